@@ -75,7 +75,7 @@ func New(db DB, cfg Config) (*Store, error) {
 	name := func(table string) string { return pgx.Identifier{cfg.Schema, table}.Sanitize() }
 	return &Store{db: db, cfg: cfg, events: all, tables: strings.NewReplacer(
 		"{deliveries}", name("outbox_deliveries"), "{events}", name("outbox_events"), "{audit}", name("outbox_audit"),
-		"{mode}", name("outbox_mode"), "{positions}", name("outbox_positions"),
+		"{mode}", name("outbox_mode"), "{positions}", name("outbox_positions"), "{replays}", name("outbox_replays"),
 	)}, nil
 }
 

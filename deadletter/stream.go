@@ -42,10 +42,11 @@ func (s *Store) inFlight(ctx context.Context, tx pgx.Tx, id int64) ([]string, er
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// forget deletes the events of a stream that no destination needs any more.
+// forget deletes the events of a stream that no destination needs any more, and no replay.
 func (s *Store) forget(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	_, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)
-		AND EXISTS (SELECT FROM {positions}) AND NOT EXISTS (SELECT FROM {positions} AS p WHERE e.id > p.head OR p.open @> e.id)`), ids)
+		AND EXISTS (SELECT FROM {positions}) AND NOT EXISTS (SELECT FROM {positions} AS p WHERE e.id > p.head OR p.open @> e.id)
+		AND NOT EXISTS (SELECT FROM {replays} AS r WHERE r.state = 'running' AND e.id <= r.to_id AND (e.id > r.head OR r.open @> e.id))`), ids)
 	return err
 }

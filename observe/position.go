@@ -22,7 +22,7 @@ type Position struct {
 	Lag int64 `json:"lag"`
 	// Lowest is the id up to which all events are handled; events above it stay in the table.
 	Lowest int64 `json:"lowest"`
-	// HoldsBack reports that no position is lower, and that there are ids above it: no event above
+	// HoldsBack reports that no position and no replay is lower, and that there are ids above it: no event above
 	// Lowest can be purged before it moves.
 	HoldsBack bool `json:"holds_back_retention"`
 	// Delivered counts the acknowledged deliveries so far, and UpdatedAt is when the position was
@@ -33,6 +33,8 @@ type Position struct {
 	Owner *int64 `json:"owner,omitempty"`
 	// Session is the session that holds the unit; nil if no relay delivers it.
 	Session *UnitSession `json:"session,omitempty"`
+	// Replay is the running replay of the destination; nil if there is none.
+	Replay *Replay `json:"replay,omitempty"`
 	// Oldest is the event that has waited longest to be read or acknowledged, among the events that
 	// were read; nil if none waits. Stored deliveries are not part of it.
 	Oldest *Waiting `json:"oldest,omitempty"`

@@ -122,6 +122,32 @@ func (d *db) until(sql string) {
 	}
 }
 
+// exec runs a statement.
+func (d *db) exec(sql string) {
+	d.Helper()
+	d.in(func(tx pgx.Tx) error {
+		_, err := tx.Exec(d.Context(), sql)
+		return err
+	})
+}
+
+// ring has relays look for deliveries that are due.
+func ring(tx pgx.Tx) error {
+	_, err := tx.Exec(context.Background(), `SELECT pg_notify($1, 'deliveries')`, outboxsql.Channel(schema))
+	return err
+}
+
+// connect returns a connection of its own.
+func (d *db) connect() *pgx.Conn {
+	d.Helper()
+	conn, err := pgx.ConnectConfig(d.Context(), d.pool.Config().ConnConfig)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = conn.Close(context.WithoutCancel(d.Context())) })
+	return conn
+}
+
 // sink records what the destinations of relays receive, and what they answer.
 type sink struct {
 	mu      sync.Mutex

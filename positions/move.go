@@ -183,7 +183,7 @@ type Forgotten struct {
 const forgetBatch = 1000
 
 // Forget removes what is stored about a destination that is gone: its position, its routes, and its
-// deliveries, dead letters among them. Events that only it had yet to receive are purged like others
+// deliveries, dead letters among them, and stops a replay of it. Events that only it had yet to receive are purged like others
 // then. The error wraps [ErrDelivered] while a relay delivers to it. A destination of that name that
 // comes back is a new one. After an error, or the end of ctx, the position is still there, and a part
 // of the deliveries is gone.
@@ -220,6 +220,7 @@ func (s *Store) Forget(ctx context.Context, destination string, a Action) (f For
 			}
 			for _, sql := range []string{
 				sqlFence,
+				`UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp() WHERE destination = $1 AND state = 'running'`,
 				`DELETE FROM outbox_routes WHERE destination = $1`,
 				`DELETE FROM outbox_positions WHERE destination = $1`,
 			} {

@@ -53,6 +53,8 @@ func tableGrants() []tableGrant {
 		{table: "outbox_mode", relay: "SELECT"},
 		{table: "outbox_positions", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_routes", relay: "SELECT, INSERT, UPDATE, DELETE"},
+		// They stay, so that no number of theirs is given out again.
+		{table: "outbox_replays", relay: "SELECT, INSERT, UPDATE"},
 		// The console of a relay pauses and resumes, and so does notifyd pause in its role.
 		{table: "outbox_pauses", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_relays", relay: "SELECT, INSERT, UPDATE, DELETE"},

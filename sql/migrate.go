@@ -1,8 +1,8 @@
 // Package outboxsql holds the tables and the trigger of notifyd as SQL, and applies them.
 //
 // The files are self-contained and can be run with psql: schema.sql, then the files of later
-// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql, sizes.sql and people.sql, then storage.sql,
-// functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
+// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql, sizes.sql, people.sql and replays.sql, then
+// storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
 // [Partition] partitions the table by day.
 package outboxsql
 
@@ -38,6 +38,9 @@ var sizesSQL string
 
 //go:embed people.sql
 var peopleSQL string
+
+//go:embed replays.sql
+var replaysSQL string
 
 //go:embed storage.sql
 var storageSQL string
@@ -132,6 +135,7 @@ func migrations() []migration {
 		{name: "plain queues", sql: plainSQL},
 		{name: "sizes", sql: sizesSQL},
 		{name: "pauses and relays", sql: peopleSQL},
+		{name: "replays", sql: replaysSQL},
 	}
 }
 

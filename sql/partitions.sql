@@ -191,6 +191,8 @@ BEGIN
             FROM (SELECT head, open, CASE WHEN destination = '' THEN 'the search for event types without a route'
                     ELSE pg_catalog.format('destination %s', destination) END AS who
                 FROM outbox_positions
+                UNION ALL SELECT head, open, pg_catalog.format('replay %s of %s', id, destination) FROM outbox_replays
+                WHERE state = 'running' AND to_id >= low
                 UNION ALL SELECT origin_head, origin_open, 'the stream has had no relay yet and' FROM outbox_mode
                 WHERE NOT EXISTS (SELECT FROM outbox_positions)) AS r
             ORDER BY r.head, r.who
@@ -270,7 +272,7 @@ BEGIN
             IF spare IS NOT NULL THEN
                 EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
             END IF;
-            -- No session may set a position back into the partition from now on.
+            -- No session may set a position back into the partition from now on, or begin a replay in it.
             PERFORM FROM outbox_positions ORDER BY destination, part FOR SHARE;
             IF outbox_waits(first, past) IS NOT NULL THEN
                 RETURN 'an event in it must still be delivered';

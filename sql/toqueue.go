@@ -2,6 +2,7 @@ package outboxsql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,9 @@ import (
 // destination. So the change is recorded before its first step, and no relay reads the table until
 // the last one. A repeated call continues with the events that are still fresh.
 func (m *modeChange) toQueue(ctx context.Context) error {
+	if err := m.replayed(ctx); err != nil {
+		return err
+	}
 	r, err := m.readers(ctx)
 	if err != nil {
 		return fmt.Errorf("read the positions: %w", err)
@@ -45,6 +49,24 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 	m.say("making the table a queue")
 	return m.alone(ctx, `DELETE FROM outbox_positions; DELETE FROM outbox_routes;
 		UPDATE outbox_mode SET mode = 'queue', becoming = NULL, origin_head = 0, origin_open = '{}', changed_at = clock_timestamp();`)
+}
+
+// ErrReplay is returned where a stream cannot become a queue, because a range of it is being replayed:
+// a queue has no positions, and nothing would go on with it.
+var ErrReplay = errors.New("a replay is running")
+
+// replayed returns an error if a replay is running. None can begin during the change.
+func (m *modeChange) replayed(ctx context.Context) error {
+	var id int64
+	var destination string
+	err := m.conn.QueryRow(ctx, `SELECT id, destination FROM `+m.table("outbox_replays")+` WHERE state = 'running' ORDER BY id LIMIT 1`).Scan(&id, &destination)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find replays: %w", err)
+	}
+	return fmt.Errorf("%w: number %d, for %s: let it end, or `notifyd replay stop %[2]d`", ErrReplay, id, destination)
 }
 
 // unpark makes parked deliveries due: a queue keeps no order.

@@ -79,7 +79,7 @@ func newPositionsListCmd(a *app) *cobra.Command {
 		Long: `list shows for each destination the id up to which it has come, and its lag: how many
 ids it has not handled yet, some of which have no event, or one for others. It
 counts no rows. "held" in the column purge says that no position is lower: no event
-above it is deleted before it moves.`,
+above it is deleted before it moves. A replay that is lower stands there instead.`,
 		Example: "  notifyd positions list\n  notifyd positions list -o json | jq '.[] | select(.lag > 1000)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.with(cmd.Context(), a, func(s *positions.Store) error {

@@ -24,8 +24,11 @@ func printPositions(out io.Writer, all []observe.Position) error {
 			name += ", part " + strconv.Itoa(p.Part)
 		}
 		purge, session := "-", "none"
-		if p.HoldsBack {
+		switch {
+		case p.HoldsBack:
 			purge = "held"
+		case p.Replay != nil && p.Replay.HoldsBack:
+			purge = "replay " + strconv.FormatInt(p.Replay.ID, 10)
 		}
 		if p.Session != nil {
 			session = strconv.Itoa(int(p.Session.PID))

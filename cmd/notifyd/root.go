@@ -77,6 +77,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newPublishCmd(a),
 		newEventsCmd(a),
 		newPositionsCmd(a),
+		newReplayCmd(a),
 		newDLQCmd(a),
 		newCheckConfigCmd(a),
 		newPlanCmd(a),

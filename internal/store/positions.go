@@ -136,9 +136,21 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
+	replays, err := listReplays(ctx, q, partitioned, ReplaysRunning, backlogNames)
+	if err != nil {
+		return nil, err
+	}
 	lowest := slices.MinFunc(all, func(p, q observe.Position) int { return cmp.Compare(p.Lowest, q.Lowest) }).Lowest
+	for i := range replays {
+		lowest = min(lowest, replays[i].Lowest)
+	}
 	for i := range all {
-		all[i].HoldsBack = all[i].Lowest == lowest && all[i].Lag > 0
+		p := &all[i]
+		p.HoldsBack = p.Lowest == lowest && p.Lag > 0
+		if at := slices.IndexFunc(replays, func(r observe.Replay) bool { return r.Destination == p.Destination }); at >= 0 {
+			p.Replay = &replays[at]
+			p.Replay.HoldsBack = p.Replay.Lowest == lowest
+		}
 	}
 	return all, nil
 }

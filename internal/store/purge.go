@@ -22,11 +22,12 @@ const sqlPurge = `WITH seen AS MATERIALIZED (
 	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`
 
 // Events below a position have been delivered, or stored in outbox_deliveries in the same
-// transaction: one snapshot shows both. Without positions, only events that were done before the
+// transaction: one snapshot shows both. A replay still needs what lies above its head. Without positions, only events that were done before the
 // table became a stream have been delivered.
 const sqlPurgeStream = `WITH low AS MATERIALIZED (
 		SELECT min(least(head + 1, lower(open))) AS id FROM (
 			SELECT head, open FROM outbox_positions
+			UNION ALL SELECT head, open FROM outbox_replays WHERE state = 'running'
 			UNION ALL SELECT origin_head, origin_open FROM outbox_mode WHERE one AND NOT EXISTS (SELECT FROM outbox_positions)) AS p),
 	seen AS MATERIALIZED (
 		SELECT id, created_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old

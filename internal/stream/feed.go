@@ -46,7 +46,10 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		u.begins()
 		return false, nil
 	}
-	return u.read(ctx, conn)
+	if did, err = u.read(ctx, conn); did || err != nil || u.replay == nil {
+		return did, err
+	}
+	return u.feedReplay(ctx, conn)
 }
 
 // feedAgain hands over returned deliveries, in the order of ids.

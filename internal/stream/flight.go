@@ -14,6 +14,7 @@ type flight struct {
 	spare   []*dispatch.Parcel // finished, for reuse
 	sizes   map[*dispatch.Parcel]int
 	bytes   int                 // of the deliveries at the lane
+	left    int                 // of them, without an answer that was taken
 	again   []dispatch.Delivery // given back, by id: they go before all others
 }
 
@@ -38,6 +39,7 @@ func (f *flight) begin(p *dispatch.Parcel, all []dispatch.Delivery) {
 		size += eventBytes(all[i].Event)
 	}
 	f.bytes += size
+	f.left += len(all)
 	f.sizes[p] = size
 	f.parcels = append(f.parcels, p)
 }
@@ -60,11 +62,13 @@ func (f *flight) take(answered func(*dispatch.Answer)) (acknowledged int64, news
 		acknowledged += int64(n)
 		news = news || n > 0 || len(answers) > 0
 	}
+	f.left = 0
 	kept := f.parcels[:0]
 	for i, p := range f.parcels {
 		for k := range taken[i].answers {
 			answered(&taken[i].answers[k])
 		}
+		f.left += taken[i].left
 		if taken[i].left > 0 {
 			kept = append(kept, p)
 			continue

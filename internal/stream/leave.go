@@ -22,7 +22,7 @@ const lastSave = 5 * time.Second
 func (u *unit) leave(ctx context.Context, why error) error {
 	u.lane.Withdraw()
 	u.setFull(false)
-	for u.collect(); len(u.flight.parcels) > 0; u.collect() {
+	for u.collect(); len(u.flight.parcels) > 0 || u.replay != nil && len(u.replay.flight.parcels) > 0; u.collect() {
 		u.round.BeginIn(u.lane.Timeout()) // each answer gives the others as much time again
 		select {
 		case <-u.wake:

@@ -42,6 +42,9 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 		if _, is := u.shelf.held[r.id]; is {
 			continue // it is running, or was until a moment ago
 		}
+		if u.holds(r.key) {
+			continue
+		}
 		leads, waits := u.order.leads(r)
 		if waits {
 			// Not the first of its line, which happens only in a table that was a queue, or had another order.
@@ -101,7 +104,7 @@ func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.D
 	} else {
 		d.Key, u.scratch = u.order.of(u.scratch, &r.event)
 	}
-	u.shelf.held[r.id] = r.state
+	u.shelf.hold(r)
 	return append(all, d)
 }
 
@@ -113,6 +116,10 @@ func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
 	}
 	u.e.report(u.part, nil)
 	for key, name := range u.shelf.drains {
+		if u.holds(name) {
+			u.shelf.doubtful[key] = name
+			continue
+		}
 		u.shelf.continueLine(key, name)
 	}
 	clear(u.shelf.drains)
@@ -127,7 +134,12 @@ func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	var names []string
+	kept := make(map[dispatch.Key]string)
 	for key, name := range u.shelf.doubtful {
+		if u.holds(name) {
+			kept[key] = name
+			continue
+		}
 		if !u.lane.Busy(key) { // otherwise the last running one reports Behind, or stays in front
 			names = append(names, name)
 		}
@@ -145,7 +157,7 @@ func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 			u.shelf.continueLine(u.order.keys.Named(name), name)
 		}
 	}
-	clear(u.shelf.doubtful)
+	u.shelf.doubtful = kept
 	return nil
 }
 

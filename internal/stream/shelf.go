@@ -22,6 +22,7 @@ type shelf struct {
 
 	pending  writes
 	held     map[int64]string        // running or pending rows, with the state in which they were read
+	lines    map[int64]string        // those whose line is not that of their aggregate, with its name: rows of replays
 	drains   map[dispatch.Key]string // lines to continue after the next write
 	doubtful map[dispatch.Key]string // lines to check after the next write: they may be first
 	ready    []line                  // lines to continue now
@@ -40,7 +41,7 @@ type line struct {
 func newShelf(lane dispatch.Lane) shelf {
 	return shelf{
 		destination: lane.Name(), blocks: lane.Blocks(),
-		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string),
+		held: make(map[int64]string), lines: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string),
 		isReady: make(map[dispatch.Key]bool), duePlace: dueStart(),
 	}
 }
@@ -76,15 +77,38 @@ func (s *shelf) searchNow() { s.dueAt, s.duePlace = time.Time{}, dueStart() }
 func (s *shelf) wrote() {
 	for i := range s.pending.rows {
 		r := &s.pending.rows[i]
-		delete(s.held, r.id)
+		s.letGo(r.id)
 		if r.state == stateRetry {
 			s.dueBy(time.Now().Add(r.delay))
 		}
 	}
 	for _, id := range s.pending.removed {
-		delete(s.held, id)
+		s.letGo(id)
 	}
 	s.pending = writes{}
+}
+
+// hold records that a row is running.
+func (s *shelf) hold(r *stored) {
+	s.held[r.id] = r.state
+	if r.key != "" && r.key != dispatch.OrderingKey(&r.event) {
+		s.lines[r.id] = r.key
+	}
+}
+
+// letGo records that a row is neither running nor pending.
+func (s *shelf) letGo(id int64) {
+	delete(s.held, id)
+	delete(s.lines, id)
+}
+
+// lineOf returns the name of the line of an answered delivery: that of its aggregate, unless its row has
+// another one.
+func (s *shelf) lineOf(a *dispatch.Answer, aggregate string) string {
+	if name, is := s.lines[a.Event.ID]; is && a.Row {
+		return name
+	}
+	return aggregate
 }
 
 // maxPending bounds the rows that wait to be written with the position.

@@ -45,6 +45,9 @@ type unit struct {
 	types  types
 	order  order
 
+	replay   *replay   // a range that is sent again beside all that; nil for none
+	replayAt time.Time // when to look for one
+
 	early   int64     // no stored row is delivered before this id has been read; 0: no limit
 	checkAt time.Time // when to check the sequence next
 	routed  bool      // its routes are stored
@@ -140,6 +143,10 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 	if u.order.kept && !u.order.total && u.reader.Gaps().Len() > 0 {
 		u.early = max(u.early, u.reader.Head())
 	}
+	// Before its stored lines are looked at.
+	if err := u.lookForReplay(ctx, conn); err != nil {
+		return false, err
+	}
 	u.loaded = true
 	return true, nil
 }
@@ -156,6 +163,10 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
 			u.lineAt = time.Time{}
+			u.replayAt = time.Time{}
+		}
+		if err := u.lookForReplay(ctx, conn); err != nil {
+			return err
 		}
 		if u.ledger.due() || len(u.shelf.drains) > 0 || len(u.shelf.pending.rows) >= maxPending {
 			if err := u.store(ctx, conn); err != nil {
@@ -177,23 +188,38 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 func (u *unit) collect() {
 	acknowledged, news := u.flight.take(u.answered)
 	u.ledger.acknowledged += acknowledged
+	if r := u.replay; r != nil {
+		n, some := r.flight.take(u.answeredAside)
+		r.progress.delivered += n
+		news = news || some
+	}
 	u.ledger.dirty = u.ledger.dirty || news
 }
 
 // answered records the outcome of a delivery, except for a fresh event that was delivered.
 func (u *unit) answered(a *dispatch.Answer) {
-	id, e := a.Event.ID, a.Event
-	out := entry{id: id, eventType: e.Type, attempts: a.Failures, delay: a.Delay}
-	if a.Key != (dispatch.Key{}) {
-		out.key = u.order.name(e)
+	if a.Verdict == dispatch.VerdictReleased {
+		u.flight.giveBack(a.Delivery)
+		return
 	}
+	out := entry{}
+	if a.Key != (dispatch.Key{}) {
+		out.key = u.order.name(a.Event)
+		if !u.order.total {
+			out.key = u.shelf.lineOf(a, out.key)
+		}
+	}
+	u.settle(a, out)
+}
+
+// settle records the outcome of a delivery in a row that has its line.
+func (u *unit) settle(a *dispatch.Answer, out entry) {
+	id := a.Event.ID
+	out.id, out.eventType, out.attempts, out.delay = id, a.Event.Type, a.Failures, a.Delay
 	if a.Err != nil {
 		out.class, out.err = a.Class.String(), a.Err.Error()
 	}
 	switch a.Verdict {
-	case dispatch.VerdictReleased:
-		u.flight.giveBack(a.Delivery)
-		return
 	case dispatch.VerdictDelivered:
 		if a.Row {
 			u.shelf.pending.remove(id)
@@ -201,7 +227,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 	case dispatch.VerdictParked:
 		u.shelf.doubtful[a.Key] = out.key
 		if a.Row && u.shelf.held[id] == stateParked {
-			delete(u.shelf.held, id) // its row is already right
+			u.shelf.letGo(id) // its row is already right
 			return
 		}
 		out.state, out.class, out.err, out.delay = stateParked, "", "", 0
@@ -215,7 +241,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 		u.shelf.pending.put(out, a.Key)
 	}
 	if a.Behind {
-		u.shelf.drains[a.Key] = u.order.name(e)
+		u.shelf.drains[a.Key] = out.key
 	}
 }
 
@@ -347,7 +373,7 @@ func (u *unit) wait(ctx context.Context) {
 	case u.waits:
 		at = earlier(at, u.shelf.dueAt)
 	case !u.stuck:
-		at = earlier(earlier(at, u.next.at), u.shelf.dueAt)
+		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.replayDue(at)))
 		if look, ok := u.reader.NextLook(); ok {
 			at = earlier(at, look)
 		}

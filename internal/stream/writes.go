@@ -35,6 +35,8 @@ type entry struct {
 	class     string
 	err       string
 	fresh     bool // there was no row before
+	aside     bool // it is of a replay: its id is not open in the position
+	replays   int  // of a row that is new
 }
 
 func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
@@ -45,7 +47,7 @@ func (w *writes) remove(id int64) { w.removed = append(w.removed, id) }
 // put adds a row; key is that of its aggregate.
 func (w *writes) put(r entry, key dispatch.Key) {
 	w.rows = append(w.rows, r)
-	if r.fresh {
+	if r.fresh && !r.aside {
 		w.fresh = append(w.fresh, r.id)
 	}
 	if r.state == stateParked {
@@ -61,13 +63,13 @@ func (w *writes) put(r entry, key dispatch.Key) {
 // in the order of ids. If an event was read that already had a row, which takes a crash, the row
 // stays as it is.
 const sqlPut = `INSERT INTO outbox_deliveries AS d
-	(event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error)
+	(event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error, replays)
 SELECT p.event_id, $1, p.event_type, p.state, p.attempts,
 	coalesce(CASE WHEN p.own THEN (SELECT e.available_at FROM outbox_events AS e WHERE e.id = p.event_id) END,
 		clock_timestamp() + p.delay * interval '1 microsecond'),
-	nullif(p.key, ''), nullif(p.class, ''), nullif(p.error, '')
-FROM unnest($2::bigint[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bool[])
-	AS p(event_id, event_type, state, attempts, delay, key, class, error, own)
+	nullif(p.key, ''), nullif(p.class, ''), nullif(p.error, ''), p.replays
+FROM unnest($2::bigint[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bool[], $11::int[])
+	AS p(event_id, event_type, state, attempts, delay, key, class, error, own, replays)
 ON CONFLICT (event_id, destination) `
 
 const (
@@ -90,8 +92,9 @@ var errSlow = fmt.Errorf("the database did not answer within %v", roundTrip)
 
 // count is the content of one write of a position.
 type count struct {
-	head int64
-	open Ranges
+	head   int64
+	open   Ranges
+	replay replayCount
 }
 
 // save writes the position, and the outcomes with it. It is one transaction, which writes nothing
@@ -112,6 +115,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 func (u *unit) count() (c count) {
 	u.ledger.dirty = false
 	c.head, c.open = u.account(false)
+	c.replay = u.countReplay()
 	return c
 }
 
@@ -123,19 +127,24 @@ func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
 	u.collect()
 	delta := u.ledger.acknowledged - u.ledger.written
 	w := &u.shelf.pending
-	if w.empty() {
+	c.replay.collected()
+	if w.empty() && c.replay.replay == nil {
 		ok, err := u.pos.Save(ctx, conn, c.head, c.open, delta)
 		return u.saved(ok, err, c.head, delta, began)
 	}
-	ok := false
+	ok, state := false, ""
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
 		// First, because it locks the position against a successor.
 		if ok, err = u.pos.Save(ctx, tx, c.head, c.open, delta); err != nil || !ok {
 			return cmp.Or(err, errFenced)
 		}
+		if state, err = c.replay.write(ctx, tx); err != nil {
+			return err
+		}
 		return w.write(ctx, tx, u.name)
 	})
 	if err == nil {
+		u.replayed(&c.replay, state)
 		// Not before: a search for due rows finds only written ones.
 		u.shelf.wrote()
 	}
@@ -186,13 +195,13 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error
 		}
 		ids, types, states, attempts := make([]int64, n), make([]string, n), make([]string, n), make([]int32, n)
 		delays, keys, classes, texts := make([]int64, n), make([]string, n), make([]string, n), make([]string, n)
-		own := make([]bool, n)
+		own, replays := make([]bool, n), make([]int, n)
 		for i, r := range some {
 			ids[i], types[i], states[i], attempts[i] = r.id, r.eventType, r.state, int32(min(r.attempts, maxAttempts)) //nolint:gosec // bounded
 			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, wire.ErrorText(r.err)
-			own[i] = r.own
+			own[i], replays[i] = r.own, r.replays
 		}
-		batch.Queue(query, destination, ids, types, states, attempts, delays, keys, classes, texts, own)
+		batch.Queue(query, destination, ids, types, states, attempts, delays, keys, classes, texts, own, replays)
 	}
 	if len(w.removed) > 0 {
 		batch.Queue(sqlRemove, destination, w.removed)

@@ -1,0 +1,56 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// sqlReplays reads replays: the running ones, one, or the newest ones.
+func sqlReplays(partitioned bool, which string) string { //nolint:revive // two statements
+	used := sqlUsedPlain
+	if partitioned {
+		used = sqlUsedPartitioned
+	}
+	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last), used AS MATERIALIZED (` + used + `)
+	SELECT r.id, r.destination, r.from_id, r.to_id, r.patterns, r.rate, r.number, r.state, r.head,
+		CASE WHEN r.state = 'running' THEN (SELECT coalesce(sum(upper(s) - lower(s)), 0)
+			FROM unnest((r.open + int8multirange(int8range(r.head, greatest(r.head, r.to_id), '(]'))) * used.ids) AS s)::bigint ELSE 0 END,
+		r.delivered, r.failed, r.skipped, least(r.head, lower(r.open) - 1), r.created_by, r.reason, r.created_at, r.updated_at, r.finished_at
+	FROM outbox_replays AS r CROSS JOIN used ` + which
+}
+
+// ReplaysOf says which replays [ListReplays] returns.
+type ReplaysOf string
+
+// The choices.
+const (
+	ReplaysRunning ReplaysOf = `WHERE r.state = 'running' ORDER BY r.destination LIMIT $1`
+	ReplaysNewest  ReplaysOf = `ORDER BY r.id DESC LIMIT $1`
+	ReplayByID     ReplaysOf = `WHERE r.id = $1`
+)
+
+// ListReplays returns replays of a stream: n of them at most, or the one with the id n. HoldsBack is not
+// set. The search_path must lead to the schema.
+func ListReplays(ctx context.Context, tx pgx.Tx, schema string, which ReplaysOf, n int64) ([]observe.Replay, error) {
+	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), schema)
+	if err != nil {
+		return nil, err
+	}
+	return listReplays(ctx, tx, partitioned, which, n)
+}
+
+func listReplays(ctx context.Context, q lister, partitioned bool, which ReplaysOf, n int64) ([]observe.Replay, error) { //nolint:revive // what the table is
+	rows, err := q.Query(ctx, sqlReplays(partitioned, string(which)), n)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r observe.Replay, err error) {
+		err = row.Scan(&r.ID, &r.Destination, &r.From, &r.To, &r.Types, &r.Rate, &r.Number, &r.State, &r.Head, &r.Remaining,
+			&r.Delivered, &r.Failed, &r.Skipped, &r.Lowest, &r.CreatedBy, &r.Reason, &r.CreatedAt, &r.UpdatedAt, &r.FinishedAt)
+		return r, err
+	})
+}

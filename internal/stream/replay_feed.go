@@ -1,0 +1,223 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// asidePage is how many events of a replay are read at once: live events wait for the statement.
+const asidePage = 250
+
+// feedReplay hands over events of the replay, as far as live events leave room. It reports whether it
+// did anything.
+func (u *unit) feedReplay(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	r := u.replay
+	if r.over || u.stuck || u.lane.NewWait() {
+		return false, nil
+	}
+	if len(r.flight.again) < asidePage/4 && r.head < r.to {
+		if did, err = u.readAside(ctx, conn); err != nil {
+			return false, err
+		}
+	}
+	return u.handAside() || did, nil //nolint:contextcheck // deliveries outlive the read
+}
+
+// handAside hands over what was read or given back.
+func (u *unit) handAside() bool {
+	r := u.replay
+	n := r.pace.allow(time.Now(), min(len(r.flight.again), u.e.limits.Batch))
+	if n == 0 {
+		return false
+	}
+	granted := u.lane.GrantAside(n, r.flight.left)
+	if granted == 0 {
+		return false
+	}
+	r.pace.took(granted)
+	all := r.flight.again[:granted]
+	p := r.flight.unused()
+	if p == nil {
+		p = dispatch.NewParcel(u.pos.Sure, func(bool) { u.poke() })
+	}
+	repeats := r.repeats()
+	r.handed = max(r.handed, all[len(all)-1].Event.ID)
+	p.Fill(append(p.Room(granted), all...))
+	r.flight.begin(p, all)
+	r.flight.again = slices.Delete(r.flight.again, 0, granted)
+	u.lane.Deliver(p, nil)
+	u.ledger.dirty = true
+	if repeats && !r.repeats() { // stored lines waited for these
+		u.shelf.searchNow()
+	}
+	return true
+}
+
+// readAside reads the next events of the range, and keeps those that are to be sent.
+func (u *unit) readAside(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	r := u.replay
+	room := u.e.memory()/2 - u.flight.bytes - r.flight.bytes
+	r.skipFinished()
+	upto := min(r.to, u.reader.Head())
+	if room <= 0 || r.head >= upto {
+		return false, nil
+	}
+	p := pass{
+		query: Query{Limit: asidePage, Bytes: min(u.e.limits.Bytes, room), EventBytes: u.e.limits.EventBytes, Skip: r.reading.types.skip},
+		limit: asidePage, upto: upto, head: r.head, last: math.MinInt64,
+	}
+	if len(p.query.Skip) > 0 {
+		p.limit = int(min(skipAhead*asidePage, max(1, asidePage*r.reading.rare)))
+	}
+	p.limit = min(p.limit, max(1, 2*p.query.Bytes/r.reading.row))
+	p.decoder.names = &r.reading.names
+	if err := p.run(ctx, conn, nil, p.shape().statement()); err != nil {
+		return false, fmt.Errorf("read events for replay %d: %w", r.id, err)
+	}
+	skipped, err := u.keepAside(ctx, conn, &p.batch)
+	if err != nil {
+		return false, err
+	}
+	if p.rows > 0 {
+		r.reading.row = max(1, p.size/p.rows, r.reading.row/2)
+		r.reading.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
+	}
+	r.progress.skipped += skipped
+	if r.head = upto; p.cut || p.rows >= p.limit {
+		r.head = p.last
+	}
+	u.ledger.dirty = true
+	return true, nil
+}
+
+// skipFinished passes over what the owner before has finished.
+func (r *replay) skipFinished() {
+	if r.head >= r.before.head {
+		return
+	}
+	if i := r.before.open.reaching(r.head + 1); i < len(r.before.open) {
+		r.head = max(r.head, r.before.open[i].From-1)
+		return
+	}
+	r.head = r.before.head
+}
+
+// keepAside keeps those events of a read that are to be sent. It returns how many were passed over because
+// they are stored, or in flight, as deliveries of their own.
+func (u *unit) keepAside(ctx context.Context, conn *pgx.Conn, b *Batch) (skipped int64, err error) {
+	r := u.replay
+	_, live := u.account(true)
+	ids, wanted := make([]int64, 0, len(b.Events)), make([]*delivery.Event, 0, len(b.Events))
+	for i := range b.Events {
+		e := &b.Events[i]
+		switch {
+		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !u.wantsAside(e.Type):
+		case b.Delays != nil && b.Delays[i] > 0, live.Contains(e.ID):
+			skipped++
+		default:
+			ids, wanted = append(ids, e.ID), append(wanted, e)
+		}
+	}
+	if len(ids) == 0 {
+		return skipped, nil
+	}
+	rows, err := conn.Query(ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2) ORDER BY event_id`, u.name, ids)
+	if err != nil {
+		return 0, fmt.Errorf("find stored deliveries of replay %d: %w", r.id, err)
+	}
+	stored, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return 0, fmt.Errorf("find stored deliveries of replay %d: %w", r.id, err)
+	}
+	for _, e := range wanted {
+		if _, is := slices.BinarySearch(stored, e.ID); is {
+			if e.ID > r.before.head { // otherwise it failed, and was counted, in the write before the owner died
+				skipped++
+			}
+			continue
+		}
+		r.flight.again = append(r.flight.again, u.aside(e, b.Refused[e.ID]))
+	}
+	return skipped, nil
+}
+
+// aside makes an event a delivery of the replay.
+func (u *unit) aside(e *delivery.Event, refused error) dispatch.Delivery {
+	e.Destination, e.Attempt, e.Replay = u.name, 1, u.replay.number
+	d := dispatch.Delivery{Event: e, Refused: refused}
+	if u.order.kept {
+		if name := u.replay.name(e); name != "" {
+			d.Key = u.order.keys.Named(name)
+		}
+	}
+	return d
+}
+
+// wantsAside reports whether the replay sends events of the type: by the routes of today.
+func (u *unit) wantsAside(eventType string) bool {
+	r := u.replay
+	t := &r.reading.types
+	switch {
+	case t.skipped[eventType]:
+		return false
+	case u.e.d.Wanted(u.lane, eventType) && (len(r.patterns) == 0 || delivery.BestPattern(r.patterns, eventType) >= 0):
+		return true
+	}
+	t.pass(eventType)
+	return false
+}
+
+// pace keeps a replay to a rate.
+type pace struct {
+	rate float64   // events per second; 0: no limit
+	left float64   // events that may go
+	at   time.Time // of left
+	due  time.Time // when the next bunch may go
+}
+
+// paceEvery is how often events go at a rate: the bunches are as large as that takes.
+const paceEvery = 50 * time.Millisecond
+
+// maxPace bounds a pause.
+const maxPace = time.Hour
+
+// allow returns how many of n events may go now. It is 0 where it is too early for a bunch.
+func (p *pace) allow(now time.Time, n int) int {
+	if p.rate == 0 || n == 0 {
+		return n
+	}
+	bunch := max(1, p.rate*paceEvery.Seconds())
+	if p.at.IsZero() {
+		p.at, p.left = now, 1
+	}
+	p.left = min(2*bunch, p.left+p.rate*now.Sub(p.at).Seconds())
+	p.at = now
+	if need := min(bunch, float64(n)) - p.left; need > 0 {
+		p.due = now.Add(time.Duration(min(need/p.rate, maxPace.Seconds()) * float64(time.Second)))
+		return 0
+	}
+	return min(n, int(p.left))
+}
+
+// took records that events went.
+func (p *pace) took(n int) {
+	if p.rate > 0 {
+		p.left -= float64(n)
+	}
+}
+
+// replayDue returns when the replay may go on by its rate; at if it waits for something else.
+func (u *unit) replayDue(at time.Time) time.Time {
+	if r := u.replay; r != nil && !r.over && len(r.flight.again) > 0 && time.Now().Before(r.pace.due) {
+		return r.pace.due
+	}
+	return at
+}
