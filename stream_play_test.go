@@ -27,6 +27,7 @@ type play struct {
 	judge *judge
 	relay []*player
 	types []string // that are routed by now
+	also  func()   // done along with each disturbance; nil for nothing
 }
 
 // destinations of a play, and their differences.
@@ -50,13 +51,14 @@ type judge struct {
 	calm    bool // nothing fails any more
 	blind   bool // the order is not looked at
 	down    map[string]bool
+	replays map[string]map[int]*replayed // per destination, and number
 	heard   chan struct{} // capacity 1
 }
 
 func newJudge() *judge {
 	j := &judge{
 		written: make(map[string][]int64), got: make(map[string]map[int64]int), last: make(map[string]map[string]int64),
-		died: make(map[string]map[int64]bool), down: make(map[string]bool), heard: make(chan struct{}, 1),
+		died: make(map[string]map[int64]bool), down: make(map[string]bool), replays: make(map[string]map[int]*replayed), heard: make(chan struct{}, 1),
 	}
 	for name := range playDestinations() {
 		j.got[name], j.last[name], j.died[name] = make(map[int64]int), make(map[string]int64), make(map[int64]bool)
@@ -74,14 +76,21 @@ func (j *judge) deliver(_ context.Context, e *notifyd.Event) error {
 			return notifyd.Unavailable(errors.New("down"))
 		case n < 6:
 			return errors.New("fails")
-		case n == 6 && e.Replay == 0:
+		case n == 6 && e.Replay%replayStep == 0:
+			if e.Replay > 0 {
+				return notifyd.Permanent(errors.New("dies again"))
+			}
 			j.died[e.Destination][e.ID] = true
 			return notifyd.Permanent(errors.New("dies"))
 		case n == 7:
 			return notifyd.Throttled(0, errors.New("slower"))
 		}
 	}
-	j.got[e.Destination][e.ID]++
+	if e.Replay >= replayStep {
+		j.replayed(e)
+	} else {
+		j.got[e.Destination][e.ID]++
+	}
 	if e.AggregateID != "" && e.Destination != "none" && e.Replay == 0 && !j.blind {
 		j.order(e)
 	}
@@ -293,7 +302,7 @@ func (p *play) clean() (left string) {
 	err := p.pool.QueryRow(p.t.Context(), `SELECT format('%s rows, positions %s', (SELECT count(*) FROM outbox_deliveries),
 		(SELECT string_agg(format('%s %s %s of %s', destination, head, open, outbox_last_id()), ', ') FROM outbox_positions))
 		WHERE EXISTS (SELECT FROM outbox_deliveries) OR EXISTS (SELECT FROM outbox_positions, (SELECT coalesce(max(id), 0) AS top FROM outbox_events) AS e
-			WHERE open <> '{}' OR head < top)`).Scan(&left)
+			WHERE open <> '{}' OR head < top) OR EXISTS (SELECT FROM outbox_replays WHERE state = 'running')`).Scan(&left)
 	if err != nil {
 		return ""
 	}
@@ -358,6 +367,9 @@ func (p *play) run(events int) {
 		case <-time.After(50 * time.Millisecond):
 		}
 		p.disturb()
+		if p.also != nil {
+			p.also()
+		}
 	}
 	p.settle()
 	for i := range p.relay {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
@@ -150,16 +149,18 @@ SELECT $1::text, $2::bigint, $3::bigint, $2::bigint - 1, $4::text[], $5::double 
 	coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}') * int8multirange(int8range($2, $3, '[]'))
 RETURNING id, number, created_by, reason, created_at, updated_at`
 
-// uniqueViolation is the code of an error about the index of running replays.
-const uniqueViolation = "23505"
-
 func (s *Store) begin(ctx context.Context, tx pgx.Tx, r *observe.Replay, keepIDs bool, a Action) error { //nolint:revive // which ids it gives out
-	err := tx.QueryRow(ctx, sqlBegin, r.Destination, r.From, r.To, r.Types, r.Rate, keepIDs, a.Actor, a.Reason).
-		Scan(&r.ID, &r.Number, &r.CreatedBy, &r.Reason, &r.CreatedAt, &r.UpdatedAt)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == uniqueViolation {
-		return fmt.Errorf("%s: %w: let it end, or stop it", r.Destination, ErrRunning)
+	// The lock of the position keeps others from beginning one.
+	var running int64
+	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running'), 0)`, r.Destination).Scan(&running)
+	switch {
+	case err != nil:
+		return err
+	case running != 0:
+		return fmt.Errorf("%s: %w, number %d: let it end, or stop it", r.Destination, ErrRunning, running)
 	}
-	return err
+	return tx.QueryRow(ctx, sqlBegin, r.Destination, r.From, r.To, r.Types, r.Rate, keepIDs, a.Actor, a.Reason).
+		Scan(&r.ID, &r.Number, &r.CreatedBy, &r.Reason, &r.CreatedAt, &r.UpdatedAt)
 }
 
 // noted records a deed about a replay, and has relays look for it.

@@ -40,6 +40,13 @@ func TestStreamsPage(t *testing.T) {
 			before: func() { past("stock", "3") },
 			says:   `(?m)^stock +3 +0 +0 +3 `,
 		},
+		"notifyd replay --destination stock --dry-run": {
+			before: func() { past("stock", "3") },
+			says:   `stock would receive 3 events again, ids 1 to 3`,
+		},
+		`notifyd replay --destination stock --type 'order.*' --rate 500 --reason "lost on Tuesday" --yes --wait`: {says: `outcome +delivered 3, waiting 0, dead 0, passed over 0`},
+		"notifyd replay list":   {says: `(?m)^1 +stock +1 +3 +done +3 +0 +3 +0 +0 `},
+		"notifyd replay show 1": {says: `replay +1, done`},
 		"notifyd positions seek stock 2026-11-01T00:00:00Z --dry-run":        {says: `would continue above id 0: what it has received since, up to id 3, comes again`},
 		`notifyd positions seek stock beginning --reason "new column" --yes`: {says: `stock continues above id 0`},
 		"notifyd positions forget stock --dry-run": {

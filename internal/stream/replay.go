@@ -35,17 +35,20 @@ type replay struct {
 	prefix   string   // of the names of its aggregates
 	over     bool     // it was stopped: only what is under way still ends
 
-	head     int64 // the highest id that was read
-	before   cut   // progress of the owner before: what it has finished
-	reading  reading
-	flight   flight // flight.again has what was read and not handed over, too
-	handed   int64  // the highest id that was handed over, by this owner or the one before
-	pace     pace
-	progress progress
+	head    int64 // the highest id that was read
+	before  cut   // progress of the owner before: what it has finished
+	reading reading
+	flight  flight // flight.again has what was read and not handed over, too
+	handed  int64  // the highest id that was handed over, by this owner or the one before
+	pace    pace
+	taken   int64 // events that were read to be sent, by this owner
+	failed  int64 // of them, those that have become rows
+	skipped int64
+	written tally
 }
 
-// progress counts events since the last write.
-type progress struct{ delivered, failed, skipped int64 }
+// tally counts events by what became of them.
+type tally struct{ delivered, failed, skipped int64 }
 
 // reading is what the last reads have shown.
 type reading struct {
@@ -107,7 +110,9 @@ func readReplay(ctx context.Context, conn *pgx.Conn, destination string) (*repla
 // endReplay ends a replay that was stopped: nothing of it begins any more. What is under way may still
 // fail, and become a row; then a last write counts it.
 func (u *unit) endReplay() {
-	u.replay.over, u.replay.flight.again, u.ledger.dirty = true, nil, true
+	r := u.replay
+	r.taken -= int64(len(r.flight.again))
+	r.over, r.flight.again, u.ledger.dirty = true, nil, true
 }
 
 // holds reports whether a stored line must wait for events of the replay that come before it: the owner
@@ -122,9 +127,10 @@ func (r *replay) repeats() bool {
 	return r.head < r.before.head || len(r.flight.again) > 0 && r.flight.again[0].Event.ID <= r.handed
 }
 
-// account returns the progress to write, as account of a unit does.
-func (r *replay) account() (head int64, open Ranges) {
+// account returns the progress to write, as account of a unit does, and the number of events in memory.
+func (r *replay) account() (head int64, open Ranges, n int) {
 	ids := r.flight.openIDs()
+	n = len(ids)
 	slices.Sort(ids)
 	for _, id := range ids {
 		if n := len(open); n > 0 && id <= open[n-1].To+1 {
@@ -134,14 +140,16 @@ func (r *replay) account() (head int64, open Ranges) {
 		open = append(open, Range{id, id})
 	}
 	if r.head >= r.before.head {
-		return bound(r.head, open)
+		head, open = bound(r.head, open)
+		return head, open, n
 	}
 	for _, g := range r.before.open { // the rest is still to be read
 		if g.To > r.head {
 			open.Add(Range{max(g.From, r.head+1), g.To})
 		}
 	}
-	return bound(r.before.head, open)
+	head, open = bound(r.before.head, open)
+	return head, open, n
 }
 
 // replayCount is the part of a write that is about a replay.
@@ -149,26 +157,29 @@ type replayCount struct {
 	replay *replay // nil: there is nothing to write
 	head   int64
 	open   Ranges
-	progress
-	done bool
+	total  tally // of this owner, up to this write
+	done   bool
 }
 
 // collected counts the rows that are written with the progress: also those of events that have failed
 // since it was counted, and are both open and a row until the next write.
 func (c *replayCount) collected() {
 	if c.replay != nil {
-		c.failed = c.replay.progress.failed
+		c.total.failed = c.replay.failed
 	}
 }
 
-// countReplay begins a write of the progress.
+// countReplay begins a write of the progress. What is neither open nor failed was delivered: an answer that
+// was not taken yet counts, too, because the event is not open any more.
 func (u *unit) countReplay() (c replayCount) {
 	r := u.replay
 	if r == nil {
 		return c
 	}
-	c = replayCount{replay: r, progress: r.progress}
-	c.head, c.open = r.account()
+	c.replay = r
+	var n int
+	c.head, c.open, n = r.account()
+	c.total = tally{delivered: r.taken - int64(n) - r.failed, failed: r.failed, skipped: r.skipped}
 	c.done = c.head >= r.to && len(c.open) == 0
 	return c
 }
@@ -186,7 +197,9 @@ func (c *replayCount) write(ctx context.Context, tx pgx.Tx) (state string, err e
 	if c.replay == nil {
 		return "", nil
 	}
-	err = tx.QueryRow(ctx, sqlReplayed, c.replay.id, c.head, c.open.String(), c.delivered, c.failed, c.skipped, c.done).Scan(&state)
+	w := &c.replay.written
+	err = tx.QueryRow(ctx, sqlReplayed, c.replay.id, c.head, c.open.String(),
+		c.total.delivered-w.delivered, c.total.failed-w.failed, c.total.skipped-w.skipped, c.done).Scan(&state)
 	if isNoRows(err) {
 		return replayStopped, nil // deleted by hand
 	}
@@ -208,11 +221,9 @@ func (u *unit) replayed(c *replayCount, state string) {
 	if r == nil {
 		return
 	}
-	r.progress.delivered -= c.delivered
-	r.progress.failed -= c.failed
-	r.progress.skipped -= c.skipped
+	r.written = c.total
 	switch {
-	case c.done, r.over && len(r.flight.parcels) == 0 && r.progress == progress{}:
+	case c.done, r.over && len(c.open) == 0 && len(r.flight.parcels) == 0 && r.failed == c.total.failed:
 		u.replay, u.replayAt = nil, time.Time{}
 	case state != replayRunning && !r.over:
 		u.endReplay()
@@ -223,9 +234,11 @@ func (u *unit) replayed(c *replayCount, state string) {
 func (u *unit) answeredAside(a *dispatch.Answer) {
 	r := u.replay
 	if a.Verdict == dispatch.VerdictReleased {
-		if !r.over {
-			r.flight.giveBack(a.Delivery)
+		if r.over {
+			r.taken--
+			return
 		}
+		r.flight.giveBack(a.Delivery)
 		return
 	}
 	out := entry{aside: true, replays: r.number}
@@ -233,7 +246,7 @@ func (u *unit) answeredAside(a *dispatch.Answer) {
 		out.key = r.name(a.Event)
 	}
 	if a.Verdict != dispatch.VerdictDelivered {
-		r.progress.failed++
+		r.failed++
 	}
 	u.settle(a, out)
 }

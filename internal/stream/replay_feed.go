@@ -90,7 +90,7 @@ func (u *unit) readAside(ctx context.Context, conn *pgx.Conn) (did bool, err err
 		r.reading.row = max(1, p.size/p.rows, r.reading.row/2)
 		r.reading.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 	}
-	r.progress.skipped += skipped
+	r.skipped += skipped
 	if r.head = upto; p.cut || p.rows >= p.limit {
 		r.head = p.last
 	}
@@ -144,6 +144,7 @@ func (u *unit) keepAside(ctx context.Context, conn *pgx.Conn, b *Batch) (skipped
 			}
 			continue
 		}
+		r.taken++
 		r.flight.again = append(r.flight.again, u.aside(e, b.Refused[e.ID]))
 	}
 	return skipped, nil

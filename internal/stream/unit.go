@@ -189,8 +189,7 @@ func (u *unit) collect() {
 	acknowledged, news := u.flight.take(u.answered)
 	u.ledger.acknowledged += acknowledged
 	if r := u.replay; r != nil {
-		n, some := r.flight.take(u.answeredAside)
-		r.progress.delivered += n
+		_, some := r.flight.take(u.answeredAside)
 		news = news || some
 	}
 	u.ledger.dirty = u.ledger.dirty || news

@@ -1,0 +1,143 @@
+package notifyd_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/positions"
+)
+
+// replayStep is the distance between the numbers of two replays of ranges.
+const replayStep = 1000
+
+// replayed is what a destination has received of a replay.
+type replayed struct {
+	got map[int64]bool
+	in  map[string][]int64 // per aggregate, in the order of arrival, without dead letters that were replayed
+}
+
+// replayed records an event of a replay.
+func (j *judge) replayed(e *notifyd.Event) {
+	if j.replays[e.Destination] == nil {
+		j.replays[e.Destination] = make(map[int]*replayed)
+	}
+	number := e.Replay / replayStep * replayStep
+	r := j.replays[e.Destination][number]
+	if r == nil {
+		r = &replayed{make(map[int64]bool), make(map[string][]int64)}
+		j.replays[e.Destination][number] = r
+	}
+	r.got[e.ID] = true
+	if e.Replay == number {
+		r.in[e.AggregateID] = append(r.in[e.AggregateID], e.ID)
+	}
+}
+
+// disorder returns where an event came without those that came before it: of the events of an aggregate each is
+// the next one, or it repeats, and then all that follows repeats, too.
+func (r *replayed) disorder() (faults []string) {
+	for aggregate, ids := range r.in {
+		all := slices.Compact(slices.Sorted(slices.Values(ids)))
+		for i, id := range ids {
+			at, _ := slices.BinarySearch(all, id)
+			if next := at; i == 0 && next > 0 || i > 0 && id > ids[i-1] && all[next-1] != ids[i-1] {
+				faults = append(faults, fmt.Sprintf("%d of %s after %v, in %v", id, aggregate, ids[max(0, i-3):i], ids))
+				break
+			}
+		}
+	}
+	return faults
+}
+
+// TestStreamReplayPlay is TestStreamPlay with replays beside it: every event of a range comes again with the
+// number of the replay, or is passed over and counted, in the order of its aggregate. What is live is as it was.
+func TestStreamReplayPlay(t *testing.T) {
+	t.Parallel()
+	for seed := range 4 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, 1+seed%3)
+			s, err := positions.New(p.pool, "public")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []observe.Replay
+			p.also = func() {
+				what := positions.Range{Destination: slices.Sorted(maps.Keys(playDestinations()))[rand.IntN(len(playDestinations()))]}
+				if rand.IntN(2) == 0 {
+					what.From = strconv.Itoa(1 + rand.IntN(400))
+				}
+				if rand.IntN(3) == 0 {
+					what.Types = []string{"two.*"}
+				}
+				if rand.IntN(3) == 0 {
+					what.Rate = 2000
+				}
+				// Another one may be running, or nothing has been delivered.
+				if r, err := s.Replay(t.Context(), what, positions.Action{}); err == nil {
+					all = append(all, r)
+				}
+				if len(all) > 0 && rand.IntN(10) == 0 {
+					_, _ = s.StopReplay(t.Context(), all[len(all)-1].ID, positions.Action{})
+				}
+			}
+			p.run(3000)
+			if len(all) == 0 {
+				t.Error("nothing was replayed")
+			}
+			for i := range all {
+				p.judgeReplay(s, all[i].ID)
+			}
+		})
+	}
+}
+
+// judgeReplay compares what was to come of a replay with what came.
+func (p *play) judgeReplay(s *positions.Store, id int64) {
+	p.t.Helper()
+	r, o, err := s.ShowReplay(p.t.Context(), id)
+	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {
+		p.t.Fatalf("%+v, %+v, %v", r, o, err)
+	}
+	rows, err := p.pool.Query(p.t.Context(), `SELECT e.id FROM outbox_events AS e JOIN outbox_replays AS r ON e.id >= r.from_id AND e.id <= r.to_id AND NOT r.left_out @> e.id
+		WHERE r.id = $1 AND (r.patterns = '{}' OR e.event_type LIKE 'two.%') ORDER BY e.id`, id)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	want, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.judge.mu.Lock()
+	defer p.judge.mu.Unlock()
+	got := p.judge.replays[r.Destination][r.Number]
+	if got == nil {
+		got = &replayed{}
+	}
+	var missing []int64
+	for _, id := range want {
+		if !got.got[id] {
+			missing = append(missing, id)
+		}
+	}
+	p.t.Logf("%s of %s, %d to %d: %d of %d came, %d passed over", r.State, r.Destination, r.From, r.To, len(got.got), len(want), r.Skipped)
+	if r.State == observe.ReplayDone && (int64(len(missing)) != r.Skipped || r.Delivered+r.Failed+r.Skipped != int64(len(want)) || o.Delivered != int64(len(got.got))) {
+		p.t.Errorf("replay %d to %s: %d of %d did not come, %v: %+v, %+v", id, r.Destination, len(missing), len(want), missing, r, o)
+	}
+	if extra := len(got.got) - (len(want) - len(missing)); extra != 0 {
+		p.t.Errorf("replay %d to %s: %d events came that are not of it", id, r.Destination, extra)
+	}
+	if r.Destination != "none" {
+		for _, f := range got.disorder() {
+			p.t.Errorf("replay %d to %s: %s", id, r.Destination, f)
+		}
+	}
+}
