@@ -25,6 +25,7 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/positions"
 )
 
 // Path is the console's path on the server that serves it.
@@ -137,7 +138,11 @@ func (c *Console) Use(db Database) error {
 	if err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
-	c.tables.Store(&tables{Database: db, letters: letters, events: all})
+	moves, err := positions.New(bounded{db.Pool}, db.Schema)
+	if err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	c.tables.Store(&tables{Database: db, letters: letters, events: all, positions: moves})
 	return nil
 }
 
@@ -163,6 +168,8 @@ func (c *Console) routes() {
 	c.mux.Handle("GET "+Path+"{$}", c.inside(c.overview))
 	c.mux.Handle("GET "+Path+"destinations", c.inside(c.destinations))
 	c.mux.Handle("GET "+Path+"destination", c.inside(c.destination))
+	c.mux.Handle("GET "+Path+"position", c.inside(c.position))
+	c.mux.Handle("GET "+Path+"position/plan", c.inside(c.plan))
 	c.mux.Handle("GET "+Path+"events", c.inside(c.events))
 	c.mux.Handle("GET "+Path+"events/{id}", c.inside(c.event))
 	c.mux.Handle("GET "+Path+"dead", c.inside(c.dead))
@@ -173,6 +180,9 @@ func (c *Console) routes() {
 
 	c.mux.Handle("POST "+Path+"destinations/pause", c.inside(c.act(c.pause)))
 	c.mux.Handle("POST "+Path+"destinations/resume", c.inside(c.act(c.resume)))
+	c.mux.Handle("POST "+Path+"position/seek", c.inside(c.act(c.seek)))
+	c.mux.Handle("POST "+Path+"position/replay", c.inside(c.act(c.replayRange)))
+	c.mux.Handle("POST "+Path+"position/stop", c.inside(c.act(c.stopRange)))
 	c.mux.Handle("POST "+Path+"events/edit", c.inside(c.act(c.edit)))
 	c.mux.Handle("POST "+Path+"events/retry", c.inside(c.act(c.retry)))
 	c.mux.Handle("POST "+Path+"dead/replay", c.inside(c.act(c.replay)))

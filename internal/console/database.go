@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -43,8 +44,9 @@ func (b bounded) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 type tables struct {
 	Database
 
-	letters *deadletter.Store
-	events  *events.Store
+	letters   *deadletter.Store
+	events    *events.Store
+	positions *positions.Store
 }
 
 // inOrder makes the planner walk an index in order and stop at the limit. With
@@ -94,6 +96,12 @@ func explain(err error) failure {
 	case errors.Is(err, deadletter.ErrInvalid), errors.Is(err, events.ErrInvalid):
 		return failure{http.StatusBadRequest, "Invalid request: " + strings.TrimSpace(err.Error()) + "."}
 	case errors.Is(err, deadletter.ErrNotDead), errors.Is(err, deadletter.ErrNotWaiting):
+		return failure{http.StatusConflict, "Not done: " + strings.TrimSpace(err.Error()) + "."}
+	case errors.Is(err, positions.ErrNotFound), errors.Is(err, positions.ErrNoReplay), errors.Is(err, positions.ErrQueue):
+		return failure{http.StatusNotFound, "Not found: " + strings.TrimSpace(err.Error()) + "."}
+	case errors.Is(err, positions.ErrInvalid):
+		return failure{http.StatusBadRequest, "Invalid request: " + strings.TrimSpace(err.Error()) + "."}
+	case errors.Is(err, positions.ErrNothing), errors.Is(err, positions.ErrRunning):
 		return failure{http.StatusConflict, "Not done: " + strings.TrimSpace(err.Error()) + "."}
 	case errors.Is(err, events.ErrChanging):
 		return failure{http.StatusServiceUnavailable, "The mode of the table is being changed. Until that has ended, its rows do not say what is delivered."}

@@ -1,0 +1,201 @@
+package console
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/positions"
+)
+
+// countedEvents bounds how many events are counted before a replay begins.
+const countedEvents = 100_000
+
+// replaysShown bounds the replays on the page of a position.
+const replaysShown = 10
+
+// positionBody is the page of a position.
+type positionBody struct {
+	positions.Details
+
+	Name    string
+	Back    string
+	Running *rangeRow
+	Replays []observe.Replay // of the destination, the newest first, without the running one
+}
+
+// rangeRow is a running replay.
+type rangeRow struct {
+	observe.Replay
+
+	Outcome positions.Outcome
+}
+
+// planBody is the page that says what will be done, and asks.
+type planBody struct {
+	Name, Back string
+	Seek       *positions.Moved // nil for a replay
+	Next       int64            // of a seek: the first id that comes
+	Replay     *observe.Replay
+	Types      []positions.TypeCount
+	Total      int64
+	More       bool // not all were counted
+	KeepIDs    bool
+	Reason     string
+}
+
+func positionPath(name string) string { return Path + "position?name=" + url.QueryEscape(name) }
+
+// position shows the position of a destination of a stream, and its replays.
+func (c *Console) position(w http.ResponseWriter, r *http.Request, s session) error {
+	name := r.URL.Query().Get("name")
+	b, err := c.positionOf(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	p := c.newPage("Position of "+name, "destinations", s, b)
+	switch r.URL.Query().Get("done") {
+	case "moved":
+		p.Done = "Moved. The relay that has the destination goes on from there within about a second."
+	case "replayed":
+		p.Done = "Requested. The relay that has the destination begins within about a second."
+	case "stopped":
+		p.Done = "Stopped. What has failed goes on as a retry or a dead letter."
+	}
+	return c.render(w, http.StatusOK, "position", p)
+}
+
+func (c *Console) positionOf(ctx context.Context, name string) (b positionBody, err error) {
+	store := c.tables.Load().positions
+	b = positionBody{Name: name, Back: destinationPath(name)}
+	if b.Details, err = store.Show(ctx, name); err != nil {
+		return b, err
+	}
+	all, err := store.Replays(ctx)
+	if err != nil {
+		return b, err
+	}
+	for i := range all {
+		switch {
+		case all[i].Destination != name:
+		case all[i].State == observe.ReplayRunning:
+			b.Running = &rangeRow{}
+			if b.Running.Replay, b.Running.Outcome, err = store.ShowReplay(ctx, all[i].ID); err != nil {
+				return b, err
+			}
+		case len(b.Replays) < replaysShown:
+			b.Replays = append(b.Replays, all[i])
+		}
+	}
+	return b, nil
+}
+
+// plan says what a seek or a replay would do, with a form that does just that.
+func (c *Console) plan(w http.ResponseWriter, r *http.Request, s session) error {
+	q, store := r.URL.Query(), c.tables.Load().positions
+	b := planBody{Name: q.Get("name"), Back: positionPath(q.Get("name")), Reason: q.Get("reason")}
+	dry := positions.Action{Actor: actor, DryRun: true}
+	if q.Get("do") == "seek" {
+		m, err := store.Seek(r.Context(), b.Name, q.Get("to"), dry)
+		if err != nil {
+			return err
+		}
+		b.Seek, b.Next = &m, m.To+1
+		return c.render(w, http.StatusOK, "plan", c.newPage("Move "+b.Name, "destinations", s, b))
+	}
+	what, err := rangeOf(q)
+	if err != nil {
+		return err
+	}
+	planned, err := store.Replay(r.Context(), what, dry)
+	if err != nil {
+		return err
+	}
+	b.Replay, b.KeepIDs = &planned, what.KeepIDs
+	if b.Types, b.More, err = store.CountReplay(r.Context(), planned, countedEvents); err != nil {
+		return err
+	}
+	for _, t := range b.Types {
+		b.Total += t.Count
+	}
+	return c.render(w, http.StatusOK, "plan", c.newPage("Replay to "+b.Name, "destinations", s, b))
+}
+
+// rangeOf reads a range from a form.
+func rangeOf(q url.Values) (positions.Range, error) {
+	what := positions.Range{Destination: q.Get("name"), From: q.Get("from"), To: q.Get("to"), KeepIDs: q.Get("keep") != ""}
+	for _, text := range q["type"] {
+		what.Types = append(what.Types, strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })...)
+	}
+	if text := q.Get("rate"); text != "" {
+		rate, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(rate) || math.IsInf(rate, 0) || rate < 0 {
+			return what, badRequest("The rate is a number of events per second, such as 50.")
+		}
+		what.Rate = rate
+	}
+	return what, nil
+}
+
+// seek moves a position.
+func (c *Console) seek(w http.ResponseWriter, r *http.Request, _ session) error {
+	name := r.PostForm.Get("name")
+	m, err := c.tables.Load().positions.Seek(r.Context(), name, r.PostForm.Get("to"), positions.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	if err != nil {
+		return err
+	}
+	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "moved", "destination", name, "from", m.From, "to", m.To, "remote", r.RemoteAddr)
+	return c.backTo(w, r, name, "moved")
+}
+
+// replayRange requests a replay of a range.
+func (c *Console) replayRange(w http.ResponseWriter, r *http.Request, _ session) error {
+	what, err := rangeOf(r.PostForm)
+	if err != nil {
+		return err
+	}
+	begun, err := c.tables.Load().positions.Replay(r.Context(), what, positions.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	if err != nil {
+		return err
+	}
+	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "replayed a range", "destination", what.Destination,
+		"replay", begun.ID, "from", begun.From, "to", begun.To, "remote", r.RemoteAddr)
+	return c.backTo(w, r, what.Destination, "replayed")
+}
+
+// stopRange stops a replay of a range.
+func (c *Console) stopRange(w http.ResponseWriter, r *http.Request, _ session) error {
+	id, err := strconv.ParseInt(r.PostForm.Get("id"), 10, 64)
+	if err != nil {
+		return badRequest("A replay has a number.")
+	}
+	ended, err := c.tables.Load().positions.StopReplay(r.Context(), id, positions.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	if err != nil {
+		return err
+	}
+	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "stopped a replay", "destination", ended.Destination, "replay", id, "remote", r.RemoteAddr)
+	return c.backTo(w, r, ended.Destination, "stopped")
+}
+
+func (c *Console) backTo(w http.ResponseWriter, r *http.Request, name, done string) error {
+	c.sampler.sampleNow()
+	http.Redirect(w, r, positionPath(name)+"&done="+done, http.StatusSeeOther) //nolint:gosec // below Path, with an escaped name
+	return nil
+}
+
+// Holding says what keeps events above an id from being purged, "" if it is not this destination.
+func (b positionBody) Holding() string {
+	i := slices.IndexFunc(b.Parts, func(p observe.Position) bool { return p.HoldsBack })
+	switch {
+	case i >= 0:
+		return "The position keeps the events above " + strconv.FormatInt(b.Parts[i].Lowest, 10) + " from being purged."
+	case len(b.Parts) > 0 && b.Parts[0].Replay != nil && b.Parts[0].Replay.HoldsBack:
+		return "The replay keeps the events above " + strconv.FormatInt(b.Parts[0].Replay.Lowest, 10) + " from being purged."
+	}
+	return ""
+}
