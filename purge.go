@@ -28,10 +28,14 @@ type purger struct {
 	deletes    bool              // a queue that keeps no events deletes each with its delivery
 	partitions *store.Partitions // nil unless the relay maintains them
 	plain      bool              // the lack of partitions has been reported
+	removed    *removed
 }
 
 func newPurger(r *Relay) *purger {
-	p := &purger{Relay: r, deletes: r.settings.keep > 0 || r.stream}
+	p := &purger{Relay: r, deletes: r.settings.keep > 0 || r.stream, removed: newRemoved(func(name string) bool {
+		_, is := r.dispatcher.LaneOf(name)
+		return is
+	})}
 	if r.settings.partitions {
 		p.partitions = store.NewPartitions(r.connector)
 	}
@@ -45,6 +49,7 @@ func (p *purger) run(ctx context.Context) {
 		for _, in := range p.keepPartitions(ctx) {
 			p.purgeRange(ctx, in)
 		}
+		p.lookForRemoved(ctx)
 		wait = purgeEvery
 		if p.settings.keep == 0 && p.partitions == nil {
 			wait = purgeSoon

@@ -152,6 +152,8 @@ func (g *group) text() string {
 		return "the relay hangs" + g.times()
 	case delivery.IncidentHangOver:
 		return "the relay goes on" + g.times()
+	case delivery.IncidentHeldBack:
+		return g.destination + " is gone, and holds back the purge" + g.times()
 	case delivery.IncidentStale:
 		return "events wait too long"
 	case delivery.IncidentCaughtUp:

@@ -33,6 +33,8 @@ const (
 	IncidentHang
 	// IncidentHangOver means that nothing hangs any more.
 	IncidentHangOver
+	// IncidentHeldBack means that a destination that no relay has keeps events of a stream from being purged.
+	IncidentHeldBack
 	// IncidentStale means that an event has waited for too long.
 	IncidentStale
 	// IncidentCaughtUp means that no event waits for that long any more.
@@ -64,6 +66,8 @@ func (k IncidentKind) String() string {
 		return "hang"
 	case IncidentHangOver:
 		return "hang_over"
+	case IncidentHeldBack:
+		return "purge_held_back"
 	case IncidentStale:
 		return "waiting_too_long"
 	case IncidentCaughtUp:

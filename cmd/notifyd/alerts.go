@@ -64,6 +64,8 @@ func kindsOf(words []string) []delivery.IncidentKind {
 			kinds = append(kinds, delivery.IncidentListenerLost, delivery.IncidentListenerBack)
 		case "relay":
 			kinds = append(kinds, delivery.IncidentHang, delivery.IncidentHangOver)
+		case "retention":
+			kinds = append(kinds, delivery.IncidentHeldBack)
 		case "waiting":
 			kinds = append(kinds, delivery.IncidentStale, delivery.IncidentCaughtUp)
 		}

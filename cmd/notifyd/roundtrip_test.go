@@ -339,7 +339,7 @@ routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, nat
 	for _, want := range []string{
 		"payload: true", "port: 587", "tls: mandatory", "connections: 4", "send_timeout: 1m", "compression: none", "client_id: notifyd", "format: payload",
 		"port: 5672", "vhost: /", "unroutable: auto", "method: POST", "addresses: any", "response_timeout: ", "api_url: https://slack.com/api/", "mode: jetstream",
-		"payload_field: payload", "on: [dead_letter, destination, database, listener, relay, waiting]",
+		"payload_field: payload", "on: [dead_letter, destination, database, listener, relay, retention, waiting]",
 	} {
 		if !strings.Contains(text, " "+want) {
 			t.Errorf("%s is not in\n%s", want, text)

@@ -105,14 +105,14 @@ type AdminTLS struct {
 // Alerts configures notifications about problems that the relay cannot fix by itself.
 type Alerts struct {
 	To            []string      `yaml:"to" jsonschema_description:"Names of destinations that get alerts, as events of the type notifyd.alert; none by default."`
-	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=relay,enum=waiting" jsonschema_description:"Incidents to report: dead_letter, destination, database, listener, relay, waiting. All by default."`
+	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=relay,enum=retention,enum=waiting" jsonschema_description:"Incidents to report: dead_letter, destination, database, listener, relay, retention, waiting. All by default."`
 	Every         time.Duration `yaml:"every" jsonschema_description:"Shortest time between two alerts; incidents in between go into the next one."`
 	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before an alert reports it; 0 for never."`
 }
 
 // alertKinds are the words of alerts.on.
 func alertKinds() []string {
-	return []string{"dead_letter", "destination", "database", "listener", "relay", "waiting"}
+	return []string{"dead_letter", "destination", "database", "listener", "relay", "retention", "waiting"}
 }
 
 // Destinations are the destinations in the order of the file.

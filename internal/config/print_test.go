@@ -109,7 +109,7 @@ admin:
   payloads: shown
 alerts:
   to: []
-  on: [dead_letter, destination, database, listener, relay, waiting]
+  on: [dead_letter, destination, database, listener, relay, retention, waiting]
   every: 5m
   oldest_waiting: 15m
 `)
