@@ -54,6 +54,7 @@ func families() []family {
 		{"notifyd_position_gap_oldest_seconds", "How long the oldest gap has been known; 0 if there is none.", position},
 		{"notifyd_position_blocked_aggregates", "Aggregates that wait for a stored delivery.", position},
 		{"notifyd_position_saves_total", "Writes of the position. The counter restarts when a relay takes the unit.", position},
+		{"notifyd_replay_remaining", "Number of ids that the running replay of a destination has yet to send, some of which have no event, at the relay that owns the unit. Absent while none runs.", destination},
 		{"notifyd_position_unowned", "1 while no relay holds the unit of a destination of this relay, according to the tables: nothing is delivered to it.", position},
 		{"notifyd_bell_awake", "1 while the relay keeps the bell silent and sweeps.", nil},
 		{"notifyd_bell_mode", "1 for the current mode of the bell: asleep (writers notify), awake (they are silent, the relay sweeps), ringing and drowsy (on the way from awake to asleep).", []string{"mode"}},

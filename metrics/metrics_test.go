@@ -138,13 +138,14 @@ func TestCollectorOfStream(t *testing.T) {
 		Destinations: []observe.DestinationStats{{Name: "a"}},
 	}, waits: func(context.Context) (observe.Backlog, error) {
 		return observe.Backlog{Positions: []observe.Position{
-			{Session: &observe.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &observe.UnitSession{PID: 1}}, {Destination: "of another"},
+			{Session: &observe.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &observe.UnitSession{PID: 1}, Replay: &observe.Replay{Remaining: 12}}, {Destination: "of another"},
 		}}, nil
 	}})
 	for name, want := range map[string]float64{
 		"notifyd_mode stream": 1, "notifyd_mode queue": 0, "notifyd_fenced_total": 3,
 		"notifyd_position_head a 1": 10, "notifyd_position_lag a 1": 11, "notifyd_position_open a 1": 2, "notifyd_position_gaps a 1": 3,
 		"notifyd_position_gap_oldest_seconds a 1": 1.5, "notifyd_position_blocked_aggregates a 1": 7, "notifyd_position_saves_total a 1": 8,
+		"notifyd_replay_remaining a": 12,
 		"notifyd_position_head  0": 9, "notifyd_position_lag  0": 0,
 		"notifyd_position_unowned  0": 0, "notifyd_position_unowned a 0": 1, "notifyd_position_unowned a 1": 0,
 	} {

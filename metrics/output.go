@@ -198,6 +198,9 @@ func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 		// The relay's own figures do not show where ids jump to another partition.
 		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
 			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, part)
+			if p.Replay != nil {
+				o.gauge("notifyd_replay_remaining", float64(p.Replay.Remaining), p.Destination)
+			}
 		}
 	}
 }

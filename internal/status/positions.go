@@ -25,7 +25,35 @@ func (s *Status) positions(p *paper) {
 		}
 		blocked := s.Backlog.Destination(at.Destination).Blocked
 		g.row(plain, unitName(at), strconv.FormatInt(at.Head, 10), strconv.FormatInt(at.Lag, 10), strconv.FormatInt(at.Open, 10), blocked.String(), oldest,
-			choose(at.HoldsBack, "held", "-"), owner)
+			holding(at), owner)
+	}
+	p.grid(g)
+	s.replays(p)
+}
+
+// holding says what of a position no purge passes.
+func holding(p *observe.Position) string {
+	switch {
+	case p.HoldsBack:
+		return "held"
+	case p.Replay != nil && p.Replay.HoldsBack:
+		return fmt.Sprintf("replay %d", p.Replay.ID)
+	}
+	return "-"
+}
+
+// replays prints a line for each replay that runs.
+func (s *Status) replays(p *paper) {
+	g := grid{head: []string{"replay of", "number", "ids left", "delivered", "failed", "skipped", "rate"}, left: 1}
+	for i := range s.Backlog.Positions {
+		if r := s.Backlog.Positions[i].Replay; r != nil {
+			rate := "-"
+			if r.Rate > 0 {
+				rate = fmt.Sprintf("%g/s", r.Rate)
+			}
+			g.row(plain, r.Destination, strconv.FormatInt(r.ID, 10), strconv.FormatInt(r.Remaining, 10), strconv.FormatInt(r.Delivered, 10),
+				strconv.FormatInt(r.Failed, 10), strconv.FormatInt(r.Skipped, 10), rate)
+		}
 	}
 	p.grid(g)
 }

@@ -41,8 +41,11 @@ gone not configured 3 0 0 0 0 - - ? ?
 position head lag open blocked oldest purge session
 (types without a route) 5 0 0 0 - - 4711
 audit 4 2 1 1 2h00m - none
-gone 2 3 0 0 - held none
-mail 5 0 0 0 - - none
+gone 2 3 0 0 - - none
+mail 5 0 0 0 - replay 1 none
+
+replay of number ids left delivered failed skipped rate
+mail 1 3 1 0 0 50/s
 
 failing:
 audit: event 1 (a), attempt 2, 0s ago: no
@@ -100,6 +103,7 @@ func stream(t *testing.T, partitioned bool) *pgx.Conn { //nolint:revive // two t
 		`INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'a', '1', now() - (4 - i) * interval '1 h' FROM generate_series(1, 5) i`,
 		`UPDATE outbox_events SET created_at = now() - interval '2 h' WHERE id >= 4`,
 		`INSERT INTO outbox_positions (destination, head, open, owner) VALUES ('', 5, '{}', 7), ('audit', 4, '{[4,5)}', 8), ('gone', 2, '{}', NULL), ('mail', 5, '{}', NULL)`,
+		`INSERT INTO outbox_replays (destination, from_id, to_id, head, number, created_by, delivered, failed, skipped, open, rate) VALUES ('mail', 2, 5, 3, 1000, 'ann', 1, 0, 0, '{[2,3)}', 50)`,
 		`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, last_error, available_at)
 			VALUES (1, 'audit', 'a', 'retry', 2, 'k', 'no', now() + interval '90 min')`)
 	exec(t, owner, `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),

@@ -43,6 +43,10 @@ func TestPurgeStream(t *testing.T) {
 	d.purgeAll(k, time.Hour, 2)
 	d.expect("below the lowest head", left, "3 4 "+numbers(16, 30))
 	d.exec(`UPDATE outbox_positions SET head = 30 WHERE destination = 'y'`)
+	d.exec(`INSERT INTO outbox_replays (destination, from_id, to_id, head, open, number, created_by) VALUES ('x', 18, 24, 20, '{[19,20)}', 1000, 'ann')`)
+	d.purgeAll(k, time.Hour, 2)
+	d.expect("below a replay", left, "3 4 "+numbers(19, 30))
+	d.exec(`UPDATE outbox_replays SET state = 'done', finished_at = now()`)
 	if n := d.purgeAll(k, time.Hour, 4); n != 4 {
 		t.Errorf("%d batches, want 3 and one of young ones", n)
 	}
@@ -82,6 +86,11 @@ func TestKeepStreamPartitions(t *testing.T) {
 		ids = append(ids, id)
 	}
 	d.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('x', $1), ('y', $2)`, ids[3], ids[0])
+	d.exec(`INSERT INTO outbox_replays (destination, from_id, to_id, head, number, created_by) VALUES ('x', $1, $2, $1::bigint - 1, 1000, 'ann')`, ids[0], ids[1])
+	if kept := d.keep(NewPartitions(d.Connector), partitionDay(4), keep); len(kept.Dropped) > 0 || !strings.HasPrefix(kept.Kept["outbox_events_p20310301"], "behind: replay 1 of x is at event") {
+		t.Errorf("beside a replay: %+v", kept)
+	}
+	d.exec(`UPDATE outbox_replays SET state = 'done', finished_at = now()`)
 	p = NewPartitions(d.Connector) // has forgotten why they had to stay
 	u := d.keep(p, partitionDay(4), keep)
 	first, second := u.Dropped, u.Kept["outbox_events_p20310302"]

@@ -31,6 +31,8 @@
 //	position.go the row of a unit: taken over, written, bounded
 //	writes.go   the position, and the rows that go with it, in one transaction
 //	leave.go    the end of a unit
+//	replay.go   a range that is sent again beside that: its state, and its progress
+//	replay_feed.go reads it, and hands it over
 //
 // All of them:
 //
