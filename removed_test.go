@@ -15,8 +15,11 @@ func TestRemovedDestination(t *testing.T) {
 	t.Parallel()
 	w := newRemoved(func(name string) bool { return name == "mine" })
 	held := []observe.Position{
-		{Destination: "gone", Lowest: 7, HoldsBack: true}, {Destination: "mine", HoldsBack: true}, {Destination: "", HoldsBack: true},
-		{Destination: "others", HoldsBack: true, Session: &observe.UnitSession{PID: 1}}, {Destination: "ahead", Lowest: 9},
+		{Destination: "gone", Lowest: 7, HoldsBack: true},
+		{Destination: "mine", HoldsBack: true},
+		{Destination: "", HoldsBack: true},
+		{Destination: "others", HoldsBack: true, Session: &observe.UnitSession{PID: 1}},
+		{Destination: "ahead", Lowest: 9},
 	}
 	now := time.Now()
 	if news := w.look(now, held); len(news) != 0 {

@@ -52,7 +52,7 @@ type judge struct {
 	blind   bool // the order is not looked at
 	down    map[string]bool
 	replays map[string]map[int]*replayed // per destination, and number
-	heard   chan struct{} // capacity 1
+	heard   chan struct{}                // capacity 1
 }
 
 func newJudge() *judge {

@@ -219,6 +219,7 @@ of the handler, and counts repeats. The exit code is 1 if an event was lost.`,
 
 func newReplayCmd(p *program) *cobra.Command {
 	var o bench.ReplayOptions
+	var history bench.HistoryOptions
 	mode := modeFlag()
 	cmd := &cobra.Command{
 		Use:   "replay",
@@ -228,11 +229,21 @@ func newReplayCmd(p *program) *cobra.Command {
 them at once. It takes the time until the last one is delivered, and the time from a
 commit to the call of the handler of events for another destination: before and after
 the replay, and beside it. It exits with 1 if a letter was lost, or, in a stream, came
-after a later one of its aggregate.`,
-		Example: "  bench replay --mode both\n  bench replay --letters 100000 --keys 5 --json",
+after a later one of its aggregate.
+
+With --history it replays so many events that a stream has delivered, as "notifyd replay"
+does, and measures live events of the same destination, too.`,
+		Example: "  bench replay --mode both\n  bench replay --history 1000000\n  bench replay --letters 100000 --keys 5 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "letters", "keys", "rate", "seconds"); err != nil {
 				return err
+			}
+			if history.Events > 0 {
+				history.Keys, history.Rate, history.Seconds = o.Keys, o.Rate, o.Seconds
+				return measured(cmd, p, func(ctx context.Context, common bench.Options) (bench.HistoryResult, error) {
+					history.Options = common
+					return bench.History(ctx, history)
+				})
 			}
 			o.Mode = bench.Mode(mode.Value)
 			return measured(cmd, p, func(ctx context.Context, common bench.Options) (bench.ReplayResult, error) {
@@ -241,6 +252,8 @@ after a later one of its aggregate.`,
 			})
 		},
 	}
+	cmd.Flags().IntVar(&history.Events, "history", 0, "`number` of delivered events to replay, in place of dead letters")
+	cmd.Flags().Float64Var(&history.ReplayRate, "replay-rate", 0, "with --history, the rate of the replay in events per `second`; 0 means no limit")
 	cmd.Flags().IntVar(&o.Letters, "letters", 1_000_000, "`number` of dead letters")
 	cmd.Flags().IntVar(&o.Keys, "keys", 20, "`number` of aggregates that they belong to")
 	cmd.Flags().IntVar(&o.Rate, "rate", 200, "events per `second` for the other destination")

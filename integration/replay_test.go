@@ -104,18 +104,7 @@ func TestReplayTakenOver(t *testing.T) {
 	const insert = `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'a', 'order', n % $2::int, to_json(n % $2::int) FROM generate_series(1, $1::int) AS n`
 	e.exec(insert, replayEvents, replayAggregates)
-	relays := make(map[string]*exec.Cmd)
-	for _, name := range []string{"/one", "/two"} {
-		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.CommandContext(e.ctx, self)
-		cmd.Env = append(os.Environ(), envReplayVictim+"="+e.url, envReplayTo+"="+server.URL+name)
-		cmd.Stderr = os.Stderr
-		e.run(cmd)
-		relays[name] = cmd
-	}
+	relays := e.replayVictims(server.URL, "/one", "/two")
 	e.untilDone()
 	s, err := positions.New(e.pool, outboxsql.DefaultSchema)
 	if err != nil {
@@ -155,6 +144,12 @@ func TestReplayTakenOver(t *testing.T) {
 		t.Errorf("%d of %d events came again; %d live ones", len(r.copies), replayEvents, len(r.live))
 	}
 	t.Logf("%d copies", r.n-replayEvents)
+	r.inOrder(t)
+}
+
+// inOrder fails unless the events of each aggregate came in order; some came twice.
+func (r *replayReceiver) inOrder(t *testing.T) {
+	t.Helper()
 	for aggregate, ids := range r.replays {
 		seen := make(map[int64]bool)
 		var highest int64
@@ -165,4 +160,22 @@ func TestReplayTakenOver(t *testing.T) {
 			seen[id], highest = true, max(highest, id)
 		}
 	}
+}
+
+// replayVictims starts relays, each of which sends to its path.
+func (e *env) replayVictims(to string, paths ...string) map[string]*exec.Cmd {
+	e.t.Helper()
+	relays := make(map[string]*exec.Cmd)
+	self, err := os.Executable()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, path := range paths {
+		cmd := exec.CommandContext(e.ctx, self)
+		cmd.Env = append(os.Environ(), envReplayVictim+"="+e.url, envReplayTo+"="+to+path)
+		cmd.Stderr = os.Stderr
+		e.run(cmd)
+		relays[path] = cmd
+	}
+	return relays
 }

@@ -88,7 +88,7 @@ func (s *Store) Replay(ctx context.Context, what Range, a Action) (r observe.Rep
 			return err
 		}
 		r = observe.Replay{Destination: what.Destination, Types: append([]string{}, what.Types...), Rate: what.Rate, State: observe.ReplayRunning}
-		if err := bounds(ctx, tx, &r, head, from, to); err != nil {
+		if err := bounds(ctx, tx, &r, ends{head, from, to}); err != nil {
 			return err
 		}
 		r.Head, r.Lowest, r.Remaining = r.From-1, r.From-1, r.To-r.From+1
@@ -105,36 +105,42 @@ func (s *Store) Replay(ctx context.Context, what Range, a Action) (r observe.Rep
 	return r, err
 }
 
-// bounds finds the first and the last id of a range. head is the position of the destination.
-func bounds(ctx context.Context, tx pgx.Tx, r *observe.Replay, head int64, from, to engine.Start) (err error) {
+// ends are the bounds of a range as they were requested, and the position of the destination.
+type ends struct {
+	head     int64
+	from, to engine.Start
+}
+
+// bounds finds the first and the last id of a range.
+func bounds(ctx context.Context, tx pgx.Tx, r *observe.Replay, e ends) (err error) {
 	var first, last int64
 	err = tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id()`).Scan(&first, &last)
 	if err != nil {
 		return err
 	}
-	switch r.From = first; from.Kind {
+	switch r.From = first; e.from.Kind {
 	case engine.StartAtID:
-		r.From = max(first, from.ID)
+		r.From = max(first, e.from.ID)
 	case engine.StartAtTime:
-		if r.From, err = store.FirstSince(ctx, tx, from.Time); err != nil {
+		if r.From, err = store.FirstSince(ctx, tx, e.from.Time); err != nil {
 			return err
 		}
 	default:
 	}
-	switch r.To = last; to.Kind {
+	switch r.To = last; e.to.Kind {
 	case engine.StartAtID:
-		r.To = min(last, to.ID)
+		r.To = min(last, e.to.ID)
 	case engine.StartAtTime:
-		next, err := store.FirstSince(ctx, tx, to.Time)
+		next, err := store.FirstSince(ctx, tx, e.to.Time)
 		if err != nil {
 			return err
 		}
 		r.To = next - 1
 	default:
 	}
-	r.To = min(r.To, head)
+	r.To = min(r.To, e.head)
 	if r.From > r.To {
-		return fmt.Errorf("%w: events are kept from %d on, and %s has received them up to %d", ErrNothing, first, r.Destination, head)
+		return fmt.Errorf("%w: events are kept from %d on, and %s has received them up to %d", ErrNothing, first, r.Destination, e.head)
 	}
 	return nil
 }
@@ -149,7 +155,7 @@ SELECT $1::text, $2::bigint, $3::bigint, $2::bigint - 1, $4::text[], $5::double 
 	coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}') * int8multirange(int8range($2, $3, '[]'))
 RETURNING id, number, created_by, reason, created_at, updated_at`
 
-func (s *Store) begin(ctx context.Context, tx pgx.Tx, r *observe.Replay, keepIDs bool, a Action) error { //nolint:revive // which ids it gives out
+func (s *Store) begin(ctx context.Context, tx pgx.Tx, r *observe.Replay, keepIDs bool, a Action) error {
 	// The lock of the position keeps others from beginning one.
 	var running int64
 	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running'), 0)`, r.Destination).Scan(&running)

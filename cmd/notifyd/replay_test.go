@@ -56,8 +56,10 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	got = typed("show 1")
-	for _, want := range []string{"replay       1, stopped\n", "events       4 to 12 with the ids 4r1000 and so on\n", "rate         50 events/s\n", " by ann\n", "reason       lost\n",
-		"outcome      delivered 0, waiting 0, dead 0, passed over 0\n"} {
+	for _, want := range []string{
+		"replay       1, stopped\n", "events       4 to 12 with the ids 4r1000 and so on\n", "rate         50 events/s\n", " by ann\n", "reason       lost\n",
+		"outcome      delivered 0, waiting 0, dead 0, passed over 0\n",
+	} {
 		if got.code != 0 || !strings.Contains(got.stdout, want) {
 			t.Errorf("lacks %q: %+v", want, got)
 		}

@@ -279,6 +279,20 @@ func TestBoth(t *testing.T) {
 	checkEmpty(t, url)
 }
 
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, _ := options(t, url)
+	r, err := History(t.Context(), HistoryOptions{Options: o, Events: 1000, Keys: 5, ReplayRate: 1000, Rate: 100, Seconds: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() || r.Events != 1000 || r.Repeats != 0 || r.Same.AloneP99 <= 0 || r.Other.BesideP99 <= 0 {
+		t.Errorf("%+v", r)
+	}
+	checkEmpty(t, url)
+}
+
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)

@@ -43,7 +43,7 @@ func ListReplays(ctx context.Context, tx pgx.Tx, schema string, which ReplaysOf,
 	return listReplays(ctx, tx, partitioned, which, n)
 }
 
-func listReplays(ctx context.Context, q lister, partitioned bool, which ReplaysOf, n int64) ([]observe.Replay, error) { //nolint:revive // what the table is
+func listReplays(ctx context.Context, q lister, partitioned bool, which ReplaysOf, n int64) ([]observe.Replay, error) {
 	rows, err := q.Query(ctx, sqlReplays(partitioned, string(which)), n)
 	if err != nil {
 		return nil, err

@@ -35,16 +35,17 @@ type replay struct {
 	prefix   string   // of the names of its aggregates
 	over     bool     // it was stopped: only what is under way still ends
 
-	head    int64 // the highest id that was read
-	before  cut   // progress of the owner before: what it has finished
-	reading reading
-	flight  flight // flight.again has what was read and not handed over, too
-	handed  int64  // the highest id that was handed over, by this owner or the one before
-	pace    pace
-	taken   int64 // events that were read to be sent, by this owner
-	failed  int64 // of them, those that have become rows
-	skipped int64
-	written tally
+	head       int64 // the highest id that was read
+	before     cut   // progress of the owner before: what it has finished
+	reading    reading
+	flight     flight // flight.again has what was read and not handed over, too
+	handed     int64  // the highest id that was handed over, by this owner or the one before
+	pace       pace
+	restsUntil time.Time // when it may read again
+	taken      int64     // events that were read to be sent, by this owner
+	failed     int64     // of them, those that have become rows
+	skipped    int64
+	written    tally
 }
 
 // tally counts events by what became of them.

@@ -13,8 +13,13 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// asidePage is how many events of a replay are read at once: live events wait for the statement.
-const asidePage = 250
+const (
+	// asidePage is how many events of a replay are read at once: live events wait for the statement.
+	asidePage = 250
+	// asideShare is how many times as long as it has read a replay then leaves the database, and the
+	// relay, to others: a destination that is fast would take all there is of both.
+	asideShare = 4
+)
 
 // feedReplay hands over events of the replay, as far as live events leave room. It reports whether it
 // did anything.
@@ -23,13 +28,16 @@ func (u *unit) feedReplay(ctx context.Context, conn *pgx.Conn) (did bool, err er
 	if r.over || u.stuck || u.lane.NewWait() {
 		return false, nil
 	}
-	if len(r.flight.again) < asidePage/4 && r.head < r.to {
+	if r.reads() && !time.Now().Before(r.restsUntil) {
 		if did, err = u.readAside(ctx, conn); err != nil {
 			return false, err
 		}
 	}
 	return u.handAside() || did, nil //nolint:contextcheck // deliveries outlive the read
 }
+
+// reads reports whether the next events must be read.
+func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.head < r.to }
 
 // handAside hands over what was read or given back.
 func (u *unit) handAside() bool {
@@ -70,6 +78,8 @@ func (u *unit) readAside(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	if room <= 0 || r.head >= upto {
 		return false, nil
 	}
+	began := time.Now()
+	defer func() { r.restsUntil = time.Now().Add(asideShare * time.Since(began)) }()
 	p := pass{
 		query: Query{Limit: asidePage, Bytes: min(u.e.limits.Bytes, room), EventBytes: u.e.limits.EventBytes, Skip: r.reading.types.skip},
 		limit: asidePage, upto: upto, head: r.head, last: math.MinInt64,
@@ -215,10 +225,17 @@ func (p *pace) took(n int) {
 	}
 }
 
-// replayDue returns when the replay may go on by its rate; at if it waits for something else.
+// replayDue returns when the replay may go on by its rate, or read again; at if it waits for something else.
 func (u *unit) replayDue(at time.Time) time.Time {
-	if r := u.replay; r != nil && !r.over && len(r.flight.again) > 0 && time.Now().Before(r.pace.due) {
-		return r.pace.due
+	r, now := u.replay, time.Now()
+	if r == nil || r.over {
+		return at
+	}
+	if len(r.flight.again) > 0 && now.Before(r.pace.due) {
+		at = earlier(at, r.pace.due)
+	}
+	if r.reads() && now.Before(r.restsUntil) {
+		at = earlier(at, r.restsUntil)
 	}
 	return at
 }

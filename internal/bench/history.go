@@ -1,0 +1,276 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/positions"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// HistoryOptions of [History].
+type HistoryOptions struct {
+	Options
+	// Events is how many events that were delivered are replayed, of so many aggregates (Keys).
+	Events, Keys int
+	// ReplayRate is the rate of the replay in events per second, 0 for no limit.
+	ReplayRate float64
+	// Rate is how many events per second are written meanwhile, half of them for the destination of the
+	// replay and half for another one, and Seconds for how long they are measured before it, and again
+	// after it.
+	Rate, Seconds int
+}
+
+// HistoryResult is what came of it. Times are those from the return of COMMIT to the call of the handler, in
+// milliseconds.
+type HistoryResult struct {
+	Events int64 `json:"events"`
+	// Seconds is how long it took until the last event had come again.
+	Seconds float64 `json:"seconds"`
+	// The destination of the replay, and another one.
+	Same  HistoryTimes `json:"same"`
+	Other HistoryTimes `json:"other"`
+	// Repeats came more than once, and Lost not at all; Disorder came after a later one of their aggregate.
+	Repeats  int64 `json:"repeats"`
+	Lost     int64 `json:"lost"`
+	Disorder int64 `json:"disorder"`
+}
+
+// HistoryTimes are the times of live events, without the replay and beside it.
+type HistoryTimes struct {
+	AloneP50  float64 `json:"alone_p50_ms"`
+	AloneP99  float64 `json:"alone_p99_ms"`
+	BesideP50 float64 `json:"beside_p50_ms"`
+	BesideP99 float64 `json:"beside_p99_ms"`
+	P99Ratio  float64 `json:"p99_ratio"`
+}
+
+// OK reports whether all came, in order.
+func (r HistoryResult) OK() bool { return r.Lost == 0 && r.Disorder == 0 }
+
+// History replays a range of a stream that was delivered, and measures how long live events of the same
+// destination, and of another one, take meanwhile.
+func History(ctx context.Context, o HistoryOptions) (result HistoryResult, err error) {
+	if o.Events < 1 || o.Keys < 1 || o.Rate < 1 || o.Seconds < 1 || o.ReplayRate < 0 {
+		return result, errors.New("events, keys, rate and seconds must be at least 1, and the rate of the replay at least 0")
+	}
+	err = within(ctx, o.Options, func(ctx context.Context, e *env) error {
+		result, err = (&history{env: e, want: o}).run(ctx)
+		return err
+	})
+	return result, err
+}
+
+type history struct {
+	*env
+	want   HistoryOptions
+	schema string
+	seen   *sightings   // of the replay
+	last   []int64      // by aggregate: the last one; one worker has an aggregate at a time
+	wrong  atomic.Int64 // events that came after a later one
+
+	mu      sync.Mutex
+	entered map[int64]time.Time // live events
+}
+
+// sqlHistory inserts events that were delivered.
+const sqlHistory = `INSERT INTO $table (event_type, aggregate_type, aggregate_id, payload, state, processed_at)
+	SELECT 'letter', 'bench', 'key-' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
+
+func (h *history) run(ctx context.Context) (result HistoryResult, err error) {
+	if h.schema, err = h.migrateTo(ctx, "history", outboxsql.BellAuto, outboxsql.ModeQueue); err != nil {
+		return result, err
+	}
+	if err := h.write(ctx); err != nil {
+		return result, fmt.Errorf("write the history: %w", err)
+	}
+	h.seen, h.last, h.entered = newSightings(h.want.Events), make([]int64, h.want.Keys), make(map[int64]time.Time)
+	relay, err := h.relay()
+	if err != nil {
+		return result, err
+	}
+	run := start(ctx, relay.Run)
+	defer func() { err = errors.Join(err, run.stop()) }()
+	if err := run.ready(ctx, relay.Ready()); err != nil {
+		return result, err
+	}
+	quietly := func(ctx context.Context) error { return sleepTimer(ctx, time.Duration(h.want.Seconds)*time.Second) }
+	alone, err := h.measure(ctx, quietly)
+	if err != nil {
+		return result, err
+	}
+	began := time.Now()
+	beside, err := h.measure(ctx, h.replayAll)
+	if err != nil {
+		return result, err
+	}
+	took := time.Since(began)
+	// Again: whatever else the machine does may have changed meanwhile.
+	again, err := h.measure(ctx, quietly)
+	if err != nil {
+		return result, err
+	}
+	for i := range alone {
+		alone[i] = append(alone[i], again[i]...)
+		slices.Sort(alone[i])
+	}
+	return h.report(alone, beside, took), nil
+}
+
+func (h *history) write(ctx context.Context) error {
+	defer h.progress(fmt.Sprintf("writing %s events", number(float64(h.want.Events))), 0, nil)()
+	_, err := h.pool.Exec(ctx, strings.NewReplacer("$table", table(h.schema), "$payload", "'"+payload(payloadBytes)+"'",
+		"$events", fmt.Sprint(h.want.Events), "$keys", fmt.Sprint(h.want.Keys)).Replace(sqlHistory))
+	if err != nil {
+		return err
+	}
+	return h.makeStream(ctx, h.schema, h.want.Events)
+}
+
+func (h *history) relay() (*notifyd.Relay, error) {
+	relay, err := notifyd.New(h.pool, notifyd.WithSchema(h.schema), notifyd.WithLogger(h.Log))
+	if err != nil {
+		return nil, err
+	}
+	live := func(e *notifyd.Event) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.entered[e.ID].IsZero() {
+			h.entered[e.ID] = time.Now()
+		}
+	}
+	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		if e.Replay == 0 {
+			live(e)
+			return nil
+		}
+		var key int
+		if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
+			return err
+		}
+		if e.ID < h.last[key] {
+			h.wrong.Add(1)
+		}
+		h.last[key] = e.ID
+		h.seen.note(e.ID)
+		return nil
+	})
+	other := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		live(e)
+		return nil
+	})
+	return relay, errors.Join(relay.Handle("letters", "letter", letters), relay.Handle("other", eventType, other))
+}
+
+// replayAll replays the history, and waits until it has come.
+func (h *history) replayAll(ctx context.Context) error {
+	s, err := positions.New(h.pool, h.schema)
+	if err != nil {
+		return err
+	}
+	defer h.progress("replaying", int64(h.want.Events), h.seen.distinct.Load)()
+	r, err := s.Replay(ctx, positions.Range{Destination: "letters", To: fmt.Sprint(h.want.Events), Rate: h.want.ReplayRate}, positions.Action{Actor: "bench"})
+	if err != nil {
+		return err
+	}
+	r, _, err = s.AwaitReplay(ctx, r.ID, nil)
+	if err == nil && r.State != observe.ReplayDone {
+		err = fmt.Errorf("the replay is %s", r.State)
+	}
+	return err
+}
+
+// measure writes live events in turns for both destinations until work has ended, and returns how long
+// those of each took, sorted.
+func (h *history) measure(ctx context.Context, work func(context.Context) error) (took [2][]time.Duration, err error) {
+	conn, err := h.connect(ctx)
+	if err != nil {
+		return took, err
+	}
+	defer closeAll(ctx, []*pgx.Conn{conn})
+	over := make(chan struct{})
+	var committed [2]map[int64]time.Time
+	for i := range committed {
+		committed[i] = make(map[int64]time.Time)
+	}
+	err = together(ctx, func(ctx context.Context) error {
+		defer close(over)
+		return work(ctx)
+	}, func(ctx context.Context) error {
+		data, begin := payload(payloadBytes), time.Now()
+		for i, at := 0, steadily(h.want.Rate); ; i++ {
+			select {
+			case <-over:
+				return nil
+			default:
+			}
+			if err := sleepTimer(ctx, time.Until(begin.Add(at(i)))); err != nil {
+				return err
+			}
+			var id int64
+			kind := [2]string{"letter", eventType}[i%2]
+			if err := conn.QueryRow(ctx, `INSERT INTO `+table(h.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, kind, data).Scan(&id); err != nil {
+				return err
+			}
+			committed[i%2][id] = time.Now()
+		}
+	})
+	if err != nil {
+		return took, err
+	}
+	return h.arrivals(ctx, committed)
+}
+
+// arrivals waits for the live events, and returns how long each took.
+func (h *history) arrivals(ctx context.Context, committed [2]map[int64]time.Time) (took [2][]time.Duration, err error) {
+	if err := h.drained(ctx, h.schema, outboxsql.ModeStream); err != nil {
+		return took, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range committed {
+		for id, at := range committed[i] {
+			entered, ok := h.entered[id]
+			if !ok {
+				return took, fmt.Errorf("live event %d is lost", id)
+			}
+			took[i] = append(took[i], entered.Sub(at))
+		}
+		slices.Sort(took[i])
+	}
+	return took, nil
+}
+
+func (h *history) report(alone, beside [2][]time.Duration, took time.Duration) HistoryResult {
+	times := func(i int) HistoryTimes {
+		t := HistoryTimes{
+			AloneP50: ms(percentile(alone[i], 0.5)), AloneP99: ms(percentile(alone[i], 0.99)),
+			BesideP50: ms(percentile(beside[i], 0.5)), BesideP99: ms(percentile(beside[i], 0.99)),
+		}
+		t.P99Ratio = round(ratio(t.BesideP99, t.AloneP99), 3)
+		return t
+	}
+	result := HistoryResult{
+		Events: int64(h.want.Events), Seconds: round(took.Seconds(), 2), Same: times(0), Other: times(1),
+		Repeats: h.seen.duplicates.Load(), Lost: h.seen.missing(), Disorder: h.wrong.Load(),
+	}
+	h.printf("stream: %s events of %d aggregates were replayed within %.1f s; lost=%d repeats=%d disorder=%d\n",
+		number(float64(h.want.Events)), h.want.Keys, took.Seconds(), result.Lost, result.Repeats, result.Disorder)
+	w := newTable(h.Out, "milliseconds", "p50", "p90", "p99", "max")
+	w.times("  live events of the destination, alone", alone[0])
+	w.times("  beside the replay", beside[0])
+	w.times("  another destination, alone", alone[1])
+	w.times("  beside the replay", beside[1])
+	h.printf("p99_ratio=%.3f (another destination %.3f) at %d events/s for both\n\n", result.Same.P99Ratio, result.Other.P99Ratio, h.want.Rate)
+	return result
+}
