@@ -146,7 +146,7 @@ func TestCollectorOfStream(t *testing.T) {
 		"notifyd_position_head a 1": 10, "notifyd_position_lag a 1": 11, "notifyd_position_open a 1": 2, "notifyd_position_gaps a 1": 3,
 		"notifyd_position_gap_oldest_seconds a 1": 1.5, "notifyd_position_blocked_aggregates a 1": 7, "notifyd_position_saves_total a 1": 8,
 		"notifyd_replay_remaining a": 12,
-		"notifyd_position_head  0": 9, "notifyd_position_lag  0": 0,
+		"notifyd_position_head  0":   9, "notifyd_position_lag  0": 0,
 		"notifyd_position_unowned  0": 0, "notifyd_position_unowned a 0": 1, "notifyd_position_unowned a 1": 0,
 	} {
 		if value, ok := got[name]; !ok || value != want {

@@ -208,7 +208,11 @@ func (d *db) relay(t *testing.T, s *sink, routes ...route) (stop func()) {
 			continue
 		}
 		known[r.destination] = true
-		if err := relay.Destination(r.destination, s.handler(r.destination)); err != nil {
+		var options []notifyd.HandleOption
+		if r.destination == "total" {
+			options = append(options, notifyd.WithTotalOrder())
+		}
+		if err := relay.Destination(r.destination, s.handler(r.destination), options...); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/notifyd/notifyd"
@@ -183,5 +184,24 @@ func TestReplayRefused(t *testing.T) {
 	queue := newDB(t, outboxsql.ModeQueue, false)
 	if _, err := queue.store.Replay(t.Context(), positions.Range{Destination: "mail"}, positions.Action{}); !errors.Is(err, positions.ErrQueue) {
 		t.Error(err)
+	}
+}
+
+// TestReplayOfTotalOrder: nothing goes beside the one line of a total order.
+func TestReplayOfTotalOrder(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	var s sink
+	d.relay(t, &s, route{"total", "*"})
+	d.insert("a", 3)
+	s.await(t, "total", 3)
+	d.until(`SELECT head = outbox_last_id() AND open = '{}' FROM outbox_positions WHERE destination = 'total'`)
+	r, err := d.store.Replay(t.Context(), positions.Range{Destination: "total"}, positions.Action{Reason: "lost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _, err = d.store.AwaitReplay(t.Context(), r.ID, nil)
+	if err != nil || r.State != observe.ReplayStopped || !strings.HasPrefix(r.Reason, "lost; stopped by the relay: in order: total") || len(s.of("total")) != 3 {
+		t.Errorf("%+v, %v, %v", r, err, s.of("total"))
 	}
 }

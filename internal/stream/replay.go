@@ -75,12 +75,31 @@ func (u *unit) lookForReplay(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("find a replay of %q: %w", u.name, err)
 	}
 	switch {
+	case r != nil && u.order.total:
+		return u.refuseReplay(ctx, conn, r.id)
 	case u.replay == nil:
 		u.replay = r
 	case r == nil || r.id != u.replay.id:
 		u.endReplay()
 	}
 	return nil
+}
+
+// noReplay is why a replay to a destination with a total order is stopped: what goes beside the one line of
+// all events is not in it.
+const noReplay = "stopped by the relay: in order: total nothing goes beside what is live; move the position instead"
+
+// refuseReplay stops a replay that cannot be sent.
+func (u *unit) refuseReplay(ctx context.Context, conn *pgx.Conn, id int64) error {
+	u.e.log.WarnContext(ctx, "a replay is stopped", "destination", u.name, "replay", id, "reason", noReplay)
+	return u.owned(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp(), reason = concat_ws('; ', nullif(reason, ''), $2::text)
+			WHERE id = $1 AND state = 'running'`, id, noReplay)
+		if err != nil {
+			return fmt.Errorf("stop replay %d: %w", id, err)
+		}
+		return nil
+	})
 }
 
 // readReplay returns nil if there is none.
