@@ -54,6 +54,7 @@ setup: ## install what the tests need, where it is missing
 test: setup ## run all tests with the race detector
 	GO=$(GO) ./scripts/test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
 ifeq ($(PKG),./...)
+	cd integration/writers/go && $(GO) vet ./...
 	cd examples/grpc && $(GO) vet ./... && GO=$(GO) ../../scripts/test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 endif
 
@@ -82,12 +83,14 @@ lint-mod:
 lint-code: $(GOLANGCI)
 	$(GOLANGCI) run --timeout 10m
 	cd examples/grpc && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
+	cd integration/writers/go && $(GOLANGCI) run --config ../../../.golangci.yaml --timeout 10m
 
 # golangci-lint runs vet too; this target is for a commit, where it answers in seconds.
 .PHONY: lint-vet
 lint-vet:
 	$(GO) vet ./...
 	cd examples/grpc && $(GO) vet ./...
+	cd integration/writers/go && $(GO) vet ./...
 
 # Without shellcheck and pyflakes, which actionlint runs where they are installed: it
 # would find more on one machine than on another.

@@ -179,6 +179,16 @@ func compilers() map[string]player {
 		"docs/dead-letters.md":       {"cmd/notifyd", "TestDeadLettersPage"},
 		"docs/testing.md":            {"outbox/outboxtest", "TestTestingPage"},
 		"docs/tracing.md":            {"cmd/notifyd", "TestTracingPage"},
+		"docs/writers.md":            {"integration/writers", "TestGoBlocks"},
+	}
+}
+
+// runners are the languages whose blocks on a page are run by tests of integration/writers.
+func runners() map[string][]string {
+	return map[string][]string{
+		"README.md":       {"python", "js", "java"},
+		"docs/testing.md": {"python", "js", "java"},
+		"docs/writers.md": {"python", "js", "prisma", "java", "ruby", "csharp"},
 	}
 }
 

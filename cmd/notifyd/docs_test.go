@@ -69,7 +69,7 @@ func secretFiles(t *testing.T, path, config string) {
 func TestDocsBlocks(t *testing.T) {
 	t.Parallel()
 	url, ran := database(t), map[string]int{}
-	play, compile := players(), compilers()
+	play, compile, run := players(), compilers(), runners()
 	checkPlayers(t, play)
 	checkPlayers(t, compile)
 	for _, path := range docPages(t) {
@@ -100,8 +100,8 @@ func TestDocsBlocks(t *testing.T) {
 				if !regexp.MustCompile(`^(flowchart|sequenceDiagram|stateDiagram-v2|erDiagram)\b`).MatchString(st.text) {
 					t.Errorf("%s: not a diagram:\n%s", page, st.text)
 				}
-			case "python", "js", "java":
-				if page != "README.md" { // of TestReadmePage
+			case "python", "js", "prisma", "java", "ruby", "csharp":
+				if !slices.Contains(run[page], st.language) {
 					t.Errorf("%s, %q: nothing reads this:\n%s", page, st.heading, st.text)
 				}
 			case "json":

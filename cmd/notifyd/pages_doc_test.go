@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -36,7 +35,6 @@ func TestReadmePage(t *testing.T) {
 				t.Errorf("the mail %+v, %v", m, err)
 			}
 			until(t, s.url, "SELECT state = 'done' FROM outbox_events")
-			s.prepares("README.md")
 		}},
 		"notifyd status":                                  {says: `nothing waits`},
 		"notifyd doctor":                                  {says: `ok +destination mail .*\n.*ok +destination audit`},
@@ -49,28 +47,6 @@ func TestReadmePage(t *testing.T) {
 		},
 	})
 	s.stop()
-}
-
-// prepares has the server parse the INSERTs that a page has in languages whose
-// programs do not run here.
-func (s *stage) prepares(page string) {
-	s.Helper()
-	inserts := 0
-	for _, st := range steps(read(s.T, root+page)) {
-		if st.language == "sql" || st.language == "go" || st.language == "yaml" {
-			continue
-		}
-		text := strings.Join(strings.Fields(st.text), " ")
-		for _, statement := range regexp.MustCompile(`INSERT INTO outbox_events [^"']*\)`).FindAllString(text, -1) {
-			inserts++
-			n := 0
-			statement = regexp.MustCompile(`%s|\$\d|\?`).ReplaceAllStringFunc(statement, func(string) string { n++; return fmt.Sprint("$", n) })
-			s.psql(fmt.Sprintf("PREPARE insert%d AS %s;", inserts, statement), "")
-		}
-	}
-	if inserts != 3 {
-		s.Errorf("%s has %d INSERTs in Python, Node and Java, want 3", page, inserts)
-	}
 }
 
 // dead writes an event without the fields that the destinations look for, and waits

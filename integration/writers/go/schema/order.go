@@ -1,0 +1,15 @@
+// Package schema is what the client in ../ent is generated from.
+package schema
+
+import (
+	"entgo.io/ent"
+	"entgo.io/ent/schema/field"
+)
+
+// Order is the row of an order.
+type Order struct{ ent.Schema }
+
+// Fields are the columns.
+func (Order) Fields() []ent.Field {
+	return []ent.Field{field.Int64("id"), field.String("email"), field.Float("total")}
+}

@@ -1,0 +1,3 @@
+import java.math.BigDecimal;
+
+record Order(long id, String email, BigDecimal total) {}
