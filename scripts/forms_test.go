@@ -22,7 +22,7 @@ func TestDependabot(t *testing.T) {
 		} `yaml:"updates"`
 	}](t, ".github/dependabot.yml")
 	var want []string
-	for _, pattern := range []string{"../go.mod", "../[^.]*/go.mod", "../[^.]*/*/go.mod"} {
+	for _, pattern := range []string{"../go.mod", "../[^.]*/go.mod", "../[^.]*/*/go.mod", "../[^.]*/*/*/go.mod"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -35,8 +35,8 @@ async function run(url) {
   const db = drizzle(pool);
   await placeBoth(1, 'pg', (order) => withPg.placeOrder(pool, order));
   await placeBoth(2, 'readme', (order) => readme.write(pool, order));
-  await placeBoth(3, 'prisma', (order) => withPrisma.placeOrder(prisma, order));
-  await placeBoth(4, 'drizzle', (order) => withDrizzle.placeOrder(db, order));
+  await placeBoth(3, 'drizzle', (order) => withDrizzle.placeOrder(db, order));
+  await placeBoth(4, 'prisma', (order) => withPrisma.placeOrder(prisma, order));
   await prisma.$disconnect();
   await pool.end();
 }
