@@ -57,4 +57,17 @@ COMMENT ON COLUMN outbox_replays.finished_at IS 'When it was done or stopped. NU
 
 COMMENT ON COLUMN outbox_audit.action IS 'replay, discard, edit, retry, seek, forget, replay range or stop replay.';
 
+-- As in functions.sql: relays from before this version need no new grants to start.
+DO $rights$
+DECLARE
+    who name;
+BEGIN
+    FOR who IN SELECT DISTINCT pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) AS a
+        WHERE c.oid = 'outbox_events'::regclass AND a.privilege_type = 'DELETE' AND a.grantee NOT IN (0, c.relowner)
+    LOOP
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE ON outbox_replays TO %I', who);
+    END LOOP;
+END
+$rights$;
+
 INSERT INTO outbox_migrations (version, name) VALUES (8, 'replays') ON CONFLICT DO NOTHING;

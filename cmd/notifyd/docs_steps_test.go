@@ -126,6 +126,7 @@ func named() map[string]string {
 		"go tool pprof":                                        "reads by hand what TestBenchForPeople has written",
 		"go run ./bench":                                       inBench,
 		"go run ./bench drain":                                 inBench,
+		"go run ./bench variants":                              inBench,
 		"go run ./bench drain --to rabbitmq":                   inBench,
 		"go test -race":                                        "is how this test was started",
 		"go test -bench . ./handlers/rabbitmq":                 "takes minutes of the broker; TestPerformancePage drains into one",
