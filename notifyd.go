@@ -211,8 +211,16 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 			return fmt.Errorf("notifyd: %w %q: %w", ErrDestination, name, err)
 		}
 	}
+	keeper, is := delivery.As[delivery.PositionKeeper](h)
+	exactly := is && keeper.KeepsPosition()
+	if exactly && (hs.lane.Concurrency != 1 || hs.lane.Unordered) {
+		return fmt.Errorf("notifyd: %w %q: it keeps its position, which needs a concurrency of 1, and order", ErrDestination, name)
+	}
 	if err := r.dispatcher.Add(name, h, hs.lane); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
+	}
+	if exactly {
+		r.needy = append(r.needy, name+": exactly once")
 	}
 	if hs.ordered || hs.lane.BlockOnDead {
 		r.needy = append(r.needy, name+": order")

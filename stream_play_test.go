@@ -28,6 +28,7 @@ type play struct {
 	relay []*player
 	types []string // that are routed by now
 	also  func()   // done along with each disturbance; nil for nothing
+	exact *cluster // of another destination, nil for none
 }
 
 // destinations of a play, and their differences.
@@ -174,8 +175,15 @@ func (p *play) start(i int) {
 			p.t.Fatal(err)
 		}
 	}
+	names := slices.Collect(maps.Keys(playDestinations()))
+	if p.exact != nil {
+		names = append(names, exactly)
+		if err := p.exact.addTo(r); err != nil {
+			p.t.Fatal(err)
+		}
+	}
 	for _, eventType := range p.types {
-		if err := r.Route(eventType, slices.Collect(maps.Keys(playDestinations()))...); err != nil {
+		if err := r.Route(eventType, names...); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -270,6 +278,11 @@ func (p *play) settle() {
 	p.judge.mu.Lock()
 	p.judge.calm = true
 	p.judge.mu.Unlock()
+	if p.exact != nil {
+		p.exact.mu.Lock()
+		p.exact.calm = true
+		p.exact.mu.Unlock()
+	}
 	if _, err := p.pool.Exec(p.t.Context(), `DELETE FROM outbox_pauses`); err != nil { // relays look for that
 		p.t.Fatal(err)
 	}
@@ -363,9 +376,10 @@ func (p *play) run(events int) {
 	for goes := true; goes; {
 		select {
 		case <-written:
-			goes = false
-		case <-time.After(50 * time.Millisecond):
+			goes = p.exact.wantsMore()
+		default:
 		}
+		<-time.After(50 * time.Millisecond)
 		p.disturb()
 		if p.also != nil {
 			p.also()

@@ -331,7 +331,7 @@ func TestEveryKindHasAText(t *testing.T) {
 			t.Errorf("%v has no text of its own: %q", k, g.text())
 		}
 	}
-	if n != int(delivery.IncidentCaughtUp) {
+	if n != int(delivery.IncidentRepeats) {
 		t.Errorf("%d kinds have a name", n)
 	}
 }

@@ -158,6 +158,8 @@ func (g *group) text() string {
 		return "events wait too long"
 	case delivery.IncidentCaughtUp:
 		return "events no longer wait too long"
+	case delivery.IncidentRepeats:
+		return g.destination + " gets events again: the database has lost what it knew of them" + g.times()
 	default:
 		return g.kind.String() + g.times()
 	}

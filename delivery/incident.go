@@ -39,6 +39,9 @@ const (
 	IncidentStale
 	// IncidentCaughtUp means that no event waits for that long any more.
 	IncidentCaughtUp
+	// IncidentRepeats means that a destination which keeps its position itself gets events again,
+	// because the database has lost what it knew of them.
+	IncidentRepeats
 )
 
 // String returns the label of the kind, as in logs and alerts.
@@ -72,6 +75,8 @@ func (k IncidentKind) String() string {
 		return "waiting_too_long"
 	case IncidentCaughtUp:
 		return "caught_up"
+	case IncidentRepeats:
+		return "destination_repeats"
 	default:
 		return "unknown"
 	}

@@ -276,6 +276,46 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	return out, true
 }
 
+// fault opens the breaker without blaming an event: the destination did not answer what was asked
+// at the given time, by a call for all its events or by none.
+func (e *ease) fault(began time.Time, err error) {
+	e.lane.mu.Lock()
+	now := time.Now()
+	e.on = true
+	pause, opened, longer := e.breaker.trip(now, began, e.lane.cfg.LongestPause, false)
+	if longer {
+		e.refuseLocked(now)
+	}
+	e.lane.mu.Unlock()
+	if opened {
+		e.lane.log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
+		e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: e.lane.name, Err: err})
+		return
+	}
+	e.lane.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", pause, "err", err)
+}
+
+// answers lets deliveries through again, step by step.
+func (e *ease) answers() {
+	e.lane.mu.Lock()
+	now := time.Now()
+	_, closes := e.breaker.answered(now, 1, e.lane.capacityLocked())
+	e.on = !e.breaker.closed() || e.pacer.on() || e.suspects != nil || e.spoiled > 0
+	e.lane.hungry = true
+	e.armLocked(now)
+	call := e.wakeLocked()
+	e.lane.mu.Unlock()
+	if closes {
+		e.available()
+	}
+	call()
+}
+
+// repeats reports that the destination gets again what it has got before.
+func (e *ease) repeats(err error) {
+	e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentRepeats, Time: time.Now(), Destination: e.lane.name, Err: err})
+}
+
 // unanswered records that a call that began at the given time has ended without calling the destination to the end. A
 // probe of that kind has failed, and the next one comes after another pause; a lane that is not down takes no notice.
 func (e *ease) unanswered(j *job, began time.Time) {

@@ -73,6 +73,22 @@ func (d *Dispatcher) LaneOf(destination string) (l Lane, ok bool) {
 // Name is the name of the destination.
 func (l Lane) Name() string { return l.l.name }
 
+// PositionKeeper returns the handler if it keeps the position of its destination; nil if not.
+func (l Lane) PositionKeeper() delivery.PositionKeeper { return l.l.target.position }
+
+// Fault records that the destination has failed over something else than a delivery: the lane
+// pauses, as after a failed delivery, and probes.
+func (l Lane) Fault(err error) { l.l.ease.fault(time.Now(), err) }
+
+// Answers records that the destination has answered something else than a delivery, after a Fault.
+func (l Lane) Answers() { l.l.ease.answers() }
+
+// Repeats reports that the destination gets again what it has got before, and why.
+func (l Lane) Repeats(err error) { l.l.ease.repeats(err) }
+
+// LongestPause bounds how long a destination that is down is left alone.
+func (l Lane) LongestPause() time.Duration { return l.l.cfg.LongestPause }
+
 // Ordered reports whether the events of an aggregate are delivered in order.
 func (l Lane) Ordered() bool { return !l.l.cfg.Unordered }
 

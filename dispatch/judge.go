@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -67,6 +68,10 @@ func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
+	}
+	if l.target.position != nil && (r.reopen || r.late || r.unanswered) {
+		l.ease.fault(c.began, r)
+		return outcome{verdict: released, failures: failures, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; one that panics does

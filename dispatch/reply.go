@@ -20,6 +20,7 @@ type reply struct {
 	unavailable bool
 	throttled   bool
 	late        bool          // it has used up the timeout of the lane
+	reopen      bool          // it does not know what became of the events: see delivery.PositionKeeper
 	unanswered  bool          // the handler has panicked, or ended its goroutine, which tells nothing about the destination
 	delay       time.Duration // the delay that the error requests, if delays is set
 	delays      bool
@@ -34,15 +35,19 @@ func (r *reply) Unwrap() error { return r.err }
 // target is the handler of a lane, with its optional interfaces.
 type target struct {
 	handler  delivery.Handler
-	batch    delivery.BatchHandler // nil unless the handler takes batches
-	reporter delivery.Reporter     // nil unless the handler is one
-	expired  error                 // the cause of a call that timed out
+	batch    delivery.BatchHandler   // nil unless the handler takes batches
+	reporter delivery.Reporter       // nil unless the handler is one
+	position delivery.PositionKeeper // nil unless the handler keeps the position of its destination
+	expired  error                   // the cause of a call that timed out
 }
 
 func newTarget(h delivery.Handler, cfg LaneConfig) (t target) {
 	t.handler = h
 	t.batch, _ = h.(delivery.BatchHandler)
 	t.reporter, _ = delivery.As[delivery.Reporter](h)
+	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
+		t.position = k
+	}
 	t.expired = fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded)
 	return t
 }
@@ -57,6 +62,7 @@ func (t *target) replyOf(ctx context.Context, err error) *reply {
 		}
 		r.permanent, r.unavailable, r.throttled = delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
 		r.late = errors.Is(err, t.expired)
+		r.reopen = errors.Is(err, delivery.ErrReopen)
 		r.delay, r.delays = delivery.RetryDelay(err)
 		r.delay = min(max(r.delay, 0), longestWait)
 		r.text = guard.Clean(err.Error())

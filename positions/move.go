@@ -128,8 +128,9 @@ const (
 	sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0`
 
 	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
-	// passed: they are in flight, or their transaction may still commit.
-	sqlMove = `UPDATE outbox_positions SET head = $2, open = open * int8multirange(int8range(NULL, $2, '[]')), epoch = epoch + 1, updated_at = clock_timestamp()
+	// passed: they are in flight, or their transaction may still commit. Of a destination that keeps a copy
+	// of its position, copies up to now do not count.
+	sqlMove = `UPDATE outbox_positions SET head = $2, open = open * int8multirange(int8range(NULL, $2, '[]')), epoch = epoch + 1, void = sealed, updated_at = clock_timestamp()
 		WHERE destination = $1`
 
 	// What the destination has passed keeps the routes by which it has read it; from the new head on,

@@ -14,6 +14,7 @@ type batch struct {
 	p      *producer
 	ctx    context.Context //nolint:containedctx // that of the call, bounded by delivery_timeout
 	events []*delivery.Event
+	exact  *opened // nil without exactly_once
 	errs   []error // by event; nil while nothing has failed
 }
 
@@ -46,6 +47,10 @@ func (b *batch) failAll(todo []int, err error) {
 func (b *batch) run() {
 	todo := b.p.encode(b)
 	if len(todo) == 0 {
+		return
+	}
+	if b.exact != nil {
+		b.settle(todo)
 		return
 	}
 	if err := b.p.ready(b.ctx); err != nil {
@@ -127,10 +132,16 @@ func (b *batch) answers(ctx context.Context) []error {
 func (b *batch) answer(ctx context.Context, err error) error {
 	undecided := isUndecided(err)
 	if undecided && ctx.Err() != nil {
+		if b.exact != nil {
+			return fmt.Errorf("kafka: %w: %w", delivery.ErrReopen, context.Cause(ctx))
+		}
 		return fmt.Errorf("kafka: %w", context.Cause(ctx))
 	}
 	if undecided {
 		err = b.p.link.explain(fmt.Errorf("no acknowledgement within delivery_timeout of %v", b.h.cfg.DeliveryTimeout))
+	}
+	if b.exact != nil {
+		return b.verdict(err)
 	}
 	return classify(b.h.describe(err), b.h.encoder.fixedTopic == "")
 }

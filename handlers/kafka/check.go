@@ -39,6 +39,11 @@ func (h *Handler) Check(ctx context.Context) error {
 			return h.describe(err)
 		}
 	}
+	if h.cfg.ExactlyOnce {
+		if err := h.checkPositions(within, client); err != nil {
+			return h.describe(link.explain(err))
+		}
+	}
 	return nil
 }
 

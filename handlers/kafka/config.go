@@ -51,6 +51,7 @@ const (
 	minMaxMessageBytes   = 1024
 	defaultClientID      = "notifyd"
 	defaultTxnPrefix     = "notifyd"
+	defaultPositions     = "notifyd-positions"
 )
 
 // Config says to which topic events go, and how the brokers are reached. Fields
@@ -92,10 +93,17 @@ type Config struct {
 	// Transactional writes each batch in a transaction of its own: consumers that
 	// read_committed see all of it or nothing.
 	Transactional bool `json:"transactional,omitempty" yaml:"transactional,omitempty" jsonschema_description:"Write each batch in a transaction: consumers that read_committed see all of it or nothing."`
-	// TransactionalID is the prefix of the transactional ids, for ACLs; the
-	// default is "notifyd". The rest is random, so that relays do not fence each
-	// other.
-	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"Prefix of the transactional ids, for ACLs; notifyd by default. The rest is random, so that relays do not fence each other."`
+	// TransactionalID is for ACLs. With Transactional it is the prefix of the transactional ids; the
+	// default is "notifyd", and the rest is random, so that relays do not fence each other. With
+	// ExactlyOnce it is the whole id, and must be unique in the Kafka cluster; the default is made of
+	// the names of the database, the schema and the destination.
+	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"With transactional: prefix of the transactional ids, for ACLs; notifyd by default. With exactly_once: the id itself, unique in the Kafka cluster; notifyd-<database>-<schema>-<destination>-0 by default. Another id begins without the position in Kafka."`
+	// ExactlyOnce writes each batch in a transaction with the position of the destination: consumers
+	// that read_committed get each event once, whatever happens to relays. It is for a stream.
+	ExactlyOnce bool `json:"exactly_once,omitempty" yaml:"exactly_once,omitempty" jsonschema_description:"Write each batch in a transaction with the position of the destination: consumers that read_committed get each event exactly once, whatever happens to relays. Only a stream can, one batch at a time."`
+	// PositionsTopic is the compacted topic of the positions, for ExactlyOnce; the default is
+	// "notifyd-positions".
+	PositionsTopic string `json:"positions_topic,omitempty" yaml:"positions_topic,omitempty" jsonschema_description:"With exactly_once: the compacted topic that keeps the positions; notifyd-positions by default. It is made where it is missing."`
 }
 
 // SASL says how to authenticate.
@@ -121,7 +129,9 @@ func (c Config) WithDefaults() Config {
 	c.Compression = cmp.Or(c.Compression, CompressionNone)
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, defaultDeliveryTimeout)
-	if c.Transactional {
+	if c.ExactlyOnce {
+		c.PositionsTopic = cmp.Or(c.PositionsTopic, defaultPositions)
+	} else if c.Transactional {
 		c.TransactionalID = cmp.Or(c.TransactionalID, defaultTxnPrefix)
 	}
 	return c

@@ -16,8 +16,10 @@ package kafka
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -36,8 +38,9 @@ type Handler struct {
 	options []kgo.Opt
 	secrets *secrets
 
-	idle idle.Pool[*producer]
-	made int // producers, for transactional ids; guarded by idle
+	keeper keeper // with exactly_once
+	idle   idle.Pool[*producer]
+	made   int // producers, for transactional ids; guarded by idle
 }
 
 // New returns a handler for cfg. It reads the certificates that cfg names, and
@@ -74,7 +77,11 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 // KeepsOrder implements delivery.OrderKeeper: records of one aggregate go to one
 // partition, where none is written after one that failed. A broker with a policy
 // of its own is the exception: it may refuse one record and take the next.
-func (h *Handler) KeepsOrder() bool { return h.encoder.byID && h.encoder.fixedTopic != "" }
+//
+// In a transaction all records are written, or none, whatever their partitions.
+func (h *Handler) KeepsOrder() bool {
+	return h.cfg.ExactlyOnce || h.encoder.byID && h.encoder.fixedTopic != ""
+}
 
 // DeliverBatch writes the records for events and waits for their acknowledgement.
 // What an error means:
@@ -87,7 +94,13 @@ func (h *Handler) KeepsOrder() bool { return h.encoder.byID && h.encoder.fixedTo
 //     this user may not write to it.
 //   - ctx's cause, if ctx was done first. Records that were under way may be
 //     written all the same, but not behind records of a later batch.
+//
+// With exactly_once a batch comes after OpenPosition, one at a time, and any failure but that of a
+// record is a [delivery.ErrReopen].
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
+	if h.cfg.ExactlyOnce {
+		return h.deliverExactly(ctx, events)
+	}
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{fmt.Errorf("kafka: %w", context.Cause(ctx))}, len(events))
 	}
@@ -106,6 +119,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 // Close closes all producers. It waits for nothing: a batch that is under way
 // closes its own, and a later one fails. Closing again does nothing.
 func (h *Handler) Close() error {
+	h.keeper.close()
 	for _, p := range h.idle.Close() {
 		p.close()
 	}
@@ -116,7 +130,14 @@ func (h *Handler) Close() error {
 // the package comment.
 func (h *Handler) newProducer() *producer {
 	h.made++
-	return newProducer(h.cfg, h.options, h.made)
+	if !h.cfg.Transactional {
+		return newProducer(h.cfg, h.options, "")
+	}
+	// A new id for each process: two relays with one would fence each other
+	// for ever. The broker aborts an open transaction of a killed relay after
+	// the transaction's timeout.
+	host, _ := os.Hostname() // for people who read the id
+	return newProducer(h.cfg, h.options, fmt.Sprintf("%s-%s-%s-%d", h.cfg.TransactionalID, host, rand.Text()[:8], h.made))
 }
 
 func (h *Handler) release(p *producer) {

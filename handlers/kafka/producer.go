@@ -2,12 +2,10 @@ package kafka
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -45,6 +43,7 @@ var errTimeout = errors.New("delivery_timeout is over")
 // behind one that has just failed, and overtake it.
 type producer struct {
 	cfg     Config
+	common  []kgo.Opt // of all clients of the handler
 	options []kgo.Opt
 	link    *link
 	client  *kgo.Client     // nil before the first batch, and after a fatal error
@@ -57,6 +56,7 @@ type producer struct {
 	todo    []int
 	scratch scratch
 	waiting sync.WaitGroup // records without an answer
+	along   *along         // the position, until it is sent with records
 }
 
 // tag is the context of a record: it identifies the record to the promise.
@@ -79,18 +79,14 @@ func (*tag) Err() error { return nil }
 // Value implements context.Context: it carries nothing.
 func (*tag) Value(any) any { return nil }
 
-// newProducer returns the n-th producer of a handler. It connects when it is used.
-func newProducer(cfg Config, opts []kgo.Opt, n int) *producer {
-	p := &producer{cfg: cfg, link: &link{}}
+// newProducer returns a producer, with a transactional id unless that is empty. It connects when it
+// is used.
+func newProducer(cfg Config, opts []kgo.Opt, id string) *producer {
+	p := &producer{cfg: cfg, common: opts, link: &link{}}
 	p.options = append(append([]kgo.Opt(nil), opts...), kgo.WithHooks(p.link),
 		// Not a shared list: kgo sorts it in place.
 		kgo.ProducerBatchCompression(codec(cfg.Compression), kgo.NoCompression()))
-	if cfg.Transactional {
-		// A new id for each process: two relays with one would fence each other
-		// for ever. The broker aborts an open transaction of a killed relay after
-		// the transaction's timeout.
-		host, _ := os.Hostname() // for people who read the id
-		id := fmt.Sprintf("%s-%s-%s-%d", cfg.TransactionalID, host, rand.Text()[:8], n)
+	if id != "" {
 		p.options = append(p.options, kgo.TransactionalID(id), kgo.TransactionTimeout(cfg.DeliveryTimeout+endWithin))
 	}
 	return p
@@ -113,7 +109,7 @@ func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 		kgo.DisableClientMetrics(), // Close would wait for the last ones to be sent
 		// The murmur2 hash of the Java client for records with a key. Others fill a
 		// batch for one partition, then for the next.
-		kgo.RecordPartitioner(kgo.UniformBytesPartitioner(64<<10, true, true, nil)),
+		kgo.RecordPartitioner(partitioner{kgo.UniformBytesPartitioner(64<<10, true, true, nil), cfg.PositionsTopic}),
 	}
 	if cfg.AllowAutoTopicCreation {
 		opts = append(opts, kgo.AllowAutoTopicCreation())
@@ -288,6 +284,14 @@ func (p *producer) flush(b *batch, todo []int) {
 	settled := p.settled
 	for _, i := range todo {
 		p.client.Produce(&p.tags[i], &p.records[i], settled)
+	}
+	if a := p.along; a != nil {
+		p.along = nil
+		p.waiting.Add(1)
+		p.client.Produce(&tag{}, &a.record, func(_ *kgo.Record, err error) {
+			*a.err = err
+			p.waiting.Done()
+		})
 	}
 	if p.client.Flush(b.ctx) != nil {
 		p.giveUp(context.WithoutCancel(b.ctx))

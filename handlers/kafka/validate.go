@@ -121,8 +121,20 @@ func (c Config) limits() error {
 		field.Between("max_message_bytes", c.MaxMessageBytes, minMaxMessageBytes, limitMaxMessageBytes),
 		field.Timeout("delivery_timeout", c.DeliveryTimeout, maxDeliveryTimeout, defaultDeliveryTimeout),
 	}
-	if c.TransactionalID != "" && !c.Transactional {
-		errs = append(errs, field.Errorf("transactional_id", "has no effect without transactional: true: take it out"))
+	if c.TransactionalID != "" && !c.Transactional && !c.ExactlyOnce {
+		errs = append(errs, field.Errorf("transactional_id", "has no effect without transactional: true or exactly_once: true: take it out"))
+	}
+	if c.Transactional && c.ExactlyOnce {
+		errs = append(errs, field.Errorf("transactional", "is a part of exactly_once: true: take one of them out"))
+	}
+	if c.PositionsTopic != "" && !c.ExactlyOnce {
+		errs = append(errs, field.Errorf("positions_topic", "has no effect without exactly_once: true: take it out"))
+	}
+	if err := checkTopic(c.PositionsTopic); c.PositionsTopic != "" && err != nil {
+		errs = append(errs, field.Errorf("positions_topic", "%w", err))
+	}
+	if c.ExactlyOnce && c.Topic == c.WithDefaults().PositionsTopic {
+		errs = append(errs, field.Errorf("topic", "is the topic of the positions: name another one"))
 	}
 	return errors.Join(errs...)
 }

@@ -230,7 +230,7 @@ func (e *Engine) Stats(s *observe.Stats) {
 // of the previous one.
 func (e *Engine) possible(ids Ranges) int64 {
 	if used := e.used.Load(); used != nil {
-		return ids.common(*used)
+		return ids.and(*used).IDs()
 	}
 	return ids.IDs()
 }

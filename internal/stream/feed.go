@@ -84,8 +84,17 @@ func (u *unit) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []di
 	}
 	p.Fill(all)
 	u.flight.begin(p, all)
-	u.lane.Deliver(p, unblock)
+	u.pass(p, unblock)
 	u.lane.Return(granted - len(all))
+}
+
+// pass gives a parcel to the lane, behind a seal if the destination keeps its position.
+func (u *unit) pass(p *dispatch.Parcel, unblock []dispatch.Key) {
+	if u.exact != nil {
+		u.exact.staged = append(u.exact.staged, staged{p, unblock})
+		return
+	}
+	u.lane.Deliver(p, unblock)
 }
 
 // parcel returns an empty parcel.

@@ -20,18 +20,27 @@ const lastSave = 5 * time.Second
 // unless the unit already belongs to another relay, as why then shows. The successor repeats
 // whatever the position does not show as acknowledged.
 func (u *unit) leave(ctx context.Context, why error) error {
+	if u.drain() {
+		u.lane.Disown()
+	}
+	return errors.Join(why, u.lastSave(ctx, why))
+}
+
+// drain takes back what the lane has not begun, and waits for the rest. It reports false if running
+// deliveries are abandoned.
+func (u *unit) drain() bool {
 	u.lane.Withdraw()
+	u.release() // the lane gives it back
 	u.setFull(false)
 	for u.collect(); len(u.flight.parcels) > 0 || u.replay != nil && len(u.replay.flight.parcels) > 0; u.collect() {
 		u.round.BeginIn(u.lane.Timeout()) // each answer gives the others as much time again
 		select {
 		case <-u.wake:
 		case <-u.e.abandoned:
-			return errors.Join(why, u.lastSave(ctx, why))
+			return false
 		}
 	}
-	u.lane.Disown()
-	return errors.Join(why, u.lastSave(ctx, why))
+	return true
 }
 
 // lastSave writes the position for the last time.

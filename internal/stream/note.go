@@ -67,7 +67,7 @@ func (u *unit) note(ctx context.Context, conn *pgx.Conn) error {
 		}
 		// The unit will read its open events itself, with the current routes.
 		head, open := u.account(true)
-		head, open = bound(head, open)
+		head, open = u.pos.bound(head, open)
 		at := cut{head, open}
 		newest := len(all) - 1
 		var last *span

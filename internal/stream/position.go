@@ -30,6 +30,7 @@ type Position struct {
 	// was none.
 	Clean bool
 
+	exact bool // the destination has a copy: all ranges are written, as the two are compared
 	proof *proof
 }
 
@@ -54,7 +55,7 @@ const SaveSQL = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text:
 // than 4,096 ranges, the written head lies below the surplus, so that a crash repeats a longer
 // suffix of each aggregate's deliveries.
 func (p *Position) SaveParams(head int64, open Ranges, delivered int64) [][]byte {
-	head, open = bound(head, open)
+	head, open = p.bound(head, open)
 	return [][]byte{
 		strconv.AppendInt(nil, int64(p.Unit), 10),
 		strconv.AppendInt(nil, p.Epoch, 10),
@@ -71,12 +72,20 @@ type execer interface {
 
 // Save runs [SaveSQL]. It returns false if the unit does not belong to this owner any more.
 func (p *Position) Save(ctx context.Context, db execer, head int64, open Ranges, delivered int64) (ok bool, err error) {
-	head, open = bound(head, open)
+	head, open = p.bound(head, open)
 	tag, err := db.Exec(ctx, SaveSQL, p.Unit, p.Epoch, head, open.String(), delivered)
 	if err != nil {
 		return false, fmt.Errorf("save a position: %w", err)
 	}
 	return tag.RowsAffected() == 1, nil
+}
+
+// bound is the function of that name, for a position without a copy.
+func (p *Position) bound(head int64, open Ranges) (int64, Ranges) {
+	if p.exact {
+		return head, open
+	}
+	return bound(head, open)
 }
 
 // bound lowers the head until no more than maxOpen ranges are below it.

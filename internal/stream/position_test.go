@@ -34,7 +34,7 @@ func TestBound(t *testing.T) {
 			open = append(open, Range{From: from, To: last})
 		}
 		head := last + rapid.Int64Range(0, 10).Draw(t, "behind")
-		h, o := bound(head, open)
+		h, o := (&Position{}).bound(head, open)
 		if len(o) != min(n, maxOpen) {
 			t.Fatalf("%d ranges, of %d", len(o), n)
 		}

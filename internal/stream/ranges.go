@@ -32,9 +32,8 @@ func (r Ranges) IDs() int64 {
 	return int64(n)
 }
 
-// common returns how many ids are in both sets.
-func (r Ranges) common(o Ranges) int64 {
-	var both Ranges
+// and returns the ids that are in both sets.
+func (r Ranges) and(o Ranges) (both Ranges) {
 	for i, j := 0, 0; i < len(r) && j < len(o); {
 		if low, high := max(r[i].From, o[j].From), min(r[i].To, o[j].To); low <= high {
 			both = append(both, Range{low, high})
@@ -45,7 +44,27 @@ func (r Ranges) common(o Ranges) int64 {
 			j++
 		}
 	}
-	return both.IDs()
+	return both
+}
+
+// without returns the set without some ids, which are in order.
+func (r Ranges) without(ids []int64) Ranges {
+	left := make(Ranges, 0, len(r))
+	for _, g := range r {
+		for ; len(ids) > 0 && ids[0] <= g.To; ids = ids[1:] {
+			if ids[0] < g.From {
+				continue
+			}
+			if ids[0] > g.From {
+				left = append(left, Range{g.From, ids[0] - 1})
+			}
+			g.From = ids[0] + 1
+		}
+		if g.From <= g.To {
+			left = append(left, g)
+		}
+	}
+	return left
 }
 
 // Contains reports whether id is in the set.

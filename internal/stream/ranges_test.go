@@ -132,11 +132,11 @@ func TestRangesCommon(t *testing.T) {
 				want++
 			}
 		}
-		if got := sets[0].common(sets[1]); got != want {
+		if got := sets[0].and(sets[1]).IDs(); got != want {
 			t.Fatalf("%v and %v have %d in common, want %d", sets[0], sets[1], got, want)
 		}
 	})
-	if got := (Ranges{{11, 1<<32 + 5}}).common(Ranges{{math.MinInt64, 10}, {1 << 32, 1<<32 + 5}}); got != 6 {
+	if got := (Ranges{{11, 1<<32 + 5}}).and(Ranges{{math.MinInt64, 10}, {1 << 32, 1<<32 + 5}}).IDs(); got != 6 {
 		t.Errorf("behind a jump: %d", got)
 	}
 }

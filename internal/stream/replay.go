@@ -259,6 +259,7 @@ func (u *unit) answeredAside(a *dispatch.Answer) {
 			return
 		}
 		r.flight.giveBack(a.Delivery)
+		u.exact.doubt(a.Err)
 		return
 	}
 	out := entry{aside: true, replays: r.number}

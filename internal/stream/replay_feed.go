@@ -61,7 +61,7 @@ func (u *unit) handAside() bool {
 	p.Fill(append(p.Room(granted), all...))
 	r.flight.begin(p, all)
 	r.flight.again = slices.Delete(r.flight.again, 0, granted)
-	u.lane.Deliver(p, nil)
+	u.pass(p, nil)
 	u.ledger.dirty = true
 	if repeats && !r.repeats() { // stored lines waited for these
 		u.shelf.searchNow()

@@ -44,6 +44,7 @@ type unit struct {
 	next   next
 	types  types
 	order  order
+	exact  *exact // nil unless the destination keeps its position
 
 	replay   *replay   // a range that is sent again beside all that; nil for none
 	replayAt time.Time // when to look for one
@@ -67,13 +68,25 @@ type unit struct {
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		e: e, name: p.Destination, part: "destination " + p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
-		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(lane), ledger: ledger{head: p.Head},
-		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)}, order: newOrder(lane, e.keys),
+		order: newOrder(lane, e.keys), exact: newExact(lane),
 	}
+	u.pos.exact = u.exact != nil
+	u.begin(p.Head, p.Open)
 	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Loading: true, Head: p.Head})
-	u.reader = NewReader(p.Head, p.Open, e.witnesses)
-	u.hint.Store(true)
 	return u
+}
+
+// begin makes the memory of the unit that of one that has just been taken over.
+func (u *unit) begin(head int64, open Ranges) {
+	u.reader = NewReader(head, open, u.e.witnesses)
+	u.flight, u.shelf, u.ledger = flight{sizes: make(map[*dispatch.Parcel]int)}, newShelf(u.lane), ledger{head: head}
+	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
+	u.early, u.checkAt, u.lineAt, u.routed, u.loaded, u.waits = 0, time.Time{}, time.Time{}, false, false, false
+	u.replay, u.replayAt = nil, time.Time{}
+	if u.exact != nil {
+		u.exact.opened = false
+	}
+	u.hint.Store(true)
 }
 
 // poke wakes the unit. It never blocks.
@@ -93,18 +106,25 @@ func (u *unit) run(ctx context.Context) error {
 	defer u.publish()
 	for ctx.Err() == nil {
 		u.round.Rest() // the connection may be long in coming; those that have it are watched
-		err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error {
-			u.round.Begin()
-			if ok, err := u.prepare(ctx, conn); err != nil || !ok {
-				return err
-			}
-			return u.work(ctx, conn)
-		})
+		err := u.open(ctx)
+		if err == nil {
+			err = u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error {
+				u.round.Begin()
+				if ok, err := u.prepare(ctx, conn); err != nil || !ok {
+					return err
+				}
+				return u.work(ctx, conn)
+			})
+		}
 		u.round.Begin()
 		u.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return u.leave(ctx, err)
+		case errors.Is(err, errReopen):
+			if err := u.restart(ctx); err != nil {
+				return err
+			}
 		case err != nil && ctx.Err() == nil:
 			u.e.report(u.part, err)
 			u.round.Rest()
@@ -156,10 +176,13 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	began := time.Now()
 	for ctx.Err() == nil {
 		u.round.Begin()
+		u.collect()
+		if err := u.handOver(ctx, conn); err != nil {
+			return err
+		}
 		if u.yielded = u.e.pool.wanted(began); u.yielded {
 			return nil
 		}
-		u.collect()
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
 			u.lineAt = time.Time{}
@@ -199,6 +222,7 @@ func (u *unit) collect() {
 func (u *unit) answered(a *dispatch.Answer) {
 	if a.Verdict == dispatch.VerdictReleased {
 		u.flight.giveBack(a.Delivery)
+		u.exact.doubt(a.Err)
 		return
 	}
 	out := entry{}

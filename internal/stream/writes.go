@@ -107,6 +107,11 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlow)
 	defer cancel()
+	if u.exact != nil {
+		// What has failed by now is a row, and passed, and what fails later is neither: a successor
+		// that found both would deliver it twice.
+		u.collect()
+	}
 	return u.saveCount(ctx, conn, u.count())
 }
 
@@ -124,7 +129,9 @@ func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
 	began := time.Now()
 	// Rows delivered before the count must be removed with it. An event that has failed meanwhile
 	// is both open and a row until the next write: the row counts.
-	u.collect()
+	if u.exact == nil {
+		u.collect()
+	}
 	delta := u.ledger.acknowledged - u.ledger.written
 	w := &u.shelf.pending
 	c.replay.collected()

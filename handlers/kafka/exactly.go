@@ -1,0 +1,286 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// Exactly once: the position of the destination is a record in the transaction of the events, and
+// the engine continues from the last one that was committed. The handler knows nothing of
+// positions: it writes what the engine gives it, and reads it back.
+//
+// A client lives from OpenPosition until the first fault that is not about a record. Only
+// OpenPosition makes another one: with its first request, it ends whatever an earlier client with
+// the same transactional id has left open, and then the position that is read shows whether that
+// was committed.
+
+// errNotOpened is the failure of a batch that comes before OpenPosition, or after a fault.
+var errNotOpened = errors.New("the position was not read since the last fault")
+
+// opened is what one call of OpenPosition leaves to the batches after it.
+type opened struct {
+	p        *producer
+	client   *kgo.Client // the one that p begins with
+	progress delivery.Progress
+	id       string // the transactional id, and the key of the position
+
+	calling sync.Mutex // held by a batch
+}
+
+// keeper has what was opened last.
+type keeper struct {
+	mu     sync.Mutex
+	now    *opened // nil before the first one
+	closed bool
+}
+
+// swap replaces what was opened, and ends its client: a batch that is still in it fails. It reports
+// false if the handler is closed.
+func (k *keeper) swap(next *opened) bool {
+	k.mu.Lock()
+	before := k.now
+	k.now = next
+	closed := k.closed
+	k.mu.Unlock()
+	if before != nil {
+		before.client.Close()
+	}
+	return !closed
+}
+
+func (k *keeper) get() *opened {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.now
+}
+
+func (k *keeper) close() {
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
+	k.swap(nil)
+}
+
+// KeepsPosition implements delivery.PositionKeeper: with exactly_once.
+func (h *Handler) KeepsPosition() bool { return h.cfg.ExactlyOnce }
+
+// OpenPosition implements delivery.PositionKeeper. It makes the topic of the positions where it is
+// missing. An error is a fault of the cluster, or of the rights there.
+func (h *Handler) OpenPosition(ctx context.Context, unit string, progress delivery.Progress) (stored []byte, err error) {
+	h.keeper.swap(nil)
+	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
+	defer cancel()
+	id := h.cfg.TransactionalID
+	if id == "" {
+		id = defaultTxnPrefix + "-" + unit
+	}
+	p := newProducer(h.cfg, h.options, id)
+	stored, err = p.open(within, id)
+	if err != nil {
+		p.close()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("kafka: %w", context.Cause(ctx))
+		}
+		if within.Err() != nil {
+			err = p.link.explain(fmt.Errorf("the position in topic %s was not read within delivery_timeout of %v: %w", h.cfg.PositionsTopic, h.cfg.DeliveryTimeout, err))
+		}
+		return nil, delivery.Unavailable(h.describe(err))
+	}
+	if !h.keeper.swap(&opened{p: p, client: p.client, progress: progress, id: id}) {
+		h.keeper.swap(nil)
+		return nil, errClosed
+	}
+	return stored, nil
+}
+
+// open fences and ends earlier clients with the same id, and returns the position that was committed last.
+func (p *producer) open(ctx context.Context, id string) ([]byte, error) {
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.ensurePositions(ctx); err != nil {
+		return nil, err
+	}
+	mark, err := p.mark(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p.known[p.cfg.PositionsTopic] = true
+	return p.readPosition(ctx, id, mark)
+}
+
+// deliverExactly is DeliverBatch with exactly_once.
+func (h *Handler) deliverExactly(ctx context.Context, events []*delivery.Event) []error {
+	o := h.keeper.get()
+	// A batch that the lane has given up may still be in there.
+	free := o != nil && o.calling.TryLock()
+	if free {
+		defer o.calling.Unlock()
+	}
+	if !free || o.p.client == nil {
+		return slices.Repeat([]error{fmt.Errorf("kafka: %w: %w", delivery.ErrReopen, errNotOpened)}, len(events))
+	}
+	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
+	defer cancel()
+	b := batch{h: h, p: o.p, ctx: within, events: events, exact: o}
+	b.run() //nolint:contextcheck // the batch holds it
+	return b.answers(ctx)
+}
+
+// commit writes records and the position in a transaction: all of them, or none. After a fault that
+// is not about a record the client is let go of, and nothing more is delivered: whether the
+// transaction was committed, only the position shows.
+func (p *producer) commit(b *batch, todo []int) {
+	if p.client == nil {
+		b.failAll(todo, errNotOpened)
+		return
+	}
+	lose := func(err error) {
+		p.close()
+		b.failAll(todo, &lostError{err})
+	}
+	if err := p.client.BeginTransaction(); err != nil {
+		lose(err)
+		return
+	}
+	var position error
+	p.along = &along{err: &position, record: kgo.Record{
+		Topic: p.cfg.PositionsTopic, Key: []byte(b.exact.id), Value: b.exact.progress.With(b.pick(todo)),
+	}}
+	p.send(b, todo)
+	fault := position
+	for _, i := range todo {
+		if err := b.failure(i); err != nil && !b.ofRecord(err) {
+			fault = err
+		}
+	}
+	switch {
+	case fault != nil:
+		lose(fault)
+	case b.anyFailed(todo):
+		// The transaction goes, and what failed in it is known: the others are tried again.
+		if err := p.client.EndTransaction(b.ctx, kgo.TryAbort); err != nil {
+			lose(err)
+		}
+	default:
+		if err := p.client.EndTransaction(b.ctx, kgo.TryCommit); err != nil {
+			lose(err)
+			return
+		}
+		b.exact.progress.Committed()
+	}
+}
+
+// along is the record of the position, which is sent with the first records of a transaction.
+type along struct {
+	record kgo.Record
+	err    *error // its failure
+}
+
+// lostError is the fault for which a client was let go of.
+type lostError struct{ error }
+
+func (e *lostError) Unwrap() error { return e.error }
+
+// ofRecord reports whether an error is about the record alone.
+func (b *batch) ofRecord(err error) bool {
+	return !is[*lostError](err) && (isContent(err) || errors.Is(err, errBehind) || isTopic(err) && b.h.encoder.fixedTopic == "")
+}
+
+func (b *batch) anyFailed(todo []int) bool {
+	return slices.ContainsFunc(todo, func(i int) bool { return b.failure(i) != nil })
+}
+
+func (b *batch) pick(todo []int) []*delivery.Event {
+	some := make([]*delivery.Event, len(todo))
+	for k, i := range todo {
+		some[k] = b.events[i]
+	}
+	return some
+}
+
+// aggregate is what the order of events is kept by.
+type aggregate struct{ kind, id string }
+
+// settle delivers records, each exactly once or not at all. Records that the cluster refuses for
+// their content are found by halves, as all of a transaction are refused together. One whose topic
+// is missing is known. An event behind one that is to be tried again is not delivered.
+func (b *batch) settle(todo []int) {
+	todo = b.standing(todo)
+	if len(todo) == 0 {
+		return
+	}
+	for _, i := range todo {
+		b.errs[i] = nil
+	}
+	b.p.commit(b, todo)
+	if b.p.client == nil || !b.anyFailed(todo) {
+		return
+	}
+	missing := func(i int) bool { err := b.errs[i]; return err != nil && !isContent(err) }
+	if slices.ContainsFunc(todo, missing) {
+		b.settle(slices.DeleteFunc(slices.Clone(todo), missing))
+		return
+	}
+	if len(todo) == 1 {
+		return
+	}
+	mid := (len(todo) + 1) / 2
+	b.settle(todo[:mid])
+	if b.p.client == nil {
+		b.failAll(todo[mid:], errNotOpened)
+		return
+	}
+	b.settle(todo[mid:])
+}
+
+// standing returns those of todo before which no event of their aggregate has failed that will be
+// tried again, and fails the others.
+func (b *batch) standing(todo []int) []int {
+	if b.errs == nil {
+		b.errs = make([]error, len(b.events))
+	}
+	var broken map[aggregate]bool
+	left := make([]int, 0, len(todo))
+	next := 0
+	for i, e := range b.events {
+		of := aggregate{e.AggregateType, e.AggregateID}
+		if next < len(todo) && todo[next] == i {
+			next++
+			if broken[of] {
+				b.fail(i, errBehind)
+				continue
+			}
+			left = append(left, i)
+			continue
+		}
+		if err := b.errs[i]; err != nil && e.AggregateID != "" && !delivery.IsPermanent(classify(err, true)) {
+			if broken == nil {
+				broken = make(map[aggregate]bool)
+			}
+			broken[of] = true
+		}
+	}
+	return left
+}
+
+// verdict marks the failure of an event of a destination that keeps its position.
+func (b *batch) verdict(err error) error {
+	switch described := b.h.describe(err); {
+	case errors.Is(err, errBehind):
+		return described
+	case b.ofRecord(err):
+		return classify(described, true)
+	default:
+		return fmt.Errorf("%w: %w", delivery.ErrReopen, described)
+	}
+}
+
+var _ delivery.PositionKeeper = (*Handler)(nil)
