@@ -1,0 +1,183 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// counter is a delivery.Progress: the position is the ids that were committed.
+type counter struct {
+	all, with []string
+}
+
+func (c *counter) With(events []*delivery.Event) []byte {
+	c.with = nil
+	for _, e := range events {
+		c.with = append(c.with, fmt.Sprint(e.ID))
+	}
+	return []byte(strings.Join(slices.Concat(c.all, c.with), " "))
+}
+
+func (c *counter) Committed() { c.all = append(c.all, c.with...) }
+
+// exactlyTo makes a handler that keeps its position, in a topic of the test.
+func exactlyTo(t *testing.T, brokers []string, topic string) *Handler {
+	t.Helper()
+	return open(t, brokers, func(c *Config) {
+		c.Topic, c.ExactlyOnce, c.TransactionalID, c.PositionsTopic = topic, true, "txn-"+topic, "positions-"+topic
+	})
+}
+
+// begin opens the position, and checks it.
+func begin(t *testing.T, h *Handler, want string) *counter {
+	t.Helper()
+	c := &counter{}
+	got, err := h.OpenPosition(t.Context(), "unit", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("the position is %q, want %q", got, want)
+	}
+	c.all = strings.Fields(string(got))
+	return c
+}
+
+// everywhere runs a test on a broker in this process and on Apache Kafka.
+func everywhere(t *testing.T, f func(t *testing.T, brokers []string, topic string)) {
+	t.Helper()
+	t.Run("fake", func(t *testing.T) {
+		t.Parallel()
+		f(t, fake(t, 3).ListenAddrs(), "t")
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		brokers := testenv.Kafka(t)
+		f(t, brokers, newTopic(t, brokers, 3, nil))
+	})
+}
+
+func readCommitted() kgo.Opt { return kgo.FetchIsolationLevel(kgo.ReadCommitted()) }
+
+// TestExactlyOnce: what one owner has committed, the next one finds, and what an earlier one has
+// begun is not committed any more.
+func TestExactlyOnce(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		first, second := exactlyTo(t, brokers, topic), exactlyTo(t, brokers, topic)
+		wantReopen(t, first.DeliverBatch(t.Context(), events(1)))
+		begin(t, first, "")
+		deliver(t, first, events(1, 2))
+		deliver(t, first, events(3))
+		begin(t, second, "1 2 3")
+		wantReopen(t, first.DeliverBatch(t.Context(), events(4))) // it wakes late
+		wantReopen(t, first.DeliverBatch(t.Context(), events(4)))
+		deliver(t, second, events(4))
+		begin(t, first, "1 2 3 4") // and comes back
+		wantReopen(t, second.DeliverBatch(t.Context(), events(5)))
+		deliver(t, first, events(5))
+		begin(t, first, "1 2 3 4 5") // its own client is not in its way
+		if got := flat(written(t, brokers, topic, 5, readCommitted())); !slices.Equal(got, upTo(5)) {
+			t.Errorf("%v are written", got)
+		}
+	})
+}
+
+func wantReopen(t *testing.T, errs []error) {
+	t.Helper()
+	if len(errs) == 0 {
+		t.Error("delivered")
+	}
+	for _, err := range errs {
+		if !errors.Is(err, delivery.ErrReopen) {
+			t.Errorf("%v does not ask for the position", err)
+		}
+	}
+}
+
+// TestExactlyOnceRefused: a record that is refused, by us or by the cluster, fails alone, and those
+// behind it that must wait are not written.
+func TestExactlyOnceRefused(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		h := open(t, brokers, func(c *Config) {
+			c.Topic, c.ExactlyOnce, c.TransactionalID, c.PositionsTopic = `{{ .Payload.to }}`, true, "txn-"+topic, "positions-"+topic
+			c.MaxMessageBytes = 4096
+		})
+		begin(t, h, "")
+		all := events(upTo(8)...)
+		for i, e := range all {
+			e.AggregateID = fmt.Sprint("k", i%2)
+			e.Payload = fmt.Appendf(nil, `{"n": %d, "to": %q}`, e.ID, topic)
+		}
+		all[1].Payload = fmt.Appendf(nil, `{"n": 2, "to": %q, "large": %q}`, topic, strings.Repeat("x", 5000))
+		all[2].Payload = fmt.Appendf(nil, `{"n": 3, "to": "missing-%s"}`, topic)
+		errs := h.DeliverBatch(t.Context(), all)
+		want := []string{"delivered", "permanent", "event", "delivered", "event", "delivered", "event", "delivered"}
+		for i, err := range errs {
+			wantClass(t, err, want[i])
+		}
+		if got := flat(written(t, brokers, topic, 4, readCommitted())); !slices.Equal(got, []int64{1, 4, 6, 8}) {
+			t.Errorf("%v are written", got)
+		}
+		begin(t, h, "1 4 6 8")
+	})
+}
+
+// TestExactlyOnceByHalves: a broker that refuses a record refuses all of its request, and the
+// others are written, once.
+func TestExactlyOnceByHalves(t *testing.T) {
+	t.Parallel()
+	brokers := testenv.Kafka(t)
+	topic := newTopic(t, brokers, 2, map[string]string{"max.message.bytes": "3000"})
+	h := exactlyTo(t, brokers, topic)
+	begin(t, h, "")
+	all := events(upTo(9)...)
+	all[4].Payload = fmt.Appendf(nil, `{"n": 5, "large": %q}`, strings.Repeat("x", 4000))
+	for i, err := range h.DeliverBatch(t.Context(), all) {
+		want := "delivered"
+		if i == 4 {
+			want = "permanent"
+		}
+		wantClass(t, err, want)
+	}
+	if got := flat(written(t, brokers, topic, 8, readCommitted())); !slices.Equal(got, []int64{1, 2, 3, 4, 6, 7, 8, 9}) {
+		t.Errorf("%v are written", got)
+	}
+}
+
+// TestExactlyOnceLastWord: where the answer to a commit is lost, the position shows what became of
+// it.
+func TestExactlyOnceLastWord(t *testing.T) {
+	t.Parallel()
+	for name, reached := range map[string]bool{"committed": true, "not": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := fake(t, 1)
+			h := open(t, c.ListenAddrs(), func(c *Config) { c.ExactlyOnce, c.DeliveryTimeout = true, patience })
+			begin(t, h, "")
+			deliver(t, h, events(1))
+			ctx, cancel := context.WithCancel(t.Context())
+			c.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+				cancel()
+				return nil, errors.New("cut"), !reached
+			})
+			wantReopen(t, h.DeliverBatch(ctx, events(2)))
+			want := "1"
+			if reached {
+				want = "1 2"
+			}
+			begin(t, h, want)
+		})
+	}
+}
