@@ -82,7 +82,7 @@ rows without a relay; with --mode both a queue and a stream are drained in turns
 times each. --destinations measures one destination and that many, each of which gets
 every event. With --keys the exit code is 1 also if an event came after a later one of
 its aggregate. With --total all events go one after the other, as with order: total.`,
-		Example: "  bench drain\n  bench drain --mode both --keys 1000\n  bench drain --to kafka --events 1000000\n  bench drain --delete --events 1000000 --payload 1024 --json\n  bench drain --held-snapshot\n  bench drain --mode stream --keys 10000 --blocked-keys 100000\n  bench drain --urgent 30",
+		Example: "  bench drain\n  bench drain --mode both --keys 1000\n  bench drain --to kafka --events 1000000\n  bench drain --mode stream --to kafka --exactly-once\n  bench drain --delete --events 1000000 --payload 1024 --json\n  bench drain --held-snapshot\n  bench drain --mode stream --keys 10000 --blocked-keys 100000\n  bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err
@@ -122,6 +122,7 @@ its aggregate. With --total all events go one after the other, as with order: to
 	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
 	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
 	flags.BoolVar(&o.Total, "total", false, "deliver all events one after the other, in the order of ids (order: total); needs --mode stream")
+	flags.BoolVar(&o.ExactlyOnce, "exactly-once", false, "deliver into Kafka exactly once as well, with the position in the transactions; measures both")
 	flags.BoolVar(&o.Consume, "consume", false, "read RabbitMQ's queue with a consumer meanwhile")
 	flags.Var(&mode, "mode", modeUsage)
 	return cmd

@@ -8,6 +8,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // kafkaSettings are the settings of the type "kafka".
@@ -28,7 +29,22 @@ func newKafkaSettings(baseDir string) *kafkaSettings {
 
 // Validate implements config.Settings.
 func (s *kafkaSettings) Validate() error {
-	return errors.Join(checkTimeout(s.Timeout, s.Within(), "delivery_timeout"), tryOpen(s))
+	return errors.Join(checkTimeout(s.Timeout, s.Within(), "delivery_timeout"), s.checkConcurrency(), tryOpen(s))
+}
+
+func (s *kafkaSettings) checkConcurrency() error {
+	if s.ExactlyOnce && s.Concurrency != 1 {
+		return field.Errorf("concurrency", "must be 1 with exactly_once: true: transactions of one position come one after the other; raise batch instead")
+	}
+	return nil
+}
+
+// NeedsOrder implements config.Ordered.
+func (s *kafkaSettings) NeedsOrder() string {
+	if s.ExactlyOnce {
+		return "exactly_once: true"
+	}
+	return ""
 }
 
 // Effective implements config.Effective.

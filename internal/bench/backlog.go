@@ -30,6 +30,7 @@ type load struct {
 	mode   outboxsql.Mode // "" is a queue
 	ahead  int            // events before all others whose transaction stays open
 	copies int            // destinations of each event; 0 is 1
+	exact  bool           // each event once, with the position at the destination
 }
 
 // stored is the number of events that are stored before the backlog comes up.

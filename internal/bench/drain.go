@@ -76,6 +76,9 @@ type DrainOptions struct {
 	// Total delivers all events one after the other, in the order of ids. Requires ModeStream and no
 	// BlockedKeys.
 	Total bool
+	// ExactlyOnce measures beside the usual handlers those that deliver exactly once, in turns.
+	// Requires To "kafka" and Mode "stream".
+	ExactlyOnce bool
 	// Consume reads RabbitMQ's queue with a consumer meanwhile.
 	Consume bool
 }
@@ -133,6 +136,9 @@ type DrainResult struct {
 	// delivery of the relay and a private PostgreSQL, divided by that with one.
 	FannedPerSecond float64 `json:"fanned_deliveries_per_second,omitempty"`
 	FannedCPURatio  float64 `json:"fanned_cpu_ratio,omitempty"`
+	// With ExactlyOnce: the rate, and its quotient with the rate without.
+	ExactPerSecond float64 `json:"exact_events_per_second,omitempty"`
+	ExactRatio     float64 `json:"exact_ratio,omitempty"`
 	// With ModeBoth: the stream's figures, and its rate divided by the queue's.
 	Stream      *DrainResult `json:"stream,omitempty"`
 	StreamRatio float64      `json:"stream_ratio,omitempty"`
@@ -232,6 +238,8 @@ func (o *DrainOptions) check() error {
 		return errors.New("a stream deletes nothing")
 	case o.Destinations < 0 || o.Destinations > 1 && (o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
 		return fmt.Errorf("%d destinations: the number must be at least 0, and they are measured into noop, without blocked keys, urgent events and partitions", o.Destinations)
+	case o.ExactlyOnce && (o.To != "kafka" || o.Mode != ModeStream):
+		return errors.New("only a stream into Kafka is delivered exactly once: measure it with --mode stream --to kafka")
 	case o.Consume && o.To != "rabbitmq":
 		return errors.New("only RabbitMQ's queue has a consumer")
 	case o.SinkBatch < 0:
@@ -285,7 +293,7 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 
 // plain reports whether a single drain is measured.
 func (o *DrainOptions) plain() bool {
-	return o.Partitions == 0 && o.BlockedKeys == 0 && o.Urgent == 0 && o.Destinations < 2
+	return !o.ExactlyOnce && o.Partitions == 0 && o.BlockedKeys == 0 && o.Urgent == 0 && o.Destinations < 2
 }
 
 // runMode measures a table of one mode.
@@ -301,6 +309,8 @@ func (d *drain) runMode(ctx context.Context) (DrainResult, error) {
 		return DrainResult{}, err
 	}
 	switch {
+	case d.want.ExactlyOnce:
+		return d.besideExact(ctx, bare)
 	case d.want.BlockedKeys > 0:
 		return d.besideBlocked(ctx, bare)
 	case d.want.Urgent > 0:
@@ -414,7 +424,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 	if err != nil {
 		return result, err
 	}
-	if err := errors.Join(d.register(relay, seen), d.registerUrgent(relay, l, seen[0])); err != nil {
+	if err := errors.Join(d.register(relay, l, seen), d.registerUrgent(relay, l, seen[0])); err != nil {
 		return result, err
 	}
 	defer d.progress("the relay drains", int64(d.want.Events), seen[0].distinct.Load)()

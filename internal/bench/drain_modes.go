@@ -72,6 +72,27 @@ func (d *drain) besideOne(ctx context.Context, bare drained) (DrainResult, error
 	return r, nil
 }
 
+// besideExact drains at least once and exactly once, in turns.
+func (d *drain) besideExact(ctx context.Context, bare drained) (DrainResult, error) {
+	loads := [2]load{d.load(0), d.load(0)}
+	loads[1].exact = true
+	took, err := d.inTurns(ctx, [2]string{"at least once", "exactly once"}, loads)
+	if err != nil {
+		return DrainResult{}, err
+	}
+	least, exact := middle(took[0]), middle(took[1])
+	r := d.result(least, bare)
+	r.ExactPerSecond = round(float64(d.want.Events)/exact.took.Seconds(), 0)
+	r.ExactRatio = round(ratio(r.ExactPerSecond, r.EventsPerSecond), 3)
+	r.sum(took)
+	d.explain()
+	d.printf("exactly once, beside at least once; medians of %d rounds, in turns\n\n", leastRounds)
+	d.besideFloor([]string{"at least once", "exactly once"}, bare, least, exact)
+	d.printf("\nrounds, to the first delivery and from there: at least once %s; exactly once %s\n", seconds(took[0]), seconds(took[1]))
+	d.printf("%s events per second exactly once; exact_ratio=%.3f %s\n", number(r.ExactPerSecond), r.ExactRatio, r.verdict())
+	return r, nil
+}
+
 // own is the CPU time that does not depend on the sink.
 func (s split) own() time.Duration { return s.postgres + s.relay }
 

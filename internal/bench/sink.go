@@ -19,6 +19,10 @@ type place struct {
 	// handlers take the events, spread evenly over them by event type.
 	handlers []notifyd.Handler
 	options  []notifyd.HandleOption
+	// exact are handlers that deliver to the same places exactly once, nil where there are none.
+	exact []notifyd.Handler
+	// exactly are further options of those.
+	exactly []notifyd.HandleOption
 	// pid is the process of a private server, or 0.
 	pid int
 	// arrived notes the id of every event in the place; nil: the place cannot be read
@@ -69,12 +73,15 @@ const sinkName = "sink-"
 func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
 // register gives the relay its destinations, and notes their deliveries.
-func (d *drain) register(relay *notifyd.Relay, seen []*sightings) error {
-	options := d.place.options
+func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error {
+	handlers, options := d.place.handlers, slices.Clone(d.place.options)
 	if d.want.Total {
-		options = append(slices.Clone(options), notifyd.WithTotalOrder())
+		options = append(options, notifyd.WithTotalOrder())
 	}
-	for i, h := range d.place.handlers {
+	if l.exact {
+		handlers, options = d.place.exact, append(options, d.place.exactly...)
+	}
+	for i, h := range handlers {
 		var names []string
 		for copied, one := range seen {
 			name := sinkName + strconv.Itoa(i)
@@ -137,6 +144,9 @@ func (b notedBatches) DeliverBatch(ctx context.Context, events []*notifyd.Event)
 	}
 	return errs
 }
+
+// Unwrap returns the handler, for delivery.As.
+func (b notedBatches) Unwrap() notifyd.Handler { return b.BatchHandler }
 
 // KeepsOrder implements delivery.OrderKeeper with the answer of the handler. Without
 // this method a batch would have at most one event of an aggregate.

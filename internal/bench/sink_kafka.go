@@ -89,7 +89,7 @@ func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err erro
 	for i := range n {
 		s.topics = append(s.topics, prefix+strconv.Itoa(i))
 	}
-	if s.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...)); err != nil {
+	if s.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.KeepControlRecords()); err != nil {
 		return err
 	}
 	const asBrokersHaveIt = -1
@@ -108,7 +108,7 @@ func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions
 	if _, err := kadm.NewClient(s.client).CreateTopics(ctx, 1, 1, nil, topics...); err != nil {
 		return err
 	}
-	handlers, err := s.handlers(brokers, topics)
+	handlers, err := s.handlers(brokers, topics, false)
 	if err != nil {
 		return err
 	}
@@ -138,17 +138,24 @@ func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions
 
 // open opens the handlers of the drain.
 func (s *kafkaSink) open(p *place, brokers []string) error {
-	all, err := s.handlers(brokers, s.topics)
+	all, err := s.handlers(brokers, s.topics, false)
 	for _, h := range all {
 		p.handlers = append(p.handlers, h)
+	}
+	if err != nil {
+		return err
+	}
+	all, err = s.handlers(brokers, s.topics, true)
+	for _, h := range all {
+		p.exact = append(p.exact, h)
 	}
 	return err
 }
 
 // handlers opens a handler for each topic.
-func (s *kafkaSink) handlers(brokers, topics []string) (all []*kafka.Handler, err error) {
+func (s *kafkaSink) handlers(brokers, topics []string, exactly bool) (all []*kafka.Handler, err error) { //nolint:revive // two kinds
 	for _, topic := range topics {
-		h, err := kafka.New(kafka.Config{Brokers: brokers, Topic: topic})
+		h, err := kafka.New(kafka.Config{Brokers: brokers, Topic: topic, ExactlyOnce: exactly})
 		if err != nil {
 			return nil, err
 		}
@@ -177,8 +184,9 @@ func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 			return err
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			s.read++
-			note(recordID(r))
+			if s.read++; !r.Attrs.IsControl() { // the end of a transaction
+				note(recordID(r))
+			}
 		})
 	}
 	return nil

@@ -166,6 +166,9 @@ func (c *Config) NeedsStream() (settings []string) {
 		if d.OnDead == OnDeadBlock {
 			settings = append(settings, "destination "+d.Name+": on_dead: "+OnDeadBlock)
 		}
+		if setting := d.needsOrder(); setting != "" {
+			settings = append(settings, "destination "+d.Name+": "+setting)
+		}
 		if d.StartFrom != StartAuto {
 			settings = append(settings, "destination "+d.Name+": start_from: "+d.StartFrom)
 		}

@@ -74,6 +74,7 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 	d.decodeStruct(n, path, fields)
 	dest.Type = header.Type
 	d.validate(dest.validateLane(), n, path)
+	d.validate(dest.checkOrder(), n, path)
 	d.validate(dest.Settings.Validate(), n, path)
 	return dest, true
 }

@@ -3,6 +3,8 @@ package config
 import (
 	"maps"
 	"slices"
+
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // Settings are the settings of one destination: a pointer to a struct with
@@ -26,6 +28,28 @@ type Effective interface {
 	// Effective returns a copy with every default filled in, which is valid if the
 	// settings are.
 	Effective() Settings
+}
+
+// Ordered is implemented by settings that may work only in a stream that keeps order.
+type Ordered interface {
+	// NeedsOrder returns the setting that needs it, such as "exactly_once: true"; "" if none does.
+	NeedsOrder() (setting string)
+}
+
+// needsOrder returns the setting of a destination's type that needs order, "" if none does.
+func (d *Destination) needsOrder() string {
+	if s, ok := d.Settings.(Ordered); ok {
+		return s.NeedsOrder()
+	}
+	return ""
+}
+
+// checkOrder wants order where the type needs it.
+func (d *Destination) checkOrder() error {
+	if setting := d.needsOrder(); setting != "" && d.Order == OrderNone {
+		return field.Errorf("order", "%s keeps the order of events: use auto or aggregate", setting)
+	}
+	return nil
 }
 
 // Type creates the settings of a destination type, with the defaults filled in: a
