@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/positions"
 )
 
 const exactly = "exactly"
@@ -234,5 +239,208 @@ func TestStreamPlayExactly(t *testing.T) {
 			p.run(2000)
 			p.exact.verdict(t, p.judge.written)
 		})
+	}
+}
+
+// exactLife is a relay with the destination that keeps its position, and what it reports.
+type exactLife struct {
+	t         *testing.T
+	pool      *pgxpool.Pool
+	cluster   *cluster
+	incidents chan notifyd.Incident
+}
+
+// Observe implements notifyd.Observer.
+func (l *exactLife) Observe(i notifyd.Incident) {
+	select {
+	case l.incidents <- i:
+	default:
+	}
+}
+
+func newExactLife(t *testing.T) *exactLife {
+	t.Helper()
+	c := newCluster()
+	c.calm = true
+	return &exactLife{t: t, pool: streamPool(t), cluster: c, incidents: make(chan notifyd.Incident, 100)}
+}
+
+func (l *exactLife) exec(query string, args ...any) {
+	l.t.Helper()
+	if _, err := l.pool.Exec(l.t.Context(), query, args...); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// write writes n events of an aggregate each.
+func (l *exactLife) write(n int) {
+	l.t.Helper()
+	l.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'one', 'a', i::text, '{}' FROM generate_series(1, $1::int) i`, n)
+}
+
+// run lets a relay live until n events are committed in all, and its position is written, or until
+// it ends by itself, with its error.
+func (l *exactLife) run(n int) error {
+	l.t.Helper()
+	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(l.t.Output(), nil))), notifyd.WithObserver(l))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := errors.Join(l.cluster.addTo(r), r.Route("*", exactly)); err != nil {
+		l.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(l.t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-tick.C:
+		}
+		var written bool
+		if err := l.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = $1 AND open = '{}' AND head >= (SELECT max(id) FROM outbox_events))`,
+			exactly).Scan(&written); err != nil {
+			l.t.Fatal(err)
+		}
+		l.cluster.mu.Lock()
+		all := len(l.cluster.committed)
+		l.cluster.mu.Unlock()
+		if written && all >= n {
+			stop()
+			return <-done
+		}
+	}
+}
+
+// ids returns what was committed since the given number of events, in order.
+func (l *exactLife) ids(from int) (ids []int64) {
+	l.cluster.mu.Lock()
+	defer l.cluster.mu.Unlock()
+	for _, e := range l.cluster.committed[from:] {
+		ids = append(ids, e.id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+const savePosition = `CREATE TABLE kept AS SELECT head, open, sealed, void FROM outbox_positions WHERE destination = 'exactly'`
+
+// restorePosition gives the database back what it knew then.
+const restorePosition = `UPDATE outbox_positions AS p SET head = k.head, open = k.open, sealed = k.sealed, void = k.void FROM kept AS k WHERE p.destination = 'exactly'`
+
+// TestExactlyOnceRestored: a database that has lost what the destination knows stops the relay while
+// it would give out ids again; and once it would not, the events above its own position are
+// delivered again, with an incident, and never passed over. The time after that is as usual.
+func TestExactlyOnceRestored(t *testing.T) {
+	t.Parallel()
+	l := newExactLife(t)
+	l.write(10)
+	if err := l.run(10); err != nil {
+		t.Fatal(err)
+	}
+	l.exec(savePosition)
+	l.write(10)
+	if err := l.run(20); err != nil {
+		t.Fatal(err)
+	}
+	l.exec(restorePosition)
+	l.exec(`DELETE FROM outbox_events WHERE id > 10`)
+	l.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 10)`)
+	l.write(5)
+	err := l.run(21)
+	if err == nil || !strings.Contains(err.Error(), "has given out ids up to 15") || !strings.Contains(err.Error(), "SELECT setval('public.outbox_events_id_seq', 20)") {
+		t.Fatalf("the relay ended with: %v", err)
+	}
+	l.write(15) // 16 to 30: as if nobody had started a relay before
+	if err := l.run(40); err != nil {
+		t.Fatal(err)
+	}
+	var want []int64
+	for id := int64(11); id <= 30; id++ {
+		want = append(want, id)
+	}
+	if got := l.ids(20); !slices.Equal(got, want) {
+		t.Errorf("after the loss %v came", got)
+	}
+	repeats := false
+	for len(l.incidents) > 0 {
+		repeats = repeats || (<-l.incidents).Kind == delivery.IncidentRepeats
+	}
+	if !repeats {
+		t.Error("no incident")
+	}
+	l.write(3)
+	if err := l.run(43); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.ids(40); !slices.Equal(got, []int64{31, 32, 33}) {
+		t.Errorf("then %v came", got)
+	}
+}
+
+// TestExactlyOnceMoved: a position that was moved by hand, or forgotten, wins over the one that the
+// destination keeps; and one that a crash has taken back does not.
+func TestExactlyOnceMoved(t *testing.T) {
+	t.Parallel()
+	l := newExactLife(t)
+	l.write(10)
+	if err := l.run(10); err != nil {
+		t.Fatal(err)
+	}
+	l.exec(`UPDATE outbox_positions SET head = 3 WHERE destination = 'exactly'`) // the seal is on disk
+	l.write(1)
+	if err := l.run(11); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.ids(10); !slices.Equal(got, []int64{11}) {
+		t.Errorf("%v came", got)
+	}
+	store, err := positions.New(l.pool, "public")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Seek(t.Context(), exactly, "9", positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.run(14); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.ids(11); !slices.Equal(got, []int64{9, 10, 11}) {
+		t.Errorf("after a seek %v came", got)
+	}
+	if _, err := store.Forget(t.Context(), exactly, positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.run(25); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.ids(14); len(got) != 11 {
+		t.Errorf("after it was forgotten %v came", got)
+	}
+}
+
+// TestExactlyOnceRefused: a handler that keeps its position needs one call at a time, order, and a
+// stream.
+func TestExactlyOnceRefused(t *testing.T) {
+	t.Parallel()
+	pool := streamPool(t)
+	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, option := range []notifyd.HandleOption{notifyd.WithConcurrency(2), notifyd.WithOrder(false)} {
+		if err := r.Destination("x", &client{cluster: newCluster()}, notifyd.WithConcurrency(1), option); !errors.Is(err, notifyd.ErrDestination) {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := pool.Exec(t.Context(), `UPDATE outbox_mode SET mode = 'queue'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(newCluster().addTo(r), r.Run(t.Context())); !errors.Is(err, notifyd.ErrNeedsStream) {
+		t.Errorf("a queue: %v", err)
 	}
 }

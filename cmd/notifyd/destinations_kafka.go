@@ -16,7 +16,7 @@ type kafkaSettings struct {
 	kafka.Config
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches written at the same time. Only 1 keeps the order of the events."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written in one go. Nothing waits for a batch to fill."`
+	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written in one go; 5000 by default with exactly_once. Nothing waits for a batch to fill."`
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take; above delivery_timeout."`
 
 	baseDir string
@@ -37,6 +37,13 @@ func (s *kafkaSettings) checkConcurrency() error {
 		return field.Errorf("concurrency", "must be 1 with exactly_once: true: transactions of one position come one after the other; raise batch instead")
 	}
 	return nil
+}
+
+// Complete implements config.Dependent: a transaction has a price of its own.
+func (s *kafkaSettings) Complete(given func(key string) bool) {
+	if s.ExactlyOnce && !given("batch") {
+		s.Batch = kafka.ExactlyOnceLane().Batch
+	}
 }
 
 // NeedsOrder implements config.Ordered.

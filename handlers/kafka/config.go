@@ -34,6 +34,12 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * defaultDeliveryTimeout}
 }
 
+// ExactlyOnceLane is DefaultLane for a handler with ExactlyOnce: a transaction takes some round
+// trips, however many events are in it.
+func ExactlyOnceLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 5000, Timeout: 2 * defaultDeliveryTimeout}
+}
+
 const (
 	defaultPort = "9092"
 	// defaultDeliveryTimeout is long enough for a broker to be restarted or

@@ -51,6 +51,7 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
 		notifyd.WithLane(kafka.DefaultLane()), notifyd.WithLane(delivery.Lane{Batch: o.SinkBatch}),
 	}}
+	p.exactly = []notifyd.HandleOption{notifyd.WithLane(kafka.ExactlyOnceLane()), notifyd.WithLane(delivery.Lane{Batch: o.SinkBatch})}
 	p.note = fmt.Sprintf("Kafka at %s, %d topics of 1 partition, acks=all", strings.Join(brokers, ","), o.Topics)
 	if s.server != nil {
 		p.note, p.pid = "a private, warmed up "+p.note, s.server.PID()

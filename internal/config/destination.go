@@ -72,6 +72,10 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 		reflect.Indirect(reflect.ValueOf(dest.Settings)))
 	shareDefaults(fields)
 	d.decodeStruct(n, path, fields)
+	if s, ok := dest.Settings.(Dependent); ok {
+		s.Complete(func(key string) bool { return n.get(key) != nil })
+		shareDefaults(fields)
+	}
 	dest.Type = header.Type
 	d.validate(dest.validateLane(), n, path)
 	d.validate(dest.checkOrder(), n, path)

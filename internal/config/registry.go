@@ -52,6 +52,12 @@ func (d *Destination) checkOrder() error {
 	return nil
 }
 
+// Dependent is implemented by settings with a default that depends on another setting.
+type Dependent interface {
+	// Complete sets such defaults; given reports whether a key is in the file.
+	Complete(given func(key string) bool)
+}
+
 // Type creates the settings of a destination type, with the defaults filled in: a
 // new pointer at every call. A setting with the name of one in [Lane] is decoded
 // into both, which must have the same type, and its default replaces that of the lane.
