@@ -70,6 +70,8 @@ const everySetting = `
     timeout: 20s
   kafka-2: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_file: token.txt}}
   kafka-3: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token: "${file:secret.txt}"}, format: cloudevents_structured}
+  kafka-4: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, positions_topic: places, transactional_id: shop-1}
+  kafka-5: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, batch: 1000}
   rabbitmq-1:
     type: rabbitmq
     host: mq.example.com
