@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,10 +85,8 @@ every event. With --keys the exit code is 1 also if an event came after a later 
 its aggregate. With --total all events go one after the other, as with order: total.`,
 		Example: "  bench drain\n  bench drain --mode both --keys 1000\n  bench drain --to kafka --events 1000000\n  bench drain --mode stream --to kafka --exactly-once\n  bench drain --delete --events 1000000 --payload 1024 --json\n  bench drain --held-snapshot\n  bench drain --mode stream --keys 10000 --blocked-keys 100000\n  bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
-				return err
-			}
-			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent", "partitions", "destinations", "sink-batch"); err != nil {
+			if err := cmp.Or(atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"),
+				atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent", "partitions", "destinations", "sink-batch")); err != nil {
 				return err
 			}
 			o.To, o.QueueType, o.Mode, o.Foreign = to.Value, queueType.Value, bench.Mode(mode.Value), foreign.Value

@@ -29,6 +29,9 @@ type Position struct {
 	// last written.
 	Delivered int64     `json:"delivered"`
 	UpdatedAt time.Time `json:"updated_at"`
+	// Copied reports that the destination keeps a copy of the position (exactly_once), which is ahead of
+	// this one after a crash, until a relay has taken the unit over.
+	Copied bool `json:"copied,omitempty"`
 	// Owner is the number of the relay that owns or last owned it; nil after a handover.
 	Owner *int64 `json:"owner,omitempty"`
 	// Session is the session that holds the unit; nil if no relay delivers it.

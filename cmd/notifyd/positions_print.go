@@ -36,7 +36,18 @@ func printPositions(out io.Writer, all []observe.Position) error {
 		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", printable(name), p.Head, p.Lag, p.Open, p.Delivered,
 			p.UpdatedAt.UTC().Format(time.DateTime), purge, session)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range all {
+		if p := &all[i]; p.Copied {
+			_, err := fmt.Fprintf(out, "%s keeps a copy of its position (exactly_once); after a crash the one here is behind until a relay has taken over\n", printable(p.Destination))
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func printPosition(out io.Writer, d *positions.Details) error {

@@ -73,6 +73,12 @@ func TestPositionsPrints(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil || len(all) != 3 || all[1].Lag != 6 || !all[1].HoldsBack {
 		t.Errorf("list: %+v, %v", got, err)
 	}
+	if n := query[int64](t, url, `UPDATE outbox_positions SET sealed = 1 WHERE destination = 'mail' RETURNING sealed`); n != 1 {
+		t.Fatal(n)
+	}
+	if got := command(t, "positions", "list", "--database-url", url); got.code != 0 || !strings.Contains(got.stdout, "\nmail keeps a copy of its position (exactly_once)") {
+		t.Errorf("list: %+v", got)
+	}
 	got = command(t, "positions", "show", "mail", "--database-url", url)
 	for _, want := range []string{"\nmail         10 ", "\nevents      1 to 10\n", "\nroutes      from 1 on: order.*\n"} {
 		if got.code != 0 || !strings.Contains(got.stdout, want) {

@@ -39,7 +39,7 @@ func exactlyTo(t *testing.T, brokers []string, topic string) *Handler {
 }
 
 // begin opens the position, and checks it.
-func begin(t *testing.T, h *Handler, want string) *counter {
+func begin(t *testing.T, h *Handler, want string) {
 	t.Helper()
 	c := &counter{}
 	got, err := h.OpenPosition(t.Context(), "unit", c)
@@ -50,7 +50,6 @@ func begin(t *testing.T, h *Handler, want string) *counter {
 		t.Errorf("the position is %q, want %q", got, want)
 	}
 	c.all = strings.Fields(string(got))
-	return c
 }
 
 // everywhere runs a test on a broker in this process and on Apache Kafka.
@@ -74,6 +73,7 @@ func readCommitted() kgo.Opt { return kgo.FetchIsolationLevel(kgo.ReadCommitted(
 func TestExactlyOnce(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		t.Helper()
 		first, second := exactlyTo(t, brokers, topic), exactlyTo(t, brokers, topic)
 		wantReopen(t, first.DeliverBatch(t.Context(), events(1)))
 		begin(t, first, "")
@@ -110,6 +110,7 @@ func wantReopen(t *testing.T, errs []error) {
 func TestExactlyOnceRefused(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		t.Helper()
 		h := open(t, brokers, func(c *Config) {
 			c.Topic, c.ExactlyOnce, c.TransactionalID, c.PositionsTopic = `{{ .Payload.to }}`, true, "txn-"+topic, "positions-"+topic
 			c.MaxMessageBytes = 4096

@@ -72,7 +72,7 @@ func (p *producer) ensurePositions(ctx context.Context) error {
 		return err
 	}
 	request := kmsg.NewPtrCreateTopicsRequest()
-	request.TimeoutMillis = int32(requestTimeout.Milliseconds())
+	request.TimeoutMillis = int32(requestTimeout.Milliseconds()) //nolint:gosec // 10 s
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = p.cfg.PositionsTopic, 1, int16(min(brokers, positionsReplicas)) //nolint:gosec // 3 at most
 	for name, value := range map[string]string{"cleanup.policy": "compact", "segment.bytes": strconv.Itoa(positionsSegment)} {
@@ -126,7 +126,7 @@ func (p *producer) mark(ctx context.Context, id string) (offset int64, err error
 	}
 	record := &kgo.Record{Topic: p.cfg.PositionsTopic, Key: []byte(id + markSuffix), Value: []byte(`{}`)}
 	answer := make(chan error, 1)
-	p.client.Produce(&tag{}, record, func(_ *kgo.Record, err error) { answer <- err })
+	p.client.Produce(&tag{}, record, func(_ *kgo.Record, err error) { answer <- err }) //nolint:contextcheck // a record on its way is not cancelled
 	if err := p.client.Flush(ctx); err != nil {
 		return 0, err
 	}

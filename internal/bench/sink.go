@@ -83,10 +83,6 @@ func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error 
 	}
 	for i, h := range handlers {
 		var names []string
-		options := d.place.options
-		if l.exact {
-			options = append(slices.Clone(options), d.place.exactly...)
-		}
 		for copied, one := range seen {
 			name := sinkName + strconv.Itoa(i)
 			if copied > 0 {

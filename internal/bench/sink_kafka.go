@@ -154,7 +154,7 @@ func (s *kafkaSink) open(p *place, brokers []string) error {
 }
 
 // handlers opens a handler for each topic.
-func (s *kafkaSink) handlers(brokers, topics []string, exactly bool) (all []*kafka.Handler, err error) { //nolint:revive // two kinds
+func (s *kafkaSink) handlers(brokers, topics []string, exactly bool) (all []*kafka.Handler, err error) {
 	for _, topic := range topics {
 		h, err := kafka.New(kafka.Config{Brokers: brokers, Topic: topic, ExactlyOnce: exactly})
 		if err != nil {

@@ -67,7 +67,7 @@ func sqlPositions(partitioned bool) string { //nolint:revive // two statements
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
 		used AS MATERIALIZED (` + used + `),
 		held AS MATERIALIZED (` + sqlUnitHolders + `)
-	SELECT p.destination, p.part, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.owner,
+	SELECT p.destination, p.part, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
 			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
@@ -126,7 +126,7 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
 		var pid *int32
 		var s observe.UnitSession
-		err = row.Scan(&p.Destination, &p.Part, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
+		err = row.Scan(&p.Destination, &p.Part, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
 		if pid != nil {
 			s.PID = *pid
 			p.Session = &s

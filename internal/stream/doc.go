@@ -33,6 +33,8 @@
 //	leave.go    the end of a unit
 //	replay.go   a range that is sent again beside that: its state, and its progress
 //	replay_feed.go reads it, and hands it over
+//	exact.go    a destination that keeps its position itself: where it is, and the seals
+//	progress.go what it stores
 //
 // All of them:
 //

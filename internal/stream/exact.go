@@ -259,7 +259,7 @@ func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
 	}
 	head, open := u.account(true)
 	x.progress.advance(x.sealed, head, open, u.shelf.held)
-	u.release()
+	u.release() //nolint:contextcheck // deliveries outlive the read
 	return nil
 }
 
@@ -293,7 +293,7 @@ func (u *unit) seal(ctx context.Context, conn *pgx.Conn) error {
 // restart forgets what the unit has in memory, once nothing of it is under way, and lets it begin
 // anew where the destination is.
 func (u *unit) restart(ctx context.Context) error {
-	if !u.drain() {
+	if !u.drain() { //nolint:contextcheck // as in leave
 		return u.lastSave(ctx, nil)
 	}
 	if !u.shelf.pending.empty() {

@@ -20,7 +20,7 @@ const lastSave = 5 * time.Second
 // unless the unit already belongs to another relay, as why then shows. The successor repeats
 // whatever the position does not show as acknowledged.
 func (u *unit) leave(ctx context.Context, why error) error {
-	if u.drain() {
+	if u.drain() { //nolint:contextcheck // what is handed over is given back
 		u.lane.Disown()
 	}
 	return errors.Join(why, u.lastSave(ctx, why))
