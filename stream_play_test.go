@@ -377,6 +377,10 @@ func (p *play) run(events int) {
 		select {
 		case <-written:
 			goes = p.exact.wantsMore()
+			if goes && rand.IntN(40) > 0 { // a while without a fault: a take-over takes one
+				<-time.After(50 * time.Millisecond)
+				continue
+			}
 		default:
 		}
 		<-time.After(50 * time.Millisecond)

@@ -182,3 +182,32 @@ func TestExactlyOnceLastWord(t *testing.T) {
 		})
 	}
 }
+
+// TestExactlyOnceCheck: the check finds a topic of positions that would delete them; the one that the
+// handler makes is compacted.
+func TestExactlyOnceCheck(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		t.Helper()
+		h := exactlyTo(t, brokers, topic)
+		for range 2 { // before there is a topic, and after
+			if err := h.Check(t.Context()); err != nil {
+				t.Error(err)
+			}
+			begin(t, h, "")
+		}
+		bad := open(t, brokers, func(c *Config) { c.Topic, c.ExactlyOnce, c.PositionsTopic = "other", true, topic })
+		mustContain(t, bad.checkCompactedOnly(t), "its cleanup.policy is delete", "--add-config cleanup.policy=compact")
+	})
+}
+
+// checkCompactedOnly checks the topic of the positions alone.
+func (h *Handler) checkCompactedOnly(t *testing.T) error {
+	t.Helper()
+	client, err := kgo.NewClient(h.options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	return h.checkPositions(t.Context(), client)
+}

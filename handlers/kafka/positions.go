@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -187,17 +188,7 @@ func (h *Handler) checkPositions(ctx context.Context, client *kgo.Client) error 
 	if id == "" {
 		id = defaultTxnPrefix
 	}
-	find := kmsg.NewPtrFindCoordinatorRequest()
-	find.CoordinatorType, find.CoordinatorKey, find.CoordinatorKeys = 1, id, []string{id}
-	answer, err := find.RequestWith(ctx, client)
-	if err != nil {
-		return err
-	}
-	code := answer.ErrorCode
-	for i := range answer.Coordinators {
-		code = answer.Coordinators[i].ErrorCode
-	}
-	if err := kerr.ErrorForCode(code); err != nil {
+	if err := findCoordinator(ctx, client, id); err != nil {
 		return fmt.Errorf("transactions with the id %s...: %w", id, err)
 	}
 	topic := h.cfg.PositionsTopic
@@ -206,6 +197,40 @@ func (h *Handler) checkPositions(ctx context.Context, client *kgo.Client) error 
 		return err
 	}
 	return checkCompacted(ctx, client, topic)
+}
+
+const (
+	// coordinatorTries and coordinatorPause give a cluster time to make the topic of its transactions:
+	// it does so when it is first asked.
+	coordinatorTries = 20
+	coordinatorPause = 250 * time.Millisecond
+)
+
+// findCoordinator asks which broker keeps the transactions with an id.
+func findCoordinator(ctx context.Context, client *kgo.Client, id string) error {
+	find := kmsg.NewPtrFindCoordinatorRequest()
+	find.CoordinatorType, find.CoordinatorKey, find.CoordinatorKeys = 1, id, []string{id}
+	for n := 1; ; n++ {
+		answer, err := find.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		code := answer.ErrorCode
+		for i := range answer.Coordinators {
+			code = answer.Coordinators[i].ErrorCode
+		}
+		err = kerr.ErrorForCode(code)
+		if err == nil || !kerr.IsRetriable(err) || n == coordinatorTries {
+			return err
+		}
+		pause := time.NewTimer(coordinatorPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return err
+		}
+	}
 }
 
 // checkCompacted wants a topic that keeps the last record of each key. Who may not see the settings
