@@ -6,31 +6,30 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/url"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/riverqueue/river"
 
 	"github.com/notifyd/notifyd/internal/privateserver/pginstall"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
-// writerConns is how many connections the writers share; the same for both.
-const writerConns = 16
-
 // bench is what a run has open.
 type bench struct {
 	options
-	pool    *pgxpool.Pool // of the writers, with the server's defaults
-	schema  string
-	log     *slog.Logger
-	private bool
-	cleanup []func() error
+	url      *url.URL  // of the server
+	admin    *pgx.Conn // makes and drops databases
+	prefix   string    // of their names
+	node     *node     // nil until it is needed
+	variants []variant // notifyd's first
+	ours     int       // how many are notifyd's
+	log      *slog.Logger
+	private  bool
+	cleanup  []func() error
 }
 
 // measure does all that options ask for.
@@ -38,7 +37,7 @@ func measure(ctx context.Context, o options) (result, error) {
 	b := &bench{
 		options: o,
 		log:     slog.New(slog.NewTextHandler(o.progress, &slog.HandlerOptions{Level: slog.LevelError})),
-		schema:  fmt.Sprintf("notifyd_peers_%08x", rand.Uint32()), //nolint:gosec // tells runs apart, hides nothing
+		prefix:  fmt.Sprintf("notifyd_peers_%08x_", rand.Uint32()), //nolint:gosec // tells runs apart, hides nothing
 	}
 	r, err := b.measure(ctx)
 	return r, errors.Join(err, b.close())
@@ -52,112 +51,121 @@ func (b *bench) measure(ctx context.Context) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	drains, latencies, err := b.variants()
-	if err != nil {
-		return result{}, err
-	}
-	for round := range b.rounds {
-		for _, i := range order(round, len(drains)) {
-			if err := b.drainRound(ctx, &r, drains, i); err != nil {
-				return result{}, err
-			}
+	for _, s := range systems() {
+		if len(b.only) > 0 && !slices.Contains(b.only, s.name) {
+			continue
+		}
+		if err := b.enter(ctx, &r, s); err != nil {
+			return result{}, err
 		}
 	}
-	for round := range b.rounds {
-		for _, i := range order(round, len(latencies)) {
-			if err := b.latencyRound(ctx, &r, latencies, i); err != nil {
-				return result{}, err
-			}
+	for _, m := range []struct {
+		of  measures
+		one func(context.Context, variant, *systemResult) error
+	}{{drains, b.drainRound}, {latencies, b.latencyRound}, {inserts, b.writersRound}} {
+		if err := b.inTurns(ctx, &r, m.of, m.one); err != nil {
+			return result{}, err
 		}
 	}
-	r.compare()
+	r.compare(b.ours)
 	return r, nil
 }
 
-// order lets notifyd, the first of n, run before every second variant of River:
-// every other ratio has its figure in it, and its drain is so short that a
-// burst of other work on the machine would decide a single one.
-func order(round, n int) []int {
-	var turns []int
-	for i := range n - 1 {
-		if i%2 == 0 {
-			turns = append(turns, 0)
+// inTurns measures all variants, in all rounds.
+func (b *bench) inTurns(ctx context.Context, r *result, of measures, one func(context.Context, variant, *systemResult) error) error {
+	var ours, others []int
+	for i, v := range b.variants {
+		switch {
+		case v.measured&of == 0:
+		case i < b.ours:
+			ours = append(ours, i)
+		default:
+			others = append(others, i)
 		}
-		turns = append(turns, 1+inTurn(round, i, n-1))
+	}
+	for round := range b.rounds {
+		for _, i := range order(round, ours, others) {
+			v := b.variants[i]
+			if err := one(ctx, v, &r.Systems[i]); err != nil {
+				return fmt.Errorf("%s (%s): %w", v.name, v.settings, err)
+			}
+			// Nobody else's connections are open while another is measured.
+			v.db.pool.Reset()
+		}
+	}
+	return nil
+}
+
+// oursEvery is how many variants of others come between two turns of notifyd's.
+const oursEvery = 4
+
+// order lets notifyd's variants run before every fourth of the others: every ratio has their
+// figures in it, and their drains are so short that a burst of other work on the machine would decide
+// a single one. Every second round goes backwards, against whatever drifts.
+func order(round int, ours, others []int) []int {
+	if round%2 == 1 {
+		ours, others = slices.Clone(ours), slices.Clone(others)
+		slices.Reverse(ours)
+		slices.Reverse(others)
+	}
+	turns := slices.Clone(ours)
+	for i, other := range others {
+		if i > 0 && i%oursEvery == 0 {
+			turns = append(turns, ours...)
+		}
+		turns = append(turns, other)
 	}
 	return turns
 }
 
-// inTurn goes backwards in every second round, against whatever drifts.
-func inTurn(round, i, n int) int {
-	if round%2 == 1 {
-		return n - 1 - i
-	}
-	return i
-}
-
-// variants are what is compared; the first of each is notifyd.
-func (b *bench) variants() (drains, latencies []variant, err error) {
-	ours := variant{
-		name: "notifyd", commitOff: true, settings: "defaults: 8 workers, 4 claims; sync_commit off, on its own connections",
-		peer: &relayPeer{pool: b.pool, schema: b.schema, log: b.log},
-	}
-	drains, latencies = []variant{ours}, []variant{ours}
-	add := func(to *[]variant, s riverSettings) {
-		p, failed := newRiver(b, s)
-		err = errors.Join(err, failed)
-		*to = append(*to, variant{name: "River", settings: s.String(), commitOff: s.commitOff, peer: p})
-	}
-	const cooldown, poll = river.FetchCooldownMin, 10 * time.Millisecond
-	for _, commitOff := range []bool{false, true} {
-		for _, workers := range []int{100, 1000, 2000} {
-			add(&drains, riverSettings{workers: workers, cooldown: cooldown, poll: poll, commitOff: commitOff})
-		}
-		// Those of River's own benchmark.
-		add(&drains, riverSettings{workers: 2000, cooldown: 2 * time.Millisecond, poll: 20 * time.Millisecond, commitOff: commitOff})
-		add(&latencies, riverSettings{workers: 100, commitOff: commitOff})
-		add(&latencies, riverSettings{workers: 100, cooldown: cooldown, poll: poll, commitOff: commitOff})
-	}
-	return drains, latencies, err
-}
-
-// open starts the server and makes both systems' tables.
-func (b *bench) open(ctx context.Context) error {
-	url := b.databaseURL
-	if url == "" {
-		server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: b.progress})
+// open starts the server.
+func (b *bench) open(ctx context.Context) (err error) {
+	text := b.databaseURL
+	if text == "" {
+		// A pool of 16 writers, two dozen workers, and whatever a pool of the one before has not closed yet.
+		server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: b.progress, Settings: map[string]string{"max_connections": "200"}})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)
 		}
 		b.private = true
 		b.cleanup = append(b.cleanup, func() error { return server.Stop(context.WithoutCancel(ctx)) })
-		url = server.URL("")
+		text = server.URL("")
 	}
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
+	if b.url, err = url.Parse(text); err != nil || b.url.Scheme == "" {
+		return fmt.Errorf("%w: --database-url must look like postgres://user@host:port/database", errUsage)
+	}
+	if b.admin, err = pgx.Connect(ctx, text); err != nil {
 		return fmt.Errorf("database url: %w", err)
 	}
-	cfg.MaxConns, cfg.MinConns = writerConns, writerConns
-	b.pool, err = pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return fmt.Errorf("database url: %w", err)
-	}
-	b.cleanup = append(b.cleanup, func() error { b.pool.Close(); return nil })
-	name := pgx.Identifier{b.schema}.Sanitize()
-	if _, err := b.pool.Exec(ctx, "CREATE SCHEMA "+name); err != nil {
-		return fmt.Errorf("make a schema: %w", err)
+	b.cleanup = append(b.cleanup, func() error { return b.admin.Close(context.WithoutCancel(ctx)) })
+	return nil
+}
+
+// database makes one for a system.
+func (b *bench) database(ctx context.Context, system string) (database, error) {
+	name := b.prefix + strings.ReplaceAll(system, "-", "_")
+	if _, err := b.admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return database{}, err
 	}
 	b.cleanup = append(b.cleanup, func() error {
-		_, err := b.pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA "+name+" CASCADE")
+		_, err := b.admin.Exec(context.WithoutCancel(ctx), "DROP DATABASE "+name+" WITH (FORCE)")
 		return err
 	})
-	if err := migrateNotifyd(ctx, b.pool, b.schema); err != nil {
-		return fmt.Errorf("make the tables of notifyd: %w", err)
+	u := *b.url
+	u.Path = "/" + name
+	cfg, err := pgxpool.ParseConfig(u.String())
+	if err != nil {
+		return database{}, err
 	}
-	if err := migrateRiver(ctx, b); err != nil {
-		return fmt.Errorf("make the tables of River: %w", err)
+	cfg.MaxConns = int32(b.writers) //nolint:gosec // a number of connections
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return database{}, err
 	}
-	return nil
+	b.cleanup = append(b.cleanup, func() error { pool.Close(); return nil })
+	// What the foreign transactions write into.
+	_, err = pool.Exec(ctx, "CREATE TABLE "+bystander+" (n int)")
+	return database{url: u.String(), pool: pool}, err
 }
 
 // close closes everything in reverse order.
@@ -172,10 +180,10 @@ func (b *bench) close() error {
 // describe says what the figures depend on.
 func (b *bench) describe(ctx context.Context) (result, error) {
 	r := result{
-		Events: b.events, LatencyEvents: b.latencyEvents, Rate: b.rate, Rounds: b.rounds,
-		River: version("github.com/riverqueue/river"), Go: runtime.Version(), CPUs: runtime.NumCPU(), Private: b.private,
+		Events: b.events, LatencyEvents: b.latencyEvents, Rate: b.rate, Writers: b.writers, Rounds: b.rounds,
+		Versions: make(map[string]string), Go: runtime.Version(), CPUs: runtime.NumCPU(), Private: b.private,
 	}
-	err := b.pool.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('synchronous_commit'),
+	err := b.admin.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('synchronous_commit'),
 		current_setting('fsync'), current_setting('shared_buffers')`).Scan(&r.Server.Version, &r.Server.SynchronousCommit, &r.Server.Fsync, &r.Server.SharedBuffers)
 	if err != nil {
 		return r, fmt.Errorf("ask the server for its settings: %w", err)
@@ -183,33 +191,21 @@ func (b *bench) describe(ctx context.Context) (result, error) {
 	return r, nil
 }
 
-// version returns the version of a module in this program.
-func version(module string) string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, dep := range info.Deps {
-			if dep.Path == module {
-				return dep.Version
-			}
-		}
-	}
-	return "unknown"
-}
-
 // clear empties a variant's tables.
 func (b *bench) clear(ctx context.Context, v variant) error {
-	_, err := b.pool.Exec(ctx, "TRUNCATE "+strings.Join(v.peer.tables().names, ", "))
+	_, err := v.db.pool.Exec(ctx, "TRUNCATE "+strings.Join(v.peer.tables().names, ", "))
 	return err
 }
 
 // calm brings tables and server into the same state before each measurement.
 func (b *bench) calm(ctx context.Context, v variant) error {
 	for _, table := range v.peer.tables().names {
-		if _, err := b.pool.Exec(ctx, "VACUUM (ANALYZE) "+table); err != nil {
+		if _, err := v.db.pool.Exec(ctx, "VACUUM (ANALYZE) "+table); err != nil {
 			return err
 		}
 	}
 	if b.private { // elsewhere it may not be allowed, and others would feel it
-		if _, err := b.pool.Exec(ctx, "CHECKPOINT"); err != nil {
+		if _, err := v.db.pool.Exec(ctx, "CHECKPOINT"); err != nil {
 			return err
 		}
 	}

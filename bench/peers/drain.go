@@ -14,23 +14,22 @@ const (
 	settleEvery = 2 * time.Millisecond
 )
 
-func (b *bench) drainRound(ctx context.Context, r *result, all []variant, i int) error {
+func (b *bench) drainRound(ctx context.Context, v variant, r *systemResult) error {
 	if b.events == 0 {
 		return nil
 	}
-	v := all[i]
 	took, repeats, err := b.drain(ctx, v)
 	if err != nil {
-		return fmt.Errorf("drain, %s (%s): %w", v.name, v.settings, err)
+		return fmt.Errorf("drain: %w", err)
 	}
 	if r.Drain == nil {
-		r.Drain = make([]drainResult, len(all))
+		r.Drain = &drainResult{}
 	}
-	d := &r.Drain[i]
-	d.System, d.Settings, d.CommitOff = v.name, v.settings, v.commitOff
-	d.EachPerSecond = append(d.EachPerSecond, float64(b.events)/took.Seconds())
-	d.Repeats += repeats
-	b.say("drain    %-8s %9.0f events/s  %s", v.name, float64(b.events)/took.Seconds(), v.settings)
+	perSecond := float64(b.events) / took.Seconds()
+	r.Drain.EachPerSecond = append(r.Drain.EachPerSecond, perSecond)
+	r.Drain.EachSeconds = append(r.Drain.EachSeconds, took.Seconds())
+	r.Drain.Repeats += repeats
+	b.say("drain    %-15s %9.0f events/s  %s", v.name, perSecond, v.settings)
 	return nil
 }
 
@@ -40,34 +39,38 @@ func (b *bench) drainRound(ctx context.Context, r *result, all []variant, i int)
 func (b *bench) drain(ctx context.Context, v variant) (took time.Duration, repeats int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	if err := b.fill(ctx, v); err != nil {
 		return 0, 0, err
 	}
-	var calls atomic.Int64
-	total, handled := int64(b.events), make(chan struct{})
-	begin := time.Now()
-	stop, err := v.peer.start(ctx, func(int) {
-		if calls.Add(1) == total {
-			close(handled)
+	var handled atomic.Int64
+	total, all := int64(b.events), make(chan struct{})
+	w, err := v.peer.launch(ctx, calls{failed: fail, handled: func(int, time.Time) {
+		if handled.Add(1) == total {
+			close(all)
 		}
-	})
+	}})
 	if err != nil {
-		return 0, 0, fmt.Errorf("start: %w", err)
+		return 0, 0, fmt.Errorf("launch: %w", err)
 	}
-	select {
-	case <-handled:
-		err = b.settled(ctx, v)
-	case <-ctx.Done():
-		err = fmt.Errorf("%d of %d events handled: %w", calls.Load(), total, context.Cause(ctx))
+	begin := time.Now()
+	if err = w.start(ctx); err == nil {
+		select {
+		case <-all:
+			err = b.settled(ctx, v)
+		case <-ctx.Done():
+			err = fmt.Errorf("%d of %d events handled: %w", handled.Load(), total, context.Cause(ctx))
+		}
 	}
 	took = time.Since(begin)
-	if stopErr := stop(); err == nil && stopErr != nil {
+	if stopErr := w.stop(); err == nil && stopErr != nil {
 		err = fmt.Errorf("stop: %w", stopErr)
 	}
 	if err != nil {
 		return 0, 0, err
 	}
-	return took, calls.Load() - total, b.verify(ctx, v, total)
+	return took, handled.Load() - total, b.verify(ctx, v, total)
 }
 
 func (b *bench) fill(ctx context.Context, v variant) error {
@@ -87,7 +90,7 @@ func (b *bench) settled(ctx context.Context, v variant) error {
 	defer tick.Stop()
 	for {
 		var left bool
-		if err := b.pool.QueryRow(ctx, query).Scan(&left); err != nil {
+		if err := v.db.pool.QueryRow(ctx, query).Scan(&left); err != nil {
 			return err
 		}
 		if !left {
@@ -102,8 +105,12 @@ func (b *bench) settled(ctx context.Context, v variant) error {
 }
 
 func (b *bench) verify(ctx context.Context, v variant, want int64) error {
+	query := v.peer.tables().done
+	if query == "" {
+		return nil
+	}
 	var done int64
-	if err := b.pool.QueryRow(ctx, v.peer.tables().done).Scan(&done); err != nil {
+	if err := v.db.pool.QueryRow(ctx, query).Scan(&done); err != nil {
 		return err
 	}
 	if done != want {

@@ -15,22 +15,26 @@ import (
 // arriveWithin is how long after the last commit an event may take.
 const arriveWithin = 30 * time.Second
 
-func (b *bench) latencyRound(ctx context.Context, r *result, all []variant, i int) error {
+// latencyRound measures without foreign transactions and with them.
+func (b *bench) latencyRound(ctx context.Context, v variant, r *systemResult) error {
 	if b.latencyEvents == 0 {
 		return nil
 	}
-	v := all[i]
-	s, err := b.latency(ctx, v)
-	if err != nil {
-		return fmt.Errorf("latency, %s (%s): %w", v.name, v.settings, err)
+	for _, m := range []struct {
+		name  string
+		begin []string
+		to    **latencyResult
+	}{{"latency", nil, &r.Latency}, {"behind", foreign(), &r.Behind}} {
+		s, err := b.latency(ctx, v, m.begin)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		if *m.to == nil {
+			*m.to = &latencyResult{}
+		}
+		(*m.to).Each = append((*m.to).Each, s)
+		b.say("%-8s %-15s p50 %7.2f ms  p99 %7.2f ms  %s%s", m.name, v.name, s.P50, s.P99, v.settings, s.waited())
 	}
-	if r.Latency == nil {
-		r.Latency = make([]latencyResult, len(all))
-	}
-	l := &r.Latency[i]
-	l.System, l.Settings, l.CommitOff = v.name, v.settings, v.commitOff
-	l.Each = append(l.Each, s)
-	b.say("latency  %-8s p50 %7.2f ms  p99 %7.2f ms  %s", v.name, s.P50, s.P99, v.settings)
 	return nil
 }
 
@@ -54,45 +58,59 @@ func newFlight(p peer, n int) *flight {
 	return f
 }
 
-// handle is the handler.
-func (f *flight) handle(seq int) {
-	if f.handled[seq].CompareAndSwap(0, int64(time.Since(f.begin))) && f.missing.Add(-1) == 0 {
+// handle is the handler. Another process tells the time by the clock on the wall: that of this one, unless
+// somebody sets it meanwhile.
+func (f *flight) handle(seq int, at time.Time) {
+	took := time.Since(f.begin)
+	if !at.IsZero() {
+		took = at.Sub(f.begin)
+	}
+	if f.handled[seq].CompareAndSwap(0, max(1, int64(took))) && f.missing.Add(-1) == 0 {
 		close(f.arrived)
 	}
 }
 
 // latency inserts events at a fixed rate, each in a transaction of its own,
 // whatever becomes of those before, and takes the time from the return of each
-// COMMIT to the call of the handler.
-func (b *bench) latency(ctx context.Context, v variant) (summary, error) {
-	if err := b.clear(ctx, v); err != nil {
+// COMMIT to the call of the handler. begin opens foreign transactions before that.
+func (b *bench) latency(ctx context.Context, v variant, begin []string) (summary, error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	if err := errors.Join(b.clear(ctx, v), b.calm(ctx, v)); err != nil {
 		return summary{}, err
 	}
-	if err := b.calm(ctx, v); err != nil {
+	others, err := openForeign(ctx, v.db, begin)
+	if err != nil {
 		return summary{}, err
 	}
+	defer others.close(ctx) //nolint:errcheck // a second call does nothing
 	// A second of it at most warms up connections, plans and caches.
 	warmUp := min(b.rate, b.latencyEvents)
 	f := newFlight(v.peer, warmUp+b.latencyEvents)
-	stop, err := v.peer.start(ctx, f.handle)
+	w, err := v.peer.launch(ctx, calls{handled: f.handle, failed: fail, times: true})
 	if err != nil {
-		return summary{}, fmt.Errorf("start: %w", err)
+		return summary{}, fmt.Errorf("launch: %w", err)
 	}
-	err = b.write(ctx, f)
+	if err = w.start(ctx); err == nil {
+		err = b.write(ctx, v, f)
+	}
+	held := 0
 	if err == nil {
-		err = f.wait(ctx)
+		held, err = f.wait(ctx, others, b.patience)
 	}
-	if stopErr := stop(); err == nil && stopErr != nil {
+	if stopErr := w.stop(); err == nil && stopErr != nil {
 		err = fmt.Errorf("stop: %w", stopErr)
 	}
 	if err != nil {
 		return summary{}, err
 	}
-	return f.summary(warmUp), nil
+	s := f.summary(warmUp)
+	s.Held = held
+	return s, nil
 }
 
 // write inserts the events, open loop.
-func (b *bench) write(ctx context.Context, f *flight) error {
+func (b *bench) write(ctx context.Context, v variant, f *flight) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var writers sync.WaitGroup
@@ -110,7 +128,7 @@ func (b *bench) write(ctx context.Context, f *flight) error {
 			break
 		}
 		writers.Go(func() {
-			if err := b.writeOne(ctx, f, seq); err != nil {
+			if err := f.writeOne(ctx, v.db, seq); err != nil {
 				cancel(fmt.Errorf("insert event %d: %w", seq, err))
 			}
 		})
@@ -122,21 +140,39 @@ func (b *bench) write(ctx context.Context, f *flight) error {
 	return nil
 }
 
-func (b *bench) writeOne(ctx context.Context, f *flight, seq int) error {
+func (f *flight) writeOne(ctx context.Context, db database, seq int) error {
 	started := time.Now()
-	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { return f.peer.insert(ctx, tx, seq) })
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return f.peer.insert(ctx, tx, seq) })
 	f.written[seq], f.committed[seq] = time.Since(started), time.Since(f.begin)
 	return err
 }
 
-func (f *flight) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, arriveWithin)
-	defer cancel()
+// wait waits until all have arrived. Foreign transactions end after a while, and held is how many events had
+// not arrived before that.
+func (f *flight) wait(ctx context.Context, others foreigners, patience time.Duration) (held int, err error) {
+	if others != nil {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case <-f.arrived:
+		case <-timer.C:
+			held = int(f.missing.Load())
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		if err := others.close(ctx); err != nil {
+			return 0, err
+		}
+	}
+	timer := time.NewTimer(arriveWithin)
+	defer timer.Stop()
 	select {
 	case <-f.arrived:
-		return nil
+		return held, nil
+	case <-timer.C:
+		return held, fmt.Errorf("%d of %d events did not arrive within %v", f.missing.Load(), len(f.handled), arriveWithin)
 	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("%d of %d events did not arrive", f.missing.Load(), len(f.handled)), context.Cause(ctx))
+		return held, context.Cause(ctx)
 	}
 }
 

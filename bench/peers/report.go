@@ -2,27 +2,25 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"slices"
-	"strings"
-	"text/tabwriter"
 )
 
 // result is what --json prints. Medians are over the rounds.
 type result struct {
-	Events        int    `json:"events"`
-	LatencyEvents int    `json:"latency_events"`
-	Rate          int    `json:"rate"`
-	Rounds        int    `json:"rounds"`
-	River         string `json:"river"`
-	Go            string `json:"go"`
-	CPUs          int    `json:"cpus"`
-	Private       bool   `json:"private_server"`
-	Server        server `json:"server"`
+	Events        int               `json:"events"`
+	LatencyEvents int               `json:"latency_events"`
+	Rate          int               `json:"rate"`
+	Writers       int               `json:"writers"`
+	Rounds        int               `json:"rounds"`
+	Versions      map[string]string `json:"versions"` // of the systems, by the words of --only, and of node
+	LeftOut       []string          `json:"left_out,omitempty"`
+	Go            string            `json:"go"`
+	CPUs          int               `json:"cpus"`
+	Private       bool              `json:"private_server"`
+	Server        server            `json:"server"`
 
-	Drain   []drainResult   `json:"drain,omitempty"`   // notifyd first
-	Latency []latencyResult `json:"latency,omitempty"` // notifyd first
+	Systems []systemResult `json:"systems"` // one for each of their settings, notifyd's first
 }
 
 type server struct {
@@ -32,140 +30,103 @@ type server struct {
 	SharedBuffers     string `json:"shared_buffers"`
 }
 
+// systemResult is a system with one set of settings. What was not measured with them is nil.
+type systemResult struct {
+	System    string         `json:"system"`
+	Settings  string         `json:"settings"`
+	CommitOff bool           `json:"synchronous_commit_off"`
+	Drain     *drainResult   `json:"drain,omitempty"`
+	Latency   *latencyResult `json:"latency,omitempty"`
+	Behind    *latencyResult `json:"behind_foreign_transactions,omitempty"`
+	Writers   *writersResult `json:"writers,omitempty"`
+}
+
 type drainResult struct {
-	System        string    `json:"system"`
-	Settings      string    `json:"settings"`
-	CommitOff     bool      `json:"synchronous_commit_off"`
+	Seconds       float64   `json:"seconds"`
 	PerSecond     float64   `json:"events_per_second"`
+	EachSeconds   []float64 `json:"each_seconds"`
 	EachPerSecond []float64 `json:"each"`
 	Repeats       int64     `json:"repeats"` // calls beyond one per event, in all rounds
-	// Ratio is notifyd's rate by this one.
-	Ratio float64 `json:"notifyd_ratio"`
+	// Ratios are the rates of notifyd's variants by this one, in their order.
+	Ratios []float64 `json:"notifyd_ratios,omitempty"`
 }
 
 type latencyResult struct {
-	System    string    `json:"system"`
-	Settings  string    `json:"settings"`
-	CommitOff bool      `json:"synchronous_commit_off"`
-	Median    summary   `json:"median"`
-	Each      []summary `json:"each"`
-	// RatioP50 and RatioP99 are this system's latency by notifyd's.
-	RatioP50 float64 `json:"ratio_p50"`
-	RatioP99 float64 `json:"ratio_p99"`
+	Median summary   `json:"median"`
+	Each   []summary `json:"each"`
 }
 
 // summary has milliseconds, from the return of COMMIT to the handler; WriteP50
-// is the writer's transaction from BEGIN to the return of COMMIT.
+// is the writer's transaction from BEGIN to the return of COMMIT. Held is how many events were handled only when the
+// foreign transactions had ended, warm-up included.
 type summary struct {
 	P50      float64 `json:"p50_ms"`
 	P95      float64 `json:"p95_ms"`
 	P99      float64 `json:"p99_ms"`
 	Max      float64 `json:"max_ms"`
 	WriteP50 float64 `json:"write_p50_ms"`
+	Held     int     `json:"held"`
 }
 
-// compare fills in medians and ratios.
-func (r *result) compare() {
-	for i := range r.Drain {
-		d := &r.Drain[i]
-		d.PerSecond = math.Round(median(d.EachPerSecond))
-		d.Ratio = ratio(r.Drain[0].PerSecond, d.PerSecond)
+// waited says how many were held, if any.
+func (s summary) waited() string {
+	if s.Held == 0 {
+		return ""
 	}
-	for i := range r.Latency {
-		l := &r.Latency[i]
-		of := func(field func(summary) float64) float64 {
-			values := make([]float64, 0, len(l.Each))
-			for _, s := range l.Each {
-				values = append(values, field(s))
+	return fmt.Sprintf(", %d held", s.Held)
+}
+
+// writersResult has events per second: of the writers while nobody works, beside the system at work, and what that handled
+// meanwhile.
+type writersResult struct {
+	Alone       float64   `json:"alone"`
+	Beside      float64   `json:"beside"`
+	Handled     float64   `json:"handled"`
+	EachAlone   []float64 `json:"each_alone"`
+	EachBeside  []float64 `json:"each_beside"`
+	EachHandled []float64 `json:"each_handled"`
+}
+
+// compare fills in medians and ratios; the first ones are notifyd's.
+func (r *result) compare(ours int) {
+	for i := range r.Systems {
+		s := &r.Systems[i]
+		if d := s.Drain; d != nil {
+			d.PerSecond = math.Round(median(d.EachPerSecond))
+			d.Seconds = median(d.EachSeconds)
+		}
+		s.Latency.settle()
+		s.Behind.settle()
+		if w := s.Writers; w != nil {
+			w.Alone, w.Beside, w.Handled = math.Round(median(w.EachAlone)), math.Round(median(w.EachBeside)), math.Round(median(w.EachHandled))
+		}
+	}
+	for _, s := range r.Systems {
+		for _, our := range r.Systems[:ours] {
+			if s.Drain != nil {
+				s.Drain.Ratios = append(s.Drain.Ratios, ratio(our.Drain.PerSecond, s.Drain.PerSecond))
 			}
-			return median(values)
-		}
-		l.Median = summary{
-			P50: of(func(s summary) float64 { return s.P50 }), P95: of(func(s summary) float64 { return s.P95 }),
-			P99: of(func(s summary) float64 { return s.P99 }), Max: of(func(s summary) float64 { return s.Max }),
-			WriteP50: of(func(s summary) float64 { return s.WriteP50 }),
-		}
-		l.RatioP50 = ratio(l.Median.P50, r.Latency[0].Median.P50)
-		l.RatioP99 = ratio(l.Median.P99, r.Latency[0].Median.P99)
-	}
-}
-
-func (r *result) print(out io.Writer) error {
-	where := "a server of yours"
-	if r.Private {
-		where = "private"
-	}
-	var head, rows, tail strings.Builder
-	fmt.Fprintf(&head, "notifyd (this tree) and River %s, %s, %d CPUs, PostgreSQL %s (%s): synchronous_commit %s, fsync %s, shared_buffers %s\n",
-		r.River, r.Go, r.CPUs, r.Server.Version, where, r.Server.SynchronousCommit, r.Server.Fsync, r.Server.SharedBuffers)
-	fmt.Fprintf(&head, "median of %d round(s); writers as the server has it; sync_commit below is about the systems' own connections\n\n", r.Rounds)
-	if len(r.Drain) > 0 {
-		r.drainRows(&rows)
-		r.verdict(&tail)
-	}
-	if len(r.Latency) > 0 {
-		r.latencyRows(&rows)
-	}
-	table := tabwriter.NewWriter(&head, 0, 0, 2, ' ', 0)
-	if _, err := io.WriteString(table, rows.String()); err != nil {
-		return err
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := io.WriteString(out, head.String()+"\n"+tail.String())
-	return err
-}
-
-func (r *result) drainRows(rows *strings.Builder) {
-	fmt.Fprintf(rows, "DRAIN of %d events\tevents/s\tnotifyd is\teach round\tsettings\n", r.Events)
-	for _, d := range r.Drain {
-		fmt.Fprintf(rows, "%s\t%.0f\t%.1fx\t%s\t%s\n", d.System, d.PerSecond, d.Ratio, join(d.EachPerSecond), d.Settings)
-	}
-	fmt.Fprintln(rows, "\t\t\t\t")
-}
-
-func (r *result) latencyRows(rows *strings.Builder) {
-	fmt.Fprintf(rows, "LATENCY at %d/s, ms\tp50 / p99\tto notifyd\tp95 / max / write p50\tsettings\n", r.Rate)
-	for _, l := range r.Latency {
-		m := l.Median
-		fmt.Fprintf(rows, "%s\t%.2f / %.2f\t%.1fx / %.1fx\t%.2f / %.1f / %.2f\t%s\n",
-			l.System, m.P50, m.P99, l.RatioP50, l.RatioP99, m.P95, m.Max, m.WriteP50, l.Settings)
-	}
-}
-
-// verdict names River's best settings, and the best single runs: other work on
-// the machine makes a run slower and never faster.
-func (r *result) verdict(tail *strings.Builder) {
-	ours := slices.Max(r.Drain[0].EachPerSecond)
-	for _, commitOff := range []bool{false, true} {
-		var best drainResult
-		var fastest float64
-		for _, d := range r.Drain[1:] {
-			if d.CommitOff != commitOff {
-				continue
-			}
-			if d.PerSecond > best.PerSecond {
-				best = d
-			}
-			fastest = max(fastest, slices.Max(d.EachPerSecond))
-		}
-		fmt.Fprintf(tail, "River's best median: %.0f/s (%s), notifyd is %.1fx; best single runs: %.0f/s and %.0f/s, %.1fx\n",
-			best.PerSecond, best.Settings, best.Ratio, fastest, ours, ratio(ours, fastest))
-	}
-	for _, d := range r.Drain {
-		if d.Repeats > 0 {
-			fmt.Fprintf(tail, "%s (%s) called the handler %d times too often\n", d.System, d.Settings, d.Repeats)
 		}
 	}
 }
 
-func join(rates []float64) string {
-	texts := make([]string, 0, len(rates))
-	for _, rate := range rates {
-		texts = append(texts, fmt.Sprintf("%.0f", rate))
+// settle fills in the medians.
+func (l *latencyResult) settle() {
+	if l == nil {
+		return
 	}
-	return strings.Join(texts, " ")
+	of := func(field func(summary) float64) float64 {
+		values := make([]float64, 0, len(l.Each))
+		for _, s := range l.Each {
+			values = append(values, field(s))
+		}
+		return median(values)
+	}
+	l.Median = summary{
+		P50: of(func(s summary) float64 { return s.P50 }), P95: of(func(s summary) float64 { return s.P95 }),
+		P99: of(func(s summary) float64 { return s.P99 }), Max: of(func(s summary) float64 { return s.Max }),
+		WriteP50: of(func(s summary) float64 { return s.WriteP50 }), Held: int(of(func(s summary) float64 { return float64(s.Held) })),
+	}
 }
 
 // ratio is 0 where there is none.

@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// riverBatch is what River's own benchmark inserts at once.
-	riverBatch = 5000
 	// riverConns is more than River was ever seen to use; notifyd opens seven.
 	riverConns = 20
 	// riverStop is how long a client may take to stop.
@@ -28,9 +26,7 @@ type riverSettings struct {
 	workers  int
 	cooldown time.Duration
 	poll     time.Duration
-	// commitOff gives River's own connections what notifyd's always have:
-	// synchronous_commit = off.
-	commitOff bool
+	commit   commit
 }
 
 func (s riverSettings) String() string {
@@ -40,54 +36,78 @@ func (s riverSettings) String() string {
 	} else {
 		text += fmt.Sprintf("cooldown %v, poll %v", s.cooldown, s.poll)
 	}
-	if s.commitOff {
-		return text + ", sync_commit off"
-	}
-	return text + ", sync_commit on"
+	return text + ", " + s.commit.String()
 }
 
 // riverPeer is River.
 type riverPeer struct {
 	riverSettings
-	pool     *pgxpool.Pool // of the writers
-	schema   string
+	db       database
 	log      *slog.Logger
 	inserter *river.Client[pgx.Tx]
 }
 
+// openRiver makes River's tables.
+func openRiver(ctx context.Context, b *bench, db database) ([]variant, error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(db.pool), &rivermigrate.Config{Logger: b.log})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
+		return nil, err
+	}
+	var all []variant
+	add := func(measured measures, s riverSettings) error {
+		p, err := newRiver(b, db, s)
+		all = append(all, variant{name: "River", settings: s.String(), commit: s.commit, measured: measured, peer: p})
+		return err
+	}
+	// The shortest cooldown that River allows, and a short poll interval: see FetchCooldown and
+	// FetchPollInterval of river.Config (package documentation).
+	const cooldown, poll = river.FetchCooldownMin, 10 * time.Millisecond
+	for _, commit := range []commit{commitDefault, commitOff} {
+		for _, more := range []struct {
+			measures
+			riverSettings
+		}{
+			{latencies, riverSettings{workers: 100, commit: commit}},
+			{drains | latencies | inserts, riverSettings{workers: 100, cooldown: cooldown, poll: poll, commit: commit}},
+			{drains, riverSettings{workers: 1000, cooldown: cooldown, poll: poll, commit: commit}},
+			{drains, riverSettings{workers: 2000, cooldown: cooldown, poll: poll, commit: commit}},
+			// Those of River's own benchmark: `river bench`.
+			{drains, riverSettings{workers: 2000, cooldown: 2 * time.Millisecond, poll: 20 * time.Millisecond, commit: commit}},
+		} {
+			if err := add(more.measures, more.riverSettings); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
 // newRiver makes the client of the writers, too. It has the cooldown of the
 // workers' one: River notifies at most once per cooldown and client.
-func newRiver(b *bench, s riverSettings) (*riverPeer, error) {
-	p := &riverPeer{riverSettings: s, pool: b.pool, schema: b.schema, log: b.log}
+func newRiver(b *bench, db database, s riverSettings) (*riverPeer, error) {
+	p := &riverPeer{riverSettings: s, db: db, log: b.log}
 	var err error
-	p.inserter, err = river.NewClient(riverpgxv5.New(p.pool), p.config())
+	p.inserter, err = river.NewClient(riverpgxv5.New(db.pool), p.config())
 	return p, err
 }
 
 func (p *riverPeer) config() *river.Config {
-	return &river.Config{Schema: p.schema, Logger: p.log, FetchCooldown: p.cooldown, FetchPollInterval: p.poll}
-}
-
-func migrateRiver(ctx context.Context, b *bench) error {
-	migrator, err := rivermigrate.New(riverpgxv5.New(b.pool), &rivermigrate.Config{Schema: b.schema, Logger: b.log})
-	if err != nil {
-		return err
-	}
-	_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
-	return err
+	return &river.Config{Logger: p.log, FetchCooldown: p.cooldown, FetchPollInterval: p.poll}
 }
 
 func (p *riverPeer) tables() tables {
-	jobs := pgx.Identifier{p.schema, "river_job"}.Sanitize()
 	return tables{
-		names: []string{jobs},
-		left:  "SELECT EXISTS (SELECT FROM " + jobs + " WHERE state IN ('available', 'running', 'retryable', 'scheduled', 'pending'))",
-		done:  "SELECT count(*) FROM " + jobs + " WHERE state = 'completed'",
+		names: []string{"river_job"},
+		left:  "SELECT EXISTS (SELECT FROM river_job WHERE state IN ('available', 'running', 'retryable', 'scheduled', 'pending'))",
+		done:  "SELECT count(*) FROM river_job WHERE state = 'completed'",
 	}
 }
 
 func (p *riverPeer) preload(ctx context.Context, n int) error {
-	return inBatches(n, riverBatch, func(from, to int) error {
+	return inBatches(n, func(from, to int) error {
 		jobs := make([]river.InsertManyParams, 0, to-from)
 		for seq := from; seq < to; seq++ {
 			jobs = append(jobs, river.InsertManyParams{Args: newEvent(seq)})
@@ -102,36 +122,48 @@ func (p *riverPeer) insert(ctx context.Context, tx pgx.Tx, seq int) error {
 	return err
 }
 
-func (p *riverPeer) start(ctx context.Context, handle func(seq int)) (stop func() error, err error) {
-	cfg := p.pool.Config()
-	cfg.MaxConns = riverConns
-	if p.commitOff {
-		cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
+func (p *riverPeer) launch(_ context.Context, c calls) (worker, error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(_ context.Context, job *river.Job[event]) error {
-		handle(job.Args.Seq)
+		c.handled(job.Args.Seq, time.Time{})
 		return nil
 	}))
 	config := p.config()
 	config.Workers = workers
 	config.Queues = map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: p.workers}}
-	client, err := river.NewClient(riverpgxv5.New(pool), config)
+	return &riverWorker{peer: p, config: config}, nil
+}
+
+// riverWorker is River in this process.
+type riverWorker struct {
+	peer   *riverPeer
+	config *river.Config
+	pool   *pgxpool.Pool
+	client *river.Client[pgx.Tx]
+}
+
+func (w *riverWorker) start(ctx context.Context) (err error) {
+	if w.pool, err = w.peer.db.ownPool(ctx, riverConns, w.peer.commit); err != nil {
+		return err
+	}
+	client, err := river.NewClient(riverpgxv5.New(w.pool), w.config)
 	if err == nil {
 		err = client.Start(context.WithoutCancel(ctx))
 	}
-	if err != nil {
-		pool.Close()
-		return nil, err
+	if err == nil {
+		w.client = client
 	}
-	return func() error {
-		defer pool.Close()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), riverStop)
+	return err
+}
+
+func (w *riverWorker) stop() (err error) {
+	if w.client != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), riverStop) //nolint:forbidigo // the run may have been cancelled
 		defer cancel()
-		return client.Stop(ctx)
-	}, nil
+		err = w.client.Stop(ctx)
+	}
+	if w.pool != nil {
+		w.pool.Close()
+	}
+	return err
 }
