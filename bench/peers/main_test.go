@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -67,7 +70,7 @@ func TestRun(t *testing.T) {
 	for _, want := range []struct {
 		system                          string
 		rounds, drained, timed, written int
-	}{{"River", 2, 8, 4, 2}, {"Watermill", 2, 4, 6, 3}} {
+	}{{"River", 2, 8, 4, 2}, {"Watermill", 2, 6, 6, 3}} {
 		drained, timed, wrote := counts(t, r, want.system, want.rounds)
 		if drained != want.drained || timed != want.timed || wrote != want.written {
 			t.Errorf("%s: %d drains, %d latencies, %d rates; want %+v", want.system, drained, timed, wrote, want)
@@ -76,7 +79,7 @@ func TestRun(t *testing.T) {
 	for i, system := range []string{"notifyd queue", "notifyd stream"} {
 		s := r.Systems[i]
 		// notifyd runs between the others.
-		if s.System != system || len(s.Drain.EachPerSecond) != 6 || s.Drain.Repeats != 0 || len(s.Drain.Ratios) != 2 || s.Drain.Ratios[i] != 1 {
+		if s.System != system || len(s.Drain.EachPerSecond) != 8 || s.Drain.Repeats != 0 || len(s.Drain.Ratios) != 2 || s.Drain.Ratios[i] != 1 {
 			t.Errorf("drain of %s = %+v", s.System, s.Drain)
 		}
 	}
@@ -102,10 +105,37 @@ func TestRunNode(t *testing.T) {
 	for _, want := range []struct {
 		system                  string
 		drained, timed, written int
-	}{{"graphile-worker", 5, 3, 1}, {"pg-boss", 5, 4, 2}} {
+	}{{"graphile-worker", 5, 3, 1}, {"pg-boss", 5, 5, 2}} {
 		if drained, timed, wrote := counts(t, r, want.system, 1); drained != want.drained || timed != want.timed || wrote != want.written {
 			t.Errorf("%s: %d drains, %d latencies, %d rates; want %+v", want.system, drained, timed, wrote, want)
 		}
+	}
+}
+
+// TestLeftOut is on a machine without npm, in a checkout that has fetched nothing yet.
+func TestLeftOut(t *testing.T) {
+	database := testenv.Database(t)
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "bench", "peers"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bench", "peers", "go.mod"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	t.Setenv("PATH", dir)
+	var out strings.Builder
+	args := []string{"--only", "graphile-worker,pg-boss", "--database-url", database}
+	if err := run(t.Context(), args, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"left out: graphile-worker: ", "left out: pg-boss: ", "install npm"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("printed without %q:\n%s", want, out.String())
+		}
+	}
+	if err := run(t.Context(), append(args, "--require"), io.Discard, io.Discard); !errors.Is(err, errNoNode) {
+		t.Errorf("--require: %v, want %v", err, errNoNode)
 	}
 }
 

@@ -71,8 +71,10 @@ func openWatermill(ctx context.Context, _ *bench, db database) ([]variant, error
 		{drains | latencies, waterSettings{batch: 100, poll: time.Second}}, // all defaults
 		{drains | latencies | inserts, waterSettings{batch: 1000, poll: 10 * time.Millisecond, commit: commitOff}},
 		{latencies, waterSettings{batch: 1000, poll: time.Millisecond, commit: commitOff}},
+		{drains, waterSettings{batch: 5000, poll: 10 * time.Millisecond, commit: commitOff}},
 		{drains | latencies | inserts, waterSettings{queue: true, batch: 1000, poll: 10 * time.Millisecond, commit: commitOff}},
 		{latencies, waterSettings{queue: true, batch: 1000, poll: time.Millisecond, commit: commitOff}},
+		{drains, waterSettings{queue: true, batch: 5000, poll: 10 * time.Millisecond, commit: commitOff}},
 		{drains | latencies | inserts, waterSettings{forward: true, batch: 1000, poll: 10 * time.Millisecond, commit: commitOff}},
 	} {
 		p := &waterPeer{waterSettings: v.waterSettings, db: db}
