@@ -121,7 +121,7 @@ bench: ## measure notifyd here (ARGS="latency --rate 2000"; without, what there 
 
 # A module of its own, which "make test" and "make lint" pass by.
 .PHONY: bench-peers
-bench-peers: ## compare with River on the same PostgreSQL (ARGS="--rounds 1")
+bench-peers: ## compare with other systems on the same PostgreSQL (ARGS="--only queue,river")
 	cd bench/peers && $(GO) run . $(ARGS)
 
 .PHONY: clean

@@ -106,7 +106,7 @@ func named() map[string]string {
 		"make lint":        whole,
 		"make chaos":       whole,
 		"make bench":       inBench,
-		"make bench-peers": "takes ten minutes; " + peers,
+		"make bench-peers": "takes half an hour; " + peers,
 		"make dist":        "builds for four platforms; TestDist of internal/dist has the same done to a small program",
 		"make vuln":        network,
 		"make build":       "builds what every test of this package builds for itself; TestNamedCommands asks make whether it could",
@@ -131,12 +131,13 @@ func named() map[string]string {
 		"go test -race":                                        "is how this test was started",
 		"go test -bench . ./handlers/rabbitmq":                 "takes minutes of the broker; TestPerformancePage drains into one",
 		"cd bench/peers && go run . --events 50000 --rounds 1": peers,
-		"go test ./...":                                        whole,
-		"go test .":                                            peers,
-		"go mod tidy":                                          "changes files; make lint has it look whether it would",
-		"helm template":                                        noCluster,
-		"kubectl --dry-run=client":                             "is what TestDeployRoles adds to the page's commands",
-		"helm lint":                                            noCluster,
+		"cd bench/peers && golangci-lint run --config ../../.golangci.yaml": "is of a module of its own; make lint runs this program",
+		"go test ./...":            whole,
+		"go test .":                peers,
+		"go mod tidy":              "changes files; make lint has it look whether it would",
+		"helm template":            noCluster,
+		"kubectl --dry-run=client": "is what TestDeployRoles adds to the page's commands",
+		"helm lint":                noCluster,
 	}
 }
 
