@@ -84,10 +84,10 @@ func TestRun(t *testing.T) {
 		}
 	}
 	for _, s := range r.Systems {
-		// Watermill reads up to the oldest transaction that is open anywhere on the server.
+		// Watermill reads up to the oldest transaction that is open anywhere on the server, however long that is.
 		waits := s.System == "Watermill" && strings.Contains(s.Settings, "default schema")
-		if s.Behind != nil && (s.Behind.Median.Held > 0) != waits {
-			t.Errorf("behind foreign transactions, %s (%s) held %d events", s.System, s.Settings, s.Behind.Median.Held)
+		if waits && s.Behind != nil && s.Behind.Median.Held != 40 {
+			t.Errorf("behind foreign transactions, %s (%s) held %d events of 40", s.System, s.Settings, s.Behind.Median.Held)
 		}
 	}
 	if !strings.Contains(printed, "SYSTEM") || !strings.Contains(printed, "default schema, batch 100,") || !strings.Contains(printed, " held") {
