@@ -20,6 +20,10 @@ type (
 	BatchHandler = delivery.BatchHandler
 	// BatchHandlerFunc adapts a function to a BatchHandler.
 	BatchHandlerFunc = delivery.BatchHandlerFunc
+	// Filter decides whether an event is for a destination.
+	Filter = delivery.Filter
+	// Candidate is an event about which filters decide.
+	Candidate = delivery.Candidate
 	// Middleware wraps a Handler in another.
 	Middleware = delivery.Middleware
 	// Observer is notified of incidents, such as a dead letter.

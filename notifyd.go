@@ -241,6 +241,15 @@ func (r *Relay) Route(pattern string, destinations ...string) error {
 	return nil
 }
 
+// RouteWhen is Route for those events for which the filter returns true; see delivery.Filter. A
+// pattern may have several such routes, to other destinations each time, and one without a filter.
+func (r *Relay) RouteWhen(pattern string, when Filter, destinations ...string) error {
+	if err := r.dispatcher.RouteWhen(pattern, when, destinations...); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return nil
+}
+
 // Ready is closed once the relay listens and has begun to work off the table:
 // from then on an event is delivered as soon as it is committed. Where LISTEN
 // leads through a pooler in transaction mode it is closed as well, and events are

@@ -251,3 +251,17 @@ func WithPriority(n int) HandleOption { return func(h *handleSettings) { h.lane.
 func WithMiddleware(mw ...Middleware) HandleOption {
 	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }
 }
+
+// WithFilter delivers to the destination only those events for which f returns true. For the
+// others nothing is left to do there. If f returns an error, the event is a dead letter. It is asked
+// whenever an event is about to be delivered, also before a retry or a replay, and from several
+// goroutines at once; it must return at once, and Attempt, Replay and Destination of the event may not be set yet.
+// See [Relay.RouteWhen] for a filter of one route.
+func WithFilter(f func(e *Event) (bool, error)) HandleOption {
+	return func(h *handleSettings) {
+		h.lane.Filter = nil
+		if f != nil {
+			h.lane.Filter = func(c *delivery.Candidate) (bool, error) { return f(c.Event) }
+		}
+	}
+}

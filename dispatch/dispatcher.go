@@ -98,6 +98,12 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 // Route sends the event types that pattern matches to the named destinations. The most specific
 // pattern wins: the type itself, then the longest prefix, then "*".
 func (d *Dispatcher) Route(pattern string, names ...string) error {
+	return d.RouteWhen(pattern, nil, names...)
+}
+
+// RouteWhen is Route for those events for which the filter returns true; nil is none. A pattern may be
+// routed several times with filters, to other destinations each time.
+func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...string) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return err
 	}
@@ -116,19 +122,19 @@ func (d *Dispatcher) Route(pattern string, names ...string) error {
 	if len(lanes) == 0 {
 		return fmt.Errorf("route %q: %w: it names no destination", pattern, ErrDestination)
 	}
-	return d.router.add(pattern, lanes)
+	return d.router.add(pattern, lanes, filter)
 }
 
 // Has reports whether there is a destination with that name.
 func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 
 // Routed reports whether a route matches the event type.
-func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType) != nil }
+func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType).lanes != nil }
 
 // DestinationsOf returns the names of the destinations of an event type, none if
 // no route matches. It may be called while the dispatcher runs.
 func (d *Dispatcher) DestinationsOf(eventType string) []string {
-	lanes := d.router.find(eventType)
+	lanes := d.router.find(eventType).lanes
 	names := make([]string, len(lanes))
 	for i, l := range lanes {
 		names[i] = l.Name()

@@ -44,6 +44,8 @@ type LaneConfig struct {
 	// 0 by default. While a queue has a backlog, the events of a destination of higher
 	// priority are looked for first. It changes nothing where all destinations are alike.
 	Priority int
+	// Filter is asked for each event before those of its route; nil for none.
+	Filter delivery.Filter
 }
 
 // DefaultLaneConfig returns the limits of a destination that sets none.

@@ -82,6 +82,7 @@ type passings struct {
 	refused   atomic.Uint64 // no room
 	withdrawn atomic.Uint64 // given back before their turn
 	withheld  atomic.Uint64 // for order
+	filtered  atomic.Uint64 // not for the destination
 }
 
 func (p *passings) count(v verdict) {

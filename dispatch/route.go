@@ -13,17 +13,25 @@ import (
 // router finds the lanes of an event type: exact pattern first, then the longest prefix, then "*".
 // It is built before the relay runs and not changed while it runs, apart from the cache.
 type router struct {
-	exact    map[string][]Lane
+	exact    map[string]*way
 	prefixes []prefixRoute // longest first
-	star     []Lane
+	star     *way          // nil for none
+	filtered bool          // some way has a filter
 
 	mu   sync.RWMutex
-	seen map[string][]Lane // cached answers; nil for types without a route
+	seen map[string]*way // cached answers; without lanes for types without a route
+}
+
+// way is where the events of a pattern go.
+type way struct {
+	lanes   []Lane
+	filters []delivery.Filter // by lane; nil for none
+	plain   bool              // there is a route without a filter of its own
 }
 
 type prefixRoute struct {
 	prefix string // including the dot: "order."
-	lanes  []Lane
+	way    *way
 }
 
 // maxSeen bounds the cache. Event types are few; where they are not, because a writer puts ids into
@@ -31,87 +39,119 @@ type prefixRoute struct {
 const maxSeen = 4096
 
 func newRouter() *router {
-	return &router{exact: make(map[string][]Lane), seen: make(map[string][]Lane)}
+	return &router{exact: make(map[string]*way), seen: make(map[string]*way)}
 }
 
-// add registers a checked pattern, once.
-func (r *router) add(pattern string, lanes []Lane) error {
+// add registers a checked pattern: once without a filter, and as often as there are destinations
+// with one.
+func (r *router) add(pattern string, lanes []Lane, filter delivery.Filter) error {
+	w := r.at(pattern)
+	if w.plain && filter == nil {
+		return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
+	}
+	for _, l := range lanes {
+		if slices.Contains(w.lanes, l) {
+			return fmt.Errorf("%w %q: the pattern leads to the destination %q already", delivery.ErrPattern, pattern, l.l.name)
+		}
+	}
+	w.plain = w.plain || filter == nil
+	for _, l := range lanes {
+		f := both(l.l.cfg.Filter, filter)
+		r.filtered = r.filtered || f != nil
+		w.lanes, w.filters = append(w.lanes, l), append(w.filters, f)
+	}
+	return nil
+}
+
+// at returns the way of a pattern, a new one if it has none.
+func (r *router) at(pattern string) *way {
 	prefix, isPrefix := strings.CutSuffix(pattern, "*")
 	switch {
 	case pattern == "*":
-		if r.star != nil {
-			return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
+		if r.star == nil {
+			r.star = &way{}
 		}
-		r.star = lanes
+		return r.star
 	case isPrefix:
 		for _, p := range r.prefixes {
 			if p.prefix == prefix {
-				return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
+				return p.way
 			}
 		}
-		r.prefixes = append(r.prefixes, prefixRoute{prefix, lanes})
+		w := &way{}
+		r.prefixes = append(r.prefixes, prefixRoute{prefix, w})
 		sort.Slice(r.prefixes, func(i, j int) bool { return len(r.prefixes[i].prefix) > len(r.prefixes[j].prefix) })
+		return w
 	default:
-		if r.exact[pattern] != nil {
-			return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
+		if r.exact[pattern] == nil {
+			r.exact[pattern] = &way{}
 		}
-		r.exact[pattern] = lanes
+		return r.exact[pattern]
 	}
-	return nil
 }
 
 // route returns the lanes of an event type, nil if no pattern matches. firstTime is true the first
 // time that a type is seen.
 func (r *router) route(eventType string) (lanes []Lane, firstTime bool) {
+	w, firstTime := r.wayOf(eventType)
+	return w.lanes, firstTime
+}
+
+// wayOf returns the way of an event type, without lanes if no pattern matches.
+func (r *router) wayOf(eventType string) (w *way, firstTime bool) {
 	r.mu.RLock()
-	lanes, ok := r.seen[eventType]
+	w, ok := r.seen[eventType]
 	r.mu.RUnlock()
 	if ok {
-		return lanes, false
+		return w, false
 	}
-	lanes = r.find(eventType)
+	w = r.find(eventType)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.seen[eventType]; !ok && len(r.seen) < maxSeen {
-		r.seen[eventType] = lanes
-		return lanes, true
+		r.seen[eventType] = w
+		return w, true
 	}
-	return lanes, false
+	return w, false
 }
 
 // patterns returns the patterns that lead to a destination.
 func (r *router) patterns(name string) []string {
 	all := []string{}
-	leads := func(lanes []Lane) bool {
-		return slices.ContainsFunc(lanes, func(l Lane) bool { return l.l.name == name })
+	leads := func(w *way) bool {
+		return slices.ContainsFunc(w.lanes, func(l Lane) bool { return l.l.name == name })
 	}
-	for pattern, lanes := range r.exact {
-		if leads(lanes) {
+	for pattern, w := range r.exact {
+		if leads(w) {
 			all = append(all, pattern)
 		}
 	}
 	for _, p := range r.prefixes {
-		if leads(p.lanes) {
+		if leads(p.way) {
 			all = append(all, p.prefix+"*")
 		}
 	}
-	if leads(r.star) {
+	if r.star != nil && leads(r.star) {
 		all = append(all, "*")
 	}
 	slices.Sort(all)
 	return all
 }
 
-func (r *router) find(eventType string) []Lane {
-	if lanes, ok := r.exact[eventType]; ok {
-		return lanes
+// find returns the way of an event type by the patterns.
+func (r *router) find(eventType string) *way {
+	if w, ok := r.exact[eventType]; ok {
+		return w
 	}
 	for _, p := range r.prefixes {
 		if strings.HasPrefix(eventType, p.prefix) {
-			return p.lanes
+			return p.way
 		}
 	}
-	return r.star
+	if r.star != nil {
+		return r.star
+	}
+	return &way{}
 }
 
 // types returns the event types seen so far for whose lanes f returns true.
@@ -119,8 +159,8 @@ func (r *router) types(f func(lanes []Lane) bool) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var names []string
-	for name, lanes := range r.seen {
-		if lanes != nil && f(lanes) {
+	for name, w := range r.seen {
+		if w.lanes != nil && f(w.lanes) {
 			names = append(names, name)
 		}
 	}

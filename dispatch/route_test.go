@@ -15,7 +15,7 @@ func newTestRouter(tb testing.TB, patterns ...string) *router {
 	tb.Helper()
 	r := newRouter()
 	for _, p := range patterns {
-		if err := r.add(p, []Lane{{&lane{name: p}}}); err != nil {
+		if err := r.add(p, []Lane{{&lane{name: p}}}, nil); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -36,7 +36,7 @@ func TestRouterTakesTheMostExactPattern(t *testing.T) {
 		}
 	}
 	for _, p := range []string{"*", "order.*", "order"} {
-		if err := r.add(p, []Lane{{}}); !errors.Is(err, delivery.ErrPattern) {
+		if err := r.add(p, []Lane{{&lane{}}}, nil); !errors.Is(err, delivery.ErrPattern) {
 			t.Errorf("a second %q: %v", p, err)
 		}
 	}
@@ -50,13 +50,13 @@ func TestBestPattern(t *testing.T) {
 		patterns := rapid.Permutation(all).Draw(t, "patterns")[:rapid.IntRange(0, len(all)).Draw(t, "n")]
 		r := newRouter()
 		for _, p := range patterns {
-			if err := r.add(p, []Lane{{&lane{name: p}}}); err != nil {
+			if err := r.add(p, []Lane{{&lane{name: p}}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		typ := rapid.SampledFrom([]string{"order.line.added", "order.line.gone", "order.x", "order", "orders", "a", "a.b", "", "*", "b", "order.*"}).Draw(t, "type")
 		want, got := "none", "none"
-		if lanes := r.find(typ); lanes != nil {
+		if lanes := r.find(typ).lanes; lanes != nil {
 			want = lanes[0].Name()
 		}
 		if i := delivery.BestPattern(patterns, typ); i >= 0 {
@@ -126,7 +126,7 @@ func TestRouterMatchesLikeANaiveOne(t *testing.T) {
 				continue
 			}
 			patterns = append(patterns, p)
-			if err := r.add(p, []Lane{{&lane{name: p}}}); err != nil {
+			if err := r.add(p, []Lane{{&lane{name: p}}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -150,13 +150,13 @@ func FuzzPattern(f *testing.F) {
 			return
 		}
 		r := newRouter()
-		if err := r.add(pattern, []Lane{{}}); err != nil {
+		if err := r.add(pattern, []Lane{{&lane{}}}, nil); err != nil {
 			t.Fatalf("%q is checked and cannot be added: %v", pattern, err)
 		}
-		if got, want := r.find(typ) != nil, naive([]string{pattern}, typ) != ""; got != want {
+		if got, want := r.find(typ).lanes != nil, naive([]string{pattern}, typ) != ""; got != want {
 			t.Fatalf("%q matches %q: %t, want %t", pattern, typ, got, want)
 		}
-		if !strings.HasSuffix(pattern, "*") && r.find(pattern) == nil {
+		if !strings.HasSuffix(pattern, "*") && r.find(pattern).lanes == nil {
 			t.Fatalf("%q does not match itself", pattern)
 		}
 	})

@@ -50,6 +50,7 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.counter("notifyd_not_begun_total", d.Refused, d.Name, "no_room")
 	o.counter("notifyd_not_begun_total", d.Withdrawn, d.Name, "withdrawn")
 	o.counter("notifyd_not_begun_total", d.Withheld, d.Name, "order")
+	o.counter("notifyd_filtered_total", d.Filtered, d.Name)
 	o.histogram("notifyd_commit_to_handler_seconds", &d.Begun, d.Name)
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
 	o.gauge("notifyd_destination_unavailable", truth(d.Unavailable), d.Name)

@@ -126,6 +126,8 @@ type DestinationStats struct {
 	// had no room; they were taken back before their turn; or an earlier event of their aggregate
 	// has to go first.
 	Refused, Withdrawn, Withheld uint64
+	// Filtered counts events that a filter has kept from the destination: they are not for it.
+	Filtered uint64
 	// Begun is the age of events when their first attempt began, and Acked their age when the
 	// destination acknowledged them, retries included. The age counts from Event.CreatedAt, which
 	// is when the writer's transaction began, to the relay's clock. Events with available_at and

@@ -122,6 +122,7 @@ func addCounters(s, past observe.Stats) observe.Stats {
 		d.Refused += p.Refused
 		d.Withdrawn += p.Withdrawn
 		d.Withheld += p.Withheld
+		d.Filtered += p.Filtered
 		for class := range d.Classes {
 			d.Classes[class] += p.Classes[class]
 		}

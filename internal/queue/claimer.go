@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
@@ -150,7 +151,9 @@ func (c *claimer) handOut(work []Work) *claim {
 	return held
 }
 
-// plan routes a work, and gives it to those of its lanes that have room.
+// plan routes a work, and gives it to those of its lanes that have room. What a filter keeps from a lane
+// is settled there, as if it were delivered. So an event that another lane has no room for is not
+// left untouched: it becomes a row, and no sweep asks the filter again.
 func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 	w := &held.work[i]
 	if w.Orphan {
@@ -165,7 +168,15 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 		held.remains(i).state = EntryUnrouted
 		return
 	}
+	candidate := delivery.Candidate{Event: &w.Event}
 	for _, l := range lanes {
+		refused := w.Refused
+		if f := c.e.d.FilterOf(l, w.Event.Type); f != nil && refused == nil {
+			var passes bool
+			if passes, refused = l.Passes(f, &candidate); !passes {
+				continue
+			}
+		}
 		p := c.part(held, l, i)
 		if p.room == 0 {
 			l.Refused()
@@ -186,7 +197,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 		}
 		e.Destination, e.Attempt = l.Name(), w.Failures+1
 		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
-		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: w.Refused})
+		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused})
 	}
 }
 

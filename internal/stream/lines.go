@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 )
 
@@ -45,6 +46,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 		if u.holds(r.key) {
 			continue
 		}
+		u.filter(r)
 		leads, waits := u.order.leads(r)
 		if waits {
 			// Not the first of its line, which happens only in a table that was a queue, or had another order.
@@ -86,6 +88,19 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 	u.shelf.searchNow()
 	u.shelf.dueAt = time.Now().Add(wait)
 	return nil
+}
+
+// filter asks the filter of a row's event, which is about to be delivered. A row that is not for the
+// destination any more is finished, like one whose event was deleted.
+func (u *unit) filter(r *stored) {
+	if r.orphan || r.refused != nil {
+		return
+	}
+	if f := u.e.d.FilterOf(u.lane, r.event.Type); f != nil {
+		var passes bool
+		passes, r.refused = u.lane.Passes(f, &delivery.Candidate{Event: &r.event})
+		r.orphan = !passes
+	}
 }
 
 // take converts a row into a delivery, and appends it to all. A row whose event was deleted by hand
@@ -229,6 +244,7 @@ func (u *unit) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Deli
 		if _, is := u.shelf.held[r.id]; is || !r.orphan && (r.state == stateDead || r.state == stateRetry && !r.due) {
 			return all, lineWaits
 		}
+		u.filter(r)
 		all = u.take(all, r, true)
 	}
 	return all, lineGoes

@@ -26,7 +26,7 @@ type stored struct {
 	first    bool   // no live row comes before it in its line
 	due      bool
 	delayed  bool // the event was not available yet when it was written
-	orphan   bool // the event was deleted by hand
+	orphan   bool // nothing is left to deliver: the event was deleted by hand, or a filter keeps it from the destination
 	event    delivery.Event
 	refused  error // why the event was not read, and must not be delivered
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
@@ -333,10 +334,11 @@ func (u *unit) hand(b *Batch, granted int) {
 	p := u.parcel()
 	all := p.Room(len(b.Events))
 	eventType, wanted := "", false // of the previous event: often the same
+	var filter delivery.Filter     // of its type
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
-			eventType, wanted = e.Type, u.wants(e.Type)
+			eventType, wanted, filter = e.Type, u.wants(e.Type), u.e.d.FilterOf(u.lane, e.Type)
 		}
 		if !wanted && !u.types.formerly(e.Type, e.ID) {
 			continue
@@ -352,6 +354,12 @@ func (u *unit) hand(b *Batch, granted int) {
 			continue
 		}
 		d := dispatch.Delivery{Event: e, Refused: b.Refused[e.ID]}
+		if filter != nil && d.Refused == nil {
+			var passes bool
+			if passes, d.Refused = u.lane.Passes(filter, &delivery.Candidate{Event: e}); !passes {
+				continue // the position passes it
+			}
+		}
 		d.Key, u.scratch = u.order.of(u.scratch, e)
 		all = append(all, d)
 	}

@@ -1,0 +1,18 @@
+package delivery
+
+// Filter decides whether an event is for a destination. False means that it is not: for this destination
+// nothing is left to do. An error means that the filter cannot tell: the event becomes a dead letter
+// of the destination, at once, with the class [ClassEvent].
+//
+// It is called whenever the event is about to be handed to the destination's handler: at first, and again
+// before a retry or a replay. It is called from several goroutines at once, holds up those that
+// call it, and must not change the event. A panic counts as an error.
+type Filter func(c *Candidate) (bool, error)
+
+// Candidate is an event about which filters decide. Its Attempt, Replay and Destination may not be set yet.
+type Candidate struct {
+	*Event
+	// Memo is for filters that share work, such as decoding the payload: nil for the first
+	// filter that looks at the event, and afterwards what the last one has left there.
+	Memo any
+}

@@ -1,0 +1,61 @@
+package dispatch
+
+import (
+	"fmt"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/guard"
+)
+
+// Engines ask filters before they hand anything to a lane: an event that is not for a destination
+// takes no room there, waits for no worker, and holds up nothing of its aggregate.
+
+// FilterOf returns the filter for events of a type on their way to a lane, nil for none. It costs
+// nothing where nothing is filtered.
+func (d *Dispatcher) FilterOf(l Lane, eventType string) delivery.Filter {
+	if !d.router.filtered {
+		return nil
+	}
+	w, _ := d.router.wayOf(eventType)
+	for i, to := range w.lanes {
+		if to == l {
+			return w.filters[i]
+		}
+	}
+	return l.l.cfg.Filter // a stored delivery whose route has ended
+}
+
+// Passes asks a filter whether an event is for the lane, and counts those that are not. If the filter cannot
+// tell, the error is the reason why the event must not be delivered: see Delivery.Refused.
+func (l Lane) Passes(f delivery.Filter, c *delivery.Candidate) (bool, error) {
+	passes, err := ask(f, c)
+	if err != nil {
+		return true, fmt.Errorf("the filter of %q cannot judge the event: %s", l.l.name, guard.Text(err))
+	}
+	if !passes {
+		l.l.figures.passings.filtered.Add(1)
+	}
+	return passes, nil
+}
+
+// ask calls a filter, which may panic.
+func ask(f delivery.Filter, c *delivery.Candidate) (passes bool, err error) {
+	defer guard.Recover("it", &err)
+	return f(c)
+}
+
+// both returns a filter for what passes both, either of which may be nil.
+func both(a, b delivery.Filter) delivery.Filter {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(c *delivery.Candidate) (bool, error) {
+		if passes, err := a(c); err != nil || !passes {
+			return false, err
+		}
+		return b(c)
+	}
+}
