@@ -110,8 +110,8 @@ type CheckDescriber interface {
 
 // Sizer is implemented by a [Handler] with a largest message size.
 type Sizer interface {
-	// MaxBytes returns that size in bytes. An event whose payload alone is larger cannot be
-	// delivered.
+	// MaxBytes returns that size in bytes: an event whose payload alone is larger cannot be
+	// delivered. It returns 0 where the size of a message does not follow from the payload.
 	MaxBytes() int
 }
 

@@ -1,7 +1,9 @@
 package events
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -25,6 +27,8 @@ const (
 
 // The states of a delivery.
 const (
+	// Filtered: a condition keeps the event from the destination. No table says so: see Event.Filter.
+	Filtered State = "filtered"
 	// Delivered: the destination has acknowledged the event.
 	Delivered State = "delivered"
 	// Running: a relay is delivering it under a lease, which is written for slow calls.
@@ -76,6 +80,8 @@ type Destination struct {
 	Behind *Behind `json:"behind,omitempty"`
 	// Actor is who discarded it.
 	Actor string `json:"actor,omitempty"`
+	// Condition is the one that keeps the event from the destination, of one that is filtered.
+	Condition string `json:"condition,omitempty"`
 	// Class says whose fault the last failure was: event, destination or ours.
 	Class string `json:"error_class,omitempty"`
 	// Error is the text of the last failure, shortened.
@@ -125,6 +131,23 @@ func (e *Event) Has(f func(State) bool) bool {
 		}
 	}
 	return false
+}
+
+// Filter records that a condition keeps the event from a destination, where nothing that is stored says otherwise: of a
+// delivery that has a row, or has yet to come, it changes nothing. The caller knows the condition; the tables do not.
+func (e *Event) Filter(destination, condition string) {
+	for i := range e.Destinations {
+		if d := &e.Destinations[i]; d.Name == destination {
+			if d.State == Delivered || d.State == Passed {
+				d.State, d.Condition = Filtered, condition
+			}
+			return
+		}
+	}
+	if e.OthersDelivered {
+		e.Destinations = append(e.Destinations, Destination{Name: destination, State: Filtered, Condition: condition})
+		slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+	}
 }
 
 // sum returns the state of an event by those of its deliveries.

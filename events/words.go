@@ -38,6 +38,8 @@ func (d *Destination) Words(now time.Time) []Part {
 		return text("the destination has not reached it yet")
 	case Open:
 		return text("not acknowledged yet: under way, or waiting for its turn")
+	case Filtered:
+		return text("by when of its route, as it is configured now: %s", d.Condition)
 	case NotRouted:
 		return text("such events are not for this destination")
 	case Passed:

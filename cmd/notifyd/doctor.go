@@ -82,7 +82,7 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 	}
 	o.Admin = adminAccess(c, path)
 	daily := c.Retention.Daily()
-	o.Connections, o.Route, o.Daily = c.Relay.Connections+besideClaims, routesOf(c), &daily
+	o.Connections, o.Route, o.Daily = c.Relay.Connections+besideClaims, c.RouteOf, &daily
 	if c.Admin.Listen != "" && c.Admin.Console {
 		o.Connections += consoleConns
 	}
@@ -133,20 +133,6 @@ func connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 			return nil, connectError(err)
 		}
 		return conn, nil
-	}
-}
-
-// routesOf returns the destinations of an event type, by the configuration.
-func routesOf(c *config.Config) func(string) []string {
-	patterns := make([]string, len(c.Routes))
-	for i, r := range c.Routes {
-		patterns[i] = r.Match
-	}
-	return func(eventType string) []string {
-		if i := delivery.BestPattern(patterns, eventType); i >= 0 {
-			return c.Routes[i].To
-		}
-		return nil
 	}
 }
 

@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 )
 
@@ -120,7 +123,8 @@ func newEventsShowCmd(a *app) *cobra.Command {
 		Short: "Show what became of one event at each destination",
 		Long: `show reports for each destination whether the event is delivered, dead, waits (with its
 attempts, next try and last error), is under way, is parked behind another event of
-its aggregate, was not reached yet, or is not for it, by the tables at this moment.
+its aggregate, was not reached yet, or is not for it, by the tables at this moment, and
+by the conditions (when) of the routes in the configuration file, if there is one.
 "notifyd dlq show" adds the actions of people.`,
 		Example: "  notifyd events show 42\n  notifyd events show 42 --payload\n  notifyd events show 42 -o json | jq .destinations",
 		Args:    cobra.ExactArgs(1),
@@ -130,13 +134,15 @@ its aggregate, was not reached yet, or is not for it, by the tables at this mome
 				return err
 			}
 			return f.with(cmd.Context(), a, func(s *events.Store) error {
-				show := s.Show
-				if payload {
-					show = s.ShowWhole
-				}
-				e, err := show(cmd.Context(), id)
+				e, err := s.ShowWhole(cmd.Context(), id)
 				if err != nil {
 					return err
+				}
+				if err := f.filter(a, &e); err != nil {
+					cmd.PrintErrf("conditions of routes are left out: %v\n", err)
+				}
+				if !payload {
+					e.Headers, e.Payload = nil, nil
 				}
 				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
 				if p.json {
@@ -149,4 +155,34 @@ its aggregate, was not reached yet, or is not for it, by the tables at this mome
 	f.register(cmd)
 	cmd.Flags().BoolVar(&payload, "payload", false, "print headers and payload, too")
 	return cmd
+}
+
+// filter marks the destinations that an event is kept from by a condition of the configuration file. With
+// another database than the file's it does nothing.
+func (f *eventsFlags) filter(a *app, e *events.Event) error {
+	if f.db.given != "" || e.Gone {
+		return nil
+	}
+	c, _, err := f.db.optional(a, config.LoadRoutes)
+	if err != nil || c == nil {
+		return err
+	}
+	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Payload: e.Payload, CreatedAt: e.CreatedAt}
+	if len(e.Headers) > 0 {
+		_ = json.Unmarshal(e.Headers, &ev.Headers) // headers that are no map of texts are none to a relay either
+	}
+	candidate := delivery.Candidate{Event: ev}
+	for _, r := range c.RoutesOf(e.Type) {
+		when := r.Filter()
+		if when == nil {
+			continue
+		}
+		if met, err := when.Match(&candidate); met || err != nil {
+			continue // an event that could not be judged has a row
+		}
+		for _, name := range r.To {
+			e.Filter(name, when.String())
+		}
+	}
+	return nil
 }

@@ -44,7 +44,7 @@ func listed(e *events.Event) string {
 	var all []string
 	for i := range e.Destinations {
 		switch d := &e.Destinations[i]; d.State {
-		case events.Delivered, events.NotRouted, events.Passed:
+		case events.Delivered, events.NotRouted, events.Filtered, events.Passed:
 		default:
 			all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s", d.Name, d.State)))
 		}

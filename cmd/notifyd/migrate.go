@@ -143,7 +143,7 @@ func (f *upFlags) modeOptions(a *app) (o outboxsql.ModeOptions, err error) {
 	for _, d := range c.Destinations {
 		unordered[d.Name] = d.Order == config.OrderNone
 	}
-	o.Route, o.Unordered = routesOf(c), func(destination string) bool { return unordered[destination] }
+	o.Route, o.Unordered = c.RouteOf, func(destination string) bool { return unordered[destination] }
 	return o, nil
 }
 

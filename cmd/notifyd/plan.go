@@ -42,7 +42,8 @@ waiting events would go elsewhere, which would be left without a route, and whic
 deliveries wait for missing destinations. It changes nothing and shows no secrets.
 Without --against it shows what the database alone can answer.
 
-It counts by index, and stops counting at --limit rows of a kind.`,
+It counts by index, and stops counting at --limit rows of a kind. Where routes have
+conditions (when), it judges those of the first 1000 waiting events that they are for.`,
 		Example: "  notifyd plan -c new.yaml --against /etc/notifyd/config.yaml\n  notifyd plan -c new.yaml --against old.yaml --offline --detailed-exitcode",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.limit < 1 {
@@ -91,6 +92,8 @@ type plan struct {
 	// Gone are deliveries, dead letters among them, to missing destinations, and
 	// their positions in a stream.
 	Gone []planCount `json:"gone"`
+	// Conditions are those that waiting events meet, or do not.
+	Conditions []planCondition `json:"conditions,omitempty"`
 }
 
 type planCount struct {
@@ -131,10 +134,11 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 		}
 	}
 	if !f.offline {
-		waiting, err := readWaiting(ctx, c, path, f.limit)
+		waiting, conditions, err := readWaiting(ctx, c, path, f.limit)
 		if err != nil {
 			return nil, err
 		}
+		p.Conditions = conditions
 		for _, w := range waiting {
 			p.place(w, old, c)
 		}
@@ -175,18 +179,22 @@ func hasDestination(c *config.Config, name string) bool {
 	return slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
 }
 
-// readWaiting reads the waiting events from the database of c.
-func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, error) {
+// readWaiting reads the waiting events from the database of c, and judges some of them by its conditions.
+func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, []planCondition, error) {
 	conn, err := openTable(ctx, c, path, "plan")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer store.Close(ctx, conn)
 	all, err := store.CountWaiting(ctx, conn, limit)
+	if err != nil {
+		return nil, nil, err
+	}
 	slices.SortStableFunc(all, func(a, b store.WaitCount) int {
 		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
 	})
-	return all, err
+	conditions, err := judgeWaiting(ctx, conn, c, all)
+	return all, conditions, err
 }
 
 // openTable connects to the database of a configuration, whose table a relay of it could

@@ -59,7 +59,7 @@ func (p printer) plan(plan *plan) error {
 			return err
 		}
 	}
-	return nil
+	return p.conditions(plan.Conditions)
 }
 
 func (p printer) section(title string, lines []string) error {
@@ -112,13 +112,17 @@ func destinationLines(all []config.DestinationChange) (lines []string) {
 
 func routeLines(all []config.RouteChange) (lines []string) {
 	for _, r := range all {
+		rule := r.Match
+		if r.When != "" {
+			rule += " when " + r.When
+		}
 		switch {
 		case len(r.Old) == 0:
-			lines = append(lines, fmt.Sprintf("  + %s: %s", r.Match, joined(r.New)))
+			lines = append(lines, fmt.Sprintf("  + %s: %s", rule, joined(r.New)))
 		case len(r.New) == 0:
-			lines = append(lines, fmt.Sprintf("  - %s: %s", r.Match, joined(r.Old)))
+			lines = append(lines, fmt.Sprintf("  - %s: %s", rule, joined(r.Old)))
 		default:
-			lines = append(lines, fmt.Sprintf("  ~ %s: %s -> %s", r.Match, joined(r.Old), joined(r.New)))
+			lines = append(lines, fmt.Sprintf("  ~ %s: %s -> %s", rule, joined(r.Old), joined(r.New)))
 		}
 	}
 	return lines

@@ -84,7 +84,11 @@ func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnCo
 		log.InfoContext(ctx, "destination", "name", d.Name, "type", d.Type, "concurrency", d.Concurrency, "max_attempts", d.MaxAttempts)
 	}
 	for _, r := range c.Routes {
-		log.InfoContext(ctx, "route", "match", r.Match, "to", r.To)
+		args := []any{"match", r.Match, "to", r.To}
+		if f := r.Filter(); f != nil {
+			args = append(args, "when", f.String())
+		}
+		log.InfoContext(ctx, "route", args...)
 	}
 }
 
@@ -129,7 +133,11 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, spans *tracer, log 
 		}
 	}
 	for _, r := range c.Routes {
-		if err := relay.Route(r.Match, r.To...); err != nil {
+		var when notifyd.Filter
+		if f := r.Filter(); f != nil {
+			when = f.Match
+		}
+		if err := relay.RouteWhen(r.Match, when, r.To...); err != nil {
 			return closers, err
 		}
 	}

@@ -116,7 +116,7 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 		return nil, err
 	}
 	if c != nil {
-		l.options.Route, l.options.Destinations = routesOf(c), namesOf(c)
+		l.options.Route, l.options.Destinations = c.RouteOf, namesOf(c)
 		l.options.Admin = adminAccess(c, path)
 	}
 	return l, nil

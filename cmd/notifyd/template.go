@@ -40,7 +40,9 @@ FILE is JSON with the columns of outbox_events: event_type and payload, and opti
 id, aggregate_type, aggregate_id, headers and created_at. A line of the destination
 type "log" will do. - reads standard input.
 
-It exits with 1 if the event could not be sent, as when a template fails.`,
+Where the route that leads there has a condition (when), it says on standard error whether
+the event meets it. It exits with 1 if the event could not be sent, as when a template or
+that condition fails.`,
 		Example: "  notifyd template test --destination mail --event event.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -62,6 +64,13 @@ It exits with 1 if the event could not be sent, as when a template fails.`,
 			if err != nil {
 				return err
 			}
+			met, err := conditions(c, name, event)
+			if err != nil {
+				return err
+			}
+			if met != "" {
+				cmd.PrintErrln(met)
+			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(text, "\n"))
 			return err
 		},
@@ -69,6 +78,27 @@ It exits with 1 if the event could not be sent, as when a template fails.`,
 	cmd.Flags().StringVar(&name, "destination", "", "`name` of the destination")
 	cmd.Flags().StringVar(&path, "event", "", "`file` with the event, - for standard input")
 	return cmd
+}
+
+// conditions says whether the event meets the condition of the route that leads it to the destination; nothing
+// if there is no condition, or no route.
+func conditions(c *config.Config, name string, e *delivery.Event) (string, error) {
+	for _, r := range c.RoutesOf(e.Type) {
+		f := r.Filter()
+		if f == nil || !slices.Contains(r.To, name) {
+			continue
+		}
+		met, err := f.Match(&delivery.Candidate{Event: e})
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("the event would be a dead letter of %s: %w", name, err)
+		case met:
+			return fmt.Sprintf("the event meets the condition of its route: %s", f), nil
+		default:
+			return fmt.Sprintf("the event would not be sent: it does not meet the condition of its route: %s", f), nil
+		}
+	}
+	return "", nil
 }
 
 // preview opens the destination, which makes no connection, and asks it.

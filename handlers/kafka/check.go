@@ -60,7 +60,12 @@ func (h *Handler) DescribeCheck() (tested, untested string) {
 }
 
 // MaxBytes is the largest record that is sent. It implements delivery.Sizer.
-func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
+func (h *Handler) MaxBytes() int {
+	if h.encoder.message.Renders() {
+		return 0 // the size of the payload says nothing about the body
+	}
+	return h.cfg.MaxMessageBytes
+}
 
 var (
 	_ delivery.Checker        = (*Handler)(nil)

@@ -93,12 +93,15 @@ func (s *scratch) add(text string) []byte {
 // record fills r with the record for ev. Its value is the event's payload itself
 // where the format allows. No retry cures an error.
 func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch) error {
-	topic, key, err := e.address(ev)
+	topic, key, data, err := e.address(ev)
 	if err != nil {
 		return err
 	}
 	m := &s.message
 	e.message.EncodeInto(m, ev)
+	if err := e.message.Render(m, ev, data); err != nil {
+		return err
+	}
 	r.Topic, r.Value = topic, m.Body
 	if key != "" {
 		r.Key = s.add(key)
@@ -117,13 +120,12 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch) error {
 	return nil
 }
 
-// address returns topic and key.
-func (e *encoder) address(ev *delivery.Event) (topic, key string, err error) {
+// address returns topic and key, and what templates see of the event, nil if none had to look.
+func (e *encoder) address(ev *delivery.Event) (topic, key string, data *tmpl.Data, err error) { //nolint:revive // three results of one look
 	topic, key = e.fixedTopic, ev.AggregateID
 	if topic != "" && e.byID {
-		return topic, key, nil
+		return topic, key, nil, nil
 	}
-	var data *tmpl.Data
 	render := func(t *tmpl.Template) (string, error) {
 		if text, ok := t.Constant(); ok {
 			return text, nil
@@ -137,16 +139,16 @@ func (e *encoder) address(ev *delivery.Event) (topic, key string, err error) {
 	}
 	if topic == "" {
 		if topic, err = render(e.topic); err != nil {
-			return "", "", err
+			return "", "", nil, err
 		}
 		if err = checkTopic(topic); err != nil {
-			return "", "", fmt.Errorf("the topic made of this event %w", err)
+			return "", "", nil, fmt.Errorf("the topic made of this event %w", err)
 		}
 	}
 	if !e.byID {
 		key, err = render(e.key)
 	}
-	return topic, key, err
+	return topic, key, data, err
 }
 
 // size is roughly the size of a record: key, value and headers, and the lengths

@@ -8,6 +8,7 @@ package message
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -56,16 +58,25 @@ const defaultSource = "/notifyd"
 
 // Config chooses the form. The zero value is the payload as it is.
 type Config struct {
-	// Format is payload (default), cloudevents_binary or cloudevents_structured.
+	// Format is payload (default), cloudevents_binary or cloudevents_structured. It goes with no Body.
 	Format Format `json:"format,omitempty" yaml:"format,omitempty" jsonschema:"enum=payload,enum=cloudevents_binary,enum=cloudevents_structured" jsonschema_description:"payload (default: byte for byte as it was written), cloudevents_binary or cloudevents_structured (CloudEvents 1.0)."`
 	// Source is the CloudEvents attribute "source", a URI reference that is
 	// unique together with the event's id; the default is "/notifyd".
 	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The CloudEvents attribute source, such as /shop/orders; /notifyd by default."`
+	// Body is the body (template) in place of a form; the headers are those of the form payload. Where
+	// ContentType is JSON, the result must be: write values as {{ json .Payload.name }}.
+	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"Template of the body, in place of format. Write values into JSON with {{ json .Payload.name }}."`
+	// ContentType is the media type of Body; the default is application/json.
+	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of body; application/json by default."`
 }
 
 // WithDefaults returns a copy with the defaults filled in: without CloudEvents there is
-// no source.
+// no source, and with a body no form.
 func (c Config) WithDefaults() Config {
+	if c.Body != "" {
+		c.ContentType = cmp.Or(c.ContentType, contentJSON)
+		return c
+	}
 	c.Format = cmp.Or(c.Format, Payload)
 	if c.Format != Payload {
 		c.Source = cmp.Or(c.Source, defaultSource)
@@ -74,7 +85,9 @@ func (c Config) WithDefaults() Config {
 }
 
 // Validate returns all mistakes at once, joined, each as a field.Error.
-func (c Config) Validate() error {
+func (c Config) Validate() error { return errors.Join(c.checkFormat(), c.checkBody()) }
+
+func (c Config) checkFormat() error {
 	switch c.Format {
 	case "", Payload:
 		if c.Source != "" {
@@ -139,6 +152,10 @@ type Encoder struct {
 	format  Format
 	source  string
 	binding Binding
+
+	body        *tmpl.Template // nil for a form
+	contentType string         // of body
+	json        bool           // it is JSON
 }
 
 // New returns an encoder for cfg, or the mistakes in it.
@@ -146,15 +163,20 @@ func New(cfg Config, binding Binding) (*Encoder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	e := &Encoder{format: cfg.Format, source: cfg.Source, binding: binding}
+	body, err := cfg.bodyTemplate()
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.WithDefaults()
+	e := &Encoder{format: cfg.Format, source: cfg.Source, binding: binding, body: body, contentType: cfg.ContentType, json: isJSON(cfg.ContentType)}
 	if e.source == "" {
 		e.source = defaultSource
 	}
 	return e, nil
 }
 
-// Encode returns the message for ev. It always succeeds; a message of the forms
-// [Payload] and [CloudEventsBinary] shares its body with ev.
+// Encode returns the message for ev, with the body of its form: see also [Encoder.Render]. It always succeeds; a
+// message of the forms [Payload] and [CloudEventsBinary] shares its body with ev.
 func (e *Encoder) Encode(ev *delivery.Event) Message {
 	switch e.format {
 	case CloudEventsStructured:

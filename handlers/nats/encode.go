@@ -48,12 +48,15 @@ func newEncoder(cfg Config) (*encoder, error) {
 
 // msg makes the message for ev. An error is the event's fault for good.
 func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
-	subject := e.fixed
-	if subject == "" {
-		data, err := tmpl.NewData(ev)
-		if err != nil {
+	var data *tmpl.Data
+	var err error
+	if e.fixed == "" || e.message.Renders() {
+		if data, err = tmpl.NewData(ev); err != nil {
 			return nil, err
 		}
+	}
+	subject := e.fixed
+	if subject == "" {
 		if subject, err = e.subject.Render(data); err != nil {
 			return nil, err
 		}
@@ -62,6 +65,9 @@ func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
 		}
 	}
 	m := e.message.Encode(ev)
+	if err := e.message.Render(&m, ev, data); err != nil {
+		return nil, err
+	}
 	// Names are kept as they are, which a map's own methods do not: NATS knows its
 	// names in one case only.
 	header := natsgo.Header{headerContentType: {m.ContentType}}

@@ -86,6 +86,7 @@ func newEncoder(cfg Config, ts *templates) (*encoder, error) {
 		return nil, err
 	}
 	e := &encoder{cfg: cfg, body: body, tmpl: ts}
+	e.needData = body.Renders()
 	for _, t := range []*tmpl.Template{ts.exchange, ts.routingKey, ts.priority, ts.expiration} {
 		e.needData = e.needData || depends(t)
 	}
@@ -112,6 +113,9 @@ func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 		}
 	}
 	m := c.body.Encode(e)
+	if err := c.body.Render(&m, e, data); err != nil {
+		return nil, err
+	}
 	if len(m.Body) > c.cfg.MaxMessageBytes {
 		return nil, fmt.Errorf("the message has %d bytes, more than the %d of max_message_bytes", len(m.Body), c.cfg.MaxMessageBytes)
 	}

@@ -114,14 +114,24 @@ type command struct {
 
 // command makes the command for ev. An error is the event's fault for good.
 func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
+	var data *tmpl.Data
+	if e.fixed == "" || e.message.Renders() {
+		var err error
+		if data, err = tmpl.NewData(ev); err != nil {
+			return command{}, err
+		}
+	}
 	key := e.fixed
 	if key == "" {
 		var err error
-		if key, err = e.render(ev); err != nil {
+		if key, err = e.render(data); err != nil {
 			return command{}, err
 		}
 	}
 	m := e.message.Encode(ev)
+	if err := e.message.Render(&m, ev, data); err != nil {
+		return command{}, err
+	}
 	size := len(key) + len(m.Body)
 	c := command{event: i, key: key}
 	if e.what == "channel" {
@@ -143,11 +153,7 @@ func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	return c, nil
 }
 
-func (e *encoder) render(ev *delivery.Event) (string, error) {
-	data, err := tmpl.NewData(ev)
-	if err != nil {
-		return "", err
-	}
+func (e *encoder) render(data *tmpl.Data) (string, error) {
 	key, err := e.key.Render(data)
 	if err != nil {
 		return "", err

@@ -45,7 +45,12 @@ func (*Handler) DescribeCheck() (tested, untested string) {
 }
 
 // MaxBytes is the limit of SQS. It implements delivery.Sizer.
-func (*Handler) MaxBytes() int { return maxBytes }
+func (h *Handler) MaxBytes() int {
+	if h.encoder.message.Renders() {
+		return 0 // the size of the payload says nothing about the body
+	}
+	return maxBytes
+}
 
 var (
 	_ delivery.Checker        = (*Handler)(nil)

@@ -69,12 +69,15 @@ func newEncoder(cfg Config) (*encoder, error) {
 // attempt would end the same way.
 func (e *encoder) encode(ev *delivery.Event) (*entry, error) {
 	m := e.message.Encode(ev)
+	if err := e.message.Render(&m, ev, nil); err != nil {
+		return nil, err
+	}
 	if len(m.Body) == 0 {
-		return nil, errors.New("the payload is empty: SQS requires a character at least")
+		return nil, errors.New("the body is empty: SQS requires a character at least")
 	}
 	out := &entry{body: string(m.Body)}
 	if r, ok := foreign(out.body); ok {
-		return nil, fmt.Errorf("the payload holds %U, which SQS takes in no message: escape it (\\u%04x)", r, r)
+		return nil, fmt.Errorf("the body holds %U, which SQS takes in no message: escape it (\\u%04x)", r, r)
 	}
 	out.attributes = attributes(m)
 	out.size = len(out.body)

@@ -35,7 +35,6 @@ const (
 	// defaultResponseTimeout is a common timeout for receivers.
 	defaultResponseTimeout = 15 * time.Second
 	defaultIDPrefix        = "notifyd"
-	defaultContentType     = "application/json"
 )
 
 // Config says how events become requests and where these go. Fields marked
@@ -53,14 +52,9 @@ type Config struct {
 	// Method is POST (default), PUT or PATCH.
 	Method string `json:"method,omitempty" yaml:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH" jsonschema_description:"POST (default), PUT or PATCH."`
 
-	// Config is the form of the body where Body is empty.
+	// Config is the body.
 	message.Config
 
-	// Body is the body (template) in place of a form. Where ContentType is JSON,
-	// the result must be: write values as {{ json .Payload.name }}.
-	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"Template of the body, in place of format. Write values into JSON with {{ json .Payload.name }}."`
-	// ContentType is the media type of Body; the default is application/json.
-	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of body; application/json by default."`
 	// Headers are further headers (templates). An empty result is left out.
 	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers, templates by name. An empty result is left out."`
 	// IDPrefix is the first part of webhook-id; the default is "notifyd". Relays
@@ -110,11 +104,7 @@ type Config struct {
 func (c Config) WithDefaults() Config {
 	c.Method = cmp.Or(c.Method, "POST")
 	c.IDPrefix = cmp.Or(c.IDPrefix, defaultIDPrefix)
-	if c.Body != "" {
-		c.ContentType = cmp.Or(c.ContentType, defaultContentType)
-	} else {
-		c.Config = c.Config.WithDefaults()
-	}
+	c.Config = c.Config.WithDefaults()
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.TLSTimeout = cmp.Or(c.TLSTimeout, defaultTLSTimeout)
 	c.ResponseTimeout = cmp.Or(c.ResponseTimeout, defaultResponseTimeout)

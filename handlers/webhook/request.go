@@ -2,13 +2,10 @@ package webhook
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,17 +29,10 @@ const (
 // userAgent is the User-Agent unless headers sets one.
 const userAgent = "notifyd"
 
-// templates parses those of body and headers.
-func (c Config) templates() (body *tmpl.Template, headers map[string]*tmpl.Template, err error) {
+// headerTemplates parses those of headers.
+func (c Config) headerTemplates() (map[string]*tmpl.Template, error) {
 	var errs []error
-	if c.Body != "" {
-		if body, err = tmpl.Text("body", c.Body); err != nil {
-			errs = append(errs, field.Errorf("body", "%w", err))
-		} else if isJSON(cmp.Or(c.ContentType, defaultContentType)) && neverJSON(body) {
-			errs = append(errs, field.Errorf("body", "yields no JSON, whatever the event: write values as {{ json .Payload.name }}, with no comma after the last one, or set content_type"))
-		}
-	}
-	headers = make(map[string]*tmpl.Template)
+	headers := make(map[string]*tmpl.Template)
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		path := "headers." + name
 		t, err := tmpl.Text(path, c.Headers[name])
@@ -55,24 +45,7 @@ func (c Config) templates() (body *tmpl.Template, headers map[string]*tmpl.Templ
 		}
 		headers[name] = t
 	}
-	return body, headers, errors.Join(errs...)
-}
-
-// neverJSON reports whether a template yields no JSON for any sample of an event: one
-// that yields JSON for some values is not a mistake.
-func neverJSON(t *tmpl.Template) bool {
-	tried := false
-	for _, leaf := range []any{"sample", json.Number("1"), true, "2026-01-02T03:04:05Z"} {
-		text, err := t.Render(t.Sample("sample", leaf))
-		switch {
-		case err != nil: // a loop over an unknown value, for example
-		case strings.TrimSpace(text) == "", json.Valid([]byte(text)): // or a condition that the sample does not meet
-			return false
-		default:
-			tried = true
-		}
-	}
-	return tried
+	return headers, errors.Join(errs...)
 }
 
 // draft is a request without the parts of one attempt: the time and the signature.
@@ -99,14 +72,12 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	}
 	d := &draft{url: place, header: make(http.Header), id: webhookID(h.cfg.IDPrefix, e)}
 	msg := h.encoder.Encode(e)
+	if err := h.encoder.Render(&msg, e, data); err != nil {
+		return nil, err
+	}
 	d.setHeaders(msg.Headers)
 	d.body = msg.Body
 	d.header.Set("Content-Type", msg.ContentType)
-	if h.body != nil {
-		if err := h.renderBody(d, data); err != nil {
-			return nil, err
-		}
-	}
 	d.header.Set("User-Agent", userAgent)
 	for name, t := range h.headers {
 		value, err := t.Render(data)
@@ -125,19 +96,6 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 		d.header.Set("Authorization", h.authorization)
 	}
 	return d, nil
-}
-
-func (h *Handler) renderBody(d *draft, data *tmpl.Data) error {
-	text, err := h.body.Render(data)
-	if err != nil {
-		return err
-	}
-	d.body = []byte(text)
-	if h.jsonBody && !json.Valid(d.body) {
-		return fmt.Errorf("the output of template %q is not JSON: write values as {{ json .Payload.name }}, or set content_type", "body")
-	}
-	d.header.Set("Content-Type", h.cfg.ContentType)
-	return nil
 }
 
 // setHeaders sets the headers of the message, among them the event's own, which the
@@ -171,12 +129,6 @@ func (h *Handler) request(ctx context.Context, d *draft) (*http.Request, error) 
 		req.Header.Set(headerSignature, signature)
 	}
 	return req, nil
-}
-
-// isJSON reports whether a media type is JSON, or written in it.
-func isJSON(contentType string) bool {
-	kind, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (kind == "application/json" || strings.HasSuffix(kind, "+json"))
 }
 
 // unsendable reports whether a header, in lower case, is about the connection or set

@@ -57,7 +57,7 @@ func TestForms(t *testing.T) {
 		},
 		"template": {
 			cfg: Config{
-				Method: "PUT", Body: `{"who":{{ json .Payload.name }}}`, BearerToken: secret.New("t0ken"), IDPrefix: "shop_1",
+				Method: "PUT", Config: message.Config{Body: `{"who":{{ json .Payload.name }}}`}, BearerToken: secret.New("t0ken"), IDPrefix: "shop_1",
 				Headers: map[string]string{"X-Tenant": " {{ .Headers.tenant }} ", "X-None": "{{ get .Payload `absent` | default `` }}", "User-Agent": "shop/1.0"},
 			},
 			payload: ada, body: `{"who":"Ada \"A\""}`,
@@ -68,7 +68,7 @@ func TestForms(t *testing.T) {
 		},
 		"text": {
 			cfg: Config{
-				Method: "PATCH", Body: "Dear {{ .Payload.name }}", ContentType: "text/plain; charset=utf-8", Username: "me", Password: secret.New("p:w ü"),
+				Method: "PATCH", Config: message.Config{Body: "Dear {{ .Payload.name }}", ContentType: "text/plain; charset=utf-8"}, Username: "me", Password: secret.New("p:w ü"),
 			},
 			payload: ada, body: `Dear Ada "A"`,
 			headers: map[string]string{
@@ -145,7 +145,7 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 			cfg: Config{Headers: inject}, payload: `{"name":"a\r\nX-Admin: 1"}`,
 		},
 		`webhook: the output of template "body" is not JSON: write values as {{ json .Payload.name }}, or set content_type`: {
-			cfg: Config{Body: `{"name":"{{ .Payload.name }}"}`}, payload: ada,
+			cfg: Config{Config: message.Config{Body: `{"name":"{{ .Payload.name }}"}`}}, payload: ada,
 		},
 		`webhook: the output of template "url" holds a path segment of dots`: {
 			cfg: Config{URL: r.url() + "/orders/{{ .Payload.id }}/x"}, payload: `{"id":"a/../../admin"}`,

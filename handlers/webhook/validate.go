@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"math"
-	"mime"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -20,7 +19,7 @@ import (
 // cure. It reads no files and not the environment: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTarget(c.URL, c.DynamicHost)
-	_, _, content := c.templates()
+	_, content := c.headerTemplates()
 	_, secrets := parseSecrets(c.SigningSecrets)
 	return errors.Join(err, c.words(), content, c.content(), c.Config.Validate(), secrets, c.credentials(),
 		tlsconf.Check(&c.TLS), c.network(), c.limits())
@@ -35,17 +34,6 @@ func (c Config) words() error {
 
 func (c Config) content() error {
 	var errs []error
-	if c.Body != "" && c.Format != "" {
-		errs = append(errs, field.Errorf("format", "body is set too: take one of them out"))
-	}
-	if c.Body == "" && c.ContentType != "" {
-		errs = append(errs, field.Errorf("content_type", "works with body only: take it out, or write body"))
-	}
-	if c.ContentType != "" {
-		if kind, _, err := mime.ParseMediaType(c.ContentType); err != nil || !strings.Contains(kind, "/") {
-			errs = append(errs, field.Errorf("content_type", "must be a media type such as text/plain; charset=utf-8"))
-		}
-	}
 	if strings.ContainsFunc(c.IDPrefix, func(r rune) bool { return !plainInID(r) }) || len(c.IDPrefix) > maxIDPrefix {
 		errs = append(errs, field.Errorf("id_prefix", "must be at most %d letters, digits, - and _", maxIDPrefix))
 	}

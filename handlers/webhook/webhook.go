@@ -38,8 +38,6 @@ type Handler struct {
 	cfg           Config
 	target        *target
 	encoder       *message.Encoder
-	body          *tmpl.Template // nil for a form
-	jsonBody      bool
 	headers       map[string]*tmpl.Template
 	needsData     bool
 	signers       []*standardwebhooks.Webhook
@@ -70,19 +68,19 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	cfg = cfg.WithDefaults()
 	h := &Handler{
-		cfg: cfg, jsonBody: isJSON(cfg.ContentType), authorization: authorizationOf(cfg), network: &network{},
+		cfg: cfg, authorization: authorizationOf(cfg), network: &network{},
 		places: newPlaces(cfg.RateLimit, cfg.HostConcurrency), staleAfter: defaultStaleAfter,
 	}
 	var errs [5]error
 	h.target, errs[0] = parseTarget(cfg.URL, cfg.DynamicHost)
-	h.body, h.headers, errs[1] = cfg.templates()
+	h.headers, errs[1] = cfg.headerTemplates()
 	h.signers, errs[2] = parseSecrets(cfg.SigningSecrets)
 	h.encoder, errs[3] = message.New(cfg.Config, message.HTTP())
 	h.transport, errs[4] = newTransport(cfg, security, h.network)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	h.needsData = h.target.tmpl != nil || h.body != nil || len(h.headers) > 0
+	h.needsData = h.target.tmpl != nil || h.encoder.Renders() || len(h.headers) > 0
 	h.hidden = hidden(cfg, h.target.constant)
 	return h, nil
 }

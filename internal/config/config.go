@@ -188,6 +188,9 @@ type Backoff struct {
 type Route struct {
 	Match string   `yaml:"match" jsonschema:"required" jsonschema_description:"An event type, a prefix like order.*, or * for every event. The most specific match wins."`
 	To    []string `yaml:"to" jsonschema:"required,minItems=1" jsonschema_description:"Names of destinations."`
+	When  string   `yaml:"when" print:"set" jsonschema_description:"Condition in CEL over payload, headers and event, such as payload.total > 100. Only events that meet it go to the destinations; one for which it fails becomes a dead letter."`
+
+	filter *Filter // nil without When
 }
 
 // defaults returns the settings of an empty file. Those of the relay and its

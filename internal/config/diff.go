@@ -38,9 +38,12 @@ type DestinationChange struct {
 // RouteChange is the change of a route. Old is empty if it was added, New if it
 // was removed. The order of destinations makes no difference.
 type RouteChange struct {
-	Match string   `json:"match"`
-	Old   []string `json:"old"`
-	New   []string `json:"new"`
+	Match string `json:"match"`
+	// When is the condition of the route, as the file has it; a route whose condition has changed was removed and
+	// added.
+	When string   `json:"when,omitempty"`
+	Old  []string `json:"old"`
+	New  []string `json:"new"`
 }
 
 // Difference is the difference between two configurations. The order of
@@ -116,22 +119,29 @@ func diffDestination(oldConfig *Config, old Destination, newConfig *Config, is D
 
 func diffRoutes(old, is []Route) []RouteChange {
 	changes := []RouteChange{}
-	find := func(all []Route, match string) []string {
-		for _, r := range all {
-			if r.Match == match {
-				return r.To
+	find := func(all []Route, r Route) []string {
+		for _, other := range all {
+			if other.Match == r.Match && other.When == r.When {
+				return other.To
 			}
 		}
 		return []string{}
 	}
+	change := func(r Route, old, is []string) {
+		c := RouteChange{Match: r.Match, Old: old, New: is}
+		if r.filter != nil {
+			c.When = r.filter.String()
+		}
+		changes = append(changes, c)
+	}
 	for _, r := range old {
-		if to := find(is, r.Match); !SameSet(r.To, to) {
-			changes = append(changes, RouteChange{Match: r.Match, Old: r.To, New: to})
+		if to := find(is, r); !SameSet(r.To, to) {
+			change(r, r.To, to)
 		}
 	}
 	for _, r := range is {
-		if len(find(old, r.Match)) == 0 {
-			changes = append(changes, RouteChange{Match: r.Match, Old: []string{}, New: r.To})
+		if len(find(old, r)) == 0 {
+			change(r, []string{}, r.To)
 		}
 	}
 	return changes

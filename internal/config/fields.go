@@ -20,6 +20,7 @@ type rule struct {
 	enum     []string
 	min, max *float64
 	former   map[string]string // former values, and their replacements
+	ifSet    bool              // it is printed only if it is set
 }
 
 // settingsOf lists the keys of all given structs.
@@ -71,7 +72,7 @@ func keyOf(f reflect.StructField) (name string, inline bool) {
 }
 
 func ruleOf(tag reflect.StructTag) rule {
-	var r rule
+	r := rule{ifSet: tag.Get("print") == "set"}
 	for word := range strings.SplitSeq(tag.Get("former"), ",") {
 		if before, now, ok := strings.Cut(word, "="); ok {
 			if r.former == nil {

@@ -87,6 +87,7 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	}
 	line := func(path string) int { return locate(root, path).line }
 	d.validate(checkRoutes(c.Routes, names, line), root, "")
+	d.compileFilters(root, c)
 	if len(c.Alerts.To) > 0 {
 		d.validate(errors.Join(checkTo(c.Alerts.To, names, "alerts.to")...), root, "")
 	}

@@ -83,9 +83,9 @@ func (d *Destination) effective() []setting {
 }
 
 // setting returns the node for a setting in the mapping at path; nil if it is not set, or if
-// it is empty and has a list of allowed words.
+// it is empty and has a list of allowed words, or is left out where it is not set.
 func (p printer) setting(s setting, path string) *yaml.Node {
-	if len(s.rule.enum) > 0 && s.targets[0].Kind() == reflect.String && s.targets[0].IsZero() {
+	if (s.rule.ifSet || len(s.rule.enum) > 0) && s.targets[0].Kind() == reflect.String && s.targets[0].IsZero() {
 		return nil
 	}
 	return p.encode(s.targets[0], join(path, s.name))

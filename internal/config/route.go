@@ -43,21 +43,34 @@ func checkMatch(match string) error {
 }
 
 // checkRoutes checks the routes against each other and against the names of
-// the destinations. line returns the line of a setting.
+// the destinations. line returns the line of a setting. A match may come again with another condition,
+// and with other destinations.
 func checkRoutes(routes []Route, names []string, line func(path string) int) error {
 	var errs []error
-	first := map[string]string{}
+	first := map[[2]string]string{}
+	leads := map[[2]string]string{}
 	for i, r := range routes {
 		path := fmt.Sprintf("routes.%d", i)
 		match := path + ".match"
+		rule := [2]string{r.Match, strings.TrimSpace(r.When)}
 		if err := checkMatch(r.Match); err != nil {
 			errs = append(errs, &field.Error{Path: match, Err: err})
-		} else if before, ok := first[r.Match]; ok {
+		} else if before, ok := first[rule]; ok {
 			errs = append(errs, field.Errorf(match, "%s has a route on line %d: add the destinations there", quote(r.Match), line(before)))
 		} else {
-			first[r.Match] = match
+			first[rule] = match
 		}
 		errs = append(errs, checkTo(r.To, names, path+".to")...)
+		for n, name := range r.To {
+			at := fmt.Sprintf("%s.to.%d", path, n)
+			before, ok := leads[[2]string{r.Match, name}]
+			switch {
+			case !ok:
+				leads[[2]string{r.Match, name}] = at
+			case !strings.HasPrefix(before, path+".") && first[rule] == match:
+				errs = append(errs, field.Errorf(at, "%s leads to %s on line %d already: write both conditions there, with || between them", quote(r.Match), quote(name), line(before)))
+			}
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -79,17 +92,28 @@ func checkTo(to, names []string, path string) []error {
 	return errs
 }
 
-// RouteOf returns the destinations of an event type, nil if no route matches it.
-// The most specific match wins, as it does in the relay.
-func (c *Config) RouteOf(eventType string) []string {
+// RouteOf returns the destinations of an event type, nil if no route matches it, whatever the conditions
+// of its routes. The most specific match wins, as it does in the relay.
+func (c *Config) RouteOf(eventType string) (to []string) {
+	for _, r := range c.RoutesOf(eventType) {
+		to = append(to, r.To...)
+	}
+	return to
+}
+
+// RoutesOf returns the routes of an event type: those with the most specific match.
+func (c *Config) RoutesOf(eventType string) (all []Route) {
 	patterns := make([]string, len(c.Routes))
 	for i, r := range c.Routes {
 		patterns[i] = r.Match
 	}
-	if best := delivery.BestPattern(patterns, eventType); best >= 0 {
-		return c.Routes[best].To
+	best := delivery.BestPattern(patterns, eventType)
+	for _, r := range c.Routes {
+		if best >= 0 && r.Match == patterns[best] {
+			all = append(all, r)
+		}
 	}
-	return nil
+	return all
 }
 
 // Covers reports whether every event type that the pattern matches has a route.

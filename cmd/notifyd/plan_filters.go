@@ -1,0 +1,105 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+// planSample is how many of the waiting events "plan" judges by the conditions of their routes.
+const planSample = 1000
+
+// planCondition says how many of the first waiting events of a type meet the condition that leads to some
+// destinations.
+type planCondition struct {
+	EventType string   `json:"event_type"`
+	To        []string `json:"to"`
+	When      string   `json:"when"`
+	Meet      int      `json:"meet"`
+	Not       int      `json:"do_not_meet"`
+	Fail      int      `json:"fail"`
+	// Error is of the first event for which the condition fails.
+	Error string `json:"error,omitempty"`
+}
+
+// judgeWaiting judges the first waiting events by the conditions of a configuration.
+func judgeWaiting(ctx context.Context, conn *pgx.Conn, c *config.Config, waiting []store.WaitCount) ([]planCondition, error) {
+	var types []string
+	for _, w := range waiting {
+		conditional := slices.ContainsFunc(c.RoutesOf(w.EventType), func(r config.Route) bool { return r.Filter() != nil })
+		if w.State == "fresh" && conditional && !slices.Contains(types, w.EventType) {
+			types = append(types, w.EventType)
+		}
+	}
+	if types == nil {
+		return nil, nil
+	}
+	events, err := store.SampleWaiting(ctx, conn, types, planSample)
+	if err != nil {
+		return nil, err
+	}
+	var all []planCondition
+	for i := range events {
+		all = judgeOne(all, c, &events[i])
+	}
+	slices.SortStableFunc(all, func(a, b planCondition) int { return cmp.Compare(a.EventType, b.EventType) })
+	return all, nil
+}
+
+// judgeOne counts an event.
+func judgeOne(all []planCondition, c *config.Config, e *delivery.Event) []planCondition {
+	candidate := delivery.Candidate{Event: e}
+	for _, r := range c.RoutesOf(e.Type) {
+		f := r.Filter()
+		if f == nil {
+			continue
+		}
+		i := slices.IndexFunc(all, func(p planCondition) bool { return p.EventType == e.Type && slices.Equal(p.To, r.To) })
+		if i < 0 {
+			i, all = len(all), append(all, planCondition{EventType: e.Type, To: r.To, When: f.String()})
+		}
+		switch met, err := f.Match(&candidate); {
+		case err != nil:
+			all[i].Fail++
+			all[i].Error = cmp.Or(all[i].Error, fmt.Sprintf("event %d: %v", e.ID, err))
+		case met:
+			all[i].Meet++
+		default:
+			all[i].Not++
+		}
+	}
+	return all
+}
+
+// conditions prints how the first waiting events fare.
+func (p printer) conditions(all []planCondition) error {
+	if len(all) == 0 {
+		return nil
+	}
+	rows := [][]string{{"TYPE", "TO", "WHEN", "MEET", "DO NOT", "FAIL"}}
+	for _, c := range all {
+		rows = append(rows, []string{c.EventType, joined(c.To), c.When, fmt.Sprint(c.Meet), fmt.Sprint(c.Not), fmt.Sprint(c.Fail)})
+	}
+	if _, err := fmt.Fprintf(p.out, "waiting events by the conditions of their routes, of the first %d\n", planSample); err != nil {
+		return err
+	}
+	if err := p.table(rows); err != nil {
+		return err
+	}
+	for _, c := range all {
+		if c.Error == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(p.out, "  %s\n", clean(c.Error)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package when
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/types"
+)
+
+// Mistake is why an expression does not compile.
+type Mistake struct {
+	// Line and Column are the place in the expression, both from 1.
+	Line, Column int
+	// Text says what is wrong, and the cure as far as it is known.
+	Text string
+}
+
+// Error returns "column 9: what is wrong", with the line where it is not the first.
+func (m *Mistake) Error() string { return place(m.Line, m.Column) + ": " + m.Text }
+
+func place(line, column int) string {
+	if line > 1 {
+		return fmt.Sprintf("line %d, column %d", line, column)
+	}
+	return fmt.Sprintf("column %d", column)
+}
+
+// mistakeOf is the first of the mistakes in an expression: the others often follow from it.
+func mistakeOf(text string, all []*cel.Error) *Mistake {
+	if strings.TrimSpace(text) == "" {
+		return &Mistake{Line: 1, Column: 1, Text: "the expression is empty: write a condition such as payload.total > 100, or leave when out"}
+	}
+	first := slices.MinFunc(all, func(a, b *cel.Error) int {
+		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
+	})
+	return &Mistake{Line: max(1, first.Location.Line()), Column: max(0, first.Location.Column()) + 1, Text: explain(text, first.Message)}
+}
+
+// explain rewrites a message of the compiler.
+func explain(text, message string) string {
+	message = oneLine(message)
+	if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
+		name, _, _ = strings.Cut(name, "'")
+		return fmt.Sprintf("there is no %s: an expression has %s", name, strings.Join(names(), ", "))
+	}
+	if call, ok := strings.CutPrefix(message, "found no matching overload for '"); ok {
+		call, args, _ := strings.Cut(call, "' applied to '")
+		args = strings.TrimSuffix(args, "'")
+		return fmt.Sprintf("%s does not go with %s: write a value of the right type, or convert one: int(...), double(...), string(...)", strings.Trim(call, "_@"), args)
+	}
+	if syntax, ok := strings.CutPrefix(message, "Syntax error: "); ok {
+		return "it is not an expression: " + syntax + syntaxCure(text, syntax)
+	}
+	return message
+}
+
+// syntaxCure is a hint at what people write who come from other languages.
+func syntaxCure(text, syntax string) string {
+	lower := " " + strings.ToLower(text) + " "
+	switch {
+	case strings.Contains(syntax, "token recognition error at: '= '") || strings.Contains(syntax, "token recognition error at: '='"):
+		return ": write == for equal"
+	case strings.Contains(lower, " and "), strings.Contains(lower, " or "), strings.Contains(lower, " not "):
+		return ": write &&, || and ! for and, or and not"
+	case strings.Contains(text, "{{"):
+		return ": it is no template, write payload.name without braces"
+	default:
+		return ""
+	}
+}
+
+// Failure is why an expression could not be evaluated for an event. It repeats no value of the event.
+type Failure struct {
+	// Expression is the text of the whole, and Part the part that has failed.
+	Expression, Part string
+	// Line and Column are the place of the part, both from 1.
+	Line, Column int
+	// Text says what is wrong.
+	Text string
+}
+
+// Error returns the expression, the place in it, and what is wrong there.
+func (f *Failure) Error() string {
+	return fmt.Sprintf("%s: %s, at %s: %s", oneLine(f.Expression), place(f.Line, f.Column), oneLine(f.Part), f.Text)
+}
+
+// failure describes an error of an evaluation.
+func (x *Expression) failure(err error) *Failure {
+	f := &Failure{Expression: x.text, Part: x.text, Line: 1, Column: 1}
+	if at, ok := errors.AsType[*types.Err](err); ok && at.NodeID() != 0 {
+		info := x.tree.SourceInfo()
+		l := info.GetStartLocation(at.NodeID())
+		f.Line, f.Column = max(1, l.Line()), max(0, l.Column())+1
+		for _, e := range ast.MatchDescendants(ast.NavigateAST(x.tree), func(e ast.NavigableExpr) bool { return e.ID() == at.NodeID() }) {
+			if text, err := cel.ExprToString(e, info); err == nil {
+				f.Part = text
+			}
+		}
+	}
+	f.Text = reason(err.Error(), f.Part)
+	return f
+}
+
+// reason is an error of CEL in words that repeat nothing of it: it may hold a value.
+func reason(text, part string) string {
+	switch {
+	case strings.Contains(text, errText):
+		return errText
+	case strings.Contains(text, "no such key"):
+		return fmt.Sprintf("the event has no such member: where it may be absent, write has(%s) && ... for a member, or \"name\" in headers for a header", oneLine(part))
+	case strings.Contains(text, "index out of bounds"):
+		return "the list has no such element: ask for size(...) before"
+	case strings.Contains(text, "no such overload"), strings.Contains(text, "no matching overload"):
+		return "a value has another type than this needs, or is null: ask for it with type(...) before, or convert it"
+	case strings.Contains(text, "cost limit"):
+		return "it takes too many steps for this event: go through fewer elements"
+	case strings.Contains(text, "division by zero"), strings.Contains(text, "modulus by zero"):
+		return "it divides by zero"
+	case strings.Contains(text, "overflow"):
+		return "the result is out of range"
+	default:
+		return "a value cannot be converted, or has another form than this needs"
+	}
+}
+
+func article(kind string) string {
+	switch kind {
+	case "int":
+		return "an int"
+	case "null_type", "null":
+		return "null"
+	default:
+		return "a " + kind
+	}
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

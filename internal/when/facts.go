@@ -1,0 +1,58 @@
+package when
+
+import (
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// The names that an expression may use.
+const (
+	nameID            = "event.id"
+	nameType          = "event.type"
+	nameAggregateType = "event.aggregate_type"
+	nameAggregateID   = "event.aggregate_id"
+	nameCreatedAt     = "event.created_at"
+	namePayload       = "payload"
+	nameHeaders       = "headers"
+)
+
+// names are all of them.
+func names() []string {
+	return []string{namePayload, nameHeaders, nameType, nameAggregateType, nameAggregateID, nameID, nameCreatedAt}
+}
+
+// facts has what expressions ask about one event. One goroutine uses it.
+type facts struct {
+	event   *delivery.Event
+	payload ref.Val // nil until it is asked for
+}
+
+// ResolveName implements interpreter.Activation.
+func (f *facts) ResolveName(name string) (any, bool) {
+	switch name {
+	case namePayload:
+		if f.payload == nil {
+			f.payload = valueOf(f.event.Payload)
+		}
+		return f.payload, true
+	case nameHeaders:
+		return types.NewStringStringMap(types.DefaultTypeAdapter, f.event.Headers), true
+	case nameType:
+		return types.String(f.event.Type), true
+	case nameAggregateType:
+		return types.String(f.event.AggregateType), true
+	case nameAggregateID:
+		return types.String(f.event.AggregateID), true
+	case nameID:
+		return types.Int(f.event.ID), true
+	case nameCreatedAt:
+		return types.Timestamp{Time: f.event.CreatedAt}, true
+	}
+	return nil, false
+}
+
+// Parent implements interpreter.Activation.
+func (*facts) Parent() interpreter.Activation { return nil }

@@ -1,0 +1,169 @@
+package when
+
+import (
+	"bytes"
+	"reflect"
+	"strconv"
+
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+)
+
+// errText is why a value cannot be read.
+const errText = "the payload is not JSON, or has a number that is out of range"
+
+// valueOf returns the value of a JSON text. Numbers without a fraction and an exponent are ints, as far
+// as an int64 goes; all others are doubles.
+func valueOf(b []byte) ref.Val {
+	b = bytes.Trim(b, " \n\r\t")
+	if len(b) == 0 {
+		return types.NewErrFromString(errText)
+	}
+	switch b[0] {
+	case '{':
+		return &object{text: b}
+	case '[':
+		var all []ref.Val
+		if !elements(b, func(value []byte) { all = append(all, valueOf(value)) }) {
+			return types.NewErrFromString(errText)
+		}
+		return types.NewRefValList(types.DefaultTypeAdapter, all)
+	case '"':
+		if s, ok := unquote(b); ok {
+			return types.String(s)
+		}
+	case 't', 'f', 'n':
+		switch string(b) {
+		case "true":
+			return types.True
+		case "false":
+			return types.False
+		case "null":
+			return types.NullValue
+		}
+	default:
+		if v, ok := number(string(b)); ok {
+			return v
+		}
+	}
+	return types.NewErrFromString(errText)
+}
+
+func number(s string) (ref.Val, bool) {
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return types.Int(n), true
+	}
+	if c := s[0]; c != '-' && (c < '0' || c > '9') { // ParseFloat takes Inf and NaN
+		return nil, false
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	return types.Double(f), err == nil
+}
+
+// object is a JSON object whose members are read when they are asked for.
+type object struct {
+	text    []byte
+	scanned bool
+	broken  bool // it is not JSON
+	members []member
+	all     traits.Mapper // nil until all of it is asked for
+}
+
+// member is a member of an object: where its key and its value stand in the text, and the value once
+// it was asked for. A text is shorter than 2 GiB.
+type member struct {
+	key, keyEnd, text, textEnd int32
+	value                      ref.Val
+}
+
+func (o *object) scan() {
+	if o.scanned {
+		return
+	}
+	o.members = make([]member, 0, min(8, 1+len(o.text)/16))
+	o.scanned = true
+	o.broken = !members(o.text, func(key, keyEnd, text, textEnd int) {
+		o.members = append(o.members, member{key: int32(key), keyEnd: int32(keyEnd), text: int32(text), textEnd: int32(textEnd)}) //nolint:gosec // see member
+	})
+}
+
+// Find implements traits.Mapper. Of a name that comes twice the last value counts, as for jsonb.
+func (o *object) Find(key ref.Val) (ref.Val, bool) {
+	name, ok := key.(types.String)
+	if !ok {
+		return types.MaybeNoSuchOverloadErr(key), false
+	}
+	if o.scan(); o.broken {
+		return types.NewErrFromString(errText), false
+	}
+	for i := len(o.members) - 1; i >= 0; i-- {
+		m := &o.members[i]
+		if !isKey(o.text[m.key:m.keyEnd], string(name)) {
+			continue
+		}
+		if m.value == nil {
+			m.value = valueOf(o.text[m.text:m.textEnd])
+		}
+		return m.value, !types.IsError(m.value)
+	}
+	return nil, false
+}
+
+// Get implements traits.Indexer.
+func (o *object) Get(key ref.Val) ref.Val {
+	v, found := o.Find(key)
+	if v == nil && !found {
+		return types.NewErrFromString("no such key")
+	}
+	return v
+}
+
+// Contains implements traits.Container.
+func (o *object) Contains(key ref.Val) ref.Val {
+	v, found := o.Find(key)
+	if v != nil && !found {
+		return v
+	}
+	return types.Bool(found)
+}
+
+// whole reads all members.
+func (o *object) whole() traits.Mapper {
+	if o.all == nil {
+		o.scan()
+		all := make(map[ref.Val]ref.Val, len(o.members))
+		for _, m := range o.members {
+			if name, ok := unquote(o.text[m.key:m.keyEnd]); ok {
+				all[types.String(name)] = valueOf(o.text[m.text:m.textEnd])
+			}
+		}
+		o.all = types.NewRefValMap(types.DefaultTypeAdapter, all)
+	}
+	return o.all
+}
+
+// Iterator implements traits.Iterable.
+func (o *object) Iterator() traits.Iterator { return o.whole().Iterator() }
+
+// Size implements traits.Sizer.
+func (o *object) Size() ref.Val { return o.whole().Size() }
+
+// Equal implements ref.Val.
+func (o *object) Equal(other ref.Val) ref.Val { return o.whole().Equal(other) }
+
+// ConvertToNative implements ref.Val.
+func (o *object) ConvertToNative(kind reflect.Type) (any, error) {
+	return o.whole().ConvertToNative(kind)
+}
+
+// ConvertToType implements ref.Val.
+func (o *object) ConvertToType(kind ref.Type) ref.Val { return o.whole().ConvertToType(kind) }
+
+// Type implements ref.Val.
+func (*object) Type() ref.Type { return types.MapType }
+
+// Value implements ref.Val.
+func (o *object) Value() any { return o.whole().Value() }
+
+var _ traits.Mapper = (*object)(nil)

@@ -1,0 +1,99 @@
+package when
+
+import (
+	"fmt"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/types"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+const (
+	// MaxText is the length of an expression, in characters.
+	MaxText = 4096
+	// maxDepth bounds the parentheses and operators within one another.
+	maxDepth = 100
+	// maxLoops is how deep a macro over a list, such as exists, may stand within another.
+	maxLoops = 2
+	// maxCost bounds one evaluation of an expression with a macro, in the units of CEL: a step of a
+	// loop takes a few. The others take no more steps than they have parts.
+	maxCost = 200_000
+)
+
+// Language compiles expressions. It is safe for concurrent use.
+type Language struct{ env *cel.Env }
+
+// New returns the language. It takes some milliseconds.
+func New() (*Language, error) {
+	env, err := cel.NewEnv(
+		cel.Variable(nameID, cel.IntType), cel.Variable(nameType, cel.StringType),
+		cel.Variable(nameAggregateType, cel.StringType), cel.Variable(nameAggregateID, cel.StringType),
+		cel.Variable(nameCreatedAt, cel.TimestampType),
+		cel.Variable(namePayload, cel.DynType), cel.Variable(nameHeaders, cel.MapType(cel.StringType, cel.StringType)),
+		cel.CrossTypeNumericComparisons(true),
+		cel.ParserExpressionSizeLimit(MaxText), cel.ParserRecursionLimit(maxDepth),
+		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateDurationLiterals(),
+			cel.ValidateComprehensionNestingLimit(maxLoops)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("when: %w", err)
+	}
+	return &Language{env}, nil
+}
+
+// Expression is a compiled expression. It is safe for concurrent use.
+type Expression struct {
+	text    string
+	program cel.Program
+	tree    *ast.AST
+}
+
+// Compile checks an expression. The error is a [*Mistake].
+func (l *Language) Compile(text string) (*Expression, error) {
+	checked, issues := l.env.Compile(text)
+	if err := issues.Err(); err != nil {
+		return nil, mistakeOf(text, issues.Errors())
+	}
+	if kind := checked.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
+		return nil, &Mistake{Line: 1, Column: 1, Text: fmt.Sprintf("it yields %s, and must be true or false: compare it with something", article(kind.String()))}
+	}
+	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
+	tree := checked.NativeRep()
+	if loops(tree) {
+		options = append(options, cel.CostLimit(maxCost))
+	}
+	program, err := l.env.Program(checked, options...)
+	if err != nil {
+		return nil, &Mistake{Line: 1, Column: 1, Text: oneLine(err.Error())}
+	}
+	return &Expression{text: text, program: program, tree: tree}, nil
+}
+
+// loops reports whether an expression has a macro that goes through a list or an object.
+func loops(tree *ast.AST) bool {
+	return len(ast.MatchDescendants(ast.NavigateAST(tree), ast.KindMatcher(ast.ComprehensionKind))) > 0
+}
+
+// String returns the text of the expression.
+func (x *Expression) String() string { return x.text }
+
+// Match evaluates the expression for an event: it is a [delivery.Filter]. Expressions that are asked about the
+// same candidate read its payload once. The error is a [*Failure].
+func (x *Expression) Match(c *delivery.Candidate) (bool, error) {
+	f, ok := c.Memo.(*facts)
+	if !ok {
+		f = &facts{event: c.Event}
+		c.Memo = f
+	}
+	out, _, err := x.program.Eval(f)
+	if err != nil {
+		return false, x.failure(err)
+	}
+	yes, ok := out.(types.Bool)
+	if !ok {
+		return false, &Failure{Expression: x.text, Line: 1, Column: 1, Part: x.text, Text: fmt.Sprintf("it yields %s here, and must be true or false", article(out.Type().TypeName()))}
+	}
+	return bool(yes), nil
+}
