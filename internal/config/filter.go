@@ -31,7 +31,7 @@ func (f *Filter) Match(c *delivery.Candidate) (bool, error) {
 	if err == nil {
 		return yes, nil
 	}
-	failure, ok := errors.AsType[*when.Failure](err)
+	failure, ok := errors.AsType[*when.EvalError](err)
 	if ok && f.expanded {
 		err = fmt.Errorf("%s: %s", f.shown, failure.Text)
 	}
@@ -56,7 +56,7 @@ func (d *fileDecoder) compileFilters(root *node, c *Config) {
 		}
 		x, err := language.Compile(r.When)
 		if err != nil {
-			if mistake, ok := errors.AsType[*when.Mistake](err); ok && n.hidden { // the text may hold a secret
+			if mistake, ok := errors.AsType[*when.CompileError](err); ok && n.hidden { // the text may hold a secret
 				err = fmt.Errorf("the expanded value is no condition that notifyd understands (line %d, column %d)", mistake.Line, mistake.Column)
 			}
 			d.validate(field.Errorf(path, "%w", err), root, "")

@@ -12,8 +12,8 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// Mistake is why an expression does not compile.
-type Mistake struct {
+// CompileError is why an expression does not compile.
+type CompileError struct {
 	// Line and Column are the place in the expression, both from 1.
 	Line, Column int
 	// Text says what is wrong, and the cure as far as it is known.
@@ -21,7 +21,7 @@ type Mistake struct {
 }
 
 // Error returns "column 9: what is wrong", with the line where it is not the first.
-func (m *Mistake) Error() string { return place(m.Line, m.Column) + ": " + m.Text }
+func (m *CompileError) Error() string { return place(m.Line, m.Column) + ": " + m.Text }
 
 func place(line, column int) string {
 	if line > 1 {
@@ -31,14 +31,14 @@ func place(line, column int) string {
 }
 
 // mistakeOf is the first of the mistakes in an expression: the others often follow from it.
-func mistakeOf(text string, all []*cel.Error) *Mistake {
+func mistakeOf(text string, all []*cel.Error) *CompileError {
 	if strings.TrimSpace(text) == "" {
-		return &Mistake{Line: 1, Column: 1, Text: "the expression is empty: write a condition such as payload.total > 100, or leave when out"}
+		return &CompileError{Line: 1, Column: 1, Text: "the expression is empty: write a condition such as payload.total > 100, or leave when out"}
 	}
 	first := slices.MinFunc(all, func(a, b *cel.Error) int {
 		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
 	})
-	return &Mistake{Line: max(1, first.Location.Line()), Column: max(0, first.Location.Column()) + 1, Text: explain(text, first.Message)}
+	return &CompileError{Line: max(1, first.Location.Line()), Column: max(0, first.Location.Column()) + 1, Text: explain(text, first.Message)}
 }
 
 // explain rewrites a message of the compiler.
@@ -74,8 +74,8 @@ func syntaxCure(text, syntax string) string {
 	}
 }
 
-// Failure is why an expression could not be evaluated for an event. It repeats no value of the event.
-type Failure struct {
+// EvalError is why an expression could not be evaluated for an event. It repeats no value of the event.
+type EvalError struct {
 	// Expression is the text of the whole, and Part the part that has failed.
 	Expression, Part string
 	// Line and Column are the place of the part, both from 1.
@@ -85,13 +85,13 @@ type Failure struct {
 }
 
 // Error returns the expression, the place in it, and what is wrong there.
-func (f *Failure) Error() string {
+func (f *EvalError) Error() string {
 	return fmt.Sprintf("%s: %s, at %s: %s", oneLine(f.Expression), place(f.Line, f.Column), oneLine(f.Part), f.Text)
 }
 
 // failure describes an error of an evaluation.
-func (x *Expression) failure(err error) *Failure {
-	f := &Failure{Expression: x.text, Part: x.text, Line: 1, Column: 1}
+func (x *Expression) failure(err error) *EvalError {
+	f := &EvalError{Expression: x.text, Part: x.text, Line: 1, Column: 1}
 	if at, ok := errors.AsType[*types.Err](err); ok && at.NodeID() != 0 {
 		info := x.tree.SourceInfo()
 		l := info.GetStartLocation(at.NodeID())

@@ -29,14 +29,14 @@ func FuzzCompile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, payload string) {
 		x, err := l.Compile(text)
 		if err != nil {
-			m, ok := errors.AsType[*Mistake](err)
+			m, ok := errors.AsType[*CompileError](err)
 			if !ok || m.Line < 1 || m.Column < 1 || m.Text == "" {
 				t.Fatalf("%q: %#v", text, err)
 			}
 			return
 		}
 		_, err = x.Match(&delivery.Candidate{Event: event(payload)})
-		if why, ok := errors.AsType[*Failure](err); err != nil && (!ok || why.Line < 1 || why.Column < 1 || why.Text == "") {
+		if why, ok := errors.AsType[*EvalError](err); err != nil && (!ok || why.Line < 1 || why.Column < 1 || why.Text == "") {
 			t.Fatalf("%q: %#v", text, err)
 		}
 	})

@@ -50,14 +50,14 @@ type Expression struct {
 	tree    *ast.AST
 }
 
-// Compile checks an expression. The error is a [*Mistake].
+// Compile checks an expression. The error is a [*CompileError].
 func (l *Language) Compile(text string) (*Expression, error) {
 	checked, issues := l.env.Compile(text)
 	if err := issues.Err(); err != nil {
 		return nil, mistakeOf(text, issues.Errors())
 	}
 	if kind := checked.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
-		return nil, &Mistake{Line: 1, Column: 1, Text: fmt.Sprintf("it yields %s, and must be true or false: compare it with something", article(kind.String()))}
+		return nil, &CompileError{Line: 1, Column: 1, Text: fmt.Sprintf("it yields %s, and must be true or false: compare it with something", article(kind.String()))}
 	}
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	tree := checked.NativeRep()
@@ -66,7 +66,7 @@ func (l *Language) Compile(text string) (*Expression, error) {
 	}
 	program, err := l.env.Program(checked, options...)
 	if err != nil {
-		return nil, &Mistake{Line: 1, Column: 1, Text: oneLine(err.Error())}
+		return nil, &CompileError{Line: 1, Column: 1, Text: oneLine(err.Error())}
 	}
 	return &Expression{text: text, program: program, tree: tree}, nil
 }
@@ -80,7 +80,7 @@ func loops(tree *ast.AST) bool {
 func (x *Expression) String() string { return x.text }
 
 // Match evaluates the expression for an event: it is a [delivery.Filter]. Expressions that are asked about the
-// same candidate read its payload once. The error is a [*Failure].
+// same candidate read its payload once. The error is a [*EvalError].
 func (x *Expression) Match(c *delivery.Candidate) (bool, error) {
 	f, ok := c.Memo.(*facts)
 	if !ok {
@@ -93,7 +93,7 @@ func (x *Expression) Match(c *delivery.Candidate) (bool, error) {
 	}
 	yes, ok := out.(types.Bool)
 	if !ok {
-		return false, &Failure{Expression: x.text, Line: 1, Column: 1, Part: x.text, Text: fmt.Sprintf("it yields %s here, and must be true or false", article(out.Type().TypeName()))}
+		return false, &EvalError{Expression: x.text, Line: 1, Column: 1, Part: x.text, Text: fmt.Sprintf("it yields %s here, and must be true or false", article(out.Type().TypeName()))}
 	}
 	return bool(yes), nil
 }

@@ -99,7 +99,7 @@ func TestMatch(t *testing.T) {
 			said := fmt.Sprint(got)
 			if err != nil {
 				said = err.Error()
-				if _, ok := errors.AsType[*Failure](err); !ok {
+				if _, ok := errors.AsType[*EvalError](err); !ok {
 					t.Errorf("%s: %T", text, err)
 				}
 			}
