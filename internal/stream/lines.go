@@ -90,17 +90,24 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 	return nil
 }
 
-// filter asks the filter of a row's event, which is about to be delivered. A row that is not for the
-// destination any more is finished, like one whose event was deleted.
+// passes asks the filter, if there is one, about an event that is about to be delivered. refused is why it must not be, if that is
+// known before; so is the error.
+func (u *unit) passes(e *delivery.Event, refused error) (bool, error) {
+	if f := u.e.d.FilterOf(u.lane, e.Type); f != nil && refused == nil {
+		return u.lane.Passes(f, &delivery.Candidate{Event: e})
+	}
+	return true, refused
+}
+
+// filter does so for a row. One that is not for the destination any more is finished, like one whose event
+// was deleted.
 func (u *unit) filter(r *stored) {
-	if r.orphan || r.refused != nil {
+	if r.orphan {
 		return
 	}
-	if f := u.e.d.FilterOf(u.lane, r.event.Type); f != nil {
-		var passes bool
-		passes, r.refused = u.lane.Passes(f, &delivery.Candidate{Event: &r.event})
-		r.orphan = !passes
-	}
+	passes := false
+	passes, r.refused = u.passes(&r.event, r.refused)
+	r.orphan = !passes
 }
 
 // take converts a row into a delivery, and appends it to all. A row whose event was deleted by hand

@@ -154,8 +154,12 @@ func (u *unit) keepAside(ctx context.Context, conn *pgx.Conn, b *Batch) (skipped
 			}
 			continue
 		}
+		passes, refused := u.passes(e, b.Refused[e.ID])
+		if !passes {
+			continue // by the filters of today, like the routes
+		}
 		r.taken++
-		r.flight.again = append(r.flight.again, u.aside(e, b.Refused[e.ID]))
+		r.flight.again = append(r.flight.again, u.aside(e, refused))
 	}
 	return skipped, nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
@@ -334,11 +333,10 @@ func (u *unit) hand(b *Batch, granted int) {
 	p := u.parcel()
 	all := p.Room(len(b.Events))
 	eventType, wanted := "", false // of the previous event: often the same
-	var filter delivery.Filter     // of its type
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
-			eventType, wanted, filter = e.Type, u.wants(e.Type), u.e.d.FilterOf(u.lane, e.Type)
+			eventType, wanted = e.Type, u.wants(e.Type)
 		}
 		if !wanted && !u.types.formerly(e.Type, e.ID) {
 			continue
@@ -353,13 +351,11 @@ func (u *unit) hand(b *Batch, granted int) {
 			u.shelf.doubtful[u.order.line] = totalName
 			continue
 		}
-		d := dispatch.Delivery{Event: e, Refused: b.Refused[e.ID]}
-		if filter != nil && d.Refused == nil {
-			var passes bool
-			if passes, d.Refused = u.lane.Passes(filter, &delivery.Candidate{Event: e}); !passes {
-				continue // the position passes it
-			}
+		passes, refused := u.passes(e, b.Refused[e.ID])
+		if !passes {
+			continue // and so does the position
 		}
+		d := dispatch.Delivery{Event: e, Refused: refused}
 		d.Key, u.scratch = u.order.of(u.scratch, e)
 		all = append(all, d)
 	}
