@@ -105,9 +105,8 @@ func (u *unit) filter(r *stored) {
 	if r.orphan {
 		return
 	}
-	passes := false
-	passes, r.refused = u.passes(&r.event, r.refused)
-	r.orphan = !passes
+	passes, refused := u.passes(&r.event, r.refused)
+	r.orphan, r.refused = !passes, refused
 }
 
 // take converts a row into a delivery, and appends it to all. A row whose event was deleted by hand
