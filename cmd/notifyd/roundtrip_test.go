@@ -208,6 +208,7 @@ const everySetting = `
     cloudevents_source: /shop
     payload_field: body
     max_len: 1000
+    deduplicate: 2000
     wait_replicas: 1
     wait_timeout: 2s
     max_message_bytes: 4096

@@ -209,6 +209,14 @@ func (b *batch) pick(todo []int) []*delivery.Event {
 // aggregate is what the order of events is kept by.
 type aggregate struct{ kind, id string }
 
+// unit returns the unit of order of an event; without an id it is in none.
+func (b *batch) unit(e *delivery.Event) aggregate {
+	if delivery.TotalOrder(b.ctx) {
+		return aggregate{id: "all"}
+	}
+	return aggregate{e.AggregateType, e.AggregateID}
+}
+
 // settle delivers records, each exactly once or not at all. Records that the cluster refuses for
 // their content are found by halves, as all of a transaction are refused together. One whose topic
 // is missing is known. An event behind one that is to be tried again is not delivered.
@@ -251,7 +259,7 @@ func (b *batch) standing(todo []int) []int {
 	left := make([]int, 0, len(todo))
 	next := 0
 	for i, e := range b.events {
-		of := aggregate{e.AggregateType, e.AggregateID}
+		of := b.unit(e)
 		if next < len(todo) && todo[next] == i {
 			next++
 			if broken[of] {
@@ -261,7 +269,7 @@ func (b *batch) standing(todo []int) []int {
 			left = append(left, i)
 			continue
 		}
-		if err := b.errs[i]; err != nil && e.AggregateID != "" && !delivery.IsPermanent(classify(err, true)) {
+		if err := b.errs[i]; err != nil && of.id != "" && !delivery.IsPermanent(classify(err, true)) {
 			if broken == nil {
 				broken = make(map[aggregate]bool)
 			}

@@ -135,6 +135,32 @@ func TestExactlyOnceRefused(t *testing.T) {
 	})
 }
 
+// TestExactlyOnceRefusedInOneOrder: where all events go one after the other, nothing is written
+// behind one that is to be tried again, whatever its aggregate.
+func TestExactlyOnceRefusedInOneOrder(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		t.Helper()
+		h := open(t, brokers, func(c *Config) {
+			c.Topic, c.ExactlyOnce, c.TransactionalID, c.PositionsTopic = `{{ .Payload.to }}`, true, "txn-"+topic, "positions-"+topic
+		})
+		begin(t, h, "")
+		all := events(upTo(4)...)
+		for i, e := range all {
+			e.AggregateID = fmt.Sprint("k", i)
+			e.Payload = fmt.Appendf(nil, `{"n": %d, "to": %q}`, e.ID, topic)
+		}
+		all[1].Payload = fmt.Appendf(nil, `{"n": 2, "to": "missing-%s"}`, topic)
+		errs := h.DeliverBatch(delivery.WithTotalOrder(t.Context()), all)
+		for i, want := range []string{"delivered", "event", "event", "event"} {
+			wantClass(t, errs[i], want)
+		}
+		if got := flat(written(t, brokers, topic, 1, readCommitted())); !slices.Equal(got, []int64{1}) {
+			t.Errorf("%v are written", got)
+		}
+	})
+}
+
 // TestExactlyOnceByHalves: a broker that refuses a record refuses all of its request, and the
 // others are written, once.
 func TestExactlyOnceByHalves(t *testing.T) {

@@ -3,6 +3,7 @@ package testenv
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -23,5 +24,17 @@ func KafkaTopic(tb testing.TB, brokers []string, name string, partitions int32, 
 	defer client.Close()
 	if _, err := client.CreateTopic(tb.Context(), partitions, 1, configs, name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		tb.Fatalf("create the topic %s: %v", name, err)
+	}
+	// The controller has made it, and the broker learns of it a moment later.
+	for {
+		known, err := client.ListTopics(tb.Context(), name)
+		if err == nil && known[name].Err == nil && len(known[name].Partitions) == int(partitions) {
+			return
+		}
+		select {
+		case <-tb.Context().Done():
+			tb.Fatalf("the topic %s is not to be seen: %v", name, errors.Join(err, known[name].Err))
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }
