@@ -68,7 +68,7 @@ const everySetting = `
     concurrency: 2
     batch: 11
     timeout: 20s
-  kafka-2: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_file: token.txt}}
+  kafka-2: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_file: token.txt}, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
   kafka-3: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token: "${file:secret.txt}"}, format: cloudevents_structured}
   kafka-4: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, positions_topic: places, transactional_id: shop-1}
   kafka-5: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, batch: 1000}
@@ -105,7 +105,7 @@ const everySetting = `
     batch: 12
     timeout: 40s
     priority: 5
-  rabbitmq-2: {type: rabbitmq, url: "amqps://shop:${env:SECRET}@mq.example.com/v", routing_key: q}
+  rabbitmq-2: {type: rabbitmq, url: "amqps://shop:${env:SECRET}@mq.example.com/v", routing_key: q, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
   rabbitmq-3: {type: rabbitmq, routing_key: q, auth: external, tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}}
   webhook-1:
     type: webhook
@@ -169,7 +169,7 @@ const everySetting = `
     concurrency: 2
     batch: 20
     timeout: 9s
-  sqs-2: {type: sqs, queue_url: https://sqs.eu-central-1.amazonaws.com/123456789012/orders}
+  sqs-2: {type: sqs, queue_url: https://sqs.eu-central-1.amazonaws.com/123456789012/orders, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
   sqs-3: {type: sqs, queue: orders, region: eu-west-1}
   nats-1:
     type: nats
@@ -189,7 +189,7 @@ const everySetting = `
     concurrency: 2
     batch: 13
     timeout: 20s
-  nats-2: {type: nats, servers: tls://n.example.com, subject: s, mode: core, token: "${env:SECRET}"}
+  nats-2: {type: nats, servers: tls://n.example.com, subject: s, mode: core, token: "${env:SECRET}", body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
   nats-3: {type: nats, servers: tls://n.example.com, subject: s, credentials_file: creds.txt}
   nats-4: {type: nats, servers: tls://n.example.com, subject: s, nkey_seed: "${env:NKEY_SEED}"}
   redis-1:
@@ -219,7 +219,7 @@ const everySetting = `
     batch: 14
     timeout: 40s
   redis-2: {type: redis, url: "rediss://shop:${env:SECRET}@r.example.com/1", channel: orders, require_subscribers: true}
-  redis-3: {type: redis, addresses: r.example.com, cluster: true, stream: orders}
+  redis-3: {type: redis, addresses: r.example.com, cluster: true, stream: orders, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
 `
 
 // everyOther are the settings that are no destination's.
@@ -230,7 +230,7 @@ retention: {keep: 36h, batch: 5, partitions: daily}
 log: {level: debug, format: json}
 admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden}
 alerts: {to: [log], on: [destination, waiting], every: 6m, oldest_waiting: 0}
-routes: [{match: order.*, to: [log, webhook-1]}, {match: "*", to: webhook-2}]
+routes: [{match: order.*, to: [log, webhook-1], when: 'payload.total > 100.0'}, {match: "*", to: webhook-2}]
 `
 
 // roundTrip is an environment for configurations that are read again when they were printed.
