@@ -29,7 +29,7 @@ func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 		return err
 	}
 	for _, m := range made {
-		s.log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", m.from, "head", m.head)
+		s.log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", m.from.String(), "head", m.head)
 	}
 	return nil
 }
