@@ -30,7 +30,14 @@ func TestOutageIsNoHang(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			server := testenv.OwnPostgres(t, nil)
-			pool, err := pgxpool.New(t.Context(), server.URL("postgres"))
+			cfg, err := pgxpool.ParseConfig(server.URL("postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A server that dies may let a connection wait, for up to five real seconds: those would be
+			// minutes of the watch.
+			cfg.ConnConfig.ConnectTimeout = 500 * time.Millisecond
+			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

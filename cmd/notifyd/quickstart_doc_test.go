@@ -252,6 +252,7 @@ func onStream(t *testing.T, page string) string {
 		{"applied version 6: sizes\n", ""},
 		{"applied version 7: pauses and relays\n", ""},
 		{"applied version 8: replays\n", ""},
+		{"applied version 9: exactly once\n", ""},
 		{", bell auto\n", ", bell auto, mode stream\n"},
 		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^dead letters/,$p'\n"},
 	} {
