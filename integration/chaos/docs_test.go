@@ -23,13 +23,21 @@ func TestGuaranteesListTheFaults(t *testing.T) {
 		}
 	}
 	var listed, measured []string
+	isOurs := false
 	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "|") {
+			isOurs = false
+		}
+		isOurs = isOurs || strings.HasPrefix(line, "| fault |")
+		if !isOurs {
+			continue
+		}
 		columns := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		for i := range columns {
 			columns[i] = strings.TrimSpace(columns[i])
 		}
 		switch {
-		case !strings.HasPrefix(line, "| ") || columns[0] == "fault":
+		case columns[0] == "fault" || strings.HasPrefix(line, "|-"):
 		case len(columns) == 2:
 			listed = append(listed, columns[0])
 		default:
