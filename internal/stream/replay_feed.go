@@ -219,7 +219,7 @@ func (p *pace) allow(now time.Time, n int) int {
 		p.due = now.Add(time.Duration(min(need/p.rate, maxPace.Seconds()) * float64(time.Second)))
 		return 0
 	}
-	return min(n, int(p.left))
+	return int(min(float64(n), p.left)) // left may be more than an int
 }
 
 // took records that events went.
