@@ -1,7 +1,9 @@
 package notifyd_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -139,4 +141,60 @@ func (p *play) judgeReplay(s *positions.Store, id int64) {
 			p.t.Errorf("replay %d to %s: %s", id, r.Destination, f)
 		}
 	}
+}
+
+// TestReplayAfterAStoppedOne: a replay that was stopped before a new owner had sent again what the one before
+// had in flight is not in the way of the next one.
+func TestReplayAfterAStoppedOne(t *testing.T) {
+	t.Parallel()
+	l := newExactLife(t)
+	again := make(chan int64, 1000)
+	run := func() (stop func()) {
+		r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.Handle("goes", "*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+			if e.Replay > 0 {
+				again <- e.ID
+			}
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	l.write(400)
+	p := &play{t: t, pool: l.pool}
+	stop := run()
+	p.eventually("all are delivered", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'goes' AND head = 400 AND open = '{}')`)
+	stop()
+	s, err := positions.New(l.pool, "public")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow, err := s.Replay(t.Context(), positions.Range{Destination: "goes", Rate: 1}, positions.Action{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.exec(`UPDATE outbox_replays SET head = 400, open = '{[1,401)}'`)
+	stop = run()
+	defer func() { stop() }()
+	<-again
+	if _, err := s.StopReplay(t.Context(), slow.ID, positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Replay(t.Context(), positions.Range{Destination: "goes"}, positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("the next one comes", `SELECT EXISTS (SELECT FROM outbox_replays WHERE id = 2 AND state = 'done' AND delivered = 400)`)
 }

@@ -177,6 +177,7 @@ type replayCount struct {
 	replay *replay // nil: there is nothing to write
 	head   int64
 	open   Ranges
+	n      int   // events in memory
 	total  tally // of this owner, up to this write
 	done   bool
 }
@@ -197,9 +198,8 @@ func (u *unit) countReplay() (c replayCount) {
 		return c
 	}
 	c.replay = r
-	var n int
-	c.head, c.open, n = r.account()
-	c.total = tally{delivered: r.taken - int64(n) - r.failed, failed: r.failed, skipped: r.skipped}
+	c.head, c.open, c.n = r.account()
+	c.total = tally{delivered: r.taken - int64(c.n) - r.failed, failed: r.failed, skipped: r.skipped}
 	c.done = c.head >= r.to && len(c.open) == 0
 	return c
 }
@@ -243,7 +243,7 @@ func (u *unit) replayed(c *replayCount, state string) {
 	}
 	r.written = c.total
 	switch {
-	case c.done, r.over && len(c.open) == 0 && len(r.flight.parcels) == 0 && r.failed == c.total.failed:
+	case c.done, r.over && c.n == 0 && len(r.flight.parcels) == 0 && r.failed == c.total.failed: // what an owner before had open stays so
 		u.replay, u.replayAt = nil, time.Time{}
 	case state != replayRunning && !r.over:
 		u.endReplay()
