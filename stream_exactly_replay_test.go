@@ -1,0 +1,72 @@
+package notifyd_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/positions"
+)
+
+// breaking is a client of which each third transaction is not committed, and is the last.
+type breaking struct {
+	*client
+
+	n int
+}
+
+func (b *breaking) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+	if b.n++; b.n%3 > 0 {
+		return b.client.DeliverBatch(ctx, events)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.broken = true
+	return slices.Repeat([]error{delivery.ErrReopen}, len(events))
+}
+
+// TestExactlyOnceReplayGoesOn: when the position is read anew, what a replay has delivered by then does not come
+// once more.
+func TestExactlyOnceReplayGoesOn(t *testing.T) {
+	t.Parallel()
+	l := newExactLife(t)
+	l.write(300)
+	if err := l.run(300); err != nil {
+		t.Fatal(err)
+	}
+	s, err := positions.New(l.pool, "public")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Replay(t.Context(), positions.Range{Destination: exactly}, positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = r.Destination(exactly, &breaking{client: &client{cluster: l.cluster}}, notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithLongestPause(time.Millisecond))
+	if err := errors.Join(err, r.Route("*", exactly)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	p := &play{t: t, pool: l.pool}
+	p.eventually("all have come again", `SELECT EXISTS (SELECT FROM outbox_replays WHERE state = 'done' AND delivered = 300)`)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	seen := make(map[int64]int)
+	for _, id := range l.ids(300) {
+		if seen[id]++; seen[id] > 1 {
+			t.Errorf("%d has come again %d times", id, seen[id])
+		}
+	}
+}
