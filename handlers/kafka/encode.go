@@ -54,8 +54,12 @@ type encoder struct {
 	topic, key *tmpl.Template
 	fixedTopic string // "" if it is made of the event
 	byID       bool   // the key is the aggregate id
+	positions  string // the topic of the positions, "" without exactly_once
 	maxBytes   int
 }
+
+// errPositions is the failure of an event that would go among the positions, where its record might be taken for one.
+var errPositions = errors.New("the topic made of this event is that of the positions")
 
 func newEncoder(cfg Config) (*encoder, error) {
 	t, err := parseTemplates(cfg)
@@ -66,7 +70,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &encoder{message: m, topic: t.topic, key: t.key, byID: t.key == nil, maxBytes: cfg.MaxMessageBytes}
+	e := &encoder{message: m, topic: t.topic, key: t.key, byID: t.key == nil, positions: cfg.PositionsTopic, maxBytes: cfg.MaxMessageBytes}
 	if name, ok := t.topic.Constant(); ok {
 		e.fixedTopic = name
 	}
@@ -143,6 +147,9 @@ func (e *encoder) address(ev *delivery.Event) (topic, key string, data *tmpl.Dat
 		}
 		if err = checkTopic(topic); err != nil {
 			return "", "", nil, fmt.Errorf("the topic made of this event %w", err)
+		}
+		if topic == e.positions {
+			return "", "", nil, errPositions
 		}
 	}
 	if !e.byID {

@@ -135,6 +135,26 @@ func TestExactlyOnceRefused(t *testing.T) {
 	})
 }
 
+// TestExactlyOnceNoEventIsAPosition: an event whose topic is made of it does not come among the positions, where the
+// next owner would read it as one.
+func TestExactlyOnceNoEventIsAPosition(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		t.Helper()
+		h := open(t, brokers, func(c *Config) {
+			c.Topic, c.ExactlyOnce, c.TransactionalID, c.PositionsTopic = `{{ .Payload.to }}`, true, "txn-"+topic, "positions-"+topic
+		})
+		begin(t, h, "")
+		all := events(1, 2)
+		all[0].Payload = fmt.Appendf(nil, `{"n": 1, "to": %q}`, topic)
+		all[1].AggregateID, all[1].Payload = "txn-"+topic, fmt.Appendf(nil, `{"n": 2, "to": "positions-%s"}`, topic)
+		errs := h.DeliverBatch(t.Context(), all)
+		wantClass(t, errs[0], "delivered")
+		wantClass(t, errs[1], "permanent")
+		begin(t, h, "1")
+	})
+}
+
 // TestExactlyOnceRefusedInOneOrder: where all events go one after the other, nothing is written
 // behind one that is to be tried again, whatever its aggregate.
 func TestExactlyOnceRefusedInOneOrder(t *testing.T) {
