@@ -104,24 +104,6 @@ func members(b []byte, f func(key, keyEnd, text, textEnd int)) bool {
 	return i < len(b) && b[i] == '}'
 }
 
-// elements calls f for the text of each element of a list, and reports whether the text is a list.
-func elements(b []byte, f func(value []byte)) bool {
-	i := space(b, 1)
-	for i < len(b) && b[i] != ']' {
-		v := end(b, i)
-		if v < 0 {
-			return false
-		}
-		f(b[i:v])
-		if i = space(b, v); i < len(b) && b[i] == ',' {
-			i = space(b, i+1)
-			continue
-		}
-		break
-	}
-	return i < len(b) && b[i] == ']'
-}
-
 // unquote returns the string that a text in quotes stands for.
 func unquote(b []byte) (s string, ok bool) {
 	if bytes.IndexByte(b, '\\') < 0 && len(b) >= 2 {

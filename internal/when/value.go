@@ -24,11 +24,9 @@ func valueOf(b []byte) ref.Val {
 	case '{':
 		return &object{text: b}
 	case '[':
-		var all []ref.Val
-		if !elements(b, func(value []byte) { all = append(all, valueOf(value)) }) {
-			return types.NewErrFromString(errText)
+		if all, n := list(b, 0); n > 0 {
+			return all
 		}
-		return types.NewRefValList(types.DefaultTypeAdapter, all)
 	case '"':
 		if s, ok := unquote(b); ok {
 			return types.String(s)
@@ -48,6 +46,33 @@ func valueOf(b []byte) ref.Val {
 		}
 	}
 	return types.NewErrFromString(errText)
+}
+
+// list reads the list that begins at i, and returns the index behind it; -1 if none does. Lists within it are read on
+// the way: to look for their ends first would read the innermost one once for each of the others.
+func list(b []byte, i int) (ref.Val, int) {
+	var all []ref.Val
+	for i = space(b, i+1); i < len(b) && b[i] != ']'; {
+		var v ref.Val
+		var next int
+		if b[i] == '[' {
+			v, next = list(b, i)
+		} else if next = end(b, i); next >= 0 {
+			v = valueOf(b[i:next])
+		}
+		if next < 0 {
+			return nil, -1
+		}
+		all = append(all, v)
+		if i = space(b, next); i >= len(b) || b[i] != ',' {
+			break
+		}
+		i = space(b, i+1)
+	}
+	if i >= len(b) || b[i] != ']' {
+		return nil, -1
+	}
+	return types.NewRefValList(types.DefaultTypeAdapter, all), i + 1
 }
 
 func number(s string) (ref.Val, bool) {

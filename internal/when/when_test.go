@@ -177,3 +177,15 @@ func TestStepsAreBounded(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestNestedListsAreReadOnce: the time to read lists within lists does not grow with the size of the innermost one
+// times the depth.
+func TestNestedListsAreReadOnce(t *testing.T) {
+	t.Parallel()
+	const depth = 100_000 // PostgreSQL takes some thousands
+	x := compile(t, `payload.size() == 1`)
+	e := event(strings.Repeat("[", depth) + `"` + strings.Repeat("x", 8<<20) + `"` + strings.Repeat("]", depth))
+	if yes, err := x.Match(&delivery.Candidate{Event: e}); err != nil || !yes {
+		t.Errorf("%t, %v", yes, err)
+	}
+}
