@@ -70,3 +70,50 @@ func TestExactlyOnceReplayGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// TestExactlyOnceBehindManyGaps: where a transaction that is open for long hides what became of many ids, the
+// position that the destination keeps does not grow without bound; and once it ends, all that is left comes.
+func TestExactlyOnceBehindManyGaps(t *testing.T) {
+	t.Parallel()
+	l := newExactLife(t)
+	tx, err := l.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `SELECT nextval('outbox_events_id_seq')`); err != nil {
+		t.Fatal(err)
+	}
+	const n = 40_000
+	l.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT 'one', 'a', nextval('outbox_events_id_seq')::text, '{}' FROM generate_series(1, $1::int)`, n)
+	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = r.Destination(exactly, &client{cluster: l.cluster}, notifyd.WithConcurrency(1), notifyd.WithBatchSize(2000))
+	if err := errors.Join(err, r.Route("*", exactly)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	p := &play{t: t, pool: l.pool}
+	p.eventually("many have come", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'exactly' AND delivered >= 16000)`)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("all have come", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'exactly' AND open = '{}' AND delivered = 40000)`)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := l.ids(0); len(got) != n || len(slices.Compact(got)) != n {
+		t.Errorf("%d events have come, %d of them once", len(got), len(slices.Compact(got)))
+	}
+	l.cluster.mu.Lock()
+	defer l.cluster.mu.Unlock()
+	if l.cluster.largest > 25_000 {
+		t.Errorf("a position has %d ranges", l.cluster.largest)
+	}
+}

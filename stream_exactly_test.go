@@ -1,6 +1,7 @@
 package notifyd_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type cluster struct {
 	calm      bool // nothing fails any more
 	unsure    int  // commits of which the relay did not hear
 	fenced    int
+	largest   int // ranges in a position
 	late      sync.WaitGroup
 }
 
@@ -188,7 +190,7 @@ func (c *cluster) commit(unit string, number int, events []*notifyd.Event, posit
 	for _, e := range events {
 		c.committed = append(c.committed, committed{e.ID, e.Replay, e.AggregateID})
 	}
-	c.positions[unit] = position
+	c.positions[unit], c.largest = position, max(c.largest, bytes.Count(position, []byte("[")))
 	return true
 }
 

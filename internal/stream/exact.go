@@ -31,6 +31,7 @@ type exact struct {
 	sealed   int64
 	staged   []staged
 	pause    *backoff.ExponentialBackOff
+	told     bool // the log says that there are too many gaps to go on
 }
 
 // staged is a parcel that waits for a seal.
@@ -56,7 +57,30 @@ func (x *exact) doubt(err error) {
 	}
 }
 
-const firstOpen = 100 * time.Millisecond
+const (
+	firstOpen = 100 * time.Millisecond
+	// maxGaps is up to how many ranges of invisible ids a position with a copy goes on: all are in each copy, which
+	// must fit into a message of the destination, and without one nothing would be delivered at all.
+	maxGaps = 16_384
+)
+
+// crowded reports whether only gaps may be read, because a copy would become too large.
+func (u *unit) crowded(ctx context.Context) bool {
+	x := u.exact
+	switch {
+	case x == nil:
+		return false
+	case len(u.reader.gaps.all) < maxGaps:
+		x.told = false
+		return false
+	}
+	if pids := u.reader.GapStats().PIDs; !x.told && len(pids) > 0 {
+		x.told = true
+		u.e.log.WarnContext(ctx, "a destination that keeps its position reads no new events until a transaction that is open for long ends: it hides whether too many ids have events",
+			"destination", u.name, "ranges", maxGaps, "pids", pids)
+	}
+	return true
+}
 
 // errReopen ends the work with what a unit has in memory: the destination knows better.
 var errReopen = errors.New("what became of a transaction is not known")

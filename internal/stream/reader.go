@@ -49,6 +49,8 @@ type Query struct {
 	// Skip are event types of which only the ids are read: their rows count as seen, and are not
 	// returned.
 	Skip []string
+	// Stay reads the gaps alone, and nothing above the head.
+	Stay bool
 }
 
 // Batch is the result of a read.
@@ -217,6 +219,9 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	if r.full && r.head < math.MaxInt64-ahead*int64(limit) {
 		upto = r.head + ahead*int64(limit)
 	}
+	if q.Stay {
+		upto = r.head
+	}
 	return limit, upto
 }
 
@@ -238,5 +243,5 @@ func (r *Reader) advance(p *pass) {
 		r.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
-	p.batch.Full = cut || p.upto < math.MaxInt64
+	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.Stay
 }

@@ -284,7 +284,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	announced := u.hint.Swap(false)
 	before := u.reader.Head()
-	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip})
+	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip, Stay: u.crowded(ctx)})
 	if err != nil {
 		u.lane.Return(granted)
 		// A reader cannot be used after an error, and has not moved.
