@@ -3,13 +3,16 @@ package notifyd_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/positions"
 )
 
@@ -115,5 +118,58 @@ func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	defer l.cluster.mu.Unlock()
 	if l.cluster.largest > 25_000 {
 		t.Errorf("a position has %d ranges", l.cluster.largest)
+	}
+}
+
+// TestStreamReplayPlayExactly is TestStreamPlayExactly with replays beside it: each ends, and all of its range has come.
+func TestStreamReplayPlayExactly(t *testing.T) {
+	t.Parallel()
+	for seed := range 3 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, 1+seed)
+			p.exact = newCluster()
+			s, err := positions.New(p.pool, "public")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []observe.Replay
+			p.also = func() {
+				if r, err := s.Replay(t.Context(), positions.Range{Destination: exactly}, positions.Action{}); err == nil {
+					all = append(all, r)
+				}
+				if len(all) > 0 && rand.IntN(10) == 0 {
+					_, _ = s.StopReplay(t.Context(), all[len(all)-1].ID, positions.Action{})
+				}
+			}
+			p.run(2000)
+			p.exact.verdict(t, p.judge.written)
+			if len(all) == 0 {
+				t.Error("nothing was replayed")
+			}
+			for i := range all {
+				p.judgeExactReplay(s, all[i].ID)
+			}
+		})
+	}
+}
+
+// judgeExactReplay compares what was to come of a replay with what was committed.
+func (p *play) judgeExactReplay(s *positions.Store, id int64) {
+	p.t.Helper()
+	r, o, err := s.ShowReplay(p.t.Context(), id)
+	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {
+		p.t.Fatalf("%+v, %+v, %v", r, o, err)
+	}
+	came := make(map[int64]bool)
+	for _, e := range p.exact.committed {
+		if e.replay/replayStep*replayStep == r.Number {
+			came[e.id] = true
+		}
+	}
+	n := int64(len(came))
+	p.t.Logf("%s, %d to %d: %d came, %d passed over, %d delivered, %d failed", r.State, r.From, r.To, n, r.Skipped, r.Delivered, r.Failed)
+	if r.State == observe.ReplayDone && n != o.Delivered {
+		p.t.Errorf("%d came of replay %d, and %d count as delivered", n, r.ID, o.Delivered)
 	}
 }
