@@ -75,6 +75,9 @@ func small(t *testing.T, args string) (more []string, says string) {
 		more, says = append(more, "--seconds", "2", "--rate", "100"), "lost=0 repeats="
 	case "replay":
 		more, says = append(more, "--letters", "300", "--seconds", "1"), "lost=0 repeats=0 disorder=0"
+		if strings.Contains(args, "--history") {
+			more = append(more, "--history", "300")
+		}
 	case "variants":
 		more, says = append(more, "--only", "stream", "--events", "300", "--seconds", "1", "--open-seconds", "1", "--brokers", strings.Join(testenv.Kafka(t), ",")), "WAL, MiB"
 	case "soak":

@@ -87,7 +87,7 @@ func (d *drain) besideExact(ctx context.Context, bare drained) (DrainResult, err
 	r.sum(took)
 	d.explain()
 	d.printf("exactly once, beside at least once; medians of %d rounds, in turns\n\n", leastRounds)
-	d.besideFloor([]string{"at least once", "exactly once"}, bare, least, exact)
+	d.besideFloor([]string{"at least", "exactly"}, bare, least, exact)
 	d.printf("\nrounds, to the first delivery and from there: at least once %s; exactly once %s\n", seconds(took[0]), seconds(took[1]))
 	d.printf("%s events per second exactly once; exact_ratio=%.3f %s\n", number(r.ExactPerSecond), r.ExactRatio, r.verdict())
 	return r, nil
