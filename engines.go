@@ -51,8 +51,10 @@ func (r *Relay) claimQueue() {
 	if r.bell != nil {
 		options.Bell = r.bell
 	}
-	r.keeper, r.queue = keeper.Keeper, queue.New(options)
-	r.use(r.queue)
+	r.keeper = keeper.Keeper
+	engine := queue.New(options)
+	r.queue.Store(engine)
+	r.use(engine)
 }
 
 // readStream creates the engine of a stream.
@@ -89,10 +91,10 @@ func (r *Relay) deliver(ctx context.Context) error {
 
 // settledBelow returns an id below which hardly any event of a queue is still fresh.
 func (r *Relay) settledBelow() int64 {
-	if r.queue == nil {
-		return 0
+	if q := r.queue.Load(); q != nil {
+		return q.SettledBelow()
 	}
-	return r.queue.SettledBelow()
+	return 0
 }
 
 // hints passes notifications to the engine. Those before there is an engine are not missed: an

@@ -169,6 +169,31 @@ func (p *patient) waitsUntil(what string, is func(h *Health) bool) {
 
 func works(context.Context, *Event) error { return nil }
 
+// TestFiguresFromTheStart: figures are asked for at any time, also while the relay finds out what the
+// table is.
+func TestFiguresFromTheStart(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		p := newPatient(t, pool, short, HandlerFunc(works))
+		ended := p.run()
+		for ready := false; !ready; {
+			select {
+			case <-p.Ready():
+				ready = true
+			case err := <-ended:
+				ended <- err
+				t.Fatal("the relay has ended")
+			default:
+				p.settledBelow() // and nothing that a lock would put in order with the start
+			}
+		}
+		if _, err := p.Waiting(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestRelayHangs: an observer does not return, while the relay tells it that a connection is lost. With it hang the loops that
 // ask after the database: not ready, with an alert that says what hangs; after a longer time not live; and all is well when
 // the observer returns.

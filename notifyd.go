@@ -67,10 +67,10 @@ type Relay struct {
 	owner      int64         // the number that identifies this relay
 	listens    chan struct{} // closed after the first LISTEN, or when LISTEN cannot succeed
 	ready      chan struct{}
-	pausing    sync.Mutex               // held while pauses are read or written, and honoured
-	refused    chan error               // capacity 1: the error that ends Run
-	engine     atomic.Pointer[anEngine] // nil before Run knows the mode of the table
-	queue      *queue.Engine            // nil unless the table is a queue
+	pausing    sync.Mutex                   // held while pauses are read or written, and honoured
+	refused    chan error                   // capacity 1: the error that ends Run
+	engine     atomic.Pointer[anEngine]     // nil before Run knows the mode of the table
+	queue      atomic.Pointer[queue.Engine] // nil unless the table is a queue; asked for figures before it is there
 	ran        atomic.Bool
 	stream     bool // the table is a stream; set by prepare
 	avoided    bool // all connections go past a pooler; used by prepare only

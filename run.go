@@ -83,7 +83,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want more (%s): %w",
 			r.settings.schema, strings.Join(r.needy, ", "), ErrNeedsStream)
 	}
-	if r.queue == nil {
+	if r.queue.Load() == nil {
 		r.claimQueue()
 	}
 	if err := r.keeper.Hold(ctx); err != nil {
