@@ -100,6 +100,9 @@ func TestRunNode(t *testing.T) {
 	t.Parallel()
 	r, _ := small(t, "--only", "graphile-worker,pg-boss", "--rounds", "1")
 	if len(r.LeftOut) > 0 {
+		if os.Getenv("NOTIFYD_TEST_REQUIRE") == "all" {
+			t.Fatal(strings.Join(r.LeftOut, "; "))
+		}
 		t.Skip(strings.Join(r.LeftOut, "; "))
 	}
 	for _, want := range []struct {
