@@ -142,10 +142,9 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notify
 	for s.wait(enough) {
 		<-s.moved
 	}
-	stats := relay.Stats()
 	stop()
 	<-done
-	return stats
+	return relay.Stats() // what was asked last is counted a moment later
 }
 
 func (s *sieve) wait(enough func() bool) bool {
