@@ -134,7 +134,8 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 		execute(t, pool, insertThree)
 		<-entered
 		idle := newPatient(t, pool, never, HandlerFunc(works), WithConcurrency(1))
-		idle.run() // in a stream it is ready when the other one has given a unit away
+		idle.run()
+		<-idle.listens // in a stream it is ready only when the other one has given a unit away
 		if hangs := append(idle.audited(30*time.Minute), worker.audited(30*time.Minute)...); len(hangs) > 0 {
 			t.Errorf("%+v", hangs)
 		}

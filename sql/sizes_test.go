@@ -28,7 +28,7 @@ func beforeSizes(t *testing.T) string {
 func TestSizesOfOldEvents(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, beforeSizes(t))
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 3 || applied[0].Name != "sizes" {
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); !upFrom(t, conn, applied, 6) || applied[0].Name != "sizes" {
 		t.Errorf("applied %+v", applied)
 	}
 	if _, err := conn.Exec(t.Context(), `INSERT INTO outbox_events (event_type, payload, headers) VALUES ('new', '1', jsonb_build_object('a', repeat('a', 100000)))`); sqlState(err) != "23514" {
