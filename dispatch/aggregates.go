@@ -63,7 +63,7 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 		a.lines[d.Key] = g
 		j.agg = g
 		return true, 0
-	case g.n >= maxLine && !d.Leads && a.lane.slowLocked() && !a.lane.cfg.Total: // a line of all events has no more room than that
+	case g.n >= maxLine && !d.Leads && a.lane.tempo.slow() && !a.lane.cfg.Total: // a line of all events has no more room than that
 		a.blocked.add(d.Key)
 		return false, parked
 	}

@@ -31,10 +31,10 @@ func (l Lane) GrantAside(n, held int) int {
 // asideLocked returns how many deliveries may be in the lane that live ones must not wait for.
 func (l *lane) asideLocked() int {
 	half := l.capacityLocked() / 2
-	if l.pace <= 0 {
+	if l.tempo.pace <= 0 {
 		return max(1, half)
 	}
 	workers := max(1, l.crew.staffLocked())
-	quick := int(int64(workers) * int64(asideWindow) / int64(l.pace))
+	quick := int(int64(workers) * int64(asideWindow) / int64(l.tempo.pace))
 	return max(1, min(half, max(workers*l.perCall()/2, quick)))
 }

@@ -342,7 +342,7 @@ func (e *ease) throttle(log *slog.Logger, j *job, began time.Time, err *reply) o
 		out.delay = max(min(after, longestThrottle), min(spreadWait(e.lane.cfg.Backoff, n), longestGap))
 		known.expect(now, j.event.ID, out.delay)
 	} else {
-		begins = e.pacer.slow(now, began, after, 2*e.lane.pace/time.Duration(max(1, e.lane.running)))
+		begins = e.pacer.slow(now, began, after, 2*e.lane.tempo.pace/time.Duration(max(1, e.lane.running)))
 		known.expect(now, j.event.ID, max(e.pacer.gap, e.pacer.until.Sub(now)))
 		e.spoiled++
 		e.refuseLocked(now)

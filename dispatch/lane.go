@@ -83,8 +83,6 @@ func (c LaneConfig) Validate() error {
 const (
 	// maxQueued bounds a lane's queue, whatever the lane's speed.
 	maxQueued = 8192
-	// startPace is the assumed cost of an event before the first measurement.
-	startPace = time.Millisecond
 	// chunkTime is how much work a worker takes from the queue in one go, so that workers of very
 	// fast handlers do not spend their time on the queue's lock.
 	chunkTime = 200 * time.Microsecond
@@ -103,18 +101,17 @@ type lane struct {
 	target   target
 	log      *slog.Logger
 	observer delivery.Observer
-	window   time.Duration   // how much work may wait in the queue, in time
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
 	onRoom   func()          // called without locks when a refused lane has room again
 	workers  sync.WaitGroup
 
-	mu      sync.Mutex    // guards the fields below, except atomic ones
-	queue   []*job        // not started yet
-	head    int           // index into queue; jobs before it are gone
-	load    int           // granted and not answered
-	running int           // workers
-	pace    time.Duration // what an event costs a worker, on average
-	hungry  bool          // an engine was refused since onRoom was last called
+	mu      sync.Mutex // guards the fields below, except atomic ones
+	queue   []*job     // not started yet
+	head    int        // index into queue; jobs before it are gone
+	load    int        // granted and not answered
+	running int        // workers
+	tempo   tempo
+	hungry  bool // an engine was refused since onRoom was last called
 	stopped bool
 	paused  bool // by a person; see pause.go
 	crew    crew
@@ -128,7 +125,7 @@ type lane struct {
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
-		name: name, cfg: cfg, target: newTarget(h, cfg), window: window, pace: startPace,
+		name: name, cfg: cfg, target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {},
 	}
 	l.crew, l.ease = crew{lane: l, epoch: time.Now()}, ease{lane: l}
@@ -208,7 +205,7 @@ func (l *lane) roomLocked(now time.Time) int {
 		room = min(room, l.ease.allowedLocked(now))
 	}
 	switch {
-	case !l.slowLocked():
+	case !l.tempo.slow():
 	case l.agg != nil && l.cfg.Total:
 		// One call at a time empties the line, however many workers are idle.
 		room = min(room, max(maxLine, l.perCall())-l.load)
@@ -249,13 +246,13 @@ func (l *lane) capacityLocked() int {
 		workers = 1
 	}
 	parallel := workers * l.perCall()
-	if l.slowLocked() {
+	if l.tempo.slow() {
 		return parallel
 	}
-	if l.pace <= 0 {
+	if l.tempo.pace <= 0 {
 		return max(maxQueued, parallel)
 	}
-	return min(max(int(int64(workers)*int64(l.window)/int64(l.pace)), parallel), max(maxQueued, parallel))
+	return min(max(int(int64(workers)*int64(l.tempo.window)/int64(l.tempo.pace)), parallel), max(maxQueued, parallel))
 }
 
 // slow reports whether it is a waste to wait for an answer with a transaction open: an event takes
@@ -263,15 +260,8 @@ func (l *lane) capacityLocked() int {
 func (l *lane) slow() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.slowLocked()
+	return l.tempo.slow()
 }
-
-func (l *lane) slowLocked() bool { return l.pace > l.window/slowShare }
-
-// slowShare makes a lane slow from a fifth of its window on: 10 ms with the
-// default lock budget of 100 ms. A lease costs the database a fraction of a
-// millisecond; a claim's connection that waits costs all other lanes latency.
-const slowShare = 5
 
 // giveBack returns granted room that was not used.
 func (l *lane) giveBack(n int) {
@@ -294,7 +284,7 @@ func (l *lane) compactLocked() {
 // it runs, the claim may have stopped waiting and withdrawn all jobs that had not begun.
 func (l *lane) employLocked() {
 	per := l.perCall()
-	if l.target.batch == nil && l.pace < chunkTime/maxChunk {
+	if l.target.batch == nil && l.tempo.pace < chunkTime/maxChunk {
 		per = maxChunk // another worker would only wait for the lock
 	}
 	wanted := min(l.crew.staffLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
@@ -332,8 +322,8 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	n := 1
 	if l.target.batch != nil {
 		n = l.cfg.Batch
-	} else if l.pace < chunkTime/2 {
-		n = min(maxChunk, int(chunkTime/max(l.pace, time.Microsecond)), 1+(waiting+l.followers)/l.running)
+	} else if l.tempo.pace < chunkTime/2 {
+		n = min(maxChunk, int(chunkTime/max(l.tempo.pace, time.Microsecond)), 1+(waiting+l.followers)/l.running)
 	}
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
@@ -408,7 +398,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		l.figures.total[v] += uint64(all[v]) //nolint:gosec // counts are not negative
 	}
 	if elapsed != notBegun {
-		l.observeLocked(elapsed / time.Duration(len(jobs)))
+		l.tempo.observe(elapsed / time.Duration(len(jobs)))
 	}
 	var news []func()
 	var gone []kept
@@ -452,18 +442,8 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 func (l *lane) observe(atLeast time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if atLeast > l.pace {
-		l.observeLocked(atLeast)
-	}
-}
-
-// observeLocked adopts a slower pace at once, since too large a queue does harm, and a faster one
-// over a few answers.
-func (l *lane) observeLocked(each time.Duration) {
-	if each > l.pace {
-		l.pace = (l.pace + each) / 2
-	} else {
-		l.pace = (7*l.pace + each) / 8
+	if atLeast > l.tempo.pace {
+		l.tempo.observe(atLeast)
 	}
 }
 

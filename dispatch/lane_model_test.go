@@ -173,7 +173,7 @@ func TestLaneLosesAndDoublesNothing(t *testing.T) {
 		cfg := testLane()
 		m := &laneModel{l: newTestLane(nil, cfg)}
 		m.l.running = cfg.Concurrency // as many as there may be: push starts none
-		m.l.pace = time.Duration(rapid.IntRange(1, 5000).Draw(t, "pace in us")) * time.Microsecond
+		m.l.tempo.pace = time.Duration(rapid.IntRange(1, 5000).Draw(t, "pace in us")) * time.Microsecond
 		t.Repeat(m.actions())
 	})
 }

@@ -68,7 +68,7 @@ func TestLaneBeginsEvenIfTheClaimStopsWaitingAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c calls
 		l := newTestLane(c.handler(takes(time.Second)), testLane())
-		l.pace = time.Second
+		l.tempo.pace = time.Second
 		p := claimOf(l, 8)
 		l.takeBack(p)
 		if _, underWay := p.Each(); len(underWay) != 8 {
@@ -105,7 +105,7 @@ func TestLaneTakesNoMoreThanItBeginsWithWhileSlow(t *testing.T) {
 		var c calls
 		l := newTestLane(c.handler(takes(20*time.Millisecond)), testLane())
 		l.onRoom = func() { once.Do(func() { close(woken) }) }
-		l.pace = 20 * time.Millisecond // a window of 50 ms holds 20, for 8 workers
+		l.tempo.pace = 20 * time.Millisecond // a window of 50 ms holds 20, for 8 workers
 		claimOf(l, 8)
 		if n := l.roomy(); n != 0 {
 			t.Errorf("room for %d more while all workers are at work", n)
@@ -123,7 +123,7 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c calls
 		l := newTestLane(c.handler(takes(time.Second)), testLane())
-		l.pace = time.Microsecond // one worker takes them all
+		l.tempo.pace = time.Microsecond // one worker takes them all
 		begin := time.Now()
 		claimOf(l, 64)
 		l.workers.Wait()
@@ -136,7 +136,7 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), testLane())
-	l.running, l.pace = l.cfg.Concurrency, 1 // no worker is hired: the test takes the jobs
+	l.running, l.tempo.pace = l.cfg.Concurrency, 1 // no worker is hired: the test takes the jobs
 	for range 100_000 {
 		claimOf(l, 2)
 		l.mu.Lock()
@@ -173,7 +173,7 @@ func TestBatchHandlerOfTheWrongLengthFailsThemAll(t *testing.T) {
 func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(nil, testLane())
-	l.pace = time.Nanosecond
+	l.tempo.pace = time.Nanosecond
 	woken := 0
 	Lane{l}.Own(func() { woken++ })
 	if n := (Lane{l}).GrantFair(maxQueued); n != maxQueued {

@@ -486,7 +486,7 @@ func (m *parcelModel) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"read": act(func() {
 			m.l.mu.Lock()
-			m.l.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.draw, "pace")
+			m.l.tempo.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.draw, "pace")
 			m.l.mu.Unlock()
 			if m.feed() && m.feedLines() {
 				m.read(rapid.IntRange(1, 300).Draw(m.draw, "events"))

@@ -220,7 +220,7 @@ func TestLaneGoesOnAfterGoexit(t *testing.T) {
 					h = delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error { return []error{one(ctx, events[0])} })
 				}
 				l, o := overheardLane(h, cfg)
-				l.pace = time.Microsecond // a worker takes several
+				l.tempo.pace = time.Microsecond // a worker takes several
 				p := claimOf(l, 30)
 				l.workers.Wait()
 				if all, left := verdicts(t, p); all[failed] != 10 || all[delivered] != 20 || left != 0 {
@@ -246,7 +246,7 @@ func TestPatrolKeepsOrder(t *testing.T) {
 		cfg.Concurrency = 1
 		d := &deaf{few: 1, over: make(chan struct{})}
 		l, _ := overheardLane(d, cfg)
-		l.pace = time.Microsecond
+		l.tempo.pace = time.Microsecond
 		Lane{l}.Own(func() {})
 		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
 		keys := []Key{{1, 1}, {1, 1}, {2, 2}, {}}
@@ -339,7 +339,7 @@ func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
 			}
 			return nil
 		}), cfg)
-		l.pace = time.Second // it is slow: the worker that ends makes room
+		l.tempo.pace = time.Second // it is slow: the worker that ends makes room
 		p, q := NewParcel(func() bool { return true }, func(bool) {}), NewParcel(func() bool { return true }, func(bool) {})
 		exited := make(chan struct{})
 		q.wake = func(bool) { close(exited) }
