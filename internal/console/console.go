@@ -95,15 +95,14 @@ type Config struct {
 // Console is an http.Handler for [Path] and all paths below. The pages have
 // figures while Run runs. It is safe for concurrent use.
 type Console struct {
-	cfg      Config
-	tables   atomic.Pointer[tables] // a request loads it once, and keeps what it loaded
-	sampler  *sampler
-	sessions *sessions
-	attempts attempts
-	pages    map[string]*template.Template
-	mux      *http.ServeMux
-	ended    chan struct{} // closed when Run ends: streams end then
-	replays  replays
+	cfg     Config
+	tables  atomic.Pointer[tables] // a request loads it once, and keeps what it loaded
+	sampler *sampler
+	door    door
+	pages   map[string]*template.Template
+	mux     *http.ServeMux
+	ended   chan struct{} // closed when Run ends: streams end then
+	replays replays
 }
 
 //go:embed templates static
@@ -115,10 +114,8 @@ func New(cfg Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c := &Console{
-		cfg: cfg, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{}),
-		sessions: newSessions(rand.Reader),
-	}
+	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{})}
+	c.door = door{console: c, sessions: newSessions(rand.Reader)}
 	if err := c.Use(cfg.Database); err != nil {
 		return nil, err
 	}
@@ -156,39 +153,40 @@ func (c *Console) Run(ctx context.Context) {
 
 // routes maps paths to pages. Those of act change state.
 func (c *Console) routes() {
+	inside := c.door.inside
 	static, err := fs.Sub(files, "static")
 	if err != nil {
 		panic(fmt.Errorf("console: bug: %w", err)) // the directory is embedded
 	}
 	c.mux.Handle("GET "+Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(static)))
-	c.mux.HandleFunc("GET "+Path+"login", c.showLogin)
-	c.mux.HandleFunc("POST "+Path+"login", c.login)
-	c.mux.Handle("POST "+Path+"logout", c.inside(c.checked(c.logout)))
+	c.mux.HandleFunc("GET "+Path+"login", c.door.showLogin)
+	c.mux.HandleFunc("POST "+Path+"login", c.door.login)
+	c.mux.Handle("POST "+Path+"logout", inside(checked(c.door.logout)))
 
-	c.mux.Handle("GET "+Path+"{$}", c.inside(c.overview))
-	c.mux.Handle("GET "+Path+"destinations", c.inside(c.destinations))
-	c.mux.Handle("GET "+Path+"destination", c.inside(c.destination))
-	c.mux.Handle("GET "+Path+"position", c.inside(c.position))
-	c.mux.Handle("GET "+Path+"position/plan", c.inside(c.plan))
-	c.mux.Handle("GET "+Path+"events", c.inside(c.events))
-	c.mux.Handle("GET "+Path+"events/{id}", c.inside(c.event))
-	c.mux.Handle("GET "+Path+"dead", c.inside(c.dead))
-	c.mux.Handle("GET "+Path+"dead/group", c.inside(c.group))
-	c.mux.Handle("GET "+Path+"dead/replays", c.inside(c.showReplay))
-	c.mux.Handle("GET "+Path+"relays", c.inside(c.relays))
-	c.mux.Handle("GET "+Path+"live/{page}", c.inside(c.live))
+	c.mux.Handle("GET "+Path+"{$}", inside(c.overview))
+	c.mux.Handle("GET "+Path+"destinations", inside(c.destinations))
+	c.mux.Handle("GET "+Path+"destination", inside(c.destination))
+	c.mux.Handle("GET "+Path+"position", inside(c.position))
+	c.mux.Handle("GET "+Path+"position/plan", inside(c.plan))
+	c.mux.Handle("GET "+Path+"events", inside(c.events))
+	c.mux.Handle("GET "+Path+"events/{id}", inside(c.event))
+	c.mux.Handle("GET "+Path+"dead", inside(c.dead))
+	c.mux.Handle("GET "+Path+"dead/group", inside(c.group))
+	c.mux.Handle("GET "+Path+"dead/replays", inside(c.showReplay))
+	c.mux.Handle("GET "+Path+"relays", inside(c.relays))
+	c.mux.Handle("GET "+Path+"live/{page}", inside(c.live))
 
-	c.mux.Handle("POST "+Path+"destinations/pause", c.inside(c.act(c.pause)))
-	c.mux.Handle("POST "+Path+"destinations/resume", c.inside(c.act(c.resume)))
-	c.mux.Handle("POST "+Path+"position/seek", c.inside(c.act(c.seek)))
-	c.mux.Handle("POST "+Path+"position/replay", c.inside(c.act(c.replayRange)))
-	c.mux.Handle("POST "+Path+"position/stop", c.inside(c.act(c.stopRange)))
-	c.mux.Handle("POST "+Path+"events/edit", c.inside(c.act(c.edit)))
-	c.mux.Handle("POST "+Path+"events/retry", c.inside(c.act(c.retry)))
-	c.mux.Handle("POST "+Path+"dead/replay", c.inside(c.act(c.replay)))
-	c.mux.Handle("POST "+Path+"dead/replays/stop", c.inside(c.act(c.stopReplay)))
-	c.mux.Handle("POST "+Path+"dead/discard", c.inside(c.act(c.discard)))
-	c.mux.Handle(Path, c.inside(func(http.ResponseWriter, *http.Request, session) error {
+	c.mux.Handle("POST "+Path+"destinations/pause", inside(c.act(c.pause)))
+	c.mux.Handle("POST "+Path+"destinations/resume", inside(c.act(c.resume)))
+	c.mux.Handle("POST "+Path+"position/seek", inside(c.act(c.seek)))
+	c.mux.Handle("POST "+Path+"position/replay", inside(c.act(c.replayRange)))
+	c.mux.Handle("POST "+Path+"position/stop", inside(c.act(c.stopRange)))
+	c.mux.Handle("POST "+Path+"events/edit", inside(c.act(c.edit)))
+	c.mux.Handle("POST "+Path+"events/retry", inside(c.act(c.retry)))
+	c.mux.Handle("POST "+Path+"dead/replay", inside(c.act(c.replay)))
+	c.mux.Handle("POST "+Path+"dead/replays/stop", inside(c.act(c.stopReplay)))
+	c.mux.Handle("POST "+Path+"dead/discard", inside(c.act(c.discard)))
+	c.mux.Handle(Path, inside(func(http.ResponseWriter, *http.Request, session) error {
 		return notFound("There is no such page.")
 	}))
 }

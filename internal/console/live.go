@@ -26,7 +26,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
 	defer c.sampler.addViewer()()
 	for {
-		if c.cfg.Token != nil && !c.sessions.lives(s.id, time.Now()) {
+		if c.cfg.Token != nil && !c.door.sessions.lives(s.id, time.Now()) {
 			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
 			return nil
 		}

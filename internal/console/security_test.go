@@ -233,7 +233,7 @@ func TestReadOnly(t *testing.T) {
 		}
 	}
 	session := strings.TrimPrefix(cookies(s), cookieName+"=")
-	form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}, "csrf": {s.console.sessions.of(session).csrf}}
+	form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}, "csrf": {s.console.door.sessions.of(session).csrf}}
 	for _, path := range []string{"destinations/pause", "destinations/resume", "dead/replay", "dead/replays/stop", "dead/discard", "events/edit", "events/retry"} {
 		if a := s.do(s.request(http.MethodPost, Path+path, form)); a.code != http.StatusForbidden || !strings.Contains(a.body, "read-only") {
 			t.Errorf("/%s: %d", path, a.code)

@@ -146,38 +146,45 @@ func isLoopbackHost(host string) bool {
 // handler serves a page to an authorized viewer. Its error is shown.
 type handler func(w http.ResponseWriter, r *http.Request, s session) error
 
+// door lets viewers in: it has the pages of the login, and knows the open sessions.
+type door struct {
+	console  *Console
+	sessions *sessions
+	attempts attempts
+}
+
 // inside admits requests with a session, and redirects others to the login.
 // Without a token every request is admitted, with a session that only proves that
 // a form is the console's.
-func (c *Console) inside(h handler) http.Handler {
+func (d *door) inside(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, ok := c.session(r)
-		if !ok && c.cfg.Token != nil {
-			c.sendToLogin(w, r)
+		s, ok := d.session(r)
+		if !ok && d.console.cfg.Token != nil {
+			d.sendToLogin(w, r)
 			return
 		}
 		if !ok {
-			s = c.sessions.of(rand.Text())
+			s = d.sessions.of(rand.Text())
 			setCookie(w, r, s.id, sessionLife)
 		}
 		if err := h(w, r, s); err != nil {
-			c.fail(w, r, s, err)
+			d.console.fail(w, r, s, err)
 		}
 	})
 }
 
 // session returns the session of the request's cookie.
-func (c *Console) session(r *http.Request) (session, bool) {
+func (d *door) session(r *http.Request) (session, bool) {
 	cookie, err := r.Cookie(cookieName)
-	if err != nil || cookie.Value == "" || c.cfg.Token != nil && !c.sessions.lives(cookie.Value, time.Now()) {
+	if err != nil || cookie.Value == "" || d.console.cfg.Token != nil && !d.sessions.lives(cookie.Value, time.Now()) {
 		return session{}, false
 	}
-	return c.sessions.of(cookie.Value), true
+	return d.sessions.of(cookie.Value), true
 }
 
-func (c *Console) sendToLogin(w http.ResponseWriter, r *http.Request) {
+func (d *door) sendToLogin(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, Path+"live/") {
-		c.fail(w, r, session{}, failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
+		d.console.fail(w, r, session{}, failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
 		return
 	}
 	target := Path + "login"
@@ -187,8 +194,8 @@ func (c *Console) sendToLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, target, http.StatusSeeOther)
 }
 
-// checked admits a POST from a form of this console.
-func (c *Console) checked(h handler) handler {
+// checked admits a POST from a form of the console.
+func checked(h handler) handler {
 	return func(w http.ResponseWriter, r *http.Request, s session) error {
 		if err := fromHere(r); err != nil {
 			return err
@@ -205,7 +212,7 @@ func (c *Console) checked(h handler) handler {
 
 // act is checked, and refuses a read-only console.
 func (c *Console) act(h handler) handler {
-	inner := c.checked(h)
+	inner := checked(h)
 	return func(w http.ResponseWriter, r *http.Request, s session) error {
 		if c.cfg.ReadOnly {
 			return forbidden("This console is read-only (admin.read_only).")
@@ -245,50 +252,50 @@ func localPath(next string) string {
 	return Path
 }
 
-func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
+func (d *door) showLogin(w http.ResponseWriter, r *http.Request) {
 	next := localPath(r.URL.Query().Get("next"))
-	if _, in := c.session(r); in || c.cfg.Token == nil {
+	if _, in := d.session(r); in || d.console.cfg.Token == nil {
 		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 		return
 	}
-	if err := c.render(w, http.StatusOK, "login", c.newPage("Log in", "login", session{}, loginBody{Next: next})); err != nil {
-		c.fail(w, r, session{}, err)
+	if err := d.console.render(w, http.StatusOK, "login", d.console.newPage("Log in", "login", session{}, loginBody{Next: next})); err != nil {
+		d.console.fail(w, r, session{}, err)
 	}
 }
 
-func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+func (d *door) login(w http.ResponseWriter, r *http.Request) {
 	if err := fromHere(r); err != nil {
-		c.fail(w, r, session{}, err)
+		d.console.fail(w, r, session{}, err)
 		return
 	}
 	if err := r.ParseForm(); err != nil {
-		c.fail(w, r, session{}, badRequest("The form is malformed."))
+		d.console.fail(w, r, session{}, badRequest("The form is malformed."))
 		return
 	}
-	if !c.attempts.allow(r.RemoteAddr, time.Now()) {
-		c.cfg.Log.WarnContext(r.Context(), "too many logins at the console", "remote", r.RemoteAddr)
+	if !d.attempts.allow(r.RemoteAddr, time.Now()) {
+		d.console.cfg.Log.WarnContext(r.Context(), "too many logins at the console", "remote", r.RemoteAddr)
 		w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
-		c.fail(w, r, session{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
+		d.console.fail(w, r, session{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
 		return
 	}
 	next := localPath(r.PostForm.Get("next"))
-	if c.cfg.Token != nil && !c.cfg.Token.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
-		c.cfg.Log.WarnContext(r.Context(), "failed login at the console", "remote", r.RemoteAddr)
-		if err := c.render(w, http.StatusUnauthorized, "login", c.newPage("Log in", "login", session{}, loginBody{next, true})); err != nil {
-			c.fail(w, r, session{}, err)
+	if d.console.cfg.Token != nil && !d.console.cfg.Token.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
+		d.console.cfg.Log.WarnContext(r.Context(), "failed login at the console", "remote", r.RemoteAddr)
+		if err := d.console.render(w, http.StatusUnauthorized, "login", d.console.newPage("Log in", "login", session{}, loginBody{next, true})); err != nil {
+			d.console.fail(w, r, session{}, err)
 		}
 		return
 	}
-	if old, ok := c.session(r); ok {
-		c.sessions.close(old.id)
+	if old, ok := d.session(r); ok {
+		d.sessions.close(old.id)
 	}
-	setCookie(w, r, c.sessions.open(time.Now()).id, sessionLife)
-	c.cfg.Log.InfoContext(r.Context(), "login at the console", "remote", r.RemoteAddr)
+	setCookie(w, r, d.sessions.open(time.Now()).id, sessionLife)
+	d.console.cfg.Log.InfoContext(r.Context(), "login at the console", "remote", r.RemoteAddr)
 	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 }
 
-func (c *Console) logout(w http.ResponseWriter, r *http.Request, s session) error {
-	c.sessions.close(s.id)
+func (d *door) logout(w http.ResponseWriter, r *http.Request, s session) error {
+	d.sessions.close(s.id)
 	setCookie(w, r, "", -time.Second)
 	http.Redirect(w, r, Path, http.StatusSeeOther)
 	return nil
