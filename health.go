@@ -2,6 +2,7 @@ package notifyd
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -13,11 +14,11 @@ import (
 // Health says whether the relay works: whether the database answers, and whether a part of the relay hangs. A hang is also an
 // incident, and a line in the log. Health never blocks and makes no query.
 func (r *Relay) Health() Health {
-	return Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.hangs()}
+	return Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: hangs(r.pulse)}
 }
 
-func (r *Relay) hangs() (all []observe.Hang) {
-	for _, h := range r.pulse.Hangs() {
+func hangs(pulse *engine.Watch) (all []observe.Hang) {
+	for _, h := range pulse.Hangs() {
 		all = append(all, observe.Hang{Part: h.Part, Reason: h.Reason, For: h.For, Restart: h.Restart, Lost: h.Lost()})
 	}
 	return all
@@ -45,7 +46,7 @@ func (r *Relay) watchdog(ctx context.Context) {
 			}
 		})
 	})
-	work.Go(func() { r.announceHangs(ctx, looks) })
+	work.Go(func() { announceHangs(ctx, r.pulse, r.dispatcher, looks, r.log) })
 	work.Go(func() {
 		a := newAudit(r)
 		part := r.pulse.Part("audit", "the search for work that is due", engine.Patience)
@@ -70,24 +71,24 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 
 // announceHangs logs and reports the beginning of a hang, and its end. An observer may be what hangs, so
 // nothing waits for one, except the next report to it.
-func (r *Relay) announceHangs(ctx context.Context, looks <-chan struct{}) {
+func announceHangs(ctx context.Context, pulse *engine.Watch, to Observer, looks <-chan struct{}, log *slog.Logger) {
 	told := make(chan struct{})
 	close(told)
 	known := make(map[string]bool)
 	for await(ctx, looks) {
 		var news []Incident
-		all := r.hangs()
+		all := hangs(pulse)
 		for _, h := range all {
 			if known[h.Part] {
 				continue
 			}
 			known[h.Part] = true
-			r.log.ErrorContext(ctx, "the relay hangs", "part", h.Part, "reason", h.Reason, "restart_helps", h.Restart)
+			log.ErrorContext(ctx, "the relay hangs", "part", h.Part, "reason", h.Reason, "restart_helps", h.Restart)
 			news = append(news, Incident{Kind: delivery.IncidentHang, Time: time.Now(), Err: hangError(h.Reason)})
 		}
 		if len(all) == 0 && len(known) > 0 {
 			clear(known)
-			r.log.InfoContext(ctx, "nothing in the relay hangs any more")
+			log.InfoContext(ctx, "nothing in the relay hangs any more")
 			news = append(news, Incident{Kind: delivery.IncidentHangOver, Time: time.Now()})
 		}
 		if len(news) > 0 {
@@ -97,7 +98,7 @@ func (r *Relay) announceHangs(ctx context.Context, looks <-chan struct{}) {
 				defer close(done)
 				<-before
 				for _, incident := range news {
-					r.dispatcher.Observe(incident)
+					to.Observe(incident)
 				}
 			}()
 		}

@@ -67,7 +67,7 @@ type Relay struct {
 	owner      int64         // the number that identifies this relay
 	listens    chan struct{} // closed after the first LISTEN, or when LISTEN cannot succeed
 	ready      chan struct{}
-	pausing    sync.Mutex                   // held while pauses are read or written, and honoured
+	pauses     pauses
 	refused    chan error                   // capacity 1: the error that ends Run
 	engine     atomic.Pointer[anEngine]     // nil before Run knows the mode of the table
 	queue      atomic.Pointer[queue.Engine] // nil unless the table is a queue; asked for figures before it is there
@@ -104,6 +104,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		starts:    make(map[string]engine.Start),
 		pulse:     engine.NewWatch(s.tick),
 	}
+	r.pauses.relay = r
 	r.listening = r.connector
 	if s.listen != nil {
 		r.listening = &store.Connector{Config: s.listen, Schema: s.schema}
@@ -267,7 +268,7 @@ func (r *Relay) Stats() Stats {
 		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
 	}
-	s.Connections, s.Hangs = r.connections(), r.hangs()
+	s.Connections, s.Hangs = r.connections(), hangs(r.pulse)
 	return s
 }
 

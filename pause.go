@@ -3,6 +3,7 @@ package notifyd
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
@@ -19,8 +20,8 @@ func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error
 	if err := r.has(destination); err != nil {
 		return err
 	}
-	r.pausing.Lock() // or what followPauses has read before would end the pause
-	defer r.pausing.Unlock()
+	r.pauses.mu.Lock() // or what pauses.follow has read before would end the pause
+	defer r.pauses.mu.Unlock()
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
 	if err := store.SetPause(ctx, r.pool, r.settings.schema, destination, Pause{By: by, Reason: reason}); err != nil {
@@ -35,8 +36,8 @@ func (r *Relay) Resume(ctx context.Context, destination string) error {
 	if err := r.has(destination); err != nil {
 		return err
 	}
-	r.pausing.Lock()
-	defer r.pausing.Unlock()
+	r.pauses.mu.Lock()
+	defer r.pauses.mu.Unlock()
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
 	if _, err := store.ClearPause(ctx, r.pool, r.settings.schema, destination); err != nil {
@@ -73,29 +74,35 @@ func (r *Relay) has(destination string) error {
 // pausePoll is how often relays look for pauses: it bounds how late a pause of another relay, or of a person, is honoured.
 const pausePoll = time.Second
 
-// honourPauses honours what is stored, once.
-func (r *Relay) honourPauses(ctx context.Context) error {
-	r.pausing.Lock()
-	defer r.pausing.Unlock()
-	paused, err := r.keeper.Paused(ctx)
+// pauses honours the stored pauses of destinations.
+type pauses struct {
+	relay *Relay
+	mu    sync.Mutex // held while pauses are read or written, and honoured
+}
+
+// honour honours what is stored, once.
+func (p *pauses) honour(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	paused, err := p.relay.keeper.Paused(ctx)
 	if err == nil {
-		r.dispatcher.SetPaused(paused)
+		p.relay.dispatcher.SetPaused(paused)
 	}
 	return err
 }
 
-// followPauses honours what is stored until ctx ends. While the database does not answer, what was
+// follow honours what is stored until ctx ends. While the database does not answer, what was
 // read last holds.
-func (r *Relay) followPauses(ctx context.Context) {
+func (p *pauses) follow(ctx context.Context) {
 	failing := false
 	for pause(ctx, pausePoll) {
-		err := r.honourPauses(ctx)
+		err := p.honour(ctx)
 		switch {
 		case err == nil, ctx.Err() != nil:
 		case store.IsDown(err): // reported once for all sessions
-			r.dispatcher.ReportDatabase(err)
+			p.relay.dispatcher.ReportDatabase(err)
 		case !failing:
-			r.log.WarnContext(ctx, "pauses of destinations cannot be read: those that are known hold", "err", err)
+			p.relay.log.WarnContext(ctx, "pauses of destinations cannot be read: those that are known hold", "err", err)
 		}
 		failing = err != nil
 	}

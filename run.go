@@ -96,7 +96,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 // deliveries wait: most likely renamed ones, or those of another relay.
 func (r *Relay) missDestinations(ctx context.Context) error {
 	// Before anything is delivered. A role that may not read pauses yet finds none, for which no waiting would help.
-	if err := r.honourPauses(ctx); err != nil && !store.IsDenied(err) {
+	if err := r.pauses.honour(ctx); err != nil && !store.IsDenied(err) {
 		return err
 	}
 	names, err := r.keeper.Destinations(ctx)
@@ -127,7 +127,7 @@ func (r *Relay) run(ctx context.Context) error {
 	}
 	outside.Go(func() { r.announce(ctx) })
 	outside.Go(func() { r.watchdog(ctx) })
-	outside.Go(func() { r.followPauses(ctx) })
+	outside.Go(func() { r.pauses.follow(ctx) })
 	outside.Go(func() {
 		select {
 		case err := <-r.refused: // the table has become a stream while the relay had no session
