@@ -111,6 +111,15 @@ type LeaseStats struct {
 	TakenOver uint64
 }
 
+// NotBegun counts the deliveries that were found and not begun.
+type NotBegun struct {
+	// Refused, Withdrawn and Withheld will be found again: the lane had no room; they were taken
+	// back before their turn; or an earlier event of their aggregate has to go first.
+	Refused, Withdrawn, Withheld uint64
+	// Filtered counts events that a filter has kept from the destination: they are not for it.
+	Filtered uint64
+}
+
 // DestinationStats are the figures of one destination.
 type DestinationStats struct {
 	Name string
@@ -122,12 +131,7 @@ type DestinationStats struct {
 	Parked uint64
 	// Classes counts answers by [Class]; index 0 has those without an error.
 	Classes [delivery.ClassOurs + 1]uint64
-	// Refused, Withdrawn and Withheld count deliveries that were found and not started: the lane
-	// had no room; they were taken back before their turn; or an earlier event of their aggregate
-	// has to go first.
-	Refused, Withdrawn, Withheld uint64
-	// Filtered counts events that a filter has kept from the destination: they are not for it.
-	Filtered uint64
+	NotBegun
 	// Begun is the age of events when their first attempt began, and Acked their age when the
 	// destination acknowledged them, retries included. The age counts from Event.CreatedAt, which
 	// is when the writer's transaction began, to the relay's clock. Events with available_at and

@@ -116,22 +116,8 @@ type DrainResult struct {
 	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
 	SinkCPU     float64 `json:"sink_cpu_s_per_million,omitempty"`
 	RelayCPU    float64 `json:"relay_cpu_s_per_million,omitempty"`
-	// With BlockedKeys: medians of the rounds beside them; the figures above are those
-	// without. BlockedRatio is the quotient of the two rates, BlockedFlowingRatio
-	// likewise from the first delivery on.
-	BlockedPerSecond        float64 `json:"blocked_events_per_second,omitempty"`
-	BlockedRatio            float64 `json:"blocked_ratio,omitempty"`
-	BlockedStartSeconds     float64 `json:"blocked_start_seconds,omitempty"`
-	BlockedFlowingPerSecond float64 `json:"blocked_flowing_per_second,omitempty"`
-	BlockedFlowingRatio     float64 `json:"blocked_flowing_ratio,omitempty"`
-	BlockedPeakRSSMiB       float64 `json:"blocked_peak_rss_mib,omitempty"`
-	// With Urgent: the rate where that destination goes first, its quotient with the
-	// rate at equal priority, and in either case how many events of the backlog were
-	// delivered before the last urgent one.
-	UrgentPerSecond   float64 `json:"urgent_events_per_second,omitempty"`
-	UrgentRatio       float64 `json:"urgent_ratio,omitempty"`
-	UrgentBehindAlike *int64  `json:"urgent_behind_alike,omitempty"`
-	UrgentBehind      *int64  `json:"urgent_behind,omitempty"`
+	DrainBlocked
+	DrainUrgent
 	// With Destinations: deliveries per second to all of them, and the CPU time per
 	// delivery of the relay and a private PostgreSQL, divided by that with one.
 	FannedPerSecond float64 `json:"fanned_deliveries_per_second,omitempty"`
@@ -142,6 +128,28 @@ type DrainResult struct {
 	// With ModeBoth: the stream's figures, and its rate divided by the queue's.
 	Stream      *DrainResult `json:"stream,omitempty"`
 	StreamRatio float64      `json:"stream_ratio,omitempty"`
+}
+
+// DrainBlocked has the figures with BlockedKeys: medians of the rounds beside those without.
+// BlockedRatio is the quotient of the two rates, BlockedFlowingRatio likewise from the first
+// delivery on.
+type DrainBlocked struct {
+	BlockedPerSecond        float64 `json:"blocked_events_per_second,omitempty"`
+	BlockedRatio            float64 `json:"blocked_ratio,omitempty"`
+	BlockedStartSeconds     float64 `json:"blocked_start_seconds,omitempty"`
+	BlockedFlowingPerSecond float64 `json:"blocked_flowing_per_second,omitempty"`
+	BlockedFlowingRatio     float64 `json:"blocked_flowing_ratio,omitempty"`
+	BlockedPeakRSSMiB       float64 `json:"blocked_peak_rss_mib,omitempty"`
+}
+
+// DrainUrgent has the figures with Urgent: the rate where that destination goes first, its quotient
+// with the rate at equal priority, and in either case how many events of the backlog were
+// delivered before the last urgent one.
+type DrainUrgent struct {
+	UrgentPerSecond   float64 `json:"urgent_events_per_second,omitempty"`
+	UrgentRatio       float64 `json:"urgent_ratio,omitempty"`
+	UrgentBehindAlike *int64  `json:"urgent_behind_alike,omitempty"`
+	UrgentBehind      *int64  `json:"urgent_behind,omitempty"`
 }
 
 // OK reports whether no event was lost or out of order. Duplicates are allowed, but

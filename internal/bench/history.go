@@ -4,13 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/observe"
@@ -65,22 +60,18 @@ func History(ctx context.Context, o HistoryOptions) (result HistoryResult, err e
 		return result, errors.New("events, keys, rate and seconds must be at least 1, and the rate of the replay at least 0")
 	}
 	err = within(ctx, o.Options, func(ctx context.Context, e *env) error {
-		result, err = (&history{env: e, want: o}).run(ctx)
+		h := &history{want: o, meanwhile: meanwhile{
+			env: e, mode: outboxsql.ModeStream, kinds: []string{"letter", eventType}, rate: o.Rate, seconds: o.Seconds,
+		}}
+		result, err = h.run(ctx)
 		return err
 	})
 	return result, err
 }
 
 type history struct {
-	*env
-	want   HistoryOptions
-	schema string
-	seen   *sightings   // of the replay
-	last   []int64      // by aggregate: the last one; one worker has an aggregate at a time
-	wrong  atomic.Int64 // events that came after a later one
-
-	mu      sync.Mutex
-	entered map[int64]time.Time // live events
+	meanwhile
+	want HistoryOptions
 }
 
 // sqlHistory inserts events that were delivered.
@@ -94,37 +85,16 @@ func (h *history) run(ctx context.Context) (result HistoryResult, err error) {
 	if err := h.write(ctx); err != nil {
 		return result, fmt.Errorf("write the history: %w", err)
 	}
-	h.seen, h.last, h.entered = newSightings(h.want.Events), make([]int64, h.want.Keys), make(map[int64]time.Time)
+	h.expect(h.want.Events, h.want.Keys)
 	relay, err := h.relay()
 	if err != nil {
 		return result, err
 	}
-	run := start(ctx, relay.Run)
-	defer func() { err = errors.Join(err, run.stop()) }()
-	if err := run.ready(ctx, relay.Ready()); err != nil {
-		return result, err
-	}
-	quietly := func(ctx context.Context) error { return sleepTimer(ctx, time.Duration(h.want.Seconds)*time.Second) }
-	alone, err := h.measure(ctx, quietly)
+	alone, busy, took, err := h.around(ctx, relay, h.replayAll)
 	if err != nil {
 		return result, err
 	}
-	began := time.Now()
-	beside, err := h.measure(ctx, h.replayAll)
-	if err != nil {
-		return result, err
-	}
-	took := time.Since(began)
-	// Again: whatever else the machine does may have changed meanwhile.
-	again, err := h.measure(ctx, quietly)
-	if err != nil {
-		return result, err
-	}
-	for i := range alone {
-		alone[i] = append(alone[i], again[i]...)
-		slices.Sort(alone[i])
-	}
-	return h.report(alone, beside, took), nil
+	return h.report(alone, busy, took), nil
 }
 
 func (h *history) write(ctx context.Context) error {
@@ -142,31 +112,15 @@ func (h *history) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	live := func(e *notifyd.Event) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.entered[e.ID].IsZero() {
-			h.entered[e.ID] = time.Now()
-		}
-	}
 	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		if e.Replay == 0 {
-			live(e)
-			return nil
+		if e.Replay > 0 {
+			return h.past(e)
 		}
-		var key int
-		if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
-			return err
-		}
-		if e.ID < h.last[key] {
-			h.wrong.Add(1)
-		}
-		h.last[key] = e.ID
-		h.seen.note(e.ID)
+		h.live(e)
 		return nil
 	})
 	other := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		live(e)
+		h.live(e)
 		return nil
 	})
 	return relay, errors.Join(relay.Handle("letters", "letter", letters), relay.Handle("other", eventType, other))
@@ -190,68 +144,7 @@ func (h *history) replayAll(ctx context.Context) error {
 	return err
 }
 
-// measure writes live events in turns for both destinations until work has ended, and returns how long
-// those of each took, sorted.
-func (h *history) measure(ctx context.Context, work func(context.Context) error) (took [2][]time.Duration, err error) {
-	conn, err := h.connect(ctx)
-	if err != nil {
-		return took, err
-	}
-	defer closeAll(ctx, []*pgx.Conn{conn})
-	over := make(chan struct{})
-	var committed [2]map[int64]time.Time
-	for i := range committed {
-		committed[i] = make(map[int64]time.Time)
-	}
-	err = together(ctx, func(ctx context.Context) error {
-		defer close(over)
-		return work(ctx)
-	}, func(ctx context.Context) error {
-		data, begin := payload(payloadBytes), time.Now()
-		for i, at := 0, steadily(h.want.Rate); ; i++ {
-			select {
-			case <-over:
-				return nil
-			default:
-			}
-			if err := sleepTimer(ctx, time.Until(begin.Add(at(i)))); err != nil {
-				return err
-			}
-			var id int64
-			kind := [2]string{"letter", eventType}[i%2]
-			if err := conn.QueryRow(ctx, `INSERT INTO `+table(h.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, kind, data).Scan(&id); err != nil {
-				return err
-			}
-			committed[i%2][id] = time.Now()
-		}
-	})
-	if err != nil {
-		return took, err
-	}
-	return h.arrivals(ctx, committed)
-}
-
-// arrivals waits for the live events, and returns how long each took.
-func (h *history) arrivals(ctx context.Context, committed [2]map[int64]time.Time) (took [2][]time.Duration, err error) {
-	if err := h.drained(ctx, h.schema, outboxsql.ModeStream); err != nil {
-		return took, err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i := range committed {
-		for id, at := range committed[i] {
-			entered, ok := h.entered[id]
-			if !ok {
-				return took, fmt.Errorf("live event %d is lost", id)
-			}
-			took[i] = append(took[i], entered.Sub(at))
-		}
-		slices.Sort(took[i])
-	}
-	return took, nil
-}
-
-func (h *history) report(alone, beside [2][]time.Duration, took time.Duration) HistoryResult {
+func (h *history) report(alone, beside times, took time.Duration) HistoryResult {
 	times := func(i int) HistoryTimes {
 		t := HistoryTimes{
 			AloneP50: ms(percentile(alone[i], 0.5)), AloneP99: ms(percentile(alone[i], 0.99)),

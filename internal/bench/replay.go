@@ -4,13 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/deadletter"
@@ -68,7 +63,8 @@ func Replay(ctx context.Context, o ReplayOptions) (ReplayResult, error) {
 	var results []ReplayResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) error {
 		for _, mode := range o.Mode.tables() {
-			one, err := (&replay{env: e, want: o, mode: mode}).run(ctx)
+			r := &replay{want: o, meanwhile: meanwhile{env: e, mode: mode, kinds: []string{eventType}, rate: o.Rate, seconds: o.Seconds}}
+			one, err := r.run(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", mode, err)
 			}
@@ -86,16 +82,8 @@ func Replay(ctx context.Context, o ReplayOptions) (ReplayResult, error) {
 }
 
 type replay struct {
-	*env
-	want   ReplayOptions
-	mode   outboxsql.Mode
-	schema string
-	seen   *sightings   // letters
-	last   []int64      // by aggregate: the last letter; one worker has an aggregate at a time
-	wrong  atomic.Int64 // letters that came after a later one
-
-	mu      sync.Mutex
-	entered map[int64]time.Time // the other destination's events
+	meanwhile
+	want ReplayOptions
 }
 
 // sqlDeadLetters inserts the letters and their events: nobody has them left to do.
@@ -113,36 +101,16 @@ func (r *replay) run(ctx context.Context) (result ReplayResult, err error) {
 	if err := r.bury(ctx); err != nil {
 		return result, fmt.Errorf("make the dead letters: %w", err)
 	}
-	r.seen = newSightings(r.want.Letters)
-	r.last, r.entered = make([]int64, r.want.Keys), make(map[int64]time.Time)
+	r.expect(r.want.Letters, r.want.Keys)
 	relay, err := r.relay()
 	if err != nil {
 		return result, err
 	}
-	run := start(ctx, relay.Run)
-	defer func() { err = errors.Join(err, run.stop()) }()
-	if err := run.ready(ctx, relay.Ready()); err != nil {
-		return result, err
-	}
-	quietly := func(ctx context.Context) error { return sleepTimer(ctx, time.Duration(r.want.Seconds)*time.Second) }
-	alone, err := r.measure(ctx, quietly)
+	alone, busy, took, err := r.around(ctx, relay, r.replayAll)
 	if err != nil {
 		return result, err
 	}
-	began := time.Now()
-	beside, err := r.measure(ctx, r.replayAll)
-	if err != nil {
-		return result, err
-	}
-	took := time.Since(began)
-	// Again: whatever else the machine does may have changed meanwhile.
-	again, err := r.measure(ctx, quietly)
-	if err != nil {
-		return result, err
-	}
-	alone = append(alone, again...)
-	slices.Sort(alone)
-	return r.report(alone, beside, took), nil
+	return r.report(alone[0], busy[0], took), nil
 }
 
 // bury makes the dead letters. A stream has them behind its positions.
@@ -161,26 +129,9 @@ func (r *replay) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		var key int
-		if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
-			return err
-		}
-		if r.mode == outboxsql.ModeStream {
-			if e.ID < r.last[key] {
-				r.wrong.Add(1)
-			}
-			r.last[key] = e.ID
-		}
-		r.seen.note(e.ID)
-		return nil
-	})
+	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error { return r.past(e) })
 	other := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.entered[e.ID].IsZero() {
-			r.entered[e.ID] = time.Now()
-		}
+		r.live(e)
 		return nil
 	})
 	return relay, errors.Join(relay.Handle("letters", "letter", letters), relay.Handle("other", eventType, other))
@@ -213,63 +164,6 @@ func (r *replay) replayAll(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// measure writes events for the other destination until work has ended, and returns how long
-// each took, sorted.
-func (r *replay) measure(ctx context.Context, work func(context.Context) error) ([]time.Duration, error) {
-	conn, err := r.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closeAll(ctx, []*pgx.Conn{conn})
-	over := make(chan struct{})
-	committed := make(map[int64]time.Time)
-	err = together(ctx, func(ctx context.Context) error {
-		defer close(over)
-		return work(ctx)
-	}, func(ctx context.Context) error {
-		data, begin := payload(payloadBytes), time.Now()
-		for i, at := 0, steadily(r.want.Rate); ; i++ {
-			select {
-			case <-over:
-				return nil
-			default:
-			}
-			if err := sleepTimer(ctx, time.Until(begin.Add(at(i)))); err != nil {
-				return err
-			}
-			var id int64
-			if err := conn.QueryRow(ctx, insertSQL(r.schema)+" RETURNING id", data).Scan(&id); err != nil {
-				return err
-			}
-			committed[id] = time.Now()
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return r.arrivals(ctx, committed)
-}
-
-// arrivals waits for the events, and returns how long each took. One that does not come takes
-// for ever.
-func (r *replay) arrivals(ctx context.Context, committed map[int64]time.Time) ([]time.Duration, error) {
-	if err := r.drained(ctx, r.schema, r.mode); err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	took := make([]time.Duration, 0, len(committed))
-	for id, at := range committed {
-		entered, ok := r.entered[id]
-		if !ok {
-			return nil, fmt.Errorf("event %d of the other destination is lost", id)
-		}
-		took = append(took, entered.Sub(at))
-	}
-	slices.Sort(took)
-	return took, nil
 }
 
 func (r *replay) report(alone, beside []time.Duration, took time.Duration) ReplayResult {

@@ -1,0 +1,153 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// meanwhile measures how long live events take while events of the past are delivered beside them.
+type meanwhile struct {
+	*env
+	schema        string
+	mode          outboxsql.Mode
+	kinds         []string // types of the live events, in turns
+	rate, seconds int
+	seen          *sightings   // events of the past
+	last          []int64      // by aggregate: the last one; one worker has an aggregate at a time
+	wrong         atomic.Int64 // events of the past that came after a later one, in a stream
+
+	mu      sync.Mutex
+	entered map[int64]time.Time // live events
+}
+
+// times are sorted, by the kind of the event.
+type times [][]time.Duration
+
+// expect prepares for so many events of the past, of so many aggregates.
+func (b *meanwhile) expect(events, keys int) {
+	b.seen, b.last, b.entered = newSightings(events), make([]int64, keys), make(map[int64]time.Time)
+}
+
+// live notes the first arrival of a live event.
+func (b *meanwhile) live(e *notifyd.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.entered[e.ID].IsZero() {
+		b.entered[e.ID] = time.Now()
+	}
+}
+
+// past notes an event of the past.
+func (b *meanwhile) past(e *notifyd.Event) error {
+	var key int
+	if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
+		return err
+	}
+	if b.mode == outboxsql.ModeStream {
+		if e.ID < b.last[key] {
+			b.wrong.Add(1)
+		}
+		b.last[key] = e.ID
+	}
+	b.seen.note(e.ID)
+	return nil
+}
+
+// around measures live events before work, beside it, and after it, and how long work took.
+func (b *meanwhile) around(ctx context.Context, relay *notifyd.Relay, work func(context.Context) error) (alone, busy times, took time.Duration, err error) {
+	run := start(ctx, relay.Run)
+	defer func() { err = errors.Join(err, run.stop()) }()
+	if err := run.ready(ctx, relay.Ready()); err != nil {
+		return nil, nil, 0, err
+	}
+	quietly := func(ctx context.Context) error { return sleepTimer(ctx, time.Duration(b.seconds)*time.Second) }
+	if alone, err = b.measure(ctx, quietly); err != nil {
+		return nil, nil, 0, err
+	}
+	began := time.Now()
+	if busy, err = b.measure(ctx, work); err != nil {
+		return nil, nil, 0, err
+	}
+	took = time.Since(began)
+	// Again: whatever else the machine does may have changed meanwhile.
+	again, err := b.measure(ctx, quietly)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for i := range alone {
+		alone[i] = append(alone[i], again[i]...)
+		slices.Sort(alone[i])
+	}
+	return alone, busy, took, nil
+}
+
+// measure writes live events until work has ended, and returns how long each took.
+func (b *meanwhile) measure(ctx context.Context, work func(context.Context) error) (times, error) {
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(ctx, []*pgx.Conn{conn})
+	over := make(chan struct{})
+	committed := make([]map[int64]time.Time, len(b.kinds))
+	for i := range committed {
+		committed[i] = make(map[int64]time.Time)
+	}
+	err = together(ctx, func(ctx context.Context) error {
+		defer close(over)
+		return work(ctx)
+	}, func(ctx context.Context) error {
+		data, begin := payload(payloadBytes), time.Now()
+		for i, at := 0, steadily(b.rate); ; i++ {
+			select {
+			case <-over:
+				return nil
+			default:
+			}
+			if err := sleepTimer(ctx, time.Until(begin.Add(at(i)))); err != nil {
+				return err
+			}
+			var id int64
+			kind := i % len(b.kinds)
+			if err := conn.QueryRow(ctx, `INSERT INTO `+table(b.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, b.kinds[kind], data).Scan(&id); err != nil {
+				return err
+			}
+			committed[kind][id] = time.Now()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.arrivals(ctx, committed)
+}
+
+// arrivals waits for the live events, and returns how long each took.
+func (b *meanwhile) arrivals(ctx context.Context, committed []map[int64]time.Time) (times, error) {
+	if err := b.drained(ctx, b.schema, b.mode); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	took := make(times, len(committed))
+	for i := range committed {
+		for id, at := range committed[i] {
+			entered, ok := b.entered[id]
+			if !ok {
+				return nil, fmt.Errorf("live event %d is lost", id)
+			}
+			took[i] = append(took[i], entered.Sub(at))
+		}
+		slices.Sort(took[i])
+	}
+	return took, nil
+}
