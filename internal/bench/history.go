@@ -90,11 +90,11 @@ func (h *history) run(ctx context.Context) (result HistoryResult, err error) {
 	if err != nil {
 		return result, err
 	}
-	alone, busy, took, err := h.around(ctx, relay, h.replayAll)
+	c, err := h.around(ctx, relay, h.replayAll)
 	if err != nil {
 		return result, err
 	}
-	return h.report(alone, busy, took), nil
+	return h.report(c.alone, c.busy, c.took), nil
 }
 
 func (h *history) write(ctx context.Context) error {

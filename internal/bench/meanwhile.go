@@ -63,32 +63,38 @@ func (b *meanwhile) past(e *notifyd.Event) error {
 	return nil
 }
 
-// around measures live events before work, beside it, and after it, and how long work took.
-func (b *meanwhile) around(ctx context.Context, relay *notifyd.Relay, work func(context.Context) error) (alone, busy times, took time.Duration, err error) {
+// compared are the times of live events without the work, and beside it, and how long that took.
+type compared struct {
+	alone, busy times
+	took        time.Duration
+}
+
+// around measures live events before work, beside it, and after it.
+func (b *meanwhile) around(ctx context.Context, relay *notifyd.Relay, work func(context.Context) error) (c compared, err error) {
 	run := start(ctx, relay.Run)
 	defer func() { err = errors.Join(err, run.stop()) }()
 	if err := run.ready(ctx, relay.Ready()); err != nil {
-		return nil, nil, 0, err
+		return c, err
 	}
 	quietly := func(ctx context.Context) error { return sleepTimer(ctx, time.Duration(b.seconds)*time.Second) }
-	if alone, err = b.measure(ctx, quietly); err != nil {
-		return nil, nil, 0, err
+	if c.alone, err = b.measure(ctx, quietly); err != nil {
+		return c, err
 	}
 	began := time.Now()
-	if busy, err = b.measure(ctx, work); err != nil {
-		return nil, nil, 0, err
+	if c.busy, err = b.measure(ctx, work); err != nil {
+		return c, err
 	}
-	took = time.Since(began)
+	c.took = time.Since(began)
 	// Again: whatever else the machine does may have changed meanwhile.
 	again, err := b.measure(ctx, quietly)
 	if err != nil {
-		return nil, nil, 0, err
+		return c, err
 	}
-	for i := range alone {
-		alone[i] = append(alone[i], again[i]...)
-		slices.Sort(alone[i])
+	for i := range c.alone {
+		c.alone[i] = append(c.alone[i], again[i]...)
+		slices.Sort(c.alone[i])
 	}
-	return alone, busy, took, nil
+	return c, nil
 }
 
 // measure writes live events until work has ended, and returns how long each took.

@@ -106,11 +106,11 @@ func (r *replay) run(ctx context.Context) (result ReplayResult, err error) {
 	if err != nil {
 		return result, err
 	}
-	alone, busy, took, err := r.around(ctx, relay, r.replayAll)
+	c, err := r.around(ctx, relay, r.replayAll)
 	if err != nil {
 		return result, err
 	}
-	return r.report(alone[0], busy[0], took), nil
+	return r.report(c.alone[0], c.busy[0], c.took), nil
 }
 
 // bury makes the dead letters. A stream has them behind its positions.
