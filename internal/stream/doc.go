@@ -17,6 +17,7 @@
 // One destination:
 //
 //	unit.go     reads, hands over, takes answers; one goroutine, one thing after the other
+//	common.go   what a unit shares with its parts
 //	next.go     when it reads again
 //	types.go    types that it skips, and events of routes that have ended
 //	feed.go     how much goes to the lane, in which parcels

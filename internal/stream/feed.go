@@ -19,7 +19,7 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		}
 	}
 	u.waits = false
-	held := u.held()
+	held := u.shelf.lineHeld()
 	if len(u.flight.again) > 0 && !held {
 		return u.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
 	}
@@ -27,7 +27,7 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.stuck = u.unsure || u.flight.bytes >= u.e.memory(); u.stuck {
 		return false, nil
 	}
-	if u.early > 0 {
+	if u.shelf.early > 0 {
 		return u.read(ctx, conn)
 	}
 	if held && u.feedHeld() { //nolint:contextcheck // deliveries outlive the read
@@ -42,7 +42,7 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 			return did, err
 		}
 	}
-	if u.waits = u.held(); u.waits {
+	if u.waits = u.shelf.lineHeld(); u.waits {
 		u.begins()
 		return false, nil
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 )
 
@@ -29,9 +28,9 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	if granted == 0 {
 		return false, nil
 	}
-	rows, more, err := u.shelf.readDue(ctx, conn, granted, u.e.limits)
+	rows, more, err := u.shelf.readDue(ctx, conn, granted)
 	if err == nil {
-		err = u.planDue(ctx, conn, rows, more)
+		err = u.shelf.planDue(ctx, conn, rows, more)
 	}
 	if err != nil {
 		u.lane.Return(granted)
@@ -39,29 +38,9 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	}
 	all := make([]dispatch.Delivery, 0, len(rows))
 	for i := range rows {
-		r := &rows[i]
-		if _, is := u.shelf.held[r.id]; is {
-			continue // it is running, or was until a moment ago
+		if !u.holds(rows[i].key) {
+			all = u.shelf.takeDue(all, &rows[i])
 		}
-		if u.holds(r.key) {
-			continue
-		}
-		u.filter(r)
-		leads, waits := u.order.leads(r)
-		if waits {
-			// Not the first of its line, which happens only in a table that was a queue, or had another order.
-			key := u.order.keys.Named(r.key)
-			u.shelf.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
-			u.shelf.held[r.id], u.shelf.doubtful[key] = r.state, r.key
-			// What is in flight of the line ends it: that answer must say that rows wait behind it.
-			u.lane.Block(key)
-			u.ledger.dirty = true
-			continue
-		}
-		if r.orphan && leads {
-			u.shelf.drains[u.order.keys.Named(r.key)] = r.key // other rows may wait behind it
-		}
-		all = u.take(all, r, leads)
 	}
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
@@ -70,62 +49,76 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 }
 
 // planDue records the position and time of the next search for due rows.
-func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error { //nolint:revive // what the read has shown
+func (s *shelf) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error { //nolint:revive // what the read has shown
 	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
-		u.shelf.duePlace = duePlace{last.at, last.id}
+		s.duePlace = duePlace{last.at, last.id}
 	}
 	if more {
 		return nil
 	}
-	wait, known, err := u.shelf.nextDue(ctx, conn)
+	wait, known, err := s.nextDue(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if wait = min(wait, u.e.limits.PollInterval); !known {
-		wait = u.e.limits.PollInterval
+	if wait = min(wait, s.e.limits.PollInterval); !known {
+		wait = s.e.limits.PollInterval
 	}
-	u.shelf.searchNow()
-	u.shelf.dueAt = time.Now().Add(wait)
+	s.searchNow()
+	s.dueAt = time.Now().Add(wait)
 	return nil
 }
 
-// passes asks the filter, if there is one, about an event that is about to be delivered. refused is why it must not be, if that is
-// known before; so is the error.
-func (u *unit) passes(e *delivery.Event, refused error) (bool, error) {
-	if f := u.e.d.FilterOf(u.lane, e.Type); f != nil && refused == nil {
-		return u.lane.Passes(f, &delivery.Candidate{Event: e})
+// takeDue appends a row that is due to all, unless it runs or waits for others.
+func (s *shelf) takeDue(all []dispatch.Delivery, r *stored) []dispatch.Delivery {
+	if _, is := s.held[r.id]; is {
+		return all // it is running, or was until a moment ago
 	}
-	return true, refused
+	s.filter(r)
+	leads, waits := s.order.leads(r)
+	if waits {
+		// Not the first of its line, which happens only in a table that was a queue, or had another order.
+		key := s.order.keys.Named(r.key)
+		s.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
+		s.held[r.id], s.doubtful[key] = r.state, r.key
+		// What is in flight of the line ends it: that answer must say that rows wait behind it.
+		s.lane.Block(key)
+		s.ledger.dirty = true
+		return all
+	}
+	if r.orphan && leads {
+		s.drains[s.order.keys.Named(r.key)] = r.key // other rows may wait behind it
+	}
+	return s.take(all, r, leads)
 }
 
-// filter does so for a row. One that is not for the destination any more is finished, like one whose event
+// filter asks the filter about a row. One that is not for the destination any more is finished, like one whose event
 // was deleted.
-func (u *unit) filter(r *stored) {
+func (s *shelf) filter(r *stored) {
 	if r.orphan {
 		return
 	}
-	passes, refused := u.passes(&r.event, r.refused)
+	passes, refused := s.passes(&r.event, r.refused)
 	r.orphan, r.refused = !passes, refused
 }
 
 // take converts a row into a delivery, and appends it to all. A row whose event was deleted by hand
 // is removed instead.
-func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
+func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
 	if r.orphan {
-		u.shelf.pending.remove(r.id)
-		u.shelf.held[r.id] = r.state
-		u.ledger.dirty = true
+		s.pending.remove(r.id)
+		s.held[r.id] = r.state
+		s.ledger.dirty = true
 		return all
 	}
 	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
-	r.event.Destination = u.name
-	if u.order.kept && !u.order.total && r.key != "" {
-		d.Key = u.order.keys.Named(r.key)
+	r.event.Destination = s.name
+	if s.order.kept && !s.order.total && r.key != "" {
+		d.Key = s.order.keys.Named(r.key)
 	} else {
-		d.Key, u.scratch = u.order.of(u.scratch, &r.event)
+		d.Key = s.order.of(&r.event)
 	}
-	u.shelf.hold(r)
+	s.hold(r)
 	return append(all, d)
 }
 
@@ -136,49 +129,54 @@ func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	u.e.report(u.part, nil)
-	for key, name := range u.shelf.drains {
-		if u.holds(name) {
-			u.shelf.doubtful[key] = name
+	u.shelf.drained(u.holds)
+	return u.shelf.lookAtLines(ctx, conn, u.holds)
+}
+
+// drained continues the lines whose first rows are finished, except those that a replay holds.
+func (s *shelf) drained(holds func(name string) bool) {
+	for key, name := range s.drains {
+		if holds(name) {
+			s.doubtful[key] = name
 			continue
 		}
-		u.shelf.continueLine(key, name)
+		s.continueLine(key, name)
 	}
-	clear(u.shelf.drains)
-	return u.lookAtLines(ctx, conn)
+	clear(s.drains)
 }
 
 // lookAtLines checks whether rows that were just parked wait behind anything. They may not: the row
 // in front may have died in the same call, or a person may just have handled it, or all of an
 // aggregate was given back while it was blocked. Nothing else would continue such a line.
-func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
-	if u.early > 0 {
+func (s *shelf) lookAtLines(ctx context.Context, conn *pgx.Conn, holds func(name string) bool) error {
+	if s.early > 0 {
 		return nil
 	}
 	var names []string
 	kept := make(map[dispatch.Key]string)
-	for key, name := range u.shelf.doubtful {
-		if u.holds(name) {
+	for key, name := range s.doubtful {
+		if holds(name) {
 			kept[key] = name
 			continue
 		}
-		if !u.lane.Busy(key) { // otherwise the last running one reports Behind, or stays in front
+		if !s.lane.Busy(key) { // otherwise the last running one reports Behind, or stays in front
 			names = append(names, name)
 		}
 	}
 	for some := range slices.Chunk(names, headsPage) {
-		rows, err := conn.Query(ctx, sqlWaits, u.name, some, u.lane.Blocks())
+		rows, err := conn.Query(ctx, sqlWaits, s.name, some, s.lane.Blocks())
 		if err != nil {
-			return fmt.Errorf("check the stored lines of %q: %w", u.name, err)
+			return fmt.Errorf("check the stored lines of %q: %w", s.name, err)
 		}
 		free, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
-			return fmt.Errorf("check the stored lines of %q: %w", u.name, err)
+			return fmt.Errorf("check the stored lines of %q: %w", s.name, err)
 		}
 		for _, name := range free {
-			u.shelf.continueLine(u.order.keys.Named(name), name)
+			s.continueLine(s.order.keys.Named(name), name)
 		}
 	}
-	u.shelf.doubtful = kept
+	s.doubtful = kept
 	return nil
 }
 
@@ -187,51 +185,79 @@ func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	// Rows parked a moment ago may come before the stored ones.
 	u.collect()
-	if slices.ContainsFunc(u.shelf.ready, func(l line) bool { return u.shelf.pending.parked[l.key] > 0 }) {
+	if u.shelf.parksReady() {
 		return true, u.store(ctx, conn)
 	}
 	granted := u.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
-	lines := u.shelf.ready[:min(len(u.shelf.ready), maxLines, granted)]
-	per := min(maxPerLine, granted/len(lines))
-	names := make([]string, len(lines))
-	for i, l := range lines {
-		names[i] = l.name
-	}
-	rows, cut, err := readRows(ctx, conn, u.e.limits, sqlLines(u.e.limits.EventBytes), u.name, names, per, u.lane.Blocks())
+	read, err := u.shelf.readLines(ctx, conn, granted)
 	if err != nil {
 		u.lane.Return(granted)
-		return false, fmt.Errorf("read the stored lines of %q: %w", u.name, err)
+		return false, err
 	}
 	u.collect() // rows parked until now are among the pending ones
-	var all []dispatch.Delivery
-	var unblock []dispatch.Key
-	for _, l := range lines {
+	all, unblock := u.shelf.takeLines(&read)
+	u.deliver(u.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
+	return true, nil
+}
+
+// parksReady reports whether rows of a line that is ready are still to be written.
+func (s *shelf) parksReady() bool {
+	return slices.ContainsFunc(s.ready, func(l line) bool { return s.pending.parked[l.key] > 0 })
+}
+
+// lineRows are the first rows of some lines, in the order of the lines.
+type lineRows struct {
+	lines []line
+	per   int // rows of each, at most
+	rows  []stored
+	cut   bool // there were more
+}
+
+// readLines reads the first rows of lines that are ready, n at most.
+func (s *shelf) readLines(ctx context.Context, conn *pgx.Conn, n int) (read lineRows, err error) {
+	read.lines = s.ready[:min(len(s.ready), maxLines, n)]
+	read.per = min(maxPerLine, n/len(read.lines))
+	names := make([]string, len(read.lines))
+	for i, l := range read.lines {
+		names[i] = l.name
+	}
+	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, sqlLines(s.e.limits.EventBytes), s.name, names, read.per, s.lane.Blocks())
+	if err != nil {
+		return read, fmt.Errorf("read the stored lines of %q: %w", s.name, err)
+	}
+	return read, nil
+}
+
+// takeLines converts rows into deliveries, and returns the lines that go on in memory behind them. What
+// has nothing left to deliver is unblocked here.
+func (s *shelf) takeLines(read *lineRows) (all []dispatch.Delivery, unblock []dispatch.Key) {
+	rows := read.rows
+	for _, l := range read.lines {
 		n := 0
 		for n < len(rows) && rows[n].key == l.name {
 			n++
 		}
 		before := len(all)
 		var state lineState
-		all, state = u.takeLine(all, rows[:n])
+		all, state = s.takeLine(all, rows[:n])
 		rows = rows[n:]
-		whole := n < per && (!cut || len(rows) > 0) && u.shelf.pending.parked[l.key] == 0
+		whole := n < read.per && (!read.cut || len(rows) > 0) && s.pending.parked[l.key] == 0
 		switch {
 		case state == lineWaits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:
-			u.lane.Unblock(l.key)
+			s.lane.Unblock(l.key)
 		case whole:
 			unblock = append(unblock, l.key)
 		case len(all) == before:
-			u.shelf.drains[l.key] = l.name // continued with the rows that are still pending
-			u.ledger.dirty = true
+			s.drains[l.key] = l.name // continued with the rows that are still pending
+			s.ledger.dirty = true
 		}
 	}
-	u.shelf.dropReady(len(lines))
-	u.deliver(u.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
-	return true, nil
+	s.dropReady(len(read.lines))
+	return all, unblock
 }
 
 // lineState is the state of a line.
@@ -244,14 +270,14 @@ const (
 
 // takeLine converts the rows of a line into deliveries, up to the first one that may not be
 // delivered yet.
-func (u *unit) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Delivery, lineState) {
+func (s *shelf) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Delivery, lineState) {
 	for i := range rows {
 		r := &rows[i]
-		if _, is := u.shelf.held[r.id]; is || !r.orphan && (r.state == stateDead || r.state == stateRetry && !r.due) {
+		if _, is := s.held[r.id]; is || !r.orphan && (r.state == stateDead || r.state == stateRetry && !r.due) {
 			return all, lineWaits
 		}
-		u.filter(r)
-		all = u.take(all, r, true)
+		s.filter(r)
+		all = s.take(all, r, true)
 	}
 	return all, lineGoes
 }

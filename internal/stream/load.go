@@ -111,7 +111,7 @@ func (u *unit) loadPage(ctx context.Context, conn *pgx.Conn, query string, args 
 			if err := rows.Scan(nil, &id, nil); err != nil {
 				return p, err
 			}
-			u.shelf.doubtful[key], u.early = p.last, max(u.early, id)
+			u.shelf.doubtful[key], u.shelf.early = p.last, max(u.shelf.early, id)
 		}
 	}
 	return p, rows.Err()

@@ -16,12 +16,13 @@ import (
 // No aggregate has it: their names have a slash.
 const totalName = "*"
 
-// order says which events of a unit are in one line.
+// order says which events of a unit are in one line. Only the goroutine of the unit uses it.
 type order struct {
-	keys  dispatch.Keys
-	kept  bool         // events are in lines at all
-	total bool         // all events are in one line
-	line  dispatch.Key // of that line
+	keys    dispatch.Keys
+	kept    bool         // events are in lines at all
+	total   bool         // all events are in one line
+	line    dispatch.Key // of that line
+	scratch []byte       // to reuse
 }
 
 func newOrder(lane dispatch.Lane, keys dispatch.Keys) order {
@@ -32,16 +33,16 @@ func newOrder(lane dispatch.Lane, keys dispatch.Keys) order {
 	return o
 }
 
-// of returns the key of an event's line, zero if it is in none. scratch is a buffer to reuse, and is
-// returned.
-func (o *order) of(scratch []byte, e *delivery.Event) (dispatch.Key, []byte) {
+// of returns the key of an event's line, zero if it is in none.
+func (o *order) of(e *delivery.Event) (key dispatch.Key) {
 	switch {
 	case !o.kept:
-		return dispatch.Key{}, scratch
+		return dispatch.Key{}
 	case o.total:
-		return o.line, scratch
+		return o.line
 	}
-	return o.keys.Of(scratch, e)
+	key, o.scratch = o.keys.Of(o.scratch, e)
+	return key
 }
 
 // name returns the name of an event's line, as it is stored.
@@ -65,10 +66,6 @@ func (o *order) leads(r *stored) (leads, waits bool) {
 	return true, !r.first && r.event.Replay == 0 && !r.orphan
 }
 
-// held reports whether the unit's only line waits for a stored event: then only stored events go,
-// and the unit reads nothing and keeps what it has.
-func (u *unit) held() bool { return u.order.total && u.lane.Blocked(u.order.line) }
-
 // feedHeld hands over, of what the lane has given back, the stored events of a line that is held.
 // Now and then it looks at the line: a dead letter that was discarded leaves nothing that is due.
 func (u *unit) feedHeld() bool {
@@ -82,22 +79,16 @@ func (u *unit) feedHeld() bool {
 		u.deliver(p, append(p.Room(1), d), nil, 1)
 		return true
 	}
-	if time.Now().Before(u.lineAt) || u.lane.Busy(u.order.line) {
+	if time.Now().Before(u.shelf.lineAt) || u.lane.Busy(u.order.line) {
 		return false
 	}
 	u.collect() // nothing is in flight, so that these are the last answers
 	if !u.shelf.pending.empty() {
 		return false // the line is not yet stored
 	}
-	u.lineAt = time.Now().Add(u.e.limits.PollInterval)
+	u.shelf.lineAt = time.Now().Add(u.e.limits.PollInterval)
 	u.shelf.continueLine(u.order.line, totalName)
 	return true
-}
-
-// ahead reports whether an event becomes a row of the line without being tried: at a take-over it was
-// open, and events stored by another order may have to wait for it.
-func (u *unit) ahead(id int64) bool {
-	return u.order.total && id <= u.early && u.lane.Blocked(u.order.line)
 }
 
 const (
@@ -181,7 +172,7 @@ func (u *unit) loadLine(ctx context.Context, conn *pgx.Conn) error {
 		u.shelf.doubtful[u.order.line] = totalName
 	}
 	if parked && u.reader.Gaps().Len() > 0 {
-		u.early = u.reader.Head()
+		u.shelf.early = u.reader.Head()
 	}
 	return nil
 }

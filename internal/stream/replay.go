@@ -269,7 +269,7 @@ func (u *unit) answeredAside(a *dispatch.Answer) {
 	if a.Verdict != dispatch.VerdictDelivered {
 		r.failed++
 	}
-	u.settle(a, out)
+	u.shelf.settle(a, out)
 }
 
 // replayPrefix begins the names of the aggregates of a replay. A name that begins with it, has no slash

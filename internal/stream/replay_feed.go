@@ -129,7 +129,7 @@ func (u *unit) keepAside(ctx context.Context, conn *pgx.Conn, b *Batch) (skipped
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
-		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !u.wantsAside(e.Type):
+		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !r.reading.types.wants(&u.common, e.Type, r.patterns):
 		case b.Delays != nil && b.Delays[i] > 0, live.Contains(e.ID):
 			skipped++
 		default:
@@ -174,20 +174,6 @@ func (u *unit) aside(e *delivery.Event, refused error) dispatch.Delivery {
 		}
 	}
 	return d
-}
-
-// wantsAside reports whether the replay sends events of the type: by the routes of today.
-func (u *unit) wantsAside(eventType string) bool {
-	r := u.replay
-	t := &r.reading.types
-	switch {
-	case t.skipped[eventType]:
-		return false
-	case u.e.d.Wanted(u.lane, eventType) && (len(r.patterns) == 0 || delivery.BestPattern(r.patterns, eventType) >= 0):
-		return true
-	}
-	t.pass(eventType)
-	return false
 }
 
 // pace keeps a replay to a rate.

@@ -11,14 +11,16 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/engine"
 )
 
-// shelf is the state of the rows of a unit's destination: rows to write, running rows, lines to
-// continue, and the time when rows are due.
+// shelf owns the state of the rows of a unit's destination: rows to write, running rows, lines to
+// continue, and the time when rows are due. Only the goroutine of the unit uses it. A take-over makes
+// a new one.
 type shelf struct {
-	destination string
-	blocks      bool // a dead letter holds back the later events of its aggregate
+	*common
+
+	order  *order
+	ledger *ledger // the rows are written with the position
 
 	pending  writes
 	held     map[int64]string        // running or pending rows, with the state in which they were read
@@ -30,6 +32,8 @@ type shelf struct {
 	duePlace duePlace
 	dueAt    time.Time // when to search for due rows
 	dueTurn  bool      // due rows are searched before the table is read
+	lineAt   time.Time // when to look at the one line of a total order next
+	early    int64     // no row is delivered before this id has been read; 0: no limit
 }
 
 // line is the stored line of an aggregate.
@@ -38,9 +42,9 @@ type line struct {
 	name string
 }
 
-func newShelf(lane dispatch.Lane) shelf {
+func newShelf(c *common, o *order, l *ledger) shelf {
 	return shelf{
-		destination: lane.Name(), blocks: lane.Blocks(),
+		common: c, order: o, ledger: l,
 		held: make(map[int64]string), lines: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string),
 		isReady: make(map[dispatch.Key]bool), duePlace: dueStart(),
 	}
@@ -102,6 +106,49 @@ func (s *shelf) letGo(id int64) {
 	delete(s.lines, id)
 }
 
+// lineHeld reports whether the unit's only line waits for a stored event: then only stored events go,
+// and the unit reads nothing and keeps what it has.
+func (s *shelf) lineHeld() bool { return s.order.total && s.lane.Blocked(s.order.line) }
+
+// ahead reports whether an event becomes a row of the line without being tried: at a take-over it was
+// open, and events stored by another order may have to wait for it.
+func (s *shelf) ahead(id int64) bool {
+	return s.order.total && id <= s.early && s.lane.Blocked(s.order.line)
+}
+
+// settle records the outcome of a delivery in a row that has its line.
+func (s *shelf) settle(a *dispatch.Answer, out entry) {
+	id := a.Event.ID
+	out.id, out.eventType, out.attempts, out.delay = id, a.Event.Type, a.Failures, a.Delay
+	if a.Err != nil {
+		out.class, out.err = a.Class.String(), a.Err.Error()
+	}
+	switch a.Verdict {
+	case dispatch.VerdictDelivered:
+		if a.Row {
+			s.pending.remove(id)
+		}
+	case dispatch.VerdictParked:
+		s.doubtful[a.Key] = out.key
+		if a.Row && s.held[id] == stateParked {
+			s.letGo(id) // its row is already right
+			return
+		}
+		out.state, out.class, out.err, out.delay = stateParked, "", "", 0
+	case dispatch.VerdictDead:
+		out.state = stateDead
+	default:
+		out.state = stateRetry
+	}
+	if out.state != "" {
+		out.fresh = !a.Row
+		s.pending.put(out, a.Key)
+	}
+	if a.Behind {
+		s.drains[a.Key] = out.key
+	}
+}
+
 // lineOf returns the name of the line of an answered delivery: that of its aggregate, unless its row has
 // another one.
 func (s *shelf) lineOf(a *dispatch.Answer, aggregate string) string {
@@ -126,11 +173,11 @@ func dueStart() duePlace {
 }
 
 // readDue returns up to n rows that are due, after the shelf's place, and whether there may be
-// more. It keeps at least one row, and no more than l.Bytes of events.
-func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n int, l engine.Limits) (all []stored, more bool, err error) {
-	all, cut, err := readRows(ctx, conn, l, sqlDue(l.EventBytes), s.destination, s.duePlace.at, s.duePlace.id, n, s.blocks)
+// more. It keeps at least one row, and no more than batch_bytes of events.
+func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored, more bool, err error) {
+	all, cut, err := readRows(ctx, conn, s.e.limits, sqlDue(s.e.limits.EventBytes), s.name, s.duePlace.at, s.duePlace.id, n, s.lane.Blocks())
 	if err != nil {
-		return nil, false, fmt.Errorf("read due deliveries of %q: %w", s.destination, err)
+		return nil, false, fmt.Errorf("read due deliveries of %q: %w", s.name, err)
 	}
 	return all, cut || len(all) == n, nil
 }
@@ -139,12 +186,12 @@ func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n int, l engine.Lim
 // none.
 func (s *shelf) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
 	var us int64
-	err := conn.QueryRow(ctx, sqlNextDue, s.destination, s.duePlace.at, s.duePlace.id).Scan(&us)
+	err := conn.QueryRow(ctx, sqlNextDue, s.name, s.duePlace.at, s.duePlace.id).Scan(&us)
 	switch {
 	case isNoRows(err):
 		return 0, false, nil
 	case err != nil:
-		return 0, false, fmt.Errorf("find when deliveries of %q are due: %w", s.destination, err)
+		return 0, false, fmt.Errorf("find when deliveries of %q are due: %w", s.name, err)
 	}
 	return max(0, time.Duration(us)*time.Microsecond), true, nil
 }

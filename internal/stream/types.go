@@ -1,6 +1,10 @@
 package stream
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/notifyd/notifyd/delivery"
+)
 
 // types are the event types that a destination skips, and those that it gets by routes that have
 // ended.
@@ -13,6 +17,19 @@ type types struct {
 // maxSkip bounds the list of event types of which only the ids are read. Types are few; if they are
 // not, the rest of their rows is read in vain.
 const maxSkip = 500
+
+// wants reports whether the destination gets events of the type, by the routes of today, and where
+// only has patterns, by one of them, too.
+func (t *types) wants(c *common, eventType string, only []string) bool {
+	switch {
+	case t.skipped[eventType]:
+		return false
+	case c.e.d.Wanted(c.lane, eventType) && (len(only) == 0 || delivery.BestPattern(only, eventType) >= 0):
+		return true
+	}
+	t.pass(eventType)
+	return false
+}
 
 // pass records a type that the destination does not get, so that its rows are not read.
 func (t *types) pass(eventType string) {

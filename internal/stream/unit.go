@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -27,17 +26,9 @@ const (
 // outcomes. One goroutine does all of that, one step after the other, so that there is no order but
 // the order of its steps. Only the answers come from other goroutines, by way of the parcels.
 type unit struct {
-	e     *Engine
-	name  string
-	part  string // its name in reports
-	lane  dispatch.Lane
-	pos   Position
-	wake  chan struct{} // capacity 1: an answer, room, a notification
-	round *engine.Part
+	common
 
-	reader  *Reader
-	scratch []byte
-
+	reader *Reader
 	flight flight
 	shelf  shelf
 	ledger ledger
@@ -49,14 +40,12 @@ type unit struct {
 	replay   *replay   // a range that is sent again beside all that; nil for none
 	replayAt time.Time // when to look for one
 
-	early   int64     // no stored row is delivered before this id has been read; 0: no limit
 	checkAt time.Time // when to check the sequence next
 	routed  bool      // its routes are stored
 	loaded  bool      // its stored rows are loaded
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more work, but other units wait for the connection
 	waits   bool      // its only line is held: it reads nothing
-	lineAt  time.Time // when to look at that line next
 	stuck   bool      // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
 	unsure  bool      // nothing was begun because the session was not proven alive: by the time of wait it may be again
 
@@ -67,8 +56,8 @@ type unit struct {
 
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
-		e: e, name: p.Destination, part: "destination " + p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
-		order: newOrder(lane, e.keys), exact: newExact(lane),
+		common: common{e: e, name: p.Destination, part: "destination " + p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1)},
+		order:  newOrder(lane, e.keys), exact: newExact(lane),
 	}
 	u.pos.exact = u.exact != nil
 	u.begin(p.Head, p.Open)
@@ -79,22 +68,14 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 // begin makes the memory of the unit that of one that has just been taken over.
 func (u *unit) begin(head int64, open Ranges) {
 	u.reader = NewReader(head, open, u.e.witnesses)
-	u.flight, u.shelf, u.ledger = flight{sizes: make(map[*dispatch.Parcel]int)}, newShelf(u.lane), ledger{head: head}
+	u.flight, u.shelf, u.ledger = flight{sizes: make(map[*dispatch.Parcel]int)}, newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
 	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
-	u.early, u.checkAt, u.lineAt, u.routed, u.loaded, u.waits = 0, time.Time{}, time.Time{}, false, false, false
+	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
 	u.replay, u.replayAt = nil, time.Time{}
 	if u.exact != nil {
 		u.exact.opened = false
 	}
 	u.hint.Store(true)
-}
-
-// poke wakes the unit. It never blocks.
-func (u *unit) poke() {
-	select {
-	case u.wake <- struct{}{}:
-	default:
-	}
 }
 
 // run works until ctx ends, which means that the unit must be given away, and leaves no delivery
@@ -161,7 +142,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 	}
 	// A delayed event that is due may come after events that the previous owner had in memory.
 	if u.order.kept && !u.order.total && u.reader.Gaps().Len() > 0 {
-		u.early = max(u.early, u.reader.Head())
+		u.shelf.early = max(u.shelf.early, u.reader.Head())
 	}
 	// Before its stored lines are looked at.
 	if err := u.lookForReplay(ctx, conn); err != nil {
@@ -185,7 +166,7 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 		}
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
-			u.lineAt = time.Time{}
+			u.shelf.lineAt = time.Time{}
 			u.replayAt = time.Time{}
 		}
 		if err := u.lookForReplay(ctx, conn); err != nil {
@@ -232,49 +213,16 @@ func (u *unit) answered(a *dispatch.Answer) {
 			out.key = u.shelf.lineOf(a, out.key)
 		}
 	}
-	u.settle(a, out)
-}
-
-// settle records the outcome of a delivery in a row that has its line.
-func (u *unit) settle(a *dispatch.Answer, out entry) {
-	id := a.Event.ID
-	out.id, out.eventType, out.attempts, out.delay = id, a.Event.Type, a.Failures, a.Delay
-	if a.Err != nil {
-		out.class, out.err = a.Class.String(), a.Err.Error()
-	}
-	switch a.Verdict {
-	case dispatch.VerdictDelivered:
-		if a.Row {
-			u.shelf.pending.remove(id)
-		}
-	case dispatch.VerdictParked:
-		u.shelf.doubtful[a.Key] = out.key
-		if a.Row && u.shelf.held[id] == stateParked {
-			u.shelf.letGo(id) // its row is already right
-			return
-		}
-		out.state, out.class, out.err, out.delay = stateParked, "", "", 0
-	case dispatch.VerdictDead:
-		out.state = stateDead
-	default:
-		out.state = stateRetry
-	}
-	if out.state != "" {
-		out.fresh = !a.Row
-		u.shelf.pending.put(out, a.Key)
-	}
-	if a.Behind {
-		u.shelf.drains[a.Key] = out.key
-	}
+	u.shelf.settle(a, out)
 }
 
 // read reads the next events of the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	now := time.Now()
-	if !u.next.more && now.Before(u.next.at) && !u.hint.Load() && u.early == 0 {
+	if !u.next.more && now.Before(u.next.at) && !u.hint.Load() && u.shelf.early == 0 {
 		return false, nil
 	}
-	if u.early == 0 && u.lane.NewWait() {
+	if u.shelf.early == 0 && u.lane.NewWait() {
 		u.next.at = now.Add(heldPoll) // it is the turn of what is stored
 		return false, nil
 	}
@@ -302,8 +250,8 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.e.vigil.saw(b.Seen, b.Full, announced)
 	u.next.plan(now, u.e.vigil.pause(), u.e.limits.PollInterval, b.Seen > 0, gapIDs)
-	if u.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.early) { // the gaps come first
-		u.early, u.ledger.dirty = 0, true
+	if u.shelf.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.shelf.early) { // the gaps come first
+		u.shelf.early, u.ledger.dirty = 0, true
 	}
 	u.begins()
 	return b.Full || b.Seen > 0, nil
@@ -336,7 +284,7 @@ func (u *unit) hand(b *Batch, granted int) {
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
-			eventType, wanted = e.Type, u.wants(e.Type)
+			eventType, wanted = e.Type, u.types.wants(&u.common, e.Type, nil)
 		}
 		if !wanted && !u.types.formerly(e.Type, e.ID) {
 			continue
@@ -346,7 +294,7 @@ func (u *unit) hand(b *Batch, granted int) {
 			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
 			continue
 		}
-		if u.ahead(e.ID) {
+		if u.shelf.ahead(e.ID) {
 			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateParked, key: totalName, fresh: true}, u.order.line)
 			u.shelf.doubtful[u.order.line] = totalName
 			continue
@@ -356,22 +304,10 @@ func (u *unit) hand(b *Batch, granted int) {
 			continue // and so does the position
 		}
 		d := dispatch.Delivery{Event: e, Refused: refused}
-		d.Key, u.scratch = u.order.of(u.scratch, e)
+		d.Key = u.order.of(e)
 		all = append(all, d)
 	}
 	u.deliver(p, all, nil, granted)
-}
-
-// wants reports whether the destination gets events of the type.
-func (u *unit) wants(eventType string) bool {
-	switch {
-	case u.types.skipped[eventType]:
-		return false
-	case u.e.d.Wanted(u.lane, eventType):
-		return true
-	}
-	u.types.pass(eventType)
-	return false
 }
 
 // look finds the transactions of invisible ids, if that is due.
