@@ -9,7 +9,7 @@ import (
 // next owner reads both again. Rows that are still to be written are open too, which pending
 // includes, unless they are written in the same transaction.
 func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive // which of two it is
-	ids := u.flight.openIDs()
+	ids := u.gate.flight.openIDs()
 	if pending {
 		ids = append(ids, u.shelf.pending.fresh...)
 	}

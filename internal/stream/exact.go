@@ -29,15 +29,8 @@ type exact struct {
 	faulted  bool // it could not be opened
 	reopen   bool // what became of a transaction is not known
 	sealed   int64
-	staged   []staged
 	pause    *backoff.ExponentialBackOff
 	told     bool // the log says that there are too many gaps to go on
-}
-
-// staged is a parcel that waits for a seal.
-type staged struct {
-	parcel  *dispatch.Parcel
-	unblock []dispatch.Key
 }
 
 // newExact returns nil for a destination that does not keep its position.
@@ -272,7 +265,7 @@ func (u *unit) writeAdopted(ctx context.Context, conn *pgx.Conn, a adopted) erro
 // handOver hands the staged parcels to the lane, after a seal.
 func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
 	x := u.exact
-	if x == nil || len(x.staged) == 0 && !x.reopen {
+	if x == nil || len(u.gate.staged) == 0 && !x.reopen {
 		return nil
 	}
 	if x.reopen {
@@ -283,19 +276,8 @@ func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
 	}
 	head, open := u.account(true)
 	x.progress.advance(x.sealed, head, open, u.shelf.held)
-	u.release() //nolint:contextcheck // deliveries outlive the read
+	u.gate.release() //nolint:contextcheck // deliveries outlive the read
 	return nil
-}
-
-// release gives the staged parcels to the lane.
-func (u *unit) release() {
-	if u.exact == nil {
-		return
-	}
-	for _, s := range u.exact.staged {
-		u.lane.Deliver(s.parcel, s.unblock)
-	}
-	u.exact.staged = nil
 }
 
 // seal makes everything that the unit has seen and written so far durable, under a number. It does

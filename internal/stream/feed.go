@@ -20,11 +20,10 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.waits = false
 	held := u.shelf.lineHeld()
-	if len(u.flight.again) > 0 && !held {
-		return u.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
+	if len(u.gate.flight.again) > 0 && !held {
+		return u.gate.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
 	}
-	u.unsure = !u.pos.Sure()
-	if u.stuck = u.unsure || u.flight.bytes >= u.e.memory(); u.stuck {
+	if u.gate.shut() {
 		return false, nil
 	}
 	if u.shelf.early > 0 {
@@ -52,55 +51,84 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	return u.feedReplay(ctx, conn)
 }
 
+// gate is where a unit's deliveries leave for the lane. It owns those in memory, and knows how many
+// may go, in which parcels, and behind which seal. Only the goroutine of the unit uses it; answers
+// come by way of the parcels.
+type gate struct {
+	*common
+
+	flight flight
+	seals  bool     // the destination keeps its position: a parcel waits for a seal
+	staged []staged // parcels that do
+	stuck  bool     // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
+	unsure bool     // nothing was begun because the session was not proven alive: by the time of wait it may be again
+}
+
+// staged is a parcel that waits for a seal.
+type staged struct {
+	parcel  *dispatch.Parcel
+	unblock []dispatch.Key
+}
+
+// shut reports whether nothing may go that is not in memory yet.
+func (g *gate) shut() bool {
+	g.unsure = !g.pos.Sure()
+	g.stuck = g.unsure || g.flight.bytes >= g.e.memory()
+	return g.stuck
+}
+
 // feedAgain hands over returned deliveries, in the order of ids.
-func (u *unit) feedAgain() bool {
-	u.unsure = !u.pos.Sure()
-	if u.stuck = u.unsure; u.stuck {
+func (g *gate) feedAgain() bool {
+	g.unsure = !g.pos.Sure()
+	if g.stuck = g.unsure; g.stuck {
 		return false
 	}
-	n := u.grant(min(len(u.flight.again), u.e.limits.Batch))
+	n := g.grant(min(len(g.flight.again), g.e.limits.Batch))
 	if n == 0 {
 		return false
 	}
-	p := u.parcel()
-	u.deliver(p, append(p.Room(n), u.flight.again[:n]...), nil, n)
-	u.flight.again = slices.Delete(u.flight.again, 0, n)
+	p := g.parcel()
+	g.deliver(p, append(p.Room(n), g.flight.again[:n]...), nil, n)
+	g.flight.again = slices.Delete(g.flight.again, 0, n)
 	return true
 }
 
 // grant reserves room in the lane; if there is none, the lane reports when there is.
-func (u *unit) grant(n int) int {
-	granted := u.lane.GrantFair(n)
-	u.stuck = granted == 0
+func (g *gate) grant(n int) int {
+	granted := g.lane.GrantFair(n)
+	g.stuck = granted == 0
 	return granted
 }
 
 // deliver hands over deliveries in a parcel, for which room was granted.
-func (u *unit) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
+func (g *gate) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
 	if len(all) == 0 {
-		u.flight.keep(p)
-		u.lane.Return(granted)
+		g.flight.keep(p)
+		g.lane.Return(granted)
 		return
 	}
 	p.Fill(all)
-	u.flight.begin(p, all)
-	u.pass(p, unblock)
-	u.lane.Return(granted - len(all))
+	g.flight.begin(p, all)
+	g.pass(p, unblock)
+	g.lane.Return(granted - len(all))
 }
 
 // pass gives a parcel to the lane, behind a seal if the destination keeps its position.
-func (u *unit) pass(p *dispatch.Parcel, unblock []dispatch.Key) {
-	if u.exact != nil {
-		u.exact.staged = append(u.exact.staged, staged{p, unblock})
+func (g *gate) pass(p *dispatch.Parcel, unblock []dispatch.Key) {
+	if g.seals {
+		g.staged = append(g.staged, staged{p, unblock})
 		return
 	}
-	u.lane.Deliver(p, unblock)
+	g.lane.Deliver(p, unblock)
+}
+
+// release gives the parcels that waited for a seal to the lane.
+func (g *gate) release() {
+	for _, s := range g.staged {
+		g.lane.Deliver(s.parcel, s.unblock)
+	}
+	g.staged = nil
 }
 
 // parcel returns an empty parcel.
-func (u *unit) parcel() *dispatch.Parcel {
-	if p := u.flight.unused(); p != nil {
-		return p
-	}
-	return dispatch.NewParcel(u.pos.Sure, func(bool) { u.poke() })
-}
+func (g *gate) parcel() *dispatch.Parcel { return g.flight.parcel(g.common) }

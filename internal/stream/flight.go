@@ -18,11 +18,13 @@ type flight struct {
 	again   []dispatch.Delivery // given back, by id: they go before all others
 }
 
-// unused returns a finished parcel, nil if there is none.
-func (f *flight) unused() *dispatch.Parcel {
+func newFlight() flight { return flight{sizes: make(map[*dispatch.Parcel]int)} }
+
+// parcel returns an empty parcel, a finished one if there is any.
+func (f *flight) parcel(c *common) *dispatch.Parcel {
 	n := len(f.spare)
 	if n == 0 {
-		return nil
+		return dispatch.NewParcel(c.pos.Sure, func(bool) { c.poke() })
 	}
 	p := f.spare[n-1]
 	f.spare = f.spare[:n-1]

@@ -30,9 +30,9 @@ func (u *unit) leave(ctx context.Context, why error) error {
 // deliveries are abandoned.
 func (u *unit) drain() bool {
 	u.lane.Withdraw()
-	u.release() // the lane gives it back
+	u.gate.release() // the lane gives it back
 	u.setFull(false)
-	for u.collect(); len(u.flight.parcels) > 0 || u.replay != nil && len(u.replay.flight.parcels) > 0; u.collect() {
+	for u.collect(); len(u.gate.flight.parcels) > 0 || u.replay != nil && len(u.replay.flight.parcels) > 0; u.collect() {
 		u.round.BeginIn(u.lane.Timeout()) // each answer gives the others as much time again
 		select {
 		case <-u.wake:
@@ -77,8 +77,8 @@ func (u *unit) hinted(seek bool) { //nolint:revive // it is what the caller know
 // publish makes the unit's figures visible to other goroutines.
 func (u *unit) publish() {
 	gaps := u.reader.Gaps()
-	open := int64(len(u.flight.again) + len(u.shelf.pending.fresh))
-	for _, p := range u.flight.parcels {
+	open := int64(len(u.gate.flight.again) + len(u.shelf.pending.fresh))
+	for _, p := range u.gate.flight.parcels {
 		p.UnderWay(func(*dispatch.Delivery) { open++ })
 	}
 	u.figures.Store(&observe.PositionStats{

@@ -21,10 +21,10 @@ const (
 // feedDue hands over rows that are due. After the last of them, the unit starts over when the next
 // one is due.
 func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	if u.stuck = !u.order.total && u.lane.StoredWait(); u.stuck { // nothing new goes before the one line of a total order
+	if u.gate.stuck = !u.order.total && u.lane.StoredWait(); u.gate.stuck { // nothing new goes before the one line of a total order
 		return false, nil
 	}
-	granted := u.grant(u.e.limits.Batch)
+	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
@@ -44,7 +44,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	}
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
-	u.deliver(u.parcel(), all, nil, granted) //nolint:contextcheck // deliveries outlive the read
+	u.gate.deliver(u.gate.parcel(), all, nil, granted) //nolint:contextcheck // deliveries outlive the read
 	return len(all) > 0 || more, nil
 }
 
@@ -188,7 +188,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	if u.shelf.parksReady() {
 		return true, u.store(ctx, conn)
 	}
-	granted := u.grant(u.e.limits.Batch)
+	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
@@ -199,7 +199,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	}
 	u.collect() // rows parked until now are among the pending ones
 	all, unblock := u.shelf.takeLines(&read)
-	u.deliver(u.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
+	u.gate.deliver(u.gate.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
 	return true, nil
 }
 

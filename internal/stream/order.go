@@ -69,14 +69,14 @@ func (o *order) leads(r *stored) (leads, waits bool) {
 // feedHeld hands over, of what the lane has given back, the stored events of a line that is held.
 // Now and then it looks at the line: a dead letter that was discarded leaves nothing that is due.
 func (u *unit) feedHeld() bool {
-	if i := slices.IndexFunc(u.flight.again, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
-		d := u.flight.again[i]
-		if u.grant(1) == 0 {
+	if i := slices.IndexFunc(u.gate.flight.again, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
+		d := u.gate.flight.again[i]
+		if u.gate.grant(1) == 0 {
 			return false
 		}
-		u.flight.again = slices.Delete(u.flight.again, i, i+1)
-		p := u.parcel()
-		u.deliver(p, append(p.Room(1), d), nil, 1)
+		u.gate.flight.again = slices.Delete(u.gate.flight.again, i, i+1)
+		p := u.gate.parcel()
+		u.gate.deliver(p, append(p.Room(1), d), nil, 1)
 		return true
 	}
 	if time.Now().Before(u.shelf.lineAt) || u.lane.Busy(u.order.line) {

@@ -104,7 +104,7 @@ func (u *unit) refuseReplay(ctx context.Context, conn *pgx.Conn, id int64) error
 
 // readReplay returns nil if there is none.
 func readReplay(ctx context.Context, conn *pgx.Conn, destination string) (*replay, error) {
-	r := &replay{reading: reading{row: rowGuess, rare: 1, types: types{skipped: make(map[string]bool)}}, flight: flight{sizes: make(map[*dispatch.Parcel]int)}}
+	r := &replay{reading: reading{row: rowGuess, rare: 1, types: types{skipped: make(map[string]bool)}}, flight: newFlight()}
 	var leftOut, open string
 	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.before.head, &open)
 	if isNoRows(err) {

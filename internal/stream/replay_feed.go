@@ -25,7 +25,7 @@ const (
 // did anything.
 func (u *unit) feedReplay(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	r := u.replay
-	if r.over || u.stuck || u.lane.NewWait() {
+	if r.over || u.gate.stuck || u.lane.NewWait() {
 		return false, nil
 	}
 	if r.reads() && !time.Now().Before(r.restsUntil) {
@@ -52,16 +52,13 @@ func (u *unit) handAside() bool {
 	}
 	r.pace.took(granted)
 	all := r.flight.again[:granted]
-	p := r.flight.unused()
-	if p == nil {
-		p = dispatch.NewParcel(u.pos.Sure, func(bool) { u.poke() })
-	}
+	p := r.flight.parcel(&u.common)
 	repeats := r.repeats()
 	r.handed = max(r.handed, all[len(all)-1].Event.ID)
 	p.Fill(append(p.Room(granted), all...))
 	r.flight.begin(p, all)
 	r.flight.again = slices.Delete(r.flight.again, 0, granted)
-	u.pass(p, nil)
+	u.gate.pass(p, nil)
 	u.ledger.dirty = true
 	if repeats && !r.repeats() { // stored lines waited for these
 		u.shelf.searchNow()
@@ -72,7 +69,7 @@ func (u *unit) handAside() bool {
 // readAside reads the next events of the range, and keeps those that are to be sent.
 func (u *unit) readAside(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	r := u.replay
-	room := u.e.memory()/2 - u.flight.bytes - r.flight.bytes
+	room := u.e.memory()/2 - u.gate.flight.bytes - r.flight.bytes
 	r.skipFinished()
 	upto := min(r.to, u.reader.Head())
 	if room <= 0 || r.head >= upto {

@@ -29,7 +29,7 @@ type unit struct {
 	common
 
 	reader *Reader
-	flight flight
+	gate   gate
 	shelf  shelf
 	ledger ledger
 	next   next
@@ -46,8 +46,6 @@ type unit struct {
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more work, but other units wait for the connection
 	waits   bool      // its only line is held: it reads nothing
-	stuck   bool      // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
-	unsure  bool      // nothing was begun because the session was not proven alive: by the time of wait it may be again
 
 	figures atomic.Pointer[observe.PositionStats]
 	hint    atomic.Bool // there may be events to read
@@ -60,6 +58,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 		order:  newOrder(lane, e.keys), exact: newExact(lane),
 	}
 	u.pos.exact = u.exact != nil
+	u.gate = gate{common: &u.common, seals: u.pos.exact}
 	u.begin(p.Head, p.Open)
 	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Loading: true, Head: p.Head})
 	return u
@@ -68,7 +67,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 // begin makes the memory of the unit that of one that has just been taken over.
 func (u *unit) begin(head int64, open Ranges) {
 	u.reader = NewReader(head, open, u.e.witnesses)
-	u.flight, u.shelf, u.ledger = flight{sizes: make(map[*dispatch.Parcel]int)}, newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
+	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
 	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
 	u.replay, u.replayAt = nil, time.Time{}
@@ -190,7 +189,7 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 
 // collect processes the answers.
 func (u *unit) collect() {
-	acknowledged, news := u.flight.take(u.answered)
+	acknowledged, news := u.gate.flight.take(u.answered)
 	u.ledger.acknowledged += acknowledged
 	if r := u.replay; r != nil {
 		_, some := r.flight.take(u.answeredAside)
@@ -202,7 +201,7 @@ func (u *unit) collect() {
 // answered records the outcome of a delivery, except for a fresh event that was delivered.
 func (u *unit) answered(a *dispatch.Answer) {
 	if a.Verdict == dispatch.VerdictReleased {
-		u.flight.giveBack(a.Delivery)
+		u.gate.flight.giveBack(a.Delivery)
 		u.exact.doubt(a.Err)
 		return
 	}
@@ -226,7 +225,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		u.next.at = now.Add(heldPoll) // it is the turn of what is stored
 		return false, nil
 	}
-	granted := u.grant(u.e.limits.Batch)
+	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
@@ -278,7 +277,7 @@ func (u *unit) setFull(full bool) {
 
 // hand routes the events of a read and hands them to the lane.
 func (u *unit) hand(b *Batch, granted int) {
-	p := u.parcel()
+	p := u.gate.parcel()
 	all := p.Room(len(b.Events))
 	eventType, wanted := "", false // of the previous event: often the same
 	for i := range b.Events {
@@ -307,7 +306,7 @@ func (u *unit) hand(b *Batch, granted int) {
 		d.Key = u.order.of(e)
 		all = append(all, d)
 	}
-	u.deliver(p, all, nil, granted)
+	u.gate.deliver(p, all, nil, granted)
 }
 
 // look finds the transactions of invisible ids, if that is due.
@@ -335,12 +334,12 @@ func (u *unit) wait(ctx context.Context) {
 		at = earlier(at, u.next.at)
 	case u.waits:
 		at = earlier(at, u.shelf.dueAt)
-	case !u.stuck:
+	case !u.gate.stuck:
 		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.replayDue(at)))
 		if look, ok := u.reader.NextLook(); ok {
 			at = earlier(at, look)
 		}
-	case u.unsure:
+	case u.gate.unsure:
 		at = earlier(at, time.Now().Add(unsurePoll))
 	}
 	timer := time.NewTimer(max(0, time.Until(at)))

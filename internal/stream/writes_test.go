@@ -40,7 +40,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 			close(answered)
 		}
 	})
-	u.deliver(parcel, []dispatch.Delivery{{Event: &delivery.Event{ID: 7, Type: "a"}}}, nil, u.grant(1))
+	u.gate.deliver(parcel, []dispatch.Delivery{{Event: &delivery.Event{ID: 7, Type: "a"}}}, nil, u.gate.grant(1))
 	c := u.count()
 	close(answer)
 	<-answered
