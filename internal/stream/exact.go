@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/dispatch"
 )
 
 // A destination that keeps its position in its own transactions gets each event exactly once. The
@@ -21,8 +20,12 @@ import (
 // destination stores relies on no later state of the database. So a database without the seal has
 // lost something that the destination knows, and one with it has lost nothing of that.
 
-// exact is the state of a unit whose destination keeps its position.
+// exact is the part of a unit whose destination keeps its position: it finds out where that is, owns the
+// progress that the destination stores, and counts the seals. Only the goroutine of the unit uses it. The
+// progress has a lock, because deliveries read it.
 type exact struct {
+	*common
+
 	keeper   delivery.PositionKeeper
 	progress *progress
 	opened   bool
@@ -34,13 +37,13 @@ type exact struct {
 }
 
 // newExact returns nil for a destination that does not keep its position.
-func newExact(lane dispatch.Lane) *exact {
-	k := lane.PositionKeeper()
+func newExact(c *common) *exact {
+	k := c.lane.PositionKeeper()
 	if k == nil {
 		return nil
 	}
-	return &exact{keeper: k, pause: backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstOpen),
-		backoff.WithMaxInterval(lane.LongestPause()), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
+	return &exact{common: c, keeper: k, pause: backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstOpen),
+		backoff.WithMaxInterval(c.lane.LongestPause()), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
 }
 
 // doubt takes note of an answer that a delivery was given back with.
@@ -58,19 +61,18 @@ const (
 )
 
 // crowded reports whether only gaps may be read, because a copy would become too large.
-func (u *unit) crowded(ctx context.Context) bool {
-	x := u.exact
+func (x *exact) crowded(ctx context.Context, r *Reader) bool {
 	switch {
 	case x == nil:
 		return false
-	case len(u.reader.gaps.all) < maxGaps:
+	case len(r.gaps.all) < maxGaps:
 		x.told = false
 		return false
 	}
-	if pids := u.reader.GapStats().PIDs; !x.told && len(pids) > 0 {
+	if pids := r.GapStats().PIDs; !x.told && len(pids) > 0 {
 		x.told = true
-		u.e.log.WarnContext(ctx, "a destination that keeps its position reads no new events until a transaction that is open for long ends: it hides whether too many ids have events",
-			"destination", u.name, "ranges", maxGaps, "pids", pids)
+		x.e.log.WarnContext(ctx, "a destination that keeps its position reads no new events until a transaction that is open for long ends: it hides whether too many ids have events",
+			"destination", x.name, "ranges", maxGaps, "pids", pids)
 	}
 	return true
 }
@@ -94,11 +96,11 @@ const sqlOwn = `SELECT p.head, p.open::text, p.sealed, p.void, to_char(p.created
 	coalesce(outbox_last_id(), 0), coalesce(pg_get_serial_sequence('outbox_events', 'id'), ''), current_database()
 	FROM outbox_positions AS p WHERE p.unit = $1 AND p.epoch = $2`
 
-func (u *unit) own(ctx context.Context, conn *pgx.Conn) (own ownPosition, err error) {
+func (x *exact) own(ctx context.Context, conn *pgx.Conn) (own ownPosition, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
 	defer cancel()
 	var open string
-	err = conn.QueryRow(ctx, sqlOwn, u.pos.Unit, u.pos.Epoch).Scan(&own.head, &open, &own.sealed, &own.void, &own.created, &own.last, &own.sequence, &own.database)
+	err = conn.QueryRow(ctx, sqlOwn, x.pos.Unit, x.pos.Epoch).Scan(&own.head, &open, &own.sealed, &own.void, &own.created, &own.last, &own.sequence, &own.database)
 	if isNoRows(err) {
 		return own, errFenced
 	}
@@ -106,35 +108,46 @@ func (u *unit) own(ctx context.Context, conn *pgx.Conn) (own ownPosition, err er
 		own.open, err = ParseRanges(open)
 	}
 	if err != nil {
-		return own, fmt.Errorf("read the position of %q: %w", u.name, err)
+		return own, fmt.Errorf("read the position of %q: %w", x.name, err)
 	}
 	return own, nil
 }
 
 // open finds out where the destination is, before anything is read: whatever the unit or an earlier
-// owner had under way is over then. While the destination does not answer it tries again.
+// owner had under way is over then.
 func (u *unit) open(ctx context.Context) error {
-	x := u.exact
-	for x != nil && !x.opened {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+	if u.exact == nil || u.exact.opened {
+		return nil
+	}
+	at, err := u.exact.open(ctx)
+	if err != nil {
+		return err
+	}
+	u.reader = NewReader(at.head, at.open, u.e.witnesses)
+	u.ledger.head = at.head
+	return nil
+}
+
+// open makes the destination answer, and returns where the unit begins. While it does not answer, open
+// tries again.
+func (x *exact) open(ctx context.Context) (at cut, err error) {
+	for ctx.Err() == nil {
 		var own ownPosition
 		// Before: another owner must not be disturbed.
-		err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) (err error) {
-			own, err = u.own(ctx, conn)
+		err := x.e.pool.use(ctx, x.pos, func(conn *pgx.Conn) (err error) {
+			own, err = x.own(ctx, conn)
 			return err
 		})
 		if err != nil {
-			return err
+			return at, err
 		}
-		u.round.Rest() // it has its own time
+		x.round.Rest() // it has its own time
 		p := &progress{created: own.created, done: make(map[int64]int)}
-		text, err := x.keeper.OpenPosition(ctx, fmt.Sprintf("%s-%s-%s-%d", own.database, u.e.Connector.Schema, u.name, u.pos.Part), p)
+		text, err := x.keeper.OpenPosition(ctx, fmt.Sprintf("%s-%s-%s-%d", own.database, x.e.Connector.Schema, x.name, x.pos.Part), p)
 		if err != nil {
 			if ctx.Err() == nil {
 				x.faulted = true
-				u.lane.Fault(err)
+				x.lane.Fault(err)
 			}
 			sleep(ctx, x.pause.NextBackOff())
 			continue
@@ -142,19 +155,20 @@ func (u *unit) open(ctx context.Context) error {
 		x.pause.Reset()
 		if x.faulted {
 			x.faulted = false
-			u.lane.Answers()
+			x.lane.Answers()
 		}
-		u.round.Begin()
+		x.round.Begin()
 		copied, err := decodeCopy(text)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrIDs, err)
+			return at, fmt.Errorf("%w: %w", ErrIDs, err)
 		}
-		if err := u.adopt(ctx, own, copied); err != nil {
-			return err
+		if at, err = x.adopt(ctx, own, copied); err != nil {
+			return at, err
 		}
 		x.progress, x.opened, x.reopen = p, true, false
+		return at, nil
 	}
-	return nil
+	return at, context.Cause(ctx)
 }
 
 // trust is what the copy of a position is worth.
@@ -179,44 +193,43 @@ func (own *ownPosition) trust(c *positionCopy) trust {
 	return trustBoth
 }
 
-// adopt makes the unit begin where the destination is.
-func (u *unit) adopt(ctx context.Context, own ownPosition, c *positionCopy) error {
-	at, sealed, void := own.cut, own.sealed, own.void
+// adopt decides where the unit begins, and writes it.
+func (x *exact) adopt(ctx context.Context, own ownPosition, c *positionCopy) (at cut, err error) {
+	at = own.cut
+	sealed, void := own.sealed, own.void
 	var settled []settledRow
 	switch own.trust(c) {
 	case trustNone:
 		if c != nil {
-			u.e.log.InfoContext(ctx, "the position that the destination keeps is from before this one was made, or moved by hand; it does not count",
-				"destination", u.name, "kept_head", c.Head, "head", own.head)
+			x.e.log.InfoContext(ctx, "the position that the destination keeps is from before this one was made, or moved by hand; it does not count",
+				"destination", x.name, "kept_head", c.Head, "head", own.head)
 		} else if own.sealed > own.void {
-			u.e.log.WarnContext(ctx, "the destination does not have the position that it kept: what was delivered since the last write of the one in the database is delivered again",
-				"destination", u.name, "head", own.head)
+			x.e.log.WarnContext(ctx, "the destination does not have the position that it kept: what was delivered since the last write of the one in the database is delivered again",
+				"destination", x.name, "head", own.head)
 		}
 	case trustAhead:
-		return fmt.Errorf("%w: it has given out ids up to %d, and destination %q has got events up to %d: the database was restored, or the table emptied. "+
+		return at, fmt.Errorf("%w: it has given out ids up to %d, and destination %q has got events up to %d: the database was restored, or the table emptied. "+
 			"Events with an id up to that would be taken for delivered. Let the sequence go on: SELECT setval('%s', %[4]d); what the database has not recorded as delivered is then delivered again",
-			ErrIDs, own.last, u.name, c.Head, own.sequence)
+			ErrIDs, own.last, x.name, c.Head, own.sequence)
 	case trustLost:
 		void, sealed = c.Sealed, c.Sealed
 		err := fmt.Errorf("the database has lost what it knew when the destination got its last events, up to id %d: all above id %d, and what is open below, is delivered again",
 			c.Head, own.head)
-		u.e.log.ErrorContext(ctx, "events are delivered again", "destination", u.name, "err", err)
-		u.lane.Repeats(err)
+		x.e.log.ErrorContext(ctx, "events are delivered again", "destination", x.name, "err", err)
+		x.lane.Repeats(err)
 	case trustBoth:
 		its, err := c.cut()
 		if err != nil {
-			return err
+			return at, err
 		}
 		at, settled = at.both(its), c.Settled
 	}
-	err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error { return u.writeAdopted(ctx, conn, adopted{at, sealed, void, settled}) })
+	err = x.e.pool.use(ctx, x.pos, func(conn *pgx.Conn) error { return x.writeAdopted(ctx, conn, adopted{at, sealed, void, settled}) })
 	if err != nil {
-		return err
+		return at, err
 	}
-	u.exact.sealed = sealed
-	u.reader = NewReader(at.head, at.open, u.e.witnesses)
-	u.ledger.head = at.head
-	return nil
+	x.sealed = sealed
+	return at, nil
 }
 
 // adopted is where a unit begins.
@@ -239,11 +252,11 @@ const (
 	sqlSeal = `UPDATE outbox_positions SET sealed = $3 FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
 )
 
-func (u *unit) writeAdopted(ctx context.Context, conn *pgx.Conn, a adopted) error {
+func (x *exact) writeAdopted(ctx context.Context, conn *pgx.Conn, a adopted) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlow)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlAdopt, u.pos.Unit, u.pos.Epoch, a.head, a.open.String(), a.sealed, a.void)
+		tag, err := tx.Exec(ctx, sqlAdopt, x.pos.Unit, x.pos.Epoch, a.head, a.open.String(), a.sealed, a.void)
 		if err != nil || tag.RowsAffected() == 0 {
 			return cmp.Or(err, errFenced)
 		}
@@ -252,17 +265,17 @@ func (u *unit) writeAdopted(ctx context.Context, conn *pgx.Conn, a adopted) erro
 			ids[i], replays[i] = s[0], s[1]
 		}
 		if len(ids) > 0 {
-			_, err = tx.Exec(ctx, sqlSettled, u.name, ids, replays)
+			_, err = tx.Exec(ctx, sqlSettled, x.name, ids, replays)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write where %q is: %w", u.name, err)
+		return fmt.Errorf("write where %q is: %w", x.name, err)
 	}
 	return nil
 }
 
-// handOver hands the staged parcels to the lane, after a seal.
+// handOver hands the parcels that wait to the lane, after a seal.
 func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
 	x := u.exact
 	if x == nil || len(u.gate.staged) == 0 && !x.reopen {
@@ -271,7 +284,7 @@ func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
 	if x.reopen {
 		return errReopen
 	}
-	if err := u.seal(ctx, conn); err != nil {
+	if err := x.seal(ctx, conn); err != nil {
 		return err
 	}
 	head, open := u.account(true)
@@ -282,17 +295,17 @@ func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
 
 // seal makes everything that the unit has seen and written so far durable, under a number. It does
 // not end with ctx: see save.
-func (u *unit) seal(ctx context.Context, conn *pgx.Conn) error {
+func (x *exact) seal(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlow)
 	defer cancel()
-	tag, err := conn.Exec(ctx, sqlSeal, u.pos.Unit, u.pos.Epoch, u.exact.sealed+1)
+	tag, err := conn.Exec(ctx, sqlSeal, x.pos.Unit, x.pos.Epoch, x.sealed+1)
 	switch {
 	case err != nil:
-		return fmt.Errorf("seal the position of %q: %w", u.name, err)
+		return fmt.Errorf("seal the position of %q: %w", x.name, err)
 	case tag.RowsAffected() == 0:
 		return errFenced
 	}
-	u.exact.sealed++
+	x.sealed++
 	return nil
 }
 

@@ -55,8 +55,9 @@ type unit struct {
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		common: common{e: e, name: p.Destination, part: "destination " + p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1)},
-		order:  newOrder(lane, e.keys), exact: newExact(lane),
+		order:  newOrder(lane, e.keys),
 	}
+	u.exact = newExact(&u.common)
 	u.pos.exact = u.exact != nil
 	u.gate = gate{common: &u.common, seals: u.pos.exact}
 	u.begin(p.Head, p.Open)
@@ -231,7 +232,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	announced := u.hint.Swap(false)
 	before := u.reader.Head()
-	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip, Stay: u.crowded(ctx)})
+	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip, Stay: u.exact.crowded(ctx, u.reader)})
 	if err != nil {
 		u.lane.Return(granted)
 		// A reader cannot be used after an error, and has not moved.
