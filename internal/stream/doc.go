@@ -32,7 +32,8 @@
 //	position.go the row of a unit: taken over, written, bounded
 //	writes.go   the position, and the rows that go with it, in one transaction
 //	leave.go    the end of a unit
-//	replay.go   a range that is sent again beside that: its state, and its progress
+//	aside.go    what is sent beside that: finds a replay, and ends it
+//	replay.go   a range that is sent again: its state, and its progress
 //	replay_feed.go reads it, and hands it over
 //	exact.go    a destination that keeps its position itself: where it is, and the seals
 //	progress.go what it stores

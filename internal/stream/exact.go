@@ -315,7 +315,7 @@ func (u *unit) restart(ctx context.Context) error {
 	if !u.drain() { //nolint:contextcheck // as in leave
 		return u.lastSave(ctx, nil)
 	}
-	if !u.shelf.pending.empty() || u.replay != nil {
+	if !u.shelf.pending.empty() || u.aside.replay != nil {
 		// What has failed for certain, and what a replay has delivered: of that the destination keeps nothing.
 		// If it cannot be written, the events are read again.
 		if err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error { return u.save(ctx, conn) }); err != nil {

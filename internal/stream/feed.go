@@ -45,7 +45,7 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		u.begins()
 		return false, nil
 	}
-	if did, err = u.read(ctx, conn); did || err != nil || u.replay == nil {
+	if did, err = u.read(ctx, conn); did || err != nil || u.aside.replay == nil {
 		return did, err
 	}
 	return u.feedReplay(ctx, conn)

@@ -32,7 +32,7 @@ func (u *unit) drain() bool {
 	u.lane.Withdraw()
 	u.gate.release() // the lane gives it back
 	u.setFull(false)
-	for u.collect(); len(u.gate.flight.parcels) > 0 || u.replay != nil && len(u.replay.flight.parcels) > 0; u.collect() {
+	for u.collect(); len(u.gate.flight.parcels) > 0 || u.aside.underWay(); u.collect() {
 		u.round.BeginIn(u.lane.Timeout()) // each answer gives the others as much time again
 		select {
 		case <-u.wake:

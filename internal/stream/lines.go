@@ -38,7 +38,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	}
 	all := make([]dispatch.Delivery, 0, len(rows))
 	for i := range rows {
-		if !u.holds(rows[i].key) {
+		if !u.aside.holds(rows[i].key) {
 			all = u.shelf.takeDue(all, &rows[i])
 		}
 	}
@@ -129,8 +129,8 @@ func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	u.e.report(u.part, nil)
-	u.shelf.drained(u.holds)
-	return u.shelf.lookAtLines(ctx, conn, u.holds)
+	u.shelf.drained(u.aside.holds)
+	return u.shelf.lookAtLines(ctx, conn, u.aside.holds)
 }
 
 // drained continues the lines whose first rows are finished, except those that a replay holds.

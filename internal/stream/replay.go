@@ -63,45 +63,6 @@ type reading struct {
 const sqlReplay = `SELECT id, to_id, left_out::text, patterns, rate, number, head, open::text FROM outbox_replays
 WHERE destination = $1 AND state = 'running'`
 
-// lookForReplay finds a replay that was requested, or is not running any more.
-func (u *unit) lookForReplay(ctx context.Context, conn *pgx.Conn) error {
-	now := time.Now()
-	if now.Before(u.replayAt) {
-		return nil
-	}
-	u.replayAt = now.Add(u.e.limits.PollInterval)
-	r, err := readReplay(ctx, conn, u.name)
-	if err != nil {
-		return fmt.Errorf("find a replay of %q: %w", u.name, err)
-	}
-	switch {
-	case r != nil && u.order.total:
-		return u.refuseReplay(ctx, conn, r.id)
-	case u.replay == nil:
-		u.replay = r
-	case r == nil || r.id != u.replay.id:
-		u.endReplay()
-	}
-	return nil
-}
-
-// noReplay is why a replay to a destination with a total order is stopped: what goes beside the one line of
-// all events is not in it.
-const noReplay = "stopped by the relay: in order: total nothing goes beside what is live; move the position instead"
-
-// refuseReplay stops a replay that cannot be sent.
-func (u *unit) refuseReplay(ctx context.Context, conn *pgx.Conn, id int64) error {
-	u.e.log.WarnContext(ctx, "a replay is stopped", "destination", u.name, "replay", id, "reason", noReplay)
-	return u.owned(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp(), reason = concat_ws('; ', nullif(reason, ''), $2::text)
-			WHERE id = $1 AND state = 'running'`, id, noReplay)
-		if err != nil {
-			return fmt.Errorf("stop replay %d: %w", id, err)
-		}
-		return nil
-	})
-}
-
 // readReplay returns nil if there is none.
 func readReplay(ctx context.Context, conn *pgx.Conn, destination string) (*replay, error) {
 	r := &replay{reading: reading{row: rowGuess, rare: 1, types: types{skipped: make(map[string]bool)}}, flight: newFlight()}
@@ -125,21 +86,6 @@ func readReplay(ctx context.Context, conn *pgx.Conn, destination string) (*repla
 		r.head = r.before.open[0].From - 1
 	}
 	return r, nil
-}
-
-// endReplay ends a replay that was stopped: nothing of it begins any more. What is under way may still
-// fail, and become a row; then a last write counts it.
-func (u *unit) endReplay() {
-	r := u.replay
-	r.taken -= int64(len(r.flight.again))
-	r.over, r.flight.again, u.ledger.dirty = true, nil, true
-}
-
-// holds reports whether a stored line must wait for events of the replay that come before it: the owner
-// before had them in memory, or the lane has given them back.
-func (u *unit) holds(name string) bool {
-	r := u.replay
-	return r != nil && !r.over && r.repeats() && strings.HasPrefix(name, r.prefix)
 }
 
 // repeats reports whether events that were handed over once have yet to be handed over again.
@@ -190,20 +136,6 @@ func (c *replayCount) collected() {
 	}
 }
 
-// countReplay begins a write of the progress. What is neither open nor failed was delivered: an answer that
-// was not taken yet counts, too, because the event is not open any more.
-func (u *unit) countReplay() (c replayCount) {
-	r := u.replay
-	if r == nil {
-		return c
-	}
-	c.replay = r
-	c.head, c.open, c.n = r.account()
-	c.total = tally{delivered: r.taken - int64(c.n) - r.failed, failed: r.failed, skipped: r.skipped}
-	c.done = c.head >= r.to && len(c.open) == 0
-	return c
-}
-
 // sqlReplayed writes the progress of a replay, and returns its state. A replay that was stopped keeps
 // that state, and its last events count.
 const sqlReplayed = `UPDATE outbox_replays SET head = $2::bigint, open = $3::text::int8multirange, delivered = delivered + $4::bigint,
@@ -234,43 +166,6 @@ const (
 	replayRunning = "running"
 	replayStopped = "stopped"
 )
-
-// replayed takes note of a write that was committed.
-func (u *unit) replayed(c *replayCount, state string) {
-	r := c.replay
-	if r == nil {
-		return
-	}
-	r.written = c.total
-	switch {
-	case c.done, r.over && c.n == 0 && len(r.flight.parcels) == 0 && r.failed == c.total.failed: // what an owner before had open stays so
-		u.replay, u.replayAt = nil, time.Time{}
-	case state != replayRunning && !r.over:
-		u.endReplay()
-	}
-}
-
-// answeredAside records the outcome of a replayed event, except for one that was simply delivered.
-func (u *unit) answeredAside(a *dispatch.Answer) {
-	r := u.replay
-	if a.Verdict == dispatch.VerdictReleased {
-		if r.over {
-			r.taken--
-			return
-		}
-		r.flight.giveBack(a.Delivery)
-		u.exact.doubt(a.Err)
-		return
-	}
-	out := entry{aside: true, replays: r.number}
-	if a.Key != (dispatch.Key{}) {
-		out.key = r.name(a.Event)
-	}
-	if a.Verdict != dispatch.VerdictDelivered {
-		r.failed++
-	}
-	u.shelf.settle(a, out)
-}
 
 // replayPrefix begins the names of the aggregates of a replay. A name that begins with it, has no slash
 // and is shorter than 190 bytes is not that of a live aggregate: those have a slash, or are longer

@@ -24,61 +24,74 @@ const (
 // feedReplay hands over events of the replay, as far as live events leave room. It reports whether it
 // did anything.
 func (u *unit) feedReplay(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	r := u.replay
-	if r.over || u.gate.stuck || u.lane.NewWait() {
+	if u.aside.replay.over || u.gate.stuck || u.lane.NewWait() {
 		return false, nil
 	}
-	if r.reads() && !time.Now().Before(r.restsUntil) {
-		if did, err = u.readAside(ctx, conn); err != nil {
+	if u.aside.reads() {
+		room := u.e.memory()/2 - u.gate.flight.bytes
+		did, err = u.aside.read(ctx, conn, u.reader.Head(), room, func() Ranges {
+			_, live := u.account(true)
+			return live
+		})
+		if err != nil {
 			return false, err
 		}
 	}
-	return u.handAside() || did, nil //nolint:contextcheck // deliveries outlive the read
+	p, caughtUp := u.aside.next()
+	if p == nil {
+		return did, nil
+	}
+	u.gate.pass(p, nil) //nolint:contextcheck // deliveries outlive the read
+	if caughtUp {
+		u.shelf.searchNow()
+	}
+	return true, nil
 }
+
+// reads reports whether it is time to read the next events.
+func (s *aside) reads() bool { return s.replay.reads() && !time.Now().Before(s.replay.restsUntil) }
 
 // reads reports whether the next events must be read.
 func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.head < r.to }
 
-// handAside hands over what was read or given back.
-func (u *unit) handAside() bool {
-	r := u.replay
-	n := r.pace.allow(time.Now(), min(len(r.flight.again), u.e.limits.Batch))
+// next returns what goes next of what was read or given back, as a parcel; nil if nothing may go. caughtUp reports
+// that stored lines waited for the last of these.
+func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
+	r := s.replay
+	n := r.pace.allow(time.Now(), min(len(r.flight.again), s.e.limits.Batch))
 	if n == 0 {
-		return false
+		return nil, false
 	}
-	granted := u.lane.GrantAside(n, r.flight.left)
+	granted := s.lane.GrantAside(n, r.flight.left)
 	if granted == 0 {
-		return false
+		return nil, false
 	}
 	r.pace.took(granted)
 	all := r.flight.again[:granted]
-	p := r.flight.parcel(&u.common)
+	p = r.flight.parcel(s.common)
 	repeats := r.repeats()
 	r.handed = max(r.handed, all[len(all)-1].Event.ID)
 	p.Fill(append(p.Room(granted), all...))
 	r.flight.begin(p, all)
 	r.flight.again = slices.Delete(r.flight.again, 0, granted)
-	u.gate.pass(p, nil)
-	u.ledger.dirty = true
-	if repeats && !r.repeats() { // stored lines waited for these
-		u.shelf.searchNow()
-	}
-	return true
+	s.ledger.dirty = true
+	return p, repeats && !r.repeats()
 }
 
-// readAside reads the next events of the range, and keeps those that are to be sent.
-func (u *unit) readAside(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	r := u.replay
-	room := u.e.memory()/2 - u.gate.flight.bytes - r.flight.bytes
+// read reads the next events of the range, up to the head of what is live, and keeps those that are to be
+// sent. room is how many bytes of events fit into memory beside what is live, whose open ids live returns.
+func (s *aside) read(ctx context.Context, conn *pgx.Conn, head int64, room int, live func() Ranges) (did bool, err error) {
+	r := s.replay
+	room -= r.flight.bytes
 	r.skipFinished()
-	upto := min(r.to, u.reader.Head())
+	upto := min(r.to, head)
 	if room <= 0 || r.head >= upto {
 		return false, nil
 	}
 	began := time.Now()
 	defer func() { r.restsUntil = time.Now().Add(asideShare * time.Since(began)) }()
 	p := pass{
-		query: Query{Limit: asidePage, Bytes: min(u.e.limits.Bytes, room), EventBytes: u.e.limits.EventBytes, Skip: r.reading.types.skip},
+		query: Query{Limit: asidePage, Bytes: min(s.e.limits.Bytes, room), EventBytes: s.e.limits.EventBytes, Skip: r.reading.types.skip},
 		limit: asidePage, upto: upto, head: r.head, last: math.MinInt64,
 	}
 	if len(p.query.Skip) > 0 {
@@ -89,7 +102,7 @@ func (u *unit) readAside(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	if err := p.run(ctx, conn, nil, p.shape().statement()); err != nil {
 		return false, fmt.Errorf("read events for replay %d: %w", r.id, err)
 	}
-	skipped, err := u.keepAside(ctx, conn, &p.batch)
+	skipped, err := s.keep(ctx, conn, &p.batch, live())
 	if err != nil {
 		return false, err
 	}
@@ -101,7 +114,7 @@ func (u *unit) readAside(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	if r.head = upto; p.cut || p.rows >= p.limit {
 		r.head = p.last
 	}
-	u.ledger.dirty = true
+	s.ledger.dirty = true
 	return true, nil
 }
 
@@ -117,16 +130,15 @@ func (r *replay) skipFinished() {
 	r.head = r.before.head
 }
 
-// keepAside keeps those events of a read that are to be sent. It returns how many were passed over because
+// keep keeps those events of a read that are to be sent. It returns how many were passed over because
 // they are stored, or in flight, as deliveries of their own.
-func (u *unit) keepAside(ctx context.Context, conn *pgx.Conn, b *Batch) (skipped int64, err error) {
-	r := u.replay
-	_, live := u.account(true)
+func (s *aside) keep(ctx context.Context, conn *pgx.Conn, b *Batch, live Ranges) (skipped int64, err error) {
+	r := s.replay
 	ids, wanted := make([]int64, 0, len(b.Events)), make([]*delivery.Event, 0, len(b.Events))
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
-		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !r.reading.types.wants(&u.common, e.Type, r.patterns):
+		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !r.reading.types.wants(s.common, e.Type, r.patterns):
 		case b.Delays != nil && b.Delays[i] > 0, live.Contains(e.ID):
 			skipped++
 		default:
@@ -136,7 +148,7 @@ func (u *unit) keepAside(ctx context.Context, conn *pgx.Conn, b *Batch) (skipped
 	if len(ids) == 0 {
 		return skipped, nil
 	}
-	rows, err := conn.Query(ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2) ORDER BY event_id`, u.name, ids)
+	rows, err := conn.Query(ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2) ORDER BY event_id`, s.name, ids)
 	if err != nil {
 		return 0, fmt.Errorf("find stored deliveries of replay %d: %w", r.id, err)
 	}
@@ -151,23 +163,23 @@ func (u *unit) keepAside(ctx context.Context, conn *pgx.Conn, b *Batch) (skipped
 			}
 			continue
 		}
-		passes, refused := u.passes(e, b.Refused[e.ID])
+		passes, refused := s.passes(e, b.Refused[e.ID])
 		if !passes {
 			continue // by the filters of today, like the routes
 		}
 		r.taken++
-		r.flight.again = append(r.flight.again, u.aside(e, refused))
+		r.flight.again = append(r.flight.again, s.delivery(e, refused))
 	}
 	return skipped, nil
 }
 
-// aside makes an event a delivery of the replay.
-func (u *unit) aside(e *delivery.Event, refused error) dispatch.Delivery {
-	e.Destination, e.Attempt, e.Replay = u.name, 1, u.replay.number
+// delivery makes an event a delivery of the replay.
+func (s *aside) delivery(e *delivery.Event, refused error) dispatch.Delivery {
+	e.Destination, e.Attempt, e.Replay = s.name, 1, s.replay.number
 	d := dispatch.Delivery{Event: e, Refused: refused}
-	if u.order.kept {
-		if name := u.replay.name(e); name != "" {
-			d.Key = u.order.keys.Named(name)
+	if s.order.kept {
+		if name := s.replay.name(e); name != "" {
+			d.Key = s.order.keys.Named(name)
 		}
 	}
 	return d
@@ -210,19 +222,4 @@ func (p *pace) took(n int) {
 	if p.rate > 0 {
 		p.left -= float64(n)
 	}
-}
-
-// replayDue returns when the replay may go on by its rate, or read again; at if it waits for something else.
-func (u *unit) replayDue(at time.Time) time.Time {
-	r, now := u.replay, time.Now()
-	if r == nil || r.over {
-		return at
-	}
-	if len(r.flight.again) > 0 && now.Before(r.pace.due) {
-		at = earlier(at, r.pace.due)
-	}
-	if r.reads() && now.Before(r.restsUntil) {
-		at = earlier(at, r.restsUntil)
-	}
-	return at
 }

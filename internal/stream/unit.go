@@ -35,10 +35,8 @@ type unit struct {
 	next   next
 	types  types
 	order  order
+	aside  aside
 	exact  *exact // nil unless the destination keeps its position
-
-	replay   *replay   // a range that is sent again beside all that; nil for none
-	replayAt time.Time // when to look for one
 
 	checkAt time.Time // when to check the sequence next
 	routed  bool      // its routes are stored
@@ -59,6 +57,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	}
 	u.exact = newExact(&u.common)
 	u.pos.exact = u.exact != nil
+	u.aside = aside{common: &u.common, order: &u.order, ledger: &u.ledger}
 	u.gate = gate{common: &u.common, seals: u.pos.exact}
 	u.begin(p.Head, p.Open)
 	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Loading: true, Head: p.Head})
@@ -71,7 +70,7 @@ func (u *unit) begin(head int64, open Ranges) {
 	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
 	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
-	u.replay, u.replayAt = nil, time.Time{}
+	u.aside.forget()
 	if u.exact != nil {
 		u.exact.opened = false
 	}
@@ -145,7 +144,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 		u.shelf.early = max(u.shelf.early, u.reader.Head())
 	}
 	// Before its stored lines are looked at.
-	if err := u.lookForReplay(ctx, conn); err != nil {
+	if err := u.aside.look(ctx, conn, u.owned); err != nil {
 		return false, err
 	}
 	u.loaded = true
@@ -167,9 +166,9 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
 			u.shelf.lineAt = time.Time{}
-			u.replayAt = time.Time{}
+			u.aside.lookAt = time.Time{}
 		}
-		if err := u.lookForReplay(ctx, conn); err != nil {
+		if err := u.aside.look(ctx, conn, u.owned); err != nil {
 			return err
 		}
 		if u.ledger.due() || len(u.shelf.drains) > 0 || len(u.shelf.pending.rows) >= maxPending {
@@ -192,7 +191,7 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 func (u *unit) collect() {
 	acknowledged, news := u.gate.flight.take(u.answered)
 	u.ledger.acknowledged += acknowledged
-	if r := u.replay; r != nil {
+	if r := u.aside.replay; r != nil {
 		_, some := r.flight.take(u.answeredAside)
 		news = news || some
 	}
@@ -214,6 +213,17 @@ func (u *unit) answered(a *dispatch.Answer) {
 		}
 	}
 	u.shelf.settle(a, out)
+}
+
+// answeredAside records the outcome of a replayed event, except for one that was simply delivered.
+func (u *unit) answeredAside(a *dispatch.Answer) {
+	if a.Verdict == dispatch.VerdictReleased {
+		if u.aside.giveBack(a.Delivery) {
+			u.exact.doubt(a.Err)
+		}
+		return
+	}
+	u.shelf.settle(a, u.aside.outcome(a))
 }
 
 // read reads the next events of the table.
@@ -336,7 +346,7 @@ func (u *unit) wait(ctx context.Context) {
 	case u.waits:
 		at = earlier(at, u.shelf.dueAt)
 	case !u.gate.stuck:
-		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.replayDue(at)))
+		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.aside.due(at)))
 		if look, ok := u.reader.NextLook(); ok {
 			at = earlier(at, look)
 		}

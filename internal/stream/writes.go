@@ -120,7 +120,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 func (u *unit) count() (c count) {
 	u.ledger.dirty = false
 	c.head, c.open = u.account(false)
-	c.replay = u.countReplay()
+	c.replay = u.aside.count()
 	return c
 }
 
@@ -151,12 +151,15 @@ func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
 		return w.write(ctx, tx, u.name)
 	})
 	if err == nil {
-		u.replayed(&c.replay, state)
+		u.aside.counted(&c.replay, state)
 		// Not before: a search for due rows finds only written ones.
 		u.shelf.wrote()
 	}
 	return u.saved(ok, err, c.head, delta, began)
 }
+
+// owned is unit.owned, for its parts.
+type owned func(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error
 
 // owned writes other rows than the position, if the unit is still ours.
 func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
