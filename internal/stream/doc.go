@@ -20,13 +20,14 @@
 //	common.go   what a unit shares with its parts
 //	next.go     when it reads again
 //	types.go    types that it skips, and events of routes that have ended
-//	feed.go     how much goes to the lane, in which parcels
+//	feed.go     what goes to the lane next: how much, in which parcels
 //	flight.go   events in memory: parcels at the lane, and returned deliveries
 //	shelf.go    the state of its rows: to be written, running, due
 //	order.go    which events are in one line; the one line of a total order
 //	lines.go    rows that are due, and the stored lines of aggregates
 //	rows.go     the statements that read outbox_deliveries
 //	load.go     aggregates with stored deliveries, at a take-over
+//	rekey.go    puts what another order has stored into the lines of this one
 //	ledger.go   how far the position was written
 //	account.go  the ids that are open now
 //	position.go the row of a unit: taken over, written, bounded

@@ -41,7 +41,19 @@ LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
 	ORDER BY event_id LIMIT 1) AS d ON true
 WHERE line.key IS NOT NULL`
 
-// loadLines blocks the aggregates with stored deliveries, before any later event of them is read.
+// loader finds what is stored of a destination when its unit is taken over. It owns nothing: what it finds
+// goes on the shelf and into the lane, and what it writes through the unit. It lives for one call, on the
+// unit's goroutine.
+type loader struct {
+	*common
+
+	order  *order
+	shelf  *shelf
+	reader *Reader // where the unit begins
+	write  owned
+}
+
+// load blocks the aggregates with stored deliveries, before any later event of them is read.
 // Some lines wait behind nothing that is stored: the previous relay did not get to them, or the
 // event in front was in its memory, and is open. So they continue only when all events that are
 // open, or come before them, have been read.
@@ -49,28 +61,28 @@ WHERE line.key IS NOT NULL`
 // It walks over all rows, which is some five times as fast as skipping from line to line if lines
 // are short. After a page of long ones, and where a line begins with a non-blocking dead letter, it
 // skips through a page, and tries again.
-func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
-	if !u.lane.Ordered() {
-		return u.unpark(ctx, conn)
+func (l *loader) load(ctx context.Context, conn *pgx.Conn) error {
+	if !l.lane.Ordered() {
+		return l.unpark(ctx, conn)
 	}
-	if err := u.rekey(ctx, conn); err != nil {
+	if err := l.rekey(ctx, conn); err != nil {
 		return err
 	}
-	if u.order.total {
-		return u.loadLine(ctx, conn)
+	if l.order.total {
+		return l.loadLine(ctx, conn)
 	}
-	u.e.loading.Add(1)
-	defer u.e.loading.Add(-1)
+	l.e.loading.Add(1)
+	defer l.e.loading.Add(-1)
 	for after, walks := "", true; ; {
-		u.round.Begin()
-		query, args := sqlHeads, []any{u.name, after, headsPage, u.lane.Blocks()}
+		l.round.Begin()
+		query, args := sqlHeads, []any{l.name, after, headsPage, l.lane.Blocks()}
 		if walks {
-			query, args = sqlWalk, []any{u.name, after, walkPage}
+			query, args = sqlWalk, []any{l.name, after, walkPage}
 		}
-		p, err := u.loadPage(ctx, conn, query, args...)
+		p, err := l.loadPage(ctx, conn, query, args...)
 		switch {
 		case err != nil:
-			return fmt.Errorf("load the stored lines of %q: %w", u.name, err)
+			return fmt.Errorf("load the stored lines of %q: %w", l.name, err)
 		case walks && p.lines == 0 && !p.dead, !walks && p.lines < headsPage:
 			return nil
 		case p.lines > 0:
@@ -87,7 +99,7 @@ type linePage struct {
 	dead  bool   // the next line begins with a non-blocking dead letter
 }
 
-func (u *unit) loadPage(ctx context.Context, conn *pgx.Conn, query string, args ...any) (p linePage, err error) {
+func (l *loader) loadPage(ctx context.Context, conn *pgx.Conn, query string, args ...any) (p linePage, err error) {
 	rows, err := conn.Query(ctx, query, args...)
 	if err != nil {
 		return p, err
@@ -96,7 +108,7 @@ func (u *unit) loadPage(ctx context.Context, conn *pgx.Conn, query string, args 
 	for rows.Next() {
 		values := rows.RawValues() // name, id, state: text is the same in both formats
 		name, state := values[0], values[2]
-		if string(state) == stateDead && !u.lane.Blocks() {
+		if string(state) == stateDead && !l.lane.Blocks() {
 			p.dead = true
 			return p, nil
 		}
@@ -104,17 +116,43 @@ func (u *unit) loadPage(ctx context.Context, conn *pgx.Conn, query string, args 
 		if state == nil {
 			continue
 		}
-		key := u.order.keys.Named(p.last)
-		u.lane.Block(key)
+		key := l.order.keys.Named(p.last)
+		l.lane.Block(key)
 		if string(state) == stateParked {
 			var id int64
 			if err := rows.Scan(nil, &id, nil); err != nil {
 				return p, err
 			}
-			u.shelf.doubtful[key], u.shelf.early = p.last, max(u.shelf.early, id)
+			l.shelf.doubtful[key], l.shelf.early = p.last, max(l.shelf.early, id)
 		}
 	}
 	return p, rows.Err()
+}
+
+// sqlLine reads the first row of a line, and whether any is parked.
+const sqlLine = `SELECT state = 'parked' OR EXISTS (SELECT FROM outbox_deliveries WHERE destination = $1 AND ordering_key = $2 AND state = 'parked'), state = 'parked'
+FROM outbox_deliveries WHERE destination = $1 AND ordering_key = $2 AND (state IN ('retry', 'parked') OR $3 AND state = 'dead')
+ORDER BY event_id LIMIT 1`
+
+// loadLine holds the line of all events if anything is stored of it. A parked row may come from another order, and
+// may have to wait for events that are open.
+func (l *loader) loadLine(ctx context.Context, conn *pgx.Conn) error {
+	var parked, first bool
+	err := conn.QueryRow(ctx, sqlLine, l.name, totalName, l.lane.Blocks()).Scan(&parked, &first)
+	switch {
+	case isNoRows(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("load the stored line of %q: %w", l.name, err)
+	}
+	l.lane.Block(l.order.line)
+	if first {
+		l.shelf.doubtful[l.order.line] = totalName
+	}
+	if parked && l.reader.Gaps().Len() > 0 {
+		l.shelf.early = l.reader.Head()
+	}
+	return nil
 }
 
 // sqlUnpark makes up to 5,000 parked rows due: order is not kept any more. It returns the number of
@@ -124,16 +162,16 @@ const sqlUnpark = `WITH page AS MATERIALIZED (SELECT event_id FROM outbox_delive
 UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
 FROM page WHERE d.destination = $1 AND d.event_id = page.event_id`
 
-func (u *unit) unpark(ctx context.Context, conn *pgx.Conn) error {
+func (l *loader) unpark(ctx context.Context, conn *pgx.Conn) error {
 	for {
-		u.round.Begin()
+		l.round.Begin()
 		var tag pgconn.CommandTag
-		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
-			tag, err = tx.Exec(ctx, sqlUnpark, u.name)
+		err := l.write(ctx, conn, func(tx pgx.Tx) (err error) {
+			tag, err = tx.Exec(ctx, sqlUnpark, l.name)
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("release the parked deliveries of %q: %w", u.name, err)
+			return fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
 		}
 		if tag.RowsAffected() == 0 {
 			return nil

@@ -136,7 +136,8 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 		u.next.at = time.Now().Add(handPoll)
 		return false, err
 	}
-	if err := u.loadLines(ctx, conn); err != nil {
+	l := loader{common: &u.common, order: &u.order, shelf: &u.shelf, reader: u.reader, write: u.owned}
+	if err := l.load(ctx, conn); err != nil {
 		return false, err
 	}
 	// A delayed event that is due may come after events that the previous owner had in memory.
