@@ -54,8 +54,8 @@ func (s *aside) reads() bool { return s.replay.reads() && !time.Now().Before(s.r
 // reads reports whether the next events must be read.
 func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.head < r.to }
 
-// next returns what goes next of what was read or given back, as a parcel; nil if nothing may go. caughtUp reports
-// that stored lines waited for the last of these.
+// next returns what goes next of what was read or given back, as a parcel that the caller passes on; nil if nothing
+// may go. caughtUp reports that stored lines waited for the last of these.
 func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
 	r := s.replay
 	n := r.pace.allow(time.Now(), min(len(r.flight.again), s.e.limits.Batch))

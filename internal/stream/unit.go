@@ -25,6 +25,10 @@ const (
 // unit reads the table for one destination, hands the events to the lane, and records their
 // outcomes. One goroutine does all of that, one step after the other, so that there is no order but
 // the order of its steps. Only the answers come from other goroutines, by way of the parcels.
+//
+// What it has in memory belongs to its parts. They know what common has, and get the rest from the
+// unit, step by step. The unit owns the order of the steps, and the position that they lead to. Some
+// parts have pointers into it, so it must not be copied.
 type unit struct {
 	common
 
