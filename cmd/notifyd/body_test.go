@@ -19,6 +19,8 @@ func TestBodyOfBrokers(t *testing.T) {
 		"kafka":         "type: kafka, brokers: localhost, topic: 't{{ .Event.ID }}'",
 		"rabbitmq":      "type: rabbitmq, routing_key: orders",
 		"sqs":           "type: sqs, queue: orders, region: eu-central-1",
+		"sns":           "type: sns, topic_arn: 'arn:aws:sns:eu-central-1:123456789012:orders'",
+		"kinesis":       "type: kinesis, stream: orders, region: eu-central-1",
 		"redis stream":  "type: redis, addresses: localhost, stream: orders",
 		"redis channel": "type: redis, addresses: localhost, channel: '{{ .Payload.name }}'",
 		"nats":          "type: nats, servers: 'nats://localhost', subject: orders",

@@ -49,15 +49,18 @@ func checkTimeout(timeout, within time.Duration, settings string) error {
 // "log" go to stdout or stderr.
 func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 	return config.Registry{
-		"email":    func() config.Settings { return newEmailSettings(baseDir) },
-		"kafka":    func() config.Settings { return newKafkaSettings(baseDir) },
-		"log":      func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
-		"rabbitmq": func() config.Settings { return newRabbitMQSettings(baseDir) },
-		"webhook":  func() config.Settings { return newWebhookSettings(baseDir) },
-		"slack":    func() config.Settings { return newSlackSettings(baseDir) },
-		"sqs":      func() config.Settings { return newSQSSettings(baseDir) },
-		"nats":     func() config.Settings { return newNATSSettings(baseDir) },
-		"redis":    func() config.Settings { return newRedisSettings(baseDir) },
+		"email":       func() config.Settings { return newEmailSettings(baseDir) },
+		"eventbridge": func() config.Settings { return newEventBridgeSettings(baseDir) },
+		"kafka":       func() config.Settings { return newKafkaSettings(baseDir) },
+		"kinesis":     func() config.Settings { return newKinesisSettings(baseDir) },
+		"log":         func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+		"rabbitmq":    func() config.Settings { return newRabbitMQSettings(baseDir) },
+		"webhook":     func() config.Settings { return newWebhookSettings(baseDir) },
+		"slack":       func() config.Settings { return newSlackSettings(baseDir) },
+		"sns":         func() config.Settings { return newSNSSettings(baseDir) },
+		"sqs":         func() config.Settings { return newSQSSettings(baseDir) },
+		"nats":        func() config.Settings { return newNATSSettings(baseDir) },
+		"redis":       func() config.Settings { return newRedisSettings(baseDir) },
 	}
 }
 

@@ -31,7 +31,7 @@ func TestDoctorDestinations(t *testing.T) {
 	t.Parallel()
 	e := startEverything(t, "doctor")
 	all, r := examineBy(t, file(t, e.config()))
-	if len(all) != 9 {
+	if len(all) != 12 {
 		t.Errorf("%d destinations: %+v", len(all), r)
 	}
 	for name, f := range all {
@@ -49,14 +49,14 @@ func TestDoctorDestinations(t *testing.T) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 9 {
+	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 12 {
 		t.Errorf("exit code %d, %d destinations: %s", r.code, len(all), r.stderr)
 	}
 	topic, _ := examineBy(t, file(t, strings.Replace(e.config(), "topic: "+e.name, "topic: nowhere", 1)))
 	if f := topic["kafka"]; f.Severity != doctor.Error || !strings.Contains(f.Text, "UNKNOWN_TOPIC_OR_PARTITION") {
 		t.Errorf("a topic that does not exist: %+v", f)
 	}
-	queue, _ := examineBy(t, file(t, strings.Replace(e.config(), "queue_url: \""+e.queue, "queue_url: \""+e.queue+"x", 1)))
+	queue, _ := examineBy(t, file(t, strings.Replace(e.config(), "queue_url: \""+e.queue.URL, "queue_url: \""+e.queue.URL+"x", 1)))
 	if f := queue["sqs"]; f.Severity != doctor.Error {
 		t.Errorf("a queue that does not exist: %+v", f)
 	}

@@ -13,9 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -31,12 +28,11 @@ type everywhere struct {
 	*testing.T
 	name                           string            // of topic, exchange, queues
 	traces                         map[string]string // the traceparent that has arrived at each place
-	database, kafka, rabbitmq, sqs string
+	database, kafka, rabbitmq      string
 	redis, nats                    testenv.Place
 	mail                           *smtpsink.Sink
 	hooks, slack                   *received
-	aws                            *sqs.Client
-	queue                          string
+	clouds
 }
 
 // received is an HTTP server that keeps its requests.
@@ -71,18 +67,11 @@ func startEverything(t *testing.T, name string) *everywhere {
 	t.Helper()
 	name += "-" + rand.Text() // the shared servers keep what an earlier round of -count left
 	e := &everywhere{
-		T: t, name: name, traces: make(map[string]string), database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL, sqs: testenv.SQS(t),
+		T: t, name: name, traces: make(map[string]string), database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL,
 		redis: testenv.Redis(t), nats: testenv.NATS(t), mail: startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS}),
 		hooks: receive(t, "{}"), slack: receive(t, `{"ok": true, "ts": "1.2", "channel": "C1"}`),
 	}
-	e.aws = sqs.New(sqs.Options{
-		BaseEndpoint: aws.String(e.sqs), Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("id", "key", ""),
-	})
-	made, err := e.aws.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(name)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.queue = *made.QueueUrl
+	e.clouds = startClouds(t, name)
 	testenv.KafkaTopic(t, []string{e.kafka}, name, 1, nil)
 	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
 		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: e.nats.Name, Subjects: []string{e.nats.Name + ".>"}})
@@ -123,6 +112,9 @@ destinations:
       queues: [{name: $name}]
       bindings: [{exchange: $name, queue: $name, routing_key: "order.#"}]
   sqs: {type: sqs, queue_url: "$queue", region: eu-central-1, endpoint: "$sqs", access_key_id: id, secret_access_key: key}
+  sns: {type: sns, topic_arn: "$topic", endpoint: "$sqs", access_key_id: id, secret_access_key: key}
+  eventbridge: {type: eventbridge, event_bus: "$bus", endpoint: "$aws", access_key_id: id, secret_access_key: key}
+  kinesis: {type: kinesis, stream: $name, region: eu-central-1, endpoint: "$aws", access_key_id: id, secret_access_key: key}
   redis: {type: redis, url: "$redis", stream: "$stream"}
   nats: {type: nats, servers: "$nats", subject: "$subject.{{ .Event.Type }}"}
   webhook: {type: webhook, url: "$hooks", signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw]}
@@ -138,11 +130,12 @@ destinations:
     text: "Thank you."
   log: {type: log}
 routes:
-  - {match: order.*, to: [kafka, rabbitmq, sqs, redis, nats, webhook, slack, mail, log]}
+  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, redis, nats, webhook, slack, mail, log]}
 `
 	return os.Expand(text, func(name string) string {
 		return map[string]string{
-			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue, "sqs": e.sqs,
+			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue.URL, "sqs": e.sqs, "topic": e.topic,
+			"bus": e.bus.ARN, "aws": e.aws,
 			"redis": e.redis.URL, "stream": e.redis.Name, "nats": e.nats.URL, "subject": e.nats.Name,
 			"hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
 		}[name]
@@ -157,14 +150,7 @@ func (e *everywhere) arrived() map[string]string {
 	got := map[string]string{"webhook": <-e.hooks.requests, "slack": <-e.slack.requests}
 	e.traces["webhook"], e.traces["slack"] = <-e.hooks.traces, <-e.slack.traces
 	e.fromBrokers(ctx, got)
-	out, err := e.aws.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: aws.String(e.queue), WaitTimeSeconds: 5, MessageAttributeNames: []string{"All"}})
-	if err != nil {
-		e.Fatal(err)
-	}
-	for _, m := range out.Messages {
-		got["sqs"] = fmt.Sprintf("%d attributes, %s", len(m.MessageAttributes), *m.Body)
-		e.traces["sqs"] = aws.ToString(m.MessageAttributes["traceparent"].StringValue)
-	}
+	e.fromClouds(got)
 	options, err := goredis.ParseURL(e.redis.URL)
 	if err != nil {
 		e.Fatal(err)
@@ -249,7 +235,8 @@ func TestEveryDestination(t *testing.T) {
 	d.stdout.await(t, "\n")
 	got["log"] = d.stdout.text()
 	for name, want := range map[string]string{
-		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "redis": "id 1, " + order,
+		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "sns": order,
+		"eventbridge": "1: " + order, "kinesis": `"id":"1"`, "redis": "id 1, " + order,
 		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "log": `"event_id":1`,
 	} {
 		if !strings.Contains(got[name], want) {

@@ -171,6 +171,68 @@ const everySetting = `
     timeout: 9s
   sqs-2: {type: sqs, queue_url: https://sqs.eu-central-1.amazonaws.com/123456789012/orders, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
   sqs-3: {type: sqs, queue: orders, region: eu-west-1}
+  sns-1:
+    type: sns
+    topic_arn: arn:aws:sns:eu-central-1:123456789012:orders.fifo
+    group_id: "{{ .Event.AggregateID }}"
+    format: cloudevents_structured
+    cloudevents_source: /shop
+    region: eu-central-1
+    endpoint: https://sns.example.com
+    access_key_id: AKIAIOSFODNN7EXAMPLE
+    secret_access_key: ${env:SECRET}
+    session_token: ${env:SECRET}
+    assume_role_arn: arn:aws:iam::123456789012:role/notifyd
+    external_id: ${env:SECRET}
+    role_session_name: shop
+    tls: {ca_file: tls/tls.crt}
+    request_timeout: 3s
+    concurrency: 2
+    batch: 20
+    timeout: 9s
+  sns-2: {type: sns, topic_arn: arn:aws:sns:eu-central-1:123456789012:orders, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
+  eventbridge-1:
+    type: eventbridge
+    event_bus: arn:aws:events:eu-central-1:123456789012:event-bus/orders
+    source: shop.{{ .Headers.tenant }}
+    detail_type: "{{ .Event.Type }}"
+    resources: ["order/{{ .Event.AggregateID }}"]
+    format: cloudevents_structured
+    cloudevents_source: /shop
+    region: eu-central-1
+    endpoint: https://events.example.com
+    access_key_id: AKIAIOSFODNN7EXAMPLE
+    secret_access_key: ${env:SECRET}
+    session_token: ${env:SECRET}
+    assume_role_arn: arn:aws:iam::123456789012:role/notifyd
+    external_id: ${env:SECRET}
+    role_session_name: shop
+    tls: {ca_file: tls/tls.crt}
+    request_timeout: 3s
+    concurrency: 2
+    batch: 20
+    timeout: 9s
+  eventbridge-2: {type: eventbridge, region: eu-west-1, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
+  kinesis-1:
+    type: kinesis
+    stream: arn:aws:kinesis:eu-central-1:123456789012:stream/orders
+    partition_key: "{{ .Event.AggregateID }}"
+    format: cloudevents_structured
+    cloudevents_source: /shop
+    region: eu-central-1
+    endpoint: https://kinesis.example.com
+    access_key_id: AKIAIOSFODNN7EXAMPLE
+    secret_access_key: ${env:SECRET}
+    session_token: ${env:SECRET}
+    assume_role_arn: arn:aws:iam::123456789012:role/notifyd
+    external_id: ${env:SECRET}
+    role_session_name: shop
+    tls: {ca_file: tls/tls.crt}
+    request_timeout: 3s
+    concurrency: 2
+    batch: 20
+    timeout: 9s
+  kinesis-2: {type: kinesis, stream: orders, region: eu-west-1, body: '{{ .Payload.order }}', content_type: text/csv}
   nats-1:
     type: nats
     servers: [tls://n1.example.com:4222, nats://127.0.0.1]
@@ -335,9 +397,12 @@ destinations:
   webhook: {type: webhook, url: https://h.example.com/x}
   slack: {type: slack, token: "${env:SLACK_TOKEN}", channel: C1, text: t}
   sqs: {type: sqs, queue: q, region: eu-central-1}
+  sns: {type: sns, topic_arn: arn:aws:sns:eu-central-1:123456789012:t}
+  eventbridge: {type: eventbridge, region: eu-central-1}
+  kinesis: {type: kinesis, stream: s, region: eu-central-1}
   nats: {type: nats, servers: nats://127.0.0.1, subject: s}
   redis: {type: redis, addresses: 127.0.0.1, stream: s}
-routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, nats, redis]}]
+routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, sns, eventbridge, kinesis, nats, redis]}]
 `)
 	for _, want := range []string{
 		"payload: true", "port: 587", "tls: mandatory", "connections: 4", "send_timeout: 1m", "compression: none", "client_id: notifyd", "format: payload",

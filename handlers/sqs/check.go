@@ -2,13 +2,10 @@ package sqs
 
 import (
 	"context"
-	"errors"
-	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/aws/smithy-go"
 
 	"github.com/notifyd/notifyd/delivery"
 )
@@ -21,22 +18,12 @@ func (h *Handler) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rctx, cancel := h.requestContext(ctx)
-	defer cancel()
-	_, err = h.client.GetQueueAttributes(rctx, &awssqs.GetQueueAttributesInput{
-		QueueUrl: aws.String(queue), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
+	return h.conn.Ask(ctx, func(ctx context.Context) error {
+		_, err := h.client.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{
+			QueueUrl: aws.String(queue), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
+		})
+		return err
 	})
-	if err == nil || isAccessDenied(err) {
-		return nil
-	}
-	return h.judge(ctx, rctx, err)
-}
-
-// isAccessDenied reports whether SQS accepts the credentials and refuses the question.
-func isAccessDenied(err error) bool {
-	var api smithy.APIError
-	op := innermost(err)
-	return errors.As(err, &api) && op != nil && op.Service() == awssqs.ServiceID && strings.Contains(api.ErrorCode(), "AccessDenied")
 }
 
 // DescribeCheck implements delivery.CheckDescriber.
@@ -45,12 +32,7 @@ func (*Handler) DescribeCheck() (tested, untested string) {
 }
 
 // MaxBytes is the limit of SQS. It implements delivery.Sizer.
-func (h *Handler) MaxBytes() int {
-	if h.encoder.message.Renders() {
-		return 0 // the size of the payload says nothing about the body
-	}
-	return maxBytes
-}
+func (h *Handler) MaxBytes() int { return h.encoder.MaxBytes() }
 
 var (
 	_ delivery.Checker        = (*Handler)(nil)

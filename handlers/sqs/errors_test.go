@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
-
+	"github.com/notifyd/notifyd/handlers/internal/awsapi"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -23,58 +22,58 @@ import (
 func TestRefusedRequests(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		answer      said
+		answer      awstest.Said
 		class, text string
 	}{
-		"throttled":        {problem(400, "RequestThrottled", "slow down"), "throttled", "RequestThrottled: slow down"},
-		"throttled, other": {problem(400, "ThrottlingException", "Rate exceeded"), "throttled", "Rate exceeded"},
-		"over the limit":   {problem(403, "OverLimit", ""), "throttled", "OverLimit"},
+		"throttled":        {awstest.Problem(400, "RequestThrottled", "slow down"), "throttled", "RequestThrottled: slow down"},
+		"throttled, other": {awstest.Problem(400, "ThrottlingException", "Rate exceeded"), "throttled", "Rate exceeded"},
+		"over the limit":   {awstest.Problem(403, "OverLimit", ""), "throttled", "OverLimit"},
 		"denied": {
-			problem(403, "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized"), "unavailable", "allow sqs:SendMessage",
+			awstest.Problem(403, "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized"), "unavailable", "allow sqs:SendMessage",
 		},
-		"denied, other":        {problem(400, "AccessDeniedException", ""), "unavailable", "allow sqs:SendMessage"},
-		"unknown key":          {problem(403, "InvalidClientTokenId", ""), "unavailable", "check the credentials"},
-		"expired":              {problem(403, "ExpiredToken", ""), "unavailable", "check the credentials"},
-		"signature":            {problem(403, "SignatureDoesNotMatch", "should have been x-amz-security-token:sesame"), "unavailable", "SignatureDoesNotMatch (check"},
-		"clock":                {problem(403, "RequestExpired", ""), "unavailable", "check the clock"},
-		"key of the queue":     {problem(400, "KmsDisabled", "disabled"), "unavailable", "KMS key"},
-		"key, by its old name": {problem(400, "KMS.AccessDeniedException", ""), "unavailable", "KMS key"},
+		"denied, other":        {awstest.Problem(400, "AccessDeniedException", ""), "unavailable", "allow sqs:SendMessage"},
+		"unknown key":          {awstest.Problem(403, "InvalidClientTokenId", ""), "unavailable", "check the credentials"},
+		"expired":              {awstest.Problem(403, "ExpiredToken", ""), "unavailable", "check the credentials"},
+		"signature":            {awstest.Problem(403, "SignatureDoesNotMatch", "should have been x-amz-security-token:sesame"), "unavailable", "SignatureDoesNotMatch (check"},
+		"clock":                {awstest.Problem(403, "RequestExpired", ""), "unavailable", "check the clock"},
+		"key of the queue":     {awstest.Problem(400, "KmsDisabled", "disabled"), "unavailable", "KMS key"},
+		"key, by its old name": {awstest.Problem(400, "KMS.AccessDeniedException", ""), "unavailable", "KMS key"},
 		"queue, by its old name": {
-			said{400, `{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"x"}`, map[string]string{"x-amzn-query-error": "AWS.SimpleQueueService.NonExistentQueue;Sender"}},
+			awstest.Said{Status: 400, Body: `{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"x"}`, Header: map[string]string{"x-amzn-query-error": "AWS.SimpleQueueService.NonExistentQueue;Sender"}},
 			"unavailable", "check queue or queue_url",
 		},
-		"internal error":      {problem(500, "InternalError", "oops"), "unavailable", "InternalError: oops"},
-		"out of order":        {said{status: 503, body: "<html>Service Unavailable</html>"}, "unavailable", "HTTP 503 Service Unavailable"},
-		"unknown, of a proxy": {said{status: 403, body: "<html>no</html>"}, "unavailable", ""},
-		"no JSON":             {said{body: "<html>sign in</html>"}, "unavailable", ""},
-		"half an answer":      {said{body: `{"Successful":[{"Id":"0"`}, "unavailable", ""},
-		"nothing":             {said{body: `{}`}, "unavailable", "neither success nor failure"},
-		"a redirect":          {said{status: 307, header: map[string]string{"Location": "/elsewhere"}}, "unavailable", "HTTP 307"},
-		"message":             {problem(400, "InvalidMessageContents", "bad"), "permanent", "InvalidMessageContents: bad"},
-		"too long":            {problem(400, "BatchRequestTooLong", ""), "permanent", "BatchRequestTooLong"},
-		"unknown":             {problem(400, "SomethingNew", "said "+testSecret), "retry", "SomethingNew: said [redacted]"},
+		"internal error":      {awstest.Problem(500, "InternalError", "oops"), "unavailable", "InternalError: oops"},
+		"out of order":        {awstest.Said{Status: 503, Body: "<html>Service Unavailable</html>"}, "unavailable", "HTTP 503 Service Unavailable"},
+		"unknown, of a proxy": {awstest.Said{Status: 403, Body: "<html>no</html>"}, "unavailable", ""},
+		"no JSON":             {awstest.Said{Body: "<html>sign in</html>"}, "unavailable", ""},
+		"half an answer":      {awstest.Said{Body: `{"Successful":[{"Id":"0"`}, "unavailable", ""},
+		"nothing":             {awstest.Said{Body: `{}`}, "unavailable", "neither success nor failure"},
+		"a redirect":          {awstest.Said{Status: 307, Header: map[string]string{"Location": "/elsewhere"}}, "unavailable", "HTTP 307"},
+		"message":             {awstest.Problem(400, "InvalidMessageContents", "bad"), "permanent", "InvalidMessageContents: bad"},
+		"too long":            {awstest.Problem(400, "BatchRequestTooLong", ""), "permanent", "BatchRequestTooLong"},
+		"unknown":             {awstest.Problem(400, "SomethingNew", "awstest.Said "+awstest.Secret), "retry", "SomethingNew: awstest.Said [redacted]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := startFake(t, func(_ int, s sent) said {
+			f := startFake(t, func(_ int, s sent) awstest.Said {
 				if s.operation == "" {
-					return said{status: http.StatusTeapot} // a redirect was followed
+					return awstest.Said{Status: http.StatusTeapot} // a redirect was followed
 				}
 				return c.answer
 			})
 			h := newHandler(t, fakeConfig(f, "orders"))
-			err := h.Deliver(testContext(t), event(1, `{}`))
-			if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
-				t.Errorf("%s, want %s with %q: %v", class(err), c.class, c.text, err)
+			err := h.Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+			if awstest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
+				t.Errorf("%s, want %s with %q: %v", awstest.Class(err), c.class, c.text, err)
 			}
 			for e := err; e != nil; e = errors.Unwrap(e) {
 				for _, verb := range []string{"%v", "%+v", "%#v"} {
-					if text := fmt.Sprintf(verb, e); strings.Contains(text, testSecret) || strings.Contains(text, "sesame") {
+					if text := fmt.Sprintf(verb, e); strings.Contains(text, awstest.Secret) || strings.Contains(text, "sesame") {
 						t.Errorf("a secret is shown: %s", text)
 					}
 				}
 			}
-			if n := len(f.asked()); n != 1 {
+			if n := len(asked(f)); n != 1 {
 				t.Errorf("%d requests: the SDK tries again by itself", n)
 			}
 		})
@@ -95,17 +94,17 @@ func TestRefusedEntries(t *testing.T) {
 		"unknown, ours":        {map[int]string{1: entry(true, "SomethingNew")}, "delivered permanent delivered"},
 		"unknown, theirs":      {map[int]string{1: entry(false, "SomethingNew")}, "delivered retry delivered"},
 		"internal":             {map[int]string{1: entry(false, "InternalError")}, "delivered retry delivered"},
-		"internal, all":        {map[int]string{0: entry(false, "InternalError"), 1: entry(false, "InternalError"), 2: entry(false, "InternalError")}, times("unavailable", 3)},
+		"internal, all":        {map[int]string{0: entry(false, "InternalError"), 1: entry(false, "InternalError"), 2: entry(false, "InternalError")}, awstest.Times("unavailable", 3)},
 		"throttled":            {map[int]string{1: entry(true, "RequestThrottled")}, "delivered throttled delivered"},
-		"denied":               {map[int]string{0: entry(true, "AccessDenied"), 1: entry(true, "AccessDenied"), 2: entry(true, "AccessDenied")}, times("unavailable", 3)},
-		"key of the queue":     {map[int]string{0: entry(true, "KMS.NotFoundException")}, "unavailable " + times("delivered", 2)},
-		"queue, by an old one": {map[int]string{0: entry(true, "AWS.SimpleQueueService.NonExistentQueue")}, "unavailable " + times("delivered", 2)},
+		"denied":               {map[int]string{0: entry(true, "AccessDenied"), 1: entry(true, "AccessDenied"), 2: entry(true, "AccessDenied")}, awstest.Times("unavailable", 3)},
+		"key of the queue":     {map[int]string{0: entry(true, "KMS.NotFoundException")}, "unavailable " + awstest.Times("delivered", 2)},
+		"queue, by an old one": {map[int]string{0: entry(true, "AWS.SimpleQueueService.NonExistentQueue")}, "unavailable " + awstest.Times("delivered", 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := startFake(t, func(_ int, s sent) said { return taken(s, c.failed) })
-			errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), events(3))
-			if got := classes(errs); got != c.want {
+			f := startFake(t, func(_ int, s sent) awstest.Said { return taken(s, c.failed) })
+			errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
+			if got := awstest.Classes(errs); got != c.want {
 				t.Errorf("got %s, want %s: %v", got, c.want, errs)
 			}
 		})
@@ -116,17 +115,17 @@ func TestRefusedEntries(t *testing.T) {
 // others get through.
 func TestGuiltyOne(t *testing.T) {
 	t.Parallel()
-	f := startFake(t, func(_ int, s sent) said {
+	f := startFake(t, func(_ int, s sent) awstest.Said {
 		for _, e := range s.Entries {
 			if e.MessageBody == `{"n": 1}` {
-				return problem(400, "InvalidMessageContents", "bad")
+				return awstest.Problem(400, "InvalidMessageContents", "bad")
 			}
 		}
 		return taken(s, nil)
 	})
-	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), events(3))
-	if got := classes(errs); got != "delivered permanent delivered" || len(f.asked()) != 4 {
-		t.Errorf("got %s in %d requests: %v", got, len(f.asked()), errs)
+	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
+	if got := awstest.Classes(errs); got != "delivered permanent delivered" || len(asked(f)) != 5 {
+		t.Errorf("got %s in %d requests: %v", got, len(asked(f)), errs)
 	}
 }
 
@@ -138,26 +137,26 @@ func TestNothingOvertakes(t *testing.T) {
 		queue, failure, want string
 		requests             int
 	}{
-		"fifo":          {"q.fifo", `"SenderFault":false,"Code":"InternalError"`, times("retry", 2) + " delivered", 2},
-		"fifo, at once": {"q.fifo", `"SenderFault":true,"Code":"RequestThrottled"`, times("throttled", 2) + " delivered", 2},
-		"fifo, dead":    {"q.fifo", `"SenderFault":true,"Code":"InvalidMessageContents"`, "permanent " + times("delivered", 2), 2},
-		"standard":      {"q", `"SenderFault":false,"Code":"InternalError"`, "retry " + times("delivered", 2), 2},
+		"fifo":          {"q.fifo", `"SenderFault":false,"Code":"InternalError"`, awstest.Times("retry", 2) + " delivered", 2},
+		"fifo, at once": {"q.fifo", `"SenderFault":true,"Code":"RequestThrottled"`, awstest.Times("throttled", 2) + " delivered", 2},
+		"fifo, dead":    {"q.fifo", `"SenderFault":true,"Code":"InvalidMessageContents"`, "permanent " + awstest.Times("delivered", 2), 2},
+		"standard":      {"q", `"SenderFault":false,"Code":"InternalError"`, "retry " + awstest.Times("delivered", 2), 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := startFake(t, func(n int, s sent) said {
+			f := startFake(t, func(n int, s sent) awstest.Said {
 				if n == 0 {
 					return taken(s, map[int]string{4: c.failure})
 				}
 				return taken(s, nil)
 			})
-			all := events(12)
+			all := awstest.Events(12)
 			for _, i := range []int{0, 1, 2, 3, 5, 6, 7, 8, 9, 11} {
 				all[i].AggregateID = fmt.Sprint("other ", i)
 			}
-			errs := newHandler(t, fakeConfig(f, c.queue)).DeliverBatch(testContext(t), all)
-			if got := classes([]error{errs[4], errs[10], errs[11]}); got != c.want || len(f.asked()) != c.requests {
-				t.Errorf("got %s in %d requests: %v", got, len(f.asked()), errs)
+			errs := newHandler(t, fakeConfig(f, c.queue)).DeliverBatch(awstest.Context(t), all)
+			if got := awstest.Classes([]error{errs[4], errs[10], errs[11]}); got != c.want || len(asked(f)) != c.requests {
+				t.Errorf("got %s in %d requests: %v", got, len(asked(f)), errs)
 			}
 		})
 	}
@@ -167,28 +166,28 @@ func TestNothingOvertakes(t *testing.T) {
 // out of order.
 func TestStopsAtOutage(t *testing.T) {
 	t.Parallel()
-	f := startFake(t, func(n int, s sent) said {
+	f := startFake(t, func(n int, s sent) awstest.Said {
 		if n == 1 {
-			return problem(503, "ServiceUnavailable", "")
+			return awstest.Problem(503, "ServiceUnavailable", "")
 		}
 		return taken(s, nil)
 	})
-	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), events(25))
-	want := times("delivered", 10) + " " + times("unavailable", 15)
-	if got := classes(errs); got != want || len(f.asked()) != 2 {
-		t.Errorf("got %s in %d requests", got, len(f.asked()))
+	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(25))
+	want := awstest.Times("delivered", 10) + " " + awstest.Times("unavailable", 15)
+	if got := awstest.Classes(errs); got != want || len(asked(f)) != 2 {
+		t.Errorf("got %s in %d requests", got, len(asked(f)))
 	}
 }
 
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
-	f := startFake(t, func(int, sent) said { <-gone; return said{} })
+	f := startFake(t, func(int, sent) awstest.Said { <-gone; return awstest.Said{} })
 	t.Cleanup(func() { close(gone) }) // before the server is closed
 	cfg := fakeConfig(f, "orders")
 	cfg.RequestTimeout = 50 * time.Millisecond
-	err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`))
-	if class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 50ms") {
+	err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+	if awstest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 50ms") {
 		t.Error(err)
 	}
 }
@@ -197,15 +196,15 @@ func TestSilence(t *testing.T) {
 // event's fault.
 func TestQueueByName(t *testing.T) {
 	t.Parallel()
-	for name, a := range map[string]said{
-		"denied": problem(403, "AccessDenied", ""), "invalid": problem(400, "InvalidParameterValue", ""),
-		"unknown": problem(400, "SomethingNew", ""), "no URL": {body: `{}`},
+	for name, a := range map[string]awstest.Said{
+		"denied": awstest.Problem(403, "AccessDenied", ""), "invalid": awstest.Problem(400, "InvalidParameterValue", ""),
+		"unknown": awstest.Problem(400, "SomethingNew", ""), "no URL": {Body: `{}`},
 	} {
-		f := startFake(t, func(int, sent) said { return a })
+		f := startFake(t, func(int, sent) awstest.Said { return a })
 		cfg := config(f.URL)
 		cfg.Queue = "orders"
-		errs := newHandler(t, cfg).DeliverBatch(testContext(t), events(2))
-		if classes(errs) != times("unavailable", 2) || len(f.asked()) != 1 || f.asked()[0].operation != "GetQueueUrl" {
+		errs := newHandler(t, cfg).DeliverBatch(awstest.Context(t), awstest.Events(2))
+		if awstest.Classes(errs) != awstest.Times("unavailable", 2) || len(asked(f)) != 1 || asked(f)[0].operation != "GetQueueUrl" {
 			t.Errorf("%s: %v", name, errs)
 		}
 	}
@@ -213,7 +212,7 @@ func TestQueueByName(t *testing.T) {
 
 // TestNoCredentials cannot run in parallel: it sets the environment.
 func TestNoCredentials(t *testing.T) {
-	f := startFake(t, func(_ int, s sent) said { return taken(s, nil) })
+	f := startFake(t, func(_ int, s sent) awstest.Said { return taken(s, nil) })
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -242,9 +241,9 @@ func TestNoCredentials(t *testing.T) {
 		cfg := fakeConfig(f, "orders")
 		cfg.AccessKeyID, cfg.SecretAccessKey = "", secret.String{}
 		c.change(&cfg)
-		err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`))
-		if class(err) != c.class || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "sesame")) {
-			t.Errorf("%s: %s, want %s: %v", name, class(err), c.class, err)
+		err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+		if awstest.Class(err) != c.class || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "sesame")) {
+			t.Errorf("%s: %s, want %s: %v", name, awstest.Class(err), c.class, err)
 		}
 	}
 
@@ -275,8 +274,8 @@ func TestClosed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, err := range h.DeliverBatch(t.Context(), events(2)) {
-		if !errors.Is(err, errClosed) {
+	for _, err := range h.DeliverBatch(t.Context(), awstest.Events(2)) {
+		if !errors.Is(err, awsapi.ErrClosed) {
 			t.Error(err)
 		}
 	}
@@ -289,32 +288,7 @@ func TestDoneContext(t *testing.T) {
 	cause := errors.New("stopping")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	if err := newHandler(t, cfg).Deliver(ctx, event(1, `{}`)); !errors.Is(err, cause) || class(err) != "retry" {
+	if err := newHandler(t, cfg).Deliver(ctx, awstest.Event(1, `{}`)); !errors.Is(err, cause) || awstest.Class(err) != "retry" {
 		t.Error(err)
 	}
 }
-
-// TestPlainBody: see plainBody.
-func TestPlainBody(t *testing.T) {
-	t.Parallel()
-	f := startFake(t, func(_ int, s sent) said { return taken(s, nil) })
-	h := newHandler(t, fakeConfig(f, "orders"))
-	wrapped := false
-	h.client = awssqs.New(h.client.Options(), func(o *awssqs.Options) {
-		next := o.HTTPClient.(*http.Client) //nolint:forcetypeassert // newClient made it
-		inner := next.Transport.(plainBody) //nolint:forcetypeassert // and this
-		o.HTTPClient = &http.Client{Transport: plainBody{tripper(func(r *http.Request) (*http.Response, error) {
-			_, has := r.Body.(io.WriterTo)
-			wrapped = !has
-			return inner.next.RoundTrip(r)
-		})}}
-	})
-	if err := h.Deliver(testContext(t), event(1, `{}`)); err != nil || !wrapped {
-		t.Errorf("%v; WriteTo is hidden: %t", err, wrapped)
-	}
-}
-
-type tripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -9,10 +9,6 @@ package sqs
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -20,22 +16,28 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 )
 
 // Handler sends messages. It implements [delivery.BatchHandler] and io.Closer,
 // and is safe for concurrent use.
 type Handler struct {
-	cfg       Config
-	encoder   *encoder
-	client    *awssqs.Client
-	transport *http.Transport
-	redact    *strings.Replacer
+	cfg     Config
+	encoder *awsapi.MessageEncoder
+	conn    *awsapi.Conn
+	client  *awssqs.Client
+	sender  *awsapi.Sender[*awsapi.Message]
 
-	mu     sync.Mutex
-	queue  string // its URL, "" while it is not known
-	closed bool
+	mu    sync.Mutex
+	queue string // its URL, "" while it is not known
+}
+
+// service returns what errors say about SQS.
+func service() awsapi.Service {
+	return awsapi.Service{
+		Name: "sqs", ID: awssqs.ServiceID, Title: "SQS", Place: "queue", Settings: "queue or queue_url",
+		Rights: "sqs:SendMessage on the queue, and sqs:GetQueueUrl if it is given by name",
+	}
 }
 
 // New returns a handler for cfg. It reads the files that cfg names, and the AWS
@@ -47,38 +49,22 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	conf, err := tlsconf.Load(cfg.TLS, o.BaseDir)
-	if err != nil {
-		return nil, err
-	}
 	cfg = cfg.WithDefaults()
-	enc, err := newEncoder(cfg)
+	enc, err := awsapi.NewMessageEncoder("SQS", cfg.Config, cfg.GroupID, cfg.fifo())
 	if err != nil {
 		return nil, err
 	}
-	client, transport, err := newClient(cfg, conf)
+	conn, err := awsapi.Open(service(), cfg.Access, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{
-		cfg: cfg, encoder: enc, client: client, transport: transport, queue: cfg.QueueURL,
-		redact: redactor(cfg.SecretAccessKey, cfg.SessionToken, cfg.ExternalID),
-	}, nil
-}
-
-// redactor replaces secrets that AWS, or an emulator, repeats.
-func redactor(secrets ...secret.String) *strings.Replacer {
-	var pairs []string
-	for _, s := range secrets {
-		if text := s.Reveal(); text != "" {
-			pairs = append(pairs, text, secret.Redacted, url.QueryEscape(text), secret.Redacted)
-		}
+	client := awssqs.NewFromConfig(conn.AWS, func(o *awssqs.Options) { conn.Endpoint(&o.BaseEndpoint) })
+	h := &Handler{cfg: cfg, encoder: enc, conn: conn, client: client, queue: cfg.QueueURL}
+	h.sender = &awsapi.Sender[*awsapi.Message]{
+		Conn: conn, MaxEntries: awsapi.MaxMessages, MaxBytes: awsapi.MaxMessage, Encode: enc.Entry, Begin: h.begin, Lost: h.forget,
 	}
-	return strings.NewReplacer(pairs...)
+	return h, nil
 }
-
-// errClosed is the error of a delivery after Close.
-var errClosed = errors.New("sqs: the handler is closed")
 
 // Deliver is DeliverBatch for one event.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
@@ -100,41 +86,21 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 // On a FIFO queue, an event whose group has failed in an earlier request is not
 // sent: it gets the same error, so that it does not overtake.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
-	if len(events) == 0 {
-		return nil
-	}
-	b := &batch{
-		h: h, entries: make([]*entry, len(events)), errs: make([]error, len(events)), blocked: make(map[string]error),
-	}
-	for i, e := range events {
-		var err error
-		if b.entries[i], err = h.encoder.encode(e); err != nil {
-			b.errs[i] = delivery.Permanent(fmt.Errorf("sqs: %w", err))
-		}
-	}
-	var err error
-	if b.queue, err = h.queueURL(ctx); err != nil {
-		b.fail(0, err)
-		return b.errs
-	}
-	b.send(ctx)
-	return b.errs
+	return h.sender.Deliver(ctx, events)
 }
 
 // queueURL returns the URL of the queue, and asks for it if need be.
 func (h *Handler) queueURL(ctx context.Context) (string, error) {
+	if err := h.conn.Ready(ctx); err != nil {
+		return "", err
+	}
 	h.mu.Lock()
-	queue, closed := h.queue, h.closed
+	queue := h.queue
 	h.mu.Unlock()
-	switch {
-	case closed:
-		return "", errClosed
-	case ctx.Err() != nil:
-		return "", fmt.Errorf("sqs: %w", context.Cause(ctx))
-	case queue != "":
+	if queue != "" {
 		return queue, nil
 	}
-	rctx, cancel := h.requestContext(ctx)
+	rctx, cancel := h.conn.Request(ctx)
 	defer cancel()
 	in := &awssqs.GetQueueUrlInput{QueueName: aws.String(h.cfg.Queue)}
 	if h.cfg.QueueOwner != "" {
@@ -142,11 +108,7 @@ func (h *Handler) queueURL(ctx context.Context) (string, error) {
 	}
 	out, err := h.client.GetQueueUrl(rctx, in)
 	if err != nil {
-		err = h.judge(ctx, rctx, err)
-		if _, ok := errors.AsType[*refusal](err); ok && !delivery.IsUnavailable(err) && !delivery.IsThrottled(err) {
-			err = delivery.Unavailable(err) // no event is in this request
-		}
-		return "", err
+		return "", h.conn.JudgeQuestion(ctx, rctx, err)
 	}
 	queue = aws.ToString(out.QueueUrl)
 	if queue == "" {
@@ -166,18 +128,8 @@ func (h *Handler) forget() {
 	h.queue = h.cfg.QueueURL
 }
 
-func (h *Handler) requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, h.cfg.RequestTimeout, fmt.Errorf("request_timeout of %v is over", h.cfg.RequestTimeout))
-}
-
 // Close closes the idle connections. A delivery that is under way finishes and
 // closes its own. Closing again does nothing; a later delivery fails.
-func (h *Handler) Close() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.closed = true
-	h.transport.CloseIdleConnections()
-	return nil
-}
+func (h *Handler) Close() error { return h.conn.Close() }
 
 var _ delivery.BatchHandler = (*Handler)(nil)

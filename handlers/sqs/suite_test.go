@@ -8,6 +8,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -19,10 +20,10 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			endpoint := testenv.SQS(t)
-			q := newQueue(t, endpoint, suffix, map[string]string{"MaximumMessageSize": "100000"})
+			q := awstest.NewQueue(t, endpoint, suffix, map[string]string{"MaximumMessageSize": "100000"})
 			proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
 			cfg := config("http://" + proxy.Addr())
-			cfg.Queue = q.name
+			cfg.Queue = q.Name
 			once := func(change func(*Config), e *delivery.Event) func(testing.TB) error {
 				return func(tb testing.TB) error {
 					tb.Helper()
@@ -33,25 +34,25 @@ func TestConformance(t *testing.T) {
 			}
 			same := func(*Config) {}
 			big := func(id int64) *delivery.Event {
-				return event(id, `"`+strings.Repeat("x", 100_000)+`"`)
+				return awstest.Event(id, `"`+strings.Repeat("x", 100_000)+`"`)
 			}
 			handlertest.Run(t, handlertest.Destination{
 				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
-				Received: func(tb testing.TB) []int64 { tb.Helper(); return q.ids(tb) },
+				Received: func(tb testing.TB) []int64 { tb.Helper(); return q.IDs(tb) },
 				Rejected: big,
 				Network:  proxy,
-				Secrets:  []string{testSecret},
+				Secrets:  []string{awstest.Secret},
 				Ordered:  suffix == fifoSuffix,
 				Cases: []handlertest.Case{
 					{
 						Name: "no such queue", Class: delivery.ClassDestination, Text: "The specified queue does not exist",
-						Provoke: once(func(c *Config) { c.Queue = "nowhere" + suffix }, event(1, `{}`)),
+						Provoke: once(func(c *Config) { c.Queue = "nowhere" + suffix }, awstest.Event(1, `{}`)),
 					},
 					{
 						Name: "no such URL", Class: delivery.ClassDestination, Text: "The specified queue does not exist",
 						Provoke: once(func(c *Config) {
-							c.Queue, c.QueueURL = "", strings.Replace(q.url, q.name, "nowhere"+suffix, 1)
-						}, event(1, `{}`)),
+							c.Queue, c.QueueURL = "", strings.Replace(q.URL, q.Name, "nowhere"+suffix, 1)
+						}, awstest.Event(1, `{}`)),
 					},
 					{
 						Name: "too large for the queue", Class: delivery.ClassEvent, Permanent: true, Text: "must be shorter than 100000 bytes",
@@ -59,11 +60,11 @@ func TestConformance(t *testing.T) {
 					},
 					{
 						Name: "too large for SQS", Class: delivery.ClassEvent, Permanent: true, Text: "SQS takes 1048576",
-						Provoke: once(same, event(1, `"`+strings.Repeat("x", maxBytes)+`"`)),
+						Provoke: once(same, awstest.Event(1, `"`+strings.Repeat("x", maxBytes)+`"`)),
 					},
 					{
 						Name: "a character that SQS does not take", Class: delivery.ClassEvent, Permanent: true, Text: "U+FFFE",
-						Provoke: once(same, event(1, "\"\ufffe\"")),
+						Provoke: once(same, awstest.Event(1, "\"\ufffe\"")),
 					},
 					{
 						Name: "no payload", Class: delivery.ClassEvent, Permanent: true, Text: "empty",

@@ -82,14 +82,3 @@ func TestQueueURL(t *testing.T) {
 		}
 	}
 }
-
-func TestForeign(t *testing.T) {
-	t.Parallel()
-	for s, want := range map[string]bool{
-		"\t\n\r ä€😀\u007f\ufffd\ue000": false, "\x00": true, "a\x1f": true, "\ufffe": true, "\uffff": true, "\xff": true,
-	} {
-		if _, got := foreign(s); got != want {
-			t.Errorf("%q: %t", s, got)
-		}
-	}
-}

@@ -14,29 +14,29 @@ func TestSQS(t *testing.T) {
 	if again := SQS(t); again != endpoint {
 		t.Errorf("two endpoints: %s and %s", endpoint, again)
 	}
-	health(t, endpoint)
+	health(t, endpoint+"/health")
 }
 
 func TestSQSEnds(t *testing.T) {
 	t.Parallel()
 	SQS(t) // or skip
-	s, err := startSQS(t.Context())
+	s, err := sqs.start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(s.endpoint, "http://127.0.0.1:") {
 		t.Errorf("endpoint %s", s.endpoint)
 	}
-	health(t, s.endpoint)
+	health(t, s.endpoint+"/health")
 	if err := s.stop(context.WithoutCancel(t.Context())); err != nil {
 		t.Error(err)
 	}
 }
 
-func health(t *testing.T, endpoint string) {
+func health(t *testing.T, url string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get(endpoint + "/health")
+	resp, err := client.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}

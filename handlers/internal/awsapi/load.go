@@ -1,4 +1,4 @@
-package sqs
+package awsapi
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
-	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go/logging"
 
+	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -26,15 +26,15 @@ const (
 	// pingAfter and pingTimeout find a dead HTTP/2 connection, which requests that
 	// time out do not.
 	pingAfter, pingTimeout = 15 * time.Second, 10 * time.Second
-	// idleTimeout is how long a connection waits for the next request. SQS closes
+	// idleTimeout is how long a connection waits for the next request. AWS closes
 	// its own later.
 	idleTimeout = 20 * time.Second
 	maxIdle     = 64
 )
 
-// newClient makes a client of the SDK. It reads the SDK's files and environment, and
+// load makes the configuration of a client. It reads the SDK's files and environment, and
 // makes no connection.
-func newClient(cfg Config, conf *tls.Config) (*awssqs.Client, *http.Transport, error) {
+func load(cfg awsconf.Access, conf *tls.Config) (aws.Config, *http.Transport, error) {
 	options := []func(*awsconfig.LoadOptions) error{
 		// The outbox tries again, and only failed events.
 		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
@@ -52,10 +52,10 @@ func newClient(cfg Config, conf *tls.Config) (*awssqs.Client, *http.Transport, e
 	}
 	loaded, err := awsconfig.LoadDefaultConfig(context.Background(), options...) //nolint:forbidigo // it reads files and the environment
 	if err != nil {
-		return nil, nil, loadMistake(err)
+		return aws.Config{}, nil, loadMistake(err)
 	}
 	if loaded.Region == "" {
-		return nil, nil, field.Errorf("region", "missing: name it, such as eu-central-1, or set AWS_REGION")
+		return aws.Config{}, nil, field.Errorf("region", "missing: name it, such as eu-central-1, or set AWS_REGION")
 	}
 	transport := newTransport(loaded, conf)
 	loaded.HTTPClient = &http.Client{
@@ -71,18 +71,14 @@ func newClient(cfg Config, conf *tls.Config) (*awssqs.Client, *http.Transport, e
 				}
 			}))
 	}
-	return awssqs.NewFromConfig(loaded, func(o *awssqs.Options) {
-		if cfg.Endpoint != "" {
-			o.BaseEndpoint = aws.String(cfg.Endpoint)
-		}
-	}), transport, nil
+	return loaded, transport, nil
 }
 
 // plainBody hides that requests' bodies have a WriteTo. The SDK closes a body
 // once there is an answer; the transport may only then look whether there is
 // more of it, and WriteTo calls that an error where Read says that this is the
 // end. The transport would take it for a failed write and drop the connection
-// with the rest of the answer on it, and the messages would be sent twice.
+// with the rest of the answer on it, and what was sent would be sent twice.
 type plainBody struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -1,4 +1,4 @@
-package sqs
+package awsapi
 
 import (
 	"cmp"
@@ -14,18 +14,24 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// The limits of SQS. See
-// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html.
+// The limits that SQS and SNS share. See
+// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html
+// and https://docs.aws.amazon.com/sns/latest/dg/sns-message-attributes.html. A message of SNS may have more
+// attributes than ten, and a queue behind it gets it only without.
 const (
-	maxEntries    = 10      // messages in one request
-	maxBytes      = 1 << 20 // bodies and attributes, of one message and of one request
+	MaxMessages   = 10      // in one request
+	MaxMessage    = 1 << 20 // bytes of body and attributes
 	maxAttributes = 10
 	maxNameLength = 256 // of an attribute's name
 	maxIDLength   = 128 // of group and deduplication ids
 )
+
+// FIFO is the end of the name of a queue or topic that is a FIFO one.
+const FIFO = ".fifo"
 
 // The attributes that have no header behind them.
 const (
@@ -34,73 +40,124 @@ const (
 	// attributeMore holds a JSON object with the headers that have no attribute
 	// of their own.
 	attributeMore = "notifyd-headers"
-	// stringType is the data type of all attributes. It counts for the size.
-	stringType = "String"
+	// StringType is the data type of all attributes. It counts for the size.
+	StringType = "String"
 )
 
-// entry is a message ready to be sent.
-type entry struct {
-	body           string
-	attributes     []message.Header
-	group, dedupID string // "" for none
-	size           int
+// Message is one for SQS or SNS, ready to be sent.
+type Message struct {
+	Body           string
+	Attributes     []message.Header
+	Group, DedupID string // "" for none
+	Size           int
 }
 
-// encoder makes entries of events. It is safe for concurrent use.
-type encoder struct {
+// MessageEncoder makes messages of events. It is safe for concurrent use.
+type MessageEncoder struct {
+	service string
 	message *message.Encoder
 	group   *tmpl.Template // nil: see groupOf
 	fifo    bool
 }
 
-func newEncoder(cfg Config) (*encoder, error) {
-	m, err := message.New(cfg.Config, message.Kafka()) // SQS has no binding of its own
+// NewMessageEncoder returns an encoder for the service of that name, SQS or SNS. group is the setting
+// group_id. The errors are field.Errors.
+func NewMessageEncoder(service string, cfg message.Config, group string, fifo bool) (*MessageEncoder, error) { //nolint:revive // fifo is what the place is
+	m, err := message.New(cfg, message.Kafka()) // neither has a binding of its own
 	if err != nil {
 		return nil, err
 	}
-	group, err := parseGroup(cfg)
+	t, err := Template("group_id", group)
 	if err != nil {
 		return nil, err
 	}
-	return &encoder{message: m, group: group, fifo: cfg.fifo()}, nil
+	return &MessageEncoder{service: service, message: m, group: t, fifo: fifo}, nil
 }
 
-// encode makes the entry for an event. Its errors are about the event: another
+// Template returns the template of the setting, nil if it is empty. The error is a field.Error.
+func Template(setting, text string) (*tmpl.Template, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	t, err := tmpl.Text(setting, text)
+	if err != nil {
+		return nil, field.Errorf(setting, "%w", err)
+	}
+	return t, nil
+}
+
+// Encode makes the message for an event. Its errors are about the event: another
 // attempt would end the same way.
-func (e *encoder) encode(ev *delivery.Event) (*entry, error) {
+func (e *MessageEncoder) Encode(ev *delivery.Event) (*Message, error) {
 	m := e.message.Encode(ev)
 	if err := e.message.Render(&m, ev, nil); err != nil {
 		return nil, err
 	}
 	if len(m.Body) == 0 {
-		return nil, errors.New("the body is empty: SQS requires a character at least")
+		return nil, fmt.Errorf("the body is empty: %s requires a character at least", e.service)
 	}
-	out := &entry{body: string(m.Body)}
-	if r, ok := foreign(out.body); ok {
+	out := &Message{Body: string(m.Body)}
+	if r, ok := foreign(out.Body); ok {
 		return nil, fmt.Errorf("the body holds %U, which SQS takes in no message: escape it (\\u%04x)", r, r)
 	}
-	out.attributes = attributes(m)
-	out.size = len(out.body)
-	for _, a := range out.attributes {
-		out.size += len(a.Name) + len(stringType) + len(a.Value)
+	out.Attributes = attributes(m)
+	out.Size = len(out.Body)
+	for _, a := range out.Attributes {
+		out.Size += len(a.Name) + len(StringType) + len(a.Value)
 	}
-	if out.size > maxBytes {
-		return nil, fmt.Errorf("the message has %d bytes with its attributes: SQS takes %d", out.size, maxBytes)
+	if out.Size > MaxMessage {
+		return nil, fmt.Errorf("the message has %d bytes with its attributes: %s takes %d", out.Size, e.service, MaxMessage)
 	}
 	group, err := e.groupOf(ev)
 	if err != nil {
 		return nil, err
 	}
-	out.group = fit(group)
+	out.Group = fit(group)
 	if e.fifo {
-		// The time keeps apart events of two outboxes that share a queue and an
+		// The time keeps apart events of two outboxes that share a place and an
 		// id.
-		out.dedupID = fit(fmt.Sprintf("%s.%s.%s", ev.DedupeID(), strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36), ev.Destination))
+		out.DedupID = fit(fmt.Sprintf("%s.%s.%s", ev.DedupeID(), strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36), ev.Destination))
 	}
 	return out, nil
 }
 
-func (e *encoder) groupOf(ev *delivery.Event) (string, error) {
+// Entry is Encode for a [Sender]. Only a FIFO place keeps an order.
+func (e *MessageEncoder) Entry(ev *delivery.Event) (*Message, Entry, error) {
+	m, err := e.Encode(ev)
+	switch {
+	case err != nil:
+		return nil, Entry{}, err
+	case e.fifo:
+		return m, Entry{Size: m.Size, Line: m.Group}, nil
+	default:
+		return m, Entry{Size: m.Size}, nil
+	}
+}
+
+// MaxBytes returns the largest payload, 0 if its size says nothing about that of the message.
+func (e *MessageEncoder) MaxBytes() int {
+	if e.message.Renders() {
+		return 0
+	}
+	return MaxMessage
+}
+
+// Preview lays m out for people.
+func (m *Message) Preview() string {
+	var fields []message.Header
+	if m.Group != "" {
+		fields = append(fields, message.Header{Name: "group id", Value: m.Group})
+	}
+	if m.DedupID != "" {
+		fields = append(fields, message.Header{Name: "deduplication id", Value: m.DedupID})
+	}
+	for _, a := range m.Attributes {
+		fields = append(fields, message.Header{Name: "attribute " + a.Name, Value: a.Value})
+	}
+	return message.Preview(fields, []byte(m.Body))
+}
+
+func (e *MessageEncoder) groupOf(ev *delivery.Event) (string, error) {
 	switch {
 	case e.group != nil:
 		data, err := tmpl.NewData(ev)

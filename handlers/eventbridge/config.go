@@ -1,0 +1,86 @@
+package eventbridge
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"mime"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/awsapi"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+const (
+	// defaultBus is there in each account.
+	defaultBus    = "default"
+	defaultSource = "notifyd"
+)
+
+// DefaultLane is how a relay best calls the handler: EventBridge keeps no order, so there is
+// none to lose.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 4, Timeout: time.Minute}
+}
+
+// Config holds the bus and the form of events, and the credentials. Fields marked "template"
+// are templates over the event: .Event, .Payload and .Headers.
+type Config struct {
+	// EventBus is the name or the ARN of the bus; the default is "default", the account's own.
+	EventBus string `json:"event_bus,omitempty" yaml:"event_bus,omitempty" jsonschema_description:"Name or ARN of the event bus; default, that of the account, by default."`
+	// Source is the event's source (template); the default is "notifyd".
+	Source string `json:"source,omitempty" yaml:"source,omitempty" jsonschema_description:"Template of the source; notifyd by default."`
+	// DetailType is the event's detail-type (template); the default is the event's type.
+	DetailType string `json:"detail_type,omitempty" yaml:"detail_type,omitempty" jsonschema_description:"Template of the detail-type; the event type by default."`
+	// Resources are resources that the event is about (templates), before those with its id and headers.
+	// One that yields nothing is left out.
+	Resources []string `json:"resources,omitempty" yaml:"resources,omitempty" jsonschema_description:"Templates of resources that the event is about; those with its id and headers come behind them."`
+	message.Config
+	awsconf.Access
+}
+
+// WithDefaults returns a copy with every default filled in that needs no
+// environment.
+func (c Config) WithDefaults() Config {
+	c.EventBus = cmp.Or(c.EventBus, defaultBus)
+	c.Source = cmp.Or(c.Source, defaultSource)
+	c.Config = c.Config.WithDefaults()
+	c.Access = c.Access.WithDefaults(awsapi.RegionOf(c.EventBus))
+	return c
+}
+
+var (
+	busName = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,256}$`)
+	busARN  = regexp.MustCompile(`^arn:[a-z0-9-]+:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9._/-]{1,256}$`)
+)
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its
+// cure. It contacts nothing and reads no files: [New] reads them.
+func (c Config) Validate() error {
+	errs := []error{c.Access.Validate(awsapi.RegionOf(c.EventBus), "event_bus"), c.Config.Validate(), c.contentType()}
+	if c.EventBus != "" && !busName.MatchString(c.EventBus) && !busARN.MatchString(c.EventBus) {
+		errs = append(errs, field.Errorf("event_bus", "must be the name of a bus, or its ARN, such as arn:aws:events:eu-central-1:123456789012:event-bus/orders"))
+	}
+	if strings.HasPrefix(c.Source, "aws.") {
+		errs = append(errs, field.Errorf("source", "must not begin with aws., which is for AWS"))
+	}
+	_, err := newTemplates(c)
+	return errors.Join(append(errs, err)...)
+}
+
+// contentType refuses a body that no event can have.
+func (c Config) contentType() error {
+	kind, _, err := mime.ParseMediaType(c.ContentType)
+	if c.ContentType == "" || c.Body == "" || err != nil || kind == "application/json" || strings.HasSuffix(kind, "+json") {
+		return nil // or another mistake
+	}
+	return field.Errorf("content_type", "must be JSON: EventBridge takes no other detail")
+}
+
+// resource names the setting of a template of Resources.
+func resource(i int) string { return fmt.Sprintf("resources[%d]", i) }

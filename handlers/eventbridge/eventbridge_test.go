@@ -1,0 +1,315 @@
+package eventbridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	awstest.Isolate()
+	testenv.Main(m)
+}
+
+func newHandler(tb testing.TB, cfg Config) *Handler {
+	tb.Helper()
+	h, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.AWS(t)
+	bus := awstest.NewBus(t, endpoint)
+	proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
+	cfg := Config{EventBus: bus.Name, Access: awstest.Access("http://" + proxy.Addr())}
+	once := func(bus string, e *delivery.Event) func(testing.TB) error {
+		return func(tb testing.TB) error {
+			tb.Helper()
+			c := cfg
+			c.EventBus = bus
+			return newHandler(tb, c).Deliver(tb.Context(), e)
+		}
+	}
+	list := func(id int64) *delivery.Event { return awstest.Event(id, `[1]`) }
+	handlertest.Run(t, handlertest.Destination{
+		Open: func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+		Received: func(tb testing.TB) (ids []int64) {
+			tb.Helper()
+			for _, e := range bus.Events(tb) {
+				ids = append(ids, awstest.Number(tb, e.Header("notifyd-id")))
+			}
+			return ids
+		},
+		Rejected: list,
+		Network:  proxy,
+		Secrets:  []string{awstest.Secret},
+		Cases: []handlertest.Case{
+			{
+				Name: "no such bus", Class: delivery.ClassDestination, Text: "check event_bus, region and account",
+				Provoke: once("nowhere", awstest.Event(1, `{}`)),
+			},
+			{
+				Name: "no object", Class: delivery.ClassEvent, Permanent: true, Text: "not a JSON object",
+				Provoke: once(bus.Name, list(1)),
+			},
+			{
+				Name: "too large", Class: delivery.ClassEvent, Permanent: true, Text: "EventBridge takes 999999",
+				Provoke: once(bus.Name, awstest.Big(1, maxBytes)),
+			},
+		},
+	})
+}
+
+// TestEvent compares what rules see with the event.
+func TestEvent(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.AWS(t)
+	for name, c := range map[string]struct {
+		change func(*Config)
+		want   awstest.Arrived
+	}{
+		"payload": {func(*Config) {}, awstest.Arrived{
+			Source: "notifyd", DetailType: "order.created", Detail: json.RawMessage(`{"a": 1}`),
+			Resources: []string{"notifyd-id:42", "notifyd-aggregate-type:order", "notifyd-aggregate-id:A-7", "tenant:acme"},
+		}},
+		"structured": {func(c *Config) { c.Format = message.CloudEventsStructured }, awstest.Arrived{
+			Source: "notifyd", DetailType: "order.created", Resources: []string{"tenant:acme"},
+			Detail: json.RawMessage(`{"specversion": "1.0", "id": "42", "source": "/notifyd", "type": "order.created", "datacontenttype": "application/json", ` +
+				`"subject": "A-7", "time": "2026-03-04T05:06:07Z", "partitionkey": "A-7", "aggregatetype": "order", "data": {"a": 1}}`),
+		}},
+		"templates": {
+			func(c *Config) {
+				c.Source, c.DetailType, c.Body = "shop.{{ .Headers.tenant }}", "OrderCreated", `{"order": {{ json .Payload.a }}}`
+				c.Resources = []string{"order/{{ .Event.AggregateID }}", `{{ get .Headers "none" | default "" }}`}
+			}, awstest.Arrived{
+				Source: "shop.acme", DetailType: "OrderCreated", Detail: json.RawMessage(`{"order": 1}`),
+				Resources: []string{"order/A-7", "notifyd-id:42", "notifyd-aggregate-type:order", "notifyd-aggregate-id:A-7", "tenant:acme"},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bus := awstest.NewBus(t, endpoint)
+			cfg := Config{EventBus: bus.ARN, Access: awstest.Access(endpoint)}
+			c.change(&cfg)
+			h := newHandler(t, cfg)
+			e := awstest.Event(42, `{"a":  1}`)
+			if err := h.Deliver(awstest.Context(t), e); err != nil {
+				t.Fatal(err)
+			}
+			all := bus.Events(t)
+			if len(all) != 1 {
+				t.Fatalf("got %+v", all)
+			}
+			got := all[0]
+			if got.Source != c.want.Source || got.DetailType != c.want.DetailType || string(got.Detail) != string(c.want.Detail) ||
+				!slices.Equal(got.Resources, c.want.Resources) || got.Time != "2026-03-04T05:06:07Z" {
+				t.Errorf("got  %+v, %s\nwant %+v, %s", got, got.Detail, c.want, c.want.Detail)
+			}
+			text, err := h.Preview(e)
+			for _, want := range []string{"source: " + c.want.Source + "\n", "resource: tenant:acme\n", "time: 2026-03-04T05:06:07Z\n"} {
+				if err != nil || !strings.Contains(text, want) {
+					t.Errorf("%v: %s", err, text)
+				}
+			}
+			if err := h.Check(awstest.Context(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestUnfit: what no event of EventBridge can be is a dead letter, and nothing is asked.
+func TestUnfit(t *testing.T) {
+	t.Parallel()
+	long := awstest.Event(1, `{}`)
+	long.Type = strings.Repeat("ä", maxDetailType+1)
+	for name, c := range map[string]struct {
+		change func(*Config)
+		event  *delivery.Event
+		text   string
+	}{
+		"type":        {func(*Config) {}, long, "set detail_type"},
+		"source":      {func(c *Config) { c.Source = "{{ .Payload.s }}" }, awstest.Event(1, `{"s": ""}`), `"source" yields nothing`},
+		"detail type": {func(c *Config) { c.DetailType = "{{ .Payload.s }}" }, awstest.Event(1, `{"s": ""}`), `"detail_type" yields nothing`},
+		"resource":    {func(c *Config) { c.Resources = []string{"{{ .Payload.s }}"} }, awstest.Event(1, `{}`), "resources[0]"},
+		"body":        {func(c *Config) { c.Body = "{{ json .Payload.s }}" }, awstest.Event(1, `{"s": [{}]}`), "not a JSON object"},
+	} {
+		f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return awstest.Said{Status: 500} })
+		cfg := Config{Access: awstest.Access(f.URL)}
+		c.change(&cfg)
+		err := newHandler(t, cfg).Deliver(awstest.Context(t), c.event)
+		if awstest.Class(err) != "permanent" || !strings.Contains(err.Error(), c.text) || len(f.Asked()) != 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// taken is the answer to a request whose events are all taken but for those of failed, by number.
+func taken(tb testing.TB, a awstest.Asked, failed map[int]string) awstest.Said {
+	tb.Helper()
+	var all []string
+	for i := range entries(tb, a) {
+		if code := failed[i]; code != "" {
+			all = append(all, fmt.Sprintf(`{"ErrorCode":%q,"ErrorMessage":"because"}`, code))
+			continue
+		}
+		all = append(all, fmt.Sprintf(`{"EventId":"%d"}`, i))
+	}
+	return awstest.Said{Body: fmt.Sprintf(`{"FailedEntryCount":%d,"Entries":[%s]}`, len(failed), strings.Join(all, ","))}
+}
+
+func entries(tb testing.TB, a awstest.Asked) int {
+	tb.Helper()
+	var r struct{ Entries []struct{ Source string } }
+	if err := json.Unmarshal(a.Body, &r); err != nil {
+		tb.Error(err)
+	}
+	return len(r.Entries)
+}
+
+// TestRefusedRequests: the whole request is refused.
+func TestRefusedRequests(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer      awstest.Said
+		class, text string
+	}{
+		"throttled":       {awstest.Problem(400, "ThrottlingException", "Rate exceeded"), "throttled", "Rate exceeded"},
+		"denied":          {awstest.Problem(400, "AccessDeniedException", "not authorized"), "unavailable", "allow events:PutEvents on the event bus"},
+		"credentials":     {awstest.Problem(400, "UnrecognizedClientException", ""), "unavailable", "check the credentials"},
+		"internal":        {awstest.Problem(500, "InternalException", ""), "unavailable", "InternalException"},
+		"too large":       {awstest.Problem(400, "ValidationException", "over the limit"), "permanent", "over the limit"},
+		"unknown":         {awstest.Problem(400, "SomethingNew", "said "+awstest.Secret), "retry", "SomethingNew: said [redacted]"},
+		"not EventBridge": {awstest.Said{Status: 503, Body: "<html>"}, "unavailable", ""},
+		"nothing":         {awstest.Said{Body: `{}`}, "unavailable", "neither success nor failure"},
+		"no id":           {awstest.Said{Body: `{"Entries":[{}]}`}, "unavailable", "neither success nor failure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
+			err := newHandler(t, Config{Access: awstest.Access(f.URL)}).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+			if awstest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
+				t.Errorf("%s, want %s with %q: %v", awstest.Class(err), c.class, c.text, err)
+			}
+			if n := len(f.Asked()); n != 1 {
+				t.Errorf("%d requests: the SDK tries again by itself", n)
+			}
+		})
+	}
+}
+
+// TestRefusedEntries: some events of a request are refused.
+func TestRefusedEntries(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]string{
+		"InternalFailure": "retry", "ThrottlingException": "throttled", "MalformedDetail": "permanent", "InvalidArgument": "permanent",
+		"AccessDeniedException": "unavailable", "NotAuthorizedForSourceException": "unavailable", "RedactionFailure": "retry",
+	} {
+		f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(t, a, map[int]string{1: code}) })
+		errs := newHandler(t, Config{Access: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), awstest.Events(3))
+		if got := awstest.Classes(errs); got != "delivered "+want+" delivered" {
+			t.Errorf("%s: got %s: %v", code, got, errs)
+		}
+	}
+}
+
+// TestRequests: a batch takes as few requests as it can, none of them too large.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(t, a, nil) })
+	all := awstest.Events(25)
+	all[0], all[1], all[2] = awstest.Big(1, 400_000), awstest.Big(2, 400_000), awstest.Big(3, 400_000)
+	if errs := newHandler(t, Config{Access: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), all); awstest.Classes(errs) != awstest.Times("delivered", 25) {
+		t.Error(errs)
+	}
+	var got []int
+	for _, a := range f.Asked() {
+		got = append(got, entries(t, a))
+	}
+	if want := []int{2, 10, 10, 3}; !slices.Equal(got, want) {
+		t.Errorf("events in each request: %v, want %v", got, want)
+	}
+}
+
+// TestBusIsAskedFor: EventBridge drops what it takes for a bus that does not exist, so nothing is sent
+// before the bus was seen; who may not ask sends. It is asked for once.
+func TestBusIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer awstest.Said
+		class  string
+		asked  string
+	}{
+		"it is there": {awstest.Said{Body: `{"Arn":"arn"}`}, "delivered", "DescribeEventBus PutEvents PutEvents"},
+		"no right":    {awstest.Problem(400, "AccessDeniedException", ""), "delivered", "DescribeEventBus PutEvents PutEvents"},
+		"it is not":   {awstest.Problem(400, "ResourceNotFoundException", ""), "unavailable", "DescribeEventBus DescribeEventBus"},
+		"invalid":     {awstest.Problem(400, "ValidationException", ""), "unavailable", "DescribeEventBus DescribeEventBus"},
+		"a stranger":  {awstest.Said{Body: `{}`}, "unavailable", "DescribeEventBus DescribeEventBus"},
+	} {
+		f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said {
+			if a.Operation == "DescribeEventBus" {
+				return c.answer
+			}
+			return taken(t, a, nil)
+		})
+		h := newHandler(t, Config{EventBus: "orders", Access: awstest.Access(f.URL)})
+		for range 2 {
+			if err := h.Deliver(awstest.Context(t), awstest.Event(1, `{}`)); awstest.Class(err) != c.class {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		var asked []string
+		for _, a := range f.Asked() {
+			asked = append(asked, a.Operation)
+		}
+		if got := strings.Join(asked, " "); got != c.asked {
+			t.Errorf("%s: asked for %s, want %s", name, got, c.asked)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change     func(*Config)
+		path, text string
+	}{
+		"bus":      {func(c *Config) { c.EventBus = "a b" }, "event_bus", "must be the name of a bus"},
+		"ARN":      {func(c *Config) { c.EventBus = "arn:aws:events:eu-central-1:1:event-bus/orders" }, "event_bus", "must be the name of a bus"},
+		"region":   {func(c *Config) { c.Region = "eu-west-1" }, "region", "is not that of event_bus, eu-central-1"},
+		"source":   {func(c *Config) { c.Source = "aws.orders" }, "source", "must not begin with aws."},
+		"template": {func(c *Config) { c.Source = "{{ .Paylod.x }}" }, "source", "there is no .Paylod"},
+		"type":     {func(c *Config) { c.DetailType = "{{ .Paylod.x }}" }, "detail_type", "there is no .Paylod"},
+		"resource": {func(c *Config) { c.Resources = []string{"a", "{{ .Paylod.x }}"} }, "resources[1]", "there is no .Paylod"},
+		"content":  {func(c *Config) { c.Body, c.ContentType = "x", "text/plain" }, "content_type", "must be JSON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{EventBus: "arn:aws:events:eu-central-1:123456789012:event-bus/orders"}
+			c.change(&cfg)
+			errs := field.Split(cfg.Validate())
+			if len(errs) != 1 || field.Path(errs[0]) != c.path || !strings.Contains(errs[0].Error(), c.text) {
+				t.Errorf("got %v, want %s: %s", errs, c.path, c.text)
+			}
+			if _, err := New(cfg); err == nil {
+				t.Error("New takes it")
+			}
+		})
+	}
+}

@@ -1,0 +1,12 @@
+package awsapi
+
+import "github.com/aws/aws-sdk-go-v2/aws/arn"
+
+// RegionOf returns the region in an ARN, "" if there is none.
+func RegionOf(text string) string {
+	parsed, err := arn.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return parsed.Region
+}

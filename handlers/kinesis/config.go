@@ -1,0 +1,75 @@
+package kinesis
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/awsapi"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// DefaultLane is how a relay best calls the handler: one batch at a time, as many events as a
+// request takes.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: maxEntries, Timeout: time.Minute}
+}
+
+// Config holds the stream for events, and the credentials. Fields marked "template"
+// are templates over the event: .Event, .Payload and .Headers.
+//
+// A record has no headers, so the default form is a CloudEvent, which holds the event's id.
+type Config struct {
+	// Stream is the name of the stream, or its ARN.
+	Stream string `json:"stream" yaml:"stream" jsonschema_description:"Name of the stream, or its ARN: arn:aws:kinesis:eu-central-1:123456789012:stream/orders."`
+	// PartitionKey decides the shard (template). The default is the event's aggregate id, or its
+	// own id where it has none.
+	PartitionKey string `json:"partition_key,omitempty" yaml:"partition_key,omitempty" jsonschema_description:"Template of the partition key; the aggregate id by default, or the event's id where there is none."`
+	message.Config
+	awsconf.Access
+}
+
+// WithDefaults returns a copy with every default filled in that needs no
+// environment.
+func (c Config) WithDefaults() Config {
+	c.Config = c.form().WithDefaults()
+	c.Access = c.Access.WithDefaults(awsapi.RegionOf(c.Stream))
+	return c
+}
+
+// form is that of records.
+func (c Config) form() message.Config {
+	m := c.Config
+	if m.Format == "" && m.Body == "" {
+		m.Format = message.CloudEventsStructured
+	}
+	return m
+}
+
+var (
+	streamName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+	streamARN  = regexp.MustCompile(`^arn:[a-z0-9-]+:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[A-Za-z0-9_.-]{1,128}$`)
+)
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its
+// cure. It contacts nothing and reads no files: [New] reads them.
+func (c Config) Validate() error {
+	_, err := awsapi.Template("partition_key", c.PartitionKey)
+	errs := []error{c.Access.Validate(awsapi.RegionOf(c.Stream), "stream"), c.form().Validate(), err}
+	switch {
+	case c.Stream == "":
+		errs = append(errs, field.Errorf("stream", "missing: name the stream"))
+	case !streamName.MatchString(c.Stream) && !streamARN.MatchString(c.Stream):
+		errs = append(errs, field.Errorf("stream", "must be the name of a stream, or its ARN, such as arn:aws:kinesis:eu-central-1:123456789012:stream/orders"))
+	}
+	if c.Format == message.CloudEventsBinary {
+		errs = append(errs, field.Errorf("format", "must be %s or %s: a record has no headers", message.CloudEventsStructured, message.Payload))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) isARN() bool { return strings.HasPrefix(c.Stream, "arn:") }

@@ -1,0 +1,65 @@
+package sns
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/awsapi"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order,
+// the purpose of FIFO topics.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
+}
+
+// Config holds the topic for events, and the credentials. Fields marked "template"
+// are templates over the event: .Event, .Payload and .Headers.
+type Config struct {
+	// TopicARN is the ARN of the topic. One that ends in ".fifo" is that of a FIFO topic.
+	TopicARN string `json:"topic_arn" yaml:"topic_arn" jsonschema_description:"ARN of the topic: arn:aws:sns:eu-central-1:123456789012:orders; one that ends in .fifo is a FIFO topic."`
+	// GroupID is the message group (template). The default for FIFO topics is the
+	// event's aggregate id, or its type where it has none. On a standard topic a
+	// group is for fair queues behind it; the default there is none.
+	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" jsonschema_description:"Template of the message group. On a FIFO topic the aggregate id by default, or the event type where there is none; on a standard topic none."`
+	message.Config
+	awsconf.Access
+}
+
+// WithDefaults returns a copy with every default filled in that needs no
+// environment.
+func (c Config) WithDefaults() Config {
+	c.Config = c.Config.WithDefaults()
+	c.Access = c.Access.WithDefaults(awsapi.RegionOf(c.TopicARN))
+	return c
+}
+
+// topicARN matches the ARNs of topics.
+var topicARN = regexp.MustCompile(`^arn:[a-z0-9-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its
+// cure. It contacts nothing and reads no files: [New] reads them.
+func (c Config) Validate() error {
+	_, err := awsapi.Template("group_id", c.GroupID)
+	return errors.Join(c.topic(), c.Access.Validate(awsapi.RegionOf(c.TopicARN), "topic_arn"), c.Config.Validate(), err)
+}
+
+func (c Config) topic() error {
+	const example = "arn:aws:sns:eu-central-1:123456789012:orders"
+	switch {
+	case c.TopicARN == "":
+		return field.Errorf("topic_arn", "missing: name the topic, such as %s", example)
+	case !topicARN.MatchString(c.TopicARN):
+		return field.Errorf("topic_arn", "must be the ARN of a topic, such as %s", example)
+	default:
+		return nil
+	}
+}
+
+func (c Config) fifo() bool { return strings.HasSuffix(c.TopicARN, awsapi.FIFO) }

@@ -1,0 +1,306 @@
+package sns
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awssns "github.com/aws/aws-sdk-go-v2/service/sns"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/handlers/internal/awsapi"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	awstest.Isolate()
+	testenv.Main(m)
+}
+
+func newHandler(tb testing.TB, cfg Config) *Handler {
+	tb.Helper()
+	h, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
+// newTopic makes a topic with a queue behind it; the suffix is "" or ".fifo".
+func newTopic(tb testing.TB, endpoint, suffix string) (arn string, q *awstest.Queue) {
+	tb.Helper()
+	q = awstest.NewQueue(tb, endpoint, suffix, nil)
+	client := awssns.NewFromConfig(awstest.Config(endpoint))
+	in := &awssns.CreateTopicInput{Name: aws.String(q.Name)}
+	if suffix == awsapi.FIFO {
+		in.Attributes = map[string]string{"FifoTopic": "true"}
+	}
+	topic, err := client.CreateTopic(awstest.Context(tb), in)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	arn = aws.ToString(topic.TopicArn)
+	// The emulator's account need not be that of awstest.
+	q.ARN = strings.Replace(arn, ":sns:", ":sqs:", 1)
+	if _, err := client.Subscribe(awstest.Context(tb), &awssns.SubscribeInput{
+		TopicArn: topic.TopicArn, Protocol: aws.String("sqs"), Endpoint: aws.String(q.ARN), Attributes: map[string]string{"RawMessageDelivery": "true"},
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	return arn, q
+}
+
+// TestConformance runs a standard and a FIFO topic of the emulator through the suite.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for name, suffix := range map[string]string{"standard": "", "fifo": awsapi.FIFO} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			endpoint := testenv.SQS(t)
+			arn, q := newTopic(t, endpoint, suffix)
+			proxy := faultproxy.Start(t, inOrder(t, endpoint))
+			cfg := Config{TopicARN: arn, Access: awstest.Access("http://" + proxy.Addr())}
+			once := func(topic string, e *delivery.Event) func(testing.TB) error {
+				return func(tb testing.TB) error {
+					tb.Helper()
+					c := cfg
+					c.TopicARN = topic
+					return newHandler(tb, c).Deliver(tb.Context(), e)
+				}
+			}
+			big := func(id int64) *delivery.Event { return awstest.Big(id, awsapi.MaxMessage) }
+			handlertest.Run(t, handlertest.Destination{
+				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+				Received: func(tb testing.TB) []int64 { tb.Helper(); return q.IDs(tb) },
+				Rejected: big,
+				Network:  proxy,
+				Secrets:  []string{awstest.Secret},
+				Ordered:  suffix == awsapi.FIFO,
+				Cases: []handlertest.Case{
+					{
+						Name: "no such topic", Class: delivery.ClassDestination, Text: "check topic_arn, region and account",
+						Provoke: once(strings.TrimSuffix(arn, suffix)+"-nowhere"+suffix, awstest.Event(1, `{}`)),
+					},
+					{
+						Name: "too large for SNS", Class: delivery.ClassEvent, Permanent: true, Text: "SNS takes 1048576",
+						Provoke: once(arn, big(1)),
+					},
+					{
+						Name: "no payload", Class: delivery.ClassEvent, Permanent: true, Text: "empty",
+						Provoke: once(arn, &delivery.Event{ID: 1, Type: "x", Payload: json.RawMessage{}}),
+					},
+				},
+			})
+		})
+	}
+}
+
+// TestMessage: what a queue behind a FIFO topic gets.
+func TestMessage(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.SQS(t)
+	arn, q := newTopic(t, endpoint, awsapi.FIFO)
+	h := newHandler(t, Config{TopicARN: arn, Access: awstest.Access(endpoint)})
+	e := awstest.Event(42, `{"a":  1}`)
+	e.Headers = map[string]string{"traceparent": "00-1", "odd name": "x"}
+	for range 2 { // the second time it is a duplicate
+		if err := h.Deliver(awstest.Context(t), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := q.Messages(t)
+	if len(got) != 1 || aws.ToString(got[0].Body) != `{"a":  1}` {
+		t.Fatalf("got %v", got)
+	}
+	m := got[0]
+	for name, want := range map[string]string{
+		"notifyd-id": "42", "notifyd-type": "order.created", "notifyd-aggregate-id": "A-7", "traceparent": "00-1", "notifyd-headers": `{"odd name":"x"}`,
+	} {
+		if got := aws.ToString(m.MessageAttributes[name].StringValue); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if m.Attributes["MessageGroupId"] != "A-7" || !strings.HasPrefix(m.Attributes["MessageDeduplicationId"], "42.") {
+		t.Errorf("%v", m.Attributes)
+	}
+	if text, err := h.Preview(e); err != nil || !strings.Contains(text, "group id: A-7\n") || !strings.Contains(text, "attribute notifyd-id: 42\n") {
+		t.Errorf("%v: %s", err, text)
+	}
+	if err := h.Check(awstest.Context(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// asked reads the entries of a request of PublishBatch, which is a form.
+func asked(tb testing.TB, a awstest.Asked) (entries []map[string]string) {
+	tb.Helper()
+	form, err := url.ParseQuery(string(a.Body))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for n := 1; ; n++ {
+		prefix := fmt.Sprintf("PublishBatchRequestEntries.member.%d.", n)
+		entry := make(map[string]string)
+		for name := range form {
+			if rest, ok := strings.CutPrefix(name, prefix); ok {
+				entry[rest] = form.Get(name)
+			}
+		}
+		if len(entry) == 0 {
+			return entries
+		}
+		entries = append(entries, entry)
+	}
+}
+
+// taken is the answer to a request whose messages are all taken but for those of failed, by number.
+func taken(entries []map[string]string, failed map[int]string) awstest.Said {
+	var ok, bad strings.Builder
+	for i, e := range entries {
+		if code := failed[i]; code != "" {
+			fmt.Fprintf(&bad, "<member><Id>%s</Id><Code>%s</Code><Message>because</Message><SenderFault>%t</SenderFault></member>",
+				e["Id"], code, strings.HasPrefix(code, "Invalid"))
+			continue
+		}
+		fmt.Fprintf(&ok, "<member><Id>%s</Id><MessageId>m</MessageId></member>", e["Id"])
+	}
+	return awstest.Said{Header: map[string]string{"Content-Type": "text/xml"}, Body: "<PublishBatchResponse><PublishBatchResult><Successful>" + ok.String() +
+		"</Successful><Failed>" + bad.String() + "</Failed></PublishBatchResult></PublishBatchResponse>"}
+}
+
+func problem(status int, code, text string) awstest.Said {
+	return awstest.Said{Status: status, Header: map[string]string{"Content-Type": "text/xml"}, Body: "<ErrorResponse><Error><Type>Sender</Type><Code>" + code +
+		"</Code><Message>" + text + "</Message></Error></ErrorResponse>"}
+}
+
+func fakeConfig(f *awstest.Fake, suffix string) Config {
+	return Config{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders" + suffix, Access: awstest.Access(f.URL)}
+}
+
+// TestRefusedRequests: the whole request is refused.
+func TestRefusedRequests(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer      awstest.Said
+		class, text string
+	}{
+		"throttled":    {problem(400, "Throttled", "Rate exceeded"), "throttled", "Throttled: Rate exceeded"},
+		"key is busy":  {problem(400, "KMSThrottling", ""), "throttled", "KMSThrottling"},
+		"denied":       {problem(403, "AuthorizationError", "not authorized"), "unavailable", "allow sns:Publish on the topic"},
+		"credentials":  {problem(403, "InvalidClientTokenId", ""), "unavailable", "check the credentials"},
+		"no topic":     {problem(404, "NotFound", "Topic does not exist"), "unavailable", "check topic_arn"},
+		"key":          {problem(400, "KMSDisabled", ""), "unavailable", "look at the KMS key of the topic"},
+		"internal":     {problem(500, "InternalError", ""), "unavailable", "InternalError"},
+		"message":      {problem(400, "InvalidParameter", "bad"), "permanent", "InvalidParameter: bad"},
+		"too long":     {problem(400, "BatchRequestTooLong", ""), "permanent", "BatchRequestTooLong"},
+		"unknown":      {problem(400, "SomethingNew", "said "+awstest.Secret), "retry", "SomethingNew: said [redacted]"},
+		"not SNS":      {awstest.Said{Status: 503, Body: "<html>"}, "unavailable", ""},
+		"nothing":      {taken(nil, nil), "unavailable", "neither success nor failure"},
+		"half a word":  {awstest.Said{Body: "<PublishBatchResponse>", Header: map[string]string{"Content-Type": "text/xml"}}, "unavailable", ""},
+		"other answer": {awstest.Said{Body: `{"ok":true}`}, "unavailable", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
+			err := newHandler(t, fakeConfig(f, "")).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+			if awstest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
+				t.Errorf("%s, want %s with %q: %v", awstest.Class(err), c.class, c.text, err)
+			}
+			if n := len(f.Asked()); n != 1 {
+				t.Errorf("%d requests: the SDK tries again by itself", n)
+			}
+		})
+	}
+}
+
+// TestRefusedEntries: some messages of a request are refused, and on a FIFO topic their group waits.
+func TestRefusedEntries(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ suffix, code, first, later string }{
+		"internal":       {"", "InternalError", "retry", "delivered"},
+		"fifo":           {awsapi.FIFO, "InternalError", "retry", "retry"},
+		"throttled":      {"", "Throttled", "throttled", "delivered"},
+		"fifo throttled": {awsapi.FIFO, "Throttled", "throttled", "throttled"},
+		"fifo, dead":     {awsapi.FIFO, "InvalidParameter", "permanent", "delivered"},
+		"denied":         {"", "AuthorizationError", "unavailable", "delivered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := awstest.StartFake(t, func(n int, a awstest.Asked) awstest.Said {
+				if n == 0 {
+					return taken(asked(t, a), map[int]string{4: c.code})
+				}
+				return taken(asked(t, a), nil)
+			})
+			all := awstest.Events(12)
+			for i, e := range all {
+				if i != 4 && i != 10 {
+					e.AggregateID = fmt.Sprint("other ", i)
+				}
+			}
+			errs := newHandler(t, fakeConfig(f, c.suffix)).DeliverBatch(awstest.Context(t), all)
+			want := c.first + " " + c.later + " delivered"
+			if got := awstest.Classes([]error{errs[4], errs[10], errs[11]}); got != want || len(f.Asked()) != 2 {
+				t.Errorf("got %s, want %s, in %d requests: %v", got, want, len(f.Asked()), errs)
+			}
+		})
+	}
+}
+
+// TestRequests: a batch takes as few requests as it can; a message above the default limit of a
+// topic is sent alone, for a topic that takes it.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(asked(t, a), nil) })
+	all := awstest.Events(25)
+	all[0], all[1], all[2] = awstest.Big(1, 100_000), awstest.Big(2, 100_000), awstest.Big(3, 100_000)
+	all[24] = awstest.Big(25, 500_000)
+	if errs := newHandler(t, fakeConfig(f, "")).DeliverBatch(awstest.Context(t), all); awstest.Classes(errs) != awstest.Times("delivered", 25) {
+		t.Error(errs)
+	}
+	var got []int
+	for _, a := range f.Asked() {
+		got = append(got, len(asked(t, a)))
+	}
+	if want := []int{2, 10, 10, 2, 1}; !slices.Equal(got, want) {
+		t.Errorf("messages in each request: %v, want %v", got, want)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change     func(*Config)
+		path, text string
+	}{
+		"no topic": {func(c *Config) { c.TopicARN = "" }, "topic_arn", "missing"},
+		"name":     {func(c *Config) { c.TopicARN = "orders" }, "topic_arn", "must be the ARN of a topic"},
+		"queue":    {func(c *Config) { c.TopicARN = "arn:aws:sqs:eu-central-1:123456789012:orders" }, "topic_arn", "must be the ARN of a topic"},
+		"region":   {func(c *Config) { c.Region = "eu-west-1" }, "region", "is not that of topic_arn, eu-central-1"},
+		"group":    {func(c *Config) { c.GroupID = "{{ .Paylod.x }}" }, "group_id", "there is no .Paylod"},
+		"format":   {func(c *Config) { c.Format = "xml" }, "format", "must be payload"},
+		"no key":   {func(c *Config) { c.SessionToken = awstest.Access("").SecretAccessKey }, "access_key_id", "missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders"}
+			c.change(&cfg)
+			errs := field.Split(cfg.Validate())
+			if len(errs) != 1 || field.Path(errs[0]) != c.path || !strings.Contains(errs[0].Error(), c.text) {
+				t.Errorf("got %v, want %s: %s", errs, c.path, c.text)
+			}
+			if _, err := New(cfg); err == nil {
+				t.Error("New takes it")
+			}
+		})
+	}
+}

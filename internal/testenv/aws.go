@@ -1,0 +1,55 @@
+package testenv
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+)
+
+// EnvAWSEndpoint names the environment variable with the URL of the shared EventBridge and Kinesis:
+// an emulator that accepts any credentials.
+const EnvAWSEndpoint = "NOTIFYD_TEST_AWS_ENDPOINT"
+
+// awsScript runs the emulator on the loopback and prints its URL. Connections are kept, which
+// its own program does not do. It ends with its standard input, and so with this process,
+// however that dies.
+const awsScript = `
+import logging, os, sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+WSGIRequestHandler.protocol_version = "HTTP/1.1"
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print("http://127.0.0.1:%d" % server.port, flush=True)
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+server.serve_forever()
+`
+
+// errNoAWS is in the chain of the error if the emulator is not installed.
+var errNoAWS = errors.New("the emulator of AWS is missing: make setup fetches it from PyPI, and Python 3 runs it")
+
+// aws is state of the package for the same reason as postgres.
+var aws = sharedEmulator{name: "AWS", env: EnvAWSEndpoint, program: awsProgram} //nolint:gochecknoglobals // see postgres
+
+// AWS returns the URL of the EventBridge and Kinesis that all tests of this binary share: the one of
+// [EnvAWSEndpoint], or a private emulator that [Main] ends. It accepts any credentials. Tests
+// create buses and streams of their own. For SQS and SNS, [SQS] is many times faster.
+func AWS(tb testing.TB) (endpoint string) {
+	tb.Helper()
+	endpoint, err := aws.get(tb.Context())
+	if err != nil && !errors.Is(err, errNoAWS) {
+		tb.Fatal(err)
+	}
+	require(tb, "aws", err)
+	return endpoint
+}
+
+// awsProgram returns the emulator that scripts/aws/setup has fetched into this checkout.
+func awsProgram() (name string, args []string, err error) {
+	// The file is the last that setup writes.
+	last, ok := fetched("scripts/aws/requirements.txt", "aws", "requirements.txt")
+	if !ok {
+		return "", nil, errNoAWS
+	}
+	return filepath.Join(filepath.Dir(last), "bin", "python3"), []string{"-c", awsScript}, nil
+}

@@ -1,0 +1,171 @@
+// Package awstest is what the tests of the destinations at AWS have in common.
+package awstest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// Isolate keeps the tests of a binary away from whatever AWS this machine knows.
+func Isolate() {
+	for _, name := range os.Environ() {
+		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "AWS_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	for name, value := range map[string]string{
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull, "AWS_EC2_METADATA_DISABLED": "true",
+	} {
+		_ = os.Setenv(name, value)
+	}
+}
+
+// patience bounds a test that waits for something that must happen.
+const patience = 2 * time.Minute
+
+// Secret belongs to no account.
+const Secret = "correct/horse+battery/staple0123456789ab"
+
+// Region is where tests put everything.
+const Region = "eu-central-1"
+
+// Access is complete, for the server at endpoint.
+func Access(endpoint string) awsconf.Access {
+	return awsconf.Access{Endpoint: endpoint, Region: Region, AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: secret.New(Secret)}
+}
+
+// Context returns a context for what must happen in tb.
+func Context(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// Event returns an event of the aggregate A-7.
+func Event(id int64, payload string) *delivery.Event {
+	return &delivery.Event{
+		ID: id, Type: "order.created", AggregateType: "order", AggregateID: "A-7", Payload: json.RawMessage(payload),
+		Headers: map[string]string{"tenant": "acme"}, CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "orders",
+	}
+}
+
+// Events returns events of one aggregate, with the ids 1 to n.
+func Events(n int) []*delivery.Event {
+	all := make([]*delivery.Event, n)
+	for i := range all {
+		all[i] = Event(int64(i)+1, fmt.Sprintf(`{"n": %d}`, i))
+	}
+	return all
+}
+
+// Big returns an event whose payload is an object of at least size bytes.
+func Big(id int64, size int) *delivery.Event {
+	return Event(id, `{"x": "`+strings.Repeat("x", size)+`"}`)
+}
+
+// Class names the dispatcher's class of err.
+func Class(err error) string {
+	switch {
+	case err == nil:
+		return "delivered"
+	case delivery.IsPermanent(err):
+		return "permanent"
+	case delivery.IsUnavailable(err):
+		return "unavailable"
+	case delivery.IsThrottled(err):
+		return "throttled"
+	default:
+		return "retry"
+	}
+}
+
+// Classes names those of all errors.
+func Classes(errs []error) string {
+	var all []string
+	for _, err := range errs {
+		all = append(all, Class(err))
+	}
+	return strings.Join(all, " ")
+}
+
+// Times repeats a word of Classes.
+func Times(word string, n int) string { return strings.TrimSpace(strings.Repeat(word+" ", n)) }
+
+// Asked is a request to a [Fake].
+type Asked struct {
+	Operation string
+	Body      []byte
+}
+
+// Said is an answer of a [Fake].
+type Said struct {
+	Status int
+	Body   string
+	Header map[string]string
+}
+
+// Fake is a server that answers as a test says.
+type Fake struct {
+	*httptest.Server
+	mu    sync.Mutex
+	asked []Asked
+}
+
+// StartFake starts a server that answers what answer returns. The nth request is number 0. The
+// operation is that of the header X-Amz-Target, or of the form of a service with the query protocol.
+func StartFake(tb testing.TB, answer func(n int, a Asked) Said) *Fake {
+	tb.Helper()
+	f := &Fake{}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+		a := Asked{Operation: operation, Body: body}
+		f.mu.Lock()
+		n := len(f.asked)
+		f.asked = append(f.asked, a)
+		f.mu.Unlock()
+		said := answer(n, a)
+		w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
+		for name, value := range said.Header {
+			w.Header().Set(name, value)
+		}
+		w.WriteHeader(max(said.Status, http.StatusOK))
+		_, _ = io.WriteString(w, said.Body)
+	}))
+	tb.Cleanup(f.Close)
+	return f
+}
+
+// Asked returns the requests so far.
+func (f *Fake) Asked() []Asked {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
+// Problem is the answer to a request that is refused, by a service with a protocol of JSON.
+func Problem(status int, code, text string) Said {
+	body, err := json.Marshal(map[string]string{"__type": "com.amazonaws#" + code, "message": text})
+	if err != nil {
+		panic(err)
+	}
+	return Said{Status: status, Body: string(body)}
+}
