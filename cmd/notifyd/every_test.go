@@ -26,12 +26,12 @@ import (
 // everywhere are the servers behind every destination that there is.
 type everywhere struct {
 	*testing.T
-	name                           string            // of topic, exchange, queues
-	traces                         map[string]string // the traceparent that has arrived at each place
-	database, kafka, rabbitmq      string
-	redis, nats                    testenv.Place
-	mail                           *smtpsink.Sink
-	hooks, slack                   *received
+	name                      string            // of topic, exchange, queues
+	traces                    map[string]string // the traceparent that has arrived at each place
+	database, kafka, rabbitmq string
+	redis, nats               testenv.Place
+	mail                      *smtpsink.Sink
+	hooks, slack              *received
 	clouds
 }
 

@@ -75,11 +75,13 @@ func (c Config) Validate() error {
 
 // contentType refuses a body that no event can have.
 func (c Config) contentType() error {
-	kind, _, err := mime.ParseMediaType(c.ContentType)
-	if c.ContentType == "" || c.Body == "" || err != nil || kind == "application/json" || strings.HasSuffix(kind, "+json") {
-		return nil // or another mistake
+	if c.ContentType == "" || c.Body == "" {
+		return nil
 	}
-	return field.Errorf("content_type", "must be JSON: EventBridge takes no other detail")
+	if kind, _, err := mime.ParseMediaType(c.ContentType); err == nil && kind != "application/json" && !strings.HasSuffix(kind, "+json") {
+		return field.Errorf("content_type", "must be JSON: EventBridge takes no other detail")
+	}
+	return nil
 }
 
 // resource names the setting of a template of Resources.

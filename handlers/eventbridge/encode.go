@@ -100,10 +100,11 @@ func (e *encoder) entry(ev *delivery.Event) (in types.PutEventsRequestEntry, err
 	if !isObject(m.Body) {
 		return in, errors.New("the detail is not a JSON object: set body, or format: cloudevents_structured, which puts one around the payload")
 	}
-	source, detailType := "", ev.Type
-	if source, err = e.source.Render(data); err != nil {
+	source, err := e.source.Render(data)
+	if err != nil {
 		return in, err
 	}
+	detailType := ev.Type
 	if e.detailType != nil {
 		if detailType, err = e.detailType.Render(data); err != nil {
 			return in, err

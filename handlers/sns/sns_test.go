@@ -15,9 +15,9 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
 )
 
 func TestMain(m *testing.M) {

@@ -14,9 +14,9 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
 )
 
 // TestMessage compares the message with the event.

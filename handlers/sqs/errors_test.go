@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
 )
 
 // TestRefusedRequests: the whole request is refused.

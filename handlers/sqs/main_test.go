@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
 )
 
 // TestMain keeps the tests away from whatever AWS this machine knows.

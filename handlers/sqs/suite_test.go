@@ -8,8 +8,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/awstest"
 )
 
 // TestConformance runs a standard and a FIFO queue of the emulator through the

@@ -79,7 +79,7 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 			return nil
 		}
 		err = s.Conn.Judge(ctx, rctx, err)
-		if _, ok := errors.AsType[*Refusal](err); ok && delivery.IsUnavailable(err) && s.Lost != nil {
+		if _, ok := errors.AsType[*RefusalError](err); ok && delivery.IsUnavailable(err) && s.Lost != nil {
 			s.Lost()
 		}
 		return err
@@ -160,7 +160,7 @@ func (b *batch) block(i int) {
 // error if nothing more can be sent now; then each entry of the chunk has its error.
 func (b *batch) request(ctx context.Context, chunk []int) error {
 	err := b.send(ctx, chunk)
-	r, isRefusal := errors.AsType[*Refusal](err)
+	r, isRefusal := errors.AsType[*RefusalError](err)
 	switch {
 	case err == nil:
 		for _, i := range chunk {

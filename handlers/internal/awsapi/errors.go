@@ -78,17 +78,17 @@ func (s Service) faultOfKey(code string) (f fault, cure string) {
 	}
 }
 
-// Refusal is an answer of AWS that refuses a request, or an entry of one.
-type Refusal struct {
+// RefusalError is an answer of AWS that refuses a request, or an entry of one.
+type RefusalError struct {
 	what fault
 	text string
 }
 
 // Error returns one line.
-func (r *Refusal) Error() string { return r.text }
+func (r *RefusalError) Error() string { return r.text }
 
-func (c *Conn) refusal(what fault, text string) *Refusal {
-	return &Refusal{what, c.svc.Name + ": " + text}
+func (c *Conn) refusal(what fault, text string) *RefusalError {
+	return &RefusalError{what, c.svc.Name + ": " + text}
 }
 
 // Judge returns the error of Deliver for that of a whole request. The error is marked unless
@@ -118,7 +118,7 @@ func (c *Conn) Judge(ctx, rctx context.Context, err error) error {
 // JudgeQuestion is Judge for a request that holds no event: none is ever at fault.
 func (c *Conn) JudgeQuestion(ctx, rctx context.Context, err error) error {
 	err = c.Judge(ctx, rctx, err)
-	if _, ok := errors.AsType[*Refusal](err); ok && !delivery.IsUnavailable(err) && !delivery.IsThrottled(err) {
+	if _, ok := errors.AsType[*RefusalError](err); ok && !delivery.IsUnavailable(err) && !delivery.IsThrottled(err) {
 		return delivery.Unavailable(err)
 	}
 	return err
@@ -202,7 +202,7 @@ func (c *Conn) say(code, text, cure string) string {
 }
 
 // mark is for an error about one event alone.
-func mark(r *Refusal) error {
+func mark(r *RefusalError) error {
 	if r.what == faultMessage {
 		return delivery.Permanent(r)
 	}

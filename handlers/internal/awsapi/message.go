@@ -62,7 +62,7 @@ type MessageEncoder struct {
 
 // NewMessageEncoder returns an encoder for the service of that name, SQS or SNS. group is the setting
 // group_id. The errors are field.Errors.
-func NewMessageEncoder(service string, cfg message.Config, group string, fifo bool) (*MessageEncoder, error) { //nolint:revive // fifo is what the place is
+func NewMessageEncoder(service string, cfg message.Config, group string, fifo bool) (*MessageEncoder, error) {
 	m, err := message.New(cfg, message.Kafka()) // neither has a binding of its own
 	if err != nil {
 		return nil, err
