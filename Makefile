@@ -55,6 +55,7 @@ test: setup ## run all tests with the race detector
 	GO=$(GO) ./scripts/test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
 ifeq ($(PKG),./...)
 	cd integration/writers/go && $(GO) vet ./...
+	cd scripts/pubsub && $(GO) vet ./...
 	cd examples/grpc && $(GO) vet ./... && GO=$(GO) ../../scripts/test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 endif
 
@@ -82,6 +83,7 @@ lint-mod:
 .PHONY: lint-code
 lint-code: $(GOLANGCI)
 	$(GOLANGCI) run --timeout 10m
+	cd scripts/pubsub && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd examples/grpc && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd integration/writers/go && $(GOLANGCI) run --config ../../../.golangci.yaml --timeout 10m
 
@@ -89,6 +91,7 @@ lint-code: $(GOLANGCI)
 .PHONY: lint-vet
 lint-vet:
 	$(GO) vet ./...
+	cd scripts/pubsub && $(GO) vet ./...
 	cd examples/grpc && $(GO) vet ./...
 	cd integration/writers/go && $(GO) vet ./...
 

@@ -19,6 +19,7 @@ func TestBodyOfBrokers(t *testing.T) {
 		"kafka":         "type: kafka, brokers: localhost, topic: 't{{ .Event.ID }}'",
 		"rabbitmq":      "type: rabbitmq, routing_key: orders",
 		"sqs":           "type: sqs, queue: orders, region: eu-central-1",
+		"pubsub":        "type: pubsub, project: shop, topic: orders, endpoint: 'http://localhost:8085'",
 		"redis stream":  "type: redis, addresses: localhost, stream: orders",
 		"redis channel": "type: redis, addresses: localhost, channel: '{{ .Payload.name }}'",
 		"nats":          "type: nats, servers: 'nats://localhost', subject: orders",

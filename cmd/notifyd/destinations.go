@@ -56,6 +56,7 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"webhook":  func() config.Settings { return newWebhookSettings(baseDir) },
 		"slack":    func() config.Settings { return newSlackSettings(baseDir) },
 		"sqs":      func() config.Settings { return newSQSSettings(baseDir) },
+		"pubsub":   func() config.Settings { return newPubSubSettings(baseDir) },
 		"nats":     func() config.Settings { return newNATSSettings(baseDir) },
 		"redis":    func() config.Settings { return newRedisSettings(baseDir) },
 	}

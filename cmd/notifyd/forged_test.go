@@ -26,6 +26,7 @@ destinations:
   redis: {type: redis, url: "redis://127.0.0.1:1", stream: s` + format + `}
   nats: {type: nats, servers: ["nats://127.0.0.1:1"], subject: s` + format + `}
   sqs: {type: sqs, queue_url: "https://sqs.eu-central-1.amazonaws.com/1/q"` + format + `}
+  pubsub: {type: pubsub, topic: projects/shop/topics/orders, endpoint: "http://127.0.0.1:1"` + format + `}
   webhook: {type: webhook, url: "https://example.com/"` + format + `}
   slack: {type: slack, webhook_url: "https://hooks.slack.com/services/T/B/x", text: t}
 routes: [{match: "*", to: [log]}]
@@ -49,6 +50,7 @@ func TestForgedHeaders(t *testing.T) {
 		},
 		"nats":     {"Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Rollup"},
 		"rabbitmq": {"CC", "BCC"},
+		"pubsub":   {"goog-id"},
 		"redis":    {"id", "type", "Time", "aggregate_id", "payload"},
 	}
 	known := make(map[string]bool)
@@ -90,7 +92,7 @@ func TestForgedHeaders(t *testing.T) {
 				t.Errorf("%s%s: the event's own header is lost:\n%s", d.Name, format, text)
 			}
 			ours := regexp.MustCompile(`(?mi)^(?:header |field |attribute )?(?:notifyd-|ce[-_]|cloudevents_)?id: +4711$`).FindAllString(text, -1)
-			if format != ", format: cloudevents_structured" && slices.Contains([]string{"kafka", "rabbitmq", "redis", "nats", "sqs", "webhook"}, d.Type) && len(ours) != 1 {
+			if format != ", format: cloudevents_structured" && slices.Contains([]string{"kafka", "rabbitmq", "redis", "nats", "sqs", "pubsub", "webhook"}, d.Type) && len(ours) != 1 {
 				t.Errorf("%s%s: the id is there %d times:\n%s", d.Name, format, len(ours), text)
 			}
 		}
