@@ -21,6 +21,7 @@ func TestBodyOfBrokers(t *testing.T) {
 		"sqs":           "type: sqs, queue: orders, region: eu-central-1",
 		"sns":           "type: sns, topic_arn: 'arn:aws:sns:eu-central-1:123456789012:orders'",
 		"kinesis":       "type: kinesis, stream: orders, region: eu-central-1",
+		"pubsub":        "type: pubsub, project: shop, topic: orders, endpoint: 'http://localhost:8085'",
 		"redis stream":  "type: redis, addresses: localhost, stream: orders",
 		"redis channel": "type: redis, addresses: localhost, channel: '{{ .Payload.name }}'",
 		"nats":          "type: nats, servers: 'nats://localhost', subject: orders",

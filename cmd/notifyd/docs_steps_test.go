@@ -181,6 +181,7 @@ func compilers() map[string]player {
 		"docs/dead-letters.md":       {"cmd/notifyd", "TestDeadLettersPage"},
 		"docs/testing.md":            {"outbox/outboxtest", "TestTestingPage"},
 		"docs/tracing.md":            {"cmd/notifyd", "TestTracingPage"},
+		"watermill/README.md":        {"watermill", "TestReadme"},
 		"docs/writers.md":            {"integration/writers", "TestGoBlocks"},
 	}
 }

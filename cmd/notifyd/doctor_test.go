@@ -31,7 +31,7 @@ func TestDoctorDestinations(t *testing.T) {
 	t.Parallel()
 	e := startEverything(t, "doctor")
 	all, r := examineBy(t, file(t, e.config()))
-	if len(all) != 12 {
+	if len(all) != 13 {
 		t.Errorf("%d destinations: %+v", len(all), r)
 	}
 	for name, f := range all {
@@ -49,7 +49,7 @@ func TestDoctorDestinations(t *testing.T) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 12 {
+	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 13 {
 		t.Errorf("exit code %d, %d destinations: %s", r.code, len(all), r.stderr)
 	}
 	topic, _ := examineBy(t, file(t, strings.Replace(e.config(), "topic: "+e.name, "topic: nowhere", 1)))

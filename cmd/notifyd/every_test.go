@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,6 +30,7 @@ type everywhere struct {
 	name                      string            // of topic, exchange, queues
 	traces                    map[string]string // the traceparent that has arrived at each place
 	database, kafka, rabbitmq string
+	pubsub                    string
 	redis, nats               testenv.Place
 	mail                      *smtpsink.Sink
 	hooks, slack              *received
@@ -67,11 +69,12 @@ func startEverything(t *testing.T, name string) *everywhere {
 	t.Helper()
 	name += "-" + rand.Text() // the shared servers keep what an earlier round of -count left
 	e := &everywhere{
-		T: t, name: name, traces: make(map[string]string), database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL,
+		T: t, name: name, traces: make(map[string]string), database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL, pubsub: testenv.PubSub(t),
 		redis: testenv.Redis(t), nats: testenv.NATS(t), mail: startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS}),
 		hooks: receive(t, "{}"), slack: receive(t, `{"ok": true, "ts": "1.2", "channel": "C1"}`),
 	}
 	e.clouds = startClouds(t, name)
+	e.pubsubTopic(http.MethodPut, "")
 	testenv.KafkaTopic(t, []string{e.kafka}, name, 1, nil)
 	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
 		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: e.nats.Name, Subjects: []string{e.nats.Name + ".>"}})
@@ -96,6 +99,32 @@ func (e *everywhere) stream(f func(context.Context, jetstream.JetStream) error) 
 	}
 }
 
+// published is a message of a topic.
+type published struct {
+	OrderingKey string
+	Attributes  map[string]string
+	Data        []byte
+}
+
+// pubsubTopic asks the emulator of Pub/Sub about the topic of the test.
+func (e *everywhere) pubsubTopic(method, verb string) []published {
+	e.Helper()
+	req, err := http.NewRequestWithContext(e.Context(), method, e.pubsub+"/v1/projects/shop/topics/"+e.name+verb, http.NoBody)
+	if err != nil {
+		e.Fatal(err)
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // nothing was written
+	var out struct{ Messages []published }
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || resp.StatusCode != http.StatusOK {
+		e.Fatalf("%s: %v", resp.Status, err)
+	}
+	return out.Messages
+}
+
 // config is a file with every type of destination.
 func (e *everywhere) config() string {
 	const text = `version: 1
@@ -115,6 +144,7 @@ destinations:
   sns: {type: sns, topic_arn: "$topic", endpoint: "$sqs", access_key_id: id, secret_access_key: key}
   eventbridge: {type: eventbridge, event_bus: "$bus", endpoint: "$aws", access_key_id: id, secret_access_key: key}
   kinesis: {type: kinesis, stream: $name, region: eu-central-1, endpoint: "$aws", access_key_id: id, secret_access_key: key}
+  pubsub: {type: pubsub, project: shop, topic: $name, endpoint: "$pubsub"}
   redis: {type: redis, url: "$redis", stream: "$stream"}
   nats: {type: nats, servers: "$nats", subject: "$subject.{{ .Event.Type }}"}
   webhook: {type: webhook, url: "$hooks", signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw]}
@@ -130,11 +160,11 @@ destinations:
     text: "Thank you."
   log: {type: log}
 routes:
-  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, redis, nats, webhook, slack, mail, log]}
+  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, pubsub, redis, nats, webhook, slack, mail, log]}
 `
 	return os.Expand(text, func(name string) string {
 		return map[string]string{
-			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue.URL, "sqs": e.sqs, "topic": e.topic,
+			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue.URL, "sqs": e.sqs, "topic": e.topic, "pubsub": e.pubsub,
 			"bus": e.bus.ARN, "aws": e.aws,
 			"redis": e.redis.URL, "stream": e.redis.Name, "nats": e.nats.URL, "subject": e.nats.Name,
 			"hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
@@ -151,6 +181,10 @@ func (e *everywhere) arrived() map[string]string {
 	e.traces["webhook"], e.traces["slack"] = <-e.hooks.traces, <-e.slack.traces
 	e.fromBrokers(ctx, got)
 	e.fromClouds(got)
+	for _, m := range e.pubsubTopic(http.MethodGet, ":messages") {
+		got["pubsub"] = fmt.Sprintf("key %s, %d attributes, %s", m.OrderingKey, len(m.Attributes), m.Data)
+		e.traces["pubsub"] = m.Attributes["traceparent"]
+	}
 	options, err := goredis.ParseURL(e.redis.URL)
 	if err != nil {
 		e.Fatal(err)
@@ -235,7 +269,7 @@ func TestEveryDestination(t *testing.T) {
 	d.stdout.await(t, "\n")
 	got["log"] = d.stdout.text()
 	for name, want := range map[string]string{
-		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "sns": order,
+		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "pubsub": "key 7, 5 attributes, " + order, "sns": order,
 		"eventbridge": "1: " + order, "kinesis": `"id":"1"`, "redis": "id 1, " + order,
 		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "log": `"event_id":1`,
 	} {

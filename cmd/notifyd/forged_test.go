@@ -29,6 +29,7 @@ destinations:
   sns: {type: sns, topic_arn: "arn:aws:sns:eu-central-1:123456789012:orders"` + format + `}
   eventbridge: {type: eventbridge, region: eu-central-1` + format + `}
   kinesis: {type: kinesis, stream: orders, region: eu-central-1` + strings.Replace(format, "binary", "structured", 1) + `}
+  pubsub: {type: pubsub, topic: projects/shop/topics/orders, endpoint: "http://127.0.0.1:1"` + format + `}
   webhook: {type: webhook, url: "https://example.com/"` + format + `}
   slack: {type: slack, webhook_url: "https://hooks.slack.com/services/T/B/x", text: t}
 routes: [{match: "*", to: [log]}]
@@ -52,6 +53,7 @@ func TestForgedHeaders(t *testing.T) {
 		},
 		"nats":     {"Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Rollup"},
 		"rabbitmq": {"CC", "BCC"},
+		"pubsub":   {"goog-id"},
 		"redis":    {"id", "type", "Time", "aggregate_id", "payload"},
 	}
 	known := make(map[string]bool)
@@ -93,7 +95,7 @@ func TestForgedHeaders(t *testing.T) {
 				t.Errorf("%s%s: the event's own header is lost:\n%s", d.Name, format, text)
 			}
 			ours := regexp.MustCompile(`(?mi)^(?:header |field |attribute |resource: )?(?:notifyd-|ce[-_]|cloudevents_)?id: *4711$`).FindAllString(text, -1)
-			if format != ", format: cloudevents_structured" && slices.Contains([]string{"kafka", "rabbitmq", "redis", "nats", "sqs", "sns", "eventbridge", "webhook"}, d.Type) && len(ours) != 1 {
+			if format != ", format: cloudevents_structured" && slices.Contains([]string{"kafka", "rabbitmq", "redis", "nats", "sqs", "sns", "eventbridge", "pubsub", "webhook"}, d.Type) && len(ours) != 1 {
 				t.Errorf("%s%s: the id is there %d times:\n%s", d.Name, format, len(ours), text)
 			}
 		}

@@ -233,6 +233,21 @@ const everySetting = `
     batch: 20
     timeout: 9s
   kinesis-2: {type: kinesis, stream: orders, region: eu-west-1, body: '{{ .Payload.order }}', content_type: text/csv}
+  pubsub-1:
+    type: pubsub
+    project: shop-123456
+    topic: orders
+    ordering_key: "{{ .Payload.customer }}"
+    format: cloudevents_binary
+    cloudevents_source: /shop
+    endpoint: https://europe-west3-pubsub.googleapis.com
+    credentials_file: google.json
+    tls: {ca_file: tls/tls.crt}
+    request_timeout: 3s
+    concurrency: 2
+    batch: 20
+    timeout: 9s
+  pubsub-2: {type: pubsub, topic: projects/shop/topics/orders, endpoint: "http://localhost:8085", body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
   nats-1:
     type: nats
     servers: [tls://n1.example.com:4222, nats://127.0.0.1]
@@ -312,7 +327,7 @@ func newRoundTrip(t *testing.T) *roundTrip {
 	cert, key := selfSigned(t)
 	err := os.Mkdir(filepath.Join(r.dir, "tls"), 0o700)
 	for name, text := range map[string]string{
-		"tls/tls.crt": cert, "tls/tls.key": key, "t.txt": "text", "t.html": "html", "token.txt": "swordfish", "secret.txt": "swordfish", "creds.txt": "-----BEGIN NATS USER JWT-----\nswordfish\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n" + r.env["NKEY_SEED"] + "\n------END USER NKEY SEED------\n",
+		"tls/tls.crt": cert, "tls/tls.key": key, "t.txt": "text", "t.html": "html", "token.txt": "swordfish", "secret.txt": "swordfish", "google.json": `{"type": "authorized_user", "client_id": "a", "client_secret": "swordfish", "refresh_token": "swordfish"}`, "creds.txt": "-----BEGIN NATS USER JWT-----\nswordfish\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n" + r.env["NKEY_SEED"] + "\n------END USER NKEY SEED------\n",
 	} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
 	}
@@ -400,9 +415,10 @@ destinations:
   sns: {type: sns, topic_arn: arn:aws:sns:eu-central-1:123456789012:t}
   eventbridge: {type: eventbridge, region: eu-central-1}
   kinesis: {type: kinesis, stream: s, region: eu-central-1}
+  pubsub: {type: pubsub, project: shop, topic: orders}
   nats: {type: nats, servers: nats://127.0.0.1, subject: s}
   redis: {type: redis, addresses: 127.0.0.1, stream: s}
-routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, sns, eventbridge, kinesis, nats, redis]}]
+routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, sns, eventbridge, kinesis, pubsub, nats, redis]}]
 `)
 	for _, want := range []string{
 		"payload: true", "port: 587", "tls: mandatory", "connections: 4", "send_timeout: 1m", "compression: none", "client_id: notifyd", "format: payload",

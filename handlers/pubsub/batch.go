@@ -1,0 +1,174 @@
+package pubsub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// maxRequests is how many requests of a batch run at once, each on a connection. With
+// answers after some 20 ms that is 800 keys per second.
+const maxRequests = 16
+
+// batch is a call of DeliverBatch. A goroutine per group writes errs of its own
+// messages only.
+type batch struct {
+	h       *Handler
+	entries []*entry
+	errs    []error
+
+	mu   sync.Mutex
+	stop error // why nothing more is sent, nil while it is
+}
+
+// send sends the entries that have no error yet. All messages of a request must have
+// the same ordering key, so each key is a group with requests of its own. In a total order
+// there is one group, and a request ends where the key changes.
+func (b *batch) send(ctx context.Context) {
+	groups := make(map[string][]int)
+	var keys []string // in the order of the events
+	for i, e := range b.entries {
+		if b.errs[i] != nil {
+			continue
+		}
+		key := e.Key
+		if delivery.TotalOrder(ctx) {
+			key = ""
+		}
+		if groups[key] == nil {
+			keys = append(keys, key)
+		}
+		groups[key] = append(groups[key], i)
+	}
+	if len(keys) == 1 { // most batches
+		b.group(ctx, groups[keys[0]])
+		return
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	next := make(chan []int)
+	defer close(next)
+	for range min(maxRequests, len(keys)) {
+		running.Go(func() {
+			for group := range next {
+				b.group(ctx, group)
+			}
+		})
+	}
+	for _, key := range keys {
+		next <- groups[key]
+	}
+}
+
+// group sends the messages of a group in order. After a failure that will be tried again
+// nothing more of it is sent; a dead message is not waited for.
+func (b *batch) group(ctx context.Context, all []int) {
+	for len(all) > 0 {
+		n := b.fitting(all)
+		if err := b.request(ctx, all[:n]); err != nil {
+			b.fail(all[n:], err)
+			return
+		}
+		all = all[n:]
+	}
+}
+
+// fitting returns how many of the messages go into one request.
+func (b *batch) fitting(all []int) int {
+	size := 0
+	for n, i := range all {
+		e := b.entries[i]
+		size += e.size
+		if n > 0 && (n == maxMessages || size > maxBytes || e.Key != b.entries[all[0]].Key) {
+			return n
+		}
+	}
+	return len(all)
+}
+
+// fail gives err to messages that are not sent because of it.
+func (b *batch) fail(rest []int, err error) {
+	for _, i := range rest {
+		b.errs[i] = fmt.Errorf("an earlier message has failed: %w", err)
+	}
+}
+
+// request sends one request, and records the answer for its messages. It returns an error
+// if messages after them must not be sent.
+func (b *batch) request(ctx context.Context, chunk []int) error {
+	if err := b.stopped(); err != nil {
+		b.fail(chunk, err)
+		return err
+	}
+	err := b.publish(ctx, chunk)
+	switch {
+	case err == nil:
+		return nil
+	case !isRefusal(err): // also for the other groups
+		b.halt(err)
+		for _, i := range chunk {
+			b.errs[i] = err
+		}
+		return err
+	case len(chunk) == 1:
+		b.errs[chunk[0]] = mark(err)
+		if delivery.IsPermanent(b.errs[chunk[0]]) {
+			return nil
+		}
+		return err
+	}
+	// One of them is at fault, and none was taken: the others must not fail with it.
+	for n := range chunk {
+		if err := b.request(ctx, chunk[n:n+1]); err != nil {
+			b.fail(chunk[n+1:], err)
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *batch) stopped() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stop
+}
+
+func (b *batch) halt(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stop == nil {
+		b.stop = err
+	}
+}
+
+// errUnanswered is for an answer that does not say what became of the messages.
+var errUnanswered = errors.New("pubsub: the answer has not an id for each message, maybe sent: is the server Pub/Sub? (check endpoint, and proxies)")
+
+func (b *batch) publish(ctx context.Context, chunk []int) error {
+	var in struct {
+		Messages []*entry `json:"messages"`
+	}
+	for _, i := range chunk {
+		in.Messages = append(in.Messages, b.entries[i])
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return fmt.Errorf("pubsub: %w", err)
+	}
+	answer, err := b.h.call(ctx, http.MethodPost, ":publish", body)
+	if err != nil {
+		return err
+	}
+	var out struct {
+		MessageIDs []string `json:"messageIds"`
+	}
+	if json.Unmarshal(answer, &out) != nil || len(out.MessageIDs) != len(chunk) {
+		return delivery.Unavailable(errUnanswered)
+	}
+	return nil
+}

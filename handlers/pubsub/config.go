@@ -1,0 +1,69 @@
+package pubsub
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+)
+
+const (
+	// defaultEndpoint is the global one: it goes to the nearest region.
+	defaultEndpoint = "https://pubsub.googleapis.com"
+	// defaultRequestTimeout is far above the time of an answer of Pub/Sub, some ten
+	// milliseconds; getting a token is part of it.
+	defaultRequestTimeout = 15 * time.Second
+)
+
+// DefaultLane is how a relay best calls the handler: one batch at a time. If all of its
+// events have keys of their own, each of the requests at once is followed by fifteen, which
+// have to fit into the timeout also on a slow day.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 250, Timeout: time.Minute}
+}
+
+// Config holds the topic for events, and the credentials. Fields marked "template"
+// are templates over the event: .Event, .Payload and .Headers.
+//
+// Without a CredentialsFile the application default credentials of Google Cloud are
+// used: the file that GOOGLE_APPLICATION_CREDENTIALS names, the one that gcloud has
+// written, or the service account of the machine (Compute Engine, GKE, Cloud Run).
+type Config struct {
+	// Project is the id of the project that the topic belongs to.
+	Project string `json:"project,omitempty" yaml:"project,omitempty" jsonschema_description:"Id of the project that the topic belongs to; part of topic, where that is a full name."`
+	// Topic is the name of the topic, or its full name, projects/shop/topics/orders, in
+	// place of Project. Required.
+	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Name of the topic, or its full name such as projects/shop/topics/orders. Required."`
+	// OrderingKey is the message's ordering key (template); the default is the event's
+	// aggregate id. With an empty result the message has none. Subscriptions
+	// keep the order only with message ordering enabled.
+	OrderingKey string `json:"ordering_key,omitempty" yaml:"ordering_key,omitempty" jsonschema_description:"Template of the message's ordering key; the event's aggregate id by default. An empty result means no key."`
+	message.Config
+
+	// Endpoint is the URL of Pub/Sub: a regional endpoint, or an emulator. The default is
+	// the global endpoint, or the emulator that PUBSUB_EMULATOR_HOST names. One
+	// that begins with http:// gets no credentials.
+	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" jsonschema_description:"URL of a regional endpoint, such as https://europe-west3-pubsub.googleapis.com, or of an emulator. One with http:// gets no credentials."`
+	// CredentialsFile is a JSON file with the key of a service account, or the
+	// configuration of a workload identity federation. It is read anew for each token.
+	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"JSON file with the key of a service account or the configuration of a workload identity federation, relative to the configuration file; by default the application default credentials."`
+	// TLS is for an Endpoint, or a proxy, with a certificate of its own; nil is the
+	// system's authorities. It holds for the server of tokens, too.
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Which certificates to trust and to show, for an endpoint or proxy with its own."`
+	// RequestTimeout bounds one request, connecting and getting a token included. The
+	// default is 15s.
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting and getting a token included; below timeout. 15s by default."`
+}
+
+// WithDefaults returns a copy with every default filled in that needs no
+// environment.
+func (c Config) WithDefaults() Config {
+	c.Config = c.Config.WithDefaults()
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
+	return c
+}
+
+// Within returns how long one request may take before the handler gives up on it.
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }
