@@ -55,7 +55,7 @@ func newChannel(tb testing.TB, topic string) *channel {
 		}
 	}()
 	tb.Cleanup(func() {
-		_ = c.GoChannel.Close()
+		_ = c.Close()
 		<-done
 	})
 	return c
@@ -126,11 +126,13 @@ func TestConformance(t *testing.T) {
 		Cases: []handlertest.Case{{
 			Name: "no topic", Class: delivery.ClassEvent, Permanent: true, Text: "no topic",
 			Provoke: func(tb testing.TB) error {
+				tb.Helper()
 				return newHandler(tb, shared{c}, watermill.Topic("")).Deliver(tb.Context(), event(1))
 			},
 		}, {
 			Name: "an error that nobody classifies", Class: delivery.ClassEvent, Text: "a bad message",
 			Provoke: func(tb testing.TB) error {
+				tb.Helper()
 				e := event(1)
 				e.Payload = json.RawMessage(`"bad"`)
 				return newHandler(tb, shared{c}, watermill.Topic("orders")).Deliver(tb.Context(), e)
@@ -189,11 +191,13 @@ func TestBatch(t *testing.T) {
 	}{
 		"delivered": {"nothing", nil, []string{"order.created 1r1 3r1", "user.created 2r1 4r1"}, "[<nil> <nil> <nil> <nil>]"},
 		"a bad one": {
-			"3r1", errBad, []string{"order.created 1r1 3r1", "order.created 1r1", "order.created 3r1", "user.created 2r1 4r1"},
+			"3r1", errBad,
+			[]string{"order.created 1r1 3r1", "order.created 1r1", "order.created 3r1", "user.created 2r1 4r1"},
 			"[<nil> <nil> watermill: a bad message <nil>]",
 		},
 		"down": {
-			"order", errDown, []string{"order.created 1r1 3r1", "user.created 2r1 4r1"},
+			"order", errDown,
+			[]string{"order.created 1r1 3r1", "user.created 2r1 4r1"},
 			"[watermill: down <nil> watermill: down <nil>]",
 		},
 	} {
