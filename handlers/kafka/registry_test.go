@@ -48,9 +48,42 @@ func register(t *testing.T, client *sr.Client, subject string, kind sr.SchemaTyp
 
 func with(r SchemaRegistry) func(*Config) { return func(c *Config) { c.SchemaRegistry = &r } }
 
-// order is what all three formats of TestConsumersFindTheSchema say.
+// order is what all payloads of TestConsumersFindTheSchema say.
 type order struct {
 	N int `json:"n"`
+}
+
+// format is how an order is written, and read.
+type format struct {
+	kind    sr.SchemaType
+	schema  string
+	indexes []int // of the message in the schema
+	payload []byte
+	decode  func([]byte, any) error
+	exactly bool
+}
+
+// deliver delivers three events by the latest version, and again by its number.
+func (f format) deliver(t *testing.T, brokers []string, topic, url string) {
+	t.Helper()
+	all := events(1, 2, 3)
+	for _, e := range all {
+		e.Payload = f.payload
+	}
+	for _, version := range []string{"latest", "1"} {
+		h := open(t, brokers, to(topic), with(SchemaRegistry{URL: url, Version: version, MessageIndexes: f.indexes}), func(cfg *Config) {
+			if cfg.ExactlyOnce = f.exactly; f.exactly {
+				cfg.TransactionalID, cfg.PositionsTopic = "txn-"+topic+version, "positions-"+topic
+			}
+		})
+		if f.exactly {
+			begin(t, h, "")
+		}
+		deliver(t, h, all)
+		if err := h.Check(t.Context()); err != nil {
+			t.Errorf("version %s: %v", version, err)
+		}
+	}
 }
 
 // TestConsumersFindTheSchema: franz-go's own deserializer finds the schema, in a registry that is not ours, and
@@ -63,74 +96,40 @@ func TestConsumersFindTheSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asProto := func(b []byte, v any) error {
+	avro := []byte{0xd8, 0x04} // a record with the long 300
+	fromAvro := func(b []byte, v any) error {
+		if !bytes.Equal(b, avro) {
+			return fmt.Errorf("payload %x", b)
+		}
+		v.(*order).N = 300 //nolint:forcetypeassert // the test's own
+		return nil
+	}
+	fromProto := func(b []byte, v any) error {
 		var w wrapperspb.Int64Value
 		err := proto.Unmarshal(b, &w)
 		v.(*order).N = int(w.GetValue()) //nolint:forcetypeassert // the test's own
 		return err
 	}
-	for name, c := range map[string]struct {
-		kind    sr.SchemaType
-		schema  string
-		indexes []int
-		payload []byte
-		decode  func([]byte, any) error
-		exactly bool
-	}{
-		"avro": {
-			kind: sr.TypeAvro, schema: `{"type":"record","name":"Order","fields":[{"name":"n","type":"long"}]}`,
-			payload: []byte{0xd8, 0x04}, // 300, in zigzag
-			decode: func(b []byte, v any) error {
-				if !bytes.Equal(b, []byte{0xd8, 0x04}) {
-					return fmt.Errorf("payload %x", b)
-				}
-				v.(*order).N = 300 //nolint:forcetypeassert // the test's own
-				return nil
-			},
-		},
-		"json":    {kind: sr.TypeJSON, schema: `{"type":"object","properties":{"n":{"type":"integer"}}}`, payload: []byte(`{"n": 300}`), decode: json.Unmarshal},
-		"exactly": {kind: sr.TypeJSON, schema: `{"type":"object","properties":{"n":{"type":"number"}}}`, payload: []byte(`{"n": 300}`), decode: json.Unmarshal, exactly: true},
-		"protobuf": {
-			kind: sr.TypeProtobuf, schema: "syntax = \"proto3\";\nmessage Order { int64 n = 1; }\n", payload: text, decode: asProto,
-		},
-		"nested": {
-			kind: sr.TypeProtobuf, schema: "syntax = \"proto3\";\nmessage A {}\nmessage B { message C {} message Order { int64 n = 1; } }\n",
-			indexes: []int{1, 1}, payload: text, decode: asProto,
-		},
+	const first, nested = "message Order { int64 n = 1; }\n", "message A {}\nmessage B { message C {} message Order { int64 n = 1; } }\n"
+	for name, f := range map[string]format{
+		"avro":     {kind: sr.TypeAvro, schema: `{"type":"record","name":"Order","fields":[{"name":"n","type":"long"}]}`, payload: avro, decode: fromAvro},
+		"json":     {kind: sr.TypeJSON, schema: `{"type":"object","properties":{"n":{"type":"integer"}}}`, payload: []byte(`{"n": 300}`), decode: json.Unmarshal},
+		"exactly":  {kind: sr.TypeJSON, schema: `{"type":"object","properties":{"n":{"type":"number"}}}`, payload: []byte(`{"n": 300}`), decode: json.Unmarshal, exactly: true},
+		"protobuf": {kind: sr.TypeProtobuf, schema: "syntax = \"proto3\";\n" + first, indexes: []int{0}, payload: text, decode: fromProto},
+		"nested":   {kind: sr.TypeProtobuf, schema: "syntax = \"proto3\";\n" + nested, indexes: []int{1, 1}, payload: text, decode: fromProto},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := newTopic(t, brokers, 1, nil)
-			registered := register(t, client, topic+"-value", c.kind, c.schema)
-			all := events(1, 2, 3)
-			for _, e := range all {
-				e.Payload = c.payload
-			}
-			for _, version := range []string{"latest", "1"} {
-				h := open(t, brokers, to(topic), with(SchemaRegistry{URL: url, Version: version, MessageIndexes: c.indexes}), func(cfg *Config) {
-					if cfg.ExactlyOnce = c.exactly; c.exactly {
-						cfg.TransactionalID, cfg.PositionsTopic = "txn-"+topic, "positions-"+topic
-					}
-				})
-				if c.exactly {
-					begin(t, h, map[string]string{"latest": "", "1": "1 2 3"}[version])
-				}
-				deliver(t, h, all)
-				if err := h.Check(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
+			registered := register(t, client, topic+"-value", f.kind, f.schema)
+			f.deliver(t, brokers, topic, url)
 			var serde sr.Serde
-			options := []sr.EncodingOpt{sr.DecodeFn(c.decode)}
-			if c.kind == sr.TypeProtobuf {
-				options = append(options, sr.Index(append([]int{0}, c.indexes...)[min(1, len(c.indexes)):]...))
+			options := []sr.EncodingOpt{sr.DecodeFn(f.decode)}
+			if f.kind == sr.TypeProtobuf {
+				options = append(options, sr.Index(f.indexes...))
 			}
 			serde.Register(registered.ID, order{}, options...)
-			got := records(t, brokers, topic, 6, readCommitted())
-			if len(got) != 6 {
-				t.Fatalf("%d records", len(got))
-			}
-			for _, r := range got {
+			for _, r := range records(t, brokers, topic, 6, readCommitted()) {
 				var o order
 				if err := serde.Decode(r.Value, &o); err != nil || o.N != 300 {
 					t.Errorf("%x is read as %+v, %v", r.Value, o, err)
