@@ -72,6 +72,19 @@ const everySetting = `
   kafka-3: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token: "${file:secret.txt}"}, format: cloudevents_structured}
   kafka-4: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, positions_topic: places, transactional_id: shop-1}
   kafka-5: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, batch: 1000}
+  kafka-6:
+    type: kafka
+    brokers: k.example.com
+    topic: t
+    schema_registry:
+      url: https://registry.example.com/api
+      username: shop
+      password: "${env:SECRET}"
+      tls: {ca_file: tls/tls.crt, cert_file: tls/tls.crt, key_file: tls/tls.key, server_name: registry}
+      subject: "orders-{{ .Event.Type }}"
+      version: "3"
+      message_indexes: [1, 0]
+  kafka-7: {type: kafka, brokers: k.example.com, topic: t, schema_registry: {url: "http://registry.example.com", username: shop, password: "${env:SECRET}", allow_unencrypted: true}}
   rabbitmq-1:
     type: rabbitmq
     host: mq.example.com

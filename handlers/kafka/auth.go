@@ -82,6 +82,9 @@ func newSecrets(c Config) *secrets {
 			s.add(v.Reveal())
 		}
 	}
+	if c.SchemaRegistry != nil {
+		s.add(c.SchemaRegistry.Password.Reveal())
+	}
 	return s
 }
 

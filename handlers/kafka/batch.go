@@ -43,6 +43,15 @@ func (b *batch) failAll(todo []int, err error) {
 	}
 }
 
+// failOthers fails the events that have not failed yet.
+func (b *batch) failOthers(err error) {
+	for i := range b.events {
+		if b.failure(i) == nil {
+			b.fail(i, err)
+		}
+	}
+}
+
 // run delivers all events.
 func (b *batch) run() {
 	todo := b.p.encode(b)

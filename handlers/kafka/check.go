@@ -44,6 +44,9 @@ func (h *Handler) Check(ctx context.Context) error {
 			return h.describe(link.explain(err))
 		}
 	}
+	if err := h.checkRegistry(within); err != nil {
+		return h.describe(err)
+	}
 	return nil
 }
 
@@ -51,11 +54,19 @@ func (h *Handler) Check(ctx context.Context) error {
 func (h *Handler) DescribeCheck() (tested, untested string) {
 	switch {
 	case h.encoder.fixedTopic == "":
-		return "the connection and the credentials if there are any", "the topics, which depend on the event, and the right to write to them"
+		tested, untested = "the connection and the credentials if there are any", "the topics, which depend on the event, and the right to write to them"
 	case h.cfg.AllowAutoTopicCreation:
-		return "the connection and the credentials if there are any", "the topic, which the broker may create, and the right to write to it"
+		tested, untested = "the connection and the credentials if there are any", "the topic, which the broker may create, and the right to write to it"
 	default:
-		return "the connection, the credentials if there are any, and that the topic exists", "the right to write to it"
+		tested, untested = "the connection, the credentials if there are any, and that the topic exists", "the right to write to it"
+	}
+	switch {
+	case h.registry == nil:
+		return tested, untested
+	case h.encoder.schemas.fixed(h.encoder.fixedTopic) == schemaRef{}:
+		return tested + "; that the schema registry answers", untested + "; the schemas, which depend on the event"
+	default:
+		return tested + "; that the schema registry has the schema", untested + "; that payloads are as it says"
 	}
 }
 

@@ -79,6 +79,8 @@ type Config struct {
 	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities. Without it connections are not encrypted."`
 	// SASL holds the credentials; nil is without.
 	SASL *SASL `json:"sasl,omitempty" yaml:"sasl,omitempty" jsonschema_description:"Credentials, for brokers that require them."`
+	// SchemaRegistry has the schemas of the payloads; nil is without.
+	SchemaRegistry *SchemaRegistry `json:"schema_registry,omitempty" yaml:"schema_registry,omitempty" jsonschema_description:"Registry of the schemas of the payloads: the value begins with the id of the schema, as deserializers of Confluent and others expect."`
 	// ClientID is shown in the brokers' logs, metrics and quotas; the default is
 	// "notifyd".
 	ClientID string `json:"client_id,omitempty" yaml:"client_id,omitempty" jsonschema_description:"Name in the brokers' logs, metrics and quotas; notifyd by default."`
@@ -131,6 +133,7 @@ type SASL struct {
 // WithDefaults returns a copy with every default filled in.
 func (c Config) WithDefaults() Config {
 	c.Config = c.Config.WithDefaults()
+	c.SchemaRegistry = c.SchemaRegistry.withDefaults()
 	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
 	c.Compression = cmp.Or(c.Compression, CompressionNone)
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)

@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -21,6 +22,8 @@ const headerContentType = "content-type"
 type templates struct {
 	topic *tmpl.Template
 	key   *tmpl.Template // nil: the event's aggregate id
+
+	schemas *subjects // nil without a registry
 }
 
 func parseTemplates(c Config) (templates, error) {
@@ -45,6 +48,16 @@ func parseTemplates(c Config) (templates, error) {
 			}
 		}
 	}
+	if r := c.SchemaRegistry.withDefaults(); r != nil {
+		t.schemas = &subjects{subject: parse("schema_registry.subject", r.Subject), version: parse("schema_registry.version", r.Version)}
+		if v := t.schemas.version; v != nil {
+			if text, ok := v.Constant(); ok {
+				if err := checkVersion(text); err != nil {
+					errs = append(errs, field.Errorf("schema_registry.version", "%w", err))
+				}
+			}
+		}
+	}
 	return t, errors.Join(errs...)
 }
 
@@ -52,9 +65,10 @@ func parseTemplates(c Config) (templates, error) {
 type encoder struct {
 	message    *message.Encoder
 	topic, key *tmpl.Template
-	fixedTopic string // "" if it is made of the event
-	byID       bool   // the key is the aggregate id
-	positions  string // the topic of the positions, "" without exactly_once
+	schemas    *subjects // nil without a registry
+	fixedTopic string    // "" if it is made of the event
+	byID       bool      // the key is the aggregate id
+	positions  string    // the topic of the positions, "" without exactly_once
 	maxBytes   int
 }
 
@@ -70,7 +84,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &encoder{message: m, topic: t.topic, key: t.key, byID: t.key == nil, positions: cfg.PositionsTopic, maxBytes: cfg.MaxMessageBytes}
+	e := &encoder{message: m, topic: t.topic, key: t.key, schemas: t.schemas, byID: t.key == nil, positions: cfg.PositionsTopic, maxBytes: cfg.MaxMessageBytes}
 	if name, ok := t.topic.Constant(); ok {
 		e.fixedTopic = name
 	}
@@ -95,18 +109,25 @@ func (s *scratch) add(text string) []byte {
 }
 
 // record fills r with the record for ev. Its value is the event's payload itself
-// where the format allows. No retry cures an error.
-func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch) error {
-	topic, key, data, err := e.address(ev)
+// where the format allows, and no schema goes before it. No retry cures an error, but for one of
+// header.
+func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch, header headerFunc) error {
+	v := view{ev: ev}
+	topic, key, err := e.address(&v)
 	if err != nil {
 		return err
 	}
 	m := &s.message
 	e.message.EncodeInto(m, ev)
-	if err := e.message.Render(m, ev, data); err != nil {
+	if err := e.message.Render(m, ev, v.data); err != nil {
 		return err
 	}
 	r.Topic, r.Value = topic, m.Body
+	if header != nil {
+		if r.Value, err = e.withSchema(m.Body, topic, &v, header); err != nil {
+			return err
+		}
+	}
 	if key != "" {
 		r.Key = s.add(key)
 	}
@@ -124,38 +145,57 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch) error {
 	return nil
 }
 
-// address returns topic and key, and what templates see of the event, nil if none had to look.
-func (e *encoder) address(ev *delivery.Event) (topic, key string, data *tmpl.Data, err error) { //nolint:revive // three results of one look
-	topic, key = e.fixedTopic, ev.AggregateID
-	if topic != "" && e.byID {
-		return topic, key, nil, nil
+// withSchema returns a body behind what names its schema.
+func (e *encoder) withSchema(body []byte, topic string, v *view, header headerFunc) ([]byte, error) {
+	ref, err := e.schemas.ref(topic, v)
+	if err != nil {
+		return nil, err
 	}
-	render := func(t *tmpl.Template) (string, error) {
-		if text, ok := t.Constant(); ok {
-			return text, nil
-		}
-		if data == nil {
-			if data, err = tmpl.NewData(ev); err != nil {
-				return "", err
-			}
-		}
-		return t.Render(data)
+	first, err := header(ref)
+	if err != nil {
+		return nil, err
 	}
+	return slices.Concat(first, body), nil
+}
+
+// view is an event as templates see it.
+type view struct {
+	ev   *delivery.Event
+	data *tmpl.Data // nil if none had to look
+}
+
+func (v *view) render(t *tmpl.Template) (string, error) {
+	if text, ok := t.Constant(); ok {
+		return text, nil
+	}
+	if v.data == nil {
+		data, err := tmpl.NewData(v.ev)
+		if err != nil {
+			return "", err
+		}
+		v.data = data
+	}
+	return t.Render(v.data)
+}
+
+// address returns topic and key.
+func (e *encoder) address(v *view) (topic, key string, err error) {
+	topic, key = e.fixedTopic, v.ev.AggregateID
 	if topic == "" {
-		if topic, err = render(e.topic); err != nil {
-			return "", "", nil, err
+		if topic, err = v.render(e.topic); err != nil {
+			return "", "", err
 		}
 		if err = checkTopic(topic); err != nil {
-			return "", "", nil, fmt.Errorf("the topic made of this event %w", err)
+			return "", "", fmt.Errorf("the topic made of this event %w", err)
 		}
 		if topic == e.positions {
-			return "", "", nil, errPositions
+			return "", "", errPositions
 		}
 	}
 	if !e.byID {
-		key, err = render(e.key)
+		key, err = v.render(e.key)
 	}
-	return topic, key, data, err
+	return topic, key, err
 }
 
 // size is roughly the size of a record: key, value and headers, and the lengths

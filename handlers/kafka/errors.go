@@ -108,7 +108,12 @@ func harmless(err error) error {
 
 // cure returns what an operator can do, or "".
 func cure(err error) string {
+	if e, ok := errors.AsType[*registryError](err); ok {
+		return e.cure()
+	}
 	switch {
+	case is[*refusal](err):
+		return " (register the schema, or correct subject and version of schema_registry, and replay the event)"
 	case anyOf(err, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState):
 		return " (check sasl: mechanism, username, password or token)"
 	case is[*tls.CertificateVerificationError](err):

@@ -31,11 +31,11 @@ func (c *counter) With(events []*delivery.Event) []byte {
 func (c *counter) Committed() { c.all = append(c.all, c.with...) }
 
 // exactlyTo makes a handler that keeps its position, in a topic of the test.
-func exactlyTo(t *testing.T, brokers []string, topic string) *Handler {
+func exactlyTo(t *testing.T, brokers []string, topic string, change ...func(*Config)) *Handler {
 	t.Helper()
-	return open(t, brokers, func(c *Config) {
+	return open(t, brokers, append(change, func(c *Config) {
 		c.Topic, c.ExactlyOnce, c.TransactionalID, c.PositionsTopic = topic, true, "txn-"+topic, "positions-"+topic
-	})
+	})...)
 }
 
 // begin opens the position, and checks it.

@@ -413,7 +413,7 @@ func BenchmarkRecord(b *testing.B) {
 		if i%len(all) == 0 {
 			s.reset()
 		}
-		if err := e.record(&r, all[i%len(all)], &s); err != nil {
+		if err := e.record(&r, all[i%len(all)], &s, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -38,6 +38,8 @@ type Handler struct {
 	options []kgo.Opt
 	secrets *secrets
 
+	registry *registry // nil without one
+
 	keeper keeper // with exactly_once
 	idle   idle.Pool[*producer]
 	made   int // producers, for transactional ids; guarded by idle
@@ -59,6 +61,9 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	h := &Handler{cfg: cfg, encoder: enc, secrets: newSecrets(cfg)}
 	h.options, err = clientOptions(cfg, o.BaseDir, h.secrets)
 	if err != nil {
+		return nil, err
+	}
+	if h.registry, err = newRegistry(cfg.SchemaRegistry, o.BaseDir, h.secrets); err != nil {
 		return nil, err
 	}
 	return h, nil
@@ -86,9 +91,10 @@ func (h *Handler) KeepsOrder() bool {
 // DeliverBatch writes the records for events and waits for their acknowledgement.
 // What an error means:
 //
-//   - [delivery.Permanent]: no record can be made of this event, or the broker
-//     refuses it for good: it is too large, or not as the topic wants it.
-//   - [delivery.Unavailable]: no broker answers in time, or takes our
+//   - [delivery.Permanent]: no record can be made of this event, the schema
+//     registry does not have its schema, or the broker refuses it for good: it
+//     is too large, or not as the topic wants it.
+//   - [delivery.Unavailable]: no broker, or no registry, answers in time, or takes our
 //     credentials, or lets this user write the topic; the error names the cause.
 //   - any other: the topic that was made of this event does not exist, or
 //     this user may not write to it.

@@ -9,13 +9,22 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
-// Preview returns the record for e: topic, key, headers and value.
+// Preview returns the record for e: topic, key, headers and value. Of a schema it has the name, as only
+// the registry knows the id.
 func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	var r kgo.Record
-	if err := h.encoder.record(&r, e, &scratch{}); err != nil {
+	var schema schemaRef
+	var header headerFunc
+	if h.registry != nil {
+		header = func(ref schemaRef) ([]byte, error) { schema = ref; return nil, nil }
+	}
+	if err := h.encoder.record(&r, e, &scratch{}, header); err != nil {
 		return "", delivery.Permanent(fmt.Errorf("kafka: %w", err))
 	}
 	fields := []message.Header{{Name: "topic", Value: r.Topic}, {Name: "key", Value: string(r.Key)}}
+	if header != nil {
+		fields = append(fields, message.Header{Name: "schema", Value: "its id goes before the value: version " + schema.version + " of subject " + schema.subject})
+	}
 	for _, header := range r.Headers {
 		fields = append(fields, message.Header{Name: "header " + header.Key, Value: string(header.Value)})
 	}

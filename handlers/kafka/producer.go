@@ -155,9 +155,14 @@ func (p *producer) encode(b *batch) (todo []int) {
 	}
 	p.records, p.tags, p.todo = p.records[:n], p.tags[:n], p.todo[:0]
 	p.scratch.reset()
+	header := b.headers()
 	for i, ev := range b.events {
 		p.records[i] = kgo.Record{}
-		if err := b.h.encoder.record(&p.records[i], ev, &p.scratch); err != nil {
+		switch err := b.h.encoder.record(&p.records[i], ev, &p.scratch, header); {
+		case is[*registryError](err), isUndecided(err): // no event may go before this one
+			b.failOthers(err)
+			return nil
+		case err != nil:
 			b.fail(i, &contentError{err})
 			continue
 		}

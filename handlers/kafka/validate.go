@@ -19,7 +19,7 @@ const maxTopic = 249
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplates(c)
-	return errors.Join(c.where(), err, c.Config.Validate(), c.security(), c.limits())
+	return errors.Join(c.where(), err, c.Config.Validate(), c.security(), c.limits(), c.SchemaRegistry.validate(c.Config))
 }
 
 // brokers returns the addresses of the brokers, as host:port.

@@ -53,20 +53,28 @@ func findJava() (string, error) {
 	return java, nil
 }
 
-// checkoutLib returns the directory of the jars below the directory of notifyd's go.mod,
-// which is the working directory or a parent.
+// checkoutLib returns the directory of the jars in the checkout.
 func checkoutLib() (string, error) {
+	dir, err := checkout()
+	if err != nil {
+		return "", fmt.Errorf("%w (or set %s to the directory of Kafka's jars)", err, EnvLib)
+	}
+	return filepath.Join(dir, ".cache", "kafka", "lib"), nil
+}
+
+// checkout returns the directory of notifyd's go.mod, which is the working directory or a parent.
+func checkout() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "scripts", "kafka", "pom.xml")); err == nil {
-			return filepath.Join(dir, ".cache", "kafka", "lib"), nil
+			return dir, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", fmt.Errorf("not in a checkout of notifyd: Kafka is %w (set %s to the directory of Kafka's jars)", privateserver.ErrNotFound, EnvLib)
+			return "", fmt.Errorf("what make setup fetches is %w: the working directory is not in a checkout of notifyd", privateserver.ErrNotFound)
 		}
 		dir = parent
 	}

@@ -1,0 +1,250 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+const (
+	// askWithin bounds one request to the registry.
+	askWithin = 10 * time.Second
+	// latestFor is how long the id of a latest version is used before the registry is asked again.
+	// The id of a numbered version does not change.
+	latestFor = time.Minute
+	// maxAnswer bounds an answer, which holds the text of the schema.
+	maxAnswer = 16 << 20
+	// maxMessage is how many bytes of a registry's words get into an error, which has a cure, too.
+	maxMessage = 120
+	// protobuf is the type of schemas whose messages have an index.
+	protobuf = "PROTOBUF"
+)
+
+// The errors of a registry that are about the schema that was asked for.
+const (
+	codeNoSubject      = 40401
+	codeNoVersion      = 40402
+	codeNoSchema       = 40403
+	codeSubjectDeleted = 40404
+)
+
+// registry looks up the ids of schemas. It is safe for concurrent use, and keeps no connection: it asks
+// once a minute at most for a schema that is in use.
+type registry struct {
+	cfg       SchemaRegistry
+	transport *http.Transport
+	secrets   *secrets
+	now       func() time.Time
+
+	mu    sync.Mutex
+	known map[schemaRef]known
+}
+
+// schemaRef names a schema: the version is latest or a number.
+type schemaRef struct{ subject, version string }
+
+// known is what the registry has answered.
+type known struct {
+	header []byte // goes before the payload
+	until  time.Time
+}
+
+// newRegistry returns the registry of cfg, nil for nil, and makes no connection.
+func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, error) {
+	if cfg == nil {
+		return nil, nil //nolint:nilnil // nil is without one
+	}
+	conf, err := tlsconf.Load(cfg.TLS, baseDir)
+	if err != nil {
+		return nil, field.Under("schema_registry", err)
+	}
+	if conf == nil {
+		conf = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	return &registry{
+		cfg: *cfg, secrets: s, now: time.Now, known: make(map[schemaRef]known),
+		transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: conf, DisableKeepAlives: true},
+	}, nil
+}
+
+// header returns what goes before the payload of a record with that schema. A contentError is about
+// what was asked for, any other error about the registry.
+func (r *registry) header(ctx context.Context, ref schemaRef) ([]byte, error) {
+	r.mu.Lock()
+	k, ok := r.known[ref]
+	r.mu.Unlock()
+	if ok && (k.until.IsZero() || r.now().Before(k.until)) {
+		return k.header, nil
+	}
+	asked := r.now()
+	header, err := r.lookUp(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	k = known{header: header}
+	if ref.version == versionLatest {
+		k.until = asked.Add(latestFor)
+	}
+	r.mu.Lock()
+	r.known[ref] = k
+	r.mu.Unlock()
+	return header, nil
+}
+
+// lookUp asks the registry.
+func (r *registry) lookUp(ctx context.Context, ref schemaRef) ([]byte, error) {
+	var answer struct {
+		ID         *uint32 `json:"id"`
+		SchemaType string  `json:"schemaType"`
+	}
+	err := r.get(ctx, "/subjects/"+url.PathEscape(ref.subject)+"/versions/"+ref.version, &answer)
+	if said, ok := errors.AsType[*refusal](err); ok && said.ofSchema() {
+		return nil, &contentError{fmt.Errorf("the schema registry has no version %s of subject %s: %w", ref.version, ref.subject, said)}
+	}
+	if err == nil && answer.ID == nil {
+		err = &registryError{errNoRegistry}
+	}
+	if err != nil {
+		return nil, err
+	}
+	header := binary.BigEndian.AppendUint32([]byte{0}, *answer.ID)
+	if answer.SchemaType == protobuf {
+		header = appendIndexes(header, r.cfg.MessageIndexes)
+	}
+	return header, nil
+}
+
+// appendIndexes appends the path of a message in its Protobuf schema: the number of indexes and each
+// of them, as varints in zigzag. The path of the first message, by far the most frequent one, is a
+// single zero.
+func appendIndexes(to []byte, path []int) []byte {
+	if len(path) == 0 || len(path) == 1 && path[0] == 0 {
+		return append(to, 0)
+	}
+	to = binary.AppendVarint(to, int64(len(path)))
+	for _, i := range path {
+		to = binary.AppendVarint(to, int64(i))
+	}
+	return to
+}
+
+// errNoRegistry is the failure of a server that answers as no registry does.
+var errNoRegistry = errors.New("the answer is not one of a schema registry")
+
+// registryError is a fault of the registry, or of the way to it.
+type registryError struct{ error }
+
+func (e *registryError) Error() string { return "schema registry: " + e.error.Error() }
+func (e *registryError) Unwrap() error { return e.error }
+
+// cure returns what an operator can do, or "".
+func (e *registryError) cure() string {
+	said, _ := errors.AsType[*refusal](e)
+	switch {
+	case said != nil && said.status == http.StatusUnauthorized:
+		return " (check username and password of schema_registry)"
+	case said != nil && said.status == http.StatusForbidden:
+		return " (allow this user to read the subject)"
+	case said != nil && (said.status < http.StatusBadRequest || said.status == http.StatusNotFound), errors.Is(e, errNoRegistry):
+		return " (schema_registry.url must lead to the API of a schema registry, with its path if it has one)"
+	case is[*tls.CertificateVerificationError](e):
+		return " (check schema_registry.tls: server_name, or ca_file for the authority's certificate)"
+	case is[tls.RecordHeaderError](e):
+		return " (the port does not speak TLS: check schema_registry.url)"
+	default:
+		return ""
+	}
+}
+
+// refusal is an answer that is not 200.
+type refusal struct {
+	status, code int // of HTTP, and of the registry, 0 for none
+	message      string
+}
+
+// Error names the code and has the words of the registry.
+func (e *refusal) Error() string {
+	if e.code == 0 {
+		return fmt.Sprintf("it answered %d %s", e.status, http.StatusText(e.status))
+	}
+	return fmt.Sprintf("error %d, %s", e.code, e.message)
+}
+
+// ofSchema reports whether what was asked for is at fault, and not the registry.
+func (e *refusal) ofSchema() bool {
+	switch e.code {
+	case codeNoSubject, codeNoVersion, codeNoSchema, codeSubjectDeleted:
+		return true
+	default:
+		return e.status == http.StatusUnprocessableEntity
+	}
+}
+
+// get decodes the answer to a GET. The error is a registryError; a refusal is in its chain.
+func (r *registry) get(ctx context.Context, path string, into any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, askWithin, fmt.Errorf("no answer within %v", askWithin))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(r.cfg.URL, "/")+path, nil)
+	if err != nil {
+		return &registryError{err}
+	}
+	req.Header.Set("Accept", "application/vnd.schemaregistry.v1+json, application/json")
+	req.Header.Set("User-Agent", "notifyd")
+	if !r.cfg.Password.IsZero() {
+		req.SetBasicAuth(r.cfg.Username, r.cfg.Password.Reveal())
+	}
+	res, err := r.transport.RoundTrip(req) // a client would follow redirects, and take the password along
+	if err != nil {
+		return &registryError{inTime(ctx, err)}
+	}
+	defer res.Body.Close() //nolint:errcheck // it was read
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	switch {
+	case err != nil:
+		return &registryError{inTime(ctx, err)}
+	case res.StatusCode != http.StatusOK:
+		return r.refused(res.StatusCode, text)
+	}
+	if json.Unmarshal(text, into) != nil {
+		return &registryError{errNoRegistry}
+	}
+	return nil
+}
+
+// refused returns the error of an answer that is not 200.
+func (r *registry) refused(status int, text []byte) error {
+	var said struct {
+		Code    int    `json:"error_code"`
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(text, &said) != nil {
+		said.Code = 0 // of another kind of server
+	}
+	return &registryError{&refusal{status: status, code: said.Code, message: r.secrets.clean(oneline.Cut(said.Message, maxMessage))}}
+}
+
+// inTime returns the cause of a context that has ended, in place of the bare end, and nothing that holds a
+// password.
+func inTime(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case strings.Contains(err.Error(), "proxy address"):
+		return errors.New("HTTP_PROXY or HTTPS_PROXY is not a URL")
+	default:
+		return err
+	}
+}

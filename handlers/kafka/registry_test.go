@@ -1,0 +1,459 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// schemas registers schemas, and reads them as consumers do.
+func schemas(t *testing.T, url string) *sr.Client {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true}
+	client, err := sr.NewClient(sr.URLs(url), sr.HTTPClient(&http.Client{Transport: transport, Timeout: patience}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func register(t *testing.T, client *sr.Client, subject string, kind sr.SchemaType, text string) sr.SubjectSchema {
+	t.Helper()
+	s, err := client.CreateSchema(t.Context(), subject, sr.Schema{Schema: text, Type: kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func with(r SchemaRegistry) func(*Config) { return func(c *Config) { c.SchemaRegistry = &r } }
+
+// order is what all payloads of TestConsumersFindTheSchema say.
+type order struct {
+	N int `json:"n"`
+}
+
+// format is how an order is written, and read.
+type format struct {
+	kind    sr.SchemaType
+	schema  string
+	indexes []int // of the message in the schema
+	payload []byte
+	decode  func([]byte, any) error
+	exactly bool
+}
+
+// deliver delivers three events by the latest version, and again by its number.
+func (f format) deliver(t *testing.T, brokers []string, topic, url string) {
+	t.Helper()
+	all := events(1, 2, 3)
+	for _, e := range all {
+		e.Payload = f.payload
+	}
+	for _, version := range []string{"latest", "1"} {
+		h := open(t, brokers, to(topic), with(SchemaRegistry{URL: url, Version: version, MessageIndexes: f.indexes}), func(cfg *Config) {
+			if cfg.ExactlyOnce = f.exactly; f.exactly {
+				cfg.TransactionalID, cfg.PositionsTopic = "txn-"+topic+version, "positions-"+topic
+			}
+		})
+		if f.exactly {
+			begin(t, h, "")
+		}
+		deliver(t, h, all)
+		if err := h.Check(t.Context()); err != nil {
+			t.Errorf("version %s: %v", version, err)
+		}
+	}
+}
+
+// TestConsumersFindTheSchema: franz-go's own deserializer finds the schema, in a registry that is not ours, and
+// the payload behind it, byte for byte.
+func TestConsumersFindTheSchema(t *testing.T) {
+	t.Parallel()
+	brokers, url := testenv.Kafka(t), testenv.SchemaRegistry(t)
+	client := schemas(t, url)
+	text, err := proto.Marshal(wrapperspb.Int64(300))
+	if err != nil {
+		t.Fatal(err)
+	}
+	avro := []byte{0xd8, 0x04} // a record with the long 300
+	fromAvro := func(b []byte, v any) error {
+		if !bytes.Equal(b, avro) {
+			return fmt.Errorf("payload %x", b)
+		}
+		v.(*order).N = 300 //nolint:forcetypeassert // the test's own
+		return nil
+	}
+	fromProto := func(b []byte, v any) error {
+		var w wrapperspb.Int64Value
+		err := proto.Unmarshal(b, &w)
+		v.(*order).N = int(w.GetValue()) //nolint:forcetypeassert // the test's own
+		return err
+	}
+	const first, nested = "message Order { int64 n = 1; }\n", "message A {}\nmessage B { message C {} message Order { int64 n = 1; } }\n"
+	for name, f := range map[string]format{
+		"avro":     {kind: sr.TypeAvro, schema: `{"type":"record","name":"Order","fields":[{"name":"n","type":"long"}]}`, payload: avro, decode: fromAvro},
+		"json":     {kind: sr.TypeJSON, schema: `{"type":"object","properties":{"n":{"type":"integer"}}}`, payload: []byte(`{"n": 300}`), decode: json.Unmarshal},
+		"exactly":  {kind: sr.TypeJSON, schema: `{"type":"object","properties":{"n":{"type":"number"}}}`, payload: []byte(`{"n": 300}`), decode: json.Unmarshal, exactly: true},
+		"protobuf": {kind: sr.TypeProtobuf, schema: "syntax = \"proto3\";\n" + first, indexes: []int{0}, payload: text, decode: fromProto},
+		"nested":   {kind: sr.TypeProtobuf, schema: "syntax = \"proto3\";\n" + nested, indexes: []int{1, 1}, payload: text, decode: fromProto},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := newTopic(t, brokers, 1, nil)
+			registered := register(t, client, topic+"-value", f.kind, f.schema)
+			f.deliver(t, brokers, topic, url)
+			var serde sr.Serde
+			options := []sr.EncodingOpt{sr.DecodeFn(f.decode)}
+			if f.kind == sr.TypeProtobuf {
+				options = append(options, sr.Index(f.indexes...))
+			}
+			serde.Register(registered.ID, order{}, options...)
+			for _, r := range records(t, brokers, topic, 6, readCommitted()) {
+				var o order
+				if err := serde.Decode(r.Value, &o); err != nil || o.N != 300 {
+					t.Errorf("%x is read as %+v, %v", r.Value, o, err)
+				}
+			}
+		})
+	}
+}
+
+// TestSchemaOfEachEvent: subject and version are made of the event. What the registry does not have is a dead
+// letter that names it, and can be replayed once it is registered.
+func TestSchemaOfEachEvent(t *testing.T) {
+	t.Parallel()
+	url := testenv.SchemaRegistry(t)
+	client, c := schemas(t, url), fake(t, 1)
+	prefix := strings.ReplaceAll(t.Name(), "/", "-") + time.Now().Format("-150405.000000-")
+	first := register(t, client, prefix+"a", sr.TypeAvro, `"string"`)
+	second := register(t, client, prefix+"a", sr.TypeAvro, `["null","string"]`)
+	other := register(t, client, prefix+"b", sr.TypeAvro, `"long"`)
+	h := open(t, c.ListenAddrs(), with(SchemaRegistry{
+		URL: url, Subject: prefix + "{{ .Event.AggregateType }}", Version: `{{ get .Headers "version" | default "latest" }}`,
+	}))
+	if err := h.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	all := events(upTo(7)...)
+	for i, e := range all {
+		e.AggregateType = []string{"a", "a", "c", "b", "a", "a", "c"}[i]
+		e.Headers = map[string]string{"version": []string{"1", "2", "latest", "latest", "9", "newest", "latest"}[i]}
+	}
+	all[6].Headers = nil
+	errs := h.DeliverBatch(t.Context(), all)
+	for i, want := range []string{"delivered", "delivered", "permanent", "delivered", "permanent", "permanent", "permanent"} {
+		wantClass(t, errs[i], want)
+	}
+	mustContain(t, errs[2], "no version latest of subject "+prefix+"c", "40401", "register the schema")
+	mustContain(t, errs[4], "no version 9 of subject "+prefix+"a", "40402")
+	mustContain(t, errs[5], "subject "+prefix+"a", "must be a number")
+	third := register(t, client, prefix+"c", sr.TypeAvro, `"int"`)
+	deliver(t, h, []*delivery.Event{all[6]})
+	var serde sr.ConfluentHeader
+	var ids []int
+	for _, r := range records(t, c.ListenAddrs(), "t", 4) {
+		id, rest, err := serde.DecodeID(r.Value)
+		if ids = append(ids, id); err != nil || !bytes.HasPrefix(rest, []byte(`{"n": `)) {
+			t.Errorf("%q: %v", r.Value, err)
+		}
+	}
+	if want := []int{first.ID, second.ID, other.ID, third.ID}; !slices.Equal(ids, want) {
+		t.Errorf("ids %v, want %v", ids, want)
+	}
+}
+
+// pretender is a registry that answers as a test wants.
+type pretender struct {
+	*httptest.Server
+
+	mu     sync.Mutex
+	asked  []string // paths
+	answer http.HandlerFunc
+}
+
+func pretend(t *testing.T, answer http.HandlerFunc) *pretender {
+	t.Helper()
+	p := &pretender{answer: answer}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		p.asked = append(p.asked, r.URL.Path)
+		answer := p.answer
+		p.mu.Unlock()
+		answer(w, r)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (p *pretender) become(answer http.HandlerFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer = answer
+}
+
+func (p *pretender) requests() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.asked)
+}
+
+func says(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body)) // the handler misses what is missing
+	}
+}
+
+// TestRegistryFaults: what is not about a schema is a fault of the destination: nothing is written, no attempt
+// counts, and all is delivered when the registry works.
+func TestRegistryFaults(t *testing.T) {
+	t.Parallel()
+	well := says(http.StatusOK, `{"id": 7}`)
+	elsewhere := pretend(t, well)
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		class  string
+		words  []string
+	}{
+		"wrong password": {says(http.StatusUnauthorized, `{"error_code": 40101, "message": "not hush"}`), "unavailable", []string{"40101", "check username and password"}},
+		"no right":       {says(http.StatusForbidden, `{"error_code": 40301, "message": "no"}`), "unavailable", []string{"40301", "allow this user"}},
+		"wrong path":     {says(http.StatusNotFound, `<html>`), "unavailable", []string{"404 Not Found", "schema_registry.url"}},
+		"wrong server":   {says(http.StatusOK, `<html>`), "unavailable", []string{"not one of a schema registry", "schema_registry.url"}},
+		"no id":          {says(http.StatusOK, `{}`), "unavailable", []string{"not one of a schema registry"}},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
+		}, "unavailable", []string{"302 Found", "schema_registry.url"}},
+		"its own fault": {says(http.StatusInternalServerError, `{"error_code": 50001, "message": "store"}`), "unavailable", []string{"50001", "store"}},
+		"busy":          {says(http.StatusServiceUnavailable, ``), "unavailable", []string{"503"}},
+		"too many":      {says(http.StatusTooManyRequests, `{}`), "unavailable", []string{"429"}},
+		"cut off":       {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unavailable", []string{"EOF"}},
+		"unprocessable": {says(http.StatusUnprocessableEntity, `{"error_code": 42202, "message": "The version is not valid"}`), "permanent", []string{"42202", "subject t-value", "register the schema"}},
+		"deleted":       {says(http.StatusNotFound, `{"error_code": 40404, "message": "soft deleted"}`), "permanent", []string{"40404", "subject t-value"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, p := fake(t, 1), pretend(t, c.answer)
+			h := open(t, cluster.ListenAddrs(), with(SchemaRegistry{URL: p.URL + "/", Username: "ann", Password: secret.New("hush")}))
+			all := events(1, 2)
+			errs := append(h.DeliverBatch(t.Context(), all), h.Check(t.Context()))
+			for _, err := range errs[:2] {
+				wantClass(t, err, c.class)
+			}
+			for _, err := range errs {
+				mustContain(t, err, c.words...)
+				if strings.Contains(err.Error(), "hush") {
+					t.Errorf("%v tells the password", err)
+				}
+			}
+			p.become(well)
+			deliver(t, h, all)
+			var got []string
+			for _, r := range records(t, cluster.ListenAddrs(), "t", 2) {
+				got = append(got, string(r.Value))
+			}
+			if want := []string{"\x00\x00\x00\x00\a{\"n\": 1}", "\x00\x00\x00\x00\a{\"n\": 2}"}; !slices.Equal(got, want) {
+				t.Errorf("written: %q", got)
+			}
+		})
+	}
+	if n := len(elsewhere.requests()); n != 0 {
+		t.Errorf("%d redirects were followed", n)
+	}
+}
+
+// TestRegistryThatHangs: the call ends with its context, whose end is no fault of the registry, or else with
+// delivery_timeout.
+func TestRegistryThatHangs(t *testing.T) {
+	t.Parallel()
+	asked, done := make(chan struct{}, 10), make(chan struct{})
+	p := pretend(t, func(http.ResponseWriter, *http.Request) { asked <- struct{}{}; <-done })
+	defer close(done)
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs(), with(SchemaRegistry{URL: p.URL}))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	for _, err := range h.DeliverBatch(ctx, events(1, 2)) {
+		wantClass(t, err, "ours")
+	}
+	short := open(t, c.ListenAddrs(), with(SchemaRegistry{URL: p.URL}), func(c *Config) { c.DeliveryTimeout = 200 * time.Millisecond })
+	err := short.Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "schema registry: delivery_timeout")
+}
+
+// TestRegistryFaultWithExactlyOnce: the engine reads the position again, and goes on.
+func TestRegistryFaultWithExactlyOnce(t *testing.T) {
+	t.Parallel()
+	c, p := fake(t, 1), pretend(t, says(http.StatusBadGateway, ""))
+	h := exactlyTo(t, c.ListenAddrs(), "t", with(SchemaRegistry{URL: p.URL}))
+	begin(t, h, "")
+	wantReopen(t, h.DeliverBatch(t.Context(), events(1, 2)))
+	p.become(says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`))
+	begin(t, h, "")
+	for _, err := range h.DeliverBatch(t.Context(), events(1)) {
+		wantClass(t, err, "permanent")
+	}
+	p.become(says(http.StatusOK, `{"id": 7}`))
+	deliver(t, h, events(2))
+	begin(t, h, "2")
+}
+
+// TestLatestIsAskedForAgain: once a minute, and a numbered version never.
+func TestLatestIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	p := pretend(t, says(http.StatusOK, `{"id": 1}`))
+	r, err := newRegistry((&SchemaRegistry{URL: p.URL}).withDefaults(), "", newSecrets(Config{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	wantID := func(version string, id byte) {
+		t.Helper()
+		if header, err := r.header(t.Context(), schemaRef{"s", version}); err != nil || !bytes.Equal(header, []byte{0, 0, 0, 0, id}) {
+			t.Errorf("header %x, %v", header, err)
+		}
+	}
+	wantID("latest", 1)
+	wantID("3", 1)
+	p.become(says(http.StatusOK, `{"id": 2, "schemaType": "AVRO"}`))
+	now = now.Add(latestFor - 1)
+	wantID("latest", 1)
+	now = now.Add(1)
+	wantID("latest", 2)
+	wantID("latest", 2)
+	p.become(says(http.StatusServiceUnavailable, ""))
+	wantID("3", 1)
+	now = now.Add(latestFor)
+	if _, err := r.header(t.Context(), schemaRef{"s", "latest"}); !is[*registryError](err) {
+		t.Errorf("an id that may be out of date: %v", err)
+	}
+	want := []string{"/subjects/s/versions/latest", "/subjects/s/versions/3", "/subjects/s/versions/latest", "/subjects/s/versions/latest"}
+	if got := p.requests(); !slices.Equal(got, want) {
+		t.Errorf("asked for %q", got)
+	}
+}
+
+// TestMissingSchemaIsAskedForOnce in a batch.
+func TestMissingSchemaIsAskedForOnce(t *testing.T) {
+	t.Parallel()
+	p := pretend(t, says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`))
+	h := open(t, fake(t, 1).ListenAddrs(), with(SchemaRegistry{URL: p.URL}))
+	for _, err := range h.DeliverBatch(t.Context(), events(upTo(50)...)) {
+		wantClass(t, err, "permanent")
+	}
+	if got := p.requests(); len(got) != 1 {
+		t.Errorf("%d requests", len(got))
+	}
+}
+
+// TestHeaderIsConfluents compares our bytes with those of franz-go's serializer.
+func TestHeaderIsConfluents(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		id := rapid.Uint32().Draw(t, "id")
+		path := rapid.SliceOfN(rapid.IntRange(0, maxIndex), 1, 4).Draw(t, "path")
+		server := httptest.NewServer(says(http.StatusOK, fmt.Sprintf(`{"id": %d, "schemaType": "PROTOBUF"}`, id)))
+		defer server.Close()
+		r, err := newRegistry(&SchemaRegistry{URL: server.URL, MessageIndexes: path}, "", newSecrets(Config{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := r.header(context.Background(), schemaRef{"s", "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := (&sr.ConfluentHeader{}).AppendEncode(nil, int(id), path)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("header %x, want %x, %v", got, want, err)
+		}
+	})
+}
+
+func TestPreviewNamesTheSchema(t *testing.T) {
+	t.Parallel()
+	h := open(t, []string{"a"}, with(SchemaRegistry{URL: "http://127.0.0.1:1", Version: "{{ .Event.ID }}"}))
+	text, err := h.Preview(events(3)[0])
+	if err != nil || !strings.Contains(text, "version 3 of subject t-value") || !strings.Contains(text, `"n": 3`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func TestValidateSchemaRegistry(t *testing.T) {
+	t.Parallel()
+	password := secret.New("hush")
+	for name, c := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"least":           {func(*Config) {}, ""},
+		"no url":          {func(c *Config) { c.SchemaRegistry.URL = "" }, "schema_registry.url"},
+		"no http":         {func(c *Config) { c.SchemaRegistry.URL = "registry:8081" }, "schema_registry.url"},
+		"user in the url": {func(c *Config) { c.SchemaRegistry.URL = "https://a:hush@r.example.com" }, "schema_registry.url"},
+		"no password":     {func(c *Config) { c.SchemaRegistry.Username = "ann" }, "schema_registry.password"},
+		"readable":        {func(c *Config) { c.SchemaRegistry.Username, c.SchemaRegistry.Password = "ann", password }, "schema_registry.url"},
+		"readable on purpose": {func(c *Config) {
+			c.SchemaRegistry.Username, c.SchemaRegistry.Password, c.SchemaRegistry.AllowUnencrypted = "ann", password, true
+		}, ""},
+		"tls without effect": {func(c *Config) { c.SchemaRegistry.TLS = &tlsconf.Config{} }, "schema_registry.tls"},
+		"no certificate": {func(c *Config) {
+			c.SchemaRegistry.URL, c.SchemaRegistry.TLS = "https://r.example.com", &tlsconf.Config{CAFile: "nowhere.pem"}
+		}, "schema_registry.tls.ca_file"},
+		"broken templates": {func(c *Config) { c.SchemaRegistry.Subject, c.SchemaRegistry.Version = "{{", "{{ nope }}" }, "schema_registry.subject schema_registry.version"},
+		"no version":       {func(c *Config) { c.SchemaRegistry.Version = "0" }, "schema_registry.version"},
+		"no index":         {func(c *Config) { c.SchemaRegistry.MessageIndexes = []int{-1} }, "schema_registry.message_indexes"},
+		"another value":    {func(c *Config) { c.Format = message.CloudEventsStructured }, "format"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Brokers: []string{"kafka.example.com:9092"}, Topic: "t", SchemaRegistry: &SchemaRegistry{URL: "http://r.example.com:8081"}}
+			c.change(&cfg)
+			h, err := New(cfg)
+			if err == nil {
+				err = h.Close()
+			}
+			var paths []string
+			for _, e := range field.Split(err) {
+				paths = append(paths, field.Path(e))
+			}
+			if got := strings.Join(paths, " "); got != c.want {
+				t.Errorf("mistakes in %q, want %q: %v", got, c.want, err)
+			}
+			if err != nil && strings.Contains(err.Error(), "hush") {
+				t.Errorf("%v tells the password", err)
+			}
+		})
+	}
+}
+
+// TestRegistryCertificate: the certificate is checked, and the cure names the registry's own setting.
+func TestRegistryCertificate(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(says(http.StatusOK, `{"id": 7}`))
+	t.Cleanup(server.Close)
+	h := open(t, fake(t, 1).ListenAddrs(), with(SchemaRegistry{URL: server.URL}))
+	err := h.Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "schema_registry.tls")
+}

@@ -1,0 +1,186 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+const (
+	// versionLatest is the version that was registered last.
+	versionLatest = "latest"
+	// subjectSuffix makes the default subject of a topic: the one of Confluent's serializers for values.
+	subjectSuffix = "-value"
+	// maxIndex bounds an index of a message, and maxIndexes how deep messages are nested.
+	maxIndex, maxIndexes = 1 << 16, 64
+)
+
+// SchemaRegistry says which schema the payloads have. A record's value then begins with the id of the
+// schema, as the deserializers of Confluent, Apicurio and Karapace read it: a zero byte and four bytes, big
+// endian; with a Protobuf schema the path of the message follows.
+type SchemaRegistry struct {
+	// URL of the registry's API, its path included. Required.
+	URL string `json:"url" yaml:"url" jsonschema_description:"URL of the registry, with the path of its API if it has one, such as /apis/ccompat/v7 for Apicurio. Required."`
+	// Username and Password are sent as "Authorization: Basic". Set both or none.
+	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name for the registry. Set it together with password, or neither."`
+	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	// AllowUnencrypted sends the password without TLS to another machine.
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send the password without TLS to another machine."`
+	// TLS is for an https URL; nil trusts the system's authorities.
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"How to check the certificate of an https URL; the system's authorities by default."`
+	// Subject is the subject of the schema (template); the default is the topic with "-value" behind it.
+	Subject string `json:"subject,omitempty" yaml:"subject,omitempty" jsonschema_description:"Template of the subject; the topic with -value behind it by default."`
+	// Version is the version of the subject (template): a number, or "latest", the default.
+	Version string `json:"version,omitempty" yaml:"version,omitempty" jsonschema_description:"Template of the version of the subject: a number, or latest (default)."`
+	// MessageIndexes is the path of the message in a Protobuf schema: which of the messages at the top it
+	// is, from 0 on, then which of those within that one. The default is the first one.
+	MessageIndexes []int `json:"message_indexes,omitempty" yaml:"message_indexes,omitempty" jsonschema_description:"With a Protobuf schema: which message of the schema it is, from 0 on, and which of those within that one; [0] by default."`
+}
+
+func (r *SchemaRegistry) withDefaults() *SchemaRegistry {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Version = cmp.Or(c.Version, versionLatest)
+	if len(c.MessageIndexes) == 0 {
+		c.MessageIndexes = []int{0}
+	}
+	return &c
+}
+
+// validate returns the mistakes with paths below "schema_registry", but those of templates.
+func (r *SchemaRegistry) validate(m message.Config) error {
+	if r == nil {
+		return nil
+	}
+	errs := []error{r.where(), field.Login(r.Username, r.Password, "REGISTRY_PASSWORD"), tlsconf.Check(r.TLS)}
+	outside := func(i int) bool { return i < 0 || i > maxIndex }
+	if len(r.MessageIndexes) > maxIndexes || slices.ContainsFunc(r.MessageIndexes, outside) {
+		errs = append(errs, field.Errorf("message_indexes", "must be at most %d numbers from 0 to %d, such as [0]", maxIndexes, maxIndex))
+	}
+	err := field.Under("schema_registry", errors.Join(errs...))
+	if m.Format == message.CloudEventsStructured {
+		err = errors.Join(err, field.Errorf("format", "no schema of the payload describes format: %s: use %s, or take schema_registry out",
+			message.CloudEventsStructured, message.CloudEventsBinary))
+	}
+	return err
+}
+
+func (r *SchemaRegistry) where() error {
+	u, err := url.Parse(r.URL)
+	switch {
+	case r.URL == "":
+		return field.Errorf("url", "missing: write where the registry is, such as https://registry.example.com")
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":
+		return field.Errorf("url", "must be a URL such as https://registry.example.com or http://127.0.0.1:8081")
+	case u.User != nil:
+		return field.Errorf("url", "must not hold a user or password: use username and password")
+	case u.Scheme == "http" && r.TLS != nil:
+		return field.Errorf("tls", "has no effect with http://: write https://, or take it out")
+	case u.Scheme == "http" && !r.Password.IsZero() && !r.AllowUnencrypted && !hostport.IsLoopback(u.Hostname()):
+		return field.Errorf("url", "the password would be readable on the way: use https://, or set allow_unencrypted: true")
+	default:
+		return nil
+	}
+}
+
+// checkVersion wants the word latest, or a number from 1 on.
+func checkVersion(text string) error {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if text == versionLatest || err == nil && n >= 1 && strconv.FormatInt(n, 10) == text {
+		return nil
+	}
+	return errors.New("must be a number from 1 on, or latest")
+}
+
+// subjects finds the schema of an event.
+type subjects struct {
+	subject *tmpl.Template // nil: made of the topic
+	version *tmpl.Template
+}
+
+// ref returns what to ask the registry for. An error is about the event.
+func (s *subjects) ref(topic string, v *view) (ref schemaRef, err error) {
+	ref.subject = topic + subjectSuffix
+	if s.subject != nil {
+		if ref.subject, err = v.render(s.subject); err != nil {
+			return ref, err
+		}
+	}
+	if ref.subject == "" {
+		return ref, errors.New("the subject made of this event is empty")
+	}
+	if ref.version, err = v.render(s.version); err != nil {
+		return ref, err
+	}
+	if err := checkVersion(ref.version); err != nil {
+		return ref, fmt.Errorf("the version made of this event, of subject %s, %w", ref.subject, err)
+	}
+	return ref, nil
+}
+
+// fixed returns the schema if it is the same for all events, else the zero value.
+func (s *subjects) fixed(topic string) schemaRef {
+	ref := schemaRef{subject: topic + subjectSuffix}
+	known := topic != ""
+	if s.subject != nil {
+		ref.subject, known = s.subject.Constant()
+	}
+	version, ok := s.version.Constant()
+	if !known || !ok {
+		return schemaRef{}
+	}
+	ref.version = version
+	return ref
+}
+
+// headerFunc returns what goes before the payload of a record with a schema.
+type headerFunc func(schemaRef) ([]byte, error)
+
+// headers returns the headerFunc of a batch, nil without a registry. A schema that the registry does not
+// have is asked for once.
+func (b *batch) headers() headerFunc {
+	if b.h.registry == nil {
+		return nil
+	}
+	missing := make(map[schemaRef]error)
+	return func(ref schemaRef) ([]byte, error) {
+		if err := missing[ref]; err != nil {
+			return nil, err
+		}
+		header, err := b.h.registry.header(b.ctx, ref)
+		switch {
+		case is[*contentError](err):
+			missing[ref] = err
+		case err != nil && b.ctx.Err() != nil && !errors.Is(context.Cause(b.ctx), errTimeout):
+			err = errUndecided // the call was given up
+		}
+		return header, err
+	}
+}
+
+// checkRegistry is the part of Check about the schema registry.
+func (h *Handler) checkRegistry(ctx context.Context) error {
+	if h.registry == nil {
+		return nil
+	}
+	ref := h.encoder.schemas.fixed(h.encoder.fixedTopic)
+	if ref != (schemaRef{}) {
+		_, err := h.registry.lookUp(ctx, ref)
+		return err
+	}
+	var types []string // any registry says them, and it is little
+	return h.registry.get(ctx, "/schemas/types", &types)
+}
