@@ -58,6 +58,7 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"sqs":      func() config.Settings { return newSQSSettings(baseDir) },
 		"nats":     func() config.Settings { return newNATSSettings(baseDir) },
 		"redis":    func() config.Settings { return newRedisSettings(baseDir) },
+		"postgres": func() config.Settings { return newPostgresSettings() },
 	}
 }
 

@@ -27,6 +27,7 @@ destinations:
   nats: {type: nats, servers: ["nats://127.0.0.1:1"], subject: s` + format + `}
   sqs: {type: sqs, queue_url: "https://sqs.eu-central-1.amazonaws.com/1/q"` + format + `}
   webhook: {type: webhook, url: "https://example.com/"` + format + `}
+  postgres: {type: postgres, url: "postgres://127.0.0.1:1/x", source: shop}
   slack: {type: slack, webhook_url: "https://hooks.slack.com/services/T/B/x", text: t}
 routes: [{match: "*", to: [log]}]
 `
@@ -64,7 +65,7 @@ func TestForgedHeaders(t *testing.T) {
 			}
 			known[d.Type] = true
 			headers := map[string]string{"x-mine": "mine"}
-			if d.Type != "log" { // the event's headers are an object of their own there
+			if d.Type != "log" && d.Type != "postgres" { // the event's headers are an object of their own there
 				for _, name := range slices.Concat(names, more[d.Type]) {
 					headers[name], headers[strings.ToUpper(name)] = forged, forged
 				}

@@ -171,6 +171,16 @@ const everySetting = `
     timeout: 9s
   sqs-2: {type: sqs, queue_url: https://sqs.eu-central-1.amazonaws.com/123456789012/orders, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
   sqs-3: {type: sqs, queue: orders, region: eu-west-1}
+  postgres-1:
+    type: postgres
+    url: "${env:INBOX_URL}"
+    source: shop
+    schema: orders
+    table: inbox
+    request_timeout: 3s
+    concurrency: 2
+    batch: 20
+    timeout: 9s
   nats-1:
     type: nats
     servers: [tls://n1.example.com:4222, nats://127.0.0.1]
@@ -245,6 +255,7 @@ func newRoundTrip(t *testing.T) *roundTrip {
 	r := &roundTrip{t, t.TempDir(), vars{
 		"SECRET": "swordfish-and-swordfish", "WORDS": "words", "HOST": "smtp.example.com", "ADMIN_TOKEN": strings.Repeat("swordfish", 4),
 		"SIGNING_SECRET": webhookSecret, "SIGNING_KEY": "c3dvcmRmaXNoc3dvcmRmaXNoc3dvcmRmaXNo", "SLACK_TOKEN": "xoxb-swordfish", "HOOK_URL": "https://hooks.slack.com/services/T/B/swordfish",
+		"INBOX_URL": "postgres://shop:swordfish@stock.example.com:5432/stock",
 		"NKEY_SEED": "SUAMK2FG4MI6UE3ACF3FK3OIQBCEIEZV7NSWFFEW63UXMRLFM2XLAXK4GY",
 	}}
 	cert, key := selfSigned(t)
@@ -337,7 +348,8 @@ destinations:
   sqs: {type: sqs, queue: q, region: eu-central-1}
   nats: {type: nats, servers: nats://127.0.0.1, subject: s}
   redis: {type: redis, addresses: 127.0.0.1, stream: s}
-routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, nats, redis]}]
+  postgres: {type: postgres, url: "${env:INBOX_URL}", source: shop}
+routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, nats, redis, postgres]}]
 `)
 	for _, want := range []string{
 		"payload: true", "port: 587", "tls: mandatory", "connections: 4", "send_timeout: 1m", "compression: none", "client_id: notifyd", "format: payload",
