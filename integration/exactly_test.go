@@ -34,7 +34,6 @@ const (
 	// envChaos is the variable of "make chaos": long makes the test as long as the promise.
 	envChaos = "NOTIFYD_CHAOS"
 
-	exactlyRelays     = 2
 	exactlyTopic      = "orders"
 	exactlyPartitions = 3
 	exactlyMaxBytes   = 2000
@@ -55,6 +54,21 @@ func exactlyVictim(url string) {
 		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the test, however the test ends
 		os.Exit(1)
 	}()
+	h, err := exactlyHandler(os.Getenv(envExactlyBroker))
+	if err != nil {
+		panic(err)
+	}
+	relayTo(ctx, url, "kafka", h)
+}
+
+// closable is a handler that its creator closes.
+type closable interface {
+	notifyd.Handler
+	io.Closer
+}
+
+// relayTo runs a relay with one destination until ctx ends.
+func relayTo(ctx context.Context, url, name string, h closable) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		panic(err)
@@ -63,11 +77,7 @@ func exactlyVictim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	h, err := exactlyHandler(os.Getenv(envExactlyBroker))
-	if err != nil {
-		panic(err)
-	}
-	err = relay.Handle("kafka", "*", h, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithTimeout(20*time.Second), notifyd.WithLongestPause(time.Second))
+	err = relay.Handle(name, "*", h, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithTimeout(20*time.Second), notifyd.WithLongestPause(time.Second))
 	if err != nil {
 		panic(err)
 	}
@@ -80,22 +90,28 @@ func exactlyVictim(url string) {
 	}
 }
 
+// victims are two relays, each a process of its own.
+type victims struct {
+	*env
+	environ []string // makes a relay of this test binary
+	relays  [2]*exec.Cmd
+}
+
 // exactlyRun is a number of relays under faults, and their broker.
 type exactlyRun struct {
-	*env
+	*victims
 	broker  *kafkaserver.Server
-	relays  [exactlyRelays]*exec.Cmd
 	strikes map[string]int
 }
 
-func (x *exactlyRun) launch(n int) {
+func (x *victims) launch(n int) {
 	x.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(x.ctx), self)
-	cmd.Env = append(os.Environ(), envExactlyVictim+"="+x.url, envExactlyBroker+"="+x.broker.Addr())
+	cmd.Env = append(os.Environ(), x.environ...)
 	cmd.Stderr = os.Stderr
 	if _, err := cmd.StdinPipe(); err != nil { // Wait closes it
 		x.t.Fatal(err)
@@ -106,14 +122,14 @@ func (x *exactlyRun) launch(n int) {
 	x.relays[n] = cmd
 }
 
-func (x *exactlyRun) signal(n int, sig os.Signal) {
+func (x *victims) signal(n int, sig os.Signal) {
 	x.t.Helper()
 	if err := x.relays[n].Process.Signal(sig); err != nil {
 		x.t.Error(err)
 	}
 }
 
-func (x *exactlyRun) end(n int, sig os.Signal) {
+func (x *victims) end(n int, sig os.Signal) {
 	x.t.Helper()
 	if x.relays[n] == nil {
 		return
@@ -132,7 +148,7 @@ func (x *exactlyRun) cut(condition string) {
 // strike produces a fault, and repairs it.
 func (x *exactlyRun) strike(i int) {
 	x.t.Helper()
-	n := rand.IntN(exactlyRelays)
+	n := rand.IntN(len(x.relays))
 	some := time.Duration(rand.IntN(1500)) * time.Millisecond
 	kinds := []string{"killed", "killed together", "frozen", "frozen and woken late", "cut off", "stopped", "broker killed"}
 	kind := kinds[i%len(kinds)]
@@ -217,7 +233,8 @@ func TestExactlyOnceUnderKills(t *testing.T) {
 	if os.Getenv(envChaos) == "long" {
 		strikes = 50
 	}
-	x := &exactlyRun{env: newEnvIn(t, outboxsql.ModeStream), broker: testenv.OwnKafka(t, kafkaserver.Config{}), strikes: make(map[string]int)}
+	x := &exactlyRun{victims: &victims{env: newEnvIn(t, outboxsql.ModeStream)}, broker: testenv.OwnKafka(t, kafkaserver.Config{}), strikes: make(map[string]int)}
+	x.environ = []string{envExactlyVictim + "=" + x.url, envExactlyBroker + "=" + x.broker.Addr()}
 	testenv.KafkaTopic(t, []string{x.broker.Addr()}, exactlyTopic, exactlyPartitions, nil)
 	t.Cleanup(func() {
 		for n := range x.relays {

@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 		exactlyVictim(url)
 		return
 	}
+	if url := os.Getenv(envReceivedVictim); url != "" {
+		receivedVictim(url)
+		return
+	}
 	// Each plan takes some 50 ms. The command line can override this.
 	for name, value := range map[string]string{"rapid.checks": "40", "rapid.shrinktime": "2m"} {
 		if err := flag.Set(name, value); err != nil {

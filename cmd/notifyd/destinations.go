@@ -62,6 +62,7 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"nats":        func() config.Settings { return newNATSSettings(baseDir) },
 		"redis":       func() config.Settings { return newRedisSettings(baseDir) },
 		"pubsub":      func() config.Settings { return newPubSubSettings(baseDir) },
+		"postgres":    func() config.Settings { return newPostgresSettings() },
 	}
 }
 

@@ -64,6 +64,8 @@ func variablesOf(config string) vars {
 		switch name := m[1]; {
 		case name == "DATABASE_URL":
 			env[name] = "postgres://app@db.example.com:5432/app"
+		case name == "INBOX_URL":
+			env[name] = "postgres://shop:swordfish@stock.example.com:5432/stock"
 		case strings.HasSuffix(name, "_TOKEN"):
 			env[name] = "swordfish-and-swordfish"
 		case strings.HasSuffix(name, "_URL"):

@@ -31,7 +31,7 @@ func TestDoctorDestinations(t *testing.T) {
 	t.Parallel()
 	e := startEverything(t, "doctor")
 	all, r := examineBy(t, file(t, e.config()))
-	if len(all) != 13 {
+	if len(all) != 14 {
 		t.Errorf("%d destinations: %+v", len(all), r)
 	}
 	for name, f := range all {
@@ -49,7 +49,7 @@ func TestDoctorDestinations(t *testing.T) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 13 {
+	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 14 {
 		t.Errorf("exit code %d, %d destinations: %s", r.code, len(all), r.stderr)
 	}
 	topic, _ := examineBy(t, file(t, strings.Replace(e.config(), "topic: "+e.name, "topic: nowhere", 1)))
@@ -59,6 +59,10 @@ func TestDoctorDestinations(t *testing.T) {
 	queue, _ := examineBy(t, file(t, strings.Replace(e.config(), "queue_url: \""+e.queue.URL, "queue_url: \""+e.queue.URL+"x", 1)))
 	if f := queue["sqs"]; f.Severity != doctor.Error {
 		t.Errorf("a queue that does not exist: %+v", f)
+	}
+	table, _ := examineBy(t, file(t, strings.Replace(e.config(), "source: shop", "source: shop, table: nowhere", 1)))
+	if f := table["postgres"]; f.Severity != doctor.Error || !strings.Contains(f.Text, "create the table") {
+		t.Errorf("a table that does not exist: %+v", f)
 	}
 	for _, secret := range []string{"swordfish", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
 		if strings.Contains(r.stdout+r.stderr, secret) {

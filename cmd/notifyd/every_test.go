@@ -20,6 +20,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/notifyd/notifyd/handlers/postgres"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -31,6 +32,7 @@ type everywhere struct {
 	traces                    map[string]string // the traceparent that has arrived at each place
 	database, kafka, rabbitmq string
 	pubsub                    string
+	inbox                     string // another database, with the table of the type postgres
 	redis, nats               testenv.Place
 	mail                      *smtpsink.Sink
 	hooks, slack              *received
@@ -76,6 +78,8 @@ func startEverything(t *testing.T, name string) *everywhere {
 	e.clouds = startClouds(t, name)
 	e.pubsubTopic(http.MethodPut, "")
 	testenv.KafkaTopic(t, []string{e.kafka}, name, 1, nil)
+	e.inbox = testenv.Database(t)
+	execute(t, e.inbox, postgres.Schema(postgres.Config{}))
 	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
 		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: e.nats.Name, Subjects: []string{e.nats.Name + ".>"}})
 		return err
@@ -158,16 +162,17 @@ destinations:
     to: "{{ .Payload.email }}"
     subject: "Order {{ .Payload.order }}"
     text: "Thank you."
+  postgres: {type: postgres, url: "$inbox", source: shop}
   log: {type: log}
 routes:
-  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, pubsub, redis, nats, webhook, slack, mail, log]}
+  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, pubsub, redis, nats, webhook, slack, mail, postgres, log]}
 `
 	return os.Expand(text, func(name string) string {
 		return map[string]string{
 			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue.URL, "sqs": e.sqs, "topic": e.topic, "pubsub": e.pubsub,
 			"bus": e.bus.ARN, "aws": e.aws,
 			"redis": e.redis.URL, "stream": e.redis.Name, "nats": e.nats.URL, "subject": e.nats.Name,
-			"hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
+			"inbox": e.inbox, "hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
 		}[name]
 	})
 }
@@ -215,6 +220,8 @@ func (e *everywhere) arrived() map[string]string {
 	if err != nil {
 		e.Fatal(err)
 	}
+	got["postgres"] = query[string](e.T, e.inbox, `SELECT source || ' ' || dedupe_id || ' ' || payload::text FROM received_events`)
+	e.traces["postgres"] = query[string](e.T, e.inbox, `SELECT coalesce(headers ->> 'traceparent', '') FROM received_events`)
 	got["mail"] = m.Subject + " to " + m.To
 	e.traces["mail"] = m.Header.Get("Traceparent")
 	return got
@@ -271,7 +278,7 @@ func TestEveryDestination(t *testing.T) {
 	for name, want := range map[string]string{
 		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "pubsub": "key 7, 5 attributes, " + order, "sns": order,
 		"eventbridge": "1: " + order, "kinesis": `"id":"1"`, "redis": "id 1, " + order,
-		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "log": `"event_id":1`,
+		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "postgres": "shop 1 " + order, "log": `"event_id":1`,
 	} {
 		if !strings.Contains(got[name], want) {
 			t.Errorf("%s got %q, want %q in it", name, got[name], want)

@@ -31,6 +31,7 @@ destinations:
   kinesis: {type: kinesis, stream: orders, region: eu-central-1` + strings.Replace(format, "binary", "structured", 1) + `}
   pubsub: {type: pubsub, topic: projects/shop/topics/orders, endpoint: "http://127.0.0.1:1"` + format + `}
   webhook: {type: webhook, url: "https://example.com/"` + format + `}
+  postgres: {type: postgres, url: "postgres://127.0.0.1:1/x", source: shop}
   slack: {type: slack, webhook_url: "https://hooks.slack.com/services/T/B/x", text: t}
 routes: [{match: "*", to: [log]}]
 `
@@ -69,7 +70,7 @@ func TestForgedHeaders(t *testing.T) {
 			}
 			known[d.Type] = true
 			headers := map[string]string{"x-mine": "mine"}
-			if d.Type != "log" { // the event's headers are an object of their own there
+			if d.Type != "log" && d.Type != "postgres" { // the event's headers are an object of their own there
 				for _, name := range slices.Concat(names, more[d.Type]) {
 					headers[name], headers[strings.ToUpper(name)] = forged, forged
 				}

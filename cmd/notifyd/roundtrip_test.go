@@ -261,6 +261,16 @@ const everySetting = `
     batch: 20
     timeout: 9s
   pubsub-2: {type: pubsub, topic: projects/shop/topics/orders, endpoint: "http://localhost:8085", body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
+  postgres-1:
+    type: postgres
+    url: "${env:INBOX_URL}"
+    source: shop
+    schema: orders
+    table: inbox
+    request_timeout: 3s
+    concurrency: 2
+    batch: 20
+    timeout: 9s
   nats-1:
     type: nats
     servers: [tls://n1.example.com:4222, nats://127.0.0.1]
@@ -335,6 +345,7 @@ func newRoundTrip(t *testing.T) *roundTrip {
 	r := &roundTrip{t, t.TempDir(), vars{
 		"SECRET": "swordfish-and-swordfish", "WORDS": "words", "HOST": "smtp.example.com", "ADMIN_TOKEN": strings.Repeat("swordfish", 4),
 		"SIGNING_SECRET": webhookSecret, "SIGNING_KEY": "c3dvcmRmaXNoc3dvcmRmaXNoc3dvcmRmaXNo", "SLACK_TOKEN": "xoxb-swordfish", "HOOK_URL": "https://hooks.slack.com/services/T/B/swordfish",
+		"INBOX_URL": "postgres://shop:swordfish@stock.example.com:5432/stock",
 		"NKEY_SEED": "SUAMK2FG4MI6UE3ACF3FK3OIQBCEIEZV7NSWFFEW63UXMRLFM2XLAXK4GY",
 	}}
 	cert, key := selfSigned(t)
@@ -431,7 +442,8 @@ destinations:
   pubsub: {type: pubsub, project: shop, topic: orders}
   nats: {type: nats, servers: nats://127.0.0.1, subject: s}
   redis: {type: redis, addresses: 127.0.0.1, stream: s}
-routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, sns, eventbridge, kinesis, pubsub, nats, redis]}]
+  postgres: {type: postgres, url: "${env:INBOX_URL}", source: shop}
+routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, sns, eventbridge, kinesis, pubsub, nats, redis, postgres]}]
 `)
 	for _, want := range []string{
 		"payload: true", "port: 587", "tls: mandatory", "connections: 4", "send_timeout: 1m", "compression: none", "client_id: notifyd", "format: payload",

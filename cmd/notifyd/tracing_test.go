@@ -220,7 +220,7 @@ func TestEveryTrace(t *testing.T) {
 	e.traces["log"] = traceOf(d.stdout.text())
 	d.endInOrder(t)
 	spans := collected.received()
-	if len(spans) != 13 {
+	if len(spans) != 14 {
 		t.Errorf("%d spans", len(spans))
 	}
 	for _, s := range spans {

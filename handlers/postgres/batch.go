@@ -1,0 +1,147 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// maxStatement is about how many bytes one statement has. PostgreSQL takes a gigabyte, and needs several
+// times the memory.
+const maxStatement = 16 << 20
+
+// batch is one call of DeliverBatch.
+type batch struct {
+	h      *Handler
+	l      *link
+	events []*delivery.Event
+	errs   []error // by event; nil while nothing has failed
+}
+
+func (b *batch) fail(from int, err error) {
+	if b.errs == nil {
+		b.errs = make([]error, len(b.events))
+	}
+	b.errs[from] = err
+}
+
+// run writes all events, in lots that are not too large. After a failure that is not one event's it stops,
+// so that nothing overtakes.
+func (b *batch) run(ctx context.Context) {
+	for from := 0; from < len(b.events); {
+		to, n := from, 0
+		for to < len(b.events) && (to == from || n+size(b.events[to]) <= maxStatement) {
+			n += size(b.events[to])
+			to++
+		}
+		if failed, err := b.write(ctx, from, to); err != nil {
+			for i := failed; i < len(b.events); i++ {
+				b.fail(i, err)
+			}
+			return
+		}
+		from = to
+	}
+}
+
+// size is about the size of an event in a statement.
+func size(e *delivery.Event) int {
+	n := len(e.Payload) + len(e.Type) + len(e.AggregateType) + len(e.AggregateID)
+	for name, value := range e.Headers {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// write writes the events from one to before another, each or in halves if the database refuses the content
+// of a row: it refuses all of a statement together. The error is not about one event; those before failed
+// are answered.
+func (b *batch) write(ctx context.Context, from, to int) (failed int, err error) {
+	err = b.insert(ctx, from, to)
+	switch {
+	case err == nil:
+		return to, nil
+	case !delivery.IsPermanent(err):
+		return from, err
+	case to-from == 1:
+		b.fail(from, err)
+		return to, nil
+	}
+	mid := from + (to-from+1)/2
+	if failed, err = b.write(ctx, from, mid); err != nil {
+		return failed, err
+	}
+	return b.write(ctx, mid, to)
+}
+
+// insert writes rows in one statement.
+func (b *batch) insert(ctx context.Context, from, to int) error {
+	within, cancel := context.WithTimeoutCause(ctx, b.h.cfg.RequestTimeout, fmt.Errorf("request_timeout of %v is over", b.h.cfg.RequestTimeout))
+	defer cancel()
+	conn, err := b.l.ready(within)
+	if err != nil {
+		return b.h.judge(ctx, within, err)
+	}
+	r := rowsOf(b.events[from:to])
+	tag, err := conn.Exec(within, b.h.insert, pgx.QueryExecModeExec, b.h.cfg.Source, r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
+		r.payload, r.headers, r.createdAt)
+	if err == nil && tag.RowsAffected() < int64(to-from) {
+		err = b.compare(within, conn, from, r)
+	}
+	if err != nil {
+		b.l.leave(within, err)
+		return b.h.judge(ctx, within, err)
+	}
+	return nil
+}
+
+// compare fails the events whose key another event has: it would be lost without a word.
+func (b *batch) compare(ctx context.Context, conn *pgx.Conn, from int, r rows) error {
+	found, err := conn.Query(ctx, b.h.others, pgx.QueryExecModeExec, b.h.cfg.Source, r.dedupeID, r.createdAt)
+	if err != nil {
+		return err
+	}
+	others, err := pgx.CollectRows(found, pgx.RowTo[string])
+	for _, id := range others {
+		for i, own := range r.dedupeID {
+			if own == id {
+				b.fail(from+i, delivery.Permanent(fmt.Errorf("postgres: another event with the id %s of source %s is in %s: "+
+					"two outboxes have this source, or its ids have begun anew (set another source, and replay the event)", id, b.h.cfg.Source, b.h.cfg.name())))
+			}
+		}
+	}
+	return err
+}
+
+// rows are the columns of a statement.
+type rows struct {
+	dedupeID, eventType, aggregateType, aggregateID, payload, headers []string
+
+	eventID   []int64
+	createdAt []time.Time
+}
+
+func rowsOf(events []*delivery.Event) rows {
+	var r rows
+	for _, e := range events {
+		r.dedupeID, r.eventID, r.eventType = append(r.dedupeID, e.DedupeID()), append(r.eventID, e.ID), append(r.eventType, e.Type)
+		r.aggregateType, r.aggregateID = append(r.aggregateType, e.AggregateType), append(r.aggregateID, e.AggregateID)
+		r.payload, r.headers = append(r.payload, string(e.Payload)), append(r.headers, headersOf(e))
+		r.createdAt = append(r.createdAt, e.CreatedAt)
+	}
+	return r
+}
+
+// headersOf returns the event's headers as a JSON object.
+func headersOf(e *delivery.Event) string {
+	if len(e.Headers) == 0 {
+		return "{}"
+	}
+	text, _ := json.Marshal(e.Headers) // a map of texts can always be written
+	return string(text)
+}

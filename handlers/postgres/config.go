@@ -1,0 +1,128 @@
+package postgres
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+const (
+	defaultSchema = "public"
+	// defaultTable is not inbox_events: that is the table of package inbox, which a consumer may have in
+	// the same schema.
+	defaultTable = "received_events"
+	// defaultRequestTimeout is far above the time of a statement.
+	defaultRequestTimeout = 15 * time.Second
+	maxRequestTimeout     = 10 * time.Minute
+	// maxName is how many bytes of a name PostgreSQL keeps.
+	maxName = 63
+	// maxSource keeps the key well within an entry of its index, which PostgreSQL bounds at 2704 bytes.
+	maxSource = 255
+)
+
+// DefaultLane is how a relay best calls the handler: one statement at a time keeps the order of the events,
+// and takes many of them.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * defaultRequestTimeout}
+}
+
+// Config holds the database and the table for events.
+type Config struct {
+	// URL is the connection string, as for psql. Required.
+	URL secret.String `json:"url" yaml:"url" jsonschema_description:"Connection string of the other database, postgres://user:password@host:5432/db, best as ${env:NAME} or ${file:PATH}. Required."`
+	// Source names the outbox. It is a part of the key that makes a repeated event one row, so no two
+	// outboxes that write into one table may have the same. Required.
+	Source string `json:"source" yaml:"source" jsonschema_description:"Name of this outbox, in each row and in its key: no two outboxes that write into one table may have the same. Required."`
+	// Schema and Table name the table; the defaults are "public" and "received_events".
+	Schema string `json:"schema,omitempty" yaml:"schema,omitempty" jsonschema_description:"Schema of the table; public by default."`
+	Table  string `json:"table,omitempty" yaml:"table,omitempty" jsonschema_description:"The table; received_events by default. The page of the destination has the SQL that creates it."`
+	// RequestTimeout bounds one statement, connecting included. The default is 15s.
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one statement, connecting included; below timeout. 15s by default."`
+}
+
+// WithDefaults returns a copy with every default filled in.
+func (c Config) WithDefaults() Config {
+	c.Schema = cmp.Or(c.Schema, defaultSchema)
+	c.Table = cmp.Or(c.Table, defaultTable)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
+	return c
+}
+
+// Within returns how long one statement may take before the handler gives up on it.
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its cure. It reads no files: [New]
+// does.
+func (c Config) Validate() error {
+	errs := []error{
+		checkName("schema", c.Schema), checkName("table", c.Table),
+		field.Timeout("request_timeout", c.RequestTimeout, maxRequestTimeout, defaultRequestTimeout),
+	}
+	if c.URL.IsZero() {
+		errs = append(errs, field.Errorf("url", "missing: write ${env:INBOX_URL}, and into that variable postgres://user:password@host:5432/db"))
+	}
+	switch {
+	case c.Source == "":
+		errs = append(errs, field.Errorf("source", "missing: name this outbox, such as shop; each outbox that writes into the table needs a name of its own"))
+	case len(c.Source) > maxSource:
+		errs = append(errs, field.Errorf("source", "has more than %d bytes", maxSource))
+	case !isText(c.Source):
+		errs = append(errs, field.Errorf("source", "must be text"))
+	}
+	return errors.Join(errs...)
+}
+
+func checkName(path, name string) error {
+	switch {
+	case len(name) > maxName:
+		return field.Errorf(path, "has more than %d bytes", maxName)
+	case !isText(name):
+		return field.Errorf(path, "must be text")
+	default:
+		return nil
+	}
+}
+
+func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// target reads the connection string, and the files that it names.
+func (c Config) target() (*pgx.ConnConfig, error) {
+	text := c.URL.Reveal()
+	to, err := pgx.ParseConfig(text)
+	file, isFile := errors.AsType[*fs.PathError](err)
+	switch {
+	case isFile:
+		return nil, field.Errorf("url", "%w", file)
+	case err != nil: // its text may have the password
+		return nil, field.Errorf("url", "is not a connection string: write postgres://user:password@host:5432/db, with special characters in percent form")
+	case strings.Contains(text, "://") && !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://"):
+		return nil, field.Errorf("url", "must begin with postgres://")
+	}
+	if to.ValidateConnect == nil && len(to.Fallbacks) > 0 {
+		to.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // of several hosts, the primary
+	}
+	if _, ok := to.RuntimeParams["application_name"]; !ok {
+		to.RuntimeParams["application_name"] = "notifyd"
+	}
+	return to, nil
+}
+
+// redactor replaces the password, which a server, or a library, might repeat.
+func redactor(c Config, to *pgx.ConnConfig) *strings.Replacer {
+	pairs := []string{c.URL.Reveal(), secret.Redacted}
+	if to.Password != "" {
+		pairs = append(pairs, to.Password, secret.Redacted, url.QueryEscape(to.Password), secret.Redacted)
+	}
+	return strings.NewReplacer(pairs...)
+}

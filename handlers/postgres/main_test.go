@@ -1,0 +1,123 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// patience bounds waiting for something that is to happen; no test expects it to run out.
+const patience = time.Minute
+
+// connect opens a connection of the test's own.
+func connect(tb testing.TB, url string) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = conn.Close(ctx) // the test may have killed the server
+	})
+	return conn
+}
+
+func execute(tb testing.TB, url string, statements ...string) {
+	tb.Helper()
+	conn := connect(tb, url)
+	for _, s := range statements {
+		if _, err := conn.Exec(tb.Context(), s); err != nil {
+			tb.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// inbox makes a database with the table, and a column with the order of arrival.
+func inbox(tb testing.TB, statements ...string) (url string) {
+	tb.Helper()
+	url = testenv.Database(tb)
+	execute(tb, url, append([]string{Schema(Config{}), arrival}, statements...)...)
+	return url
+}
+
+const arrival = `ALTER TABLE received_events ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY`
+
+// open makes a handler and closes it after the test.
+func open(tb testing.TB, url string, change ...func(*Config)) *Handler {
+	tb.Helper()
+	cfg := Config{URL: secret.New(url), Source: "shop", RequestTimeout: patience}
+	for _, f := range change {
+		f(&cfg)
+	}
+	h, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return h
+}
+
+func events(n int) []*delivery.Event {
+	all := make([]*delivery.Event, n)
+	for i := range all {
+		all[i] = &delivery.Event{
+			ID: int64(i + 1), Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", i%7), Attempt: 1, Destination: "inbox",
+			Payload: fmt.Appendf(nil, `{ "n":  %d, "z": 1, "a": "é" }`, i+1), Headers: map[string]string{"tenant": "a\"b"},
+			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
+		}
+	}
+	return all
+}
+
+// ids returns the ids in the table in the order of arrival.
+func ids(tb testing.TB, url string) []int64 {
+	tb.Helper()
+	rows, err := connect(tb, url).Query(tb.Context(), `SELECT event_id FROM received_events ORDER BY n`)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return all
+}
+
+func wantClasses(tb testing.TB, errs []error, want string) {
+	tb.Helper()
+	var got []string
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			got = append(got, "ok")
+		case delivery.IsPermanent(err):
+			got = append(got, "permanent")
+		case delivery.IsUnavailable(err):
+			got = append(got, "unavailable")
+		case errors.Is(err, context.Canceled):
+			got = append(got, "ours")
+		default:
+			got = append(got, "event")
+		}
+	}
+	if strings.Join(got, " ") != want {
+		tb.Errorf("%s, want %s: %v", got, want, errs)
+	}
+}

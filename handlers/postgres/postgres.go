@@ -1,0 +1,141 @@
+// Package postgres delivers events as rows to a table in another PostgreSQL database.
+//
+// An event is delivered once its row is committed. The source and the event's id are the key of the table,
+// so that an event that is delivered again is no further row.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
+)
+
+const (
+	// closeWithin bounds the orderly end of a connection.
+	closeWithin = time.Second
+	// maxIdle is how long a connection may have been idle: firewalls forget those that are for long.
+	maxIdle = 5 * time.Minute
+)
+
+// Handler writes rows. It implements [delivery.BatchHandler] and io.Closer, and is safe for concurrent
+// use: each batch under way has a connection of its own, which then waits for the next one.
+type Handler struct {
+	cfg            Config
+	target         *pgx.ConnConfig
+	insert, others string // statements
+	redact         *strings.Replacer
+	idle           idle.Pool[*link]
+}
+
+// New returns a handler for cfg. It reads the files that the connection string names, and makes no
+// connection: a relay starts also while the database is down. The error joins every mistake, each a
+// field.Error. The caller closes the handler.
+func New(cfg Config, _ ...handlers.Option) (*Handler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.WithDefaults()
+	to, err := cfg.target()
+	if err != nil {
+		return nil, err
+	}
+	return &Handler{cfg: cfg, target: to, insert: insertInto(cfg.name()), others: othersIn(cfg.name()), redact: redactor(cfg, to)}, nil
+}
+
+var errClosed = errors.New("postgres: the destination is closed")
+
+// Deliver is DeliverBatch for one event.
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
+		return errs[0]
+	}
+	return nil
+}
+
+// KeepsOrder implements delivery.OrderKeeper: the rows of a batch are committed in its order, and none
+// behind one that will be delivered again.
+func (*Handler) KeepsOrder() bool { return true }
+
+// DeliverBatch writes the rows for events in one statement, or in a few if they are very large. An event
+// whose row is there is delivered. What an error means:
+//
+//   - [delivery.Permanent]: the database refuses this row for its content, or has another event under
+//     the same key.
+//   - [delivery.Unavailable]: the database does not answer in time, or not at all; it refuses the
+//     credentials, the statement or the table; or it has no room.
+//   - ctx's cause, if ctx was done first. The rows may be written all the same.
+func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
+	if ctx.Err() != nil {
+		return slices.Repeat([]error{fmt.Errorf("postgres: %w", context.Cause(ctx))}, len(events))
+	}
+	l, open := h.idle.Take(func() *link { return &link{h: h} })
+	if !open {
+		return slices.Repeat([]error{errClosed}, len(events))
+	}
+	defer h.release(ctx, l)
+	b := batch{h: h, l: l, events: events}
+	b.run(ctx)
+	return b.errs
+}
+
+// Close closes the idle connections. It waits for nothing but their end: a batch that is under way closes
+// its own, and a later one fails. Closing again does nothing.
+func (h *Handler) Close() error {
+	for _, l := range h.idle.Close() {
+		l.close(context.Background()) //nolint:forbidigo // io.Closer has no context
+	}
+	return nil
+}
+
+func (h *Handler) release(ctx context.Context, l *link) {
+	if !h.idle.Put(l) {
+		l.close(ctx)
+	}
+}
+
+// link is a connection that is made when it is needed. It serves one batch at a time.
+type link struct {
+	h    *Handler
+	conn *pgx.Conn // nil before the first use, and after a fault
+	used time.Time
+}
+
+// ready returns the connection, a new one where the last one is not usable.
+func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
+	if l.conn != nil && (l.conn.IsClosed() || time.Since(l.used) > maxIdle || l.conn.PgConn().CheckConn() != nil) {
+		l.close(ctx)
+	}
+	if l.conn == nil {
+		conn, err := pgx.ConnectConfig(ctx, l.h.target)
+		if err != nil {
+			return nil, err
+		}
+		l.conn = conn
+	}
+	l.used = time.Now()
+	return l.conn, nil
+}
+
+func (l *link) close(ctx context.Context) {
+	if l.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	defer cancel()
+	_ = l.conn.Close(ctx) // the server notices by itself
+	l.conn = nil
+}
+
+var (
+	_ delivery.BatchHandler = (*Handler)(nil)
+	_ delivery.OrderKeeper  = (*Handler)(nil)
+)

@@ -1,0 +1,13 @@
+CREATE TABLE :table (
+    source         text COLLATE "C" NOT NULL,
+    dedupe_id      text COLLATE "C" NOT NULL,
+    event_id       bigint NOT NULL,
+    event_type     text NOT NULL,
+    aggregate_type text,
+    aggregate_id   text,
+    payload        json NOT NULL,
+    headers        jsonb NOT NULL,
+    created_at     timestamptz NOT NULL,
+    received_at    timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (source, dedupe_id)
+);
