@@ -67,8 +67,8 @@ func (s *settings) validate() error {
 	if s.canary != 0 && s.canary < engine.MinCanary {
 		errs = append(errs, fmt.Errorf("canary every %v is below %v: use 0 for none", s.canary, engine.MinCanary))
 	}
-	if s.rest != 0 && (s.rest < minRest || s.rest > maxRest) {
-		errs = append(errs, fmt.Errorf("rest of %v is not between %v and %v: use 0 for none", s.rest, minRest, maxRest))
+	if s.rest != 0 && (s.rest < engine.MinRest || s.rest > engine.MaxRest) {
+		errs = append(errs, fmt.Errorf("rest of %v is not between %v and %v: use 0 for none", s.rest, engine.MinRest, engine.MaxRest))
 	}
 	if s.keep < 0 {
 		errs = append(errs, fmt.Errorf("retention of %v is negative: use 0 to delete delivered events at once", s.keep))

@@ -10,13 +10,6 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// The bounds of a rest. A shorter one would keep awake what it is to let sleep, and days without a look at the
-// table are nobody's wish.
-const (
-	minRest = 10 * time.Second
-	maxRest = 24 * time.Hour
-)
-
 // quietFor is how long nothing must have been delivered, and nothing have been due, before a rest, and how far
 // away the next stored delivery must be for one to be worth it.
 const quietFor = 5 * time.Second
@@ -138,6 +131,8 @@ func (z *rest) sleep(ctx context.Context, r *Relay) {
 // tired waits until the relay may rest, or ctx ends, and reports whether it may. It does not before the table was read and
 // retention was looked after.
 func (z *rest) tired(ctx context.Context, r *Relay) bool {
+	answers, _ := r.progress()
+	since := time.Now()
 	for _, first := range []<-chan struct{}{(*r.engine.Load()).Ready(), r.purger.once} {
 		if !await(ctx, first) {
 			return false
@@ -145,8 +140,6 @@ func (z *rest) tired(ctx context.Context, r *Relay) bool {
 	}
 	tick := time.NewTicker(z.quiet / 5)
 	defer tick.Stop()
-	var answers uint64
-	since := time.Now()
 	for {
 		select {
 		case <-ctx.Done():

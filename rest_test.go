@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -393,7 +394,7 @@ func TestDuties(t *testing.T) {
 func TestRestBounds(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeQueue)
-	for long, ok := range map[time.Duration]bool{0: true, minRest: true, maxRest: true, minRest - 1: false, maxRest + 1: false, -1: false} {
+	for long, ok := range map[time.Duration]bool{0: true, engine.MinRest: true, engine.MaxRest: true, engine.MinRest - 1: false, engine.MaxRest + 1: false, -1: false} {
 		if _, err := New(pool, WithRest(long)); (err == nil) != ok {
 			t.Errorf("a rest of %v: %v", long, err)
 		}

@@ -44,6 +44,9 @@ func (l *live) Pause(ctx context.Context, destination, by, reason string) error 
 	return l.Relay().Pause(ctx, destination, by, reason)
 }
 
+// Wake ends a rest of the running relay.
+func (l *live) Wake() { l.Relay().Wake() }
+
 // Resume implements console.Pauser.
 func (l *live) Resume(ctx context.Context, destination string) error {
 	return l.Relay().Resume(ctx, destination)
