@@ -96,7 +96,7 @@ func TestIdleCut(t *testing.T) {
 		if !ok {
 			t.Fatal("not TCP")
 		}
-		cfg.ConnConfig.Host, cfg.ConnConfig.Port, cfg.ConnConfig.Fallbacks = "127.0.0.1", uint16(through.Port), nil //nolint:gosec // a port
+		cfg.ConnConfig.Host, cfg.ConnConfig.Port, cfg.ConnConfig.Fallbacks = "127.0.0.1", uint16(through.Port), nil
 		cut, err := pgxpool.NewWithConfig(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)

@@ -372,9 +372,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			return err
 		}
 		r.rest.keep(r)
-		if r.rest.sleep(ctx, r); ctx.Err() != nil {
-			return nil
-		}
+		r.rest.sleep(ctx, r)
 	}
 }
 

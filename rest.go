@@ -50,13 +50,6 @@ func (r *Relay) Wake() {
 	}
 }
 
-// end returns when the rest ends, zero if there is none.
-func (z *rest) end() time.Time {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	return z.until
-}
-
 // known returns what waited when the rest began, and how long ago that was; false if the relay is awake. A relay that rests
 // asks the database nothing, whoever asks the relay.
 func (z *rest) known() (b Backlog, ago time.Duration, rests bool) {
@@ -177,7 +170,8 @@ func (r *Relay) progress() (answers uint64, busy bool) {
 
 // look asks the database whether anything is left to do, and how long the relay may rest if not.
 func (z *rest) look(ctx context.Context, r *Relay) (long time.Duration, b Backlog, is bool) {
-	if r.dispatcher.DatabaseDown() || r.dispatcher.Refused() {
+	stuck := func(d observe.DestinationStats) bool { return d.Stuck > 0 } // an engine that ends would wait for the call
+	if r.dispatcher.DatabaseDown() || r.dispatcher.Refused() || slices.ContainsFunc(r.dispatcher.Stats().Destinations, stuck) {
 		return 0, b, false
 	}
 	b, err := r.watch.Backlog(ctx, r.backlogOptions())

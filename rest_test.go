@@ -101,10 +101,10 @@ func (d *drowsy) sessions() []string {
 	return all
 }
 
-// delivered waits for calls of the handler.
-func (d *drowsy) delivered(n int) {
+// delivered waits for three calls of the handler.
+func (d *drowsy) delivered() {
 	d.Helper()
-	for range n {
+	for range 3 {
 		select {
 		case <-d.called:
 		case <-d.Context().Done():
@@ -131,7 +131,7 @@ func TestRest(t *testing.T) {
 		t.Helper()
 		d := newDrowsy(t, pool, time.Hour, fine)
 		execute(t, pool, insertThree)
-		d.delivered(3)
+		d.delivered()
 		d.rests()
 
 		execute(t, pool, insertThree)
@@ -155,7 +155,7 @@ func TestRest(t *testing.T) {
 		d.areKnown(1, 0)
 
 		d.Wake()
-		d.delivered(3)
+		d.delivered()
 		d.rests()
 		if s := d.Stats(); s.Mode == observe.ModeQueue && s.Claimed != 6 || s.Destinations[0].Delivered != 6 {
 			t.Errorf("%d claimed, %d delivered", s.Claimed, s.Destinations[0].Delivered)
@@ -215,7 +215,7 @@ func TestRestEnds(t *testing.T) {
 		for range 3 {
 			d.until("it rests", func() bool { return !d.Stats().RestsUntil.IsZero() })
 			execute(t, pool, insertThree)
-			d.delivered(3)
+			d.delivered()
 		}
 	})
 }
@@ -237,11 +237,11 @@ func TestRestUntilDue(t *testing.T) {
 					return nil
 				}, WithBackoff(delivery.Backoff{Initial: 4 * time.Second, Max: 4 * time.Second, Multiplier: 1}))
 				execute(t, pool, insert)
-				d.delivered(3)
+				d.delivered()
 				if name == "failed" { // delayed events may be claimed only after the first rest
-					d.delivered(3)
+					d.delivered()
 				}
-				if s := d.Stats(); s.Destinations[0].Failed != uint64(calls.Load()-3) { //nolint:gosec // a count
+				if s := d.Stats(); s.Destinations[0].Failed != uint64(calls.Load()-3) {
 					t.Errorf("%d calls, %d failed", calls.Load(), s.Destinations[0].Failed)
 				}
 			})
@@ -259,12 +259,12 @@ func TestWakeIsNotLost(t *testing.T) {
 			if i%5 == 0 {
 				d.rests()
 			} else { // somewhere on the way to a rest
-				timer := time.NewTimer(rand.N(150 * time.Millisecond)) //nolint:gosec // any time will do
+				timer := time.NewTimer(rand.N(150 * time.Millisecond))
 				<-timer.C
 			}
 			execute(t, pool, insertThree)
 			d.Wake()
-			d.delivered(3)
+			d.delivered()
 		}
 	})
 }
@@ -296,7 +296,7 @@ func TestRestLeavesUnits(t *testing.T) {
 		execute(t, pool, insertThree)
 		d.rest.longest = 0 // for good
 		d.Wake()
-		d.delivered(3)
+		d.delivered()
 		d.areKnown(0, 1)
 	})
 }
@@ -320,7 +320,7 @@ func TestRestKeepsPauses(t *testing.T) {
 		if err := d.Resume(t.Context(), "mail"); err != nil {
 			t.Fatal(err)
 		}
-		d.delivered(3)
+		d.delivered()
 	})
 }
 
@@ -330,7 +330,7 @@ func TestRestAcrossModes(t *testing.T) {
 	pool := tables(t, outboxsql.ModeQueue)
 	d := newDrowsy(t, pool, time.Hour, fine)
 	execute(t, pool, insertThree)
-	d.delivered(3)
+	d.delivered()
 	d.rests()
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
@@ -342,7 +342,7 @@ func TestRestAcrossModes(t *testing.T) {
 	}
 	execute(t, pool, insertThree)
 	d.Wake()
-	d.delivered(3)
+	d.delivered()
 	if mode := d.Stats().Mode; mode != observe.ModeStream {
 		t.Errorf("mode %q", mode)
 	}
@@ -398,5 +398,56 @@ func TestRestBounds(t *testing.T) {
 		if _, err := New(pool, WithRest(long)); (err == nil) != ok {
 			t.Errorf("a rest of %v: %v", long, err)
 		}
+	}
+}
+
+// TestStuckCallKeepsAwake: a rest would wait for a call that does not return, and end the relay.
+func TestStuckCallKeepsAwake(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeQueue)
+	var calls atomic.Int64
+	hang := make(chan struct{})
+	h, called := errands(func(context.Context) error {
+		if calls.Add(1) == 1 {
+			<-hang
+		}
+		return nil
+	})
+	p := newPatient(t, pool, time.Second, h, WithTimeout(10*time.Millisecond), WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1}))
+	z := newRest(&settings{rest: time.Hour, quiet: time.Millisecond}) // not the relay's own: the test looks in its place
+	p.start()
+	execute(t, pool, `INSERT INTO outbox_events (event_type, payload) VALUES ('x', '{}')`)
+	<-called
+	<-called
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	look := func() (idle, may bool) {
+		b, err := p.Backlog(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := duties{relay: p.Relay, backlog: &b}
+		_, _, may = z.look(t.Context(), p.Relay)
+		return !d.now() && d.next() == nil, may
+	}
+	for {
+		idle, may := look()
+		if may {
+			t.Fatal("it may rest in spite of a call that does not return")
+		}
+		if idle {
+			break
+		}
+		<-tick.C
+	}
+	if n := p.Stats().Destinations[0].Stuck; n != 1 {
+		t.Errorf("%d calls are stuck", n)
+	}
+	close(hang)
+	for {
+		if _, may := look(); may {
+			break
+		}
+		<-tick.C
 	}
 }

@@ -46,7 +46,8 @@ const (
 	DefaultCanary = 5 * time.Second
 	MinCanary     = 100 * time.Millisecond
 	// MinRest and MaxRest bound the rests of a relay: a shorter one would keep awake what it is to let sleep.
-	MinRest, MaxRest = 10 * time.Second, 24 * time.Hour
+	MinRest = 10 * time.Second
+	MaxRest = 24 * time.Hour
 	// DefaultRetention is how long delivered events are kept, and DefaultPurgeBatch how
 	// many are deleted in one statement.
 	DefaultRetention  = 7 * 24 * time.Hour
