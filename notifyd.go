@@ -58,7 +58,6 @@ type Relay struct {
 	watch      *store.Watch
 	pulse      *engine.Watch
 	rest       *rest
-	purger     *purger
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
@@ -125,7 +124,7 @@ func (r *Relay) wire() error {
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
-	r.dispatcher, r.purger = d, newPurger(r)
+	r.dispatcher, r.rest.purger = d, newPurger(r)
 	if r.settings.pollOnly {
 		close(r.listens)
 		return nil
@@ -164,7 +163,7 @@ func (r *Relay) wireListener() error {
 }
 
 // watchParts notices hangs of the parts that last from one rest to the next.
-func (r *Relay) watchParts() {
+func watchParts(r *Relay) {
 	if r.listener == nil {
 		return
 	}
@@ -313,7 +312,7 @@ func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 		}
 		return time.Duration(b.Oldest.Age*float64(time.Second)) + ago, nil
 	}
-	return r.watch.Oldest(ctx, r.backlogOptions())
+	return r.watch.Oldest(ctx, backlogOptions(r))
 }
 
 // DeadLetters returns the store that lists, replays, discards and edits the dead letters of the
@@ -334,7 +333,7 @@ func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
 	if b, _, rests := r.rest.known(); rests {
 		return b, nil
 	}
-	return r.watch.Backlog(ctx, r.backlogOptions())
+	return r.watch.Backlog(ctx, backlogOptions(r))
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types without a route: cheap enough
@@ -343,12 +342,12 @@ func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
 	if b, _, rests := r.rest.known(); rests {
 		return b, nil
 	}
-	o := r.backlogOptions()
+	o := backlogOptions(r)
 	o.CountsOnly = true
 	return r.watch.Backlog(ctx, o)
 }
 
-func (r *Relay) backlogOptions() store.BacklogOptions {
+func backlogOptions(r *Relay) store.BacklogOptions {
 	return store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -23,6 +24,7 @@ type rest struct {
 	longest time.Duration // 0: the relay never rests
 	quiet   time.Duration // see quietFor
 	hints   chan struct{} // capacity 1: events may wait, which an awake relay finds by itself
+	purger  *purger       // lasts from one awake phase to the next
 
 	mu     sync.Mutex // guards the fields below; taken before any lock of an engine
 	agreed span       // on what the awake phase has ended
@@ -83,7 +85,7 @@ func (z *rest) addTo(s *Stats, r *Relay) {
 	s.RestsUntil = z.until
 }
 
-// keep keeps the figures of the engine that has ended, and lets go of it: the next one may be of another mode.
+// keep keeps the figures of the engine that has ended, and lets go of all else of it: the next one may be of another mode.
 func (z *rest) keep(r *Relay) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -94,6 +96,10 @@ func (z *rest) keep(r *Relay) {
 	r.engine.Store(nil)
 	r.queue.Store(nil)
 	r.sessions, r.keeper = nil, nil
+	select {
+	case <-r.refused: // the next phase finds out for itself what the table is
+	default:
+	}
 }
 
 // sleep rests until the agreed time, a hint, or the end of ctx.
@@ -124,9 +130,9 @@ func (z *rest) sleep(ctx context.Context, r *Relay) {
 // tired waits until the relay may rest, or ctx ends, and reports whether it may. It does not before the table was read and
 // retention was looked after.
 func (z *rest) tired(ctx context.Context, r *Relay) bool {
-	answers, _ := r.progress()
+	answers, _ := progress(r.dispatcher)
 	since := time.Now()
-	for _, first := range []<-chan struct{}{(*r.engine.Load()).Ready(), r.purger.once} {
+	for _, first := range []<-chan struct{}{(*r.engine.Load()).Ready(), z.purger.once} {
 		if !await(ctx, first) {
 			return false
 		}
@@ -141,7 +147,7 @@ func (z *rest) tired(ctx context.Context, r *Relay) bool {
 			since = time.Now()
 		case <-tick.C:
 		}
-		sum, busy := r.progress()
+		sum, busy := progress(r.dispatcher)
 		if busy || sum != answers {
 			answers, since = sum, time.Now()
 		}
@@ -159,8 +165,8 @@ func (z *rest) tired(ctx context.Context, r *Relay) bool {
 }
 
 // progress returns how many deliveries were answered so far, and whether any is under way.
-func (r *Relay) progress() (answers uint64, busy bool) {
-	for _, l := range r.dispatcher.Lanes() {
+func progress(d *dispatch.Dispatcher) (answers uint64, busy bool) {
+	for _, l := range d.Lanes() {
 		p := l.Progress()
 		answers += p.Answers
 		busy = busy || p.Within > 0
@@ -174,7 +180,7 @@ func (z *rest) look(ctx context.Context, r *Relay) (long time.Duration, b Backlo
 	if r.dispatcher.DatabaseDown() || r.dispatcher.Refused() || slices.ContainsFunc(r.dispatcher.Stats().Destinations, stuck) {
 		return 0, b, false
 	}
-	b, err := r.watch.Backlog(ctx, r.backlogOptions())
+	b, err := r.watch.Backlog(ctx, backlogOptions(r))
 	if err != nil {
 		return 0, b, false
 	}

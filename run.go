@@ -116,14 +116,14 @@ func (r *Relay) run(ctx context.Context) (rests bool, err error) {
 	defer stop(nil)
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
-	r.watchParts()
+	watchParts(r)
 	var outside, inside sync.WaitGroup
 	if r.listener != nil {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	if r.purger.begin() {
-		outside.Go(func() { r.purger.run(ctx) })
+	if r.rest.purger.begin() {
+		outside.Go(func() { r.rest.purger.run(ctx) })
 	}
 	if r.rest.longest > 0 {
 		outside.Go(func() {
