@@ -57,6 +57,7 @@ type Relay struct {
 	keeper     *store.Keeper
 	watch      *store.Watch
 	pulse      *engine.Watch
+	rest       *rest
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
@@ -73,7 +74,6 @@ type Relay struct {
 	queue      atomic.Pointer[queue.Engine] // nil unless the table is a queue; asked for figures before it is there
 	ran        atomic.Bool
 	stream     bool // the table is a stream; set by prepare
-	avoided    bool // all connections go past a pooler; used by prepare only
 }
 
 // New creates a relay for the database that pool connects to. Only [Relay.DeadLetters] uses the
@@ -103,6 +103,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		owner:     store.NewOwner(),
 		starts:    make(map[string]engine.Start),
 		pulse:     engine.NewWatch(s.tick),
+		rest:      newRest(&s),
 	}
 	r.pauses.relay = r
 	r.listening = r.connector
@@ -117,14 +118,13 @@ func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
-		r.bell.Watch(r.pulse.Part("bell", "its statements", engine.Patience))
 	}
 	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
 	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience}, r.settings.observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
-	r.dispatcher = d
+	r.dispatcher, r.rest.purger = d, newPurger(r)
 	if r.settings.pollOnly {
 		close(r.listens)
 		return nil
@@ -145,8 +145,6 @@ func (r *Relay) wireListener() error {
 		return conn, err
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
-	r.listener.Watch(r.pulse.Part("sender of canaries", "sending one, or from reporting what became of it", engine.Patience),
-		r.pulse.Part("listener", "a connection that was given up", engine.Patience))
 	r.listener.OnChange(func(err error) {
 		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
@@ -162,6 +160,16 @@ func (r *Relay) wireListener() error {
 		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.settings.canary, //nolint:gosec // a name
 		Notify: r.bell.Notify, Missed: func() bool { return !hints{r}.Awake() },
 	})
+}
+
+// watchParts notices hangs of the parts that last from one rest to the next.
+func watchParts(r *Relay) {
+	if r.listener == nil {
+		return
+	}
+	r.bell.Watch(r.pulse.Part("bell", "its statements", engine.Patience))
+	r.listener.Watch(r.pulse.Part("sender of canaries", "sending one, or from reporting what became of it", engine.Patience),
+		r.pulse.Part("listener", "a connection that was given up", engine.Patience))
 }
 
 // pooled reports a pooler between LISTEN and the database, if the listener does not report it
@@ -261,9 +269,7 @@ func (r *Relay) Ready() <-chan struct{} { return r.ready }
 // It makes no query and is cheap.
 func (r *Relay) Stats() Stats {
 	s := r.dispatcher.Stats()
-	if e := r.engine.Load(); e != nil {
-		(*e).Stats(&s)
-	}
+	r.rest.addTo(&s, r)
 	if r.listener != nil {
 		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
@@ -300,7 +306,13 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // written, or since it became available. Dead letters and events without a route do not count. It
 // queries the database, by index, on a connection of its own: that disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return r.watch.Oldest(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf})
+	if b, ago, rests := r.rest.known(); rests {
+		if b.Oldest == nil {
+			return 0, nil
+		}
+		return time.Duration(b.Oldest.Age*float64(time.Second)) + ago, nil
+	}
+	return r.watch.Oldest(ctx, backlogOptions(r))
 }
 
 // DeadLetters returns the store that lists, replays, discards and edits the dead letters of the
@@ -318,13 +330,25 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 // letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like
 // OldestWaiting it queries the database, by index, on a connection of its own.
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
-	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf})
+	if b, _, rests := r.rest.known(); rests {
+		return b, nil
+	}
+	return r.watch.Backlog(ctx, backlogOptions(r))
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types without a route: cheap enough
 // to be called every few seconds.
 func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
-	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf, CountsOnly: true})
+	if b, _, rests := r.rest.known(); rests {
+		return b, nil
+	}
+	o := backlogOptions(r)
+	o.CountsOnly = true
+	return r.watch.Backlog(ctx, o)
+}
+
+func backlogOptions(r *Relay) store.BacklogOptions {
+	return store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf}
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down. It returns an error at
@@ -341,11 +365,23 @@ func (r *Relay) Run(ctx context.Context) error {
 	if !r.ran.CompareAndSwap(false, true) {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
+	for {
+		rests, err := r.awake(ctx)
+		if err != nil || !rests || ctx.Err() != nil {
+			return err
+		}
+		r.rest.keep(r)
+		r.rest.sleep(ctx, r)
+	}
+}
+
+// awake delivers until ctx ends, or, which it reports, until nothing is left to do and the relay may rest.
+func (r *Relay) awake(ctx context.Context) (rests bool, err error) {
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
 		if r.keeper != nil {
 			r.keeper.Close(ctx)
 		}
-		return err
+		return false, err
 	}
 	return r.run(ctx)
 }

@@ -33,6 +33,8 @@ type settings struct {
 	purgeBatch int
 	partitions bool
 	tick       time.Duration // of the watch: a second, except in tests
+	rest       time.Duration // 0: none
+	quiet      time.Duration // before a rest: quietFor, except in tests
 	program    store.Program
 }
 
@@ -53,6 +55,7 @@ func defaultSettings() settings {
 		keep:       engine.DefaultRetention,
 		purgeBatch: engine.DefaultPurgeBatch,
 		tick:       time.Second,
+		quiet:      quietFor,
 	}
 }
 
@@ -63,6 +66,9 @@ func (s *settings) validate() error {
 	}
 	if s.canary != 0 && s.canary < engine.MinCanary {
 		errs = append(errs, fmt.Errorf("canary every %v is below %v: use 0 for none", s.canary, engine.MinCanary))
+	}
+	if s.rest != 0 && (s.rest < engine.MinRest || s.rest > engine.MaxRest) {
+		errs = append(errs, fmt.Errorf("rest of %v is not between %v and %v: use 0 for none", s.rest, engine.MinRest, engine.MaxRest))
 	}
 	if s.keep < 0 {
 		errs = append(errs, fmt.Errorf("retention of %v is negative: use 0 to delete delivered events at once", s.keep))
@@ -116,6 +122,13 @@ func WithProgram(version, config string, started time.Time) Option {
 func WithPollInterval(d time.Duration) Option {
 	return func(s *settings) { s.limits.PollInterval = d }
 }
+
+// WithRest lets the database sleep while there is nothing to do: after 5 s without work the relay closes all its
+// connections, and opens them again when d is over, when a stored delivery is due, or when [Relay.Wake] is
+// called, whichever comes first. Events that are written meanwhile wait until then: notifications are not heard.
+// 0, the default, is no rest; others are from 10 s to 24 h. The pool that was given to [New] is the caller's: its
+// idle connections, too, keep a database awake.
+func WithRest(d time.Duration) Option { return func(s *settings) { s.rest = d } }
 
 // WithClaims sets how many claims may be in flight, each with a connection; 4
 // by default, at least 1.

@@ -43,7 +43,9 @@ func (r *Relay) Resume(ctx context.Context, destination string) error {
 	if _, err := store.ClearPause(ctx, r.pool, r.settings.schema, destination); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
-	return r.dispatcher.Resume(destination) //nolint:wrapcheck // there is a destination of that name
+	err := r.dispatcher.Resume(destination)
+	r.Wake()
+	return err //nolint:wrapcheck // there is a destination of that name
 }
 
 // ReloadRefused records that the program goes on with this relay, because it has refused a new

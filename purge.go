@@ -3,6 +3,7 @@ package notifyd
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
@@ -29,10 +30,11 @@ type purger struct {
 	partitions *store.Partitions // nil unless the relay maintains them
 	plain      bool              // the lack of partitions has been reported
 	removed    *removed
+	once       chan struct{} // closed after the first round of a phase
 }
 
 func newPurger(r *Relay) *purger {
-	p := &purger{Relay: r, deletes: r.settings.keep > 0 || r.stream, removed: newRemoved(func(name string) bool {
+	p := &purger{Relay: r, removed: newRemoved(func(name string) bool {
 		_, is := r.dispatcher.LaneOf(name)
 		return is
 	})}
@@ -42,14 +44,26 @@ func newPurger(r *Relay) *purger {
 	return p
 }
 
+// begin prepares for one awake phase of the relay, and reports whether there is anything for run to do in it.
+func (p *purger) begin() bool {
+	p.once, p.deletes = make(chan struct{}), p.settings.keep > 0 || p.stream
+	if !p.deletes && p.partitions == nil {
+		close(p.once)
+		return false
+	}
+	return true
+}
+
 // run deletes delivered events in small batches, and maintains partitions, until ctx ends.
 func (p *purger) run(ctx context.Context) {
-	wait := purgeEvery / 10 // soon after the start, but not first thing
+	done := sync.OnceFunc(func() { close(p.once) })
+	wait := min(purgeEvery/10, p.settings.quiet) // soon after the start, but not first thing
 	for pause(ctx, wait) {
 		for _, in := range p.keepPartitions(ctx) {
 			p.purgeRange(ctx, in)
 		}
 		p.lookForRemoved(ctx)
+		done()
 		wait = purgeEvery
 		if p.settings.keep == 0 && p.partitions == nil {
 			wait = purgeSoon

@@ -49,10 +49,9 @@ func (r *Relay) prepare(ctx context.Context) error {
 // avoidPooler makes all connections go past a pooler that would break every part of the relay, if a
 // way past it is configured, and reports it once.
 func (r *Relay) avoidPooler(ctx context.Context, err error) error {
-	if r.settings.listen == nil || r.avoided {
+	if r.settings.listen == nil || r.connector.Redirected() {
 		return fmt.Errorf("notifyd: database.url: %w; a direct database.listen_url would be used for all connections", err)
 	}
-	r.avoided = true
 	r.connector.Redirect(r.settings.listen)
 	r.log.WarnContext(ctx, "database.url leads through a pooler in transaction mode: all connections of the relay use database.listen_url instead",
 		"host", r.settings.listen.Host, "port", r.settings.listen.Port)
@@ -110,20 +109,28 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 	return nil
 }
 
-// run runs the parts until ctx ends, and stops them from the outside in: first those that hear of
-// events, then those that deliver them, then those that keep their leases and the bell.
-func (r *Relay) run(ctx context.Context) error {
+// run runs the parts until ctx ends or the relay may rest, which it reports, and stops them from the outside in: first
+// those that hear of events, then those that deliver them, then those that keep their leases and the bell.
+func (r *Relay) run(ctx context.Context) (rests bool, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
+	watchParts(r)
 	var outside, inside sync.WaitGroup
 	if r.listener != nil {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	if p := newPurger(r); p.deletes || p.partitions != nil {
-		outside.Go(func() { p.run(ctx) })
+	if r.rest.purger.begin() {
+		outside.Go(func() { r.rest.purger.run(ctx) })
+	}
+	if r.rest.longest > 0 {
+		outside.Go(func() {
+			if r.rest.tired(ctx, r) {
+				stop(errRests)
+			}
+		})
 	}
 	outside.Go(func() { r.announce(ctx) })
 	outside.Go(func() { r.watchdog(ctx) })
@@ -137,7 +144,7 @@ func (r *Relay) run(ctx context.Context) error {
 	})
 	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
-	err := r.deliver(ctx)
+	err = r.deliver(ctx)
 	stop(err) // the engine may have ended by itself: then the other parts must stop, too
 	outside.Wait()
 	stopInner()
@@ -147,15 +154,19 @@ func (r *Relay) run(ctx context.Context) error {
 			s.Close(ctx)
 		}
 	}
+	cause := context.Cause(ctx)
+	if rests = errors.Is(cause, errRests); rests {
+		r.rest.note(ctx, r)
+	}
 	r.keeper.Close(ctx)
-	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
+	if errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
 		err = errors.Join(cause, err)
 	}
 	r.log.InfoContext(ctx, "relay stopped", "err", err)
 	if err != nil {
-		return fmt.Errorf("notifyd: %w", err)
+		return false, fmt.Errorf("notifyd: %w", err)
 	}
-	return nil
+	return rests, nil
 }
 
 // announce closes ready when both parts are ready.
@@ -167,7 +178,11 @@ func (r *Relay) announce(ctx context.Context) {
 			return
 		}
 	}
-	close(r.ready)
+	select {
+	case <-r.ready: // before a rest
+	default:
+		close(r.ready)
+	}
 }
 
 // pause returns false if ctx ends before d is over.

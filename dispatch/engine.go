@@ -27,8 +27,8 @@ func (d *Dispatcher) Lanes() []Lane {
 // Patterns returns the patterns that lead to a destination, sorted.
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
-// Begin readies the lanes for an engine. All deliveries end with the returned context: when the
-// relay gives up on them, which Drain may do, and not when ctx ends.
+// Begin readies the lanes for an engine, also for one after another that was drained. All deliveries end
+// with the returned context: when the relay gives up on them, which Drain may do, and not when ctx ends.
 func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, l := range d.lanes {
@@ -36,6 +36,9 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 		if l.cfg.Total {
 			l.ctx = delivery.WithTotalOrder(d.workCtx)
 		}
+		l.mu.Lock()
+		l.stopped = false
+		l.mu.Unlock()
 	}
 	return d.workCtx
 }

@@ -94,6 +94,7 @@ func (c *crew) stopPatrol() {
 	defer c.lane.mu.Unlock()
 	if c.timer != nil {
 		c.timer.Stop()
+		c.patrols = false
 	}
 }
 

@@ -123,3 +123,48 @@ func TestDisownDuringReport(t *testing.T) {
 	Lane{l}.Disown()
 	<-ticked
 }
+
+// TestBeginAgain: after a drain the lanes work for another engine, and calls that do not return are noticed as before.
+func TestBeginAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := New(Config{Window: time.Second, ShutdownTimeout: time.Hour}, nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hang := make(chan struct{})
+		var hangs bool
+		if err := d.Add("mail", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+			if hangs {
+				<-hang
+			}
+			return nil
+		}), testLane()); err != nil {
+			t.Fatal(err)
+		}
+		l := d.byName["mail"]
+		for range 3 {
+			d.Begin(t.Context())
+			p := claimOf(l, 2)
+			synctest.Wait()
+			if all, _ := verdicts(t, p); all[delivered] != 2 {
+				t.Errorf("answers: %v", all)
+			}
+			if err := d.Drain(&sync.WaitGroup{}); err != nil {
+				t.Error(err)
+			}
+		}
+		hangs = true
+		d.Begin(t.Context())
+		claimOf(l, 1)
+		after(l.crew.patience() + time.Millisecond)
+		if s := d.Stats().Destinations[0]; s.Stuck != 1 || s.Delivered != 6 {
+			t.Errorf("stuck: %d, delivered: %d", s.Stuck, s.Delivered)
+		}
+		close(hang)
+		synctest.Wait()
+		if err := d.Drain(&sync.WaitGroup{}); err != nil {
+			t.Error(err)
+		}
+	})
+}

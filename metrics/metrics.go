@@ -62,7 +62,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		out.destination(&s.Destinations[i])
 	}
 	out.relay(&s)
-	out.gauge("notifyd_listener_connected", truth(c.source.Listening()))
+	if s.RestsUntil.IsZero() {
+		out.gauge("notifyd_listener_connected", truth(c.source.Listening()))
+	}
 	ctx, cancel := context.WithTimeout(c.ctx, queryTimeout)
 	defer cancel()
 	if b, err := c.source.Waiting(ctx); err == nil {

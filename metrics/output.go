@@ -97,6 +97,7 @@ func (o output) relay(s *observe.Stats) {
 	for _, mode := range []string{"asleep", "awake", "ringing", "drowsy"} {
 		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
 	}
+	o.gauge("notifyd_resting", truth(!s.RestsUntil.IsZero()))
 	o.listener(s.Listener)
 	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
 	refused := make(map[string]int)

@@ -40,6 +40,9 @@ type Backlog struct {
 	Types []TypeBacklog `json:"types"`
 	// Delayed counts the events that are not available yet; in a stream once for each destination.
 	Delayed Count `json:"delayed"`
+	// NextDelayed is when the first of them is available, of those that have no destination yet; nil if there is
+	// none, and in a stream, where DestinationBacklog.NextDue has it.
+	NextDelayed *time.Time `json:"next_delayed,omitempty"`
 	// Unrouted are the types that no route of a relay matched, and UnroutedMore reports that there
 	// are more of them than were read.
 	Unrouted     []TypeBacklog `json:"unrouted"`

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/metrics"
@@ -30,7 +32,7 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s *superviso
 	registry.MustRegister(state.metrics()...)
 	serve := admin.Config{
 		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: append(checks(relay), state.check()), Live: func() error { h := relay.Health(); return h.Live() },
-		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
+		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof, Wake: relay.Wake,
 	}
 	look, err := newConsole(ctx, c, path, relay, log)
 	if err != nil {
@@ -38,7 +40,7 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s *superviso
 		return nil, err
 	}
 	if look != nil {
-		serve.Console = look
+		serve.Console = waking(look, relay.Wake)
 	}
 	server, err := admin.Listen(ctx, serve, log)
 	if err != nil {
@@ -115,13 +117,14 @@ func checks(relay *live) []admin.Check {
 			h := relay.Health()
 			h.DatabaseDown = false // the check of the database reports it
 			return h.Ready()
-		}},
+		}, Note: func() string { return restingUntil(relay.Stats()) }},
 		{Name: "listener", Advisory: true, Do: func() error {
 			if len(relay.Health().Hangs) > 0 {
 				return errors.New("not checked while the relay hangs")
 			}
-			l := relay.Stats().Listener
-			if l == nil || l.Listening && l.Trouble == nil {
+			s := relay.Stats()
+			l := s.Listener
+			if l == nil || l.Listening && l.Trouble == nil || !s.RestsUntil.IsZero() {
 				return nil
 			}
 			if l.Trouble == nil {
@@ -130,4 +133,22 @@ func checks(relay *live) []admin.Check {
 			return fmt.Errorf("events are found by polling: %w", l.Trouble)
 		}},
 	}
+}
+
+// restingUntil says until when a relay rests, nothing if it does not.
+func restingUntil(s notifyd.Stats) string {
+	if s.RestsUntil.IsZero() {
+		return ""
+	}
+	return "resting until " + s.RestsUntil.UTC().Format("15:04:05Z") + ", or until POST /wake"
+}
+
+// waking has the relay look for what a person has just changed, such as a dead letter that is to be tried again.
+func waking(console http.Handler, wake func()) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		console.ServeHTTP(w, r)
+		if r.Method == http.MethodPost {
+			wake()
+		}
+	})
 }

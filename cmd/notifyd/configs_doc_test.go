@@ -19,8 +19,8 @@ func TestPageConfigsRun(t *testing.T) {
 	queue, stream, ran := database(t), databaseOf(t, "stream"), 0
 	cert, key := selfSigned(t)
 	for _, page := range docPages(t) {
-		if strings.HasSuffix(page, "docs/operations.md") { // TestRunBesideAPooler has the servers for it
-			continue
+		if strings.HasSuffix(page, "docs/operations.md") || strings.HasSuffix(page, "docs/managed-postgresql.md") {
+			continue // TestRunBesideAPooler and TestManagedPage have the servers for them
 		}
 		for _, st := range steps(read(t, page)) {
 			if st.language != "yaml" {

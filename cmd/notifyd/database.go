@@ -159,6 +159,11 @@ func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	pool.MaxConns = 1 // the relay opens connections of its own
+	if c.Relay.Rest > 0 {
+		// An idle connection would keep the database awake.
+		pool.MinConns, pool.MinIdleConns = 0, 0
+		pool.MaxConnIdleTime, pool.HealthCheckPeriod = time.Second, time.Second
+	}
 	return pool, nil
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/pem"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -47,6 +49,10 @@ func completed(config string) string {
 // files that it names.
 func checked(t *testing.T, page, config string) {
 	t.Helper()
+	if bundle := "/etc/ssl/rds/global-bundle.pem"; strings.Contains(config, bundle) {
+		cert := certificate()
+		config = strings.ReplaceAll(config, bundle, file(t, cert))
+	}
 	path := file(t, completed(config))
 	secretFiles(t, path, config)
 	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
@@ -153,4 +159,11 @@ func TestDocsLinks(t *testing.T) {
 	if checked < 40 {
 		t.Errorf("%d links were found", checked)
 	}
+}
+
+// certificate returns one that can be read, in place of an authority's that is not on this machine.
+func certificate() string {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 }

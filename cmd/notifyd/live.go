@@ -44,6 +44,9 @@ func (l *live) Pause(ctx context.Context, destination, by, reason string) error 
 	return l.Relay().Pause(ctx, destination, by, reason)
 }
 
+// Wake ends a rest of the running relay.
+func (l *live) Wake() { l.Relay().Wake() }
+
 // Resume implements console.Pauser.
 func (l *live) Resume(ctx context.Context, destination string) error {
 	return l.Relay().Resume(ctx, destination)
@@ -89,14 +92,7 @@ func (l *live) DestinationsOf(eventType string) []string { return l.Relay().Dest
 // addCounters returns s with the counters of past added to its own, and those
 // destinations behind its own which only past has: they may come back.
 func addCounters(s, past observe.Stats) observe.Stats {
-	s.Claims += past.Claims
-	s.Claimed += past.Claimed
-	s.Fenced += past.Fenced
-	s.ByID, s.Sweeps, s.Due = s.ByID.Plus(past.ByID), s.Sweeps.Plus(past.Sweeps), s.Due.Plus(past.Due)
-	s.Leases.Granted += past.Leases.Granted
-	s.Leases.Renewed += past.Leases.Renewed
-	s.Leases.Lost += past.Leases.Lost
-	s.Leases.TakenOver += past.Leases.TakenOver
+	s.AddWork(&past)
 	if l, p := s.Listener, past.Listener; l != nil && p != nil {
 		sum := *l
 		sum.Lost += p.Lost

@@ -74,6 +74,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newPauseCmd(a),
 		newResumeCmd(a),
 		newReloadCmd(a),
+		newWakeCmd(a),
 		newPublishCmd(a),
 		newEventsCmd(a),
 		newPositionsCmd(a),

@@ -325,7 +325,7 @@ const everySetting = `
 // everyOther are the settings that are no destination's.
 const everyOther = `version: 1
 database: {url: "postgres://app:${env:SECRET}@db.example.com/app?application_name=shop", listen_url: "host=db.example.com password=${env:SECRET} dbname=app", schema: shop}
-relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, shutdown_timeout: 1h0m4s}
+relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, rest: 2m, shutdown_timeout: 1h0m4s}
 retention: {keep: 36h, batch: 5, partitions: daily}
 log: {level: debug, format: json}
 admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden}

@@ -105,6 +105,7 @@ func relayOptions(c *config.Config, program notifyd.Option, listen *pgx.ConnConf
 		notifyd.WithLease(c.Relay.Lease),
 		notifyd.WithPollInterval(c.Relay.PollInterval),
 		notifyd.WithCanary(c.Relay.Canary),
+		notifyd.WithRest(c.Relay.Rest),
 		notifyd.WithShutdownTimeout(c.Relay.ShutdownTimeout),
 		notifyd.WithRetention(c.Retention.Keep, c.Retention.Batch),
 	}

@@ -63,6 +63,7 @@ type Relay struct {
 	Lease           time.Duration `yaml:"lease" jsonschema_description:"How long a slow delivery belongs to the relay that started it. Must be longer than lock_budget."`
 	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay polls the table for events that no notification announced."`
 	Canary          time.Duration `yaml:"canary" jsonschema_description:"How often the relay proves, by a notification to itself, that it hears notifications; 0 for never."`
+	Rest            time.Duration `yaml:"rest" jsonschema_description:"How long the relay may do without the database, which can sleep meanwhile, after 5 s without work: no connection, no poll, no notification is heard. POST /wake of admin.listen ends a rest, and so does a retry that is due. 0 for never, else 10s to 1d."`
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema_description:"How long running deliveries may take to finish after SIGTERM."`
 }
 

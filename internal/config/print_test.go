@@ -52,6 +52,7 @@ relay:
   lease: 30s
   poll_interval: 1s
   canary: 5s
+  rest: 0
   shutdown_timeout: 20s
 retention:
   keep: 7d

@@ -195,6 +195,9 @@ func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	if n := resting(relays); n > 0 {
+		return fmt.Sprintf("Relays that deliver from this database: %d. Of those rest, without a session: %d.", len(relays), n), nil, nil
+	}
 	if len(relays) > 0 {
 		return "Relays that deliver from this database: " + strconv.Itoa(len(relays)) + ".", nil, nil
 	}
@@ -206,4 +209,14 @@ func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", []Finding{found(Error, "notifyd run", "No relay uses this database, and events wait.")}, nil
 	}
 	return "", []Finding{found(Note, "notifyd run", "No relay uses this database; nothing waits.")}, nil
+}
+
+// resting counts the relays that rest: nothing is wrong with what they do not do.
+func resting(all []store.RelaySession) (n int) {
+	for _, r := range all {
+		if r.Program != nil && r.Program.RestsUntil != nil {
+			n++
+		}
+	}
+	return n
 }

@@ -152,7 +152,7 @@ func (r *backlogReader) finish() observe.Backlog {
 	for _, name := range r.known() {
 		d := r.names[name]
 		if name == "" {
-			b.Delayed = b.Delayed.Plus(d.Retry)
+			b.Delayed, b.NextDelayed = b.Delayed.Plus(d.Retry), d.NextDue
 			continue
 		}
 		b.Oldest = older(b.Oldest, d.Oldest)

@@ -82,6 +82,9 @@ func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql
 // Redirect sends all later connections elsewhere: past a pooler.
 func (c *Connector) Redirect(to *pgx.ConnConfig) { c.direct.Store(to) }
 
+// Redirected reports whether Redirect was called.
+func (c *Connector) Redirected() bool { return c.direct.Load() != nil }
+
 // config returns a copy of the target of connections.
 func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	if direct := c.direct.Load(); direct != nil {
