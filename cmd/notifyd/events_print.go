@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/internal/legible"
 )
 
 // events prints a page of a list.
@@ -67,7 +68,8 @@ func (p printer) event(e *events.Event) error {
 		{"aggregate", aggregateOf(e)},
 		{"idempotency key", e.IdempotencyKey},
 		{"headers", string(e.Headers)},
-		{"payload", string(e.Payload)},
+		{"content type", e.ContentType},
+		{"payload", legible.Payload(e.Content())},
 	} {
 		if line[1] != "" {
 			fmt.Fprintf(&b, "  %s %s\n", line[0], lines(line[1]))
