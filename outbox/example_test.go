@@ -99,7 +99,7 @@ func ExampleStatement_invalid() {
 	)
 	fmt.Println(err)
 	// Output:
-	// event 1: invalid event: payload is a []byte: convert it to json.RawMessage if it is JSON
+	// event 1: invalid event: payload is a []byte: convert it to json.RawMessage if it is JSON, or set the content type
 	// type "order *" contains white space or '*'
 }
 

@@ -98,7 +98,7 @@ func (e *Event) checkContentType(isBytes bool) error { //nolint:revive // what t
 	switch {
 	case len(e.ContentType) > maxTypeBytes:
 		return fmt.Errorf("content type %.20q... has %d bytes, at most %d are allowed", e.ContentType, len(e.ContentType), maxTypeBytes)
-	case err != nil, !strings.Contains(kind, "/"), strings.ContainsFunc(e.ContentType, func(r rune) bool { return r < ' ' || r >= 0x7f }):
+	case err != nil, !strings.Contains(kind, "/"), e.ContentType[0] == ' ', strings.ContainsFunc(e.ContentType, func(r rune) bool { return r < ' ' || r >= 0x7f }):
 		return fmt.Errorf("content type %q is no media type such as application/x-protobuf, in printable ASCII", e.ContentType)
 	case !isBytes && kind != "application/json" && !strings.HasSuffix(kind, "+json"):
 		return fmt.Errorf("content type %q is not that of JSON: give the payload as a []byte", e.ContentType)

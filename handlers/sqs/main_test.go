@@ -1,8 +1,10 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"crypto/md5"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -193,6 +195,25 @@ func (q *queue) ids(tb testing.TB) []int64 {
 		ids = append(ids, id)
 	}
 	return ids
+}
+
+// message returns what has arrived of an event, as a consumer decodes it.
+func (q *queue) message(tb testing.TB, id int64) (body []byte, contentType string) {
+	tb.Helper()
+	attribute := func(m types.Message, name string) string { return aws.ToString(m.MessageAttributes[name].StringValue) }
+	for _, m := range q.messages(tb) {
+		if attribute(m, "notifyd-id") != strconv.FormatInt(id, 10) {
+			continue
+		}
+		body, contentType = []byte(aws.ToString(m.Body)), cmp.Or(attribute(m, "content-type"), "application/json")
+		if attribute(m, "content-transfer-encoding") == "base64" {
+			var err error
+			if body, err = base64.StdEncoding.DecodeString(string(body)); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+	return body, contentType
 }
 
 // sent is a request to the fake, as far as tests check it.
