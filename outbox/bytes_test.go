@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -157,4 +158,26 @@ func TestContentTypes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBytesPageIsExample: the Go of docs/bytes.md is that of the example.
+func TestBytesPageIsExample(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	blocks := strings.Split(read("../docs/bytes.md"), "```go\n")[1:]
+	for _, block := range blocks {
+		if block, _, _ = strings.Cut(block, "```"); !strings.Contains(read("example_test.go"), block) {
+			t.Errorf("no example contains:\n%s", block)
+		}
+	}
+	if len(blocks) != 1 {
+		t.Errorf("%d blocks of Go", len(blocks))
+	}
 }

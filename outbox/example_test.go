@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -88,6 +89,26 @@ func ExampleStatement_ignoreDuplicate() {
 	fmt.Println(strings.Contains(query, "ON CONFLICT DO NOTHING"), args[0], args[3])
 	// Output:
 	// true invoice.due invoice-7
+}
+
+// orderCreated is an event with a payload that is not JSON.
+func orderCreated(id int64, encoded []byte) outbox.Event {
+	return outbox.Event{
+		Type: "order.created", AggregateType: "order", AggregateID: strconv.FormatInt(id, 10),
+		Payload: encoded, ContentType: "application/x-protobuf", // of proto.Marshal, for example
+	}
+}
+
+// Bytes with a content type are stored as they are.
+func ExampleEvent_contentType() {
+	query, args, err := outbox.Statement("public", orderCreated(1042, []byte{8, 146, 8}))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(strings.Contains(query, "payload_bytes"), args[6], args[8])
+	// Output:
+	// true application/x-protobuf [8 146 8]
 }
 
 // An event that cannot be stored is refused before anything is sent, and the

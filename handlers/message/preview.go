@@ -19,7 +19,7 @@ func Preview(fields []Header, body []byte) string {
 		b.WriteByte('\n')
 	}
 	b.WriteByte('\n')
-	b.WriteString(legible.Payload(body, ""))
+	b.WriteString(legible.Payload(body))
 	b.WriteByte('\n')
 	return b.String()
 }

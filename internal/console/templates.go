@@ -140,11 +140,11 @@ func pretty(raw json.RawMessage) string {
 
 // content shows a payload: JSON formatted, other text as it is, and of anything else how it begins.
 func content(e events.Event) string {
-	payload, kind := e.Content()
+	payload, _ := e.Content()
 	if legible.Text(payload) {
 		return pretty(payload)
 	}
-	return legible.Payload(payload, kind)
+	return legible.Payload(payload)
 }
 
 // dict combines several values into the argument of a template: key, value, key, value.

@@ -19,16 +19,13 @@ func Text(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == 0x7f })
 }
 
-// Payload returns data if it is text, and else its content type, its size, and its first bytes as a hex dump
-// does, in several lines.
-func Payload(data []byte, contentType string) string {
+// Payload returns data if it is text, and else its size and its first bytes as a hex dump does, in several
+// lines.
+func Payload(data []byte) string {
 	if Text(data) {
 		return string(data)
 	}
 	what := fmt.Sprintf("%d bytes", len(data))
-	if contentType != "" {
-		what = contentType + ", " + what
-	}
 	if len(data) > shown {
 		what += fmt.Sprintf(", the first %d", shown)
 	}
