@@ -212,6 +212,11 @@ func troubles() map[string]illness {
 			o.Route = func(string) []string { return []string{"mail", "queue"} }
 			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}, {Name: "queue", Type: "sqs", MaxBytes: 5002}}
 		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
+		"bytes too large": {func(p *patient, o *Options) {
+			p.exec(`INSERT INTO outbox_events (event_type, payload_bytes) VALUES ('big', convert_to(repeat('x', 5002), 'UTF8')), ('small', '')`)
+			o.Route = func(string) []string { return []string{"mail"} }
+			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}}
+		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
 		"destination": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}
 		}, "destination mail", Error, "cannot be used from here: no route.", "destinations.mail"},
