@@ -96,7 +96,7 @@ func sql(statements string) func(*patient, *Options) {
 func illnesses() map[string]illness {
 	return map[string]illness{
 		"column missing":          {sql(`ALTER TABLE outbox_events DROP COLUMN headers`), "schema", Error, "The column outbox_events.headers is missing.", `ALTER TABLE "public"."outbox_events" ADD COLUMN headers jsonb`},
-		"column changed":          {sql(`ALTER TABLE outbox_events ALTER payload TYPE jsonb`), "schema", Error, `outbox_events.payload is "jsonb NOT NULL" and should be "json NOT NULL"`, "ALTER COLUMN payload"},
+		"column changed":          {sql(`ALTER TABLE outbox_events ALTER payload TYPE jsonb`), "schema", Error, `outbox_events.payload is "jsonb" and should be "json"`, "ALTER COLUMN payload"},
 		"default lost":            {sql(`ALTER TABLE outbox_events ALTER state DROP DEFAULT`), "schema", Error, "outbox_events.state", "DEFAULT 'fresh'"},
 		"column of another":       {sql(`ALTER TABLE outbox_events ADD tenant text`), "schema", Note, "column outbox_events.tenant does not belong to notifyd", "DROP COLUMN tenant"},
 		"column that must be":     {sql(`ALTER TABLE outbox_events ADD tenant text NOT NULL`), "schema", Error, "needs a value", "DROP NOT NULL"},
