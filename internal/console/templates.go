@@ -140,11 +140,11 @@ func pretty(raw json.RawMessage) string {
 
 // content shows a payload: JSON formatted, other text as it is, and of anything else how it begins.
 func content(e events.Event) string {
-	payload, _ := e.Content()
-	if legible.Text(payload) {
-		return pretty(payload)
+	if e.PayloadBytes != nil && !legible.Text(e.PayloadBytes) {
+		return legible.Payload(e.PayloadBytes)
 	}
-	return legible.Payload(payload)
+	payload, _ := e.Content()
+	return pretty(payload)
 }
 
 // dict combines several values into the argument of a template: key, value, key, value.

@@ -16,7 +16,7 @@ const shown = 256
 // Text reports whether data is text that can be shown as it is: UTF-8 without control characters other
 // than the ends of lines and tabs.
 func Text(data []byte) bool {
-	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == 0x7f })
+	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return r < ' ' && r != '\n' && r != '\r' && r != '\t' })
 }
 
 // Payload returns data if it is text, and else its size and its first bytes as a hex dump does, in several
