@@ -91,13 +91,13 @@ const (
 
 // row is one event in the statement's argument. The names are those of the columns.
 type row struct {
-	ContentType    string            `json:"content_type,omitempty"`
 	EventType      string            `json:"event_type"`
 	AggregateType  string            `json:"aggregate_type,omitempty"`
 	AggregateID    string            `json:"aggregate_id,omitempty"`
 	IdempotencyKey string            `json:"idempotency_key,omitempty"`
 	AvailableAt    string            `json:"available_at,omitempty"`
 	Headers        map[string]string `json:"headers,omitempty"`
+	ContentType    string            `json:"content_type,omitempty"`
 }
 
 // Statement returns the insert of the events as a query with $n placeholders
@@ -178,9 +178,8 @@ func ignoring(insert string) string {
 
 func toRow(e *Event) row {
 	r := row{
-		ContentType: e.ContentType,
-		EventType:   e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		IdempotencyKey: e.IdempotencyKey, Headers: e.Headers,
+		EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
+		IdempotencyKey: e.IdempotencyKey, Headers: e.Headers, ContentType: e.ContentType,
 	}
 	if !e.AvailableAt.IsZero() {
 		r.AvailableAt = e.AvailableAt.UTC().Format(time.RFC3339Nano)
@@ -188,8 +187,8 @@ func toRow(e *Event) row {
 	return r
 }
 
-// single is the common case, and the cheapest for the server. Every argument is
-// text that the server casts: that works with any driver and protocol.
+// single is the common case, and the cheapest for the server. Every argument but
+// bytes is text that the server casts: that works with any driver and protocol.
 func single(r *row, payload content, one, end string) (string, []any, error) {
 	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, `
 	var headers any
@@ -216,8 +215,8 @@ func single(r *row, payload content, one, end string) (string, []any, error) {
 	return one + columns + `$7::text, $8::text::json, $9::bytea` + end, append(args, r.ContentType, text, raw), nil
 }
 
-// several passes any number of events in two arguments, so that one text of
-// the statement, and one plan, serves them all.
+// several passes any number of events in two arguments, three where some are not
+// JSON, so that one text of the statement, and one plan, serves them all.
 func several(rows []row, payloads []content, columns, chosen string) (string, []any, error) {
 	list, err := json.Marshal(rows)
 	if err != nil {
