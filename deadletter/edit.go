@@ -20,40 +20,54 @@ const lockNotAvailable = "55P03"
 // Edit replaces the payload of a dead letter's event, byte for byte, and keeps the old payload in
 // the audit. It delivers nothing: call Replay for that. All destinations of an event have the same
 // payload, so the error wraps [ErrNotDead] where the event is on its way to another one;
-// destinations that have received it have the old payload. A payload that is not JSON is
-// [ErrInvalid]. Edit uses Actor and Reason of a.
-func (s *Store) Edit(ctx context.Context, eventID int64, payload json.RawMessage, a Action) error {
+// destinations that have received it have the old payload. Of an event that was written as JSON, a payload
+// that is not JSON is [ErrInvalid]. The content type stays. Edit uses Actor and Reason of a.
+func (s *Store) Edit(ctx context.Context, eventID int64, payload []byte, a Action) error {
 	if err := a.Validate(); err != nil {
 		return err
-	}
-	if !json.Valid(payload) {
-		return fmt.Errorf("%w: the payload is not JSON", ErrInvalid)
 	}
 	return s.write(ctx, fmt.Sprintf("edit event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
 		if err := s.lockDead(ctx, tx, eventID); err != nil {
 			return err
 		}
-		var old string
-		err := tx.QueryRow(ctx, s.sql(`SELECT payload::text FROM {events} WHERE id = $1 FOR UPDATE`), eventID).Scan(&old)
+		var text *string
+		var raw []byte
+		err := tx.QueryRow(ctx, s.sql(`SELECT payload::text, payload_bytes FROM {events} WHERE id = $1 FOR UPDATE`), eventID).Scan(&text, &raw)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("the event itself is gone, its dead letter can only be discarded: %w", ErrNotFound)
 		}
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload = $2::text::json WHERE id = $1`), eventID, string(payload)); err != nil {
+		if err := s.replace(ctx, tx, eventID, payload, text != nil); err != nil {
 			return err
 		}
-		text, err := json.Marshal(struct {
+		details, err := json.Marshal(struct {
 			Reason string `json:"reason,omitempty"`
 		}{a.Reason})
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, details, old_payload)
-			VALUES (coalesce(nullif($1::text, ''), session_user), 'edit', $2, $3::text::jsonb, $4::text::json)`), a.Actor, eventID, string(text), old)
+		_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, details, old_payload, old_payload_bytes)
+			VALUES (coalesce(nullif($1::text, ''), session_user), 'edit', $2, $3::text::jsonb, $4::text::json, $5)`), a.Actor, eventID, string(details), text, raw)
 		return err
 	})
+}
+
+// replace writes a payload into the column that holds the present one.
+func (s *Store) replace(ctx context.Context, tx pgx.Tx, eventID int64, payload []byte, isText bool) error { //nolint:revive // which column
+	if !isText {
+		if payload == nil {
+			payload = []byte{} // nil would be NULL
+		}
+		_, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload_bytes = $2 WHERE id = $1`), eventID, payload)
+		return err
+	}
+	if !json.Valid(payload) {
+		return fmt.Errorf("%w: the payload is not JSON, and that of the event is", ErrInvalid)
+	}
+	_, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload = $2::text::json WHERE id = $1`), eventID, string(payload))
+	return err
 }
 
 // lockDead locks the deliveries of an event and makes sure that all of them are dead. It does not

@@ -53,6 +53,16 @@ func TestEdit(t *testing.T) {
 	}
 	d.expect("payload", `SELECT payload::text FROM outbox_events WHERE id = 2`, `{"old":  1.0}`)
 
+	// Bytes stay bytes, whatever they are.
+	d.exec(`UPDATE outbox_events SET payload = NULL, payload_bytes = '\x00ff', content_type = 'avro/binary' WHERE id = 1`)
+	for _, payload := range []string{"\x01", "", "{}"} {
+		if err := edit(1, payload); err != nil {
+			t.Error(err)
+		}
+	}
+	d.expect("payload", `SELECT content_type || encode(payload_bytes, 'escape') FROM outbox_events WHERE id = 1 AND payload IS NULL`, "avro/binary{}")
+	d.expect("audit", `SELECT encode(old_payload_bytes, 'hex') FROM outbox_audit WHERE old_payload IS NULL ORDER BY id`, "00ff", "01", "")
+
 	// Somebody is at it.
 	tx, err := d.pool.Begin(t.Context())
 	if err != nil {

@@ -145,6 +145,8 @@ type Entry struct {
 	Destination  string          `json:"destination,omitempty"`
 	Details      json.RawMessage `json:"details"`
 	OldPayload   json.RawMessage `json:"old_payload,omitempty"`
+	// OldPayloadBytes is the payload before an edit, of an event that was not written as JSON.
+	OldPayloadBytes []byte `json:"old_payload_bytes,omitempty"`
 }
 
 // Show returns everything about an event, dead letter or not, and an error that wraps [ErrNotFound]
@@ -170,7 +172,7 @@ func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 		if err != nil {
 			return err
 		}
-		rows, err = tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''), details::text, old_payload::text
+		rows, err = tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''), details::text, old_payload::text, old_payload_bytes
 			FROM {audit} WHERE event_id = $1 ORDER BY id`), eventID)
 		if err != nil {
 			return err

@@ -2,7 +2,10 @@ package delivery
 
 import (
 	"encoding/json"
+	"fmt"
+	"mime"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -20,8 +23,12 @@ type Event struct {
 	// events without one.
 	AggregateType string
 	AggregateID   string
-	// Payload is the JSON text as the application wrote it, byte for byte.
-	Payload json.RawMessage
+	// Payload is what the application wrote, byte for byte: JSON for nearly all events, see ContentType.
+	Payload []byte
+	// ContentType is the media type of Payload: what the writer gave, else ContentTypeJSON or
+	// ContentTypeBytes, by the column that it wrote. Printable ASCII of at most 255 bytes. Empty means
+	// JSON: an event from a relay has a type.
+	ContentType string
 	// Headers are the event's headers, nil where there are none.
 	Headers map[string]string
 	// CreatedAt is when the row was inserted, by the clock of the database.
@@ -34,6 +41,33 @@ type Event struct {
 	Replay int
 	// Destination is the name of the destination of this delivery.
 	Destination string
+}
+
+// The content types of events whose writer gave none.
+const (
+	ContentTypeJSON  = "application/json"
+	ContentTypeBytes = "application/octet-stream"
+)
+
+// IsJSON reports whether Payload is JSON by its content type: application/json, or one that ends in +json.
+func (e *Event) IsJSON() bool {
+	if e.ContentType == "" || e.ContentType == ContentTypeJSON {
+		return true
+	}
+	kind, _, err := mime.ParseMediaType(e.ContentType)
+	return err == nil && (kind == ContentTypeJSON || strings.HasSuffix(kind, "+json"))
+}
+
+// DecodeJSON decodes Payload as encoding/json does. The error is [Permanent]: the payload is the same at
+// each attempt.
+func (e *Event) DecodeJSON(to any) error {
+	if !e.IsJSON() {
+		return Permanent(fmt.Errorf("event %d: the payload is not JSON: its content type is %s", e.ID, e.ContentType))
+	}
+	if err := json.Unmarshal(e.Payload, to); err != nil {
+		return Permanent(fmt.Errorf("event %d: decode the payload: %w", e.ID, err))
+	}
+	return nil
 }
 
 // DedupeID returns the text by which consumers drop duplicates: the event's id, "42", the same for

@@ -137,14 +137,7 @@ func (s *Store) ReadWhole(ctx context.Context, tx pgx.Tx, id int64) (Event, erro
 		return e, err
 	}
 	// As text, because they are shown byte for byte.
-	var payload string
-	var headers *string
-	if err := tx.QueryRow(ctx, s.sql(`SELECT headers::text, payload::text FROM {events} WHERE id = $1`), id).Scan(&headers, &payload); err != nil {
-		return e, err
-	}
-	e.Payload = []byte(payload)
-	if headers != nil {
-		e.Headers = []byte(*headers)
-	}
-	return e, nil
+	err = tx.QueryRow(ctx, s.sql(`SELECT headers::text, payload::text, payload_bytes, coalesce(content_type, '') FROM {events} WHERE id = $1`), id).
+		Scan((*[]byte)(&e.Headers), (*[]byte)(&e.Payload), &e.PayloadBytes, &e.ContentType)
+	return e, err
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // State is what became of an event, or of its delivery to one destination.
@@ -118,7 +120,11 @@ type Event struct {
 	// in Destinations has received it. Which those are is not stored.
 	OthersDelivered bool            `json:"others_delivered"`
 	Headers         json.RawMessage `json:"headers,omitempty"`
-	Payload         json.RawMessage `json:"payload,omitempty"`
+	// Payload is the payload if it was written as JSON, and PayloadBytes if as bytes; encoding/json
+	// writes those in base64. ContentType is what the writer gave.
+	Payload      json.RawMessage `json:"payload,omitempty"`
+	PayloadBytes []byte          `json:"payload_bytes,omitempty"`
+	ContentType  string          `json:"content_type,omitempty"`
 
 	known bool // some table knows of it
 }
@@ -131,6 +137,14 @@ func (e *Event) Has(f func(State) bool) bool {
 		}
 	}
 	return false
+}
+
+// Content returns the payload of an event that was read whole, and its media type, as handlers get them.
+func (e *Event) Content() (payload []byte, contentType string) {
+	if e.PayloadBytes != nil {
+		return e.PayloadBytes, cmp.Or(e.ContentType, delivery.ContentTypeBytes)
+	}
+	return e.Payload, cmp.Or(e.ContentType, delivery.ContentTypeJSON)
 }
 
 // Filter records that a condition keeps the event from a destination, where nothing that is stored says otherwise: of a

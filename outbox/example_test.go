@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,6 +91,26 @@ func ExampleStatement_ignoreDuplicate() {
 	// true invoice.due invoice-7
 }
 
+// orderCreated is an event with a payload that is not JSON.
+func orderCreated(id int64, encoded []byte) outbox.Event {
+	return outbox.Event{
+		Type: "order.created", AggregateType: "order", AggregateID: strconv.FormatInt(id, 10),
+		Payload: encoded, ContentType: "application/x-protobuf", // of proto.Marshal, for example
+	}
+}
+
+// Bytes with a content type are stored as they are.
+func ExampleEvent_contentType() {
+	query, args, err := outbox.Statement("public", orderCreated(1042, []byte{8, 146, 8}))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(strings.Contains(query, "payload_bytes"), args[6], args[8])
+	// Output:
+	// true application/x-protobuf [8 146 8]
+}
+
 // An event that cannot be stored is refused before anything is sent, and the
 // error says what to change.
 func ExampleStatement_invalid() {
@@ -99,7 +120,7 @@ func ExampleStatement_invalid() {
 	)
 	fmt.Println(err)
 	// Output:
-	// event 1: invalid event: payload is a []byte: convert it to json.RawMessage if it is JSON
+	// event 1: invalid event: payload is a []byte: convert it to json.RawMessage if it is JSON, or set the content type
 	// type "order *" contains white space or '*'
 }
 

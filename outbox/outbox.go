@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -32,9 +33,15 @@ type Event struct {
 	// Type routes the event, "order.created" for example: up to 255 bytes, without white
 	// space and without '*', which is a wildcard in routes.
 	Type string
-	// Payload is the event itself. A json.RawMessage is stored byte for byte;
-	// any other value is encoded with encoding/json.
+	// Payload is the event itself. A json.RawMessage is stored byte for byte, and
+	// so is a []byte, which needs a ContentType: Avro, Protobuf, an image. Any other
+	// value is encoded with encoding/json.
 	Payload any
+	// ContentType is the media type of the payload, such as "application/x-protobuf":
+	// printable ASCII, up to 255 bytes. A payload that is not a []byte is JSON, and so
+	// has a type such as "application/vnd.acme.order+json", or none: that is
+	// application/json.
+	ContentType string
 	// AggregateType and AggregateID name the subject of the event, "order" and "1042" for
 	// example, up to 1024 bytes each. Both or neither.
 	AggregateType string
@@ -59,14 +66,44 @@ type Event struct {
 // anything was sent to the database.
 var ErrInvalid = errors.New("invalid event")
 
-// encode checks e and returns its payload as JSON text.
-func (e *Event) encode() (json.RawMessage, error) {
-	payload, err := encodePayload(e.Payload)
-	if err := errors.Join(err, checkType(e.Type), e.checkAggregate(), checkHeaders(e.Headers),
-		e.checkKey(), checkTime(e.AvailableAt)); err != nil {
-		return nil, err
+// content is a payload as it is stored: text is JSON, unless it is nil; then raw is the payload.
+type content struct {
+	text json.RawMessage
+	raw  []byte
+}
+
+// encode checks e and returns its payload.
+func (e *Event) encode() (content, error) {
+	var c content
+	raw, isBytes := e.Payload.([]byte)
+	var err error
+	if isBytes && e.ContentType != "" {
+		c.raw = raw
+	} else {
+		c.text, err = encodePayload(e.Payload)
 	}
-	return payload, nil
+	if err := errors.Join(err, e.checkContentType(isBytes), checkType(e.Type), e.checkAggregate(), checkHeaders(e.Headers),
+		e.checkKey(), checkTime(e.AvailableAt)); err != nil {
+		return content{}, err
+	}
+	return c, nil
+}
+
+// checkContentType checks what the table checks too.
+func (e *Event) checkContentType(isBytes bool) error { //nolint:revive // what the payload is
+	if e.ContentType == "" {
+		return nil
+	}
+	kind, _, err := mime.ParseMediaType(e.ContentType)
+	switch {
+	case len(e.ContentType) > maxTypeBytes:
+		return fmt.Errorf("content type %.20q... has %d bytes, at most %d are allowed", e.ContentType, len(e.ContentType), maxTypeBytes)
+	case err != nil, !strings.Contains(kind, "/"), e.ContentType[0] == ' ', strings.ContainsFunc(e.ContentType, func(r rune) bool { return r < ' ' || r >= 0x7f }):
+		return fmt.Errorf("content type %q is no media type such as application/x-protobuf, in printable ASCII", e.ContentType)
+	case !isBytes && kind != "application/json" && !strings.HasSuffix(kind, "+json"):
+		return fmt.Errorf("content type %q is not that of JSON: give the payload as a []byte", e.ContentType)
+	}
+	return nil
 }
 
 func encodePayload(payload any) (json.RawMessage, error) {
@@ -79,7 +116,7 @@ func encodePayload(payload any) (json.RawMessage, error) {
 		}
 		return p, nil
 	case []byte:
-		return nil, errors.New("payload is a []byte: convert it to json.RawMessage if it is JSON")
+		return nil, errors.New("payload is a []byte: convert it to json.RawMessage if it is JSON, or set the content type")
 	default:
 		text, err := json.Marshal(p)
 		if err != nil {

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,6 +83,12 @@ func insertError(n int, err error) error {
 	return fmt.Errorf("insert %d outbox event(s): %w", n, err)
 }
 
+// The columns of payloads: of JSON alone, and of any.
+const (
+	columnsJSON  = "payload"
+	columnsBytes = "content_type, payload, payload_bytes"
+)
+
 // row is one event in the statement's argument. The names are those of the columns.
 type row struct {
 	EventType      string            `json:"event_type"`
@@ -90,6 +97,7 @@ type row struct {
 	IdempotencyKey string            `json:"idempotency_key,omitempty"`
 	AvailableAt    string            `json:"available_at,omitempty"`
 	Headers        map[string]string `json:"headers,omitempty"`
+	ContentType    string            `json:"content_type,omitempty"`
 }
 
 // Statement returns the insert of the events as a query with $n placeholders
@@ -106,7 +114,8 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 		return "", nil, fmt.Errorf("schema name %q is invalid: %w", schema, ErrInvalid)
 	}
 	rows := make([]row, len(events))
-	payloads := make([]json.RawMessage, len(events))
+	payloads := make([]content, len(events))
+	columns := columnsJSON
 	var errs []error
 	for i := range events {
 		payloads[i], err = events[i].encode()
@@ -114,6 +123,9 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 			errs = append(errs, fmt.Errorf("event %d: %w: %w", i, ErrInvalid, err))
 		}
 		rows[i] = toRow(&events[i])
+		if events[i].ContentType != "" { // so that roles with grants from before go on writing JSON
+			columns = columnsBytes
+		}
 	}
 	errs = append(errs, sameChoice(events))
 	if err := errors.Join(errs...); err != nil {
@@ -121,7 +133,7 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 	}
 	ignore := len(events) > 0 && events[0].IgnoreDuplicate
 	into := `INSERT INTO "` + strings.ReplaceAll(schema, `"`, `""`) + `".outbox_events ` +
-		`(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload) `
+		`(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, ` + columns + `) `
 	one, end, chosen := "VALUES (", ")", ""
 	if ignore {
 		one, end = "SELECT ", " FROM chosen WHERE chosen.choice = 'ignore'"
@@ -130,7 +142,7 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 	if len(events) == 1 {
 		query, args, err = single(&rows[0], payloads[0], one, end)
 	} else {
-		query, args, err = several(rows, payloads, chosen)
+		query, args, err = several(rows, payloads, columns, chosen)
 	}
 	if ignore {
 		return ignoring(into + query), args, err
@@ -167,7 +179,7 @@ func ignoring(insert string) string {
 func toRow(e *Event) row {
 	r := row{
 		EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		IdempotencyKey: e.IdempotencyKey, Headers: e.Headers,
+		IdempotencyKey: e.IdempotencyKey, Headers: e.Headers, ContentType: e.ContentType,
 	}
 	if !e.AvailableAt.IsZero() {
 		r.AvailableAt = e.AvailableAt.UTC().Format(time.RFC3339Nano)
@@ -175,10 +187,10 @@ func toRow(e *Event) row {
 	return r
 }
 
-// single is the common case, and the cheapest for the server. Every argument is
-// text that the server casts: that works with any driver and protocol.
-func single(r *row, payload json.RawMessage, one, end string) (string, []any, error) {
-	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, $7::text::json`
+// single is the common case, and the cheapest for the server. Every argument but
+// bytes is text that the server casts: that works with any driver and protocol.
+func single(r *row, payload content, one, end string) (string, []any, error) {
+	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, `
 	var headers any
 	if len(r.Headers) > 0 {
 		text, err := json.Marshal(r.Headers)
@@ -187,30 +199,46 @@ func single(r *row, payload json.RawMessage, one, end string) (string, []any, er
 		}
 		headers = string(text)
 	}
-	return one + columns + end,
-		[]any{r.EventType, null(r.AggregateType), null(r.AggregateID), null(r.IdempotencyKey), null(r.AvailableAt), headers, string(payload)}, nil
+	args := []any{r.EventType, null(r.AggregateType), null(r.AggregateID), null(r.IdempotencyKey), null(r.AvailableAt), headers}
+	if r.ContentType == "" {
+		return one + columns + `$7::text::json` + end, append(args, string(payload.text)), nil
+	}
+	var text, raw any
+	switch {
+	case payload.text != nil:
+		text = string(payload.text)
+	case payload.raw != nil:
+		raw = payload.raw
+	default:
+		raw = []byte{} // nil would be NULL
+	}
+	return one + columns + `$7::text, $8::text::json, $9::bytea` + end, append(args, r.ContentType, text, raw), nil
 }
 
-// several passes any number of events in two arguments, so that one text of
-// the statement, and one plan, serves them all.
-func several(rows []row, payloads []json.RawMessage, chosen string) (string, []any, error) {
+// several passes any number of events in two arguments, three where some are not
+// JSON, so that one text of the statement, and one plan, serves them all.
+func several(rows []row, payloads []content, columns, chosen string) (string, []any, error) {
 	list, err := json.Marshal(rows)
 	if err != nil {
 		return "", nil, fmt.Errorf("encode columns: %w", err)
 	}
-	return `SELECT e.event_type, e.aggregate_type, e.aggregate_id, e.idempotency_key, e.available_at, e.headers, e.payload ` +
+	args := []any{string(list), array(payloads)}
+	typed, raw := "", ""
+	if columns == columnsBytes {
+		typed, raw, args = ", content_type text", ", $3::text::bytea[]", append(args, byteArray(payloads))
+	}
+	return `SELECT e.event_type, e.aggregate_type, e.aggregate_id, e.idempotency_key, e.available_at, e.headers, ` + columns + ` ` +
 		`FROM ROWS FROM (json_to_recordset($1::text::json) AS (event_type text, aggregate_type text, aggregate_id text, ` +
-		`idempotency_key text, available_at timestamptz, headers jsonb), unnest($2::text::json[])) WITH ORDINALITY ` +
-		`AS e(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, n) ` +
-		chosen + `ORDER BY e.n`, []any{string(list), array(payloads)}, nil
+		`idempotency_key text, available_at timestamptz, headers jsonb` + typed + `), unnest($2::text::json[]` + raw + `)) WITH ORDINALITY ` +
+		`AS e(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, ` + columns + `, n) ` +
+		chosen + `ORDER BY e.n`, args, nil
 }
 
-// array returns the payloads as text of a json[]. A list in JSON would lose the
-// white space around its elements, which must arrive byte for byte.
-func array(payloads []json.RawMessage) string {
+// byteArray returns the payloads that are not JSON as text of a bytea[].
+func byteArray(payloads []content) string {
 	size := 2
 	for _, p := range payloads {
-		size += len(p) + len(p)/4 + 3
+		size += 2*len(p.raw) + len(`"\\x",`)
 	}
 	list := make([]byte, 0, size)
 	list = append(list, '{')
@@ -218,8 +246,36 @@ func array(payloads []json.RawMessage) string {
 		if i > 0 {
 			list = append(list, ',')
 		}
+		if p.text != nil {
+			list = append(list, "NULL"...)
+			continue
+		}
+		list = append(list, `"\\x`...)
+		list = hex.AppendEncode(list, p.raw)
 		list = append(list, '"')
-		for _, c := range p {
+	}
+	return string(append(list, '}'))
+}
+
+// array returns the payloads as text of a json[]. A list in JSON would lose the
+// white space around its elements, which must arrive byte for byte.
+func array(payloads []content) string {
+	size := 2
+	for _, p := range payloads {
+		size += len(p.text) + len(p.text)/4 + 5
+	}
+	list := make([]byte, 0, size)
+	list = append(list, '{')
+	for i, p := range payloads {
+		if i > 0 {
+			list = append(list, ',')
+		}
+		if p.text == nil {
+			list = append(list, "NULL"...)
+			continue
+		}
+		list = append(list, '"')
+		for _, c := range p.text {
 			if c == '"' || c == '\\' {
 				list = append(list, '\\')
 			}

@@ -42,7 +42,7 @@ func tableGrants() []tableGrant {
 			table: "outbox_events",
 			// Omitted columns keep their defaults: a writer cannot backdate an event, or mark it
 			// done.
-			writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload)",
+			writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, payload_bytes, content_type)",
 			// UPDATE of one column is also what SELECT ... FOR UPDATE needs.
 			relay: "SELECT, UPDATE (state, processed_at), DELETE",
 		},

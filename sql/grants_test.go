@@ -91,6 +91,8 @@ func TestGrantsWriter(t *testing.T) {
 			all.IgnoreDuplicate, other.IgnoreDuplicate = true, true // needs no right to read
 			writeAll(t, conn, all)
 			writeAll(t, conn, all, other)
+			writeAll(t, conn, outbox.Event{Type: "a", Payload: []byte{0, 255}, ContentType: "application/x-protobuf"})
+			writeAll(t, conn, outbox.Event{Type: "a", Payload: []byte(nil), ContentType: "application/x-protobuf"}, outbox.Event{Type: "a", Payload: 1})
 
 			for _, statement := range []string{
 				"SELECT id FROM outbox_events", "SELECT count(*) FROM outbox_events", "INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id",
@@ -104,8 +106,8 @@ func TestGrantsWriter(t *testing.T) {
 				refused(t, conn, statement)
 			}
 			exec(t, conn, "RESET ROLE")
-			if n := value[int](t, conn, "SELECT count(*) FROM outbox_events"); n != 74 {
-				t.Errorf("%d events, want 74", n)
+			if n := value[int](t, conn, "SELECT count(*) FROM outbox_events"); n != 77 {
+				t.Errorf("%d events, want 77", n)
 			}
 		})
 	}

@@ -257,7 +257,7 @@ func upFrom(tb testing.TB, conn *pgx.Conn, applied []outboxsql.Version, first in
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "sizes.sql", "people.sql", "replays.sql", "exactly_once.sql", "rests.sql", "functions.sql", "triggers.sql"} {
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "sizes.sql", "people.sql", "replays.sql", "exactly_once.sql", "rests.sql", "bytes.sql", "functions.sql", "triggers.sql"} {
 		runFile(tb, conn, name)
 	}
 }

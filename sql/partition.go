@@ -119,7 +119,7 @@ func (p *partitioning) run(ctx context.Context) error {
 // sizes validates the constraints that were added to a table with events: those of a partition must
 // be valid.
 func (p *partitioning) sizes(ctx context.Context) error {
-	for _, name := range []string{"outbox_events_aggregate_short", "outbox_events_headers_small"} {
+	for _, name := range []string{"outbox_events_aggregate_short", "outbox_events_headers_small", "outbox_events_one_payload", "outbox_events_content_type_valid"} {
 		err := p.tx(ctx, p.lasts(), `ALTER TABLE outbox_events VALIDATE CONSTRAINT `+name)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23514" {
 			return fmt.Errorf("%w: an event violates the constraint %s: delete such events, or wait until they are done", ErrObstacle, name)
@@ -187,7 +187,7 @@ func (p *partitioning) obstacles(ctx context.Context) error {
 			UNION SELECT format('the index %s is not valid, and would be rebuilt while writers are blocked: drop it', indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND NOT indisvalid
 			UNION SELECT format('the check %I is not valid or has NO INHERIT: validate it, or drop it', conname) FROM pg_constraint
-			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname NOT IN ('outbox_events_bound', 'outbox_events_aggregate_short', 'outbox_events_headers_small')
+			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname NOT IN ('outbox_events_bound', 'outbox_events_aggregate_short', 'outbox_events_headers_small', 'outbox_events_one_payload', 'outbox_events_content_type_valid')
 			UNION SELECT 'it has row level security: disable it' FROM pg_class WHERE oid = $1::regclass AND relrowsecurity
 			UNION SELECT format('the publication %I publishes it: remove the table from the publication', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
 			WHERE prrelid = $1::regclass

@@ -29,7 +29,9 @@ CREATE TABLE IF NOT EXISTS outbox_events (
     aggregate_type  text,
     aggregate_id    text,
     idempotency_key text,
-    payload         json        NOT NULL,
+    payload         json,
+    payload_bytes   bytea,
+    content_type    text,
     headers         jsonb,
     CONSTRAINT outbox_events_state_known   CHECK (state IN ('fresh', 'deferred', 'done')),
     -- The upper bound keeps the type within an index entry: a longer one could
@@ -39,7 +41,12 @@ CREATE TABLE IF NOT EXISTS outbox_events (
     -- Checked when an event is written and not when it is marked: see sizes.sql.
     CONSTRAINT outbox_events_aggregate_short
         CHECK (state <> 'fresh' OR octet_length(aggregate_type) <= 1024 AND octet_length(aggregate_id) <= 1024),
-    CONSTRAINT outbox_events_headers_small CHECK (state <> 'fresh' OR octet_length(headers::text) <= 65536)
+    CONSTRAINT outbox_events_headers_small CHECK (state <> 'fresh' OR octet_length(headers::text) <= 65536),
+    -- See bytes.sql.
+    CONSTRAINT outbox_events_one_payload CHECK (num_nonnulls(payload, payload_bytes) = 1),
+    CONSTRAINT outbox_events_content_type_valid CHECK (content_type IS NULL OR octet_length(content_type) <= 255
+        AND content_type COLLATE "C" ~ '^[!-~]+/[!-~][ -~]*$'
+        AND (payload_bytes IS NOT NULL OR content_type ~* '[/+]json *(;|$)'))
 );
 
 -- The only index that the hot path reads. A row leaves it when it is done or

@@ -254,7 +254,8 @@ func newDLQEditCmd(a *app) *cobra.Command {
 		Short: "Give a dead letter's event another payload",
 		Long: `edit replaces the payload of an event that has a dead letter and no other delivery
 under way; outbox_audit keeps the old payload. PAYLOAD is JSON, @FILE reads it from
-a file and - from standard input. It delivers nothing: "dlq replay" does.`,
+a file and - from standard input. That of an event that was written as bytes is
+any bytes, from a file or standard input. It delivers nothing: "dlq replay" does.`,
 		Example: `  notifyd dlq edit 42 '{"order": 1042, "email": "ann@example.com"}' --reason "typo in the address"
   notifyd dlq edit 42 @order.json && notifyd dlq replay 42`,
 		Args: cobra.ExactArgs(2),
@@ -267,7 +268,7 @@ a file and - from standard input. It delivers nothing: "dlq replay" does.`,
 			if err != nil {
 				return err
 			}
-			if !json.Valid(payload) {
+			if inline := args[1] != "-" && !strings.HasPrefix(args[1], "@"); inline && !json.Valid(payload) {
 				return usageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
 			}
 			action.Actor = first(action.Actor, currentActor())

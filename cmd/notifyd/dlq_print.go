@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/legible"
 )
 
 // printer prints the results of "notifyd dlq".
@@ -88,6 +89,9 @@ func (p printer) show(c deadletter.Case) error {
 		_, err := fmt.Fprintf(p.out, "\n%s %s%s by %s (database user %s)\n  %s\n", moment(e.At), e.Action, to, clean(e.Actor), clean(e.DatabaseUser), clean(string(e.Details)))
 		if err == nil && e.OldPayload != nil {
 			_, err = fmt.Fprintf(p.out, "  the payload was %s\n", lines(string(e.OldPayload)))
+		}
+		if err == nil && e.OldPayloadBytes != nil {
+			_, err = fmt.Fprintf(p.out, "  the payload was %s\n", indented(legible.Payload(e.OldPayloadBytes)))
 		}
 		if err != nil {
 			return err
@@ -187,6 +191,9 @@ func short(s string) string {
 func clean(s string) string {
 	return strings.Join(strings.Fields(lines(s)), " ")
 }
+
+// indented is lines for a text behind a word: its other lines are further in.
+func indented(s string) string { return strings.ReplaceAll(lines(s), "\n", "\n    ") }
 
 // lines is clean for texts of several lines.
 func lines(s string) string {

@@ -239,6 +239,36 @@ func TestDLQEditFromFile(t *testing.T) {
 	}
 }
 
+// TestDLQBytes: the bytes of a dead letter are shown as far as people can read them, and replaced from a file.
+func TestDLQBytes(t *testing.T) {
+	t.Parallel()
+	url := buried(t, 1)
+	execute(t, url, `UPDATE outbox_events SET payload = NULL, payload_bytes = '\x001b'`)
+	if got := command(t, "dlq", "edit", "1", "@"+file(t, "\x01\x02\xff"), "--database-url", url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := query[string](t, url, "SELECT encode(payload_bytes, 'hex') FROM outbox_events WHERE payload IS NULL"); got != "0102ff" {
+		t.Errorf("payload %s", got)
+	}
+	got := command(t, "dlq", "show", "1", "--database-url", url)
+	for _, want := range []string{
+		"  content type application/octet-stream\n  payload 3 bytes\n    00000000  01 02 ff  ", "  the payload was 2 bytes\n    00000000  00 1b  ",
+	} {
+		if !strings.Contains(got.stdout, want) || got.code != 0 {
+			t.Errorf("%q is missing in\n%s", want, got.stdout)
+		}
+	}
+	for _, args := range [][]string{{"dlq", "show", "1"}, {"events", "show", "1", "--payload"}} {
+		got := command(t, append(args, "-o", "json", "--database-url", url)...)
+		if !strings.Contains(got.stdout, `"payload_bytes": "AQL/"`) || strings.Contains(got.stdout, `"payload":`) {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+	if got := command(t, "events", "show", "1", "--database-url", url); strings.Contains(got.stdout, "bytes") || strings.Contains(got.stdout, "octet") {
+		t.Errorf("without its payload: %+v", got)
+	}
+}
+
 // TestDLQInterrupted stops a slow replay, which says how far it has come.
 func TestDLQInterrupted(t *testing.T) {
 	t.Parallel()

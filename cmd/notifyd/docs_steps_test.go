@@ -152,6 +152,7 @@ func players() map[string]player {
 		"README.md":                  {"cmd/notifyd", "TestReadmePage"},
 		"CONTRIBUTING.md":            {"cmd/notifyd", "TestContributingPage"},
 		"docs/README.md":             {"cmd/notifyd", "TestShortPages"},
+		"docs/bytes.md":              {"cmd/notifyd", "TestBytesPage"},
 		"docs/concepts.md":           {"cmd/notifyd", "TestShortPages"},
 		"docs/faq.md":                {"cmd/notifyd", "TestShortPages"},
 		"docs/dead-letters.md":       {"cmd/notifyd", "TestDeadLettersPage"},
@@ -177,6 +178,7 @@ func players() map[string]player {
 func compilers() map[string]player {
 	return map[string]player{
 		"README.md":                  {".", "TestReadmeIsExample"},
+		"docs/bytes.md":              {"outbox", "TestBytesPageIsExample"},
 		"docs/consumers.md":          {"inbox", "TestDocsAreExamples"},
 		"docs/custom-destination.md": {"handlers/handlertest", "TestDocsAreTheExample"},
 		"docs/dead-letters.md":       {"cmd/notifyd", "TestDeadLettersPage"},

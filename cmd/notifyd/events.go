@@ -142,7 +142,7 @@ by the conditions (when) of the routes in the configuration file, if there is on
 					cmd.PrintErrf("conditions of routes are left out: %v\n", err)
 				}
 				if !payload {
-					e.Headers, e.Payload = nil, nil
+					e.Headers, e.Payload, e.PayloadBytes, e.ContentType = nil, nil, nil, ""
 				}
 				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
 				if p.json {
@@ -167,7 +167,8 @@ func (f *eventsFlags) filter(a *app, e *events.Event) error {
 	if err != nil || c == nil {
 		return err
 	}
-	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Payload: e.Payload, CreatedAt: e.CreatedAt}
+	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, CreatedAt: e.CreatedAt}
+	ev.Payload, ev.ContentType = e.Content()
 	if len(e.Headers) > 0 {
 		_ = json.Unmarshal(e.Headers, &ev.Headers) // headers that are no map of texts are none to a relay either
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/internal/legible"
 )
 
 // events prints a page of a list.
@@ -58,6 +59,10 @@ func listed(e *events.Event) string {
 // event prints an event and its deliveries.
 func (p printer) event(e *events.Event) error {
 	var b bytes.Buffer
+	kind := e.ContentType
+	if e.PayloadBytes != nil {
+		_, kind = e.Content()
+	}
 	if e.Gone {
 		b.WriteString("the event itself is gone\n")
 	} else {
@@ -67,10 +72,11 @@ func (p printer) event(e *events.Event) error {
 		{"aggregate", aggregateOf(e)},
 		{"idempotency key", e.IdempotencyKey},
 		{"headers", string(e.Headers)},
-		{"payload", string(e.Payload)},
+		{"content type", kind},
+		{"payload", string(e.Payload) + legible.Payload(e.PayloadBytes)},
 	} {
 		if line[1] != "" {
-			fmt.Fprintf(&b, "  %s %s\n", line[0], lines(line[1]))
+			fmt.Fprintf(&b, "  %s %s\n", line[0], indented(line[1]))
 		}
 	}
 	b.WriteString("\n")

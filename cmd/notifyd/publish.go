@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/outbox"
 )
@@ -26,6 +27,7 @@ type publishFlags struct {
 	key       string
 	ignore    bool
 	delay     time.Duration
+	kind      string // content type
 }
 
 func newPublishCmd(a *app) *cobra.Command {
@@ -35,11 +37,13 @@ func newPublishCmd(a *app) *cobra.Command {
 		Short: "Insert an event, to try things out",
 		Long: `publish inserts one event into outbox_events and prints its id. PAYLOAD is JSON,
 @FILE reads it from a file and - from standard input; without it the payload is {}.
+With a --content-type other than JSON it is any bytes, which are stored as they are.
 
 With --ignore-duplicate an event whose idempotency key exists already is not an error:
 nothing is written, no id is printed, and standard error names the event that has the key.`,
 		Example: `  notifyd publish order.created '{"order": 1042, "email": "ann@example.com"}' --aggregate order/1042
-  notifyd publish order.created @order.json --header traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`,
+  notifyd publish order.created @order.json --header traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+  notifyd publish order.created @order.pb --content-type application/x-protobuf`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			payload := "{}"
@@ -65,6 +69,7 @@ nothing is written, no id is printed, and standard error names the event that ha
 	f.db.register(cmd)
 	cmd.Flags().StringVar(&f.aggregate, "aggregate", "", "what the event is about, as `TYPE/ID`")
 	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "header as `NAME=VALUE`; may be repeated")
+	cmd.Flags().StringVar(&f.kind, "content-type", "", "media `type` of the payload, such as application/x-protobuf (application/json by default)")
 	cmd.Flags().StringVar(&f.key, "idempotency-key", "", "refuse the event if there is one of its type with this `key`")
 	cmd.Flags().BoolVar(&f.ignore, "ignore-duplicate", false, "write nothing, and do not fail, if there is an event with the idempotency key")
 	cmd.Flags().DurationVar(&f.delay, "delay", 0, "deliver after this time")
@@ -72,7 +77,7 @@ nothing is written, no id is printed, and standard error names the event that ha
 }
 
 func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox.Event, error) {
-	e := outbox.Event{Type: eventType, IdempotencyKey: f.key, IgnoreDuplicate: f.ignore}
+	e := outbox.Event{Type: eventType, ContentType: f.kind, IdempotencyKey: f.key, IgnoreDuplicate: f.ignore}
 	text, err := readPayload(payload, stdin)
 	if err != nil {
 		return e, err
@@ -80,10 +85,14 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 	if eventType == "" {
 		return e, usageErrorf("TYPE is empty: name the event, such as order.created")
 	}
-	if !json.Valid(text) {
-		return e, usageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
+	switch isJSON := (&delivery.Event{ContentType: f.kind}).IsJSON(); {
+	case !isJSON:
+		e.Payload = text
+	case !json.Valid(text):
+		return e, usageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE; for other payloads set --content-type")
+	default:
+		e.Payload = json.RawMessage(text)
 	}
-	e.Payload = json.RawMessage(text)
 	if f.ignore && f.key == "" {
 		return e, usageErrorf("--ignore-duplicate needs --idempotency-key: nothing is a duplicate without one")
 	}

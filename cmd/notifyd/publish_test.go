@@ -36,6 +36,21 @@ func TestPublish(t *testing.T) {
 			t.Errorf("%q: got %s, want %s", c.args, got, c.want)
 		}
 	}
+	bytes := file(t, "\x00\xff{")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"a.b", "@" + bytes, "--content-type", "application/x-protobuf"}, "application/x-protobuf|00ff7b"},
+		{[]string{"a.b", "@" + os.DevNull, "--content-type", "application/x-protobuf"}, "application/x-protobuf|"},
+		{[]string{"a.b", "[1]", "--content-type", "text/plain"}, "text/plain|5b315d"},
+		{[]string{"a.b", "[1]", "--content-type", "application/vnd.acme+json"}, "application/vnd.acme+json|[1]"},
+	} {
+		id := publishTo(t, url, c.args...)
+		if got := query[string](t, url, `SELECT concat_ws('|', content_type, payload, encode(payload_bytes, 'hex')) FROM outbox_events WHERE id = $1::text::bigint`, id); got != c.want {
+			t.Errorf("%q: got %s, want %s", c.args, got, c.want)
+		}
+	}
 	got := command(t, "publish", "a.b", "--idempotency-key", "k", "--database-url", url)
 	if want := "notifyd: there is an event of type \"a.b\" with the idempotency key \"k\" already\n"; got != (result{1, "", want}) {
 		t.Errorf("the same key again: %+v", got)
@@ -87,6 +102,8 @@ func TestPublishMistakes(t *testing.T) {
 		{2, []string{"x", "{"}, "notifyd: PAYLOAD is not JSON"},
 		{2, []string{"x", ""}, "notifyd: PAYLOAD is not JSON"},
 		{2, []string{""}, "notifyd: TYPE"},
+		{2, []string{"x", "{", "--content-type", "application/json"}, "notifyd: PAYLOAD is not JSON"},
+		{2, []string{"x", "{", "--content-type", "avro"}, `notifyd: invalid event: content type "avro" is no media type`},
 		{2, []string{"x", "--aggregate", "order"}, `notifyd: --aggregate "order" is not TYPE/ID`},
 		{2, []string{"x", "--header", "order"}, `notifyd: --header "order" is not NAME=VALUE`},
 		{2, []string{"x", "--ignore-duplicate"}, "notifyd: --ignore-duplicate needs --idempotency-key"},

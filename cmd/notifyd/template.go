@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/guard"
 )
@@ -36,8 +37,8 @@ func newTemplateTestCmd(a *app) *cobra.Command {
 		Long: `test prints what would be sent to the destination for an event. Nothing is sent, and
 neither the destination nor the database is contacted.
 
-FILE is JSON with the columns of outbox_events: event_type and payload, and optionally
-id, aggregate_type, aggregate_id, headers and created_at. A line of the destination
+FILE is JSON with the columns of outbox_events: event_type and payload, or payload_bytes
+in base64, and optionally id, aggregate_type, aggregate_id, content_type, headers and created_at. A line of the destination
 type "log" will do. - reads standard input.
 
 Where the route that leads there has a condition (when), it says on standard error whether
@@ -136,6 +137,8 @@ type eventFile struct {
 	AggregateType string            `json:"aggregate_type"`
 	AggregateID   string            `json:"aggregate_id"`
 	Payload       json.RawMessage   `json:"payload"`
+	PayloadBytes  []byte            `json:"payload_bytes"` // in base64, as "notifyd events show -o json" has it
+	ContentType   string            `json:"content_type"`
 	Headers       map[string]string `json:"headers"`
 	CreatedAt     time.Time         `json:"created_at"`
 	Attempt       int               `json:"attempt"`
@@ -165,13 +168,16 @@ func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
 	switch {
 	case f.EventType == "":
 		return nil, fmt.Errorf(`%s has no "event_type"`, from)
-	case f.Payload == nil:
+	case f.Payload == nil && f.PayloadBytes == nil:
 		return nil, fmt.Errorf(`%s has no "payload"`, from)
+	case f.Payload != nil && f.PayloadBytes != nil:
+		return nil, fmt.Errorf(`%s has "payload" and "payload_bytes": an event has one of them`, from)
 	}
 	e := &delivery.Event{
 		ID: f.ID, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
-		Payload: f.Payload, Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
+		Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
 	}
+	e.Payload, e.ContentType = (&events.Event{Payload: f.Payload, PayloadBytes: f.PayloadBytes, ContentType: f.ContentType}).Content()
 	if e.ID == 0 {
 		e.ID = max(1, f.EventID)
 	}

@@ -1,6 +1,8 @@
 package handlertest
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -36,6 +38,34 @@ func checkLeftAsItWas(p *probe) {
 	for i, e := range events {
 		if !reflect.DeepEqual(e, before[i]) {
 			p.Errorf("the handler has changed the event:\n%+v\nwas\n%+v", e, before[i])
+		}
+	}
+}
+
+// checkBytes sends every byte, and what a handler could take for the end of a text, for JSON, or for nothing.
+func checkBytes(p *probe) {
+	const kind = "application/vnd.handlertest+avro; v=1"
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	s := p.open()
+	events := p.events(5)
+	for i, payload := range [][]byte{every, {0xff}, []byte("{\"n\": 1}\r\n"), {'7'}} {
+		events[i].Payload, events[i].ContentType = payload, kind
+	}
+	s.mustDeliver(events...)
+	p.awaitOnce(idsOf(events))
+	if p.Failed() {
+		return
+	}
+	for _, e := range events {
+		body, contentType := p.d.Message(p, e.ID)
+		if !bytes.Equal(body, e.Payload) {
+			p.Errorf("the payload %q arrived as %q", e.Payload, body)
+		}
+		if want := cmp.Or(e.ContentType, delivery.ContentTypeJSON); contentType != want {
+			p.Errorf("the content type %s arrived as %q", want, contentType)
 		}
 	}
 }

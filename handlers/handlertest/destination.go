@@ -28,6 +28,9 @@ type Destination struct {
 	// the suite has not sent are ignored. It is nil where the place cannot be
 	// asked; then the suite checks only answers.
 	Received func(tb testing.TB) []int64
+	// Message returns what arrived of the event with this id, which has: the body, and its content type as
+	// the protocol carries it. It is for handlers that send a payload as it is; nil for others.
+	Message func(tb testing.TB, id int64) (body []byte, contentType string)
 	// Event returns a new event with this id, which is below 2^53. It is called
 	// by several goroutines. nil is for JSON objects of a few bytes that belong
 	// to one of three aggregates.

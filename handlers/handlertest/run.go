@@ -30,10 +30,11 @@ type property struct {
 }
 
 // need is the means that a property needs.
-type need uint8
+type need uint16
 
 const (
 	received need = 1 << iota
+	message
 	network
 	outage  // a network or a server that can be stopped
 	restart // a server that can be stopped
@@ -48,6 +49,8 @@ func (n need) missing(d *Destination) string {
 	switch {
 	case n&received != 0 && d.Received == nil:
 		return "Received: the arrivals are unknown"
+	case n&message != 0 && d.Message == nil:
+		return "Message: what arrives is unknown"
 	case n&network != 0 && d.Network == nil:
 		return "Network: the network between the handler and its server cannot fail"
 	case n&outage != 0 && d.Network == nil && !stops:
@@ -70,6 +73,7 @@ func (n need) missing(d *Destination) string {
 const (
 	oneArrives      = "one event arrives"
 	leftAsItWas     = "an event is left as it was"
+	bytesArrive     = "bytes arrive as they are"
 	batchAnswers    = "a batch is answered event by event"
 	badFailsAlone   = "a bad event fails alone"
 	manyAtOnce      = "many at once"
@@ -95,6 +99,7 @@ const (
 func properties() []property {
 	return []property{
 		{leftAsItWas, 0, checkLeftAsItWas},
+		{bytesArrive, received | message, checkBytes},
 		{batchAnswers, 0, checkBatch},
 		{badFailsAlone, rejected, checkBadFailsAlone},
 		{manyAtOnce, 0, checkManyAtOnce},

@@ -30,6 +30,7 @@ func destination(tb testing.TB, wrap func(*client) delivery.Handler) Destination
 	return Destination{
 		Open:     func(testing.TB) delivery.Handler { return wrap(newClient(proxy.Addr())) },
 		Received: func(testing.TB) []int64 { return server.ids() },
+		Message:  server.message,
 		Rejected: func(id int64) *delivery.Event { return marked(id, "bad") },
 		Network:  proxy, Stop: server.stop, Start: server.start,
 		Secrets: []string{testPassword}, Ordered: true,
@@ -115,7 +116,7 @@ func TestWhatIsMissingIsSkipped(t *testing.T) {
 		t.Errorf("failed:\n%s", rep.text(failed))
 	}
 	for name, missing := range map[string]string{
-		batchAnswers: "not a delivery.BatchHandler", badFailsAlone: "no Rejected", answerAwaited: "no Received", lateAnswer: "no Received",
+		bytesArrive: "no Received", batchAnswers: "not a delivery.BatchHandler", badFailsAlone: "no Rejected", answerAwaited: "no Received", lateAnswer: "no Received",
 		cancelEnds: "no Received", deadlineEnds: "no Network", nobodyListens: "no Network, or Stop and Start",
 		cutBeforeAnswer: "no Received", outageInStream: "no Received", restartInStream: "no Received", closeSilent: "no Network",
 		closeAgain: "not an io.Closer", closeUnderway: "not an io.Closer", deliverAfter: "not an io.Closer",
@@ -126,8 +127,8 @@ func TestWhatIsMissingIsSkipped(t *testing.T) {
 			t.Errorf("%s is not skipped with %q", name, missing)
 		}
 	}
-	if n := len(rep.skipped()); n != 16 {
-		t.Errorf("%d properties are skipped, want 16: %v", n, rep.skipped())
+	if n := len(rep.skipped()); n != 17 {
+		t.Errorf("%d properties are skipped, want 17: %v", n, rep.skipped())
 	}
 }
 

@@ -2,7 +2,9 @@ package handlertest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -19,7 +21,7 @@ import (
 const testPassword = "correct horse/battery"
 
 // testServer keeps events. A client says AUTH and a password, then PUT and the
-// id of an event per line, and gets one line for each: OK, NO for an event that
+// id of an event with payload and content type per line, and gets one line for each: OK, NO for an event that
 // is refused, WAIT, or FEWER.
 type testServer struct {
 	addr string
@@ -28,12 +30,19 @@ type testServer struct {
 	listener net.Listener
 	conns    map[net.Conn]struct{}
 	received []int64
+	messages map[int64]arrived
 	work     sync.WaitGroup
+}
+
+// arrived is a payload and its content type.
+type arrived struct {
+	body []byte
+	kind string
 }
 
 func startServer(tb testing.TB) *testServer {
 	tb.Helper()
-	s := &testServer{conns: make(map[net.Conn]struct{})}
+	s := &testServer{conns: make(map[net.Conn]struct{}), messages: make(map[int64]arrived)}
 	s.start(tb)
 	tb.Cleanup(func() { s.stop(tb) })
 	return s
@@ -119,12 +128,18 @@ func (s *testServer) answer(verb, arg string) string {
 	case strings.HasSuffix(arg, " much"):
 		return "FEWER"
 	}
-	id, err := strconv.ParseInt(arg, 10, 64)
+	number, message, _ := strings.Cut(arg, "|")
+	id, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return "NO"
+	}
+	text, kind, _ := strings.Cut(message, "|")
+	body, err := hex.DecodeString(text)
 	if err != nil {
 		return "NO"
 	}
 	s.mu.Lock()
-	s.received = append(s.received, id)
+	s.received, s.messages[id] = append(s.received, id), arrived{body, kind}
 	s.mu.Unlock()
 	return "OK"
 }
@@ -133,6 +148,13 @@ func (s *testServer) ids() []int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]int64(nil), s.received...)
+}
+
+func (s *testServer) message(_ testing.TB, id int64) ([]byte, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.messages[id]
+	return m.body, m.kind
 }
 
 // client is a handler as it should be.
@@ -175,7 +197,7 @@ func (c *client) DeliverBatch(ctx context.Context, events []*delivery.Event) []e
 	defer stop()
 	var lines strings.Builder
 	for _, e := range events {
-		fmt.Fprintf(&lines, "PUT %d%s\n", e.ID, e.Headers["mark"])
+		fmt.Fprintf(&lines, "PUT %d|%x|%s%s\n", e.ID, e.Payload, cmp.Or(e.ContentType, "application/json"), e.Headers["mark"])
 	}
 	if _, err := c.conn.Write([]byte(lines.String())); err != nil {
 		return all(c.lost(ctx, err))

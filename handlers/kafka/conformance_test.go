@@ -64,6 +64,10 @@ func TestConformance(t *testing.T) {
 	handlertest.Run(t, handlertest.Destination{
 		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return make1(tb) },
 		Received: func(tb testing.TB) []int64 { tb.Helper(); return received(tb, brokers, topic) },
+		Message: func(tb testing.TB, id int64) ([]byte, string) {
+			tb.Helper()
+			return messageOf(tb, brokers, topic, id)
+		},
 		Rejected: func(id int64) *delivery.Event { bad := large; bad.ID = id; return &bad },
 		Network:  proxy,
 		Stop: func(tb testing.TB) {
@@ -108,6 +112,55 @@ func TestConformance(t *testing.T) {
 // received returns the ids in a topic, one partition after the other.
 func received(tb testing.TB, brokers []string, topic string) (ids []int64) {
 	tb.Helper()
+	byPartition := make(map[int32][]int64)
+	eachRecord(tb, brokers, topic, func(r *kgo.Record) {
+		if id := eventIn(tb, r); id != 0 {
+			byPartition[r.Partition] = append(byPartition[r.Partition], id)
+		}
+	})
+	for _, p := range byPartition {
+		ids = append(ids, p...)
+	}
+	return ids
+}
+
+// eventIn returns the id of the event in a record, 0 if there is none.
+func eventIn(tb testing.TB, r *kgo.Record) int64 {
+	tb.Helper()
+	text := headerOf(r, "notifyd-id")
+	if text == "" {
+		return 0
+	}
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		tb.Error(err)
+	}
+	return id
+}
+
+func headerOf(r *kgo.Record, name string) string {
+	for _, h := range r.Headers {
+		if h.Key == name {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// messageOf returns the value of an event's record, and its content type.
+func messageOf(tb testing.TB, brokers []string, topic string, id int64) (body []byte, contentType string) {
+	tb.Helper()
+	eachRecord(tb, brokers, topic, func(r *kgo.Record) {
+		if eventIn(tb, r) == id {
+			body, contentType = r.Value, headerOf(r, headerContentType)
+		}
+	})
+	return body, contentType
+}
+
+// eachRecord calls do for the records in a topic, in the order of each partition.
+func eachRecord(tb testing.TB, brokers []string, topic string, do func(*kgo.Record)) {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
@@ -119,7 +172,6 @@ func received(tb testing.TB, brokers []string, topic string) (ids []int64) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	byPartition := make(map[int32][]int64)
 	var left int64
 	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
 	for left > 0 {
@@ -129,19 +181,7 @@ func received(tb testing.TB, brokers []string, topic string) (ids []int64) {
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			left--
-			for _, h := range r.Headers {
-				if h.Key == "notifyd-id" {
-					id, err := strconv.ParseInt(string(h.Value), 10, 64)
-					if err != nil {
-						tb.Error(err)
-					}
-					byPartition[r.Partition] = append(byPartition[r.Partition], id)
-				}
-			}
+			do(r)
 		})
 	}
-	for _, p := range byPartition {
-		ids = append(ids, p...)
-	}
-	return ids
 }

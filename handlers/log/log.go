@@ -84,10 +84,12 @@ type line struct {
 	Replay        int               `json:"replay,omitempty"`
 	Destination   string            `json:"destination"`
 	Headers       map[string]string `json:"headers,omitempty"`
+	ContentType   string            `json:"content_type,omitempty"` // if it is not application/json
+	PayloadSize   *int              `json:"payload_size,omitempty"` // in bytes, in place of a payload that is not JSON
 }
 
-// Deliver writes the line for e. The error is [delivery.Permanent] if the
-// payload is not JSON, [delivery.Unavailable] if the write failed, and ctx's
+// Deliver writes the line for e; of a payload that is not JSON, content type and size. The error is [delivery.Permanent] if the
+// payload is called JSON and is not, [delivery.Unavailable] if the write failed, and ctx's
 // cause if ctx was done before the write. A write itself cannot be interrupted.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); len(errs) > 0 {
@@ -97,7 +99,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 }
 
 // DeliverBatch writes the lines for events, in their order and in one Write.
-// An event whose payload is not JSON fails alone.
+// An event whose payload is called JSON and is not fails alone.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	var (
 		buf   bytes.Buffer
@@ -170,14 +172,21 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 
 // append appends the line for e.
 func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
-	head, err := json.Marshal(line{
+	l := line{
 		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
 		CreatedAt: timestamp(e.CreatedAt), Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Headers: e.Headers,
-	})
+	}
+	if e.ContentType != delivery.ContentTypeJSON {
+		l.ContentType = e.ContentType
+	}
+	if !e.IsJSON() {
+		l.PayloadSize = new(len(e.Payload))
+	}
+	head, err := json.Marshal(l)
 	if err != nil {
 		return fmt.Errorf("log: event %d: %w", e.ID, err) // text and numbers can always be encoded
 	}
-	if !h.payload {
+	if !h.payload || !e.IsJSON() {
 		buf.Write(head)
 		buf.WriteByte('\n')
 		return nil

@@ -88,6 +88,25 @@ func TestWhatOthersCarry(t *testing.T) {
 	}
 }
 
+// TestBytes: of a payload that is not JSON the line has type and size.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	h := handler(t, &out, log.Config{})
+	e := event(1, `{"secret": 1}`)
+	for kind, want := range map[string]string{
+		"":                     `"payload":{"secret":1}`,
+		"application/json":     `"payload":{"secret":1}`,
+		"application/x+json":   `"content_type":"application/x+json","payload":{"secret":1}`,
+		"application/protobuf": `"content_type":"application/protobuf","payload_size":13`,
+	} {
+		out.Reset()
+		if e.ContentType = kind; h.Deliver(t.Context(), e) != nil || !strings.HasSuffix(out.String(), `"destination":"audit",`+want+"}\n") {
+			t.Errorf("%q: %s, want %s", kind, out.String(), want)
+		}
+	}
+}
+
 func TestFields(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

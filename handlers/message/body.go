@@ -65,12 +65,17 @@ func neverJSON(t *tmpl.Template) bool {
 
 // isJSON reports whether a media type is JSON, or written in it.
 func isJSON(contentType string) bool {
-	kind, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (kind == "application/json" || strings.HasSuffix(kind, "+json"))
+	return contentType != "" && (&delivery.Event{ContentType: contentType}).IsJSON()
 }
 
 // Renders reports whether the body is made by a template.
 func (e *Encoder) Renders() bool { return e.body != nil }
+
+// Raw reports whether the body of ev is bytes that are not JSON: its payload as it is. Transports that take text
+// alone, or that have no place for a content type, ask for it.
+func (e *Encoder) Raw(ev *delivery.Event) bool {
+	return e.body == nil && e.format != CloudEventsStructured && !ev.IsJSON()
+}
 
 // Render puts the body that the template makes of ev into m, the encoded event; without a template m stays as it
 // is. data is that of ev, nil if the caller has none. An error is about the event: another

@@ -48,8 +48,8 @@ func (e *Encoder) attributes(ev *delivery.Event) []attribute {
 	add("id", ev.DedupeID())
 	add("source", e.source)
 	add("type", ev.Type)
-	if len(ev.Payload) > 0 {
-		add("datacontenttype", contentJSON)
+	if hasData(ev) {
+		add("datacontenttype", contentType(ev))
 	}
 	add("subject", ev.AggregateID)
 	add("time", timestamp(ev))
@@ -100,10 +100,12 @@ func (e *Encoder) attributeHeaders(ev *delivery.Event) []Header {
 	return all
 }
 
-// structured writes the JSON format. The payload is JSON already and goes into it byte
-// for byte; encoding/json would compact it. A payload that is not JSON, which the
-// column of the outbox does not allow, goes into it as binary data: it would spoil the
-// message otherwise.
+// hasData reports whether an event has data. Of bytes, none are data as well: so a Protobuf message of defaults is encoded.
+func hasData(ev *delivery.Event) bool { return len(ev.Payload) > 0 || !ev.IsJSON() }
+
+// structured writes the JSON format. A payload that is JSON goes into it byte for byte, because
+// encoding/json would compact it. Any other goes into it as binary data; so does one that is only called
+// JSON: it would spoil the message otherwise.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md.
 func (e *Encoder) structured(ev *delivery.Event) []byte {
 	body := make([]byte, 0, len(ev.Payload)+512)
@@ -116,10 +118,10 @@ func (e *Encoder) structured(ev *delivery.Event) []byte {
 		body = append(body, ',')
 	}
 	switch {
-	case len(ev.Payload) == 0:
+	case !hasData(ev):
 		body[len(body)-1] = '}' // in place of the last comma
 		return body
-	case json.Valid(ev.Payload) && utf8.Valid(ev.Payload):
+	case ev.IsJSON() && json.Valid(ev.Payload) && utf8.Valid(ev.Payload):
 		body = append(body, `"data":`...)
 		body = append(body, ev.Payload...)
 	default:

@@ -18,6 +18,7 @@ func TestEncodeIntoIsEncode(t *testing.T) {
 		{ID: 2, Type: "b", Payload: json.RawMessage(`2`), CreatedAt: at},
 		{ID: 3, Type: "c", AggregateType: "x", Payload: json.RawMessage(`3`), CreatedAt: at.Add(time.Microsecond), Headers: map[string]string{"c": ""}},
 		{ID: 4, Type: "d", Payload: json.RawMessage(`4`)},
+		{ID: 5, Type: "e", Payload: []byte{0, 255}, ContentType: "avro/binary"},
 	}
 	for _, format := range []Format{"", Payload, CloudEventsBinary, CloudEventsStructured} {
 		e, err := New(Config{Format: format}, Kafka())

@@ -49,7 +49,7 @@ const (
 
 // The content types of bodies.
 const (
-	contentJSON        = "application/json"
+	contentJSON        = delivery.ContentTypeJSON
 	contentCloudEvents = "application/cloudevents+json"
 )
 
@@ -182,9 +182,9 @@ func (e *Encoder) Encode(ev *delivery.Event) Message {
 	case CloudEventsStructured:
 		return Message{Body: e.structured(ev), ContentType: contentCloudEvents, Headers: e.own(nil, ev)}
 	case CloudEventsBinary:
-		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: e.own(e.attributeHeaders(ev), ev)}
+		return Message{Body: ev.Payload, ContentType: contentType(ev), Headers: e.own(e.attributeHeaders(ev), ev)}
 	default:
-		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: e.own(describe(ev), ev)}
+		return Message{Body: ev.Payload, ContentType: contentType(ev), Headers: e.own(describe(ev), ev)}
 	}
 }
 
@@ -198,9 +198,12 @@ func (e *Encoder) EncodeInto(m *Message, ev *delivery.Event) {
 	if m.text == "" || !m.at.Equal(ev.CreatedAt) { // the events of a transaction have the same
 		m.at, m.text = ev.CreatedAt, timestamp(ev)
 	}
-	m.Body, m.ContentType = ev.Payload, contentJSON
+	m.Body, m.ContentType = ev.Payload, contentType(ev)
 	m.Headers = e.own(appendDescription(m.Headers[:0], ev, m.text), ev)
 }
+
+// contentType is the content type of the payload.
+func contentType(ev *delivery.Event) string { return cmp.Or(ev.ContentType, contentJSON) }
 
 // describe returns the fields of an event beside its payload.
 func describe(ev *delivery.Event) []Header {

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -95,6 +96,39 @@ func TestForms(t *testing.T) {
 				t.Errorf("headers\n%q\nwant\n%q", got, want)
 			}
 		})
+	}
+}
+
+// TestBytes: bytes that are not JSON are the body as they are, under their own type, and binary data of a
+// structured CloudEvent, whatever they look like.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	const head = `{"specversion":"1.0","id":"1","source":"/notifyd","type":"t",`
+	for _, c := range []struct{ payload, contentType, wantType, structured string }{
+		{"\x00\xff", "application/x-protobuf", "", `"datacontenttype":"application/x-protobuf","data_base64":"AP8="}`},
+		{"7", "avro/binary", "", `"datacontenttype":"avro/binary","data_base64":"Nw=="}`},
+		{"", "avro/binary", "", `"datacontenttype":"avro/binary","data_base64":""}`},
+		{`{"a": 1}`, "application/vnd.acme.order+json; v=2", "", `"datacontenttype":"application/vnd.acme.order+json; v=2","data":{"a": 1}}`},
+		{`{"a": 1}`, "", "application/json", `"datacontenttype":"application/json","data":{"a": 1}}`},
+	} {
+		e := &delivery.Event{ID: 1, Type: "t", Payload: []byte(c.payload), ContentType: c.contentType}
+		want := cmp.Or(c.wantType, c.contentType)
+		for _, format := range []Format{Payload, CloudEventsBinary} {
+			enc := encoder(t, Config{Format: format}, HTTP())
+			if m := enc.Encode(e); string(m.Body) != c.payload || m.ContentType != want {
+				t.Errorf("%s: %q as %q, want %q as %q", format, m.Body, m.ContentType, c.payload, want)
+			}
+			if raw := enc.Raw(e); raw == strings.Contains(want, "json") {
+				t.Errorf("%s, %s: raw is %t", format, want, raw)
+			}
+		}
+		enc := encoder(t, Config{Format: CloudEventsStructured}, HTTP())
+		if m := enc.Encode(e); string(m.Body) != head+c.structured || m.ContentType != "application/cloudevents+json" || enc.Raw(e) {
+			t.Errorf("structured: %s as %s, want %s", m.Body, m.ContentType, head+c.structured)
+		}
+	}
+	if text := Preview([]Header{{"a", "b"}}, []byte("\x00")); !strings.HasPrefix(text, "a: b\n\n1 bytes\n00000000  00 ") {
+		t.Errorf("preview:\n%s", text)
 	}
 }
 

@@ -1,9 +1,13 @@
 package message
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/notifyd/notifyd/internal/legible"
+)
 
 // Preview lays a message out for people: its headers, a line each, an empty line, and
-// the body. It is for implementations of delivery.Previewer.
+// the body; of one that is not text, how it begins. It is for implementations of delivery.Previewer.
 // Line ends in values are shown as \n, so that a line is one field.
 func Preview(fields []Header, body []byte) string {
 	var b strings.Builder
@@ -15,7 +19,7 @@ func Preview(fields []Header, body []byte) string {
 		b.WriteByte('\n')
 	}
 	b.WriteByte('\n')
-	b.Write(body)
+	b.WriteString(legible.Payload(body))
 	b.WriteByte('\n')
 	return b.String()
 }

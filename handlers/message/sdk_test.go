@@ -2,6 +2,7 @@ package message
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/url"
@@ -138,7 +139,7 @@ func checkData(tb testing.TB, cfg Config, got *cloudevents.Event, e *delivery.Ev
 	if !bytes.Equal(have, want) {
 		tb.Errorf("the data is %q, want %q", have, want)
 	}
-	if len(want) > 0 && got.DataContentType() != contentJSON {
+	if len(want) > 0 && got.DataContentType() != cmp.Or(e.ContentType, contentJSON) {
 		tb.Errorf("the content type is %s", got.DataContentType())
 	}
 }
@@ -158,6 +159,11 @@ func TestSDKUnderstands(t *testing.T) {
 		e := event()
 		e.Payload = json.RawMessage(data)
 		events["payload "+name] = e
+	}
+	for i, data := range []string{"\x00\xff", "7", "null", ""} {
+		e := event()
+		e.Payload, e.ContentType = []byte(data), "application/x-protobuf"
+		events["bytes "+strconv.Itoa(i)] = e
 	}
 	for name, e := range events {
 		for _, b := range []Binding{Kafka(), AMQP(), HTTP()} {

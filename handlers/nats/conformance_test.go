@@ -2,6 +2,7 @@ package nats
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,15 @@ func TestConformance(t *testing.T) {
 			tb.Helper()
 			got = writtenSince(tb, js, "S", got)
 			return got
+		},
+		Message: func(tb testing.TB, id int64) (body []byte, contentType string) {
+			tb.Helper()
+			for _, m := range stored(tb, js, "S", 1) {
+				if m.Header.Get("notifyd-id") == strconv.FormatInt(id, 10) {
+					body, contentType = m.Data, m.Header.Get(headerContentType)
+				}
+			}
+			return body, contentType
 		},
 		Rejected: func(id int64) *delivery.Event {
 			e := events(id)[0]

@@ -50,6 +50,7 @@ func TestSuite(t *testing.T) {
 			return h
 		},
 		Received: in.ids,
+		Message:  in.message,
 		Rejected: func(id int64) *delivery.Event {
 			e := event(id)
 			e.Payload = json.RawMessage(`"` + strings.Repeat("x", cfg.MaxMessageBytes) + `"`)
@@ -175,6 +176,7 @@ type inbox struct {
 	conn *amqp.Connection
 	ch   *amqp.Channel
 	got  []int64
+	last map[int64]amqp.Delivery
 }
 
 // ids returns what has arrived so far. While the broker is down that is what
@@ -198,8 +200,20 @@ func (in *inbox) ids(tb testing.TB) []int64 {
 		if err != nil || !ok {
 			return append([]int64(nil), in.got...)
 		}
-		in.got = append(in.got, ids([]amqp.Delivery{d})...)
+		id := ids([]amqp.Delivery{d})[0]
+		in.got = append(in.got, id)
+		if in.last == nil {
+			in.last = make(map[int64]amqp.Delivery)
+		}
+		in.last[id] = d
 	}
+}
+
+// message returns what has arrived of an event.
+func (in *inbox) message(_ testing.TB, id int64) (body []byte, contentType string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.last[id].Body, in.last[id].ContentType
 }
 
 func (in *inbox) close() {

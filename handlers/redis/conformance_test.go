@@ -1,8 +1,10 @@
 package redis
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +69,21 @@ func conform(t *testing.T, settings func(*Config), rights ...string) *goredis.Cl
 			return with(tb, func(c *Config) { c.MaxMessageBytes = 1500 })
 		},
 		Received: func(tb testing.TB) []int64 { tb.Helper(); return written(tb, cl, "s") },
+		Message: func(tb testing.TB, id int64) (body []byte, contentType string) {
+			tb.Helper()
+			entries, err := cl.XRange(tb.Context(), "s", "-", "+").Result()
+			if err != nil {
+				tb.Fatal(err)
+			}
+			for _, e := range entries {
+				if e.Values["id"] == strconv.FormatInt(id, 10) {
+					contentType, _ = e.Values["content_type"].(string) // none for JSON
+					text, _ := e.Values["payload"].(string)
+					body, contentType = []byte(text), cmp.Or(contentType, delivery.ContentTypeJSON)
+				}
+			}
+			return body, contentType
+		},
 		Rejected: large,
 		Network:  proxy,
 		Stop: func(tb testing.TB) {

@@ -29,10 +29,18 @@ func fieldName(header string) string {
 		return "aggregate_id"
 	case message.HeaderTime:
 		return "time"
+	case headerContentType:
+		return fieldContentType
 	default:
 		return header
 	}
 }
+
+// headerContentType is what stands for the content type among the headers: an event has no header of that name.
+const (
+	headerContentType = "content-type"
+	fieldContentType  = "content_type"
+)
 
 // parseTemplate parses the stream or the channel; nil if there is none.
 func parseTemplate(c Config) (*tmpl.Template, error) {
@@ -97,7 +105,7 @@ func (e *encoder) taken(name string) bool {
 	switch strings.ToLower(name) {
 	case "id", "type", "time":
 		return !e.attributes
-	case "aggregate_type", "aggregate_id":
+	case "aggregate_type", "aggregate_id", fieldContentType:
 		return true
 	default:
 		return strings.EqualFold(name, e.body)
@@ -139,6 +147,9 @@ func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	} else {
 		c.args = append(c.args, "xadd", key)
 		c.args = append(c.args, e.head...)
+		if e.message.Raw(ev) { // what readers take for JSON otherwise
+			m.Headers = append(m.Headers, message.Header{Name: e.typeField(), Value: m.ContentType})
+		}
 		c.args, size = e.fields(c.args, m, size)
 	}
 	if e.script != nil {
@@ -162,6 +173,14 @@ func (e *encoder) render(data *tmpl.Data) (string, error) {
 		return "", fmt.Errorf("the %s made of this event is empty", e.what)
 	}
 	return key, nil
+}
+
+// typeField is the field of an entry with the content type of a body that is not JSON.
+func (e *encoder) typeField() string {
+	if e.attributes {
+		return "datacontenttype"
+	}
+	return headerContentType
 }
 
 // fields appends the fields of an entry: those about the event, the

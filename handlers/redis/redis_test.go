@@ -56,6 +56,35 @@ func TestEntry(t *testing.T) {
 	}
 }
 
+// TestBytes: an entry with a payload that is not JSON has its content type, which no header of the event can say.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	place := testenv.Redis(t)
+	cl := client(t, place.URL)
+	for format, name := range map[message.Format]string{message.Payload: "content_type", message.CloudEventsBinary: "datacontenttype"} {
+		e := events(1, 2, 3)
+		for _, ev := range e {
+			ev.Headers["Content_Type"], ev.Headers["datacontenttype"], ev.Headers["content-type"] = "x", "x", "x"
+		}
+		e[0].Payload, e[0].ContentType = []byte{0, 255}, "avro/binary"
+		e[1].ContentType = "application/vnd.acme+json"
+		stream := place.Name + string(format)
+		deliver(t, open(t, place.URL, to(stream), func(c *Config) { c.Format = format }), e)
+		entries, err := cl.XRange(t.Context(), stream, "-", "+").Result()
+		if err != nil || len(entries) != 3 {
+			t.Fatal(entries, err)
+		}
+		if got := entries[0].Values; got["payload"] != "\x00\xff" || got[name] != "avro/binary" || got["Content_Type"] != nil || got["content-type"] != nil {
+			t.Errorf("%s: %q", format, got)
+		}
+		for _, entry := range entries[1:] {
+			if _, has := entry.Values["content_type"]; has || format == message.CloudEventsBinary && entry.Values["datacontenttype"] != nil {
+				t.Errorf("%s: JSON as %q", format, entry.Values)
+			}
+		}
+	}
+}
+
 func TestStructured(t *testing.T) {
 	t.Parallel()
 	place := testenv.Redis(t)

@@ -72,7 +72,7 @@ func (c Config) form() error {
 			}
 		}
 	}
-	if slices.Contains([]string{"id", "type", "time", "aggregate_type", "aggregate_id", "specversion", "source", "subject"}, c.PayloadField) {
+	if slices.Contains([]string{"id", "type", "time", "aggregate_type", "aggregate_id", fieldContentType, "datacontenttype", "specversion", "source", "subject"}, c.PayloadField) {
 		wrong("payload_field", "is the name of another field: take payload, data or body")
 	}
 	if c.RequireSubscribers && c.Channel == "" {

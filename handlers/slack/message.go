@@ -212,7 +212,7 @@ func escaped(d *tmpl.Data) *tmpl.Data {
 	e.Event.Type = escape(e.Event.Type)
 	e.Event.AggregateType = escape(e.Event.AggregateType)
 	e.Event.AggregateID = escape(e.Event.AggregateID)
-	e.Payload = escapedValue(e.Payload)
+	e.MapPayload(escapedValue)
 	if d.Headers != nil {
 		e.Headers = make(map[string]string, len(d.Headers))
 		for name, value := range d.Headers {

@@ -29,6 +29,13 @@ func TestMessage(t *testing.T) {
 	for i := range 9 {
 		many.Headers[fmt.Sprintf("h%d", i)] = "x"
 	}
+	forged := awstest.Event(42, `{}`)
+	forged.Headers["Content-Transfer-Encoding"], forged.ContentType = "base64", "application/vnd.acme+json"
+	raw := awstest.Event(42, "\x00\xff")
+	raw.ContentType = "avro/binary"
+	for i := range 9 {
+		raw.Headers[fmt.Sprintf("h%d", i)] = "x"
+	}
 	ours := map[string]string{
 		"notifyd-id": "42", "notifyd-type": "order.created", "notifyd-aggregate-type": "order",
 		"notifyd-aggregate-id": "A-7", "notifyd-time": "2026-03-04T05:06:07Z",
@@ -58,6 +65,13 @@ func TestMessage(t *testing.T) {
 				"ce_specversion": "1.0", "ce_id": "42", "ce_source": "/notifyd", "ce_type": "order.created", "ce_subject": "A-7",
 				"ce_time": "2026-03-04T05:06:07Z", "ce_partitionkey": "A-7", "ce_aggregatetype": "order", "tenant": "acme",
 			}, nil,
+		},
+		"bytes": {
+			message.Payload, raw, "AP8=", with(map[string]string{"content-type": "avro/binary", "content-transfer-encoding": "base64", "h0": "x", "h1": "x"}),
+			map[string]string{"h2": "x", "h3": "x", "h4": "x", "h5": "x", "h6": "x", "h7": "x", "h8": "x", "tenant": "acme"},
+		},
+		"bytes called JSON": {
+			message.Payload, forged, `{}`, with(map[string]string{"content-type": "application/vnd.acme+json", "tenant": "acme"}), nil,
 		},
 		"structured": {
 			message.CloudEventsStructured, awstest.Event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"}, nil,

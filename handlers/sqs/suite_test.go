@@ -39,6 +39,7 @@ func TestConformance(t *testing.T) {
 			handlertest.Run(t, handlertest.Destination{
 				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
 				Received: func(tb testing.TB) []int64 { tb.Helper(); return q.IDs(tb) },
+				Message:  q.Message,
 				Rejected: big,
 				Network:  proxy,
 				Secrets:  []string{awstest.Secret},

@@ -162,6 +162,16 @@ func (r *receiver) ids() []int64 {
 	return ids
 }
 
+// message returns what has arrived of an event.
+func (r *receiver) message(_ testing.TB, id int64) (body []byte, contentType string) {
+	for _, req := range r.all() {
+		if req.Header.Get("notifyd-id") == strconv.FormatInt(id, 10) {
+			body, contentType = req.body, req.Header.Get("Content-Type")
+		}
+	}
+	return body, contentType
+}
+
 func (r *receiver) url() string {
 	if r.cert != nil {
 		return "https://" + r.addr

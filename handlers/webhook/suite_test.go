@@ -69,6 +69,7 @@ func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, pr
 	handlertest.Run(t, handlertest.Destination{
 		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
 		Received: func(testing.TB) []int64 { return r.ids() },
+		Message:  r.message,
 		Rejected: func(id int64) *delivery.Event {
 			e := event(ada)
 			e.ID, e.Type = id, "rejected"

@@ -144,6 +144,28 @@ func TestEditAndRetry(t *testing.T) {
 	}
 }
 
+// TestBytesAreShown as far as people can read them, and not edited.
+func TestBytesAreShown(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	event := fmt.Sprintf("%sevents/%d", Path, s.dead("order.placed", "mail", "550 no"))
+	s.exec(`UPDATE outbox_events SET payload = NULL, payload_bytes = '\x003c623e', content_type = 'avro/binary'`)
+	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, details, old_payload_bytes) SELECT id, 'edit', 'ann', '{}', '\xff01' FROM outbox_events`)
+	page := s.get(event)
+	for _, want := range []string{"Content type avro/binary", "4 bytes\n00000000  00 3c 62 3e ", "|.&lt;b&gt;|", "The payload before:", "2 bytes\n00000000  ff 01 "} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is missing in\n%s", want, page)
+		}
+	}
+	if strings.Contains(page, `name="payload"`) {
+		t.Error("it can be edited")
+	}
+	s.exec(`UPDATE outbox_events SET payload_bytes = 'text <b>', content_type = NULL`)
+	if page := s.get(event); !strings.Contains(page, `>text &lt;b&gt;</pre>`) || strings.Contains(page, "Content type") {
+		t.Errorf("of text:\n%s", page)
+	}
+}
+
 // TestHiddenPayloadsAreNotEdited, nor shown for that.
 func TestHiddenPayloadsAreNotEdited(t *testing.T) {
 	t.Parallel()

@@ -120,7 +120,7 @@ type eventBody struct {
 	deadletter.Case
 
 	Hidden bool
-	// Edit is the payload to edit; "" where that is not possible.
+	// Edit is the payload to edit; "" where that is not possible, as with one that is not JSON.
 	Edit string
 	// Routes are the destinations of this relay for an event that was not tried yet.
 	Routes []string
@@ -145,9 +145,9 @@ func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error
 		}
 	}
 	if b.Hidden {
-		b.Event.Payload = nil
+		b.Event.Payload, b.Event.PayloadBytes = nil, nil
 		for i := range b.Audit {
-			b.Audit[i].OldPayload = nil
+			b.Audit[i].OldPayload, b.Audit[i].OldPayloadBytes = nil, nil
 		}
 	}
 	if dead && !c.cfg.ReadOnly && len(b.Event.Payload) <= maxEdited {

@@ -7,13 +7,15 @@ import (
 	"html/template"
 	"time"
 
+	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/internal/legible"
 	"github.com/notifyd/notifyd/observe"
 )
 
 // parsePages returns the templates by page. Each includes the layout.
 func parsePages() (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
-		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
+		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "content": content, "legible": legible.Payload, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
 		"rate": showRate, "ago": ago, "due": due, "machine": machine, "stateClass": stateClass, "words": words,
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html")
 	if err != nil {
@@ -134,6 +136,15 @@ func pretty(raw json.RawMessage) string {
 		return string(raw)
 	}
 	return out.String()
+}
+
+// content shows a payload: JSON formatted, other text as it is, and of anything else how it begins.
+func content(e events.Event) string {
+	if e.PayloadBytes != nil && !legible.Text(e.PayloadBytes) {
+		return legible.Payload(e.PayloadBytes)
+	}
+	payload, _ := e.Content()
+	return pretty(payload)
 }
 
 // dict combines several values into the argument of a template: key, value, key, value.

@@ -96,7 +96,7 @@ func sql(statements string) func(*patient, *Options) {
 func illnesses() map[string]illness {
 	return map[string]illness{
 		"column missing":          {sql(`ALTER TABLE outbox_events DROP COLUMN headers`), "schema", Error, "The column outbox_events.headers is missing.", `ALTER TABLE "public"."outbox_events" ADD COLUMN headers jsonb`},
-		"column changed":          {sql(`ALTER TABLE outbox_events ALTER payload TYPE jsonb`), "schema", Error, `outbox_events.payload is "jsonb NOT NULL" and should be "json NOT NULL"`, "ALTER COLUMN payload"},
+		"column changed":          {sql(`ALTER TABLE outbox_events ALTER payload TYPE jsonb`), "schema", Error, `outbox_events.payload is "jsonb" and should be "json"`, "ALTER COLUMN payload"},
 		"default lost":            {sql(`ALTER TABLE outbox_events ALTER state DROP DEFAULT`), "schema", Error, "outbox_events.state", "DEFAULT 'fresh'"},
 		"column of another":       {sql(`ALTER TABLE outbox_events ADD tenant text`), "schema", Note, "column outbox_events.tenant does not belong to notifyd", "DROP COLUMN tenant"},
 		"column that must be":     {sql(`ALTER TABLE outbox_events ADD tenant text NOT NULL`), "schema", Error, "needs a value", "DROP NOT NULL"},
@@ -211,6 +211,11 @@ func troubles() map[string]illness {
 			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000))), ('big', '1'), ('small', '1')`)
 			o.Route = func(string) []string { return []string{"mail", "queue"} }
 			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}, {Name: "queue", Type: "sqs", MaxBytes: 5002}}
+		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
+		"bytes too large": {func(p *patient, o *Options) {
+			p.exec(`INSERT INTO outbox_events (event_type, payload_bytes) VALUES ('big', convert_to(repeat('x', 5002), 'UTF8')), ('small', '')`)
+			o.Route = func(string) []string { return []string{"mail"} }
+			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}}
 		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
 		"destination": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}

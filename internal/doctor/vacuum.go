@@ -202,12 +202,12 @@ type pendingPayload struct {
 // sqlPayloads reads the stored size, which is compressed, of the first 10,000
 // fresh events, and the real size of the 20 largest of them, of the first 1,000,
 // and of the deliveries that are due first.
-const sqlPayloads = `WITH fresh AS (SELECT id, event_type, pg_column_size(payload) AS stored FROM outbox_events
+const sqlPayloads = `WITH fresh AS (SELECT id, event_type, coalesce(pg_column_size(payload), pg_column_size(payload_bytes)) AS stored FROM outbox_events
 			WHERE %s ORDER BY id LIMIT 10000),
 		due AS (SELECT event_id FROM outbox_deliveries WHERE state = 'retry' ORDER BY destination, available_at LIMIT 1000),
 		picked AS ((SELECT id FROM fresh ORDER BY stored DESC LIMIT 20) UNION (SELECT id FROM fresh ORDER BY id LIMIT 1000) UNION (SELECT event_id FROM due))
-	SELECT DISTINCT ON (event_type) event_type, id, octet_length(payload::text)
-	FROM outbox_events WHERE id IN (SELECT id FROM picked) ORDER BY event_type, octet_length(payload::text) DESC`
+	SELECT DISTINCT ON (event_type) event_type, id, coalesce(octet_length(payload::text), octet_length(payload_bytes)) AS size
+	FROM outbox_events WHERE id IN (SELECT id FROM picked) ORDER BY event_type, size DESC`
 
 // Fresh events of a stream are those above the lowest position.
 const (

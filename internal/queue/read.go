@@ -29,19 +29,20 @@ const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id
 // fit into a duration. The lock keeps the planner from flattening the inner query.
 func sqlFresh(limit int, which string) string {
 	return `SELECT id, event_type, aggregate_type, aggregate_id, ` + wire.Unread("payload", limit) + `, ` + wire.Unread("headers", limit) + `, created_at,
-	delay, traceparent, bytes
-FROM (SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
+	delay, traceparent, bytes, ` + wire.Unread("payload_bytes", limit) + `, content_type
+FROM (SELECT id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at,
 	CASE WHEN available_at > clock_timestamp() THEN
 		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END AS delay,
 	traceparent, ` + wire.EventBytes(limit, "") + ` AS bytes
 FROM outbox_events WHERE state = 'fresh'` + which + ` FOR UPDATE SKIP LOCKED) AS e`
 }
 
-// Column numbers in sqlFresh and sqlDue.
+// Column numbers in sqlFresh and sqlDue: of traceparent, behind which both have bytes, payload_bytes and
+// content_type.
 const (
 	freshTraceColumn = 8
 	dueTraceColumn   = 10
-	dueSinceColumn   = 12
+	dueSinceColumn   = 14
 )
 
 // sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
@@ -52,7 +53,7 @@ const (
 // between the two statements must not escape both.
 func sqlDue(limit int) string {
 	return `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, ` + wire.Unread("e.payload", limit) + `, ` + wire.Unread("e.headers", limit) + `, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, e.bytes, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
 	SELECT event_id, destination, attempts, replays, available_at FROM outbox_deliveries
@@ -178,12 +179,12 @@ func (s *Session) queueClaim(f *flight, q Query) {
 // freshFormats requests headers as text: binary jsonb begins with a version byte. Text and json are
 // the same in both formats.
 func freshFormats() []int16 {
-	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary}
+	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary, wire.Text}
 }
 
 // dueFormats are the formats of sqlDue.
 func dueFormats() []int16 {
-	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary)
+	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary)
 }
 
 // readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
@@ -305,7 +306,8 @@ func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Wor
 	w.Event.Type = s.names.Intern(values[1])
 	w.Event.AggregateType = s.names.Intern(values[2])
 	w.Event.AggregateID = string(values[3])
-	w.Event.Payload = a.Keep(values[4])
+	payload, kind := s.names.Payload(values[4], values[traceparent+2], values[traceparent+3])
+	w.Event.Payload, w.Event.ContentType = a.Keep(payload), kind
 	w.Event.Headers = wire.Traced(wire.DecodeHeaders(values[5]), values[traceparent])
 	w.Refused = wire.TooLarge(values[traceparent+1], s.options.EventBytes)
 	w.Event.CreatedAt, err = wire.DecodeTime(values[6])

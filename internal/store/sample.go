@@ -17,8 +17,8 @@ const (
 	sqlSampleFresh  = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1`
 	sqlSampleStream = `SELECT id FROM outbox_events WHERE id > (SELECT coalesce(min(p.head), (SELECT origin_head FROM outbox_mode)) FROM outbox_positions AS p) ORDER BY id LIMIT $1`
 
-	sqlSample = `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), payload::text, headers::text, created_at
-		FROM outbox_events WHERE id IN (%s) AND event_type = ANY($2) AND octet_length(payload::text) <= 65536 ORDER BY id`
+	sqlSample = `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), payload::text, payload_bytes, content_type, headers::text, created_at
+		FROM outbox_events WHERE id IN (%s) AND event_type = ANY($2) AND coalesce(octet_length(payload::text), octet_length(payload_bytes)) <= 65536 ORDER BY id`
 )
 
 // SampleWaiting returns those of the first n waiting events that are of some types, with payloads of up to 64 KiB. It
@@ -38,16 +38,14 @@ func SampleWaiting(ctx context.Context, conn *pgx.Conn, types []string, n int) (
 	if err != nil {
 		return nil, fmt.Errorf("read waiting events: %w", err)
 	}
+	var names wire.Names
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e delivery.Event, err error) {
-		var payload string
-		var headers *string
-		if err := row.Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &payload, &headers, &e.CreatedAt); err != nil {
+		var payload, raw, contentType, headers []byte
+		if err := row.Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &payload, &raw, &contentType, &headers, &e.CreatedAt); err != nil {
 			return e, err
 		}
-		e.Payload = []byte(payload)
-		if headers != nil {
-			e.Headers = wire.DecodeHeaders([]byte(*headers))
-		}
+		e.Payload, e.ContentType = names.Payload(payload, raw, contentType)
+		e.Headers = wire.DecodeHeaders(headers)
 		return e, nil
 	})
 	if err != nil {

@@ -20,6 +20,8 @@ const (
 	colDelay
 	colTrace
 	colBytes
+	colPayloadBytes
+	colContentType
 	columns
 )
 
@@ -27,7 +29,9 @@ const (
 // same in both formats.
 func formats() []int16 {
 	f := make([]int16, columns) // text
-	f[colID], f[colCreatedAt], f[colDelay], f[colBytes] = wire.Binary, wire.Binary, wire.Binary, wire.Binary
+	for _, col := range []int{colID, colCreatedAt, colDelay, colBytes, colPayloadBytes} {
+		f[col] = wire.Binary
+	}
 	return f
 }
 
@@ -49,7 +53,8 @@ func (d *decoder) event(e *delivery.Event, row [][]byte) (err error) {
 	}
 	e.Type, e.AggregateType = d.typ, d.agg
 	e.AggregateID = d.ids.Keep(row[colAggregateID])
-	e.Payload = d.payloads.Keep(row[colPayload])
+	payload, kind := d.names.Payload(row[colPayload], row[colPayloadBytes], row[colContentType])
+	e.Payload, e.ContentType = d.payloads.Keep(payload), kind
 	if row[colHeaders] != nil || row[colTrace] != nil {
 		e.Headers = wire.Traced(wire.DecodeHeaders(row[colHeaders]), row[colTrace])
 	}

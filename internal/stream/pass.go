@@ -39,10 +39,10 @@ type pass struct {
 const (
 	sqlDelay = `CASE WHEN available_at IS NOT NULL AND available_at > clock_timestamp() THEN
 		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
-	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
+	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
 	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
 	// Unwanted values are not even fetched from TOAST.
-	sqlSkip = `id, event_type, aggregate_type, aggregate_id, payload, headers, created_at, available_at, traceparent,
+	sqlSkip = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent,
 		event_type = ANY($4::text[]) AS skip`
 
 	sqlHead = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint ORDER BY id LIMIT $3::bigint`
@@ -78,11 +78,12 @@ func (s shape) name() string {
 // statement returns the statement.
 func (s shape) statement() string {
 	limit := s.limit
-	payload, headers := wire.Unread("payload", limit), wire.Unread("headers", limit)
-	all := `SELECT id, event_type, aggregate_type, aggregate_id, ` + payload + `, ` + headers + `, created_at, delay, traceparent, bytes FROM (`
+	payload, raw, headers := wire.Unread("payload", limit), wire.Unread("payload_bytes", limit), wire.Unread("headers", limit)
+	all := `SELECT id, event_type, aggregate_type, aggregate_id, ` + payload + `, ` + headers + `, created_at, delay, traceparent, bytes, ` + raw + `, content_type FROM (`
 	wanted := `SELECT id, CASE WHEN NOT skip THEN event_type END, CASE WHEN NOT skip THEN aggregate_type END,
 		CASE WHEN NOT skip THEN aggregate_id END, CASE WHEN NOT skip THEN ` + payload + ` END, CASE WHEN NOT skip THEN ` + headers + ` END,
-		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN traceparent END, bytes FROM (`
+		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN traceparent END, bytes,
+		CASE WHEN NOT skip THEN ` + raw + ` END, CASE WHEN NOT skip THEN content_type END FROM (`
 	each := sqlAll + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
 	some := sqlSkip + `, ` + wire.EventBytes(limit, " AND event_type <> ALL($4::text[])") + ` AS bytes`
 	switch {

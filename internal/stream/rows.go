@@ -38,7 +38,7 @@ type stored struct {
 func rowColumns(limit int) string {
 	return `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
 	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), ` + wire.Unread("e.payload::text", limit) + `, ` + wire.Unread("e.headers::text", limit) + `,
-	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent, e.available_at IS NOT NULL, e.bytes`
+	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent, e.available_at IS NOT NULL, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type`
 }
 
 // rowEvent returns the join that gets the event of a row, as e.
@@ -92,16 +92,18 @@ func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string
 	}
 	defer rows.Close()
 	room := l.Bytes
+	var names wire.Names
 	for rows.Next() {
 		var s stored
-		var kind, payload, headers, trace *string
+		var kind *string
+		var payload, raw, contentType, headers, trace []byte
 		var at pgtype.Timestamptz
 		var created *time.Time
 		var delayed *bool
 		var bytes *int64
 		e := &s.event
 		if err := rows.Scan(&s.id, &s.state, &at, &s.attempts, &e.Replay, &s.key, &s.due, &kind, &e.AggregateType, &e.AggregateID,
-			&payload, &headers, &created, &trace, &delayed, &bytes, &s.first); err != nil {
+			&payload, &headers, &created, &trace, &delayed, &bytes, &raw, &contentType, &s.first); err != nil {
 			return nil, false, err
 		}
 		s.orphan, s.at = kind == nil, at
@@ -113,20 +115,13 @@ func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string
 			if bytes != nil {
 				s.refused = wire.TooLarge(wire.Int8(*bytes), l.EventBytes)
 			}
-			e.Payload = bytesOf(payload)
-			e.Headers = wire.Traced(wire.DecodeHeaders(bytesOf(headers)), bytesOf(trace))
+			e.Payload, e.ContentType = names.Payload(payload, raw, contentType)
+			e.Headers = wire.Traced(wire.DecodeHeaders(headers), trace)
 			e.Attempt = s.attempts + 1
 		}
 		all = append(all, s)
 	}
 	return all, false, rows.Err()
-}
-
-func bytesOf(s *string) []byte {
-	if s == nil {
-		return nil
-	}
-	return []byte(*s)
 }
 
 // The states of rows, as stored in the column.

@@ -41,6 +41,6 @@ func (t *Template) Sample(text string, leaf any) *Data {
 			ID: 1, Type: text, AggregateType: text, AggregateID: text,
 			CreatedAt: time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC), Attempt: 1, Destination: "sample",
 		},
-		Payload: payload, Headers: headers,
+		Headers: headers, payload: payload,
 	}
 }

@@ -4,7 +4,7 @@
 // over three values:
 //
 //	.Event     ID, Type, AggregateType, AggregateID, CreatedAt, Attempt, Replay, DedupeID, Destination
-//	.Payload   the decoded JSON; a number keeps its original text
+//	.Payload   the decoded JSON; a number keeps its original text. Of an event that is not JSON it is an error
 //	.Headers   the event's headers
 //
 // A path to a missing value or to null is an error: a mail that greets "<no value>" is
@@ -66,11 +66,24 @@ type Event struct {
 // not concurrently with a change.
 type Data struct {
 	Event   Event
-	Payload any
 	Headers map[string]string
+
+	payload any
+	missing error // why there is no payload
 }
 
-// NewData decodes the payload of e. It fails if the payload is not JSON.
+// Payload returns the decoded payload, for .Payload. It fails where the content type says that the payload
+// is not JSON: templates that do not ask for it work.
+func (d *Data) Payload() (any, error) { return d.payload, d.missing }
+
+// MapPayload replaces the decoded payload, if there is one, by what f makes of it.
+func (d *Data) MapPayload(f func(payload any) any) {
+	if d.missing == nil {
+		d.payload = f(d.payload)
+	}
+}
+
+// NewData decodes the payload of e if its content type says that it is JSON, and fails if it is not.
 func NewData(e *delivery.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
@@ -79,9 +92,13 @@ func NewData(e *delivery.Event) (*Data, error) {
 		},
 		Headers: e.Headers,
 	}
+	if !e.IsJSON() {
+		d.missing = funcErrorf("the payload is not JSON, but %s: put what the template needs into headers, or route such events to a destination that takes bytes", e.ContentType)
+		return d, nil
+	}
 	dec := json.NewDecoder(bytes.NewReader(e.Payload))
 	dec.UseNumber()
-	if err := dec.Decode(&d.Payload); err != nil {
+	if err := dec.Decode(&d.payload); err != nil {
 		// The decoder's error can quote the payload.
 		return nil, fmt.Errorf("the payload is not JSON (near byte %d)", dec.InputOffset())
 	}

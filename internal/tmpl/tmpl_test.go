@@ -183,6 +183,52 @@ func TestPayloadMustBeJSON(t *testing.T) {
 	}
 }
 
+// TestPayloadThatIsNotJSON: a template that asks for it fails, whatever the bytes look like, and any other works.
+func TestPayloadThatIsNotJSON(t *testing.T) {
+	t.Parallel()
+	e := event(`{"name": "hunter2"}`)
+	e.ContentType = "avro/binary"
+	d, err := tmpl.NewData(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, parse := range []func(name, text string) (*tmpl.Template, error){tmpl.Text, tmpl.HTML, tmpl.URL} {
+		for text, want := range map[string]string{
+			`{{ .Event.Type }} {{ .Headers.tenant }}`:        "order.created acme",
+			`{{ get .Headers "none" | default "a" }}`:        "a",
+			`{{ .Payload.name }}`:                            "",
+			`{{ get .Payload "name" | default "friend" }}`:   "",
+			`{{ with .Payload }}a{{ else }}b{{ end }}`:       "",
+			`{{ json .Payload }}`:                            "",
+			`{{ range .Headers }}{{ $.Payload }}{{ end }}`:   "",
+			`{{ if eq .Event.ID 1 }}{{ .Payload }}{{ end }}`: "",
+		} {
+			tpl, err := parse("subject", text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := tpl.Render(d)
+			switch {
+			case !strings.Contains(text, "Payload"), strings.HasPrefix(text, "{{ if"):
+				if err != nil || got != want {
+					t.Errorf("%s: %q, %v", text, got, err)
+				}
+			case err == nil || !strings.Contains(err.Error(), `template "subject", line 1, at {{ `) || !strings.Contains(err.Error(), "the payload is not JSON, but avro/binary: put what"):
+				t.Errorf("%s: %q, %v", text, got, err)
+			case strings.Contains(err.Error(), "hunter2"):
+				t.Errorf("%s: %v shows a value", text, err)
+			}
+		}
+	}
+	e.ContentType = "application/vnd.acme+json; v=1"
+	if d, err = tmpl.NewData(e); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.Payload(); err != nil || got == nil {
+		t.Errorf("JSON by its suffix: %v, %v", got, err)
+	}
+}
+
 func TestConstant(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{"": true, "a@example.com": true, "a{{.Event.ID}}": false, "{{if true}}x{{end}}": false} {

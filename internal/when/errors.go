@@ -111,6 +111,8 @@ func reason(text, part string) string {
 	switch {
 	case strings.Contains(text, errText):
 		return errText
+	case strings.Contains(text, errBytes):
+		return errBytes
 	case strings.Contains(text, "no such key"):
 		return fmt.Sprintf("the event has no such member: where it may be absent, write has(%s) && ... for a member, or \"name\" in headers for a header", oneLine(part))
 	case strings.Contains(text, "index out of bounds"):

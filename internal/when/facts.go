@@ -35,7 +35,7 @@ func (f *facts) ResolveName(name string) (any, bool) {
 	switch name {
 	case namePayload:
 		if f.payload == nil {
-			f.payload = valueOf(f.event.Payload)
+			f.payload = payloadOf(f.event)
 		}
 		return f.payload, true
 	case nameHeaders:

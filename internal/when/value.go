@@ -8,10 +8,24 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // errText is why a value cannot be read.
 const errText = "the payload is not JSON, or has a number that is out of range"
+
+// errBytes is why an event has no value.
+const errBytes = "the payload is not JSON by its content type: a condition for such events can ask for event and headers alone"
+
+// payloadOf returns the value of the payload of an event. Bytes that are not JSON could look like it: those of a
+// number are a digit in ASCII.
+func payloadOf(e *delivery.Event) ref.Val {
+	if !e.IsJSON() {
+		return types.NewErrFromString(errBytes)
+	}
+	return valueOf(e.Payload)
+}
 
 // valueOf returns the value of a JSON text. Numbers without a fraction and an exponent are ints, as far
 // as an int64 goes; all others are doubles.

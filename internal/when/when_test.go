@@ -113,6 +113,28 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// TestBytes: a condition that asks for a payload that is not JSON fails, also where the bytes look like JSON.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	for _, payload := range []string{"7", `{"total": 200}`, "\x00\xff", "", "true"} {
+		e := event(payload)
+		e.ContentType = "application/x-protobuf"
+		for text, want := range map[string]bool{
+			`event.type != ""`: true, `headers.size() > 100`: false, `event.type != "" || payload.total > 100`: true,
+		} {
+			if got, err := compile(t, text).Match(&delivery.Candidate{Event: e}); err != nil || got != want {
+				t.Errorf("%q, %s: %t, %v", payload, text, got, err)
+			}
+		}
+		for _, text := range []string{`payload > 5`, `payload.total > 100`, `has(payload.total)`, `payload == null`, `payload`} {
+			_, err := compile(t, text).Match(&delivery.Candidate{Event: e})
+			if failed, ok := errors.AsType[*EvalError](err); !ok || !strings.Contains(failed.Text, "by its content type") {
+				t.Errorf("%q, %s: %v", payload, text, err)
+			}
+		}
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	l := language(t)

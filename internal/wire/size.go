@@ -21,8 +21,8 @@ const compression = 256
 // are decompressed, if they fulfil the condition, which begins with AND unless it is empty. That is
 // expensive, so a statement uses the expression once, in a subquery that is not flattened.
 func EventBytes(limit int, condition string) string {
-	return fmt.Sprintf(`CASE WHEN pg_column_size(payload) + coalesce(pg_column_size(headers), 0) > %d%s
-	THEN octet_length(payload::text)::bigint + coalesce(octet_length(headers::text), 0) END`, bound(limit)/compression, condition)
+	return fmt.Sprintf(`CASE WHEN coalesce(pg_column_size(payload), pg_column_size(payload_bytes)) + coalesce(pg_column_size(headers), 0) > %d%s
+	THEN coalesce(octet_length(payload::text), octet_length(payload_bytes))::bigint + coalesce(octet_length(headers::text), 0) END`, bound(limit)/compression, condition)
 }
 
 func bound(limit int) int64 {

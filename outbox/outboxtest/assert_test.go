@@ -1,6 +1,7 @@
 package outboxtest_test
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/outbox"
 	"github.com/notifyd/notifyd/outbox/outboxtest"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -35,6 +37,34 @@ func TestEventsAreReadAsWritten(t *testing.T) {
 	}
 	if e = all[1]; e.Headers != nil || !e.AvailableAt.IsZero() || e.AggregateType+e.IdempotencyKey != "" || string(e.Payload) != `{"n":1}` {
 		t.Errorf("got %+v", e)
+	}
+}
+
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	pool := database(t, "public", outboxsql.ModeQueue)
+	tx := begin(t, pool)
+	write(t, tx, outbox.Event{Type: "avro", Payload: []byte{0, 255, 1}, ContentType: "avro/binary"}, outbox.Event{Type: "empty", Payload: []byte(nil), ContentType: "avro/binary"},
+		outbox.Event{Type: "json", Payload: 7})
+	src := outboxtest.Pgx(tx)
+	outboxtest.Exactly(t, src,
+		outboxtest.All(outboxtest.Bytes([]byte{0, 255, 1}), outboxtest.ContentType("avro/binary")),
+		outboxtest.All(outboxtest.Bytes(nil), outboxtest.ContentType("avro/binary")),
+		outboxtest.All(outboxtest.Bytes([]byte("7")), outboxtest.ContentType("application/json")),
+	)
+	fails(t, func(tb *recorder) {
+		outboxtest.Wrote(tb, src, outboxtest.Type("avro"), outboxtest.Bytes([]byte{0, 255, 2}))
+	},
+		"#1 avro avro/binary of 3 bytes: payload has 3 bytes, want 3: they differ from byte 2 on")
+	fails(t, func(tb *recorder) { outboxtest.Wrote(tb, src, outboxtest.ContentType("a/b")) }, `content type is "avro/binary", want "a/b"`)
+	var got []string
+	var relay outboxtest.Relay
+	relay.Handle(t, "lake", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		got = append(got, fmt.Sprintf("%s %x", e.ContentType, e.Payload))
+		return nil
+	}))
+	if _, err := relay.Deliver(t, src); err != nil || fmt.Sprint(got) != "[avro/binary 00ff01 avro/binary  application/json 37]" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

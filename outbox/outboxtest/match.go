@@ -86,6 +86,27 @@ func Payload[T any](check func(payload T) error) Match {
 	}
 }
 
+// ContentType matches events whose payload has this media type: that of a writer who gave none is
+// "application/json" for JSON.
+func ContentType(want string) Match {
+	return func(e *Event) error { return same("content type", e.ContentType, want) }
+}
+
+// Bytes matches events whose payload is these bytes: JSON byte for byte, Avro, Protobuf. To look into a message,
+// decode [Event.Payload] in a [Match] of your own.
+func Bytes(want []byte) Match {
+	return func(e *Event) error {
+		if bytes.Equal(e.Payload, want) {
+			return nil
+		}
+		at := 0
+		for at < len(want) && at < len(e.Payload) && e.Payload[at] == want[at] {
+			at++
+		}
+		return fmt.Errorf("payload has %d bytes, want %d: they differ from byte %d on", len(e.Payload), len(want), at)
+	}
+}
+
 // All matches events that each of these matches. It makes one of several where one is wanted: see
 // [InOrder].
 func All(matches ...Match) Match {

@@ -75,7 +75,7 @@ func (r *Relay) deliver(ctx context.Context, e *Event) (n int, err error) {
 		}
 		n++
 		err := to.handler.Deliver(ctx, &delivery.Event{
-			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Payload: e.Payload, Headers: e.Headers,
+			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Payload: e.Payload, ContentType: e.ContentType, Headers: e.Headers,
 			CreatedAt: e.CreatedAt, Attempt: 1, Destination: to.destination,
 		})
 		if err != nil {

@@ -17,6 +17,7 @@
 package outboxtest
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -25,6 +26,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/outbox"
 )
@@ -38,8 +40,10 @@ type Event struct {
 	AggregateType  string
 	AggregateID    string
 	IdempotencyKey string
-	// Payload is the JSON text, byte for byte.
-	Payload json.RawMessage
+	// Payload is what was written, byte for byte: JSON, unless ContentType says otherwise.
+	Payload []byte
+	// ContentType is the media type of the payload, as relays give it to handlers.
+	ContentType string
 	// Headers are nil where there are none.
 	Headers map[string]string
 	// AvailableAt is zero for an event that is delivered at once.
@@ -116,15 +120,18 @@ func (s Source) Events(tb testing.TB) []*Event {
 	tb.Helper()
 	var all []*Event
 	err := s.each(tb.Context(), `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''),
-			payload::text, coalesce(headers::text, ''), coalesce(extract(epoch FROM available_at) * 1000000, 0)::bigint, (extract(epoch FROM created_at) * 1000000)::bigint
+			coalesce(payload::text, ''), payload_bytes, coalesce(content_type, CASE WHEN payload IS NULL THEN 'application/octet-stream' ELSE 'application/json' END),
+			coalesce(headers::text, ''), coalesce(extract(epoch FROM available_at) * 1000000, 0)::bigint, (extract(epoch FROM created_at) * 1000000)::bigint
 		FROM {schema}.outbox_events WHERE id > $1 ORDER BY id`, func(r Rows) error {
 		var e Event
-		var payload, headers string
+		var text, headers string
 		var available, created int64
-		if err := r.Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &e.IdempotencyKey, &payload, &headers, &available, &created); err != nil {
+		if err := r.Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &e.IdempotencyKey, &text, &e.Payload, &e.ContentType, &headers, &available, &created); err != nil {
 			return err
 		}
-		e.Payload, e.CreatedAt = json.RawMessage(payload), time.UnixMicro(created).UTC()
+		if e.CreatedAt = time.UnixMicro(created).UTC(); e.Payload == nil {
+			e.Payload = []byte(text)
+		}
 		if available != 0 {
 			e.AvailableAt = time.UnixMicro(available).UTC()
 		}
@@ -181,6 +188,9 @@ func (e *Event) String() string {
 	text := fmt.Sprintf("#%d %s", e.ID, e.Type)
 	if e.AggregateType != "" {
 		text += " of " + e.AggregateType + "/" + e.AggregateID
+	}
+	if !utf8.Valid(e.Payload) || bytes.ContainsRune(e.Payload, 0) {
+		return fmt.Sprintf("%s %s of %d bytes", text, e.ContentType, len(e.Payload))
 	}
 	return text + " " + shortened(string(e.Payload))
 }

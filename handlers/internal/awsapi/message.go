@@ -3,6 +3,7 @@ package awsapi
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -35,8 +36,11 @@ const FIFO = ".fifo"
 
 // The attributes that have no header behind them.
 const (
-	// attributeContentType is set if the body is more than the payload.
+	// attributeContentType is set if the body is not JSON, or more than the payload.
 	attributeContentType = "content-type"
+	// attributeEncoding says that the body is in base64, with the name and the value of MIME: SQS takes text.
+	attributeEncoding = "content-transfer-encoding"
+	encodingBase64    = "base64"
 	// attributeMore holds a JSON object with the headers that have no attribute
 	// of their own.
 	attributeMore = "notifyd-headers"
@@ -93,10 +97,16 @@ func (e *MessageEncoder) Encode(ev *delivery.Event) (*Message, error) {
 	if err := e.message.Render(&m, ev, nil); err != nil {
 		return nil, err
 	}
-	if len(m.Body) == 0 {
+	out := &Message{Body: string(m.Body)}
+	// Consumers rely on it, so an event cannot have it.
+	m.Headers = slices.DeleteFunc(m.Headers, func(h message.Header) bool { return strings.EqualFold(h.Name, attributeEncoding) })
+	if e.message.Raw(ev) {
+		out.Body = base64.StdEncoding.EncodeToString(m.Body)
+		m.Headers = append(m.Headers, message.Header{Name: attributeEncoding, Value: encodingBase64})
+	}
+	if out.Body == "" {
 		return nil, fmt.Errorf("the body is empty: %s requires a character at least", e.service)
 	}
-	out := &Message{Body: string(m.Body)}
 	if r, ok := foreign(out.Body); ok {
 		return nil, fmt.Errorf("the body holds %U, which SQS takes in no message: escape it (\\u%04x)", r, r)
 	}
@@ -223,9 +233,11 @@ func attributes(m message.Message) []message.Header {
 	return all
 }
 
-// rank puts notifyd's own headers first and the trace second.
+// rank puts notifyd's own headers first and the trace second, behind what the body is.
 func rank(name string) int {
 	switch {
+	case name == attributeEncoding: // without it the body cannot be read
+		return -1
 	case strings.HasPrefix(name, "notifyd-"), strings.HasPrefix(name, "ce_"):
 		return 0
 	case name == "traceparent", name == "tracestate":

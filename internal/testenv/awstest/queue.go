@@ -1,11 +1,14 @@
 package awstest
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +18,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // names keeps the places of the tests of a binary apart.
@@ -107,4 +112,23 @@ func Number(tb testing.TB, text string) (id int64) {
 		tb.Fatalf("%q: %v", text, err)
 	}
 	return id
+}
+
+// Message returns what has arrived of an event, as a consumer decodes it.
+func (q *Queue) Message(tb testing.TB, id int64) (body []byte, contentType string) {
+	tb.Helper()
+	attribute := func(m types.Message, name string) string { return aws.ToString(m.MessageAttributes[name].StringValue) }
+	for _, m := range q.Messages(tb) {
+		if attribute(m, "notifyd-id") != strconv.FormatInt(id, 10) {
+			continue
+		}
+		body, contentType = []byte(aws.ToString(m.Body)), cmp.Or(attribute(m, "content-type"), delivery.ContentTypeJSON)
+		if attribute(m, "content-transfer-encoding") == "base64" {
+			var err error
+			if body, err = base64.StdEncoding.DecodeString(string(body)); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+	return body, contentType
 }
