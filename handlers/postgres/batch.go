@@ -89,7 +89,7 @@ func (b *batch) insert(ctx context.Context, from, to int) error {
 	}
 	r := rowsOf(b.events[from:to])
 	tag, err := conn.Exec(within, b.h.insert, pgx.QueryExecModeExec, b.h.cfg.Source, r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
-		r.payload, r.headers, r.createdAt)
+		r.payload, r.payloadBytes, r.contentType, r.headers, r.createdAt)
 	if err == nil && tag.RowsAffected() < int64(to-from) {
 		err = b.compare(within, conn, from, r)
 	}
@@ -120,10 +120,12 @@ func (b *batch) compare(ctx context.Context, conn *pgx.Conn, from int, r rows) e
 
 // rows are the columns of a statement.
 type rows struct {
-	dedupeID, eventType, aggregateType, aggregateID, payload, headers []string
+	dedupeID, eventType, aggregateType, aggregateID, contentType, headers []string
 
-	eventID   []int64
-	createdAt []time.Time
+	payload      []*string // nil where the event has bytes
+	payloadBytes [][]byte  // nil where it has JSON
+	eventID      []int64
+	createdAt    []time.Time
 }
 
 func rowsOf(events []*delivery.Event) rows {
@@ -131,10 +133,23 @@ func rowsOf(events []*delivery.Event) rows {
 	for _, e := range events {
 		r.dedupeID, r.eventID, r.eventType = append(r.dedupeID, e.DedupeID()), append(r.eventID, e.ID), append(r.eventType, e.Type)
 		r.aggregateType, r.aggregateID = append(r.aggregateType, e.AggregateType), append(r.aggregateID, e.AggregateID)
-		r.payload, r.headers = append(r.payload, string(e.Payload)), append(r.headers, headersOf(e))
-		r.createdAt = append(r.createdAt, e.CreatedAt)
+		text, raw := payloadOf(e)
+		r.payload, r.payloadBytes, r.contentType = append(r.payload, text), append(r.payloadBytes, raw), append(r.contentType, e.ContentType)
+		r.headers, r.createdAt = append(r.headers, headersOf(e)), append(r.createdAt, e.CreatedAt)
 	}
 	return r
+}
+
+// payloadOf returns the payload for the column of its kind, and nil for the other one.
+func payloadOf(e *delivery.Event) (text *string, raw []byte) {
+	if e.IsJSON() {
+		s := string(e.Payload)
+		return &s, nil
+	}
+	if e.Payload == nil {
+		return nil, []byte{} // none are bytes as well
+	}
+	return nil, e.Payload
 }
 
 // headersOf returns the event's headers as a JSON object.

@@ -33,7 +33,7 @@ func (h *Handler) rehearse(ctx context.Context, conn *pgx.Conn) error {
 	}
 	r := rows{}
 	_, err = tx.Exec(ctx, h.insert, pgx.QueryExecModeExec, h.cfg.Source, r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
-		r.payload, r.headers, r.createdAt)
+		r.payload, r.payloadBytes, r.contentType, r.headers, r.createdAt)
 	if err == nil {
 		_, err = tx.Exec(ctx, h.others, pgx.QueryExecModeExec, h.cfg.Source, r.dedupeID, r.createdAt)
 	}

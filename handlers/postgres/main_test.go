@@ -121,3 +121,14 @@ func wantClasses(tb testing.TB, errs []error, want string) {
 		tb.Errorf("%s, want %s: %v", got, want, errs)
 	}
 }
+
+// arrivedAs returns payload and content type of the row of an event.
+func arrivedAs(tb testing.TB, url string, id int64) (payload []byte, contentType string) {
+	tb.Helper()
+	err := connect(tb, url).QueryRow(tb.Context(), `SELECT coalesce(payload_bytes, convert_to(payload::text, 'UTF8')), coalesce(content_type, 'application/json')
+FROM received_events WHERE event_id = $1`, id).Scan(&payload, &contentType)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return payload, contentType
+}

@@ -239,14 +239,16 @@ func TestValidate(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"least":      {func(*Config) {}, ""},
-		"empty":      {func(c *Config) { *c = Config{} }, "url source"},
-		"names":      {func(c *Config) { c.Schema, c.Table = strings.Repeat("x", 64), "a\x00" }, "schema table"},
-		"source":     {func(c *Config) { c.Source = strings.Repeat("x", 256) }, "source"},
-		"timeout":    {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout"},
-		"no URL":     {func(c *Config) { c.URL = secret.New("postgres://a:hush@[/db") }, "url"},
-		"other URL":  {func(c *Config) { c.URL = secret.New("mysql://a:hush@h/db") }, "url"},
-		"no file":    {func(c *Config) { c.URL = secret.New("postgres://a:hush@h/db?sslmode=verify-full&sslrootcert=/nowhere.pem") }, "url"},
+		"least":     {func(*Config) {}, ""},
+		"empty":     {func(c *Config) { *c = Config{} }, "url source"},
+		"names":     {func(c *Config) { c.Schema, c.Table = strings.Repeat("x", 64), "a\x00" }, "schema table"},
+		"source":    {func(c *Config) { c.Source = strings.Repeat("x", 256) }, "source"},
+		"timeout":   {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout"},
+		"no URL":    {func(c *Config) { c.URL = secret.New("postgres://a:hush@[/db") }, "url"},
+		"other URL": {func(c *Config) { c.URL = secret.New("mysql://a:hush@h/db") }, "url"},
+		"no file": {func(c *Config) {
+			c.URL = secret.New("postgres://a:hush@h/db?sslmode=verify-full&sslrootcert=/nowhere.pem")
+		}, "url"},
 		"many hosts": {func(c *Config) { c.URL = secret.New("postgres://a:hush@h,i/db") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,6 +18,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 		{Name: "event_type", Value: e.Type},
 		{Name: "aggregate_type", Value: e.AggregateType},
 		{Name: "aggregate_id", Value: e.AggregateID},
+		{Name: "content_type", Value: e.ContentType},
 		{Name: "headers", Value: headersOf(e)},
 		{Name: "created_at", Value: e.CreatedAt.UTC().Format(time.RFC3339Nano)},
 	}, e.Payload), nil

@@ -73,6 +73,7 @@ func TestConformance(t *testing.T) {
 	handlertest.Run(t, handlertest.Destination{
 		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return open(tb, proxied) },
 		Received: func(tb testing.TB) []int64 { tb.Helper(); return ids(tb, direct) },
+		Message:  func(tb testing.TB, id int64) ([]byte, string) { tb.Helper(); return arrivedAs(tb, direct, id) },
 		Rejected: refused, Network: proxy, Stop: stop, Start: start, Secrets: []string{password}, Ordered: true,
 		Cases: []handlertest.Case{
 			{Name: "no such table", Class: destination, Text: "create the table", Provoke: once(table("nowhere"), ok)},
