@@ -161,41 +161,9 @@ func TestBytes(t *testing.T) {
 			want := e.contents()
 
 			topic := "bytes-" + string(mode)
-			broker, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, topic))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(broker.Close)
-			brokers := broker.ListenAddrs()
-			toKafka, err := kafka.New(kafka.Config{Brokers: brokers, Topic: topic})
-			if err != nil {
-				t.Fatal(err)
-			}
-			queue := newByteQueue(t, rabbit, topic, len(want))
-			toRabbit, err := rabbitmq.New(rabbitmq.Config{URL: secret.New(rabbit.URL), RoutingKey: topic})
-			if err != nil {
-				t.Fatal(err)
-			}
-			hooks := &arrivals{t: t, name: "webhook"}
-			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				body, err := io.ReadAll(r.Body)
-				if err != nil {
-					t.Error(err)
-				}
-				hooks.add(r.Header.Get("ce-id"), body, r.Header.Get("Content-Type"))
-			}))
-			t.Cleanup(server.Close)
-			toHook, err := webhook.New(webhook.Config{URL: server.URL, Config: message.Config{Format: message.CloudEventsBinary}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, c := range []io.Closer{toKafka, toRabbit, toHook} {
-				t.Cleanup(func() {
-					if err := c.Close(); err != nil {
-						t.Error(err)
-					}
-				})
-			}
+			brokers, toKafka := newByteTopic(t, topic)
+			queue, toRabbit := newByteQueue(t, rabbit, topic, len(want))
+			hooks, toHook := newByteHook(t)
 			own := &arrivals{t: t, name: "handler"}
 			second := notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
 				if ev.Attempt == 1 {
@@ -220,6 +188,51 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// closeAfter closes a handler at the end of the test.
+func closeAfter(t *testing.T, c io.Closer) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// newByteTopic starts a Kafka with a topic.
+func newByteTopic(t *testing.T, topic string) (brokers []string, h *kafka.Handler) {
+	t.Helper()
+	broker, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	if h, err = kafka.New(kafka.Config{Brokers: broker.ListenAddrs(), Topic: topic}); err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, h)
+	return broker.ListenAddrs(), h
+}
+
+// newByteHook starts an HTTP server that takes CloudEvents in binary mode.
+func newByteHook(t *testing.T) (*arrivals, *webhook.Handler) {
+	t.Helper()
+	a := &arrivals{t: t, name: "webhook"}
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		a.add(r.Header.Get("ce-id"), body, r.Header.Get("Content-Type"))
+	}))
+	t.Cleanup(server.Close)
+	h, err := webhook.New(webhook.Config{URL: server.URL, Config: message.Config{Format: message.CloudEventsBinary}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, h)
+	return a, h
+}
+
 // byteQueue is a queue of RabbitMQ.
 type byteQueue struct {
 	t         *testing.T
@@ -227,7 +240,7 @@ type byteQueue struct {
 	delivered <-chan amqp.Delivery
 }
 
-func newByteQueue(t *testing.T, b testenv.Broker, name string, n int) *byteQueue {
+func newByteQueue(t *testing.T, b testenv.Broker, name string, n int) (*byteQueue, *rabbitmq.Handler) {
 	t.Helper()
 	conn, err := amqp.Dial(b.URL)
 	if err != nil {
@@ -245,7 +258,12 @@ func newByteQueue(t *testing.T, b testenv.Broker, name string, n int) *byteQueue
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &byteQueue{t, n, delivered}
+	h, err := rabbitmq.New(rabbitmq.Config{URL: secret.New(b.URL), RoutingKey: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, h)
+	return &byteQueue{t, n, delivered}, h
 }
 
 func (q *byteQueue) read() *arrivals {

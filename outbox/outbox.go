@@ -90,7 +90,7 @@ func (e *Event) encode() (content, error) {
 }
 
 // checkContentType checks what the table checks too.
-func (e *Event) checkContentType(isBytes bool) error { //nolint:revive // what the payload is
+func (e *Event) checkContentType(isBytes bool) error {
 	if e.ContentType == "" {
 		return nil
 	}

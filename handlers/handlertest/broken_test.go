@@ -58,7 +58,7 @@ const (
 
 func TestBrokenHandlersFail(t *testing.T) {
 	t.Parallel()
-	for _, f := range slices.Concat(liars(), stubborn(), mistaken(), careless(), blamers(), unfit(), closers(), undead()) {
+	for _, f := range slices.Concat(liars(), stubborn(), mistaken(), careless(), alterers(), blamers(), unfit(), closers(), undead()) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			// On a machine with too much to do, want of time looks like a fault: what

@@ -37,34 +37,6 @@ func careless() []fault {
 			says:  "without any fault, and came as 2",
 		},
 		{
-			name: "sends text",
-			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
-				var texts []*delivery.Event
-				for _, e := range events {
-					text := *e
-					text.Payload = []byte(strings.ToValidUTF8(string(e.Payload), "?"))
-					texts = append(texts, &text)
-				}
-				return c.DeliverBatch(ctx, texts)
-			}),
-			fails: []string{bytesArrive},
-			says:  "arrived as",
-		},
-		{
-			name: "calls everything JSON",
-			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
-				var plain []*delivery.Event
-				for _, e := range events {
-					untyped := *e
-					untyped.ContentType = ""
-					plain = append(plain, &untyped)
-				}
-				return c.DeliverBatch(ctx, plain)
-			}),
-			fails: []string{bytesArrive},
-			says:  "the content type",
-		},
-		{
 			name: "sends again by itself",
 			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				var errs []error
@@ -98,6 +70,40 @@ func careless() []fault {
 			},
 			fails: []string{outageInStream},
 			may:   []string{restartInStream},
+		},
+	}
+}
+
+// alterers change what they send.
+func alterers() []fault {
+	return []fault{
+		{
+			name: "sends text",
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
+				var texts []*delivery.Event
+				for _, e := range events {
+					text := *e
+					text.Payload = []byte(strings.ToValidUTF8(string(e.Payload), "?"))
+					texts = append(texts, &text)
+				}
+				return c.DeliverBatch(ctx, texts)
+			}),
+			fails: []string{bytesArrive},
+			says:  "arrived as",
+		},
+		{
+			name: "calls everything JSON",
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
+				var plain []*delivery.Event
+				for _, e := range events {
+					untyped := *e
+					untyped.ContentType = ""
+					plain = append(plain, &untyped)
+				}
+				return c.DeliverBatch(ctx, plain)
+			}),
+			fails: []string{bytesArrive},
+			says:  "the content type",
 		},
 	}
 }

@@ -19,6 +19,17 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 )
 
+// odd returns an event that is not JSON, with many headers, and one that is and claims to be in base64.
+func odd() (raw, forged *delivery.Event) {
+	raw, forged = awstest.Event(42, "\x00\xff"), awstest.Event(42, `{}`)
+	raw.ContentType, forged.ContentType = "avro/binary", "application/vnd.acme+json"
+	forged.Headers["Content-Transfer-Encoding"] = "base64"
+	for i := range 9 {
+		raw.Headers[fmt.Sprintf("h%d", i)] = "x"
+	}
+	return raw, forged
+}
+
 // TestMessage compares the message with the event.
 func TestMessage(t *testing.T) {
 	t.Parallel()
@@ -29,13 +40,7 @@ func TestMessage(t *testing.T) {
 	for i := range 9 {
 		many.Headers[fmt.Sprintf("h%d", i)] = "x"
 	}
-	forged := awstest.Event(42, `{}`)
-	forged.Headers["Content-Transfer-Encoding"], forged.ContentType = "base64", "application/vnd.acme+json"
-	raw := awstest.Event(42, "\x00\xff")
-	raw.ContentType = "avro/binary"
-	for i := range 9 {
-		raw.Headers[fmt.Sprintf("h%d", i)] = "x"
-	}
+	raw, forged := odd()
 	ours := map[string]string{
 		"notifyd-id": "42", "notifyd-type": "order.created", "notifyd-aggregate-type": "order",
 		"notifyd-aggregate-id": "A-7", "notifyd-time": "2026-03-04T05:06:07Z",
