@@ -50,7 +50,7 @@ func TestBytesMigration(t *testing.T) {
 		const files = `SELECT string_agg(c.relname || ' ' || pg_relation_filenode(c.oid), ', ' ORDER BY c.relname) FROM pg_class c
 			WHERE c.relkind = 'r' AND (c.relname = 'outbox_events' OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass))`
 		before := value[string](t, conn, files)
-		if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 1 || applied[0].Name != "bytes" {
+		if applied := migrate(t, conn, "public", outboxsql.BellKeep); !upFrom(t, conn, applied, 10) {
 			t.Errorf("applied %+v", applied)
 		}
 		if after := value[string](t, conn, files); after != before {
