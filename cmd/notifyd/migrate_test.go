@@ -15,7 +15,7 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	got := command(t, "migrate", "status", "--database-url", url)
-	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\n2        dead letters           no\n3        tracing                no\n4        streams                no\n5        plain queues           no\n6        sizes                  no\n7        pauses and relays      no\n8        replays                no\n9        exactly once           no\n10       rests                  no\nbell: off\nmode: queue\n" ||
+	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\n2        dead letters           no\n3        tracing                no\n4        streams                no\n5        plain queues           no\n6        sizes                  no\n7        pauses and relays      no\n8        replays                no\n9        exactly once           no\n10       rests                  no\n11       bytes                  no\nbell: off\nmode: queue\n" ||
 		!strings.Contains(got.stderr, "run `notifyd migrate`") {
 		t.Errorf("status before: %+v", got)
 	}

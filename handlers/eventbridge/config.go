@@ -85,4 +85,4 @@ func (c Config) contentType() error {
 }
 
 // resource names the setting of a template of Resources.
-func resource(i int) string { return fmt.Sprintf("resources[%d]", i) }
+func resource(i int) string { return fmt.Sprintf("resources.%d", i) }

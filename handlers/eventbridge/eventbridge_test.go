@@ -147,7 +147,7 @@ func TestUnfit(t *testing.T) {
 		"type":        {func(*Config) {}, long, "set detail_type"},
 		"source":      {func(c *Config) { c.Source = "{{ .Payload.s }}" }, awstest.Event(1, `{"s": ""}`), `"source" yields nothing`},
 		"detail type": {func(c *Config) { c.DetailType = "{{ .Payload.s }}" }, awstest.Event(1, `{"s": ""}`), `"detail_type" yields nothing`},
-		"resource":    {func(c *Config) { c.Resources = []string{"{{ .Payload.s }}"} }, awstest.Event(1, `{}`), "resources[0]"},
+		"resource":    {func(c *Config) { c.Resources = []string{"{{ .Payload.s }}"} }, awstest.Event(1, `{}`), "resources.0"},
 		"body":        {func(c *Config) { c.Body = "{{ json .Payload.s }}" }, awstest.Event(1, `{"s": [{}]}`), "not a JSON object"},
 	} {
 		f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return awstest.Said{Status: 500} })
@@ -299,7 +299,7 @@ func TestValidate(t *testing.T) {
 		"source":   {func(c *Config) { c.Source = "aws.orders" }, "source", "must not begin with aws."},
 		"template": {func(c *Config) { c.Source = "{{ .Paylod.x }}" }, "source", "there is no .Paylod"},
 		"type":     {func(c *Config) { c.DetailType = "{{ .Paylod.x }}" }, "detail_type", "there is no .Paylod"},
-		"resource": {func(c *Config) { c.Resources = []string{"a", "{{ .Paylod.x }}"} }, "resources[1]", "there is no .Paylod"},
+		"resource": {func(c *Config) { c.Resources = []string{"a", "{{ .Paylod.x }}"} }, "resources.1", "there is no .Paylod"},
 		"content":  {func(c *Config) { c.Body, c.ContentType = "x", "text/plain" }, "content_type", "must be JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
