@@ -365,6 +365,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if !r.ran.CompareAndSwap(false, true) {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
+	defer r.dispatcher.End()
 	for {
 		rests, err := r.awake(ctx)
 		if err != nil || !rests || ctx.Err() != nil {

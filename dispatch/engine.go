@@ -58,6 +58,10 @@ func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
 	return d.drain(engine)
 }
 
+// End ends the last run: nothing is logged or reported to the observer by itself any more. It may be called before
+// any Begin.
+func (d *Dispatcher) End() { d.health.end() }
+
 // LanesOf returns the lanes of an event type, none if no route matches, and whether this is the
 // first event of the type.
 func (d *Dispatcher) LanesOf(eventType string) (lanes []Lane, firstTime bool) {

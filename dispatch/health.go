@@ -36,6 +36,7 @@ type health struct {
 	over   *time.Timer // ends the outage, nil unless well is set
 	errors int         // of connections, in this outage
 	logged time.Time   // when a refusal was last logged, zero if none was
+	ended  bool        // nothing comes after the next report
 }
 
 func (h *health) report(err error) {
@@ -58,6 +59,9 @@ func (h *health) report(err error) {
 		h.lost.Store(false)
 		h.well = time.Now()
 		h.over = time.AfterFunc(calm, func() { h.settle(calm) })
+		if h.ended {
+			h.settleLocked(0)
+		}
 	}
 }
 
@@ -92,6 +96,18 @@ func (h *health) stopLocked() {
 func (h *health) settle(least time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.settleLocked(least)
+}
+
+// end is settle without waiting for calm, now and from now on: nothing is reported later.
+func (h *health) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	h.settleLocked(0)
+}
+
+func (h *health) settleLocked(least time.Duration) {
 	if h.over == nil || time.Since(h.well) < least {
 		return
 	}

@@ -133,3 +133,29 @@ func TestRefusalIsRepeated(t *testing.T) {
 		lines(7)
 	})
 }
+
+// TestOutageEndsWithTheRelay: nothing is reported after the end, whenever the database answers again.
+func TestOutageEndsWithTheRelay(t *testing.T) {
+	t.Parallel()
+	for name, act := range map[string]func(h *health){
+		"calm at the end": func(h *health) { h.report(nil); h.end() },
+		"lost at the end": func(h *health) { h.end(); h.report(nil) },
+		"lost for good":   (*health).end,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a := &asking{}
+			a.h = &health{log: slog.New(slog.DiscardHandler), observer: a}
+			a.h.report(errors.New("gone"))
+			act(a.h)
+			told := a.told()
+			time.Sleep(2 * calm)
+			synctest.Wait()
+			if a.told() != told {
+				t.Errorf("%s: %d incidents after the end", name, a.told()-told)
+			}
+			if want := map[bool]int{true: 1, false: 2}[name == "lost for good"]; told != want {
+				t.Errorf("%s: %d incidents, want %d", name, told, want)
+			}
+		})
+	}
+}
