@@ -40,6 +40,10 @@ type (
 	Pause = observe.Pause
 	// Backoff is the wait between attempts.
 	Backoff = delivery.Backoff
+	// Rate is how many deliveries may begin in a time.
+	Rate = delivery.Rate
+	// RateKey returns the key by which a Rate counts.
+	RateKey = delivery.RateKey
 )
 
 // Permanent marks err as a failure that no further attempt can cure: the event

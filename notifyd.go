@@ -45,6 +45,9 @@ var ErrRunTwice = errors.New("a relay can run once: make a new one")
 // a queue: order, holding back the events after a dead letter, or a start in the past.
 var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --mode stream`, or do without")
 
+// session is a connection of the relay's own.
+type session interface{ Close(ctx context.Context) }
+
 // Relay delivers the events of one outbox table. Create it with [New], register handlers, then call
 // Run.
 type Relay struct {
@@ -53,7 +56,7 @@ type Relay struct {
 	connector  *store.Connector
 	listening  *store.Connector
 	dispatcher *dispatch.Dispatcher
-	sessions   []*queue.Session
+	sessions   []session // closed at the end
 	keeper     *store.Keeper
 	watch      *store.Watch
 	pulse      *engine.Watch
@@ -119,12 +122,13 @@ func (r *Relay) wire() error {
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
 	}
+	limits := store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
 	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
-	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience}, r.settings.observer, r.log)
+	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience, Reserve: limits.Reserve}, r.settings.observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
-	r.dispatcher, r.rest.purger = d, newPurger(r)
+	r.dispatcher, r.rest.purger, r.rest.limits = d, newPurger(r), limits
 	if r.settings.pollOnly {
 		close(r.listens)
 		return nil
@@ -225,6 +229,9 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 	if exactly && (hs.lane.Concurrency != 1 || hs.lane.Unordered) {
 		return fmt.Errorf("notifyd: %w %q: it keeps its position, which needs a concurrency of 1, and order", ErrDestination, name)
 	}
+	if exactly && (hs.lane.Supersede || hs.lane.RateKey != nil) {
+		return fmt.Errorf("notifyd: %w %q: it keeps its position, which excludes superseding events, and a rate key", ErrDestination, name)
+	}
 	if err := r.dispatcher.Add(name, h, hs.lane); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -233,6 +240,9 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 	}
 	if hs.ordered || hs.lane.BlockOnDead {
 		r.needy = append(r.needy, name+": order")
+	}
+	if hs.lane.Supersede {
+		r.needy = append(r.needy, name+": superseding events")
 	}
 	if start.Kind != engine.StartDefault {
 		r.needy = append(r.needy, name+": a start")

@@ -210,6 +210,28 @@ func WithTimeout(d time.Duration) HandleOption { return func(h *handleSettings) 
 // default, at least 1. Faults of the destination or the relay do not count.
 func WithMaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.MaxAttempts = n } }
 
+// WithRateLimit bounds the deliveries that begin, over all relays of the tables: see [Rate]; no limit by default.
+// Events that may not go yet wait, and no attempt counts.
+func WithRateLimit(r Rate) HandleOption { return func(h *handleSettings) { h.lane.Rate = r } }
+
+// WithRateKey gives each key the rate of [WithRateLimit] for itself, such as each customer; nil, the default,
+// counts all events together. An event whose key has to wait is stored until its turn, and so are those behind
+// it in its aggregate; other keys go on.
+func WithRateKey(key RateKey) HandleOption {
+	return func(h *handleSettings) { h.lane.RateKey = key }
+}
+
+// WithExpiry makes events expire that are older than after by the database's clock, from when they were
+// written, or became available: they are not delivered any more, and are no dead letters. Replays do
+// not expire. 0, the default, is never; at least 1 ms otherwise.
+func WithExpiry(after time.Duration) HandleOption {
+	return func(h *handleSettings) { h.lane.ExpiresAfter = after }
+}
+
+// WithSupersede delivers, of the events of one aggregate that wait, only the latest: the earlier ones are done with.
+// It needs a stream, and excludes [WithTotalOrder], [WithBlockOnDead], WithOrder(false) and a handler that keeps its position.
+func WithSupersede() HandleOption { return func(h *handleSettings) { h.lane.Supersede = true } }
+
 // WithBackoff sets how long to wait between attempts; delivery.DefaultBackoff
 // by default.
 func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }

@@ -86,9 +86,10 @@ type pauses struct {
 func (p *pauses) honour(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	paused, err := p.relay.keeper.Paused(ctx)
+	paused, now, err := p.relay.keeper.Paused(ctx)
 	if err == nil {
 		p.relay.dispatcher.SetPaused(paused)
+		p.relay.dispatcher.SetClock(now, time.Now())
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -24,7 +25,8 @@ type rest struct {
 	longest time.Duration // 0: the relay never rests
 	quiet   time.Duration // see quietFor
 	hints   chan struct{} // capacity 1: events may wait, which an awake relay finds by itself
-	purger  *purger       // lasts from one awake phase to the next
+	purger  *purger       // lasts from one awake phase to the next, as limits do
+	limits  *store.Limits
 
 	mu     sync.Mutex // guards the fields below; taken before any lock of an engine
 	agreed span       // on what the awake phase has ended

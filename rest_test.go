@@ -451,3 +451,19 @@ func TestStuckCallKeepsAwake(t *testing.T) {
 		<-tick.C
 	}
 }
+
+// TestRestUnderALimit: the session that takes from rate limits ends with the others, and comes back with them.
+func TestRestUnderALimit(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		d := newDrowsy(t, pool, time.Hour, fine, WithRateLimit(delivery.Rate{Events: 1000, Per: time.Second, Burst: 3}))
+		execute(t, pool, insertThree)
+		d.delivered()
+		d.rests()
+		execute(t, pool, insertThree)
+		d.Wake()
+		d.delivered()
+		d.rests()
+	})
+}

@@ -153,6 +153,7 @@ func (r *Relay) run(ctx context.Context) (rests bool, err error) {
 		for _, s := range r.sessions {
 			s.Close(ctx)
 		}
+		r.rest.limits.Close(ctx)
 	}
 	cause := context.Cause(ctx)
 	if rests = errors.Is(cause, errRests); rests {

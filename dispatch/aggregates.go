@@ -102,6 +102,38 @@ func (a *aggregates) follow(buf []*job, n int, j *job) []*job {
 	return buf
 }
 
+// latest takes the place of j, the first job of its line, with the last one that waits behind it and may be delivered. Those
+// before that are superseded by it.
+func (a *aggregates) latest(j *job) *job {
+	last := j
+	for k := j.next; k != nil; k = k.next {
+		if !k.started && k.refused() == nil {
+			last = k
+		}
+	}
+	if last == j {
+		return j
+	}
+	l := a.lane
+	var gone []kept
+	for k := j; k != last; {
+		next := k.next
+		if k != j {
+			l.followers--
+		}
+		l.load--
+		k.agg.n--
+		k.next, k.agg = nil, nil
+		gone = append(gone, kept{k, superseded})
+		k = next
+	}
+	l.followers--
+	last.agg.first, last.queued = last, true
+	l.figures.total[superseded] += uint64(len(gone))
+	answerKept(gone)
+	return last
+}
+
 // untake takes back a job that a worker has not begun. It reports whether the job is the first of
 // its line and must be queued.
 func (a *aggregates) untake(j *job) (first bool) {
@@ -124,7 +156,7 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		return false, nil
 	}
 	g.remove(j)
-	goes := v == delivered || v == dead && !a.lane.cfg.BlockOnDead
+	goes := v.settles() || v == dead && !a.lane.cfg.BlockOnDead
 	switch {
 	case goes:
 	case v == released:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -20,6 +21,8 @@ type Config struct {
 	Window time.Duration
 	// ShutdownTimeout is how long running deliveries may finish once Drain is called.
 	ShutdownTimeout time.Duration
+	// Reserve takes from the rate limits that all relays share; nil if no destination has one.
+	Reserve limit.Reserve
 }
 
 // Validate returns every mistake in c, joined.
@@ -48,6 +51,7 @@ type Dispatcher struct {
 	router   *router
 	health   *health
 	refusals *refusals
+	clock    clock
 
 	workCtx    context.Context //nolint:containedctx // ends all deliveries; made by Begin, cancelled by Drain
 	cancelWork context.CancelCauseFunc
@@ -71,6 +75,9 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 // ErrDestination is wrapped by errors about a destination's name.
 var ErrDestination = errors.New("invalid destination")
 
+// errNoReserve is a limit that nothing is there to hold.
+var errNoReserve = errors.New("a rate limit, and nothing that all relays take from")
+
 // Add adds a destination. Its name is stored with every delivery that is retried, so it should stay
 // the same from run to run.
 func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error {
@@ -82,14 +89,21 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	case d.byName[name] != nil:
 		return fmt.Errorf("%w %q: the name is taken", ErrDestination, name)
 	}
-	if err := cfg.Validate(); err != nil {
+	err := cfg.Validate()
+	if err == nil && !cfg.Rate.IsZero() && d.cfg.Reserve == nil {
+		err = errNoReserve
+	}
+	if err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	var l *lane
 	if err := guard.Call("KeepsOrder", func() { l = newLane(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	l.observer = d.observer
+	l.observer, l.clock = d.observer, &d.clock
+	if !cfg.Rate.IsZero() {
+		l.limiter = limit.New(name, cfg.Rate, cfg.RateKey != nil, d.cfg.Reserve)
+	}
 	d.lanes = append(d.lanes, l)
 	d.byName[name] = l
 	return nil

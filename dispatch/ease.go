@@ -64,6 +64,9 @@ func (e *ease) fairShareLocked() int {
 func (e *ease) refuseLocked(now time.Time) {
 	e.lane.hungry = true
 	if !e.on {
+		if e.lane.limiter != nil {
+			e.armLocked(now)
+		}
 		return
 	}
 	// An engine requests room before it knows whether there are events: only handed-over deliveries
@@ -108,6 +111,9 @@ func (e *ease) armLocked(now time.Time) {
 	}
 	if e.pacer.on() && e.lane.hungry {
 		at(e.pacer.wait(now, e.lane.fairLocked()))
+	}
+	if e.lane.limiter != nil && e.lane.hungry {
+		at(e.lane.limiter.Wait(now))
 	}
 	switch {
 	case next == 0:

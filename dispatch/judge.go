@@ -19,16 +19,21 @@ var errLapsed = errors.New("the lease may have run out before the delivery began
 type verdict uint8
 
 const (
-	delivered verdict = iota + 1
-	failed            // to be retried after a delay
-	dead              // given up
-	released          // as if it had never been tried
-	parked            // waits in the table for an earlier event of its aggregate
-	aside             // to be retried after a delay, without a counted attempt
+	delivered  verdict = iota + 1
+	failed             // to be retried after a delay
+	dead               // given up
+	released           // as if it had never been tried
+	parked             // waits in the table for an earlier event of its aggregate
+	aside              // to be retried after a delay, without a counted attempt
+	expired            // too old to be delivered, and done with
+	superseded         // done with, for a later one of its aggregate
 )
 
+// settles reports whether nothing is left to do.
+func (v verdict) settles() bool { return v == delivered || v == expired || v == superseded }
+
 // tally counts verdicts.
-type tally [aside + 1]int
+type tally [superseded + 1]int
 
 // outcome is the answer to a job.
 type outcome struct {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/limit"
 )
 
 // LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
@@ -46,6 +47,15 @@ type LaneConfig struct {
 	Priority int
 	// Filter is asked for each event before those of its route; nil for none.
 	Filter delivery.Filter
+	// Rate bounds the deliveries that begin, over all relays of the tables; the zero value is no limit.
+	Rate delivery.Rate
+	// RateKey gives each key of it that rate; nil counts all events together. It excludes Total.
+	RateKey delivery.RateKey
+	// ExpiresAfter is the age from which on an event is not delivered any more; 0 for none, at least 1 ms.
+	ExpiresAfter time.Duration
+	// Supersede delivers, of the events of one aggregate that wait, only the latest. It needs their
+	// order: it excludes Unordered, Total and BlockOnDead. An engine that keeps no order ignores it.
+	Supersede bool
 }
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
@@ -74,10 +84,19 @@ func (c LaneConfig) Validate() error {
 	if c.Total && c.Unordered {
 		errs = append(errs, errors.New("total order and no order exclude each other"))
 	}
+	if c.RateKey != nil && (c.Total || c.Rate.IsZero()) {
+		errs = append(errs, errors.New("a rate key needs a rate limit, and excludes total order, in which nothing goes past an event that waits"))
+	}
+	if c.ExpiresAfter < 0 || c.ExpiresAfter > 0 && c.ExpiresAfter < time.Millisecond {
+		errs = append(errs, fmt.Errorf("expiry after %v is below 1ms", c.ExpiresAfter))
+	}
+	if c.Supersede && (c.Unordered || c.Total || c.BlockOnDead) {
+		errs = append(errs, errors.New("superseding events needs the order of each aggregate, and excludes blocking behind a dead letter"))
+	}
 	if c.LongestPause < time.Millisecond {
 		errs = append(errs, fmt.Errorf("longest pause of %v is below 1ms", c.LongestPause))
 	}
-	return errors.Join(append(errs, c.Backoff.Validate())...)
+	return errors.Join(append(errs, c.Backoff.Validate(), c.Rate.Validate())...)
 }
 
 const (
@@ -102,6 +121,7 @@ type lane struct {
 	log      *slog.Logger
 	observer delivery.Observer
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
+	clock    *clock          // the database's
 	onRoom   func()          // called without locks when a refused lane has room again
 	workers  sync.WaitGroup
 
@@ -117,6 +137,7 @@ type lane struct {
 	crew    crew
 	ease    ease
 	figures figures
+	limiter *limit.Limiter // nil without a rate limit
 
 	agg       *aggregates // keeps the events of each aggregate in order; nil where the engine keeps none
 	together  bool        // the handler may be given several events of an aggregate in one call
@@ -187,10 +208,14 @@ func (l *lane) roomy() int {
 // fairLocked returns the room that makes a claim worthwhile: under load, a claim for every answered
 // event would cost more than it brings.
 func (l *lane) fairLocked() int {
+	fair := l.capacityLocked() / fairPart
 	if l.ease.on {
-		return l.ease.fairShareLocked()
+		fair = l.ease.fairShareLocked()
 	}
-	return max(1, l.capacityLocked()/fairPart)
+	if l.limiter != nil {
+		fair = min(fair, l.limiter.Bunch())
+	}
+	return max(1, fair)
 }
 
 func (l *lane) roomLocked(now time.Time) int {
@@ -203,6 +228,9 @@ func (l *lane) roomLocked(now time.Time) int {
 	}
 	if l.ease.on {
 		room = min(room, l.ease.allowedLocked(now))
+	}
+	if l.limiter != nil {
+		room = l.limiter.Room(now, room)
 	}
 	switch {
 	case !l.tempo.slow():
@@ -336,6 +364,9 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		}
 		l.queue[l.head] = nil
 		l.head++
+		if j.agg != nil && l.cfg.Supersede {
+			j = j.parcel.order.latest(j)
+		}
 		j.started = true
 		buf = append(buf, j)
 		if j.agg != nil && (l.target.batch == nil || l.together) {

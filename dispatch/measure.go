@@ -10,7 +10,7 @@ import (
 
 // figures count the answers to the jobs of a lane. Its lock guards what is not atomic.
 type figures struct {
-	total    [aside + 1]uint64              // answers by verdict
+	total    [superseded + 1]uint64         // answers by verdict
 	classes  [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
 	begun    observe.Histogram              // from the event's creation to the handler
 	acked    observe.Histogram              // from the event's creation to the acknowledgement
@@ -83,12 +83,22 @@ type passings struct {
 	withdrawn atomic.Uint64 // given back before their turn
 	withheld  atomic.Uint64 // for order
 	filtered  atomic.Uint64 // not for the destination
+	limited   atomic.Uint64 // for a rate limit
+
+	limitedUntil atomic.Int64 // when the last of those may go, in ns since 1970
+}
+
+// limitedFor records until when a delivery waits.
+func (p *passings) limitedFor(until time.Time) {
+	p.limitedUntil.Store(max(p.limitedUntil.Load(), until.UnixNano()))
 }
 
 func (p *passings) count(v verdict) {
-	if v == parked {
+	switch v {
+	case parked:
 		p.withheld.Add(1)
-	} else {
+	case superseded: // counted as an answer
+	default:
 		p.withdrawn.Add(1)
 	}
 }

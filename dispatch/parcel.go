@@ -26,7 +26,15 @@ const (
 	VerdictParked = parked
 	// VerdictAside: to be retried after a delay, without a counted attempt.
 	VerdictAside = aside
+	// VerdictExpired: too old to be delivered, and done with.
+	VerdictExpired = expired
+	// VerdictSuperseded: done with, because a later event of its aggregate is delivered in its place.
+	VerdictSuperseded = superseded
 )
+
+// Settles reports whether nothing is left to do: the destination has acknowledged the delivery, or does
+// not get it any more.
+func (v verdict) Settles() bool { return v.settles() }
 
 // Delivery is one event that a [Parcel] brings to a lane.
 type Delivery struct {
@@ -47,6 +55,11 @@ type Delivery struct {
 	// were handed over earlier: it goes although the aggregate is blocked. If it is given back and
 	// handed over again, Leads holds only if nothing has failed meanwhile.
 	Leads bool
+	// Expires is when the event is too old to be delivered, by this relay's clock; zero for never. See
+	// Lane.Expires.
+	Expires time.Time
+	// Waited says that the delivery was stored to wait for its turn, as one that a rate limit held back.
+	Waited bool
 
 	since uint64 // how many failures there had been when it was first handed over to lead
 }

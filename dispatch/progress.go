@@ -23,8 +23,8 @@ func (l *lane) progress() (p Progress) {
 		p.Answers += n
 	}
 	passed := &l.figures.passings
-	p.Answers += passed.refused.Load() + passed.withdrawn.Load() + passed.withheld.Load()
-	p.Well = !l.stopped && !l.restingLocked() && l.ease.breaker.closed() && !l.ease.pacer.on()
+	p.Answers += passed.refused.Load() + passed.withdrawn.Load() + passed.withheld.Load() + passed.limited.Load()
+	p.Well = !l.stopped && !Limits{l}.waitLocked(time.Now()) && !l.restingLocked() && l.ease.breaker.closed() && !l.ease.pacer.on()
 	if l.running > 0 {
 		p.Within = l.crew.patience() + patrolAgain
 	}

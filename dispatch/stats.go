@@ -25,8 +25,9 @@ func (l *lane) stats() observe.DestinationStats {
 		Name: l.name, Delivered: l.figures.total[delivered], Failed: l.figures.total[failed], Dead: l.figures.total[dead], Released: l.figures.total[released] + l.figures.total[aside],
 		Parked: l.figures.total[parked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked, Room: l.roomLocked(now),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.ease.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.tempo.pace,
-		State: l.ease.stateLocked(now), Trouble: l.troubleLocked(), Throttled: l.ease.refusals, Gap: l.ease.pacer.gap,
+		State: l.ease.stateLocked(now), RateLimited: Limits{l}.waitLocked(now), Trouble: l.troubleLocked(), Throttled: l.ease.refusals, Gap: l.ease.pacer.gap,
 	}
+	s.Expired, s.Superseded = l.figures.total[expired], l.figures.total[superseded]
 	if l.agg != nil {
 		s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
 	}

@@ -70,7 +70,7 @@ func (w *worker) work(buf []*job) {
 		}
 	}()
 	for ; buf != nil; buf = w.lane.take(w, buf) {
-		switch rest := w.shed(buf); {
+		switch rest := w.expires(w.shed(buf)); {
 		case len(rest) == 0:
 		case rest[0].refused() != nil:
 			w.refuse(rest[0])
@@ -205,7 +205,7 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 		l.untake(rest)
 		rest = nil
 	}
-	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
+	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest) //nolint:contextcheck // each call has its own
 	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
 }
 
@@ -260,5 +260,5 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 			broken[group] = l.follows(&outs[i])
 		}
 	}
-	l.finished(c.begin, elapsed, c.jobs, outs)
+	l.finished(c.begin, elapsed, c.jobs, outs) //nolint:contextcheck // each call has its own
 }

@@ -12,7 +12,7 @@ func families() []family {
 	return []family{
 		{"notifyd_deliveries_total", "Answers of handlers, by outcome: delivered, failed (to be retried), dead (given up), released (no attempt counted), parked (shared a call with an earlier event of its aggregate, which failed).", []string{"destination", "outcome"}},
 		{"notifyd_attempts_total", "Attempts by the cause of failure: event, destination, ours (the relay), or none for those that succeeded. Attempts that fail because of the destination or the relay do not count towards max_attempts.", []string{"destination", "class"}},
-		{"notifyd_not_begun_total", "Deliveries that were claimed and not begun, by reason: no_room, withdrawn (before their turn, because the lock budget ended, the destination went down or the relay is stopping), order (an earlier event of their aggregate goes first).", []string{"destination", "reason"}},
+		{"notifyd_not_begun_total", "Deliveries that were claimed and not begun, by reason: no_room, withdrawn (before their turn, because the lock budget ended, the destination went down or the relay is stopping), order (an earlier event of their aggregate goes first), rate_limit (the limit of their destination, or of their key, is reached; counted each time), expired and superseded (done with: too old, or a later event of their aggregate waited, too).", []string{"destination", "reason"}},
 		{"notifyd_filtered_total", "Events that were not for the destination, by `when` of their route. One for which the expression fails is a dead letter instead.", destination},
 		{"notifyd_commit_to_handler_seconds", "Histogram. Age of events when their first attempt begins. It counts from created_at, which is the start of the writer's transaction, to the relay's clock, and so includes the transaction itself. Events with available_at and replays are left out.", destination},
 		{"notifyd_commit_to_ack_seconds", "Histogram. Age of events when the destination acknowledges them, failed attempts included; counted like notifyd_commit_to_handler_seconds. An event with available_at that needs a retry is included, and counts from created_at.", destination},
@@ -28,6 +28,7 @@ func families() []family {
 		{"notifyd_destination_failing_seconds", "How long ago the first of them failed; 0 if there is none.", destination},
 		{"notifyd_destination_throttled_gap_seconds", "The gap between the starts of two deliveries, because the destination has requested fewer; 0 if there is none.", destination},
 		{"notifyd_throttled_total", "Answers in which the destination requested fewer deliveries. They count no attempt.", destination},
+		{"notifyd_destination_rate_limited", "1 while deliveries wait for the rate limit of the destination, or of one of its keys.", destination},
 		{"notifyd_destination_running", "Calls of the handler that are under way.", destination},
 		{"notifyd_destination_stuck", "Calls of the handler that had not returned 5 s after their timeout, were given up and counted as failed, and still have not returned. When their number reaches the concurrency, the lane has fewer workers; at twice the concurrency it has none.", destination},
 		{"notifyd_destination_queued", "Deliveries that wait in memory for a call.", destination},

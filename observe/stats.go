@@ -133,6 +133,11 @@ type NotBegun struct {
 	Refused, Withdrawn, Withheld uint64
 	// Filtered counts events that a filter has kept from the destination: they are not for it.
 	Filtered uint64
+	// Expired and Superseded count events that the destination does not get any more: they were too
+	// old, or a later one of their aggregate was waiting, too.
+	Expired, Superseded uint64
+	// RateLimits counts how often a delivery was found and had to wait for the rate limit.
+	RateLimits uint64
 }
 
 // DestinationStats are the figures of one destination.
@@ -172,6 +177,8 @@ type DestinationStats struct {
 	// between the starts of two deliveries; 0 if none.
 	Throttled uint64
 	Gap       time.Duration
+	// RateLimited reports that deliveries wait for the rate limit.
+	RateLimited bool
 	// Paused reports that the relay honours a pause: nothing is claimed for the destination.
 	Paused bool
 	// Pace is the average time of an event in a worker.

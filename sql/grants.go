@@ -58,6 +58,7 @@ func tableGrants() []tableGrant {
 		// The console of a relay pauses and resumes, and so does notifyd pause in its role.
 		{table: "outbox_pauses", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_relays", relay: "SELECT, INSERT, UPDATE, DELETE"},
+		{table: "outbox_limits", relay: "SELECT, INSERT, UPDATE, DELETE"},
 	}
 }
 

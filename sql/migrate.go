@@ -1,8 +1,8 @@
 // Package outboxsql holds the tables and the trigger of notifyd as SQL, and applies them.
 //
 // The files are self-contained and can be run with psql: schema.sql, then the files of later
-// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql, sizes.sql, people.sql, replays.sql, exactly_once.sql, rests.sql and
-// bytes.sql, then storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
+// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql, sizes.sql, people.sql, replays.sql, exactly_once.sql, rests.sql,
+// bytes.sql and limits.sql, then storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
 // [Partition] partitions the table by day.
 package outboxsql
 
@@ -50,6 +50,9 @@ var restsSQL string
 
 //go:embed bytes.sql
 var bytesSQL string
+
+//go:embed limits.sql
+var limitsSQL string
 
 //go:embed storage.sql
 var storageSQL string
@@ -148,6 +151,7 @@ func migrations() []migration {
 		{name: "exactly once", sql: exactlyOnceSQL},
 		{name: "rests", sql: restsSQL},
 		{name: "bytes", sql: bytesSQL},
+		{name: "limits", sql: limitsSQL},
 	}
 }
 

@@ -97,7 +97,7 @@ func TestMigrateIntoSchema(t *testing.T) {
 			}
 			tables := values[string](t, conn, `SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY 1`,
 				pgx.Identifier{schema}.Sanitize())
-			if want := []string{"outbox_audit", "outbox_deliveries", "outbox_events", "outbox_migrations", "outbox_mode", "outbox_pauses", "outbox_positions", "outbox_relays", "outbox_replays", "outbox_routes"}; !slices.Equal(tables, want) {
+			if want := []string{"outbox_audit", "outbox_deliveries", "outbox_events", "outbox_limits", "outbox_migrations", "outbox_mode", "outbox_pauses", "outbox_positions", "outbox_relays", "outbox_replays", "outbox_routes"}; !slices.Equal(tables, want) {
 				t.Errorf("tables %v, want %v", tables, want)
 			}
 			if n := value[int](t, conn, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {
@@ -257,7 +257,7 @@ func upFrom(tb testing.TB, conn *pgx.Conn, applied []outboxsql.Version, first in
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "sizes.sql", "people.sql", "replays.sql", "exactly_once.sql", "rests.sql", "bytes.sql", "functions.sql", "triggers.sql"} {
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "sizes.sql", "people.sql", "replays.sql", "exactly_once.sql", "rests.sql", "bytes.sql", "limits.sql", "functions.sql", "triggers.sql"} {
 		runFile(tb, conn, name)
 	}
 }

@@ -33,8 +33,8 @@ func (s *webhookSettings) Validate() error {
 		return err
 	}
 	// All that are under way may come for a turn at once.
-	if turns := (s.Timeout - within).Seconds() * s.RateLimit; s.RateLimit > 0 && float64(s.Concurrency) > max(turns, 1) {
-		return field.Errorf("concurrency", "of %d is too much for rate_limit: only %d requests get their turn in the %v between request_timeout and timeout, "+
+	if turns := (s.Timeout - within).Seconds() * s.HostRateLimit; s.HostRateLimit > 0 && float64(s.Concurrency) > max(turns, 1) {
+		return field.Errorf("concurrency", "of %d is too much for host_rate_limit: only %d requests get their turn in the %v between request_timeout and timeout, "+
 			"so set concurrency: %d, or a longer timeout", s.Concurrency, int(max(turns, 1)), s.Timeout-within, int(max(turns, 1)))
 	}
 	return nil

@@ -116,9 +116,9 @@ func addCounters(s, past observe.Stats) observe.Stats {
 		d.Released += p.Released
 		d.Parked += p.Parked
 		d.Refused += p.Refused
-		d.Withdrawn += p.Withdrawn
-		d.Withheld += p.Withheld
-		d.Filtered += p.Filtered
+		d.Withdrawn, d.Withheld = d.Withdrawn+p.Withdrawn, d.Withheld+p.Withheld
+		d.Filtered, d.RateLimits = d.Filtered+p.Filtered, d.RateLimits+p.RateLimits
+		d.Expired, d.Superseded = d.Expired+p.Expired, d.Superseded+p.Superseded
 		for class := range d.Classes {
 			d.Classes[class] += p.Classes[class]
 		}

@@ -255,6 +255,7 @@ func onStream(t *testing.T, page string) string {
 		{"applied version 9: exactly once\n", ""},
 		{"applied version 10: rests\n", ""},
 		{"applied version 11: bytes\n", ""},
+		{"applied version 12: limits\n", ""},
 		{", bell auto\n", ", bell auto, mode stream\n"},
 		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^dead letters/,$p'\n"},
 	} {

@@ -19,7 +19,7 @@ import (
 // everySetting are destinations that together have every setting of every type, with a
 // value that is not the default.
 const everySetting = `
-  log: {type: log, output: stderr, payload: false, concurrency: 3, batch: 7, timeout: 5s, max_attempts: 3, priority: -5, order: none, on_dead: continue, backoff: {initial: 2s, max: 3m, multiplier: 1.5}}
+  log: {type: log, output: stderr, payload: false, concurrency: 3, batch: 7, timeout: 5s, max_attempts: 3, priority: -5, order: none, on_dead: continue, rate_limit: 500/m, rate_burst: 20, rate_key: payload.customer_id, expires_after: 24h, supersede: none, backoff: {initial: 2s, max: 3m, multiplier: 1.5}}
   email-1:
     type: email
     host: smtp.example.com
@@ -138,7 +138,7 @@ const everySetting = `
     tls_timeout: 2s
     response_timeout: 3s
     request_timeout: 4s
-    rate_limit: 2.5
+    host_rate_limit: 2.5
     host_concurrency: 3
     concurrency: 4
     timeout: 50s

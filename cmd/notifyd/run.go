@@ -163,6 +163,15 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 	if l.OnDead == config.OnDeadBlock {
 		options = append(options, notifyd.WithBlockOnDead())
 	}
+	if limit := l.Limit(); !limit.IsZero() {
+		options = append(options, notifyd.WithRateLimit(limit), notifyd.WithRateKey(l.Key()))
+	}
+	if l.ExpiresAfter > 0 {
+		options = append(options, notifyd.WithExpiry(l.ExpiresAfter))
+	}
+	if l.Supersede == config.SupersedeAggregate {
+		options = append(options, notifyd.WithSupersede())
+	}
 	if l.StartFrom != config.StartAuto {
 		options = append(options, notifyd.WithStart(l.StartFrom))
 	}

@@ -73,8 +73,8 @@ func TestWebhookMistakes(t *testing.T) {
 		"tls":     {"url: https://example.com\n    tls: {ca_file: nowhere.pem}", ":6:20: destinations.hook.tls.ca_file: cannot be read"},
 		"timeout": {"url: https://example.com\n    timeout: 20s", ":6:14: destinations.hook.timeout: must be longer than request_timeout (20s)"},
 		"rate": {
-			"url: https://example.com\n    rate_limit: 0.5\n    concurrency: 6",
-			":7:18: destinations.hook.concurrency: of 6 is too much for rate_limit: only 5 requests get their turn in the 10s between request_timeout and timeout, so set concurrency: 5",
+			"url: https://example.com\n    host_rate_limit: 0.5\n    concurrency: 6",
+			":7:18: destinations.hook.concurrency: of 6 is too much for host_rate_limit: only 5 requests get their turn in the 10s between request_timeout and timeout, so set concurrency: 5",
 		},
 		"proxy": {"url: '{{ .Payload.u }}'\n    dynamic_host: true\n    proxy_url: http://a:sesame@10.0.0.1:3128", ":7:16: destinations.hook.proxy_url: the proxy connects"},
 	} {

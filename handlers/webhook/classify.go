@@ -12,7 +12,7 @@ type stage uint8
 const (
 	stageDraft   stage = iota // making the request out of the event
 	stageBlocked              // the guard refused the address
-	stageTurn                 // waiting for a turn: rate_limit, host_concurrency, Retry-After
+	stageTurn                 // waiting for a turn: host_rate_limit, host_concurrency, Retry-After
 	stageConnect              // looking up the name, TCP
 	stageTLS                  // the TLS handshake
 	stageSend                 // writing the request

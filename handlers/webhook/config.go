@@ -92,9 +92,9 @@ type Config struct {
 	// RequestTimeout bounds the whole request; the default is 20s.
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for a whole request. 20s by default."`
 
-	// RateLimit is the most requests per second to one host, evenly spaced; the
+	// HostRateLimit is the most requests per second to one host, evenly spaced; the
 	// default is no limit.
-	RateLimit float64 `json:"rate_limit,omitempty" yaml:"rate_limit,omitempty" jsonschema_description:"Most requests per second to one host, evenly spaced. No limit by default."`
+	HostRateLimit float64 `json:"host_rate_limit,omitempty" yaml:"host_rate_limit,omitempty" jsonschema_description:"Most requests per second to one host, evenly spaced. No limit by default."`
 	// HostConcurrency is the most requests at once to one host, for DynamicHost;
 	// the default is no limit.
 	HostConcurrency int `json:"host_concurrency,omitempty" yaml:"host_concurrency,omitempty" jsonschema_description:"Most requests at once to one host, with dynamic_host. No limit by default."`

@@ -51,7 +51,7 @@ func TestValidConfigs(t *testing.T) {
 		"JSON of the payload":          func(c *Config) { c.Body = `{{ json .Payload }}` },
 		"no JSON, by its content type": func(c *Config) { c.Body, c.ContentType = "{{ .Payload.a }},", "text/csv" },
 		"headers":                      func(c *Config) { c.Headers = map[string]string{"X-Api-Key": "k", "Idempotency-Key": "{{ .Event.ID }}"} },
-		"limits":                       func(c *Config) { c.RateLimit = 0.1 },
+		"limits":                       func(c *Config) { c.HostRateLimit = 0.1 },
 	} {
 		c := valid()
 		change(&c)
@@ -127,17 +127,17 @@ var mistakes = map[string]func(*Config){
 	"allow_addresses.1: must be an address": func(c *Config) {
 		c.Addresses, c.AllowAddresses = AddressesPublic, []string{"10.0.0.0/8", "10.0.0.0/33"}
 	},
-	"allow_addresses.0: must be an address":    func(c *Config) { c.Addresses, c.AllowAddresses = AddressesPublic, []string{"::ffff:10.0.0.0/104"} },
-	"connect_timeout: must be positive":        func(c *Config) { c.ConnectTimeout = -1 },
-	"tls_timeout: must be positive":            func(c *Config) { c.TLSTimeout = -1 },
-	"response_timeout: must be positive":       func(c *Config) { c.ResponseTimeout = -1 },
-	"request_timeout: must be positive":        func(c *Config) { c.RequestTimeout = -1 },
-	"response_timeout: of 15s must not be":     func(c *Config) { c.RequestTimeout = 10 * time.Second },
-	"rate_limit: must be a number":             func(c *Config) { c.RateLimit = -1 },
-	"rate_limit: must be a number of":          func(c *Config) { c.RateLimit = math.NaN() },
-	"rate_limit: must be a number of requests": func(c *Config) { c.RateLimit = math.Inf(1) },
-	"host_concurrency: works with dynamic":     func(c *Config) { c.HostConcurrency = 1 },
-	"host_concurrency: must be 1 or more":      func(c *Config) { c.HostConcurrency = -1 },
+	"allow_addresses.0: must be an address":         func(c *Config) { c.Addresses, c.AllowAddresses = AddressesPublic, []string{"::ffff:10.0.0.0/104"} },
+	"connect_timeout: must be positive":             func(c *Config) { c.ConnectTimeout = -1 },
+	"tls_timeout: must be positive":                 func(c *Config) { c.TLSTimeout = -1 },
+	"response_timeout: must be positive":            func(c *Config) { c.ResponseTimeout = -1 },
+	"request_timeout: must be positive":             func(c *Config) { c.RequestTimeout = -1 },
+	"response_timeout: of 15s must not be":          func(c *Config) { c.RequestTimeout = 10 * time.Second },
+	"host_rate_limit: must be a number":             func(c *Config) { c.HostRateLimit = -1 },
+	"host_rate_limit: must be a number of":          func(c *Config) { c.HostRateLimit = math.NaN() },
+	"host_rate_limit: must be a number of requests": func(c *Config) { c.HostRateLimit = math.Inf(1) },
+	"host_concurrency: works with dynamic":          func(c *Config) { c.HostConcurrency = 1 },
+	"host_concurrency: must be 1 or more":           func(c *Config) { c.HostConcurrency = -1 },
 }
 
 func TestEveryMistakeHasPathAndCure(t *testing.T) {
@@ -158,12 +158,12 @@ func TestEveryMistakeHasPathAndCure(t *testing.T) {
 
 func TestAllMistakesAtOnce(t *testing.T) {
 	t.Parallel()
-	c := Config{Method: "GET", Headers: map[string]string{"Host": "x"}, RateLimit: -1, SigningSecrets: secrets("x"), TLS: tlsconf.Config{CertFile: "x"}}
+	c := Config{Method: "GET", Headers: map[string]string{"Host": "x"}, HostRateLimit: -1, SigningSecrets: secrets("x"), TLS: tlsconf.Config{CertFile: "x"}}
 	var paths []string
 	for _, err := range field.Split(c.Validate()) {
 		paths = append(paths, field.Path(err))
 	}
-	if want := []string{"url", "method", "headers.Host", "signing_secrets.0", "tls.key_file", "rate_limit"}; !slices.Equal(paths, want) {
+	if want := []string{"url", "method", "headers.Host", "signing_secrets.0", "tls.key_file", "host_rate_limit"}; !slices.Equal(paths, want) {
 		t.Errorf("got %v, want %v", paths, want)
 	}
 }

@@ -454,7 +454,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestCancelledWhileWaitingForATurn(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	h := newHandler(t, Config{URL: r.url(), RateLimit: 0.001})
+	h := newHandler(t, Config{URL: r.url(), HostRateLimit: 0.001})
 	if err := h.Deliver(testContext(t), event(ada)); err != nil {
 		t.Fatal(err)
 	}
@@ -469,7 +469,7 @@ func TestCancelledWhileWaitingForATurn(t *testing.T) {
 	deadline, end := context.WithTimeout(t.Context(), patience)
 	defer end()
 	err := h.Deliver(deadline, event(ada))
-	if !delivery.IsThrottled(err) || !strings.Contains(err.Error(), "rate_limit leaves no turn in time: lower concurrency, or raise timeout") {
+	if !delivery.IsThrottled(err) || !strings.Contains(err.Error(), "host_rate_limit leaves no turn in time: lower concurrency, or raise timeout") {
 		t.Errorf("%s: %v", verdictOn(err), err)
 	}
 }

@@ -175,7 +175,7 @@ func (at *place) takeToken(ctx context.Context, latest time.Time) error {
 	}
 	if !latest.IsZero() && time.Now().Add(wait).After(latest) {
 		token.Cancel()
-		return &busyError{text: "rate_limit leaves no turn in time: lower concurrency, or raise timeout", wait: wait}
+		return &busyError{text: "host_rate_limit leaves no turn in time: lower concurrency, or raise timeout", wait: wait}
 	}
 	t := time.NewTimer(wait)
 	defer t.Stop()

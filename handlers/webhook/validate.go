@@ -146,8 +146,8 @@ func (c Config) limits() error {
 	if full := c.WithDefaults(); full.ResponseTimeout > full.RequestTimeout {
 		errs = append(errs, field.Errorf("response_timeout", "of %v must not be longer than request_timeout, which is %v", full.ResponseTimeout, full.RequestTimeout))
 	}
-	if c.RateLimit < 0 || math.IsNaN(c.RateLimit) || math.IsInf(c.RateLimit, 0) || c.RateLimit > maxRate {
-		errs = append(errs, field.Errorf("rate_limit", "must be a number of requests per second up to %d, such as 10", int(maxRate)))
+	if c.HostRateLimit < 0 || math.IsNaN(c.HostRateLimit) || math.IsInf(c.HostRateLimit, 0) || c.HostRateLimit > maxRate {
+		errs = append(errs, field.Errorf("host_rate_limit", "must be a number of requests per second up to %d, such as 10", int(maxRate)))
 	}
 	switch {
 	case c.HostConcurrency < 0:

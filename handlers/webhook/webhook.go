@@ -69,7 +69,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	cfg = cfg.WithDefaults()
 	h := &Handler{
 		cfg: cfg, authorization: authorizationOf(cfg), network: &network{},
-		places: newPlaces(cfg.RateLimit, cfg.HostConcurrency), staleAfter: defaultStaleAfter,
+		places: newPlaces(cfg.HostRateLimit, cfg.HostConcurrency), staleAfter: defaultStaleAfter,
 	}
 	var errs [5]error
 	h.target, errs[0] = parseTarget(cfg.URL, cfg.DynamicHost)
@@ -93,7 +93,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 //   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
 //     connection, redirects, takes neither our credentials nor our method, or
 //     answers 404 (where the URL is the same for every event), 502, 503 or 504.
-//   - [delivery.Throttled]: the server answers 429, or rate_limit and
+//   - [delivery.Throttled]: the server answers 429, or host_rate_limit and
 //     host_concurrency leave no turn in time. A 503 is an outage, whatever its
 //     Retry-After says: nothing is sent before that is over.
 //   - [delivery.RetryAfter]: the server asked for that pause.

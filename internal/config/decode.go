@@ -52,6 +52,8 @@ func (d *decoder) decode(n *node, v reflect.Value, r rule, path string) {
 // decodeSpecial handles the types that decode themselves.
 func (d *decoder) decodeSpecial(n *node, v reflect.Value, path string) bool {
 	switch target := v.Addr().Interface().(type) {
+	case *Rate:
+		d.decodeRate(n, target, path)
 	case *time.Duration:
 		d.decodeDuration(n, target, path)
 	case *secret.String:

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"errors"
 	"reflect"
 	"regexp"
 
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/when"
 )
 
 // destinationName keeps the names usable in metrics, logs and file names.
@@ -16,7 +18,16 @@ var destinationNameRegexp = regexp.MustCompile(destinationName)
 type fileDecoder struct {
 	decoder
 	registry Registry
+	language *when.Language     // nil until there is an expression
 	places   map[string]Mistake // positions of the destinations
+}
+
+// expressions returns the language of expressions. It takes some milliseconds to make.
+func (d *fileDecoder) expressions() (l *when.Language, err error) {
+	if d.language == nil {
+		d.language, err = when.New()
+	}
+	return d.language, err
 }
 
 // destinations fills the list from the mapping under the key "destinations". With
@@ -78,8 +89,9 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 	}
 	dest.Type = header.Type
 	d.validate(dest.validateLane(), n, path)
-	d.validate(dest.checkOrder(), n, path)
+	d.validate(errors.Join(dest.checkOrder(), dest.checkExact()), n, path)
 	d.validate(dest.Settings.Validate(), n, path)
+	d.compileKey(&dest.Lane, n, path)
 	return dest, true
 }
 

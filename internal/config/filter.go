@@ -40,19 +40,16 @@ func (f *Filter) Match(c *delivery.Candidate) (bool, error) {
 
 // compileFilters compiles the conditions of all routes.
 func (d *fileDecoder) compileFilters(root *node, c *Config) {
-	var language *when.Language
 	for i := range c.Routes {
 		r, path := &c.Routes[i], fmt.Sprintf("routes.%d.when", i)
 		n := find(root, path)
 		if n.kind != kindScalar || d.list.explains(path) || r.When == "" && !n.hidden {
 			continue // left out, or not a text; an expansion to nothing is a mistake
 		}
-		if language == nil {
-			var err error
-			if language, err = when.New(); err != nil {
-				d.list.add(n.at, path, "%s: %v", path, err)
-				return
-			}
+		language, err := d.expressions()
+		if err != nil {
+			d.list.add(n.at, path, "%s: %v", path, err)
+			return
 		}
 		x, err := language.Compile(r.When)
 		if err != nil {

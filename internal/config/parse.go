@@ -27,7 +27,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 	}
 	c := defaults()
 	c.places = make(map[string]Mistake)
-	d := &fileDecoder{decoder{list, expand, c.origins}, registry, c.places}
+	d := &fileDecoder{decoder: decoder{list, expand, c.origins}, registry: registry, places: c.places}
 	d.decodeStruct(root, "", topLevel(c))
 	if root.kind == kindMap {
 		c.Destinations = d.destinations(root.get("destinations"), p.names)

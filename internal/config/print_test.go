@@ -72,6 +72,9 @@ destinations:
     order: auto
     on_dead: continue
     start_from: auto
+    rate_burst: 0
+    expires_after: 0
+    supersede: none
     backoff:
       initial: 1s
       max: 1h

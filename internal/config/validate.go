@@ -128,6 +128,7 @@ func (l Lane) validateLane() error {
 		positive("backoff.initial", l.Backoff.Initial),
 		l.Backoff.checkMax(),
 		l.checkStart(),
+		l.checkLimits(),
 	)
 }
 

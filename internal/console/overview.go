@@ -119,6 +119,8 @@ func stateOf(d observe.DestinationStats) (text, class string) {
 		return "blocked", "warn"
 	case d.Trouble.Failures > 0:
 		return "failing", "bad"
+	case d.RateLimited:
+		return "waits for its rate limit", "warn"
 	default:
 		return "ok", "good"
 	}

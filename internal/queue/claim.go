@@ -128,7 +128,7 @@ func (c *claim) note(p *part, answers []dispatch.Answer) {
 			c.late.tokens.end(l.entry.Token) // no row carries this token
 			delete(p.leased, a.Place)
 		}
-		if a.Verdict == dispatch.VerdictDelivered {
+		if a.Verdict.Settles() {
 			continue
 		}
 		work := int(p.works[a.Place])
@@ -214,6 +214,15 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, 
 		}
 	}
 	return s, left, rows
+}
+
+// back gives a work back for a lane that does not take it now.
+func (c *claim) back(work int, l dispatch.Lane, passed map[dispatch.Lane]int64) {
+	w, r := &c.work[work], c.remains(work)
+	r.back = append(r.back, returned{l, Entry{Ref: Ref{w.Event.ID, l.Name()}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures}})
+	if w.Fresh {
+		passes(passed, l, w.Event.ID)
+	}
 }
 
 // passes records the first event that a lane has passed over.

@@ -135,6 +135,11 @@ func (c *claimer) handOut(work []Work) *claim {
 	for i := range work {
 		c.plan(held, i, passed)
 	}
+	for _, p := range held.parts {
+		if len(p.events) > 0 && p.lane.Limits().HasRate() {
+			c.admit(held, p, passed)
+		}
+	}
 	c.e.sched.passedOver(passed)
 	for _, p := range held.parts {
 		p.lane.Return(p.room)
@@ -180,13 +185,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 		p := c.part(held, l, i)
 		if p.room == 0 {
 			l.Refused()
-			r := held.remains(i)
-			r.back = append(r.back, returned{l, Entry{
-				Ref: Ref{w.Event.ID, l.Name()}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures,
-			}})
-			if w.Fresh {
-				passes(passed, l, w.Event.ID)
-			}
+			held.back(i, l, passed)
 			continue
 		}
 		p.room--
@@ -197,8 +196,39 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 		}
 		e.Destination, e.Attempt = l.Name(), w.Failures+1
 		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
-		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused})
+		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused, Expires: w.expires(l), Waited: !w.Fresh})
 	}
+}
+
+// admit takes from the rate limit of a lane for what the claim is about to hand to it. What may not go yet is given back,
+// as by a lane without room; where each key has its own limit it becomes a row that is due when its turn may have come, so
+// that other keys go on.
+func (c *claimer) admit(held *claim, p *part, passed map[dispatch.Lane]int64) {
+	waits := p.lane.Limits().Admit(p.events)
+	if waits == nil {
+		return
+	}
+	n := 0
+	for i, wait := range waits {
+		work := int(p.works[i])
+		switch w := &held.work[work]; {
+		case wait == 0:
+			p.works[n], p.events[n] = p.works[i], p.events[i]
+			n++
+			continue
+		case p.lane.Limits().ByKey():
+			r := held.remains(work)
+			r.put = append(r.put, Entry{
+				Ref: Ref{w.Event.ID, p.lane.Name()}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures, Delay: wait,
+				Class: delivery.ClassDestination.String(), Err: dispatch.ErrLimited.Error(),
+			})
+		default:
+			held.back(work, p.lane, passed)
+		}
+		p.room++
+	}
+	clear(p.events[n:])
+	p.works, p.events = p.works[:n], p.events[:n]
 }
 
 // part returns the claim's part for a lane. A new part has room for the rest of the claim, from the

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
@@ -111,7 +110,7 @@ func (ls *leases) take() []lateResult {
 			delete(ls.live, l.entry.Token)
 			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Name(), a)
 			e.Token = l.entry.Token
-			results = append(results, lateResult{e, a.Verdict == dispatch.VerdictDelivered})
+			results = append(results, lateResult{e, a.Verdict.Settles()})
 		}
 	}
 	clear(ls.woken)

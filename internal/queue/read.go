@@ -31,18 +31,26 @@ func sqlFresh(limit int, which string) string {
 	return `SELECT id, event_type, aggregate_type, aggregate_id, ` + wire.Unread("payload", limit) + `, ` + wire.Unread("headers", limit) + `, created_at,
 	delay, traceparent, bytes, ` + wire.Unread("payload_bytes", limit) + `, content_type
 FROM (SELECT id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at,
-	CASE WHEN available_at > clock_timestamp() THEN
-		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END AS delay,
+	` + sqlDelay("available_at") + ` AS delay,
 	traceparent, ` + wire.EventBytes(limit, "") + ` AS bytes
 FROM outbox_events WHERE state = 'fresh'` + which + ` FOR UPDATE SKIP LOCKED) AS e`
+}
+
+// sqlDelay is how long an event must still wait, in microseconds: negative since it became available, NULL for one that was
+// not delayed.
+func sqlDelay(at string) string {
+	return `CASE WHEN ` + at + ` IS NOT NULL THEN (extract(epoch FROM greatest(least(` + at + `, clock_timestamp() + interval '100 years'),
+		clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
 }
 
 // Column numbers in sqlFresh and sqlDue: of traceparent, behind which both have bytes, payload_bytes and
 // content_type.
 const (
+	freshDelayColumn = 7
 	freshTraceColumn = 8
 	dueTraceColumn   = 10
 	dueSinceColumn   = 14
+	dueDelayColumn   = 15
 )
 
 // sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
@@ -53,7 +61,7 @@ const (
 // between the two statements must not escape both.
 func sqlDue(limit int) string {
 	return `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, ` + wire.Unread("e.payload", limit) + `, ` + wire.Unread("e.headers", limit) + `, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint, ` + sqlDelay("e.available_at") + `
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
 	SELECT event_id, destination, attempts, replays, available_at FROM outbox_deliveries
@@ -184,7 +192,7 @@ func freshFormats() []int16 {
 
 // dueFormats are the formats of sqlDue.
 func dueFormats() []int16 {
-	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary)
+	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary)
 }
 
 // readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
@@ -272,7 +280,7 @@ func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Wor
 	if w.Event.ID, err = wire.DecodeInt8(values[0]); err != nil {
 		return w, err
 	}
-	traceparent := freshTraceColumn
+	traceparent, delayed := freshTraceColumn, dueDelayColumn
 	if source == SourceDue {
 		traceparent = dueTraceColumn
 		w.Destination = s.names.Intern(values[7])
@@ -295,11 +303,14 @@ func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Wor
 		}
 	} else {
 		w.Fresh = true
-		if values[7] != nil {
-			us, err := wire.DecodeInt8(values[7])
-			if err != nil {
-				return w, err
-			}
+		delayed = freshDelayColumn
+	}
+	if values[delayed] != nil {
+		us, err := wire.DecodeInt8(values[delayed])
+		if err != nil {
+			return w, err
+		}
+		if w.Ago = max(0, -time.Duration(us)*time.Microsecond); w.Fresh {
 			w.Delay = max(0, time.Duration(us)*time.Microsecond)
 		}
 	}

@@ -81,6 +81,8 @@ type Work struct {
 	Failures int
 	// Delay is how long the event must still wait. Fresh events only.
 	Delay time.Duration
+	// Ago is how long ago an event became available that was delayed; 0 for others.
+	Ago time.Duration
 	// Due is when a stored delivery was due, in microseconds since 1970.
 	Due int64
 	// Refused is why the event must not be delivered: it is too large, and was not read. It is nil
@@ -88,6 +90,17 @@ type Work struct {
 	Refused error
 	// Orphan marks a delivery whose event no longer exists.
 	Orphan bool
+}
+
+// expires returns when the event is too old for a lane. What a person asks for again does not expire.
+func (w *Work) expires(l dispatch.Lane) time.Time {
+	switch {
+	case w.Event.Replay > 0:
+		return time.Time{}
+	case w.Ago > 0:
+		return l.Limits().ExpiresFrom(time.Now().Add(-w.Ago))
+	}
+	return l.Limits().Expires(w.Event.CreatedAt)
 }
 
 // Claimed is the answer to a [Query]. Its rows stay locked until Settle.

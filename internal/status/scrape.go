@@ -46,6 +46,8 @@ type RelayDestination struct {
 	// Gap is the time between the starts of two deliveries while the destination is
 	// throttled, in seconds; 0 otherwise.
 	Gap float64 `json:"throttled_gap_seconds"`
+	// RateLimited reports that deliveries wait for the destination's rate limit.
+	RateLimited bool `json:"rate_limited"`
 	// Paused reports that the relay honours a pause.
 	Paused bool `json:"paused"`
 	// Down is how long the breaker has not been closed, and NextProbe how long it is until the next
@@ -178,6 +180,8 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 		}
 	case "notifyd_destination_throttled_gap_seconds ":
 		d.Gap = value
+	case "notifyd_destination_rate_limited ":
+		d.RateLimited = value == 1
 	case "notifyd_destination_paused ":
 		d.Paused = value == 1
 	case "notifyd_destination_down_seconds ":

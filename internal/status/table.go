@@ -173,6 +173,8 @@ func (s *Status) state(name string) string {
 		return r.State
 	case r.FailingEvents > 0:
 		return "failing " + ago(r.Failing)
+	case r.RateLimited:
+		return "limited"
 	default:
 		return "up"
 	}

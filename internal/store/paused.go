@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -55,21 +56,18 @@ func ClearPause(ctx context.Context, db Execer, schema, destination string) (was
 
 func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses"}.Sanitize() }
 
-// Paused returns the destinations that are paused for all relays.
-func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, err error) {
+// Paused returns the destinations that are paused for all relays, and what the clock of the database says.
+func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, now time.Time, err error) {
 	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, `SELECT destination FROM outbox_pauses`)
-		if err != nil {
-			return err
-		}
-		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		var all []string
+		err := c.QueryRow(ctx, `SELECT clock_timestamp(), ARRAY(SELECT destination FROM outbox_pauses)`).Scan(&now, &all)
 		names = make(map[string]bool, len(all))
 		for _, name := range all {
 			names[name] = true
 		}
 		return err
 	})
-	return names, err
+	return names, now, err
 }
 
 // readPauses adds the pauses. A schema that is to be migrated has none, and a role that may not read

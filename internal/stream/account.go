@@ -10,6 +10,9 @@ import (
 // includes, unless they are written in the same transaction.
 func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive // which of two it is
 	ids := u.gate.flight.openIDs()
+	for i := range u.gate.ahead.events {
+		ids = append(ids, u.gate.ahead.events[i].Event.ID)
+	}
 	if pending {
 		ids = append(ids, u.shelf.pending.fresh...)
 	}

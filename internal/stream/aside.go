@@ -101,7 +101,7 @@ func (s *aside) outcome(a *dispatch.Answer) entry {
 	if a.Key != (dispatch.Key{}) {
 		out.key = r.name(a.Event)
 	}
-	if a.Verdict != dispatch.VerdictDelivered {
+	if !a.Verdict.Settles() {
 		r.failed++
 	}
 	return out
@@ -144,6 +144,9 @@ func (s *aside) due(at time.Time) time.Time {
 	}
 	if len(r.flight.again) > 0 && now.Before(r.pace.due) {
 		at = earlier(at, r.pace.due)
+	}
+	if len(r.flight.again) > 0 && now.Before(r.waitsUntil) {
+		at = earlier(at, r.waitsUntil)
 	}
 	if r.reads() && now.Before(r.restsUntil) {
 		at = earlier(at, r.restsUntil)

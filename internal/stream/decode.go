@@ -67,5 +67,5 @@ func (d *decoder) event(e *delivery.Event, row [][]byte) (err error) {
 // delay returns how long a row must still wait.
 func delay(raw []byte) (time.Duration, error) {
 	us, err := wire.DecodeInt8(raw)
-	return max(0, time.Duration(us)*time.Microsecond), err
+	return time.Duration(us) * time.Microsecond, err
 }

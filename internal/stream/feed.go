@@ -58,10 +58,12 @@ type gate struct {
 	*common
 
 	flight flight
-	seals  bool     // the destination keeps its position: a parcel waits for a seal
-	staged []staged // parcels that do
-	stuck  bool     // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
-	unsure bool     // nothing was begun because the session was not proven alive: by the time of wait it may be again
+	ahead  backlog                // events that were read before the lane had room for them
+	keep   func(*dispatch.Answer) // makes a delivery a row that the rate limit of its key holds back
+	seals  bool                   // the destination keeps its position: a parcel waits for a seal
+	staged []staged               // parcels that do
+	stuck  bool                   // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
+	unsure bool                   // nothing was begun because the session was not proven alive: by the time of wait it may be again
 }
 
 // staged is a parcel that waits for a seal.
@@ -88,8 +90,9 @@ func (g *gate) feedAgain() bool {
 		return false
 	}
 	p := g.parcel()
-	g.deliver(p, append(p.Room(n), g.flight.again[:n]...), nil, n)
+	some := append(p.Room(n), g.flight.again[:n]...)
 	g.flight.again = slices.Delete(g.flight.again, 0, n)
+	g.deliver(p, some, nil, n)
 	return true
 }
 
@@ -102,15 +105,18 @@ func (g *gate) grant(n int) int {
 
 // deliver hands over deliveries in a parcel, for which room was granted.
 func (g *gate) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
-	if len(all) == 0 {
+	to := g.admit(all, unblock)
+	g.lane.Return(granted - len(to.all))
+	if len(to.all) == 0 {
 		g.flight.keep(p)
-		g.lane.Return(granted)
-		return
+	} else {
+		p.Fill(to.all)
+		g.flight.begin(p, to.all)
+		g.pass(p, to.unblock)
 	}
-	p.Fill(all)
-	g.flight.begin(p, all)
-	g.pass(p, unblock)
-	g.lane.Return(granted - len(all))
+	for _, key := range to.held {
+		g.lane.Limits().Hold(key)
+	}
 }
 
 // pass gives a parcel to the lane, behind a seal if the destination keeps its position.

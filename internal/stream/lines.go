@@ -45,7 +45,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
 	u.gate.deliver(u.gate.parcel(), all, nil, granted) //nolint:contextcheck // deliveries outlive the read
-	return len(all) > 0 || more, nil
+	return len(all) > 0 || more || len(u.shelf.ready) > 0, nil
 }
 
 // planDue records the position and time of the next search for due rows.
@@ -86,6 +86,10 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *stored) []dispatch.Delivery 
 		s.ledger.dirty = true
 		return all
 	}
+	if leads && s.lane.Limits().Supersedes() {
+		s.continueLine(s.order.keys.Named(r.key), r.key) // with its last event
+		return all
+	}
 	if r.orphan && leads {
 		s.drains[s.order.keys.Named(r.key)] = r.key // other rows may wait behind it
 	}
@@ -111,7 +115,10 @@ func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.
 		s.ledger.dirty = true
 		return all
 	}
-	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
+	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed, Waited: true}
+	if r.event.Replay == 0 { // what a person asks for does not expire
+		d.Expires = s.lane.Limits().Expires(r.since)
+	}
 	r.event.Destination = s.name
 	if s.order.kept && !s.order.total && r.key != "" {
 		d.Key = s.order.keys.Named(r.key)
@@ -192,7 +199,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	if granted == 0 {
 		return false, nil
 	}
-	read, err := u.shelf.readLines(ctx, conn, granted)
+	read, err := u.shelf.readLines(ctx, conn, granted, u.owned)
 	if err != nil {
 		u.lane.Return(granted)
 		return false, err
@@ -213,18 +220,26 @@ type lineRows struct {
 	lines []line
 	per   int // rows of each, at most
 	rows  []stored
-	cut   bool // there were more
+	cut   bool            // there were more
+	alone map[string]bool // the lines of which no other row is left; nil where all rows are read
 }
 
-// readLines reads the first rows of lines that are ready, n at most.
-func (s *shelf) readLines(ctx context.Context, conn *pgx.Conn, n int) (read lineRows, err error) {
+// readLines reads the first rows of lines that are ready, n at most. Where only the latest event is sent it reads the last
+// row of each line, and drops those before it.
+func (s *shelf) readLines(ctx context.Context, conn *pgx.Conn, n int, write owned) (read lineRows, err error) {
 	read.lines = s.ready[:min(len(s.ready), maxLines, n)]
 	read.per = min(maxPerLine, n/len(read.lines))
 	names := make([]string, len(read.lines))
 	for i, l := range read.lines {
 		names[i] = l.name
 	}
-	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, sqlLines(s.e.limits.EventBytes), s.name, names, read.per, s.lane.Blocks())
+	if s.lane.Limits().Supersedes() {
+		if read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, sqlLatest(s.e.limits.EventBytes), s.name, names); err == nil {
+			read.alone, err = s.supersede(ctx, conn, read.rows, write)
+		}
+	} else {
+		read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, sqlLines(s.e.limits.EventBytes), s.name, names, read.per, s.lane.Blocks())
+	}
 	if err != nil {
 		return read, fmt.Errorf("read the stored lines of %q: %w", s.name, err)
 	}
@@ -244,7 +259,7 @@ func (s *shelf) takeLines(read *lineRows) (all []dispatch.Delivery, unblock []di
 		var state lineState
 		all, state = s.takeLine(all, rows[:n])
 		rows = rows[n:]
-		whole := n < read.per && (!read.cut || len(rows) > 0) && s.pending.parked[l.key] == 0
+		whole := (n == 0 || n < read.per && read.alone == nil || read.alone[l.name]) && (!read.cut || len(rows) > 0) && s.pending.parked[l.key] == 0
 		switch {
 		case state == lineWaits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:

@@ -37,8 +37,8 @@ type pass struct {
 // The delay is bounded, because neither infinity nor the ends of PostgreSQL's calendar can be
 // subtracted or fit into a duration. The clock is read for delayed events only.
 const (
-	sqlDelay = `CASE WHEN available_at IS NOT NULL AND available_at > clock_timestamp() THEN
-		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
+	sqlDelay = `CASE WHEN available_at IS NOT NULL THEN
+		(extract(epoch FROM greatest(least(available_at, clock_timestamp() + interval '100 years'), clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
 	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
 	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
 	// Unwanted values are not even fetched from TOAST.

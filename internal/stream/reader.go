@@ -59,7 +59,7 @@ type Batch struct {
 	// may keep them; those of a batch share memory.
 	Events []delivery.Event
 	// Delays is nil if no event is delayed. Otherwise it has for each event how long it must still
-	// wait, 0 for not at all, at most 100 years.
+	// wait, at most 100 years; negative since it became available, 0 if it was not delayed.
 	Delays []time.Duration
 	// Refused has, by id, why events were not read that must not be delivered; nil if there is none.
 	Refused map[int64]error

@@ -42,6 +42,7 @@ type replay struct {
 	handed     int64  // the highest id that was handed over, by this owner or the one before
 	pace       pace
 	restsUntil time.Time // when it may read again
+	waitsUntil time.Time // when its next event may go by the rate limit of the destination
 	taken      int64     // events that were read to be sent, by this owner
 	failed     int64     // of them, those that have become rows
 	skipped    int64

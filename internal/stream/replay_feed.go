@@ -58,12 +58,18 @@ func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.he
 // may go. caughtUp reports that stored lines waited for the last of these.
 func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
 	r := s.replay
-	n := r.pace.allow(time.Now(), min(len(r.flight.again), s.e.limits.Batch))
-	if n == 0 {
+	now := time.Now()
+	n := r.pace.allow(now, min(len(r.flight.again), s.e.limits.Batch))
+	if n == 0 || now.Before(r.waitsUntil) {
 		return nil, false
 	}
 	granted := s.lane.GrantAside(n, r.flight.left)
 	if granted == 0 {
+		return nil, false
+	}
+	goes := s.admit(r.flight.again[:granted])
+	s.lane.Return(granted - goes)
+	if granted = goes; granted == 0 {
 		return nil, false
 	}
 	r.pace.took(granted)
@@ -176,7 +182,7 @@ func (s *aside) keep(ctx context.Context, conn *pgx.Conn, b *Batch, live Ranges)
 // delivery makes an event a delivery of the replay.
 func (s *aside) delivery(e *delivery.Event, refused error) dispatch.Delivery {
 	e.Destination, e.Attempt, e.Replay = s.name, 1, s.replay.number
-	d := dispatch.Delivery{Event: e, Refused: refused}
+	d := dispatch.Delivery{Event: e, Refused: refused} // one that is asked for again does not expire
 	if s.order.kept {
 		if name := s.replay.name(e); name != "" {
 			d.Key = s.order.keys.Named(name)

@@ -25,8 +25,9 @@ type stored struct {
 	key      string // ordering_key
 	first    bool   // no live row comes before it in its line
 	due      bool
-	delayed  bool // the event was not available yet when it was written
-	orphan   bool // nothing is left to deliver: the event was deleted by hand, or a filter keeps it from the destination
+	delayed  bool      // the event was not available yet when it was written
+	since    time.Time // when it was written, or became available
+	orphan   bool      // nothing is left to deliver: the event was deleted by hand, or a filter keeps it from the destination
 	event    delivery.Event
 	refused  error // why the event was not read, and must not be delivered
 }
@@ -38,7 +39,8 @@ type stored struct {
 func rowColumns(limit int) string {
 	return `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
 	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), ` + wire.Unread("e.payload::text", limit) + `, ` + wire.Unread("e.headers::text", limit) + `,
-	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent, e.available_at IS NOT NULL, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type`
+	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent,
+	least(greatest(e.available_at, '0001-01-01'), '9999-01-01'), e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type`
 }
 
 // rowEvent returns the join that gets the event of a row, as e.
@@ -99,16 +101,19 @@ func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string
 		var payload, raw, contentType, headers, trace []byte
 		var at pgtype.Timestamptz
 		var created *time.Time
-		var delayed *bool
+		var available *time.Time
 		var bytes *int64
 		e := &s.event
 		if err := rows.Scan(&s.id, &s.state, &at, &s.attempts, &e.Replay, &s.key, &s.due, &kind, &e.AggregateType, &e.AggregateID,
-			&payload, &headers, &created, &trace, &delayed, &bytes, &raw, &contentType, &s.first); err != nil {
+			&payload, &headers, &created, &trace, &available, &bytes, &raw, &contentType, &s.first); err != nil {
 			return nil, false, err
 		}
 		s.orphan, s.at = kind == nil, at
 		if !s.orphan {
-			e.ID, e.Type, e.CreatedAt, s.delayed = s.id, *kind, created.UTC(), *delayed
+			e.ID, e.Type, e.CreatedAt = s.id, *kind, created.UTC()
+			if s.since = e.CreatedAt; available != nil {
+				s.since, s.delayed = *available, true
+			}
 			if room -= wire.Size(rows.RawValues()); room < 0 && len(all) > 0 {
 				return all, true, rows.Err()
 			}

@@ -124,7 +124,7 @@ func (s *shelf) settle(a *dispatch.Answer, out entry) {
 		out.class, out.err = a.Class.String(), a.Err.Error()
 	}
 	switch a.Verdict {
-	case dispatch.VerdictDelivered:
+	case dispatch.VerdictDelivered, dispatch.VerdictExpired, dispatch.VerdictSuperseded:
 		if a.Row {
 			s.pending.remove(id)
 		}

@@ -63,6 +63,10 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u.pos.exact = u.exact != nil
 	u.aside = aside{common: &u.common, order: &u.order, ledger: &u.ledger}
 	u.gate = gate{common: &u.common, seals: u.pos.exact}
+	u.gate.keep = func(a *dispatch.Answer) {
+		u.answered(a)
+		u.ledger.dirty = true
+	}
 	u.begin(p.Head, p.Open)
 	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Loading: true, Head: p.Head})
 	return u
@@ -71,6 +75,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 // begin makes the memory of the unit that of one that has just been taken over.
 func (u *unit) begin(head int64, open Ranges) {
 	u.reader = NewReader(head, open, u.e.witnesses)
+	u.gate.ahead = backlog{}
 	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
 	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
@@ -233,23 +238,39 @@ func (u *unit) answeredAside(a *dispatch.Answer) {
 
 // read reads the next events of the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	now := time.Now()
-	if !u.next.more && now.Before(u.next.at) && !u.hint.Load() && u.shelf.early == 0 {
+	early := u.readsAhead()
+	if !early && !u.readsNow() {
 		return false, nil
 	}
 	if u.shelf.early == 0 && u.lane.NewWait() {
-		u.next.at = now.Add(heldPoll) // it is the turn of what is stored
+		u.next.at = time.Now().Add(heldPoll) // it is the turn of what is stored
 		return false, nil
+	}
+	if early {
+		return u.readAhead(ctx, conn)
 	}
 	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
+	return u.readNext(ctx, conn, granted)
+}
+
+// readsNow reports whether the table must be read.
+func (u *unit) readsNow() bool {
+	return u.next.more || !time.Now().Before(u.next.at) || u.hint.Load() || u.shelf.early > 0
+}
+
+// readNext reads up to so many events, for which the lane has room unless they are read ahead.
+func (u *unit) readNext(ctx context.Context, conn *pgx.Conn, granted int) (did bool, err error) {
+	now, early := time.Now(), u.readsAhead()
 	announced := u.hint.Swap(false)
 	before := u.reader.Head()
 	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip, Stay: u.exact.crowded(ctx, u.reader)})
 	if err != nil {
-		u.lane.Return(granted)
+		if !early {
+			u.lane.Return(granted)
+		}
 		// A reader cannot be used after an error, and has not moved.
 		u.reader = NewReader(u.reader.Head(), u.reader.Gaps(), u.e.witnesses)
 		u.hint.Store(true)
@@ -318,9 +339,17 @@ func (u *unit) hand(b *Batch, granted int) {
 		if !passes {
 			continue // and so does the position
 		}
-		d := dispatch.Delivery{Event: e, Refused: refused}
+		d := dispatch.Delivery{Event: e, Refused: refused, Expires: u.lane.Limits().Expires(e.CreatedAt)}
+		if b.Delays != nil && b.Delays[i] < 0 {
+			d.Expires = u.lane.Limits().ExpiresFrom(time.Now().Add(b.Delays[i]))
+		}
 		d.Key = u.order.of(e)
 		all = append(all, d)
+	}
+	if u.readsAhead() {
+		u.lane.Limits().Superseded(u.gate.ahead.add(all))
+		u.gate.flight.keep(p)
+		return
 	}
 	u.gate.deliver(p, all, nil, granted)
 }

@@ -2,6 +2,7 @@ package when
 
 import (
 	"fmt"
+	"slices"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
@@ -52,12 +53,17 @@ type Expression struct {
 
 // Compile checks an expression. The error is a [*CompileError].
 func (l *Language) Compile(text string) (*Expression, error) {
+	return l.compile(text, "true or false: compare it with something", cel.BoolType)
+}
+
+// compile checks an expression that may yield one of the kinds, which want names.
+func (l *Language) compile(text, want string, kinds ...*cel.Type) (*Expression, error) {
 	checked, issues := l.env.Compile(text)
 	if err := issues.Err(); err != nil {
 		return nil, mistakeOf(text, issues.Errors())
 	}
-	if kind := checked.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
-		return nil, &CompileError{Line: 1, Column: 1, Text: fmt.Sprintf("it yields %s, and must be true or false: compare it with something", article(kind.String()))}
+	if kind := checked.OutputType(); !slices.ContainsFunc(append(kinds, cel.DynType), kind.IsExactType) {
+		return nil, &CompileError{Line: 1, Column: 1, Text: fmt.Sprintf("it yields %s, and must be %s", article(kind.String()), want)}
 	}
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	tree := checked.NativeRep()
@@ -82,12 +88,7 @@ func (x *Expression) String() string { return x.text }
 // Match evaluates the expression for an event: it is a [delivery.Filter]. Expressions that are asked about the
 // same candidate read its payload once. The error is a [*EvalError].
 func (x *Expression) Match(c *delivery.Candidate) (bool, error) {
-	f, ok := c.Memo.(*facts)
-	if !ok {
-		f = &facts{event: c.Event}
-		c.Memo = f
-	}
-	out, _, err := x.program.Eval(f)
+	out, _, err := x.program.Eval(factsOf(c))
 	if err != nil {
 		return false, x.failure(err)
 	}

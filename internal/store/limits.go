@@ -1,0 +1,117 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/limit"
+)
+
+// roleLimits is the role of the session that takes from rate limits.
+const roleLimits = "limits"
+
+// Limits takes from the rate limits that all relays share. It connects when it is asked. It is safe for
+// concurrent use; its creator closes it.
+type Limits struct {
+	connector *Connector
+	// Report is called with what a statement has come to: nil if all is well.
+	report func(error)
+
+	mu   sync.Mutex // guards the fields below, and with them the one session
+	conn *pgx.Conn
+	tidy time.Time // when to look for rows that say nothing any more
+}
+
+// NewLimits returns limits that connect when they are asked.
+func NewLimits(c *Connector, report func(error)) *Limits {
+	return &Limits{connector: c, report: report}
+}
+
+// Close ends the session, also after ctx has ended. Who asks afterwards, as after a rest of the relay, closes it again.
+func (l *Limits) Close(ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		Close(ctx, l.conn)
+		l.conn = nil
+	}
+}
+
+const (
+	// limitTimeout bounds one reservation: those who wait for it hold claims.
+	limitTimeout = 2 * time.Second
+	// tidyEvery is how often rows that say nothing any more are deleted, tidyRows how many at once.
+	tidyEvery = time.Minute
+	tidyRows  = 10_000
+)
+
+// sqlReserve grants, for each key, as many events as may go. The clock is the database's, read once for each row, and
+// after the wait for its lock. A time that is further ahead than the burst is from another limit, or another clock: it counts as
+// the burst.
+const sqlReserve = `WITH asked AS MATERIALIZED (SELECT clock_timestamp() AS now)
+INSERT INTO outbox_limits AS l (destination, key, tat, granted)
+SELECT $1, a.key, asked.now + ceil(least(a.want, $4::bigint) * $5::float8) * interval '1 microsecond', least(a.want, $4::bigint)
+FROM asked, unnest($2::text[], $3::bigint[]) AS a(key, want) ORDER BY a.key COLLATE "C"
+ON CONFLICT (destination, key) DO UPDATE SET (tat, granted) = (
+	SELECT b.base + ceil(g.n * $5::float8) * interval '1 microsecond', g.n
+	FROM (SELECT clock_timestamp() AS now OFFSET 0) AS c,
+	LATERAL (SELECT greatest(c.now, least(l.tat, c.now + $4::bigint * $5::float8 * interval '1 microsecond')) AS base) AS b,
+	LATERAL (SELECT least(excluded.granted, floor($4::bigint - extract(epoch FROM b.base - c.now)::float8 * 1000000 / $5::float8)::bigint) AS n) AS g)
+RETURNING key, granted, (extract(epoch FROM tat - clock_timestamp()) * 1000000)::bigint`
+
+// sqlTidy deletes rows that say the same as none. The margin is for those that are about to be taken from.
+const sqlTidy = `DELETE FROM outbox_limits WHERE (destination, key) IN (SELECT destination, key FROM outbox_limits
+	WHERE tat < clock_timestamp() - interval '1 minute' LIMIT $1 FOR UPDATE SKIP LOCKED)`
+
+// Reserve implements limit.Reserve.
+func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) (all []limit.Grant, err error) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limitTimeout, fmt.Errorf("the database did not answer within %v", limitTimeout))
+	defer cancel()
+	if all, err = l.reserve(ctx, destination, t, asks); err != nil {
+		err = fmt.Errorf("take from the rate limit of %q: %w", destination, err)
+	}
+	l.report(err)
+	return all, err
+}
+
+func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) (all []limit.Grant, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil || l.conn.IsClosed() {
+		if l.conn, err = l.connector.Connect(ctx, roleLimits); err != nil {
+			l.conn = nil
+			return nil, err
+		}
+	}
+	if all, err = l.take(ctx, destination, t, asks); err != nil {
+		Close(ctx, l.conn) // it may lead to a server that has become a standby
+		l.conn = nil
+	}
+	return all, err
+}
+
+func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
+	keys, wants := make([]string, len(asks)), make([]int64, len(asks))
+	for i, a := range asks {
+		keys[i], wants[i] = a.Key, int64(a.Want)
+	}
+	rows, err := l.conn.Query(ctx, sqlReserve, destination, keys, wants, int64(t.Burst), float64(t.Gap)/float64(time.Microsecond))
+	if err != nil {
+		return nil, err
+	}
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (g limit.Grant, err error) {
+		var lead int64
+		err = r.Scan(&g.Key, &g.Granted, &lead)
+		g.Lead = time.Duration(lead) * time.Microsecond
+		return g, err
+	})
+	if now := time.Now(); err == nil && now.After(l.tidy) {
+		l.tidy = now.Add(tidyEvery)
+		_, err = l.conn.Exec(ctx, sqlTidy, tidyRows)
+	}
+	return all, err
+}

@@ -1,0 +1,121 @@
+package notifyd_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// TestLimitsSurviveKills: while sessions of two relays are killed, calls fail and the destination goes down, every aggregate gets its
+// events in order, limited by key or superseded by the latest, and the last one of each is never lost.
+func TestLimitsSurviveKills(t *testing.T) {
+	t.Parallel()
+	limit := notifyd.WithRateLimit(notifyd.Rate{Events: 400, Per: time.Second, Burst: 8})
+	fast := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
+	many := notifyd.WithMaxAttempts(1000)
+	for name, c := range map[string]struct {
+		latest  bool
+		options []notifyd.HandleOption
+	}{
+		"limited":                {false, []notifyd.HandleOption{limit, fast, many}},
+		"limited by key":         {false, []notifyd.HandleOption{limit, byAggregateType(), fast, many}},
+		"superseded":             {true, []notifyd.HandleOption{notifyd.WithSupersede(), fast, many}},
+		"superseded and limited": {true, []notifyd.HandleOption{notifyd.WithSupersede(), limit, byAggregateType(), fast, many}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := &killRun{limitRun: newLimitRun(t, true), acked: make(map[string][]int64)}
+			k.deal = k.answer
+			_, stop := k.start(c.options...)
+			_, stop2 := k.start(c.options...)
+			for range 4 {
+				n := len(k.until("", count(0)))
+				run(t, k.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+					SELECT 'a', 'k' || (random() * 2)::int, (random() * 9)::int::text, '{}' FROM generate_series(1, 80)`)
+				k.until("it goes on", count(n+rand.IntN(15)+1))
+				run(t, k.pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND random() < 0.7`)
+			}
+			run(t, k.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+				SELECT 'a', 'k' || a, b::text, '{}' FROM generate_series(0, 2) AS a, generate_series(0, 9) AS b`)
+			k.until("the last ones", func([]call) bool { return k.lasts() })
+			if !c.latest {
+				k.until("all", func([]call) bool { return k.seen() == 4*80+30 })
+			}
+			stop()
+			stop2()
+			if rows := k.read(`SELECT coalesce(string_agg(concat_ws(' ', event_id, state, ordering_key, last_error), ', '), '') FROM outbox_deliveries`); rows != "" {
+				t.Error("rows are left:", rows)
+			}
+			k.inOrder()
+		})
+	}
+}
+
+// killRun records what was acknowledged of each aggregate.
+type killRun struct {
+	*limitRun
+	acked map[string][]int64
+}
+
+func (k *killRun) answer(_ context.Context, e *notifyd.Event) error {
+	switch rand.IntN(30) {
+	case 0:
+		return fmt.Errorf("no")
+	case 1:
+		return delivery.Unavailable(fmt.Errorf("down"))
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	name := e.AggregateType + "/" + e.AggregateID
+	k.acked[name] = append(k.acked[name], e.ID)
+	return nil
+}
+
+// lasts reports whether each aggregate has got its last event.
+func (k *killRun) lasts() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := 0
+	for _, ids := range k.acked {
+		for _, id := range ids {
+			if id > 4*80 && ids[len(ids)-1] == id {
+				n++
+				break
+			}
+		}
+	}
+	return n == 30
+}
+
+// seen returns how many events were acknowledged.
+func (k *killRun) seen() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := make(map[int64]bool)
+	for _, ids := range k.acked {
+		for _, id := range ids {
+			all[id] = true
+		}
+	}
+	return len(all)
+}
+
+// inOrder fails the test unless each event came for the first time after all that came before it in its aggregate, and a
+// repetition began anew with one that came before.
+func (k *killRun) inOrder() {
+	k.t.Helper()
+	for name, ids := range k.acked {
+		highest, met := int64(0), make(map[int64]bool)
+		for _, id := range ids {
+			if !met[id] && id < highest {
+				k.t.Errorf("%s: %d came for the first time after %d: %v", name, id, highest, ids)
+			}
+			met[id], highest = true, max(highest, id)
+		}
+	}
+}
