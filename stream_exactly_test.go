@@ -50,10 +50,12 @@ func newCluster() *cluster {
 }
 
 // addTo adds the destination to a relay.
-func (c *cluster) addTo(r *notifyd.Relay) error {
-	return r.Destination(exactly, &client{cluster: c}, notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithTimeout(100*time.Millisecond),
+func (c *cluster) addTo(r *notifyd.Relay) error { return c.add(r, &client{cluster: c}) }
+
+func (c *cluster) add(r *notifyd.Relay, h notifyd.Handler, options ...notifyd.HandleOption) error {
+	return r.Destination(exactly, h, append([]notifyd.HandleOption{notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithTimeout(100 * time.Millisecond),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
-		notifyd.WithLongestPause(20*time.Millisecond), notifyd.WithMaxAttempts(1000))
+		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithMaxAttempts(1000)}, options...)...)
 }
 
 // client is a relay's way to the cluster. It implements delivery.PositionKeeper.
@@ -253,6 +255,8 @@ type exactLife struct {
 	pool      *pgxpool.Pool
 	cluster   *cluster
 	incidents chan notifyd.Incident
+	options   []notifyd.HandleOption
+	breaks    bool // some transactions are not committed
 }
 
 // Observe implements notifyd.Observer.
@@ -291,7 +295,11 @@ func (l *exactLife) run(n int) error {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if err := errors.Join(l.cluster.addTo(r), r.Route("*", exactly)); err != nil {
+	var h notifyd.Handler = &client{cluster: l.cluster}
+	if l.breaks {
+		h = &breaking{client: &client{cluster: l.cluster}}
+	}
+	if err := errors.Join(l.cluster.add(r, h, l.options...), r.Route("*", exactly)); err != nil {
 		l.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(l.t.Context())
