@@ -41,7 +41,7 @@ func (r *Relay) claimQueue() {
 	}
 	keeper := queue.NewKeeper(r.connector, o)
 	options := queue.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Outbox: r.settings.outbox, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,
 	}
 	for range r.settings.limits.Claims {
 		session := queue.NewSession(r.connector, o)
@@ -61,7 +61,7 @@ func (r *Relay) claimQueue() {
 func (r *Relay) readStream() {
 	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Program: r.settings.program, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Starts: r.starts, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Outbox: r.settings.outbox, Starts: r.starts, Watch: r.pulse, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell

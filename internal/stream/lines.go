@@ -112,7 +112,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.
 		return all
 	}
 	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
-	r.event.Destination = s.name
+	r.event.Destination, r.event.Outbox = s.name, s.e.Outbox
 	if s.order.kept && !s.order.total && r.key != "" {
 		d.Key = s.order.keys.Named(r.key)
 	} else {
