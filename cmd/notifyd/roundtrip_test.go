@@ -343,7 +343,7 @@ type roundTrip struct {
 func newRoundTrip(t *testing.T) *roundTrip {
 	t.Helper()
 	r := &roundTrip{t, t.TempDir(), vars{
-		"SECRET": "swordfish-and-swordfish", "WORDS": "words", "HOST": "smtp.example.com", "ADMIN_TOKEN": strings.Repeat("swordfish", 4),
+		"SECRET": "swordfish-and-swordfish", "WORDS": "words", "SECRET_URL": "postgres://app:swordfish@west/app", "HOST": "smtp.example.com", "ADMIN_TOKEN": strings.Repeat("swordfish", 4),
 		"SIGNING_SECRET": webhookSecret, "SIGNING_KEY": "c3dvcmRmaXNoc3dvcmRmaXNoc3dvcmRmaXNo", "SLACK_TOKEN": "xoxb-swordfish", "HOOK_URL": "https://hooks.slack.com/services/T/B/swordfish",
 		"INBOX_URL": "postgres://shop:swordfish@stock.example.com:5432/stock",
 		"NKEY_SEED": "SUAMK2FG4MI6UE3ACF3FK3OIQBCEIEZV7NSWFFEW63UXMRLFM2XLAXK4GY",
@@ -420,6 +420,26 @@ func TestEverySettingRoundTrips(t *testing.T) {
 	}
 	r := newRoundTrip(t)
 	r.goes(everyOther + "destinations:" + everySetting)
+}
+
+// TestOutboxesRoundTrip is TestEverySettingRoundTrips for settings that go with no console.
+func TestOutboxesRoundTrip(t *testing.T) {
+	t.Parallel()
+	text := newRoundTrip(t).goes(`version: 1
+destinations: {log: {type: log}}
+outboxes:
+  list:
+    - {name: north, schema: north, routes: [{match: "order.*", to: log, when: payload.total > 5}]}
+    - {name: south, database: south}
+    - {name: west, url: "${env:SECRET_URL}", listen_url: postgres://app@west/app, schema: outbox}
+  query: SELECT name, schema FROM tenants
+  every: 45s
+`)
+	for _, want := range []string{"url: ${env:SECRET_URL}", "when: payload.total > 5", "query: SELECT name, schema FROM tenants", "every: 45s"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is not in\n%s", want, text)
+		}
+	}
 }
 
 // TestDefaultsRoundTrip prints each type with what it must have and no more: what is shown

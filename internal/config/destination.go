@@ -16,6 +16,7 @@ var destinationNameRegexp = regexp.MustCompile(destinationName)
 type fileDecoder struct {
 	decoder
 	registry Registry
+	partial  part
 	places   map[string]Mistake // positions of the destinations
 }
 
