@@ -3,6 +3,9 @@ package notifyd
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/store"
@@ -66,8 +69,26 @@ func (r *Relay) readStream() {
 	if r.bell != nil {
 		o.Bell = r.bell
 		r.bell.Announce(outboxsql.Channel(r.settings.schema))
+		r.bell.CloseIdle(bellIdle)
 	}
 	r.use(stream.New(o))
+}
+
+// bellIdle is how long the bell of a stream that sleeps keeps its session. That of a queue sends the canaries.
+const bellIdle = 10 * time.Second
+
+// Notify sends a canary, from another session than the one that listens: in a stream from that of the keeper,
+// which is there in any case.
+func (h hints) Notify(ctx context.Context, channel, payload string) error {
+	r := h.r
+	if !r.stream {
+		return r.bell.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
+	}
+	//nolint:wrapcheck // the same
+	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, payload)
+		return err
+	})
 }
 
 func (r *Relay) use(e anEngine) { r.engine.Store(&e) }
