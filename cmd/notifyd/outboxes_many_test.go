@@ -193,8 +193,9 @@ outboxes: {query: 'SELECT name, schema, database FROM tenants', every: 1s}
 }
 
 const (
-	// restConns are the connections of a stream's relay at rest.
-	restConns = 4
+	// restConns are the connections of a stream's relay at rest: one of those that read, or on a busy machine, where
+	// its polls meet, as many as there can be.
+	restConns = 5
 	// spare is how many more there may be for a moment, of all relays together.
 	spare = 15
 )
