@@ -168,8 +168,20 @@ outboxes: {query: 'SELECT name, schema, database FROM tenants', every: 1s}
 	hook.await(t, hot, hotEvents)
 	s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="bare"} 0`))
 
-	// A database that is lost is lost for its own outbox.
-	gone := names[len(names)-1]
+	loseDatabase(t, server, s, hook, names, write)
+
+	// At rest an outbox has few connections: those that listen, prove life, own units, and read.
+	until(t, server.URL("postgres"), `SELECT count(*) <= $1 FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%'`, restConns*len(names)+spare)
+	execute(t, url, `DELETE FROM tenants WHERE name <> 's07'`)
+	s.get(t, "/metrics", func(_ int, body string) bool {
+		return has(`outbox="s07"`)(0, body) && !has(`outbox="s08"`)(0, body) && !has(`outbox="d00"`)(0, body)
+	})
+}
+
+// loseDatabase has a database refuse connections for a while, which concerns its own outbox only.
+func loseDatabase(t *testing.T, server *pgserver.Server, s *tenants, hook *door, names []string, write func(name string, n int)) { //nolint:revive // what the test is made of
+	t.Helper()
+	hot, gone := names[0], names[len(names)-1]
 	execute(t, server.URL("postgres"), `ALTER DATABASE `+gone+` ALLOW_CONNECTIONS false`)
 	execute(t, server.URL("postgres"), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '`+gone+`'`)
 	s.get(t, "/readyz?verbose", has("[!] outbox: "+gone+": the database ", "[+] started: ok"))
@@ -183,13 +195,6 @@ outboxes: {query: 'SELECT name, schema, database FROM tenants', every: 1s}
 	write(gone, 1)
 	hook.await(t, gone, 2)
 	s.up(t, gone)
-
-	// At rest an outbox has few connections: those that listen, prove life, own units, and read.
-	until(t, server.URL("postgres"), `SELECT count(*) <= $1 FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%'`, restConns*len(names)+spare)
-	execute(t, url, `DELETE FROM tenants WHERE name <> 's07'`)
-	s.get(t, "/metrics", func(_ int, body string) bool {
-		return has(`outbox="s07"`)(0, body) && !has(`outbox="s08"`)(0, body) && !has(`outbox="d00"`)(0, body)
-	})
 }
 
 const (
