@@ -57,10 +57,8 @@ outboxes: {query: 'SELECT name, schema, database FROM tenants'}
 	until(t, server.URL("postgres"), `SELECT count(*) <= $1 FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%'`, restConns*len(names)+spare)
 	n := float64(len(names))
 	t.Logf("%d outboxes at rest: %.2f MiB of memory each", len(names), (memory()-before)/n/(1<<20))
-	cpu, began := processor(), time.Now()
-	<-time.After(30 * time.Second)
-	t.Logf("processor time of the daemon at rest: %.1f %% of a core, %.2f %% for each", 100*float64(processor()-cpu)/float64(time.Since(began)),
-		100*float64(processor()-cpu)/float64(time.Since(began))/n)
+	busy := rest(30 * time.Second)
+	t.Logf("processor time of the daemon at rest: %.1f %% of a core, %.2f %% for each", busy, busy/n)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -94,6 +92,13 @@ func memory() float64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapInuse + m.StackInuse)
+}
+
+// rest lets time pass, and returns how busy this process was, in percent of a core.
+func rest(d time.Duration) float64 {
+	cpu, began := processor(), time.Now()
+	<-time.After(d)
+	return 100 * float64(processor()-cpu) / float64(time.Since(began))
 }
 
 // processor is the processor time of this process.
