@@ -153,6 +153,46 @@ func TestOutboxes(t *testing.T) {
 	}
 }
 
+// TestOutboxesRest: each outbox rests for itself, and one call wakes all of them.
+func TestOutboxesRest(t *testing.T) {
+	t.Parallel()
+	s := &tenants{url: testenv.Database(t)}
+	names := []string{"one", "two"}
+	for _, name := range names {
+		if got := command(t, "migrate", "--database-url", s.url, "--schema", name, "--mode", "stream"); got.code != 0 {
+			t.Fatalf("migrate: %+v", got)
+		}
+	}
+	port, err := freeport.Pick(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = fmt.Sprintf("127.0.0.1:%d", port)
+	s.reloadable = startReloadable(t, nil, fmt.Sprintf(`version: 1
+database: {url: '%s'}
+admin: {listen: '%s'}
+relay: {rest: 1d}
+destinations: {audit: {type: log}}
+routes: [{match: '*', to: audit}]
+outboxes: {list: [{name: one, schema: one}, {name: two, schema: two}]}
+`, s.url, s.address))
+	for _, name := range names {
+		s.get(t, "/metrics", has(`notifyd_resting{outbox="`+name+`"} 1`))
+	}
+	if code, body := fetch(t, "http://"+s.address+"/readyz?verbose"); code != http.StatusOK || strings.Contains(body, "[!]") {
+		t.Errorf("a rest is not a fault: %d\n%s", code, body)
+	}
+	for _, name := range names {
+		execute(t, s.url, `INSERT INTO `+name+`.outbox_events (event_type, payload) VALUES ('order.placed', '{}')`)
+	}
+	if got := command(t, "wake", "-c", s.reloadable.path); got.code != 0 {
+		t.Fatalf("wake: %+v", got)
+	}
+	for _, name := range names {
+		s.stdout.await(t, `"outbox":"`+name+`"`)
+	}
+}
+
 // TestOutboxesReload: a reload changes what has changed, and touches nothing else.
 func TestOutboxesReload(t *testing.T) {
 	t.Parallel()
