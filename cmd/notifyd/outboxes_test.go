@@ -103,9 +103,11 @@ func (s *tenants) get(t *testing.T, path string, wanted func(code int, body stri
 // up waits until outboxes are relayed.
 func (s *tenants) up(t *testing.T, names ...string) {
 	t.Helper()
-	for _, name := range names {
-		s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="`+name+`"} 1`))
+	parts := make([]string, len(names))
+	for i, name := range names {
+		parts[i] = `notifyd_outbox_up{outbox="` + name + `"} 1`
 	}
+	s.get(t, "/metrics", has(parts...)) // a scrape queries every outbox
 }
 
 func has(parts ...string) func(int, string) bool {
