@@ -44,3 +44,23 @@ func TestOutboxInMessages(t *testing.T) {
 		})
 	}
 }
+
+// TestOutboxesRoundTrip is TestEverySettingRoundTrips for settings that go with no console.
+func TestOutboxesRoundTrip(t *testing.T) {
+	t.Parallel()
+	text := newRoundTrip(t).goes(`version: 1
+destinations: {log: {type: log}}
+outboxes:
+  list:
+    - {name: north, schema: north, routes: [{match: "order.*", to: log, when: payload.total > 5}]}
+    - {name: south, database: south}
+    - {name: west, url: "${env:SECRET_URL}", listen_url: postgres://app@west/app, schema: outbox}
+  query: SELECT name, schema FROM tenants
+  every: 45s
+`)
+	for _, want := range []string{"url: ${env:SECRET_URL}", "when: payload.total > 5", "query: SELECT name, schema FROM tenants", "every: 45s"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is not in\n%s", want, text)
+		}
+	}
+}

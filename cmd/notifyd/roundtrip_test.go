@@ -422,26 +422,6 @@ func TestEverySettingRoundTrips(t *testing.T) {
 	r.goes(everyOther + "destinations:" + everySetting)
 }
 
-// TestOutboxesRoundTrip is TestEverySettingRoundTrips for settings that go with no console.
-func TestOutboxesRoundTrip(t *testing.T) {
-	t.Parallel()
-	text := newRoundTrip(t).goes(`version: 1
-destinations: {log: {type: log}}
-outboxes:
-  list:
-    - {name: north, schema: north, routes: [{match: "order.*", to: log, when: payload.total > 5}]}
-    - {name: south, database: south}
-    - {name: west, url: "${env:SECRET_URL}", listen_url: postgres://app@west/app, schema: outbox}
-  query: SELECT name, schema FROM tenants
-  every: 45s
-`)
-	for _, want := range []string{"url: ${env:SECRET_URL}", "when: payload.total > 5", "query: SELECT name, schema FROM tenants", "every: 45s"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%s is not in\n%s", want, text)
-		}
-	}
-}
-
 // TestDefaultsRoundTrip prints each type with what it must have and no more: what is shown
 // in place of the rest is in force, and is accepted.
 func TestDefaultsRoundTrip(t *testing.T) {
