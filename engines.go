@@ -3,6 +3,9 @@ package notifyd
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/store"
@@ -41,7 +44,7 @@ func (r *Relay) claimQueue() {
 	}
 	keeper := queue.NewKeeper(r.connector, o)
 	options := queue.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Outbox: r.settings.outbox, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,
 	}
 	for range r.settings.limits.Claims {
 		session := queue.NewSession(r.connector, o)
@@ -61,13 +64,31 @@ func (r *Relay) claimQueue() {
 func (r *Relay) readStream() {
 	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Program: r.settings.program, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Starts: r.starts, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Outbox: r.settings.outbox, Starts: r.starts, Watch: r.pulse, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell
 		r.bell.Announce(outboxsql.Channel(r.settings.schema))
+		r.bell.CloseIdle(bellIdle)
 	}
 	r.use(stream.New(o))
+}
+
+// bellIdle is how long the bell of a stream that sleeps keeps its session. That of a queue sends the canaries.
+const bellIdle = 10 * time.Second
+
+// Notify sends a canary, from another session than the one that listens: in a stream from that of the keeper,
+// which is there in any case.
+func (h hints) Notify(ctx context.Context, channel, payload string) error {
+	r := h.r
+	if !r.stream {
+		return r.bell.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
+	}
+	//nolint:wrapcheck // the same
+	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, payload)
+		return err
+	})
 }
 
 func (r *Relay) use(e anEngine) { r.engine.Store(&e) }

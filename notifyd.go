@@ -162,7 +162,7 @@ func (r *Relay) wireListener() error {
 	return r.listener.Prove(listener.Proof{
 		// The owner's number distinguishes relays. Only a sleeping relay would miss a notification.
 		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.settings.canary, //nolint:gosec // a name
-		Notify: r.bell.Notify, Missed: func() bool { return !hints{r}.Awake() },
+		Notify: hints{r}.Notify, Missed: func() bool { return !hints{r}.Awake() },
 	})
 }
 

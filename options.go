@@ -36,6 +36,7 @@ type settings struct {
 	rest       time.Duration // 0: none
 	quiet      time.Duration // before a rest: quietFor, except in tests
 	program    store.Program
+	outbox     string
 }
 
 // DefaultCanary is how often it is proven that notifications are heard, unless
@@ -116,6 +117,12 @@ func WithProgram(version, config string, started time.Time) Option {
 		s.program.Version, s.program.Config, s.program.StartedAt = version, config, started
 	}
 }
+
+// WithOutboxName gives the outbox a name, for a program that relays several of them to the same
+// destinations: it is the Outbox of each event, and part of its DedupeID, because ids are unique in one
+// outbox only. By default it has none. A name that changes makes other ids: events that are delivered
+// again after the change are new to those who drop duplicates.
+func WithOutboxName(name string) Option { return func(s *settings) { s.outbox = name } }
 
 // WithPollInterval sets how often the table is polled without a notification; 1 s by default, at
 // least 1 ms. While polls find unannounced events, the relay polls more often by itself.

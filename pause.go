@@ -49,11 +49,18 @@ func (r *Relay) Resume(ctx context.Context, destination string) error {
 }
 
 // ReloadRefused records that the program goes on with this relay, because it has refused a new
-// configuration: `notifyd status` and `notifyd reload` say so, and why. It uses the pool that was given
+// configuration: `notifyd status` and `notifyd reload` say so, and why. An empty why records the opposite: the
+// program has taken the configuration, which changes nothing for this relay. It uses the pool that was given
 // to [New].
 func (r *Relay) ReloadRefused(ctx context.Context, why string) error {
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
+	if why == "" {
+		if err := store.NoteReload(ctx, r.pool, r.settings.schema, r.owner); err != nil {
+			return fmt.Errorf("notifyd: %w", err)
+		}
+		return nil
+	}
 	if err := store.NoteRefusal(ctx, r.pool, r.settings.schema, r.owner, why); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}

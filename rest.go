@@ -99,7 +99,7 @@ func (z *rest) keep(r *Relay) {
 	r.queue.Store(nil)
 	r.sessions, r.keeper = nil, nil
 	select {
-	case <-r.refused: // the next phase finds out for itself what the table is
+	case <-r.refused: //nolint:errcheck // the next phase finds out for itself what the table is
 	default:
 	}
 }

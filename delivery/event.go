@@ -41,6 +41,9 @@ type Event struct {
 	Replay int
 	// Destination is the name of the destination of this delivery.
 	Destination string
+	// Outbox is the name of the outbox that the event is from, where a relay has been given one; empty
+	// for nearly all. Ids are unique in one outbox only.
+	Outbox string
 }
 
 // The content types of events whose writer gave none.
@@ -74,8 +77,13 @@ func (e *Event) DecodeJSON(to any) error {
 // every attempt; after the first replay of a dead letter "42r1", after the second "42r2". A replay
 // is intended, and may carry an edited payload, so a consumer that remembers the id of an earlier
 // delivery must not drop it. A handler that gives its destination an id builds it from this one.
+//
+// Where the outbox has a name, that comes first: "north/42".
 func (e *Event) DedupeID() string {
 	id := strconv.FormatInt(e.ID, 10)
+	if e.Outbox != "" {
+		id = e.Outbox + "/" + id
+	}
 	if e.Replay > 0 {
 		id += "r" + strconv.Itoa(e.Replay)
 	}

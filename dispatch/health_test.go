@@ -148,7 +148,7 @@ func TestOutageEndsWithTheRelay(t *testing.T) {
 			a.h.report(errors.New("gone"))
 			act(a.h)
 			told := a.told()
-			time.Sleep(2 * calm)
+			<-time.After(2 * calm)
 			synctest.Wait()
 			if a.told() != told {
 				t.Errorf("%s: %d incidents after the end", name, a.told()-told)

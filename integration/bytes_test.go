@@ -105,7 +105,7 @@ func (e *env) contents() map[int64]content {
 
 // someEvents are payloads of all kinds and sizes, some of them delayed.
 func someEvents(seed uint64) (all []outbox.Event) {
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(seed, 1))
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)

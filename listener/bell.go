@@ -44,6 +44,8 @@ type Bell struct {
 	counts  chan chan count
 	notes   chan note
 
+	idle time.Duration // after which the session ends where it is not needed; 0 for never
+
 	announce string // channel on which other relays are notified that the bell is silent; empty: they are not
 	asks     chan chan silenced
 	pid      atomic.Uint32 // of the session, 0 while there is none
@@ -170,9 +172,16 @@ func (b *Bell) Run(ctx context.Context) error {
 	wanting := false
 	for {
 		b.rounds.Rest()
+		var unused <-chan time.Time
+		if b.idle > 0 && b.conn != nil && !wanting {
+			unused = time.After(b.idle)
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-unused:
+			b.closeConn(ctx)
+			continue
 		case <-b.wanted:
 			b.rounds.Begin()
 			wanting = true
@@ -286,6 +295,10 @@ func (b *Bell) Silenced(ctx context.Context) (bool, error) {
 		return false, context.Cause(ctx)
 	}
 }
+
+// CloseIdle makes the bell end its session when it has neither held the lock nor had anything to do for that
+// long; it opens another one when there is. Call it before Run.
+func (b *Bell) CloseIdle(after time.Duration) { b.idle = after }
 
 // Announce sets the channel on which the bell notifies other relays when it falls silent: they read
 // what this one does not. Call it before Run.

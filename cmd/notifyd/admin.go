@@ -18,29 +18,56 @@ import (
 	"github.com/notifyd/notifyd/metrics"
 )
 
+// shown is what the admin server shows.
+type shown struct {
+	checks []admin.Check
+	live   func() error
+	wake   func() // ends rests
+	// register adds the metrics. ctx bounds the queries of every scrape.
+	register func(ctx context.Context, registry *prometheus.Registry)
+	// console makes the console, nil if there is none.
+	console func(ctx context.Context) (*webConsole, error)
+}
+
+// shown is what the admin server shows of the one outbox.
+func (s *supervisor) shown(log *slog.Logger) shown {
+	return shown{
+		checks: append(checks(s.live), s.state.check()),
+		live:   func() error { h := s.live.Health(); return h.Live() },
+		wake:   s.live.Wake,
+		register: func(ctx context.Context, registry *prometheus.Registry) {
+			registry.MustRegister(metrics.NewCollector(ctx, s.live))
+			registry.MustRegister(s.state.metrics()...)
+		},
+		console: func(ctx context.Context) (look *webConsole, err error) {
+			look, err = newConsole(ctx, s.first, s.path, s.live, log)
+			s.console = look
+			return look, err
+		},
+	}
+}
+
 // startAdmin serves metrics, health and the console until stop is called, if the
 // configuration asks for it.
-func startAdmin(ctx context.Context, c *config.Config, path string, s *supervisor, log *slog.Logger) (stop func(), err error) {
-	relay, state := s.live, s.state
+func startAdmin(ctx context.Context, c *config.Config, path string, s shown, log *slog.Logger) (stop func(), err error) {
 	if c.Admin.Listen == "" {
 		return func() {}, nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // answers while the relay stops
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics.NewCollector(ctx, relay), collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
-	registry.MustRegister(state.metrics()...)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
+	s.register(ctx, registry)
 	serve := admin.Config{
-		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: append(checks(relay), state.check()), Live: func() error { h := relay.Health(); return h.Live() },
-		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof, Wake: relay.Wake,
+		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: s.checks, Live: s.live,
+		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof, Wake: s.wake,
 	}
-	look, err := newConsole(ctx, c, path, relay, log)
+	look, err := s.console(ctx)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	if look != nil {
-		serve.Console = waking(look, relay.Wake)
+		serve.Console = waking(look, s.wake)
 	}
 	server, err := admin.Listen(ctx, serve, log)
 	if err != nil {
@@ -54,7 +81,7 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s *superviso
 		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
 	}
 	var running sync.WaitGroup
-	if s.console = look; look != nil {
+	if look != nil {
 		running.Go(func() { look.Run(ctx) })
 	}
 	running.Go(func() {

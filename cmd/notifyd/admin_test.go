@@ -66,7 +66,7 @@ func TestAdmin(t *testing.T) {
 	}
 	documented := slices.DeleteFunc(names("(?m)^\\| `(notifyd_\\w+)`", string(page)), func(n string) bool {
 		// Of a stream; of a database that refuses something; and of handlers that report their state, which these do not.
-		return strings.HasPrefix(n, "notifyd_position_") || n == "notifyd_replay_remaining" || n == "notifyd_database_refuses" || n == "notifyd_destination_connected" || n == "notifyd_destination_blocked" || n == "notifyd_destination_unconfirmed"
+		return strings.HasPrefix(n, "notifyd_position_") || strings.HasPrefix(n, "notifyd_outbox") || n == "notifyd_replay_remaining" || n == "notifyd_database_refuses" || n == "notifyd_destination_connected" || n == "notifyd_destination_blocked" || n == "notifyd_destination_unconfirmed"
 	})
 	if !slices.Equal(exported, documented) {
 		t.Errorf("exported:\n%v\ndocumented:\n%v", exported, documented)

@@ -5,7 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"slices"
+	"strings"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/alert"
@@ -21,27 +21,25 @@ type alerts struct {
 
 // newAlerts opens the destinations a second time: an alert does not queue up
 // behind events. The closers are to be closed even if there is an error.
-func newAlerts(c *config.Config, log *slog.Logger) (a alerts, err error) {
+func newAlerts(c *config.Config, open opener, outbox string, log *slog.Logger) (a alerts, err error) {
 	if len(c.Alerts.To) == 0 {
 		return a, nil
 	}
 	var targets []alert.Target
-	for _, d := range c.Destinations {
-		if !slices.Contains(c.Alerts.To, d.Name) {
-			continue
-		}
-		h, err := openDestination(d, log)
+	for _, d := range c.AlertTargets() {
+		h, closer, err := open("alerts", d)
 		if err != nil {
 			return a, c.Wrong(d.Name, err)
 		}
-		if closer, ok := h.(io.Closer); ok {
-			a.closers = append(a.closers, closer)
-		}
+		a.closers = append(a.closers, closer)
 		targets = append(targets, alert.Target{Name: d.Name, Handler: h})
 	}
 	source, err := os.Hostname()
 	if err != nil {
 		source = "" // a message without it is better than none
+	}
+	if outbox != "" {
+		source = strings.TrimSpace("outbox " + outbox + " " + source)
 	}
 	a.alerter, err = alert.New(alert.Config{
 		Kinds: kindsOf(c.Alerts.On), Every: c.Alerts.Every, OldestWaiting: c.Alerts.OldestWaiting, Source: source,

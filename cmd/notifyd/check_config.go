@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,8 +40,14 @@ on_dead: block and supersede: aggregate need.`,
 			if err := checkOnline(cmd, c, path, online); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %s, %s\n", path,
-				count(len(c.Destinations), "destination"), count(len(c.Routes), "route"))
+			text := fmt.Sprintf("%s: ok, %s, %s", path, count(len(c.Destinations), "destination"), count(len(c.Routes), "route"))
+			if n := len(c.Outboxes.List); n > 0 {
+				text += ", " + count(n, "outbox")
+			}
+			if c.Outboxes.Query != "" {
+				text += ", and those of a query"
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
 			return err
 		},
 	}
@@ -54,18 +63,38 @@ func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool)
 		}
 		return nil
 	}
-	conn, err := openTable(cmd.Context(), c, path, "check")
+	if !c.Outboxes.Used() {
+		return checkTableOf(cmd.Context(), c, path)
+	}
+	all, wrong, err := findOutboxes(cmd.Context(), c, path)
 	if err != nil {
 		return err
 	}
-	store.Close(cmd.Context(), conn)
-	return nil
+	errs := []error{wrong}
+	for i := range all {
+		if err := checkTableOf(cmd.Context(), c.For(&all[i]), path); err != nil {
+			errs = append(errs, fmt.Errorf("outbox %s: %w", all[i].Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkTableOf is an error if no relay could work with the table of a configuration.
+func checkTableOf(ctx context.Context, c *config.Config, path string) error {
+	conn, err := openTable(ctx, c, path, "check")
+	if err == nil {
+		store.Close(ctx, conn)
+	}
+	return err
 }
 
 // count returns "1 route" or "2 routes".
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
+	}
+	if strings.HasSuffix(noun, "x") {
+		noun += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }

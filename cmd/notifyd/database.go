@@ -29,6 +29,9 @@ type databaseFlags struct {
 	given string
 	// keep is retention.keep of the file; negative where no file was read.
 	keep time.Duration
+	// outbox is the name of one of many outboxes, and found are all of them once they are known.
+	outbox string
+	found  []config.Outbox
 }
 
 const databaseFlag = "--database-url"
@@ -37,6 +40,7 @@ func (f *databaseFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
 	f.isGiven = func() bool { return cmd.Flags().Changed("database-url") }
 	f.registerSchema(cmd)
+	cmd.Flags().StringVar(&f.outbox, "outbox", "", "`name` of one of the outboxes of the file, where it has many")
 }
 
 func (f *databaseFlags) registerSchema(cmd *cobra.Command) {
@@ -44,9 +48,9 @@ func (f *databaseFlags) registerSchema(cmd *cobra.Command) {
 }
 
 // resolve fills in settings that the flags leave open from the configuration file, or
-// from the environment where there is no file. Of the file it reads database and
-// retention only.
-func (f *databaseFlags) resolve(a *app) error {
+// from the environment where there is no file. Of the file it reads database, retention and
+// outboxes only.
+func (f *databaseFlags) resolve(ctx context.Context, a *app) error {
 	if f.schema != "" {
 		if err := outboxsql.ValidateSchema(f.schema); err != nil {
 			return usageErrorf("--schema: %w", err)
@@ -59,8 +63,8 @@ func (f *databaseFlags) resolve(a *app) error {
 		return usageErrorf("%s: %s", databaseFlag, config.EmptyURL)
 	}
 	f.keep, f.given = -1, f.url
-	if f.url == "" || f.schema == "" {
-		c, path, err := f.optional(a, config.LoadDatabase)
+	if f.url == "" || f.schema == "" || f.outbox != "" {
+		c, path, err := f.optional(ctx, a, config.LoadDatabase)
 		if err != nil {
 			return err
 		}
@@ -81,14 +85,24 @@ func (f *databaseFlags) resolve(a *app) error {
 	return outboxsql.ValidateSchema(f.schema)
 }
 
+// loader is a function of package config that reads a file, or a part of it.
+type loader func(path, url string, lookup config.LookupEnv) (*config.Config, error)
+
 // optional returns the result of load for the configuration file, with the flags on
-// top, nil if there is no file and none is asked for.
-func (f *databaseFlags) optional(a *app, load func(path, url string, lookup config.LookupEnv) (*config.Config, error)) (*config.Config, string, error) {
+// top, nil if there is no file and none is asked for. Where the file has many outboxes, it is the
+// configuration of the chosen one.
+func (f *databaseFlags) optional(ctx context.Context, a *app, load loader) (*config.Config, string, error) {
 	path, err := config.Find(a.configPath, a.lookup)
 	if err != nil {
-		return nil, "", nil //nolint:nilerr // there is no file at all
+		if f.outbox != "" {
+			return nil, "", err
+		}
+		return nil, "", nil // there is no file at all
 	}
 	c, err := load(path, f.given, a.lookup)
+	if err == nil {
+		c, err = f.choose(ctx, c, path)
+	}
 	return c, path, err
 }
 
@@ -103,7 +117,7 @@ func first(values ...string) string {
 
 // connect opens a connection for a command. The error never shows a password.
 func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) {
-	if err := f.resolve(a); err != nil {
+	if err := f.resolve(ctx, a); err != nil {
 		return nil, err
 	}
 	cfg, err := parseURL(f.place, f.url, pgx.ParseConfig)

@@ -26,7 +26,9 @@ func known(t *testing.T) (names []string) {
 	t.Helper()
 	described := make(chan *prometheus.Desc, 1000)
 	for _, c := range append([]prometheus.Collector{
-		metrics.NewCollector(t.Context(), nil), buildMetric(), collectors.NewGoCollector(),
+		metrics.NewCollector(t.Context(), nil), buildMetric(),
+		fleetCollector{},
+		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	}, (&reloadState{}).metrics()...) {
 		c.Describe(described)

@@ -159,6 +159,7 @@ func players() map[string]player {
 		"docs/deploy.md":             {"cmd/notifyd", "TestDeployRoles"},
 		"docs/managed-postgresql.md": {"cmd/notifyd", "TestManagedPage"},
 		"docs/migrating.md":          {"cmd/notifyd", "TestMigratePages"},
+		"docs/outboxes.md":           {"cmd/notifyd", "TestOutboxesPage"},
 		"docs/performance.md":        {"bench", "TestPerformancePage"},
 		"docs/quickstart.md":         {"cmd/notifyd", "TestQuickstart"},
 		"docs/reload.md":             {"cmd/notifyd", "TestReloadPage"},

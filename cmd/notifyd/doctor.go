@@ -38,22 +38,39 @@ It works with --database-url alone; destinations need the configuration file. It
 exits with 1 if there is an error, with --strict also for a warning.`,
 		Example: "  notifyd doctor\n  notifyd doctor --strict -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, closers, err := doctorOptions(a, &db)
-			defer func() { _ = closeAll(closers) }() // nothing was sent
+			names, err := db.several(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
-			report := doctor.Run(cmd.Context(), o)
-			if err := printReport(cmd.OutOrStdout(), form.Value, report); err != nil {
-				return err
+			if names != nil && form.Value == "json" {
+				return jsonSections(cmd.OutOrStdout(), names, func(name string) (any, error) { return examine(cmd.Context(), a, db.of(name)) })
 			}
-			return health(report, strict)
+			return db.each(cmd, a, func(one databaseFlags) error {
+				report, err := examine(cmd.Context(), a, one)
+				if err != nil {
+					return err
+				}
+				if err := printReport(cmd.OutOrStdout(), form.Value, report); err != nil {
+					return err
+				}
+				return health(report, strict)
+			})
 		},
 	}
 	db.register(cmd)
 	addFormat(cmd, form)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings, too")
 	return cmd
+}
+
+// examine looks at one outbox.
+func examine(ctx context.Context, a *app, db databaseFlags) (doctor.Report, error) {
+	o, closers, err := doctorOptions(ctx, a, &db)
+	defer func() { _ = closeAll(closers) }() // nothing was sent
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	return doctor.Run(ctx, o), nil
 }
 
 // newFormat returns the flag for the format of results.
@@ -67,8 +84,8 @@ func addFormat(cmd *cobra.Command, o *cli.OneOf) {
 
 // doctorOptions opens the destinations, which makes no connection. The closers are to
 // be closed even if there is an error.
-func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Closer, err error) {
-	if err := db.resolve(a); err != nil {
+func doctorOptions(ctx context.Context, a *app, db *databaseFlags) (o doctor.Options, closers []io.Closer, err error) {
+	if err := db.resolve(ctx, a); err != nil {
 		return o, nil, err
 	}
 	cfg, err := parseURL(db.place, db.url, pgx.ParseConfig)
@@ -76,11 +93,11 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 		return o, nil, err
 	}
 	o.Connect, o.Schema = connector(cfg, "doctor"), db.schema
-	c, path, err := db.optional(a, func(path, url string, _ config.LookupEnv) (*config.Config, error) { return a.loadAt(path, url) })
+	c, path, err := db.optional(ctx, a, func(path, url string, _ config.LookupEnv) (*config.Config, error) { return a.loadAt(path, url) })
 	if err != nil || c == nil {
 		return o, nil, err
 	}
-	o.Admin = adminAccess(c, path)
+	o.Admin, o.Outbox = adminAccess(c, path), db.outbox
 	daily := c.Retention.Daily()
 	o.Connections, o.Route, o.Daily = c.Relay.Connections+besideClaims, c.RouteOf, &daily
 	if c.Admin.Listen != "" && c.Admin.Console {

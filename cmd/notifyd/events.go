@@ -138,7 +138,7 @@ by the conditions (when) of the routes in the configuration file, if there is on
 				if err != nil {
 					return err
 				}
-				if err := f.filter(a, &e); err != nil {
+				if err := f.filter(cmd.Context(), a, &e); err != nil {
 					cmd.PrintErrf("conditions of routes are left out: %v\n", err)
 				}
 				if !payload {
@@ -159,11 +159,11 @@ by the conditions (when) of the routes in the configuration file, if there is on
 
 // filter marks the destinations that an event is kept from by a condition of the configuration file. With
 // another database than the file's it does nothing.
-func (f *eventsFlags) filter(a *app, e *events.Event) error {
+func (f *eventsFlags) filter(ctx context.Context, a *app, e *events.Event) error {
 	if f.db.given != "" || e.Gone {
 		return nil
 	}
-	c, _, err := f.db.optional(a, config.LoadRoutes)
+	c, _, err := f.db.optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return err
 	}

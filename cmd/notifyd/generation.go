@@ -39,6 +39,8 @@ type generation struct {
 type origin struct {
 	path    string    // of the configuration
 	started time.Time // of this process
+	outbox  string    // the name of the outbox; "" for the only one
+	open    opener    // opens destinations; nil opens each
 }
 
 // program is the relay's report about this process.
@@ -53,6 +55,9 @@ func (o origin) program() notifyd.Option {
 // newGeneration builds the configured relay, and makes no connection. The caller
 // closes it; after an error nothing is left open.
 func newGeneration(ctx context.Context, c *config.Config, from origin, spans *tracer, log *slog.Logger) (*generation, error) {
+	if from.open == nil {
+		from.open = ownHandlers(log)
+	}
 	g := &generation{config: c, spans: spans, log: log, stopAlerts: func() {}}
 	if err := g.build(ctx, from); err != nil {
 		return nil, errors.Join(err, g.close(), g.closeAlerts())
@@ -72,14 +77,14 @@ func (g *generation) build(ctx context.Context, from origin) (err error) {
 	if g.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
 		return fmt.Errorf("database.url: %w", err)
 	}
-	if g.alerts, err = newAlerts(g.config, g.log); err != nil {
+	if g.alerts, err = newAlerts(g.config, from.open, from.outbox, g.log); err != nil {
 		return err
 	}
-	g.relay, err = notifyd.New(g.pool, append(relayOptions(g.config, from.program(), g.listen, g.log), g.alerts.options()...)...)
+	g.relay, err = notifyd.New(g.pool, append(relayOptions(g.config, from, g.listen, g.log), g.alerts.options()...)...)
 	if err != nil {
 		return err
 	}
-	g.closers, err = addDestinations(g.relay, g.config, g.spans, g.log)
+	g.closers, err = addDestinations(g.relay, g.config, from.open, g.spans)
 	return err
 }
 
@@ -98,7 +103,7 @@ func (g *generation) check(ctx context.Context, patient bool) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, store.ErrPooler), errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), !patient:
+	case errors.Is(err, store.ErrPooler), errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, notifyd.ErrNeedsStream), !patient:
 		return err
 	default:
 		return nil

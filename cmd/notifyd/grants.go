@@ -51,7 +51,7 @@ func printGrants(a *app, cmd *cobra.Command, roles outboxsql.Roles) error {
 	}
 	schema, _ := flags.GetString("schema")             // cannot fail: "migrate" has the flag
 	db := databaseFlags{schema: schema, url: "unused"} // printing connects to nothing
-	if err := db.resolve(a); err != nil {
+	if err := db.resolve(cmd.Context(), a); err != nil {
 		return err
 	}
 	script, err := outboxsql.Grants(db.schema, roles)

@@ -70,6 +70,15 @@ func (l *live) Stats() observe.Stats {
 	return s
 }
 
+// Status implements managed.
+func (l *live) Status() string { return statusOf(l.Stats()) }
+
+// Live implements managed.
+func (l *live) Live() error {
+	h := l.Health()
+	return h.Live()
+}
+
 // Health returns the health of the running relay.
 func (l *live) Health() observe.Health { return l.Relay().Health() }
 

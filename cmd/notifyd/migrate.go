@@ -79,7 +79,11 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 			if f.wait <= 0 {
 				return usageErrorf("--wait: %v is not above 0", f.wait)
 			}
-			return f.migrate(cmd.Context(), a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.each(cmd, a, func(db databaseFlags) error {
+				one := f
+				one.databaseFlags = db
+				return one.migrate(cmd.Context(), a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			})
 		},
 	}
 	f.register(cmd)
@@ -115,7 +119,7 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 		}
 	}
 	if f.mode != "" {
-		o, err := f.modeOptions(a)
+		o, err := f.modeOptions(ctx, a)
 		if err != nil {
 			return err
 		}
@@ -134,8 +138,8 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 }
 
 // modeOptions has the routes and the order of the configuration, if there is one.
-func (f *upFlags) modeOptions(a *app) (o outboxsql.ModeOptions, err error) {
-	c, _, err := f.optional(a, config.LoadRoutes)
+func (f *upFlags) modeOptions(ctx context.Context, a *app) (o outboxsql.ModeOptions, err error) {
+	c, _, err := f.optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return o, err
 	}
@@ -183,23 +187,27 @@ func newMigrateStatusCmd(a *app) *cobra.Command {
 		Long:    "status shows which versions are applied, when the trigger notifies, and whether the\ntable is a queue or a stream. It exits with 1 if this notifyd would not run with the schema as it is.",
 		Example: "  notifyd migrate status\n  notifyd migrate status -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := db.connect(cmd.Context(), a)
-			if err != nil {
-				return err
-			}
-			defer store.Close(cmd.Context(), conn)
-			state, err := outboxsql.ReadState(cmd.Context(), conn, db.schema)
-			if err != nil {
-				return err
-			}
-			if err := printState(cmd.OutOrStdout(), state); err != nil {
-				return err
-			}
-			return outboxsql.Check(cmd.Context(), conn, db.schema)
+			return db.each(cmd, a, func(one databaseFlags) error { return migrateStatus(cmd, a, one) })
 		},
 	}
 	db.register(cmd)
 	return cmd
+}
+
+func migrateStatus(cmd *cobra.Command, a *app, db databaseFlags) error {
+	conn, err := db.connect(cmd.Context(), a)
+	if err != nil {
+		return err
+	}
+	defer store.Close(cmd.Context(), conn)
+	state, err := outboxsql.ReadState(cmd.Context(), conn, db.schema)
+	if err != nil {
+		return err
+	}
+	if err := printState(cmd.OutOrStdout(), state); err != nil {
+		return err
+	}
+	return outboxsql.Check(cmd.Context(), conn, db.schema)
 }
 
 func printState(out io.Writer, state outboxsql.State) error {
@@ -244,7 +252,7 @@ func newMigratePrintCmd(a *app) *cobra.Command {
 				return usageErrorf("--bell: %w", err)
 			}
 			db.url = first(db.url, "unused") // printing connects to nothing
-			if err := db.resolve(a); err != nil {
+			if err := db.resolve(cmd.Context(), a); err != nil {
 				return err
 			}
 			script, err := outboxsql.Script(db.schema, mode)

@@ -32,7 +32,7 @@ honour it within about a second.`,
 		Example: "  notifyd pause mail --reason \"mail server moves until 14:00\"",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if err := f.unknownDestination(a, names); err != nil {
+			if err := f.unknownDestination(cmd.Context(), a, names); err != nil {
 				return err
 			}
 			return f.each(cmd.Context(), a, names, func(ctx context.Context, conn *pgx.Conn, name string) (string, error) {
@@ -90,8 +90,8 @@ func (f *pauseFlags) each(ctx context.Context, a *app, names []string, do func(c
 
 // unknownDestination is an error unless the configuration has the destinations, or there is none: a
 // misspelt name would pause nothing.
-func (f *pauseFlags) unknownDestination(a *app, names []string) error {
-	c, path, err := f.db.optional(a, config.LoadRoutes)
+func (f *pauseFlags) unknownDestination(ctx context.Context, a *app, names []string) error {
+	c, path, err := f.db.optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return err
 	}

@@ -26,6 +26,7 @@ const defaultPlanLimit = 100_000
 
 type planFlags struct {
 	against  string
+	outbox   string
 	offline  bool
 	detailed bool
 	limit    int
@@ -68,6 +69,7 @@ conditions (when), it judges those of the first 1000 waiting events that they ar
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.against, "against", "", "configuration `file` to compare with: the one that is in force")
+	flags.StringVar(&f.outbox, "outbox", "", "`name` of the outbox whose database is asked, where the file has many")
 	flags.BoolVar(&f.offline, "offline", false, "compare the files only, without the database")
 	flags.BoolVar(&f.detailed, "detailed-exitcode", false, "exit with 3 if there are changes")
 	flags.IntVar(&f.limit, "limit", defaultPlanLimit, "most rows to count of each kind")
@@ -134,6 +136,17 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 		}
 	}
 	if !f.offline {
+		db := databaseFlags{outbox: f.outbox, isGiven: func() bool { return false }}
+		if c, err = db.choose(ctx, c, path); err != nil {
+			return nil, err
+		}
+		if old != nil && old.Outboxes.Used() {
+			was := old.Outboxes.Outbox(f.outbox)
+			if was == nil {
+				was = &config.Outbox{}
+			}
+			old = old.For(was)
+		}
 		waiting, conditions, err := readWaiting(ctx, c, path, f.limit)
 		if err != nil {
 			return nil, err

@@ -138,7 +138,7 @@ func (s *supervisor) build(ctx context.Context, g *generation) (*generation, err
 	if err != nil {
 		return nil, err
 	}
-	next, err := newGeneration(ctx, c, origin{s.path, s.started}, g.spans, newLogger(s.out, c.Log))
+	next, err := newGeneration(ctx, c, origin{path: s.path, started: s.started}, g.spans, newLogger(s.out, c.Log))
 	if err != nil {
 		return nil, err
 	}

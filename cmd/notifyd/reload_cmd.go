@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -62,17 +63,12 @@ func (r *reloading) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db := databaseFlags{url: c.Database.URL.Reveal(), schema: c.Database.Schema, place: path + ": database.url"}
-	if r.conn, err = db.connect(ctx, r.app); err != nil {
-		return err
-	}
-	defer store.Close(ctx, r.conn)
-	state, err := outboxsql.ReadState(ctx, r.conn, db.schema)
-	if err != nil {
-		return err
-	}
-	r.schema, r.mode = db.schema, state.Mode
-	all, err := store.ReadLive(ctx, r.conn, r.schema, r.mode)
+	defer func() {
+		if r.conn != nil {
+			store.Close(ctx, r.conn)
+		}
+	}()
+	all, err := r.look(ctx, c, path)
 	if err != nil {
 		return err
 	}
@@ -95,14 +91,52 @@ func (r *reloading) run(ctx context.Context) error {
 	return r.ask(ctx, mine)
 }
 
+// look connects, and returns the relays that live. Each of the programs that relay many outboxes relays all of them, so that
+// the first outbox with a relay shows them all.
+func (r *reloading) look(ctx context.Context, c *config.Config, path string) (all []store.RelaySession, err error) {
+	if !c.Outboxes.Used() {
+		return r.lookAt(ctx, c, path)
+	}
+	outboxes, _, err := findOutboxes(ctx, c, path)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.New("there are no outboxes")
+	for i := range outboxes {
+		if r.conn != nil {
+			store.Close(ctx, r.conn)
+			r.conn = nil
+		}
+		if all, err = r.lookAt(ctx, c.For(&outboxes[i]), path); err == nil && len(all) > 0 {
+			return all, nil
+		}
+	}
+	return all, err
+}
+
+func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) ([]store.RelaySession, error) {
+	db := databaseFlags{url: c.Database.URL.Reveal(), schema: c.Database.Schema, place: path + ": database.url"}
+	conn, err := db.connect(ctx, r.app)
+	if err != nil {
+		return nil, err
+	}
+	r.conn = conn
+	state, err := outboxsql.ReadState(ctx, r.conn, db.schema)
+	if err != nil {
+		return nil, err
+	}
+	r.schema, r.mode = db.schema, state.Mode
+	return store.ReadLive(ctx, r.conn, r.schema, r.mode)
+}
+
 // ask sends the signal to all relays, and waits for each.
 func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.within, fmt.Errorf("the outcome is unknown after %v: the relay may wait for running deliveries; see its log", r.within))
 	defer cancel()
 	failed := 0
-	known := make(map[int64]bool, len(all)) // any other relay has read the new file
+	known := make(map[int64]time.Time, len(all)) // any other relay has read the new file, and one that read it later
 	for _, s := range all {
-		known[s.Owner] = true
+		known[s.Owner] = s.Program.LoadedAt
 		if err := store.NoteRefusal(ctx, r.conn, r.schema, s.Owner, ""); err != nil { // of an earlier reload
 			return err
 		}
@@ -145,7 +179,7 @@ func (r *reloading) processes(all []store.RelaySession) (ids []int) {
 }
 
 // await waits until a process of this host has a relay that is not known, or has refused.
-func (r *reloading) await(ctx context.Context, pid int, known map[int64]bool) error {
+func (r *reloading) await(ctx context.Context, pid int, known map[int64]time.Time) error {
 	tick := time.NewTicker(reloadPoll)
 	defer tick.Stop()
 	for {
@@ -159,7 +193,7 @@ func (r *reloading) await(ctx context.Context, pid int, known map[int64]bool) er
 		for _, s := range all {
 			switch p := s.Program; {
 			case p == nil || p.Host != store.ThisHost() || p.Process != pid:
-			case !known[s.Owner]:
+			case !known[s.Owner].Equal(p.LoadedAt):
 				return nil
 			case p.Refused != "":
 				return errors.New("refused, it continues with the previous configuration: " + p.Refused)

@@ -59,13 +59,17 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *s
 		return err
 	}
 	defer spans.stop(ctx)
-	from := origin{path, time.Now()}
+	from := origin{path: path, started: time.Now()}
+	load := func() (*config.Config, error) { return a.loadAt(path, "") }
+	if c.Outboxes.Used() {
+		return runFleet(ctx, newFleet(c, from, load, a.stderr, spans, sd, log), reloads)
+	}
 	g, err := newGeneration(ctx, c, from, spans, log)
 	if err != nil {
 		return err
 	}
-	s := newSupervisor(g, from, func() (*config.Config, error) { return a.loadAt(path, "") }, a.stderr, sd)
-	stopAdmin, err := startAdmin(ctx, c, path, s, log)
+	s := newSupervisor(g, from, load, a.stderr, sd)
+	stopAdmin, err := startAdmin(ctx, c, path, s.shown(log), log)
 	if err != nil {
 		return errors.Join(err, g.close(), g.closeAlerts())
 	}
@@ -76,10 +80,29 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *s
 	return s.run(ctx, g, reloads)
 }
 
+// runFleet runs the relays of many outboxes.
+func runFleet(ctx context.Context, f *fleet, reloads <-chan struct{}) error {
+	stopAdmin, err := startAdmin(ctx, f.config, f.from.path, f.shown(), f.log)
+	if err != nil {
+		return err
+	}
+	defer stopAdmin()
+	f.log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", f.from.path)
+	logRoutes(ctx, f.config, f.log)
+	stopTelling := tellManager(ctx, f.sd, f, f.log)
+	defer stopTelling()
+	return f.run(ctx, reloads)
+}
+
 // logStart logs what is about to run, one line for each fact.
 func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnConfig, log *slog.Logger) {
 	log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", path)
 	log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", c.Database.Schema)
+	logRoutes(ctx, c, log)
+}
+
+// logRoutes logs where events go.
+func logRoutes(ctx context.Context, c *config.Config, log *slog.Logger) {
 	for _, d := range c.Destinations {
 		log.InfoContext(ctx, "destination", "name", d.Name, "type", d.Type, "concurrency", d.Concurrency, "max_attempts", d.MaxAttempts)
 	}
@@ -92,9 +115,10 @@ func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnCo
 	}
 }
 
-func relayOptions(c *config.Config, program notifyd.Option, listen *pgx.ConnConfig, log *slog.Logger) []notifyd.Option {
+func relayOptions(c *config.Config, from origin, listen *pgx.ConnConfig, log *slog.Logger) []notifyd.Option {
 	options := []notifyd.Option{
-		program,
+		from.program(),
+		notifyd.WithOutboxName(from.outbox),
 		notifyd.WithSchema(c.Database.Schema),
 		notifyd.WithLogger(log),
 		notifyd.WithClaims(c.Relay.Connections),
@@ -120,15 +144,13 @@ func relayOptions(c *config.Config, program notifyd.Option, listen *pgx.ConnConf
 
 // addDestinations opens the handlers and registers them with their routes. The
 // closers are to be closed even if there is an error.
-func addDestinations(relay *notifyd.Relay, c *config.Config, spans *tracer, log *slog.Logger) (closers []io.Closer, err error) {
+func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans *tracer) (closers []io.Closer, err error) {
 	for _, d := range c.Destinations {
-		h, err := openDestination(d, log)
+		h, closer, err := open("", d)
 		if err != nil {
 			return closers, c.Wrong(d.Name, err)
 		}
-		if closer, ok := h.(io.Closer); ok {
-			closers = append(closers, closer)
-		}
+		closers = append(closers, closer)
 		if err := relay.Destination(d.Name, h, append(laneOptions(d.Lane), spans.of(d)...)...); err != nil {
 			return closers, err
 		}

@@ -48,25 +48,15 @@ or ctrl-c; without a terminal it prints one block after the other. On a terminal
 problems have a colour, unless NO_COLOR is set.`,
 		Example: "  notifyd status\n  notifyd status --watch\n  notifyd status -o json --exit-code",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			look, err := f.look(a)
-			if err != nil {
-				return err
-			}
-			defer look.close(cmd.Context())
 			if f.watch {
+				look, err := f.look(cmd.Context(), a)
+				if err != nil {
+					return err
+				}
+				defer look.close(cmd.Context())
 				return a.watchStatus(cmd.Context(), cmd.OutOrStdout(), look, f.form.Value)
 			}
-			s, err := look.read(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if err := a.printStatus(cmd.OutOrStdout(), f.form.Value, &s); err != nil {
-				return err
-			}
-			if f.exitCode && len(s.Attention) > 0 {
-				return errors.New(count(len(s.Attention), "thing") + " for a person to look at")
-			}
-			return nil
+			return f.run(cmd, a)
 		},
 	}
 	f.db.register(cmd)
@@ -75,6 +65,46 @@ problems have a colour, unless NO_COLOR is set.`,
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "name every event type without a route, not the first ten (JSON always has all)")
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 1 if something needs a person")
 	return cmd
+}
+
+// run shows the status once, of each outbox where there are several.
+func (f *statusFlags) run(cmd *cobra.Command, a *app) error {
+	names, err := f.db.several(cmd.Context(), a)
+	if err != nil {
+		return err
+	}
+	problems := 0
+	read := func(db databaseFlags) (*status.Status, error) {
+		one := *f
+		one.db = db
+		look, err := one.look(cmd.Context(), a)
+		if err != nil {
+			return nil, err
+		}
+		defer look.close(cmd.Context())
+		s, err := look.read(cmd.Context())
+		problems += len(s.Attention)
+		return &s, err
+	}
+	show := func(db databaseFlags) error {
+		s, err := read(db)
+		if err != nil {
+			return err
+		}
+		return a.printStatus(cmd.OutOrStdout(), f.form.Value, s)
+	}
+	switch {
+	case names == nil:
+		err = show(f.db)
+	case f.form.Value == "json":
+		err = jsonSections(cmd.OutOrStdout(), names, func(name string) (any, error) { return read(f.db.of(name)) })
+	default:
+		err = sections(cmd.OutOrStdout(), names, func(name string) error { return show(f.db.of(name)) })
+	}
+	if err == nil && f.exitCode && problems > 0 {
+		err = errors.New(count(problems, "thing") + " for a person to look at")
+	}
+	return err
 }
 
 // printStatus prints whole lines: only the screen of --watch cuts them.
@@ -102,8 +132,8 @@ type looker struct {
 }
 
 // look prepares a looker; it does not connect.
-func (f *statusFlags) look(a *app) (*looker, error) {
-	if err := f.db.resolve(a); err != nil {
+func (f *statusFlags) look(ctx context.Context, a *app) (*looker, error) {
+	if err := f.db.resolve(ctx, a); err != nil {
 		return nil, err
 	}
 	cfg, err := parseURL(f.db.place, f.db.url, pgx.ParseConfig)
@@ -111,13 +141,13 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 		return nil, err
 	}
 	l := &looker{connect: connector(cfg, "status"), options: status.Options{Schema: f.db.schema, All: f.all || f.form.Value == "json"}}
-	c, path, err := f.db.optional(a, config.LoadRoutes)
+	c, path, err := f.db.optional(ctx, a, config.LoadRoutes)
 	if err != nil {
 		return nil, err
 	}
 	if c != nil {
 		l.options.Route, l.options.Destinations = c.RouteOf, namesOf(c)
-		l.options.Admin = adminAccess(c, path)
+		l.options.Admin, l.options.Outbox = adminAccess(c, path), f.db.outbox
 	}
 	return l, nil
 }

@@ -19,7 +19,7 @@ const statusEvery = 10 * time.Second
 // until stop is called. A relay counts as alive when it returns its figures, since
 // claims and deliveries need the same locks, and as long as its health does not demand
 // a restart.
-func tellManager(ctx context.Context, sd *systemd.Notifier, relay *live, log *slog.Logger) (stop func()) {
+func tellManager(ctx context.Context, sd *systemd.Notifier, relay managed, log *slog.Logger) (stop func()) {
 	if !sd.Enabled() {
 		return func() {}
 	}
@@ -35,9 +35,20 @@ func tellManager(ctx context.Context, sd *systemd.Notifier, relay *live, log *sl
 	}
 }
 
+// managed is what the service manager is told of: a relay, or many.
+type managed interface {
+	// Ready is closed once it delivers.
+	Ready() <-chan struct{}
+	// Status is a line about its problems, or that there are none. It takes the locks that claims and
+	// deliveries need.
+	Status() string
+	// Live returns nil unless only a restart is likely to help.
+	Live() error
+}
+
 type manager struct {
 	sd     *systemd.Notifier
-	relay  *live
+	relay  managed
 	log    *slog.Logger
 	status string // the last one sent
 	deaf   bool   // an error was logged
@@ -60,17 +71,17 @@ func (m *manager) run(ctx context.Context, done <-chan struct{}) {
 		select {
 		case <-ready:
 			ready = nil
-			m.status = statusOf(m.relay.Stats())
+			m.status = m.relay.Status()
 			m.heard(ctx, m.sd.Ready(ctx, m.status))
 		case <-stopping:
 			stop()
 		case <-tick.C:
-			stats := m.relay.Stats()
-			if h := m.relay.Health(); h.Live() == nil {
+			status := m.relay.Status()
+			if m.relay.Live() == nil {
 				m.heard(ctx, m.sd.Alive(ctx))
 			}
 			if ready == nil && stopping != nil {
-				m.say(ctx, statusOf(stats))
+				m.say(ctx, status)
 			}
 		case <-done:
 			if stopping != nil { // the relay has ended before the signal was seen here

@@ -83,6 +83,7 @@ type line struct {
 	Attempt       int               `json:"attempt"`
 	Replay        int               `json:"replay,omitempty"`
 	Destination   string            `json:"destination"`
+	Outbox        string            `json:"outbox,omitempty"` // where it has a name
 	Headers       map[string]string `json:"headers,omitempty"`
 	ContentType   string            `json:"content_type,omitempty"` // if it is not application/json
 	PayloadSize   *int              `json:"payload_size,omitempty"` // in bytes, in place of a payload that is not JSON
@@ -174,7 +175,7 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
 	l := line{
 		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		CreatedAt: timestamp(e.CreatedAt), Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Headers: e.Headers,
+		CreatedAt: timestamp(e.CreatedAt), Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Outbox: e.Outbox, Headers: e.Headers,
 	}
 	if e.ContentType != delivery.ContentTypeJSON {
 		l.ContentType = e.ContentType

@@ -44,7 +44,8 @@ const (
 	HeaderType          = "notifyd-type"
 	HeaderAggregateType = "notifyd-aggregate-type"
 	HeaderAggregateID   = "notifyd-aggregate-id"
-	HeaderTime          = "notifyd-time" // RFC 3339, UTC
+	HeaderTime          = "notifyd-time"   // RFC 3339, UTC
+	HeaderOutbox        = "notifyd-outbox" // delivery.Event.Outbox, where it has a name
 )
 
 // The content types of bodies.
@@ -220,6 +221,9 @@ func appendDescription(all []Header, ev *delivery.Event, at string) []Header {
 	}
 	if at != "" {
 		all = append(all, Header{HeaderTime, at})
+	}
+	if ev.Outbox != "" {
+		all = append(all, Header{HeaderOutbox, ev.Outbox})
 	}
 	return all
 }

@@ -111,7 +111,7 @@ type link struct {
 
 // ready returns the connection, a new one where the last one is not usable.
 func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
-	if l.conn != nil && (l.conn.IsClosed() || time.Since(l.used) > maxIdle || l.conn.PgConn().CheckConn() != nil) {
+	if l.conn != nil && (l.conn.IsClosed() || time.Since(l.used) > maxIdle || l.conn.PgConn().CheckConn() != nil) { //nolint:staticcheck // a Ping costs each batch a flight
 		l.close(ctx)
 	}
 	if l.conn == nil {

@@ -126,7 +126,7 @@ func TestLargeBatch(t *testing.T) {
 	for _, e := range all {
 		e.Payload = fmt.Appendf(nil, `"%s"`, strings.Repeat("x", maxStatement/2))
 	}
-	wantClasses(t, open(t, url).DeliverBatch(t.Context(), all), "ok ok ok permanent ok ok")
+	wantClasses(t, open(t, url).DeliverBatch(t.Context(), all), "ok ok ok permanent ok ok") //nolint:dupword // by event
 	if got := ids(t, url); !slices.Equal(got, []int64{1, 2, 3, 5, 6}) {
 		t.Errorf("rows %v", got)
 	}
@@ -178,13 +178,13 @@ func TestLockedTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	short := open(t, url, func(c *Config) { c.RequestTimeout = 200 * time.Millisecond })
-	wantClasses(t, short.DeliverBatch(t.Context(), events(2)), "unavailable unavailable")
+	wantClasses(t, short.DeliverBatch(t.Context(), events(2)), "unavailable unavailable") //nolint:dupword // by event
 	h := open(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := make(chan []error)
 	go func() { answer <- h.DeliverBatch(ctx, events(2)) }()
 	cancel()
-	wantClasses(t, <-answer, "ours ours")
+	wantClasses(t, <-answer, "ours ours") //nolint:dupword // by event
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,8 @@ func fieldName(header string) string {
 		return "time"
 	case headerContentType:
 		return fieldContentType
+	case message.HeaderOutbox:
+		return "outbox"
 	default:
 		return header
 	}

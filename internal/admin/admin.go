@@ -184,12 +184,13 @@ func readiness(checks []Check) (code int, text string) {
 	code = http.StatusOK
 	for _, c := range checks {
 		switch err := c.Do(); {
-		case err != nil && c.Advisory:
-			text += fmt.Sprintf("[!] %s: %v\n", c.Name, err)
 		case err != nil:
-			code = http.StatusServiceUnavailable
+			mark := "[!]"
+			if !c.Advisory {
+				mark, code = "[-]", http.StatusServiceUnavailable
+			}
 			for line := range strings.Lines(err.Error()) { // several errors, joined
-				text += fmt.Sprintf("[-] %s: %s\n", c.Name, strings.TrimSuffix(line, "\n"))
+				text += fmt.Sprintf("%s %s: %s\n", mark, c.Name, strings.TrimSuffix(line, "\n"))
 			}
 		default:
 			text += fmt.Sprintf("[+] %s: ok%s\n", c.Name, c.note())

@@ -24,6 +24,7 @@ type Config struct {
 	Routes       []Route      `yaml:"routes" jsonschema_description:"Which events go to which destinations."`
 	Admin        Admin        `yaml:"admin" jsonschema_description:"The HTTP server for metrics and health."`
 	Alerts       Alerts       `yaml:"alerts" jsonschema_description:"Notifications about dead letters, outages and events that wait too long."`
+	Outboxes     Outboxes     `yaml:"outboxes" jsonschema_description:"Many outboxes in one daemon, in place of the one of database."`
 
 	// Warnings are about settings that are allowed but probably not intended.
 	Warnings []Mistake `yaml:"-"`
@@ -32,6 +33,8 @@ type Config struct {
 	origins *origins
 	// places holds the position of each destination.
 	places map[string]Mistake
+	// whole are all destinations of the file, where Destinations are those of one outbox; nil else.
+	whole Destinations
 }
 
 // Wrong returns an error about a destination, such as that it cannot be opened,
@@ -226,6 +229,7 @@ func defaults() *Config {
 		Log:       Log{Level: "info", Format: "auto"},
 		Admin:     Admin{Payloads: "shown"},
 		Alerts:    Alerts{To: []string{}, On: []string{}, Every: alerts.Every, OldestWaiting: alerts.OldestWaiting},
+		Outboxes:  Outboxes{List: []Outbox{}, Every: defaultEvery},
 		origins:   &origins{},
 	}
 }

@@ -18,6 +18,7 @@ var destinationNameRegexp = regexp.MustCompile(destinationName)
 type fileDecoder struct {
 	decoder
 	registry Registry
+	partial  part
 	language *when.Language     // nil until there is an expression
 	places   map[string]Mistake // positions of the destinations
 }

@@ -38,10 +38,10 @@ func (f *Filter) Match(c *delivery.Candidate) (bool, error) {
 	return false, fmt.Errorf("when of the route %q (%s): %w", f.match, f.place, err)
 }
 
-// compileFilters compiles the conditions of all routes.
-func (d *fileDecoder) compileFilters(root *node, c *Config) {
-	for i := range c.Routes {
-		r, path := &c.Routes[i], fmt.Sprintf("routes.%d.when", i)
+// compileFilters compiles the conditions of routes, those of the list at this path.
+func (d *fileDecoder) compileFilters(root *node, routes []Route, at string) {
+	for i := range routes {
+		r, path := &routes[i], fmt.Sprintf("%s.%d.when", at, i)
 		n := find(root, path)
 		if n.kind != kindScalar || d.list.explains(path) || r.When == "" && !n.hidden {
 			continue // left out, or not a text; an expansion to nothing is a mistake

@@ -19,7 +19,7 @@ func Load(path, url string, registry Registry, lookup LookupEnv) (*Config, error
 }
 
 // LoadDatabase is [Load] for commands that work on the tables only: it reads the
-// keys version, database and retention, and ignores the rest.
+// keys version, database, retention and outboxes, and ignores the rest.
 func LoadDatabase(path, url string, lookup LookupEnv) (*Config, error) {
 	return load(path, nil, lookup, databasePart(url))
 }

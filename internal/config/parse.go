@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/notifyd/notifyd/internal/secret"
@@ -27,7 +28,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 	}
 	c := defaults()
 	c.places = make(map[string]Mistake)
-	d := &fileDecoder{decoder: decoder{list, expand, c.origins}, registry: registry, places: c.places}
+	d := &fileDecoder{decoder: decoder{list, expand, c.origins}, registry: registry, partial: p, places: c.places}
 	d.decodeStruct(root, "", topLevel(c))
 	if root.kind == kindMap {
 		c.Destinations = d.destinations(root.get("destinations"), p.names)
@@ -86,8 +87,16 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 		}
 	}
 	line := func(path string) int { return locate(root, path).line }
-	d.validate(checkRoutes(c.Routes, names, line), root, "")
-	d.compileFilters(root, c)
+	d.validate(checkRoutes(c.Routes, "routes", names, line), root, "")
+	d.compileFilters(root, c.Routes, "routes")
+	d.validate(errors.Join(c.Outboxes.validate(&c.Database), c.Outboxes.checkConsole(c.Admin)), root, "")
+	if !d.partial.leavesOut("destinations") {
+		for i := range c.Outboxes.List {
+			o, at := &c.Outboxes.List[i], fmt.Sprintf("outboxes.list.%d", i)
+			d.validate(checkRoutes(o.Routes, at+".routes", names, line), root, "")
+			d.compileFilters(root, o.Routes, at+".routes")
+		}
+	}
 	if len(c.Alerts.To) > 0 {
 		d.validate(errors.Join(checkTo(c.Alerts.To, names, "alerts.to")...), root, "")
 	}
@@ -126,7 +135,11 @@ func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 // warn records settings that are allowed but probably not intended.
 func (c *Config) warn(root *node, file string) {
 	routed := map[string]bool{}
-	for _, r := range c.Routes {
+	routes := c.Routes
+	for i := range c.Outboxes.List {
+		routes = append(slices.Clip(routes), c.Outboxes.List[i].Routes...)
+	}
+	for _, r := range routes {
 		for _, name := range r.To {
 			routed[name] = true
 		}

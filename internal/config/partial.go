@@ -19,12 +19,15 @@ type part struct {
 }
 
 func databasePart(url string) part {
-	return part{keys: []string{"version", "database", "retention"}, url: url}
+	return part{keys: []string{"version", "database", "retention", "outboxes"}, url: url}
 }
 
 func routesPart(url string) part {
-	return part{keys: []string{"version", "database", "retention", "destinations", "routes", "admin"}, names: true, url: url}
+	return part{keys: []string{"version", "database", "retention", "destinations", "routes", "admin", "outboxes"}, names: true, url: url}
 }
+
+// leavesOut reports whether the part is without a key of the top level.
+func (p part) leavesOut(key string) bool { return p.keys != nil && !slices.Contains(p.keys, key) }
 
 // maxMerges bounds the merge keys that are followed into one another: a mapping may
 // merge itself, which is reported later.

@@ -85,7 +85,11 @@ func (d *Destination) effective() []setting {
 // setting returns the node for a setting in the mapping at path; nil if it is not set, or if
 // it is empty and has a list of allowed words, or is left out where it is not set.
 func (p printer) setting(s setting, path string) *yaml.Node {
-	if (s.rule.ifSet || len(s.rule.enum) > 0) && s.targets[0].Kind() == reflect.String && s.targets[0].IsZero() {
+	v := s.targets[0]
+	if (s.rule.ifSet || len(s.rule.enum) > 0) && v.Kind() == reflect.String && v.IsZero() {
+		return nil
+	}
+	if o, is := reflect.TypeAssert[Outboxes](v); is && !o.Used() {
 		return nil
 	}
 	return p.encode(s.targets[0], join(path, s.name))
@@ -162,7 +166,7 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 		}
 		return text(formatDuration(value))
 	case secret.String:
-		if path == "database.url" || path == "database.listen_url" {
+		if last := path[strings.LastIndexByte(path, '.')+1:]; strings.HasPrefix(path, "database.") || strings.HasPrefix(path, "outboxes.") && (last == "url" || last == "listen_url") {
 			return text(p.visible(value.Reveal(), path, redactConnection))
 		}
 		return text(p.visible(value.Reveal(), path, redactSecret))

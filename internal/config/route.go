@@ -42,15 +42,15 @@ func checkMatch(match string) error {
 	return nil
 }
 
-// checkRoutes checks the routes against each other and against the names of
+// checkRoutes checks the routes of the list at a path against each other and against the names of
 // the destinations. line returns the line of a setting. A match may come again with another condition,
 // and with other destinations.
-func checkRoutes(routes []Route, names []string, line func(path string) int) error {
+func checkRoutes(routes []Route, at string, names []string, line func(path string) int) error {
 	var errs []error
 	first := map[[2]string]string{}
 	leads := map[[2]string]string{}
 	for i, r := range routes {
-		path := fmt.Sprintf("routes.%d", i)
+		path := fmt.Sprintf("%s.%d", at, i)
 		match := path + ".match"
 		rule := [2]string{r.Match, strings.TrimSpace(r.When)}
 		if err := checkMatch(r.Match); err != nil {

@@ -35,7 +35,7 @@ const (
 // checkDestinations connects to all destinations, several at once, and reports the state of
 // the deliveries to each.
 func (e *exam) checkDestinations(ctx context.Context) []Finding {
-	relay := status.Scrape(ctx, e.Admin)
+	relay := status.Scrape(ctx, e.Admin, e.Outbox)
 	findings := make([]Finding, len(e.Destinations))
 	turns := make(chan struct{}, destinationsAtOnce)
 	var wg sync.WaitGroup

@@ -79,6 +79,8 @@ type Options struct {
 	Destinations []Destination
 	// Admin is the access to the admin server of a relay; without an address no relay is queried.
 	Admin admin.Access
+	// Outbox is the name of the outbox at that relay, where it has many; empty for the only one.
+	Outbox string
 	// Route returns the destinations of an event type; nil if they are not known.
 	Route func(eventType string) []string
 	// Limits are the thresholds of findings; the zero value is DefaultLimits.

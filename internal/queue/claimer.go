@@ -194,7 +194,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 			each := w.Event // each destination gets an event of its own
 			e = &each
 		}
-		e.Destination, e.Attempt = l.Name(), w.Failures+1
+		e.Destination, e.Outbox, e.Attempt = l.Name(), c.e.Outbox, w.Failures+1
 		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
 		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused, Expires: w.expires(l), Waited: !w.Fresh})
 	}

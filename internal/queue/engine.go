@@ -21,6 +21,8 @@ type Options struct {
 	Limits engine.Limits
 	// Dispatcher has the lanes and routes.
 	Dispatcher *dispatch.Dispatcher
+	// Outbox is the name of the outbox; empty for none.
+	Outbox string
 	// Claimers are Limits.Claims sessions. Run uses them; their creator closes them.
 	Claimers []Claimer
 	// Leases and House maintain deliveries that outlive their claim, and rows that no claim finds.

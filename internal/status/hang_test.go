@@ -27,7 +27,7 @@ func TestStatusOfARelayThatHangs(t *testing.T) {
 			})
 			server := httptest.NewServer(mux)
 			t.Cleanup(server.Close)
-			s := Status{Relay: Scrape(t.Context(), admin.Access{Address: strings.TrimPrefix(server.URL, "http://")})}
+			s := Status{Relay: Scrape(t.Context(), admin.Access{Address: strings.TrimPrefix(server.URL, "http://")}, "")}
 			if s.Relay == nil {
 				t.Fatal("the relay is unknown")
 			}

@@ -77,8 +77,9 @@ type RelayDestination struct {
 // failures counts failures of every kind.
 func (d *RelayDestination) failures() float64 { return d.Failed + d.Dead + d.Refused }
 
-// Scrape queries a relay; nil if there is no address, or if the answer is not that of a relay.
-func Scrape(ctx context.Context, a admin.Access) *Relay {
+// Scrape queries a relay, about one outbox if it has many; nil if there is no address, or if the answer is not
+// that of a relay.
+func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 	if a.Address == "" {
 		return nil
 	}
@@ -89,14 +90,14 @@ func Scrape(ctx context.Context, a admin.Access) *Relay {
 	code, body, err := a.Get(ctx, "/readyz?verbose")
 	if err == nil && code == http.StatusServiceUnavailable {
 		for _, reason := range admin.Failures(string(body)) {
-			if text, ok := strings.CutPrefix(reason, "relay: "); ok {
+			if text, ok := strings.CutPrefix(reason, "relay: "); ok && outbox == "" {
 				hangs = append(hangs, text)
 			}
 		}
 	}
 	var relay *Relay
 	if code, body, err = a.Get(ctx, "/metrics"); err == nil && code == http.StatusOK {
-		relay = parseRelay(a.Address, bytes.NewReader(body))
+		relay = parseRelay(a.Address, outbox, bytes.NewReader(body))
 	}
 	if relay == nil && len(hangs) > 0 {
 		relay = &Relay{Address: a.Address, DatabaseUp: true}
@@ -115,7 +116,7 @@ var (
 
 // parseRelay reads the text format of Prometheus, as far as a relay writes it;
 // nil if the metrics are not those of a relay.
-func parseRelay(address string, r io.Reader) *Relay {
+func parseRelay(address, outbox string, r io.Reader) *Relay {
 	relay := &Relay{Address: address}
 	known := false
 	byName, own := make(map[string]*RelayDestination), make(map[string]bool)
@@ -129,11 +130,14 @@ func parseRelay(address string, r io.Reader) *Relay {
 		if err != nil {
 			continue
 		}
-		known = known || m[1] == "notifyd_database_up"
 		labels := make(map[string]string)
 		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
 			labels[l[1]] = l[2]
 		}
+		if labels["outbox"] != outbox {
+			continue
+		}
+		known = known || m[1] == "notifyd_database_up"
 		relay.set(m[1], labels, value)
 		if name := labels["destination"]; name != "" {
 			if byName[name] == nil {

@@ -27,6 +27,8 @@ type Options struct {
 	// Admin is the access to the admin server of a relay; without an address no
 	// relay is queried.
 	Admin admin.Access
+	// Outbox is the name of the outbox at that relay, where it has many; empty for the only one.
+	Outbox string
 	// All lists all types without a route, however many.
 	All bool
 }
@@ -101,7 +103,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	} else if err := conn.QueryRow(ctx, `SELECT now()`).Scan(&s.At); err != nil {
 		return s, err
 	}
-	s.Relay = Scrape(ctx, o.Admin)
+	s.Relay = Scrape(ctx, o.Admin, o.Outbox)
 	s.Attention = append(s.attention(), s.positionsAttention()...)
 	return s, nil
 }

@@ -46,7 +46,7 @@ go_goroutines 12
 
 func TestParseRelay(t *testing.T) {
 	t.Parallel()
-	r := parseRelay("host:1", strings.NewReader(metricsText))
+	r := parseRelay("host:1", "", strings.NewReader(metricsText))
 	if r == nil || r.Address != "host:1" || !r.Listening || !r.DatabaseUp || r.Awake || len(r.Destinations) != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -65,7 +65,7 @@ func TestParseRelay(t *testing.T) {
 	}); r.Destinations[1] != want {
 		t.Errorf("%+v", r.Destinations[1])
 	}
-	if r := parseRelay("host:1", strings.NewReader("<html>no relay</html>")); r != nil {
+	if r := parseRelay("host:1", "", strings.NewReader("<html>no relay</html>")); r != nil {
 		t.Errorf("of another server: %+v", r)
 	}
 }
@@ -74,7 +74,7 @@ func FuzzParseRelay(f *testing.F) {
 	f.Add(metricsText)
 	f.Add(`notifyd_database_up NaN`)
 	f.Fuzz(func(t *testing.T, text string) {
-		r := parseRelay("x", strings.NewReader(text))
+		r := parseRelay("x", "", strings.NewReader(text))
 		if r == nil {
 			return
 		}

@@ -121,6 +121,16 @@ func NoteRefusal(ctx context.Context, db Execer, schema string, owner int64, why
 	return nil
 }
 
+// NoteReload writes down that the relay with this number goes on with a new configuration, which has changed
+// nothing for it.
+func NoteReload(ctx context.Context, db Execer, schema string, owner int64) error {
+	_, err := db.Exec(ctx, `UPDATE `+pgx.Identifier{schema, "outbox_relays"}.Sanitize()+` SET refused = NULL, loaded_at = now() WHERE owner = $1`, owner)
+	if err != nil {
+		return fmt.Errorf("note a reload: %w", err)
+	}
+	return nil
+}
+
 // ReadPrograms adds to sessions what their relays say of themselves, where this schema has it.
 func ReadPrograms(ctx context.Context, conn *pgx.Conn, schema string, all []RelaySession) error {
 	programs, err := readPrograms(ctx, conn, schema)

@@ -9,6 +9,7 @@ import (
 func TestSampleWaiting(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
+	//nolint:dupword // columns
 	d.exec(`INSERT INTO outbox_events (event_type, payload, payload_bytes, content_type, headers) VALUES
 		('a', ' 1 ', NULL, NULL, '{"tenant": "acme"}'), ('a', NULL, '\x00ff', 'avro/binary', NULL), ('a', NULL, '', NULL, NULL),
 		('a', to_json(repeat('x', 70000)), NULL, NULL, NULL), ('a', NULL, convert_to(repeat('x', 70000), 'UTF8'), NULL, NULL), ('b', '2', NULL, NULL, NULL)`)

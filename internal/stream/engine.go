@@ -31,6 +31,8 @@ type Options struct {
 	Connector *store.Connector
 	// Owner is the number of the relay, see store.NewOwner.
 	Owner int64
+	// Outbox is the name of the outbox; empty for none.
+	Outbox string
 	// Bell is nil where the relay polls.
 	Bell engine.Bell
 	// Starts are the starts of destinations that have no position yet, by name. The others begin as

@@ -119,7 +119,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.
 	if r.event.Replay == 0 { // what a person asks for does not expire
 		d.Expires = s.lane.Limits().Expires(r.since)
 	}
-	r.event.Destination = s.name
+	r.event.Destination, r.event.Outbox = s.name, s.e.Outbox
 	if s.order.kept && !s.order.total && r.key != "" {
 		d.Key = s.order.keys.Named(r.key)
 	} else {

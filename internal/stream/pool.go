@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,21 +33,83 @@ var errMoved = errors.New("the session that owns the unit is gone")
 // enough.
 type pool struct {
 	connector *store.Connector
-	free      chan *pooled // one for each possible connection; without a conn it is not connected
-	waiting   atomic.Int32 // how many units wait for a connection
+	uses      chan struct{} // one for each use; its capacity is the number of possible connections
+	waiting   atomic.Int32  // how many units wait for a connection
+
+	back chan *pooled // from a use that has ended to one that waits for it
+
+	mu   sync.Mutex
+	idle []*pooled // connections that are not used, the last used one last
 }
 
 type pooled struct {
-	conn    *pgx.Conn
-	backend int32 // the session for which it was verified
+	conn    *pgx.Conn // nil while it is not connected
+	backend int32     // the session for which it was verified
+	since   time.Time // when it was last used
 }
 
 func newPool(c *store.Connector, n int) *pool {
-	p := &pool{connector: c, free: make(chan *pooled, n)}
-	for range n {
-		p.free <- &pooled{}
+	return &pool{connector: c, uses: make(chan struct{}, n), back: make(chan *pooled)}
+}
+
+// idleFor is how long a connection may be without use until it is closed. The last used one is used again
+// first, so that a relay at rest keeps one, or as many as its units happen to need at the same time.
+const idleFor = 10 * time.Second
+
+// sooner is how long a use waits for the end of another one before it opens a connection of its own, which
+// would hardly take less.
+const sooner = 20 * time.Millisecond
+
+// take returns the connection that was used last, or one that is not connected yet.
+func (p *pool) take(ctx context.Context) *pooled {
+	if c := p.last(); c.conn != nil || len(p.uses) < 2 {
+		return c
 	}
-	return p
+	timer := time.NewTimer(sooner)
+	defer timer.Stop()
+	select {
+	case c := <-p.back:
+		return c
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return p.last() // one may have come back before this has waited
+}
+
+func (p *pool) last() *pooled {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.idle)
+	if n == 0 {
+		return &pooled{}
+	}
+	c := p.idle[n-1]
+	p.idle = p.idle[:n-1]
+	return c
+}
+
+// put gives a connection back, and returns one that has been idle for too long, nil if there is none.
+func (p *pool) put(c *pooled) (stale *pgx.Conn) {
+	now := time.Now()
+	c.since = now
+	gone := c.conn == nil // or in other hands
+	if !gone {
+		select {
+		case p.back <- c:
+			gone = true
+		default:
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !gone {
+		p.idle = append(p.idle, c)
+	}
+	if len(p.idle) > 0 && now.Sub(p.idle[0].since) > idleFor {
+		stale = p.idle[0].conn
+		p.idle = slices.Delete(p.idle, 0, 1)
+	}
+	return stale
 }
 
 // use runs f on a connection that is verified for the unit. After an error that is not an answer of
@@ -87,16 +151,22 @@ func (p *pool) plain(ctx context.Context, f func(context.Context, *pgx.Conn) err
 }
 
 func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error) error {
-	var c *pooled
 	p.waiting.Add(1)
 	select {
-	case c = <-p.free:
-		p.waiting.Add(-1)
+	case p.uses <- struct{}{}:
 	case <-ctx.Done():
 		p.waiting.Add(-1)
 		return fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
 	}
-	defer func() { p.free <- c }()
+	c := p.take(ctx)
+	p.waiting.Add(-1)
+	defer func() {
+		stale := p.put(c)
+		if stale != nil {
+			store.Close(ctx, stale)
+		}
+		<-p.uses
+	}()
 	if c.conn == nil || c.conn.IsClosed() {
 		conn, err := p.connector.Connect(ctx, roleStream)
 		if err != nil {
@@ -122,10 +192,11 @@ func (p *pool) wanted(began time.Time) bool { return p.waiting.Load() > 0 && tim
 
 // close ends all connections, which are no longer used.
 func (p *pool) close(ctx context.Context) {
-	for range cap(p.free) {
-		if c := <-p.free; c.conn != nil {
-			store.Close(ctx, c.conn)
-		}
+	for range cap(p.uses) {
+		p.uses <- struct{}{} // for good
+	}
+	for _, c := range p.idle {
+		store.Close(ctx, c.conn)
 	}
 }
 

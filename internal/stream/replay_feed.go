@@ -181,7 +181,7 @@ func (s *aside) keep(ctx context.Context, conn *pgx.Conn, b *Batch, live Ranges)
 
 // delivery makes an event a delivery of the replay.
 func (s *aside) delivery(e *delivery.Event, refused error) dispatch.Delivery {
-	e.Destination, e.Attempt, e.Replay = s.name, 1, s.replay.number
+	e.Destination, e.Outbox, e.Attempt, e.Replay = s.name, s.e.Outbox, 1, s.replay.number
 	d := dispatch.Delivery{Event: e, Refused: refused} // one that is asked for again does not expire
 	if s.order.kept {
 		if name := s.replay.name(e); name != "" {

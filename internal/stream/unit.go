@@ -325,7 +325,7 @@ func (u *unit) hand(b *Batch, granted int) {
 		if !wanted && !u.types.formerly(e.Type, e.ID) {
 			continue
 		}
-		e.Destination, e.Attempt = u.name, 1
+		e.Destination, e.Outbox, e.Attempt = u.name, u.e.Outbox, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
 			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
 			continue

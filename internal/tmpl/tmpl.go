@@ -60,6 +60,7 @@ type Event struct {
 	Replay        int
 	DedupeID      string // the key by which receivers drop duplicates: delivery.Event's
 	Destination   string
+	Outbox        string // its name, where a daemon has many
 }
 
 // Data is the dot of a template. It may be used for any number of templates, but
@@ -88,7 +89,7 @@ func NewData(e *delivery.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
 			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, DedupeID: e.DedupeID(), Destination: e.Destination,
+			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, DedupeID: e.DedupeID(), Destination: e.Destination, Outbox: e.Outbox,
 		},
 		Headers: e.Headers,
 	}

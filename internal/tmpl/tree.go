@@ -112,7 +112,7 @@ func (w *walker) field(path []string) {
 	}
 	top := []string{"Event", "Payload", "Headers"}
 	event := []string{
-		"ID", "Type", "AggregateType", "AggregateID", "CreatedAt", "Attempt", "Replay", "DedupeID", "Destination",
+		"ID", "Type", "AggregateType", "AggregateID", "CreatedAt", "Attempt", "Replay", "DedupeID", "Destination", "Outbox",
 	}
 	switch {
 	case !slices.Contains(top, path[0]):

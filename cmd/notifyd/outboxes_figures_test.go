@@ -1,0 +1,109 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// envFigures makes TestOutboxesFigures measure. It takes a minute and wants a machine of its own.
+const envFigures = "NOTIFYD_TEST_OUTBOXES_FIGURES"
+
+// TestOutboxesFigures prints what docs/outboxes.md says of many outboxes: memory and processor time at rest, and
+// how long events of one take while another is drained.
+func TestOutboxesFigures(t *testing.T) { //nolint:paralleltest // it measures
+	if os.Getenv(envFigures) == "" {
+		t.Skip("measures only with " + envFigures)
+	}
+	server := testenv.OwnPostgres(t, map[string]string{"max_connections": "600"})
+	url, names := manyOutboxes(t, server)
+	execute(t, url, `DELETE FROM tenants WHERE name = 'bare'`)
+	got := make(chan time.Time, 1)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Notifyd-Outbox") == names[1] {
+			got <- time.Now()
+		}
+	}))
+	defer hook.Close()
+	port, err := freeport.Pick(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := memory()
+	s := &tenants{url: url, address: fmt.Sprintf("127.0.0.1:%d", port)}
+	s.reloadable = startReloadable(t, nil, fmt.Sprintf(`version: 1
+database: {url: '%s'}
+admin: {listen: '%s'}
+relay: {connections: 1}
+destinations:
+  hook: {type: webhook, url: '%s'}
+routes: [{match: '*', to: hook}]
+outboxes: {query: 'SELECT name, schema, database FROM tenants'}
+`, url, s.address, hook.URL))
+	s.up(t, names...)
+	until(t, server.URL("postgres"), `SELECT count(*) <= $1 FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%'`, restConns*len(names)+spare)
+	n := float64(len(names))
+	t.Logf("%d outboxes at rest: %.2f MiB of memory each", len(names), (memory()-before)/n/(1<<20))
+	busy := rest(30 * time.Second)
+	t.Logf("processor time of the daemon at rest: %.1f %% of a core, %.2f %% for each", busy, busy/n)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	latency := func(what string) {
+		var all []time.Duration
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for range 300 {
+			<-tick.C
+			if _, err := conn.Exec(t.Context(), `INSERT INTO `+names[1]+`.outbox_events (event_type, payload) VALUES ('order.placed', '{}')`); err != nil {
+				t.Fatal(err)
+			}
+			committed := time.Now()
+			all = append(all, max(0, (<-got).Sub(committed)))
+		}
+		slices.Sort(all)
+		t.Logf("from commit to handler, %s: p50 %v, p99 %v", what, all[len(all)/2], all[len(all)*99/100])
+	}
+	latency("while the others are at rest")
+	execute(t, url, `INSERT INTO `+names[0]+`.outbox_events (event_type, payload) SELECT 'order.placed', '{}' FROM generate_series(1, 1000000)`)
+	latency("while another outbox is drained")
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// memory is what this process uses, in bytes, after a collection.
+func memory() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapInuse + m.StackInuse)
+}
+
+// rest lets time pass, and returns how busy this process was, in percent of a core.
+func rest(d time.Duration) float64 {
+	cpu, began := processor(), time.Now()
+	<-time.After(d)
+	return 100 * float64(processor()-cpu) / float64(time.Since(began))
+}
+
+// processor is the processor time of this process.
+func processor() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // it cannot fail for oneself
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// tenantsConfig has four outboxes in a list, one of which has routes of its own, one no tables, and one a
+// server that is not there, and those of the table tenants.
+const tenantsConfig = `version: 1
+database: {url: '%s'}
+admin: {listen: '%s'}
+log: {format: json}
+destinations:
+  audit: {type: log}
+  ledger: {type: log, payload: false}
+routes: [{match: '*', to: [audit]}]
+outboxes:
+  list:
+    - {name: north, schema: north}
+    - {name: south, schema: south, routes: [{match: 'order.*', to: [audit, %s]}]}
+    - {name: bare, schema: bare}
+    - {name: away, url: 'postgres://u@127.0.0.1:1/d?sslmode=disable'}
+  query: SELECT name, schema FROM public.tenants
+  every: 1s
+`
+
+type tenants struct {
+	*reloadable
+	url, path, address string
+}
+
+func startTenants(t *testing.T) *tenants {
+	t.Helper()
+	s := &tenants{url: testenv.Database(t)}
+	execute(t, s.url, `CREATE TABLE public.tenants (name text, schema text); INSERT INTO public.tenants VALUES ('east', 'east'), ('no.name', 'x')`)
+	for _, schema := range []string{"north", "south", "east", "west"} {
+		mode := "stream"
+		if schema == "south" {
+			mode = "queue"
+		}
+		if got := command(t, "migrate", "--database-url", s.url, "--schema", schema, "--mode", mode); got.code != 0 {
+			t.Fatalf("migrate: %+v", got)
+		}
+	}
+	port, err := freeport.Pick(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = fmt.Sprintf("127.0.0.1:%d", port)
+	s.reloadable = startReloadable(t, nil, s.config("ledger"))
+	s.path = s.reloadable.path
+	return s
+}
+
+func (s *tenants) config(second string) string {
+	return fmt.Sprintf(tenantsConfig, s.url, s.address, second)
+}
+
+// in runs a command for one outbox, with the file.
+func (s *tenants) in(t *testing.T, outbox string, args ...string) {
+	t.Helper()
+	got := command(t, append(args, "-c", s.path, "--outbox", outbox)...)
+	if got.code != 0 {
+		t.Fatalf("%q: %+v", args, got)
+	}
+}
+
+// get returns an answer of the admin server once it is as wanted.
+func (s *tenants) get(t *testing.T, path string, wanted func(code int, body string) bool) string {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	var body string
+	for {
+		if response, err := http.Get("http://" + s.address + path); err == nil {
+			text, _ := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if body = string(text); wanted(response.StatusCode, body) {
+				return body
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s is never as wanted:\n%s\n%s", path, body, s.stderr.text())
+		}
+	}
+}
+
+// up waits until outboxes are relayed.
+func (s *tenants) up(t *testing.T, names ...string) {
+	t.Helper()
+	parts := make([]string, len(names))
+	for i, name := range names {
+		parts[i] = `notifyd_outbox_up{outbox="` + name + `"} 1`
+	}
+	s.get(t, "/metrics", has(parts...)) // a scrape queries every outbox
+}
+
+func has(parts ...string) func(int, string) bool {
+	return func(_ int, body string) bool {
+		return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(body, p) })
+	}
+}
+
+// TestOutboxes: each of many outboxes is relayed; those that cannot be keep nothing from the others, and are
+// named; outboxes come and go by a query.
+func TestOutboxes(t *testing.T) {
+	t.Parallel()
+	s := startTenants(t)
+	for _, name := range []string{"north", "south", "east"} {
+		s.in(t, name, "publish", "order.placed", `{"from": "`+name+`"}`)
+	}
+	for _, name := range []string{"north", "south", "east"} {
+		s.stdout.await(t, `"outbox":"`+name+`"`)
+	}
+	ready := s.get(t, "/readyz?verbose", has("[!] outbox: away: ", "[!] outbox: bare: ", `[!] outboxes: outboxes.query: outbox "no.name"`))
+	if !strings.Contains(ready, "[+] started: ok") {
+		t.Errorf("the others keep the daemon from being ready:\n%s", ready)
+	}
+	s.get(t, "/metrics", has(
+		`notifyd_outbox_up{outbox="north"} 1`, `notifyd_outbox_up{outbox="bare"} 0`, `notifyd_outbox_up{outbox="away"} 0`, "notifyd_outboxes_found 0",
+		`notifyd_deliveries_total{destination="audit",outbox="north",outcome="delivered"} 1`,
+		`notifyd_deliveries_total{destination="ledger",outbox="south",outcome="delivered"} 1`))
+
+	// Tables that are made, and rows that come and go.
+	if got := command(t, "migrate", "-c", s.path, "--outbox", "bare", "--mode", "stream"); got.code != 0 {
+		t.Fatalf("migrate: %+v", got)
+	}
+	execute(t, s.url, `UPDATE public.tenants SET name = 'west', schema = 'west' WHERE name = 'no.name'`)
+	for _, name := range []string{"bare", "west"} {
+		s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="`+name+`"} 1`))
+		s.in(t, name, "publish", "order.placed", `{}`)
+		s.stdout.await(t, `"outbox":"`+name+`"`)
+	}
+	s.get(t, "/metrics", has("notifyd_outboxes_found 1"))
+	execute(t, s.url, `DELETE FROM public.tenants WHERE name = 'west'`)
+	s.get(t, "/metrics", func(_ int, body string) bool { return !strings.Contains(body, "west") })
+	until(t, s.url, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND query LIKE '%west%' AND datname = current_database())`)
+	if code := s.end(t); code != exitOK {
+		t.Errorf("it ended with %d:\n%s", code, s.stderr.text())
+	}
+}
+
+// TestOutboxesRest: each outbox rests for itself, and one call wakes all of them.
+func TestOutboxesRest(t *testing.T) {
+	t.Parallel()
+	s := &tenants{url: testenv.Database(t)}
+	names := []string{"one", "two"}
+	for _, name := range names {
+		if got := command(t, "migrate", "--database-url", s.url, "--schema", name, "--mode", "stream"); got.code != 0 {
+			t.Fatalf("migrate: %+v", got)
+		}
+	}
+	port, err := freeport.Pick(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = fmt.Sprintf("127.0.0.1:%d", port)
+	s.reloadable = startReloadable(t, nil, fmt.Sprintf(`version: 1
+database: {url: '%s'}
+admin: {listen: '%s'}
+relay: {rest: 1d}
+destinations: {audit: {type: log}}
+routes: [{match: '*', to: audit}]
+outboxes: {list: [{name: one, schema: one}, {name: two, schema: two}]}
+`, s.url, s.address))
+	for _, name := range names {
+		s.get(t, "/metrics", has(`notifyd_resting{outbox="`+name+`"} 1`))
+	}
+	if code, body := fetch(t, "http://"+s.address+"/readyz?verbose"); code != http.StatusOK || strings.Contains(body, "[!]") {
+		t.Errorf("a rest is not a fault: %d\n%s", code, body)
+	}
+	for _, name := range names {
+		execute(t, s.url, `INSERT INTO `+name+`.outbox_events (event_type, payload) VALUES ('order.placed', '{}')`)
+	}
+	if got := command(t, "wake", "-c", s.reloadable.path); got.code != 0 {
+		t.Fatalf("wake: %+v", got)
+	}
+	for _, name := range names {
+		s.stdout.await(t, `"outbox":"`+name+`"`)
+	}
+}
+
+// TestOutboxesReload: a reload changes what has changed, and touches nothing else.
+func TestOutboxesReload(t *testing.T) {
+	t.Parallel()
+	s := startTenants(t)
+	for _, name := range []string{"north", "south", "east"} {
+		s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="`+name+`"} 1`))
+	}
+	s.write(t, s.config("nobody"))
+	s.reloads <- struct{}{}
+	s.stderr.await(t, `there is no destination \"nobody\"`)
+	s.write(t, strings.Replace(s.config("audit"), "[audit, audit]", "[audit]", 1))
+	s.reloads <- struct{}{}
+	s.stderr.await(t, saidReloaded)
+	s.get(t, "/metrics", func(_ int, body string) bool {
+		return !strings.Contains(body, `{destination="ledger",outbox="south",state="closed"}`) && strings.Contains(body, `notifyd_outbox_up{outbox="south"} 1`)
+	})
+	s.in(t, "south", "publish", "order.placed", `{}`)
+	s.stdout.await(t, `"outbox":"south"`)
+	text := s.stderr.text()
+	for name, want := range map[string]int{"north": 1, "south": 2, "east": 1} {
+		if got := len(regexp.MustCompile(`"msg":"relay started".*"outbox":"`+name+`"`).FindAllString(text, -1)) +
+			len(regexp.MustCompile(`"outbox":"`+name+`".*"msg":"relay started"`).FindAllString(text, -1)); got != want {
+			t.Errorf("the relay of %s was started %d times, want %d:\n%s", name, got, want, text)
+		}
+	}
+	s.write(t, "version: 1\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: [audit]}]\n")
+	s.reloads <- struct{}{}
+	s.stderr.await(t, "a reload does not lead: restart notifyd")
+}
+
+// TestOutboxesReloadCommand: "notifyd reload" hears from relays that a reload does not touch.
+func TestOutboxesReloadCommand(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	config := fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nlog: {format: json}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+
+		"outboxes:\n  list:\n    - {name: one, schema: public}\n", url)
+	path := file(t, config)
+	p := startProcess(t, "", "run", "-c", path)
+	p.stderr.await(t, `"relay started"`)
+	process := fmt.Sprintf("process %d: ", p.cmd.Process.Pid)
+	reload := func(code int, want string) {
+		t.Helper()
+		if got := command(t, "reload", "-c", path); got.code != code || !strings.Contains(got.stdout, process+want) {
+			t.Errorf("want %d, %q, got %+v", code, want, got)
+		}
+	}
+	reload(exitOK, "has taken the new configuration")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(config + "    - {name: two, schema: two}\n")
+	reload(exitOK, "has taken the new configuration")
+	p.stderr.await(t, `"added":["two"]`)
+	write(strings.Replace(config, "type: log", "type: log, order: total", 1))
+	reload(exitFailure, "refused, it continues with the previous configuration: outbox one: ")
+	if n := strings.Count(p.stderr.text(), `"relay started"`); n != 1 {
+		t.Errorf("the relay was started %d times", n)
+	}
+}
+
+// TestOutboxesCommands: commands have a section for each outbox, or say which there are to choose from.
+func TestOutboxesCommands(t *testing.T) {
+	t.Parallel()
+	s := startTenants(t)
+	s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="east"} 1`))
+	for _, args := range []string{"dlq list", "positions list", "publish a.b {}", "events list", "pause audit", "status --watch"} {
+		got := command(t, append(strings.Fields(args), "-c", s.path)...)
+		if want := "choose one with --outbox: there are away, bare, east, north, south\n"; got.code != exitUsage || !strings.Contains(got.stderr, want) {
+			t.Errorf("%s: got %+v, want %s", args, got, want)
+		}
+	}
+	if got := command(t, "dlq", "list", "-c", s.path, "--outbox", "nort"); got.code != exitUsage || !strings.Contains(got.stderr, `there is no outbox "nort": there are away, `) {
+		t.Errorf("a name that is none: %+v", got)
+	}
+	if got := command(t, "dlq", "list", "-c", s.path, "--schema", "north"); got.code != 0 {
+		t.Errorf("--schema without --outbox: %+v", got)
+	}
+	for _, args := range [][]string{{"status"}, {"migrate", "status"}, {"doctor"}} {
+		got := command(t, append(args, "-c", s.path)...)
+		for _, want := range []string{"outbox away\nfailed: ", "\noutbox north\n", "\noutbox south\n", "\noutbox east\n"} {
+			if args[0] == "doctor" {
+				want = strings.TrimSuffix(want, "failed: ")
+			}
+			if !strings.Contains(got.stdout, want) {
+				t.Errorf("%q: no %q in %+v", args, want, got)
+			}
+		}
+		if got.code != exitFailure {
+			t.Errorf("%q: exit code %d although an outbox fails: %s", args, got.code, got.stderr)
+		}
+	}
+	got := command(t, "status", "-c", s.path, "-o", "json")
+	var all map[string]struct {
+		Error string
+		Mode  string
+		Relay *struct{ Destinations []struct{ Name string } }
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil {
+		t.Fatalf("%v: %+v", err, got)
+	}
+	if all["away"].Error == "" || all["north"].Mode != "stream" || all["south"].Mode != "queue" {
+		t.Errorf("status: %s", got.stdout)
+	}
+	if r := all["south"].Relay; r == nil || len(r.Destinations) != 2 {
+		t.Errorf("the relay of south: %s", got.stdout)
+	}
+	if r := all["north"].Relay; r == nil || len(r.Destinations) != 1 {
+		t.Errorf("the relay of north: %s", got.stdout)
+	}
+}

@@ -1,0 +1,197 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// defaultEvery is the default of Outboxes.Every.
+const defaultEvery = 30 * time.Second
+
+// Outboxes are the outboxes of a daemon that has many: those of a list, and those that a query finds.
+// The zero value is a daemon with one, that of Config.Database.
+type Outboxes struct {
+	List  []Outbox      `yaml:"list" jsonschema_description:"Outboxes by name, each with a schema or a database of its own."`
+	Query string        `yaml:"query" print:"set" jsonschema_description:"SQL that lists outboxes, sent to database.url: the columns name and schema, database or url, of which the last three may be left out or null."`
+	Every time.Duration `yaml:"every" jsonschema_description:"How often the query is sent, to find outboxes that are new or gone."`
+}
+
+// Outbox is one of several outboxes. What it leaves out is that of the whole file.
+type Outbox struct {
+	Name      string        `yaml:"name" jsonschema:"required" jsonschema_description:"Name of the outbox in metrics, logs, commands and the ids of its events: at most 63 letters, digits, - and _."`
+	Schema    string        `yaml:"schema" print:"set" jsonschema_description:"PostgreSQL schema of its tables. Falls back to database.schema."`
+	Database  string        `yaml:"database" print:"set" jsonschema_description:"Name of its database, on the server and with the user of database.url."`
+	URL       secret.String `yaml:"url" jsonschema_description:"Connection string of its database. Falls back to database.url."`
+	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Like database.listen_url, for an outbox with a url of its own."`
+	Routes    []Route       `yaml:"routes" jsonschema_description:"Its routes. Falls back to the routes of the file."`
+}
+
+// Used reports whether there are many outboxes.
+func (o *Outboxes) Used() bool { return len(o.List) > 0 || o.Query != "" }
+
+// outboxName keeps names usable in metrics, logs and flags, and in the ids of events, where the
+// signatures of webhooks do not allow a dot.
+var outboxName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+
+// minEvery keeps the query from becoming a load.
+const minEvery = time.Second
+
+func (o *Outboxes) validate(d *Database) error {
+	var errs []error
+	if o.Every < minEvery {
+		errs = append(errs, field.Errorf("outboxes.every", "must be at least %s", formatDuration(minEvery)))
+	}
+	places := make(map[Place]string)
+	for i := range o.List {
+		one, at := &o.List[i], fmt.Sprintf("outboxes.list.%d", i)
+		for _, err := range field.Split(one.Validate()) {
+			errs = append(errs, &field.Error{Path: join(at, field.Path(err)), Err: errors.New(message(err))})
+		}
+		if slices.ContainsFunc(o.List[:i], func(other Outbox) bool { return other.Name == one.Name }) {
+			errs = append(errs, field.Errorf(at+".name", "the outbox %s is there twice", quote(one.Name)))
+		}
+		place := one.place(d)
+		if before, ok := places[place]; ok {
+			errs = append(errs, field.Errorf(at, "%s has the same schema of the same database: give each outbox a schema or a database of its own", quote(before)))
+		}
+		places[place] = one.Name
+	}
+	return errors.Join(errs...)
+}
+
+// checkConsole refuses the console, which shows one outbox.
+func (o *Outboxes) checkConsole(a Admin) error {
+	if o.Used() && a.Console {
+		return field.Errorf("admin.console", "shows one outbox, and there are many: leave it out, and use notifyd status and the metrics")
+	}
+	return nil
+}
+
+// Validate returns the mistakes in the outbox alone, joined, each a *field.Error.
+func (o *Outbox) Validate() error {
+	var errs []error
+	if !outboxName.MatchString(o.Name) {
+		errs = append(errs, field.Errorf("name", "the name %s must be at most 63 letters, digits, - and _, and start with a letter or digit", quote(o.Name)))
+	}
+	if o.Schema != "" {
+		errs = append(errs, checkSchema("schema", o.Schema))
+	}
+	errs = append(errs, checkURL("url", o.URL), checkURL("listen_url", o.ListenURL))
+	if o.Database != "" && !o.URL.IsZero() {
+		errs = append(errs, field.Errorf("database", "is that of database.url, and this outbox has a url of its own: write it there"))
+	}
+	if !o.ListenURL.IsZero() && o.URL.IsZero() {
+		errs = append(errs, field.Errorf("listen_url", "needs a url beside it"))
+	}
+	return errors.Join(errs...)
+}
+
+// Place is where the tables of an outbox are.
+type Place struct{ url, schema string }
+
+func (o *Outbox) place(d *Database) Place {
+	at := o.of(d)
+	return Place{at.URL.Reveal(), at.Schema}
+}
+
+// of returns the database of the outbox.
+func (o *Outbox) of(d *Database) Database {
+	at := *d
+	if o.Schema != "" {
+		at.Schema = o.Schema
+	}
+	switch {
+	case !o.URL.IsZero():
+		at.URL, at.ListenURL = o.URL, o.ListenURL
+	case o.Database != "":
+		at.URL = withDatabase(at.URL, o.Database)
+		if !at.ListenURL.IsZero() {
+			at.ListenURL = withDatabase(at.ListenURL, o.Database)
+		}
+	}
+	return at
+}
+
+// withDatabase returns a connection string with the name of the database replaced.
+func withDatabase(s secret.String, name string) secret.String {
+	text := s.Reveal()
+	scheme, rest, isURL := strings.Cut(text, "://")
+	if !isURL { // libpq's other form, in which the last word counts; or none, for the variables PG*
+		quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(name)
+		return secret.New(strings.TrimSpace(text + " dbname='" + quoted + "'"))
+	}
+	rest, query, hasQuery := strings.Cut(rest, "?")
+	hosts, _, _ := strings.Cut(rest, "/")
+	text = scheme + "://" + hosts + "/" + url.PathEscape(name)
+	if hasQuery {
+		text += "?" + query
+	}
+	return secret.New(text)
+}
+
+// Place returns where the tables of the configuration are, to be compared.
+func (c *Config) Place() Place { return Place{c.Database.URL.Reveal(), c.Database.Schema} }
+
+// For returns the configuration of one outbox: its database, its routes, and the destinations to which they
+// lead. It shares what it does not change with c.
+func (c *Config) For(o *Outbox) *Config {
+	one := *c
+	one.Outboxes = defaults().Outboxes
+	one.Database = o.of(&c.Database)
+	if len(o.Routes) > 0 {
+		one.Routes = o.Routes
+	}
+	one.Destinations, one.whole = nil, c.Destinations
+	for _, d := range c.Destinations {
+		if slices.ContainsFunc(one.Routes, func(r Route) bool { return slices.Contains(r.To, d.Name) }) {
+			one.Destinations = append(one.Destinations, d)
+		}
+	}
+	return &one
+}
+
+// AlertTargets returns the destinations that get alerts, in the order of the file.
+func (c *Config) AlertTargets() (all Destinations) {
+	whole := c.whole
+	if whole == nil {
+		whole = c.Destinations
+	}
+	for _, d := range whole {
+		if slices.Contains(c.Alerts.To, d.Name) {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// SameWork reports whether a relay of c would do the same as one of old: they differ at most in what
+// belongs to the whole daemon.
+func SameWork(old, c *Config) bool {
+	d := Diff(old, c)
+	own := func(change Change) bool {
+		return !strings.HasPrefix(change.Path, "admin.") && !strings.HasPrefix(change.Path, "outboxes.")
+	}
+	if len(d.Destinations) > 0 || len(d.Routes) > 0 || slices.ContainsFunc(d.Settings, own) {
+		return false
+	}
+	before, after := *old, *c
+	before.Destinations, after.Destinations = old.AlertTargets(), c.AlertTargets()
+	return len(Diff(&before, &after).Destinations) == 0
+}
+
+// Outbox returns the outbox of the list with this name, nil if there is none.
+func (o *Outboxes) Outbox(name string) *Outbox {
+	i := slices.IndexFunc(o.List, func(one Outbox) bool { return one.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &o.List[i]
+}
