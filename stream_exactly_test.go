@@ -53,9 +53,11 @@ func newCluster() *cluster {
 func (c *cluster) addTo(r *notifyd.Relay) error { return c.add(r, &client{cluster: c}) }
 
 func (c *cluster) add(r *notifyd.Relay, h notifyd.Handler, options ...notifyd.HandleOption) error {
-	return r.Destination(exactly, h, append([]notifyd.HandleOption{notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithTimeout(100 * time.Millisecond),
+	return r.Destination(exactly, h, append([]notifyd.HandleOption{
+		notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithTimeout(100 * time.Millisecond),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
-		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithMaxAttempts(1000)}, options...)...)
+		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithMaxAttempts(1000),
+	}, options...)...)
 }
 
 // client is a relay's way to the cluster. It implements delivery.PositionKeeper.

@@ -27,7 +27,7 @@ const maxRateKey = 128
 type Limits struct{ l *lane }
 
 // Limits returns those of the lane.
-func (l Lane) Limits() Limits { return Limits{l.l} }
+func (l Lane) Limits() Limits { return Limits(l) }
 
 // HasRate reports whether there is a rate limit. Then Admit comes before Deliver.
 func (m Limits) HasRate() bool { return m.l.limiter != nil }

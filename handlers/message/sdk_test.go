@@ -131,7 +131,7 @@ func checkWithSDK(tb testing.TB, cfg Config, b Binding, e *delivery.Event) {
 
 func checkData(tb testing.TB, cfg Config, got *cloudevents.Event, e *delivery.Event) {
 	tb.Helper()
-	want, have := []byte(e.Payload), got.Data()
+	want, have := e.Payload, got.Data()
 	if cfg.Format == CloudEventsStructured && !got.DataBase64 {
 		// Blanks around a value belong to the object.
 		want, have = bytes.Trim(want, " \t\r\n"), bytes.Trim(have, " \t\r\n")

@@ -35,10 +35,8 @@ destinations:
 routes: [{match: order.*, to: mail}]
 `
 
-func TestPrintShowsTheEffectiveConfiguration(t *testing.T) {
-	t.Parallel()
-	c := mustParse(t, shortConfig, "HOST=mail.example.com", "PORT=587", "PASS=hunter2", "TO=x@example.com", "TOKEN=t0ken")
-	compareLines(t, printed(t, c), `version: 1
+// shortPrinted is the effective configuration of shortConfig.
+const shortPrinted = `version: 1
 database:
   url: postgres://app:${redacted}@db:5432/app?sslpassword=${redacted}&sslmode=require
   listen_url: host=db password=${redacted} user=app
@@ -116,7 +114,12 @@ alerts:
   on: [dead_letter, destination, database, listener, relay, retention, waiting]
   every: 5m
   oldest_waiting: 15m
-`)
+`
+
+func TestPrintShowsTheEffectiveConfiguration(t *testing.T) {
+	t.Parallel()
+	c := mustParse(t, shortConfig, "HOST=mail.example.com", "PORT=587", "PASS=hunter2", "TO=x@example.com", "TOKEN=t0ken")
+	compareLines(t, printed(t, c), shortPrinted)
 }
 
 // TestPrintCanBeReadBack without the secrets, which are gone.
