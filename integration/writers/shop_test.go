@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/outbox/outboxtest"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -164,7 +165,7 @@ func (s *shop) check(t *testing.T, programs []string) {
 		// An order that commits and one that does not draw an id each.
 		want := outboxtest.Event{
 			ID: 2*number - 1, Type: "order.placed", AggregateType: "order", AggregateID: fmt.Sprint(number), Headers: headers,
-			Payload: events[i].Payload, CreatedAt: events[i].CreatedAt,
+			Payload: events[i].Payload, ContentType: delivery.ContentTypeJSON, CreatedAt: events[i].CreatedAt,
 		}
 		if !reflect.DeepEqual(*events[i], want) {
 			t.Errorf("%s, %s: got  %+v\nwant %+v", s.mode, name, *events[i], want)
