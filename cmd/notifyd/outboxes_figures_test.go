@@ -1,4 +1,4 @@
-//go:build unix
+//go:build unix && figures
 
 package main
 
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"runtime"
 	"slices"
 	"syscall"
@@ -19,15 +18,10 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// envFigures makes TestOutboxesFigures measure. It takes a minute and wants a machine of its own.
-const envFigures = "NOTIFYD_TEST_OUTBOXES_FIGURES"
-
 // TestOutboxesFigures prints what docs/outboxes.md says of many outboxes: memory and processor time at rest, and
-// how long events of one take while another is drained.
+// how long events of one take while another is drained. It takes a minute and wants a machine of its own, hence the
+// build tag.
 func TestOutboxesFigures(t *testing.T) { //nolint:paralleltest // it measures
-	if os.Getenv(envFigures) == "" {
-		t.Skip("measures only with " + envFigures)
-	}
 	server := testenv.OwnPostgres(t, map[string]string{"max_connections": "600"})
 	url, names := manyOutboxes(t, server)
 	execute(t, url, `DELETE FROM tenants WHERE name = 'bare'`)
