@@ -69,6 +69,7 @@ type closable interface {
 
 // relayTo runs a relay with one destination until ctx ends.
 func relayTo(ctx context.Context, url, name string, h closable) {
+	fmt.Println("ready to be stopped")
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		panic(err)
@@ -81,7 +82,6 @@ func relayTo(ctx context.Context, url, name string, h closable) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println("begins")
 	if err := relay.Run(ctx); err != nil {
 		panic(err)
 	}
@@ -106,20 +106,7 @@ type exactlyRun struct {
 
 func (x *victims) launch(n int) {
 	x.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	cmd := exec.CommandContext(context.WithoutCancel(x.ctx), self)
-	cmd.Env = append(os.Environ(), x.environ...)
-	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil { // Wait closes it
-		x.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		x.t.Fatal(err)
-	}
-	x.relays[n] = cmd
+	x.relays[n] = x.startRelay(x.environ...)
 }
 
 func (x *victims) signal(n int, sig os.Signal) {

@@ -129,36 +129,46 @@ type chaos struct {
 	took   []time.Duration // from a death until other relays owned its positions
 }
 
-// launch starts a relay. It returns when SIGTERM would stop the relay in order,
-// and no longer kill it.
+// launch starts a relay.
 func (c *chaos) launch(n int) {
 	c.t.Helper()
+	c.lives++
+	c.relays[n] = c.startRelay(envOrderVictim+"="+c.url, envOrderObserver+"="+c.observer,
+		envOrderRelay+"="+fmt.Sprintf("%d.%d", n, c.lives), envOrderSeed+"="+strconv.FormatUint(c.seed+uint64(c.lives), 10))
+}
+
+// startRelay starts a relay, a process of this test binary that environ selects. It returns when SIGTERM would stop the
+// relay in order, and no longer kill it: the relay says so by a line. Its input ends with this process.
+func (e *env) startRelay(environ ...string) *exec.Cmd {
+	e.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
-		c.t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	c.lives++
-	cmd := exec.CommandContext(context.WithoutCancel(c.ctx), self)
-	cmd.Env = append(os.Environ(), envOrderVictim+"="+c.url, envOrderObserver+"="+c.observer,
-		envOrderRelay+"="+fmt.Sprintf("%d.%d", n, c.lives), envOrderSeed+"="+strconv.FormatUint(c.seed+uint64(c.lives), 10))
+	cmd := exec.CommandContext(context.WithoutCancel(e.ctx), self)
 	out, in, err := os.Pipe()
 	if err != nil {
-		c.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	defer out.Close() //nolint:errcheck // it is read
-	cmd.Stdout, cmd.Stderr = in, os.Stderr
-	err = cmd.Start()
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), environ...), in, os.Stderr
+	_, err = cmd.StdinPipe() // Wait closes it
+	if err == nil {
+		err = cmd.Start()
+	}
 	_ = in.Close() // the relay has its own
 	if err != nil {
-		c.t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	c.relays[n] = cmd
-	if err := out.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		c.t.Fatal(err)
+	err = out.SetReadDeadline(time.Now().Add(patience))
+	if err == nil {
+		_, err = out.Read(make([]byte, 1))
 	}
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		c.t.Fatalf("relay %d does not say that it has begun: %v", n, err)
+	if err != nil {
+		_ = cmd.Process.Kill()
+		e.t.Fatalf("the relay does not say that it has begun: %v", errors.Join(err, cmd.Wait()))
 	}
+	return cmd
 }
 
 // bury ends a relay by a signal and waits for its end.

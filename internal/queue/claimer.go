@@ -20,6 +20,7 @@ import (
 // A few of them keep the database busy while handlers run.
 type claimer struct {
 	e       *Engine
+	i       int
 	session Claimer
 	log     *slog.Logger
 	parts   map[dispatch.Lane]*part // reusable: parts of earlier claims that have finished
@@ -31,7 +32,7 @@ type claimer struct {
 
 func newClaimer(e *Engine, session Claimer, i int) *claimer {
 	return &claimer{
-		e: e, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part),
+		e: e, i: i, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part),
 		claims: fmt.Sprintf("claims of claimer %d", i), answers: fmt.Sprintf("answers of claimer %d", i), pauses: store.NewPauses(),
 		round: e.Watch.Part(fmt.Sprintf("claimer %d", i), "a claim, its handlers or its settlement", engine.Patience),
 	}
@@ -101,17 +102,24 @@ func (c *claimer) report(ctx context.Context, err error) {
 
 // deliver hands out a claim, waits for it and settles it.
 func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
-	held := c.handOut(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
+	work, passed := c.e.recording.passBy(c.i, claimed.Work)
+	held := c.handOut(work) //nolint:contextcheck // deliveries may outlive their claim
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
 	c.round.Begin()
+	c.e.recording[c.i].Store(held)
 	err := c.settle(ctx, held, s)
+	c.e.recording[c.i].Store(nil)
 	if held.detached.Load() {
 		c.e.leases.hold(held, err)
 	} else {
 		held.release()
 	}
-	if err != nil || claimed.Cut {
+	if passed {
+		c.round.Rest()
+		sleep(ctx, passByPause)
+	}
+	if err != nil || claimed.Cut || passed {
 		c.e.sched.again()
 	}
 	if err != nil {

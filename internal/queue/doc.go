@@ -23,6 +23,7 @@
 //	ringer.go     works the bell, so that the scheduler does not wait for it
 //	claimer.go    claims, hands out, waits, settles
 //	claim.go      one claim: its parts in the lanes, its settlement
+//	recording.go  keeps claimers from rows whose settlement is under way
 //	leases.go     renews leases, writes late answers
 //	tokens.go     numbers leases, tracks which are live
 //	session.go    a claimer's connection; pipelined flights

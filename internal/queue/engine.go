@@ -48,6 +48,8 @@ type Engine struct {
 	ringer *ringer
 	house  *engine.Part
 
+	recording recording // one of each claimer
+
 	companions []int32 // the sessions that claimed at the last round of housekeeping, nil before the first
 	rerouted   int     // events that have gained a route, of which nothing was logged yet
 
@@ -58,7 +60,7 @@ type Engine struct {
 
 // New returns an engine. All destinations must have been added to the dispatcher before.
 func New(o Options) *Engine {
-	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log)}
+	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), recording: make(recording, len(o.Claimers))}
 	e.ringer = &ringer{bell: o.Bell, report: func(err error) { e.report("bell", err) }, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
 	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.ringer)
 	e.ringer.rang, e.ringer.queued = e.sched.rang, e.sched.queued

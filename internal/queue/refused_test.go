@@ -38,3 +38,50 @@ func TestIdleClaimersAreAccepted(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusalIsHeardLate: a settlement was refused, and until its claimer hears so the row is free. The other claimers get
+// it, and do not deliver it.
+func TestRefusalIsHeardLate(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]faultKind{"refused": refused, "the connection is lost": lostBefore} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *bubble) {
+				db, r := t.db, t.r
+				var c calls
+				r.to(t, "a", c.handler(nil), testLane(), "x")
+				r.start()
+				<-r.Ready()
+				settled := 0
+				db.set(func() {
+					db.late = 1
+					db.faults = func(op string) faultKind {
+						if op != "settle" {
+							return noFault
+						}
+						if settled++; settled > 1 {
+							return noFault
+						}
+						return kind
+					}
+				})
+				first := db.write("x", 1)
+				var claims int
+				eventually(t, "refused", func() (is bool) {
+					db.set(func() { is, claims = settled > 0, db.claims })
+					return is
+				})
+				r.Look()
+				after(lateAnswer / 2)
+				db.set(func() {
+					if db.claims == claims {
+						t.Error("nobody has claimed meanwhile")
+					}
+				})
+				ids := append(first, db.write("x", 3)...)
+				eventually(t, "all delivered", db.empty)
+				c.once(t, ids)
+			})
+		})
+	}
+}
