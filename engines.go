@@ -62,22 +62,23 @@ func (r *Relay) claimQueue() {
 
 // readStream creates the engine of a stream.
 func (r *Relay) readStream() {
-	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Program: r.settings.program, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Outbox: r.settings.outbox, Starts: r.starts, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.settings.program, Outbox: r.settings.outbox, Starts: r.starts, Watch: r.pulse, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell
 		r.bell.Announce(outboxsql.Channel(r.settings.schema))
 		r.bell.CloseIdle(bellIdle)
 	}
-	r.use(stream.New(o))
+	engine := stream.New(o)
+	r.keeper = store.NewBorrower(engine, r.owner)
+	r.use(engine)
 }
 
 // bellIdle is how long the bell of a stream that sleeps keeps its session. That of a queue sends the canaries.
 const bellIdle = 10 * time.Second
 
-// Notify sends a canary, from another session than the one that listens: in a stream from that of the keeper,
+// Notify sends a canary, from another session than the one that listens: in a stream from one that reads,
 // which is there in any case.
 func (h hints) Notify(ctx context.Context, channel, payload string) error {
 	r := h.r

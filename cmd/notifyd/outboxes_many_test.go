@@ -200,7 +200,7 @@ func loseDatabase(t *testing.T, server *pgserver.Server, s *tenants, hook *door,
 const (
 	// restConns are the connections of a stream's relay at rest: one of those that read, or on a busy machine, where
 	// its polls meet, as many as there can be.
-	restConns = 5
+	restConns = 4
 	// spare is how many more there may be for a moment, of all relays together.
 	spare = 15
 )

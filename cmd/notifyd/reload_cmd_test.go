@@ -46,8 +46,9 @@ func TestReloadCommand(t *testing.T) {
 			reload(exitFailure, "no relay on this host ("+store.ThisHost()+") runs with "+path)
 			p := startProcess(t, "", "run", "-c", path)
 			p.stderr.await(t, `"relay started"`)
+			until(t, url, `SELECT EXISTS (SELECT FROM outbox_relays)`)
 			process := fmt.Sprintf("process %d", p.cmd.Process.Pid)
-			if text := status(); !regexp.MustCompile(`(?m)^relays +` + regexp.QuoteMeta(store.ThisHost()) + ", " + process + `, .*, up \w+, configuration read \w+ ago \(session \d+, notifyd/keeper, `).MatchString(text) {
+			if text := status(); !regexp.MustCompile(`(?m)^relays +` + regexp.QuoteMeta(store.ThisHost()) + ", " + process + `, .*, up \w+, configuration read \w+ ago \(session \d+, notifyd/` + map[string]string{"queue": "keeper", "stream": "units"}[mode] + `, `).MatchString(text) {
 				t.Errorf("status says\n%s", text)
 			}
 
@@ -89,6 +90,7 @@ func TestReloadBesideAContainer(t *testing.T) {
 			env := vars{"ONLY_HERE": "http://127.0.0.1:1/"}
 			p := startProcess(t, "", "run", "-c", path)
 			p.stderr.await(t, `"relay started"`)
+			until(t, url, `SELECT EXISTS (SELECT FROM outbox_relays)`)
 			conn, err := pgx.Connect(t.Context(), url)
 			if err != nil {
 				t.Fatal(err)

@@ -57,7 +57,7 @@ func faults() []fault {
 		{"stream", outboxsql.ModeStream},
 		{"listen", ""},
 		{"bell", ""},
-		{"keeper", ""},
+		{"keeper", outboxsql.ModeQueue},
 		{"units", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{

@@ -21,10 +21,11 @@ const ownerSpace = 0x6e74666f
 
 // Keeper maintains the relay's presence, on one connection of its own. That connection holds the
 // advisory lock by which other relays see that this one is alive: when it breaks, they take over.
-// Several goroutines may use a Keeper; the caller of NewKeeper closes it.
+// Several goroutines may use a Keeper; the caller of NewKeeper or NewBorrower closes it.
 type Keeper struct {
 	connector *Connector
 	options   KeeperOptions
+	lender    Lender // nil for a keeper with a connection of its own
 
 	mu   sync.Mutex // guards conn, and with it the one session
 	conn *pgx.Conn
@@ -50,8 +51,26 @@ func NewOwner() int64 { return ownerSpace<<32 | int64(rand.Uint32()) } //nolint:
 // NewKeeper returns a keeper that connects on first use.
 func NewKeeper(c *Connector, o KeeperOptions) *Keeper { return &Keeper{connector: c, options: o} }
 
+// Lender lends a connection for one use at a time.
+type Lender interface {
+	// Lend calls f with a connection, which f leaves outside a transaction.
+	Lend(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
+	// Close closes the connections. It can be called more than once.
+	Close(ctx context.Context)
+}
+
+// NewBorrower returns a keeper without a connection of its own, for a stream: another session shows that the
+// relay is alive, and what is left to do is seldom and short.
+func NewBorrower(from Lender, owner int64) *Keeper {
+	return &Keeper{lender: from, options: KeeperOptions{Owner: owner, Mode: outboxsql.ModeStream}}
+}
+
 // Close ends the session, also after ctx has ended; the relay then counts as dead.
 func (k *Keeper) Close(ctx context.Context) {
+	if k.lender != nil {
+		k.lender.Close(ctx)
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closeConn(ctx)
@@ -70,6 +89,12 @@ func (k *Keeper) closeConn(ctx context.Context) {
 // For the same reason a running statement finishes even if the caller has given up; its deadline
 // still holds.
 func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
+	if k.lender != nil {
+		if err := k.lender.Lend(ctx, f); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if ctx.Err() != nil {
@@ -87,12 +112,18 @@ func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *p
 	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), late, errors.New("the database did not answer in time"))
 	defer cancel()
 	if err := f(ctx, k.conn); err != nil {
-		if k.conn.IsClosed() || k.conn.PgConn().TxStatus() != 'I' || isReadOnly(err) {
+		if Spoiled(k.conn, err) {
 			k.closeConn(ctx)
 		}
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+// Spoiled reports whether a connection must be given up after an error: it is broken, left in a transaction, or leads
+// to a server that has become read-only.
+func Spoiled(c *pgx.Conn, err error) bool {
+	return c.IsClosed() || c.PgConn().TxStatus() != 'I' || isReadOnly(err)
 }
 
 // readOnly is the SQLSTATE of a read-only server: after a failover the old primary may keep its
@@ -115,13 +146,7 @@ func (k *Keeper) connect(ctx context.Context) error {
 	k.conn = conn
 	err = k.connector.HoldMode(ctx, conn, cmp.Or(k.options.Mode, outboxsql.ModeQueue), k.options.Refused)
 	if err == nil {
-		err = k.holdOwner(ctx)
-	}
-	if err == nil && k.options.Program.Process != 0 {
-		// For people only: a relay does its work without the right to write that down.
-		if introduced := introduce(ctx, conn, k.options.Owner, k.options.Program); introduced != nil && IsDown(introduced) {
-			err = introduced
-		}
+		err = ShowLife(ctx, conn, k.connector.Schema, k.options.Owner, k.options.Program)
 	}
 	if err != nil {
 		k.closeConn(ctx)
@@ -130,17 +155,25 @@ func (k *Keeper) connect(ctx context.Context) error {
 	return nil
 }
 
-// holdOwner takes the lock that proves life. It is shared, and so taken at once, although the server
+// ShowLife takes the lock that proves life, and writes down what the relay says of itself; nothing without a process.
+// The lock is shared, and so taken at once, although the server
 // may still have an earlier session of this relay, for a moment after a broken connection, and
 // behind a pooler for hours. Statements that arrive late on such a session do no harm: each has
 // conditions on what it changes, and the tokens of leases are never given out twice.
-func (k *Keeper) holdOwner(ctx context.Context) error {
+func ShowLife(ctx context.Context, conn *pgx.Conn, schema string, owner int64, p Program) error {
 	var held bool
-	if err := k.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, k.options.Owner).Scan(&held); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, owner).Scan(&held); err != nil {
 		return fmt.Errorf("take the lock that proves life: %w", err)
 	}
 	if !held {
-		return fmt.Errorf("take the lock that proves life: %w", foreign(ctx, k.conn, k.connector.Schema, LockLife))
+		return fmt.Errorf("take the lock that proves life: %w", foreign(ctx, conn, schema, LockLife))
+	}
+	if p.Process == 0 {
+		return nil
+	}
+	// For people only: a relay does its work without the right to write that down.
+	if err := introduce(ctx, conn, owner, p); err != nil && IsDown(err) {
+		return err
 	}
 	return nil
 }

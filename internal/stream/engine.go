@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Options are the parts of an [Engine]. All fields except Bell, Starts and Watch are required.
+// Options are the parts of an [Engine]. All fields except Program, Bell, Starts and Watch are required.
 type Options struct {
 	// Limits bound the engine; Claims is the number of connections that read, Batch the largest
 	// number of events of one read, and Bytes bounds the payloads of one read.
@@ -31,6 +31,8 @@ type Options struct {
 	Connector *store.Connector
 	// Owner is the number of the relay, see store.NewOwner.
 	Owner int64
+	// Program is what the relay says of itself; nothing without a process.
+	Program store.Program
 	// Outbox is the name of the outbox; empty for none.
 	Outbox string
 	// Bell is nil where the relay polls.
@@ -103,7 +105,7 @@ func New(o Options) *Engine {
 	e.vigil = newVigil(o.Limits.PollInterval, o.Bell)
 	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, func(err error) { e.report("bell", err) }, e.lookAfter, e.witnesses.mark
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
-		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
+		Owner: o.Owner, Program: o.Program, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
 	}, o.Log)
 	e.keeper.part = o.Watch.Part("keeper of units", "the session that owns its units", engine.Patience)
 	e.vigil.part = o.Watch.Part("vigil", "the bell, or a look at open transactions", vigilPatience)
@@ -125,7 +127,7 @@ func (e *Engine) wantedOf(name string) Wanted {
 
 // Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and
 // gives its units away. It returns nil, [dispatch.ErrShutdownIncomplete], [ErrIDs], or the reason
-// why the table cannot be read as a stream.
+// why the table cannot be read as a stream. The caller closes the engine afterwards.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -150,9 +152,16 @@ func (e *Engine) Run(ctx context.Context) error {
 	err := e.d.Drain(&sync.WaitGroup{})
 	close(e.abandoned)
 	work.Wait()
-	e.pool.close(context.WithoutCancel(ctx)) // only handlers may still be running
 	return errors.Join(refused, kept, err)
 }
+
+// Lend runs f on a connection that is not in use; f may take up to 15 s. After Close it fails.
+func (e *Engine) Lend(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	return e.pool.lend(ctx, f)
+}
+
+// Close closes the connections of an engine, for which it waits until they are no longer used. It can be called more than once.
+func (e *Engine) Close(ctx context.Context) { e.pool.close(context.WithoutCancel(ctx)) }
 
 // refuse ends Run.
 func (e *Engine) refuse(err error) {
@@ -338,7 +347,7 @@ const (
 // lookAfter returns a look at the transactions that may have drawn ids, which began after a mark;
 // nil if it is too early for one.
 func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *Look, err error) {
-	err = e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err = e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		l, err = e.witnesses.Look(ctx, conn)
 		return err
 	})
@@ -356,7 +365,7 @@ func (e *Engine) watchLast(ctx context.Context) {
 	part := e.Watch.Part("count of ids", "a query for the highest id", vigilPatience)
 	for ctx.Err() == nil {
 		part.Begin()
-		err := e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			last, text, err := store.UsedIDs(ctx, conn, e.Connector.Schema)
 			if err != nil {
 				return err

@@ -56,6 +56,8 @@ type Wanted struct {
 type KeeperOptions struct {
 	// Owner is the number of the relay, see store.NewOwner.
 	Owner int64
+	// Program is what the relay says of itself; nothing without a process.
+	Program store.Program
 	// Destinations are the destinations of the relay, each at most once.
 	Destinations []Wanted
 	// Gained is called with each unit that was taken, when it may begin. It must not block: the

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // roleStream is the role of the connections that read the table and write positions.
@@ -19,6 +21,8 @@ const roleStream = "stream"
 
 // roundTrip bounds one continuous use of a connection by a unit.
 const roundTrip = 15 * time.Second
+
+var errClosed = errors.New("the engine has ended")
 
 // errMoved means that the session on which a unit was taken is gone. The server may have crashed
 // meanwhile, and reassigned ids that the unit has in memory.
@@ -34,7 +38,9 @@ var errMoved = errors.New("the session that owns the unit is gone")
 type pool struct {
 	connector *store.Connector
 	uses      chan struct{} // one for each use; its capacity is the number of possible connections
-	waiting   atomic.Int32  // how many units wait for a connection
+	closed    chan struct{}
+	closing   sync.Once
+	waiting   atomic.Int32 // how many units wait for a connection
 
 	back chan *pooled // from a use that has ended to one that waits for it
 
@@ -45,11 +51,12 @@ type pool struct {
 type pooled struct {
 	conn    *pgx.Conn // nil while it is not connected
 	backend int32     // the session for which it was verified
+	mode    bool      // it keeps the table a stream
 	since   time.Time // when it was last used
 }
 
 func newPool(c *store.Connector, n int) *pool {
-	return &pool{connector: c, uses: make(chan struct{}, n), back: make(chan *pooled)}
+	return &pool{connector: c, uses: make(chan struct{}, n), closed: make(chan struct{}), back: make(chan *pooled)}
 }
 
 // idleFor is how long a connection may be without use until it is closed. The last used one is used again
@@ -134,26 +141,41 @@ func (p *pool) verify(ctx context.Context, c *pooled, pos Position) error {
 		return err
 	}
 	store.Close(ctx, c.conn)
-	c.backend = 0
+	c.backend, c.mode = 0, false
 	if c.conn, err = p.connector.Connect(ctx, roleStream); err != nil {
 		return err
 	}
 	return pos.verify(ctx, c.conn)
 }
 
-// plain runs f on any connection, which has the time of one continuous use for it.
-func (p *pool) plain(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	return p.with(ctx, func(ctx context.Context, c *pooled) error {
+// lend runs f on any connection, which has the time of one continuous use for it, and after which it is kept if the server
+// has refused a statement. While it lives, the table stays a stream.
+func (p *pool) lend(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	var answer error
+	err := p.with(ctx, func(ctx context.Context, c *pooled) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
 		defer cancel()
-		return f(ctx, c.conn)
+		if !c.mode {
+			if err := p.connector.HoldMode(ctx, c.conn, outboxsql.ModeStream, nil); err != nil {
+				return err
+			}
+			c.mode = true
+		}
+		if answer = f(ctx, c.conn); answer != nil && store.Spoiled(c.conn, answer) {
+			return answer
+		}
+		return nil
 	})
+	return cmp.Or(err, answer)
 }
 
 func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error) error {
 	p.waiting.Add(1)
 	select {
 	case p.uses <- struct{}{}:
+	case <-p.closed:
+		p.waiting.Add(-1)
+		return errClosed
 	case <-ctx.Done():
 		p.waiting.Add(-1)
 		return fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
@@ -172,7 +194,7 @@ func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error)
 		if err != nil {
 			return err
 		}
-		c.conn, c.backend = conn, 0
+		c.conn, c.backend, c.mode = conn, 0, false
 	}
 	err := f(ctx, c)
 	if err != nil && !errors.Is(err, errFenced) && c.conn != nil {
@@ -190,14 +212,17 @@ const turn = 20 * time.Millisecond
 // The one that has waited longest is next.
 func (p *pool) wanted(began time.Time) bool { return p.waiting.Load() > 0 && time.Since(began) >= turn }
 
-// close ends all connections, which are no longer used.
+// close ends all connections, once they are no longer used.
 func (p *pool) close(ctx context.Context) {
-	for range cap(p.uses) {
-		p.uses <- struct{}{} // for good
-	}
-	for _, c := range p.idle {
-		store.Close(ctx, c.conn)
-	}
+	p.closing.Do(func() {
+		close(p.closed)
+		for range cap(p.uses) {
+			p.uses <- struct{}{} // for good
+		}
+		for _, c := range p.idle {
+			store.Close(ctx, c.conn)
+		}
+	})
 }
 
 // verify checks that the session that owns the unit is on the server that conn leads to. It returns

@@ -116,6 +116,12 @@ func (s *dbSession) begin(ctx context.Context, schema string) error {
 	if err != nil {
 		return err
 	}
+	err = s.trip(ctx, func(ctx context.Context) error {
+		return store.ShowLife(ctx, s.conn, schema, s.options.Owner, s.options.Program)
+	})
+	if err != nil {
+		return err
+	}
 	return s.trip(ctx, func(ctx context.Context) error {
 		return s.conn.QueryRow(ctx, `SELECT pg_backend_pid(), 'outbox_positions'::regclass::oid::bigint::bit(32)::int`).Scan(&s.me, &s.class)
 	})
