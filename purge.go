@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -59,9 +60,7 @@ func (p *purger) run(ctx context.Context) {
 	done := sync.OnceFunc(func() { close(p.once) })
 	wait := min(purgeEvery/10, p.settings.quiet) // soon after the start, but not first thing
 	for pause(ctx, wait) {
-		for _, in := range p.keepPartitions(ctx) {
-			p.purgeRange(ctx, in)
-		}
+		p.purgeAll(ctx)
 		p.lookForRemoved(ctx)
 		done()
 		wait = purgeEvery
@@ -71,12 +70,25 @@ func (p *purger) run(ctx context.Context) {
 	}
 }
 
+// purgeAll maintains partitions, and deletes the expired events. Those of a stream are deleted on a connection that lasts
+// as long as there are some: a batch would take one from those that read, and an event would wait for another.
+func (p *purger) purgeAll(ctx context.Context) {
+	keeper := p.keeper
+	if p.stream {
+		keeper = store.NewKeeper(p.connector, store.KeeperOptions{Mode: outboxsql.ModeStream})
+		defer keeper.Close(ctx)
+	}
+	for _, in := range p.keepPartitions(ctx) {
+		p.purgeRange(ctx, keeper, in)
+	}
+}
+
 // purgeRange deletes the expired events of one range of ids in batches.
-func (p *purger) purgeRange(ctx context.Context, in store.Range) {
+func (p *purger) purgeRange(ctx context.Context, keeper *store.Keeper, in store.Range) {
 	for more := p.deletes; more; {
 		began := time.Now()
 		var err error
-		in.After, more, err = p.keeper.Purge(ctx, in, p.settings.keep, p.settings.purgeBatch)
+		in.After, more, err = keeper.Purge(ctx, in, p.settings.keep, p.settings.purgeBatch)
 		if err != nil {
 			p.report(ctx, fmt.Errorf("delivered events: %w", err))
 			return

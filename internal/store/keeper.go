@@ -33,7 +33,7 @@ type Keeper struct {
 
 // KeeperOptions configure a [Keeper].
 type KeeperOptions struct {
-	// Owner is the number of the relay, see [NewOwner].
+	// Owner is the number of the relay, see [NewOwner]; 0 is that of a keeper that does not show life.
 	Owner int64
 	// Mode is the required mode of the table; empty is a queue.
 	Mode outboxsql.Mode
@@ -145,7 +145,7 @@ func (k *Keeper) connect(ctx context.Context) error {
 	}
 	k.conn = conn
 	err = k.connector.HoldMode(ctx, conn, cmp.Or(k.options.Mode, outboxsql.ModeQueue), k.options.Refused)
-	if err == nil {
+	if err == nil && k.options.Owner != 0 {
 		err = ShowLife(ctx, conn, k.connector.Schema, k.options.Owner, k.options.Program)
 	}
 	if err != nil {
