@@ -99,6 +99,12 @@ func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune
 // target reads the connection string, and the files that it names.
 func (c Config) target() (*pgx.ConnConfig, error) {
 	text := c.URL.Reveal()
+	if _, rest, isURL := strings.Cut(text, "://"); isURL {
+		// What is behind the first @ would be taken for the host, and logged.
+		if before, _, _ := strings.Cut(rest, "?"); strings.Count(before, "@") > 1 {
+			return nil, field.Errorf("url", "has more than one @: write %%40 for one in the password")
+		}
+	}
 	to, err := pgx.ParseConfig(text)
 	file, isFile := errors.AsType[*fs.PathError](err)
 	switch {

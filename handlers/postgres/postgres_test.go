@@ -245,6 +245,7 @@ func TestValidate(t *testing.T) {
 		"source":    {func(c *Config) { c.Source = strings.Repeat("x", 256) }, "source"},
 		"timeout":   {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout"},
 		"no URL":    {func(c *Config) { c.URL = secret.New("postgres://a:hush@[/db") }, "url"},
+		"two @":     {func(c *Config) { c.URL = secret.New("postgres://a:x@hush@h/db") }, "url"},
 		"other URL": {func(c *Config) { c.URL = secret.New("mysql://a:hush@h/db") }, "url"},
 		"no file": {func(c *Config) {
 			c.URL = secret.New("postgres://a:hush@h/db?sslmode=verify-full&sslrootcert=/nowhere.pem")
