@@ -21,6 +21,9 @@ func (f *fleet) reload(ctx context.Context) {
 	var wanted map[string]*config.Config
 	var wrong error
 	if err == nil {
+		err = checkURLs(c, f.from.path)
+	}
+	if err == nil {
 		if wanted, wrong, err = f.find(ctx, c); err == nil {
 			err = f.check(ctx, wanted)
 		}

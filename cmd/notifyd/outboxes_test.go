@@ -199,6 +199,35 @@ outboxes: {list: [{name: one, schema: one}, {name: two, schema: two}]}
 	}
 }
 
+// TestOutboxesURLs: what is no connection string is a mistake, at the outbox that has it; the daemon does not start, or
+// goes on as before a reload. In a row of the query, it concerns that outbox only.
+func TestOutboxesURLs(t *testing.T) {
+	t.Parallel()
+	s := startTenants(t)
+	s.up(t, "north", "south", "east")
+	text := strings.Replace(s.config("ledger"), "    - {name: bare, ", "    - {name: two, url: 'postgres://u:mar@ker@h/db'}\n    - {name: port, url: 'postgres://u@h/db', listen_url: 'postgres://u:marker@h:99999/db'}\n    - {name: bare, ", 1)
+	path := file(t, text)
+	want := result{exitConfig, "", path + ": outbox two: url: " + notURL("it has more than one @") + "\n" + path + ": outbox port: listen_url: " + notURL("invalid port") + "\n"}
+	for _, name := range []string{"run", "check-config"} {
+		if got := command(t, name, "-c", path); got != want {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, want)
+		}
+	}
+	s.write(t, text)
+	s.reloads <- struct{}{}
+	s.stderr.await(t, s.path+": outbox two: url: not a connection string: it has more than one @: ")
+	s.get(t, "/readyz?verbose", has("[!] configuration: the last reload failed"))
+
+	s.write(t, s.config("ledger"))
+	execute(t, s.url, `ALTER TABLE public.tenants ADD COLUMN url text; INSERT INTO public.tenants VALUES ('wrong', NULL, 'postgres://u:mar@ker@h/db')`)
+	s.write(t, strings.Replace(s.config("ledger"), "SELECT name, schema FROM", "SELECT name, schema, url FROM", 1))
+	s.reloads <- struct{}{}
+	s.get(t, "/readyz?verbose", has("[!] outbox: wrong: "+s.path+": outbox wrong: url: not a connection string: it has more than one @: ", "[+] configuration: ok"))
+	if all := s.stderr.text(); strings.Contains(all, "ker@h") || strings.Contains(all, `"two"`) {
+		t.Errorf("a part of the password is shown, or an outbox of a refused file was begun:\n%s", all)
+	}
+}
+
 // TestOutboxesRefusedQuery: the query of a file that is refused says nothing of the file in force.
 func TestOutboxesRefusedQuery(t *testing.T) {
 	t.Parallel()
