@@ -28,10 +28,7 @@ on_dead: block and supersede: aggregate need.`,
 			if err != nil {
 				return err
 			}
-			if _, err := parsePool(c, path); err != nil {
-				return err
-			}
-			if _, err := parseListen(c, path); err != nil {
+			if err := checkURLs(c, path); err != nil {
 				return err
 			}
 			for _, w := range c.Warnings {
@@ -53,6 +50,32 @@ on_dead: block and supersede: aggregate need.`,
 	}
 	cmd.Flags().BoolVar(&online, "online", false, "ask the database, too, whether a relay could work with its table")
 	return cmd
+}
+
+// checkURLs reads the connection strings of a file, those of its listed outboxes among them.
+func checkURLs(c *config.Config, path string) error {
+	all := []*config.Config{c}
+	for i := range c.Outboxes.List {
+		if o := &c.Outboxes.List[i]; !o.URL.IsZero() {
+			all = append(all, c.For(o))
+		}
+	}
+	var found config.Error
+	for _, one := range all {
+		_, err := parsePool(one, path)
+		if err == nil {
+			_, err = parseListen(one, path)
+		}
+		if wrong, is := errors.AsType[*config.Error](err); is {
+			found.Mistakes = append(found.Mistakes, wrong.Mistakes...)
+		} else if err != nil {
+			return err
+		}
+	}
+	if len(found.Mistakes) > 0 {
+		return &found
+	}
+	return nil
 }
 
 // checkOnline asks the database, or names the settings that only the database can check.

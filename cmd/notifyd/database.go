@@ -70,7 +70,7 @@ func (f *databaseFlags) resolve(ctx context.Context, a *app) error {
 		}
 		if c != nil {
 			f.keep = c.Retention.Keep
-			f.url, f.place = c.Database.URL.Reveal(), first(f.place, path+": database.url")
+			f.url, f.place = c.Database.URL.Reveal(), first(f.place, path+": "+c.DatabaseSetting("url"))
 			f.schema = first(f.schema, c.Database.Schema)
 		}
 	}
@@ -168,7 +168,7 @@ func (e *unconnected) Unwrap() error { return e.err }
 
 // parsePool reads the connection string of a relay.
 func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {
-	pool, err := parseURL(path+": database.url", c.Database.URL.Reveal(), pgxpool.ParseConfig)
+	pool, err := parseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgxpool.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func parseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
 	if url == "" {
 		return nil, nil //nolint:nilnil // most configurations have none
 	}
-	return parseURL(path+": database.listen_url", url, pgx.ParseConfig)
+	return parseURL(path+": "+c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
 }
 
 // parseURL reads the connection string of place. The error repeats no part of it: any

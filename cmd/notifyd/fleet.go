@@ -86,12 +86,12 @@ func (f *fleet) next() time.Duration {
 // look finds out which outboxes there are, and starts and stops what has changed. Where that fails, those
 // that are known go on.
 func (f *fleet) look(ctx context.Context) {
-	wanted, err := f.find(ctx, f.config)
+	wanted, wrong, err := f.find(ctx, f.config)
 	if ctx.Err() != nil {
 		return
 	}
+	f.listed(ctx, wrong, err)
 	if err != nil {
-		f.log.WarnContext(ctx, "the outboxes cannot be listed: those that are known go on", "err", oneLine(err))
 		if f.alreadyKnown() {
 			return
 		}
@@ -106,17 +106,26 @@ func (f *fleet) alreadyKnown() bool {
 	return len(f.members) > 0
 }
 
-// find returns the configurations of all outboxes, by name.
-func (f *fleet) find(ctx context.Context, c *config.Config) (map[string]*config.Config, error) {
+// find returns the configurations of all outboxes, by name, and what is wrong with rows that describe none.
+func (f *fleet) find(ctx context.Context, c *config.Config) (wanted map[string]*config.Config, wrong, err error) {
 	all, wrong, err := findOutboxes(ctx, c, f.from.path)
+	return configsOf(c, all), wrong, err
+}
+
+// listed records what came of the query of the configuration in force. It logs what it has not logged just before.
+func (f *fleet) listed(ctx context.Context, wrong, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if wrong != nil && (f.wrong == nil || f.wrong.Error() != wrong.Error()) {
-		f.log.WarnContext(ctx, "rows that describe no outbox", "err", oneLine(wrong))
+	before := f.wrong
+	f.wrong, f.known = errors.Join(err, wrong), err == nil
+	if f.wrong == nil || before != nil && before.Error() == f.wrong.Error() {
+		return
 	}
-	f.wrong = errors.Join(err, wrong)
-	f.known = err == nil
-	return configsOf(c, all), err
+	text := "rows that describe no outbox"
+	if err != nil {
+		text = "the outboxes cannot be listed: those that are known go on"
+	}
+	f.log.WarnContext(ctx, text, "err", oneLine(f.wrong))
 }
 
 func configsOf(c *config.Config, all []config.Outbox) map[string]*config.Config {
@@ -162,7 +171,7 @@ func (f *fleet) apply(ctx context.Context, wanted map[string]*config.Config) {
 		if m == nil {
 			m = f.member(name)
 		}
-		m.start(context.WithoutCancel(ctx), wanted[name]) // all are stopped together
+		m.start(ctx, wanted[name])
 	}
 	if len(added)+len(removed)+len(changed) > 0 {
 		for _, names := range [][]string{added, removed, changed} {

@@ -19,8 +19,12 @@ func (f *fleet) reload(ctx context.Context) {
 		err = errors.New("outboxes: from many outboxes to one, a reload does not lead: restart notifyd")
 	}
 	var wanted map[string]*config.Config
+	var wrong error
 	if err == nil {
-		if wanted, err = f.find(ctx, c); err == nil {
+		err = checkURLs(c, f.from.path)
+	}
+	if err == nil {
+		if wanted, wrong, err = f.find(ctx, c); err == nil {
 			err = f.check(ctx, wanted)
 		}
 	}
@@ -41,6 +45,7 @@ func (f *fleet) reload(ctx context.Context) {
 	for _, w := range c.Warnings {
 		f.log.WarnContext(ctx, "configuration", "warning", w.String())
 	}
+	f.listed(ctx, wrong, nil)
 	f.apply(ctx, wanted)
 	restart := needRestart(f.first, c)
 	f.state.succeeded(restart)

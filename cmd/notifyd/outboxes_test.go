@@ -2,9 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -12,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -193,6 +197,98 @@ outboxes: {list: [{name: one, schema: one}, {name: two, schema: two}]}
 	for _, name := range names {
 		s.stdout.await(t, `"outbox":"`+name+`"`)
 	}
+}
+
+// TestOutboxesURLs: what is no connection string is a mistake, at the outbox that has it; the daemon does not start, or
+// goes on as before a reload. In a row of the query, it concerns that outbox only.
+func TestOutboxesURLs(t *testing.T) {
+	t.Parallel()
+	s := startTenants(t)
+	s.up(t, "north", "south", "east")
+	text := strings.Replace(s.config("ledger"), "    - {name: bare, ", "    - {name: two, url: 'postgres://u:mar@ker@h/db'}\n    - {name: port, url: 'postgres://u@h/db', listen_url: 'postgres://u:marker@h:99999/db'}\n    - {name: bare, ", 1)
+	path := file(t, text)
+	want := result{exitConfig, "", path + ": outbox two: url: " + notURL("it has more than one @") + "\n" + path + ": outbox port: listen_url: " + notURL("invalid port") + "\n"}
+	for _, name := range []string{"run", "check-config"} {
+		if got := command(t, name, "-c", path); got != want {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, want)
+		}
+	}
+	s.write(t, text)
+	s.reloads <- struct{}{}
+	s.stderr.await(t, s.path+": outbox two: url: not a connection string: it has more than one @: ")
+	s.get(t, "/readyz?verbose", has("[!] configuration: the last reload failed"))
+
+	s.write(t, s.config("ledger"))
+	execute(t, s.url, `ALTER TABLE public.tenants ADD COLUMN url text; INSERT INTO public.tenants VALUES ('wrong', NULL, 'postgres://u:mar@ker@h/db')`)
+	s.write(t, strings.Replace(s.config("ledger"), "SELECT name, schema FROM", "SELECT name, schema, url FROM", 1))
+	s.reloads <- struct{}{}
+	s.get(t, "/readyz?verbose", has("[!] outbox: wrong: "+s.path+": outbox wrong: url: not a connection string: it has more than one @: ", "[+] configuration: ok"))
+	if all := s.stderr.text(); strings.Contains(all, "ker@h") || strings.Contains(all, `"two"`) {
+		t.Errorf("a part of the password is shown, or an outbox of a refused file was begun:\n%s", all)
+	}
+}
+
+// TestOutboxesRefusedQuery: the query of a file that is refused says nothing of the file in force.
+func TestOutboxesRefusedQuery(t *testing.T) {
+	t.Parallel()
+	s := startTenants(t)
+	listed := strings.Replace(s.config("ledger"), "  query: SELECT name, schema FROM public.tenants\n", "", 1)
+	s.write(t, listed)
+	s.reloads <- struct{}{}
+	s.get(t, "/metrics", has("notifyd_outboxes_found 1"))
+	s.write(t, strings.Replace(listed, "  every: 1s", "  query: SELECT nonsense\n  every: 1s", 1))
+	s.reloads <- struct{}{}
+	s.get(t, "/readyz?verbose", has("[!] configuration: the last reload failed"))
+	s.get(t, "/readyz?verbose", has("[+] outboxes: ok"))
+	s.get(t, "/metrics", has("notifyd_outboxes_found 1"))
+}
+
+// TestOutboxesLogOnce: what is wrong with the query is logged when it begins, and not at each try.
+func TestOutboxesLogOnce(t *testing.T) {
+	t.Parallel()
+	out := newOutput()
+	f := newFleet(&config.Config{}, origin{}, nil, io.Discard, nil, nil, slog.New(slog.NewTextHandler(out, nil)))
+	failed, rows := errors.New("it fails"), errors.New("a row")
+	for _, found := range []struct{ wrong, err error }{{nil, failed}, {nil, failed}, {rows, nil}, {rows, nil}, {nil, nil}, {nil, failed}} {
+		f.listed(t.Context(), found.wrong, found.err)
+	}
+	var got []string
+	for line := range strings.Lines(out.text()) {
+		_, message, _ := strings.Cut(line, " msg=")
+		got = append(got, strings.TrimSpace(message))
+	}
+	fails, row := `"the outboxes cannot be listed: those that are known go on" err="it fails"`, `"rows that describe no outbox" err="a row"`
+	if want := []string{fails, row, fails}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestOutboxesStopInReload: a stop during a reload does not wait for the deliveries of an outbox that the reload stops.
+func TestOutboxesStopInReload(t *testing.T) {
+	t.Parallel()
+	s := startTenants(t)
+	s.up(t, "north", "south", "east")
+	arrived, release := make(chan struct{}, 1), make(chan struct{})
+	defer close(release)
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	}))
+	t.Cleanup(hook.Close)
+	text := strings.Replace(s.config("ledger"), "destinations:\n", "relay: {shutdown_timeout: 1h}\ndestinations:\n  hook: {type: webhook, url: '"+hook.URL+"', timeout: 1h}\n", 1)
+	s.write(t, strings.Replace(text, "{name: north, schema: north}", "{name: north, schema: north, routes: [{match: '*', to: hook}]}", 1))
+	s.reloads <- struct{}{}
+	s.stderr.await(t, `"destination begins","outbox":"north","destination":"hook"`)
+	s.in(t, "north", "publish", "order.placed", `{}`)
+	<-arrived
+	stopped := func(name string) string { return `"msg":"relay stopped","outbox":"` + name + `"` }
+	before := strings.Count(s.stderr.text(), stopped("east"))
+	s.write(t, strings.Replace(text, "    - {name: north, schema: north}\n", "", 1))
+	s.reloads <- struct{}{}
+	s.stderr.awaitN(t, `"msg":"reloading the configuration"`, 2)
+	s.stop()
+	s.stderr.awaitN(t, stopped("east"), before+1)
+	s.stderr.await(t, stopped("south"))
 }
 
 // TestOutboxesReload: a reload changes what has changed, and touches nothing else.

@@ -213,7 +213,7 @@ func readWaiting(ctx context.Context, c *config.Config, path string, limit int) 
 // openTable connects to the database of a configuration, whose table a relay of it could
 // work with. The caller closes the connection.
 func openTable(ctx context.Context, c *config.Config, path, role string) (*pgx.Conn, error) {
-	cfg, err := parseURL(path+": database.url", c.Database.URL.Reveal(), pgx.ParseConfig)
+	cfg, err := parseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
 		return nil, err
 	}

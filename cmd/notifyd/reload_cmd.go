@@ -117,7 +117,7 @@ func (r *reloading) look(ctx context.Context, c *config.Config, path string) (al
 }
 
 func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) ([]store.RelaySession, error) {
-	db := databaseFlags{url: c.Database.URL.Reveal(), schema: c.Database.Schema, place: path + ": database.url"}
+	db := databaseFlags{url: c.Database.URL.Reveal(), schema: c.Database.Schema, place: path + ": " + c.DatabaseSetting("url")}
 	conn, err := db.connect(ctx, r.app)
 	if err != nil {
 		return nil, err

@@ -62,6 +62,9 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *s
 	from := origin{path: path, started: time.Now()}
 	load := func() (*config.Config, error) { return a.loadAt(path, "") }
 	if c.Outboxes.Used() {
+		if err := checkURLs(c, path); err != nil {
+			return err
+		}
 		return runFleet(ctx, newFleet(c, from, load, a.stderr, spans, sd, log), reloads)
 	}
 	g, err := newGeneration(ctx, c, from, spans, log)

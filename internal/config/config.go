@@ -35,6 +35,8 @@ type Config struct {
 	places map[string]Mistake
 	// whole are all destinations of the file, where Destinations are those of one outbox; nil else.
 	whole Destinations
+	// place is where the connection strings of one outbox stand; "" for those of the database of the file.
+	place string
 }
 
 // Wrong returns an error about a destination, such as that it cannot be opened,

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -146,6 +147,9 @@ func (c *Config) For(o *Outbox) *Config {
 	one := *c
 	one.Outboxes = defaults().Outboxes
 	one.Database = o.of(&c.Database)
+	if !o.URL.IsZero() {
+		one.place = "outbox " + o.Name + ": "
+	}
 	if len(o.Routes) > 0 {
 		one.Routes = o.Routes
 	}
@@ -157,6 +161,10 @@ func (c *Config) For(o *Outbox) *Config {
 	}
 	return &one
 }
+
+// DatabaseSetting is the name of "url" or "listen_url" in messages: of the database of the file, or of the outbox
+// that has its own.
+func (c *Config) DatabaseSetting(name string) string { return cmp.Or(c.place, "database.") + name }
 
 // AlertTargets returns the destinations that get alerts, in the order of the file.
 func (c *Config) AlertTargets() (all Destinations) {
