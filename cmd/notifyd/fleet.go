@@ -121,11 +121,11 @@ func (f *fleet) listed(ctx context.Context, wrong, err error) {
 	if f.wrong == nil || before != nil && before.Error() == f.wrong.Error() {
 		return
 	}
-	text := "rows that describe no outbox"
 	if err != nil {
-		text = "the outboxes cannot be listed: those that are known go on"
+		f.log.WarnContext(ctx, "the outboxes cannot be listed: those that are known go on", "err", oneLine(err))
+		return
 	}
-	f.log.WarnContext(ctx, text, "err", oneLine(f.wrong))
+	f.log.WarnContext(ctx, "rows that describe no outbox", "err", oneLine(wrong))
 }
 
 func configsOf(c *config.Config, all []config.Outbox) map[string]*config.Config {

@@ -275,7 +275,7 @@ func TestOutboxesStopInReload(t *testing.T) {
 		<-release
 	}))
 	t.Cleanup(hook.Close)
-	text := strings.Replace(s.config("ledger"), "destinations:\n", "relay: {shutdown_timeout: 1h}\ndestinations:\n  hook: {type: webhook, url: '"+hook.URL+"', timeout: 1h}\n", 1)
+	text := strings.Replace(s.config("ledger"), "destinations:\n", "relay: {shutdown_timeout: 1h}\ndestinations:\n  hook: {type: webhook, url: '"+hook.URL+"', response_timeout: 8m, request_timeout: 9m, timeout: 10m}\n", 1)
 	s.write(t, strings.Replace(text, "{name: north, schema: north}", "{name: north, schema: north, routes: [{match: '*', to: hook}]}", 1))
 	s.reloads <- struct{}{}
 	s.stderr.await(t, `"destination begins","outbox":"north","destination":"hook"`)
@@ -285,7 +285,7 @@ func TestOutboxesStopInReload(t *testing.T) {
 	before := strings.Count(s.stderr.text(), stopped("east"))
 	s.write(t, strings.Replace(text, "    - {name: north, schema: north}\n", "", 1))
 	s.reloads <- struct{}{}
-	s.stderr.awaitN(t, `"msg":"reloading the configuration"`, 2)
+	s.stderr.awaitN(t, `"msg":"released a unit","outbox":"north","destination":"(router)"`, 2) // it waits for the delivery now
 	s.stop()
 	s.stderr.awaitN(t, stopped("east"), before+1)
 	s.stderr.await(t, stopped("south"))
@@ -325,9 +325,9 @@ func TestOutboxesReload(t *testing.T) {
 func TestOutboxesReloadCommand(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	config := fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nlog: {format: json}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+
+	text := fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nlog: {format: json}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+
 		"outboxes:\n  list:\n    - {name: one, schema: public}\n", url)
-	path := file(t, config)
+	path := file(t, text)
 	p := startProcess(t, "", "run", "-c", path)
 	p.stderr.await(t, `"relay started"`)
 	process := fmt.Sprintf("process %d: ", p.cmd.Process.Pid)
@@ -338,16 +338,16 @@ func TestOutboxesReloadCommand(t *testing.T) {
 		}
 	}
 	reload(exitOK, "has taken the new configuration")
-	write := func(text string) {
+	write := func(changed string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(config + "    - {name: two, schema: two}\n")
+	write(text + "    - {name: two, schema: two}\n")
 	reload(exitOK, "has taken the new configuration")
 	p.stderr.await(t, `"added":["two"]`)
-	write(strings.Replace(config, "type: log", "type: log, order: total", 1))
+	write(strings.Replace(text, "type: log", "type: log, order: total", 1))
 	reload(exitFailure, "refused, it continues with the previous configuration: outbox one: ")
 	if n := strings.Count(p.stderr.text(), `"relay started"`); n != 1 {
 		t.Errorf("the relay was started %d times", n)
