@@ -88,10 +88,11 @@ func withResting(all []RelaySession, programs map[int64]*Program) []RelaySession
 	return all
 }
 
-// introduce writes down what the relay says of itself, and deletes the rows of relays that are gone.
+// introduce writes down what the relay says of itself, and deletes the rows of relays that are gone, and of one that
+// rested in this process, before a reload.
 // The session must hold the lock of the owner.
 func introduce(ctx context.Context, conn *pgx.Conn, owner int64, p Program) error {
-	_, err := conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND (rests_until IS NULL OR rests_until < now()) AND NOT EXISTS (
+	_, err := conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND (rests_until IS NULL OR rests_until < now() OR (process, host, started_at) = ($2, $3, $6)) AND NOT EXISTS (
 			SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
 				AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
 				AND classid::bigint << 32 | objid::bigint = owner))

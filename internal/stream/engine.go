@@ -87,7 +87,7 @@ type running struct {
 func New(o Options) *Engine {
 	e := &Engine{
 		Options: o, limits: o.Limits, d: o.Dispatcher, log: o.Log, keys: dispatch.NewKeys(),
-		pool: newPool(o.Connector, o.Limits.Claims+1), witnesses: NewWitnesses(),
+		pool: newPool(o.Connector, o.Limits.Claims), witnesses: NewWitnesses(),
 		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}

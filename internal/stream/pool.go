@@ -37,7 +37,8 @@ var errMoved = errors.New("the session that owns the unit is gone")
 // enough.
 type pool struct {
 	connector *store.Connector
-	uses      chan struct{} // one for each use; its capacity is the number of possible connections
+	uses      chan struct{} // one for each use by a unit; its capacity is how many there can be at the same time
+	lends     chan struct{} // one for another use: while the database is away, those keep no unit waiting
 	closed    chan struct{}
 	closing   sync.Once
 	waiting   atomic.Int32 // how many units wait for a connection
@@ -56,7 +57,7 @@ type pooled struct {
 }
 
 func newPool(c *store.Connector, n int) *pool {
-	return &pool{connector: c, uses: make(chan struct{}, n), closed: make(chan struct{}), back: make(chan *pooled)}
+	return &pool{connector: c, uses: make(chan struct{}, n), lends: make(chan struct{}, 1), closed: make(chan struct{}), back: make(chan *pooled)}
 }
 
 // idleFor is how long a connection may be without use until it is closed. The last used one is used again
@@ -69,7 +70,7 @@ const sooner = 20 * time.Millisecond
 
 // take returns the connection that was used last, or one that is not connected yet.
 func (p *pool) take(ctx context.Context) *pooled {
-	if c := p.last(); c.conn != nil || len(p.uses) < 2 {
+	if c := p.last(); c.conn != nil || len(p.uses)+len(p.lends) < 2 {
 		return c
 	}
 	timer := time.NewTimer(sooner)
@@ -122,7 +123,7 @@ func (p *pool) put(c *pooled) (stale *pgx.Conn) {
 // use runs f on a connection that is verified for the unit. After an error that is not an answer of
 // the server the connection is given up.
 func (p *pool) use(ctx context.Context, pos Position, f func(*pgx.Conn) error) error {
-	return p.with(ctx, func(ctx context.Context, c *pooled) error {
+	return p.with(ctx, p.uses, func(ctx context.Context, c *pooled) error {
 		if c.backend != pos.Backend {
 			if err := p.verify(ctx, c, pos); err != nil {
 				return err
@@ -152,7 +153,7 @@ func (p *pool) verify(ctx context.Context, c *pooled, pos Position) error {
 // has refused a statement. While it lives, the table stays a stream.
 func (p *pool) lend(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	var answer error
-	err := p.with(ctx, func(ctx context.Context, c *pooled) error {
+	err := p.with(ctx, p.lends, func(ctx context.Context, c *pooled) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
 		defer cancel()
 		if !c.mode {
@@ -169,10 +170,10 @@ func (p *pool) lend(ctx context.Context, f func(context.Context, *pgx.Conn) erro
 	return cmp.Or(err, answer)
 }
 
-func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error) error {
+func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Context, *pooled) error) error {
 	p.waiting.Add(1)
 	select {
-	case p.uses <- struct{}{}:
+	case uses <- struct{}{}:
 	case <-p.closed:
 		p.waiting.Add(-1)
 		return errClosed
@@ -187,7 +188,7 @@ func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error)
 		if stale != nil {
 			store.Close(ctx, stale)
 		}
-		<-p.uses
+		<-uses
 	}()
 	if c.conn == nil || c.conn.IsClosed() {
 		conn, err := p.connector.Connect(ctx, roleStream)
@@ -216,8 +217,9 @@ func (p *pool) wanted(began time.Time) bool { return p.waiting.Load() > 0 && tim
 func (p *pool) close(ctx context.Context) {
 	p.closing.Do(func() {
 		close(p.closed)
+		p.lends <- struct{}{} // for good
 		for range cap(p.uses) {
-			p.uses <- struct{}{} // for good
+			p.uses <- struct{}{}
 		}
 		for _, c := range p.idle {
 			store.Close(ctx, c.conn)
