@@ -48,7 +48,7 @@ func TestReplayDoesNotExpire(t *testing.T) {
 			r := newLimitRun(t, true)
 			_, stop := r.start(options...)
 			run(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at) VALUES
-				('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', NULL, NULL, '{}', now() - interval '1 hour')`)
+				('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', '', NULL, '{}', now() - interval '1 hour')`)
 			r.until("all", count(3))
 			stop()
 			r.deal = func(_ context.Context, e *notifyd.Event) error {
