@@ -300,6 +300,29 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
+// TestNotExpired: what is young enough comes, also a retry, and what its writer made available before it was written.
+func TestNotExpired(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, stream bool) {
+		t.Helper()
+		r := newLimitRun(t, stream)
+		r.deal = func(_ context.Context, e *notifyd.Event) error {
+			if e.Attempt == 1 {
+				return notifyd.RetryAfter(time.Millisecond, fmt.Errorf("again"))
+			}
+			return nil
+		}
+		run(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at) VALUES
+			('a', 'retry', '1', '{}', NULL), ('a', 'past', '2', '{}', now() - interval '2 hours')`)
+		relay, stop := r.start(notifyd.WithExpiry(time.Hour))
+		r.until("both, twice", func(calls []call) bool { return len(calls) == 4 || relay.Stats().Destinations[0].Expired > 0 })
+		stop()
+		if expired := relay.Stats().Destinations[0].Expired; expired > 0 {
+			t.Error(expired, "have expired")
+		}
+	})
+}
+
 // TestSupersede: of what waits of an aggregate only the latest is sent, behind one that runs, behind one that failed, and after
 // a restart; other aggregates are not concerned.
 func TestSupersede(t *testing.T) {

@@ -35,12 +35,14 @@ func (m Limits) Expires(since time.Time) time.Time {
 	return m.l.clock.here(since.Add(m.l.cfg.ExpiresAfter))
 }
 
-// ExpiresFrom is Expires for an event that became available at a time of this relay's clock.
-func (m Limits) ExpiresFrom(here time.Time) time.Time {
-	if m.l.cfg.ExpiresAfter == 0 {
-		return time.Time{}
+// ExpiresFrom is Expires for an event that was written at a time of the database, and became available at one of this
+// relay's clock. The later one counts: a writer may make an event available before it exists.
+func (m Limits) ExpiresFrom(written, here time.Time) time.Time {
+	at := m.Expires(written)
+	if later := here.Add(m.l.cfg.ExpiresAfter); !at.IsZero() && later.After(at) {
+		return later
 	}
-	return here.Add(m.l.cfg.ExpiresAfter)
+	return at
 }
 
 // Supersedes reports whether only the latest of the waiting events of an aggregate is delivered.

@@ -18,7 +18,7 @@ import (
 // hold up the others.
 
 // ErrLimited is why a delivery waits that the rate limit of its destination holds back.
-var ErrLimited = errors.New("waits for its rate limit")
+var ErrLimited = errors.New(limit.Waits)
 
 // maxRateKey is up to how many bytes a key is stored as it is.
 const maxRateKey = 128

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/limit"
 )
 
 // ids is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
@@ -198,6 +199,9 @@ func (t *tables) under(name string, id int64) bool {
 func (r *row) delivery() Destination {
 	d := r.Destination
 	d.Since = &r.at
+	if d.Error == limit.Waits {
+		d.Class = "" // nobody's fault
+	}
 	switch d.State {
 	case "retry":
 		d.State, d.NextTry = Waiting, &r.next

@@ -49,6 +49,11 @@ func TestQueue(t *testing.T) {
 		if err != nil || string(e.Payload) != "1" || sentence(&e.Destinations[1]) != "next try TIME, failed last TIME, 3 attempts" || e.Destinations[1].Error != "try later" {
 			t.Errorf("%+v, %v", e, err)
 		}
+		d.exec(`UPDATE outbox_deliveries SET last_error = 'waits for its rate limit', error_class = 'destination' WHERE event_id = 5 AND state = 'retry'`)
+		e, err = d.store.Show(t.Context(), 5)
+		if err != nil || sentence(&e.Destinations[1]) != "next try TIME, held back last TIME, 3 attempts" || e.Destinations[1].Class != "" {
+			t.Errorf("held back by a rate limit: %+v, %v", e, err)
+		}
 		if _, err := d.store.Show(t.Context(), 100); !errors.Is(err, events.ErrNotFound) {
 			t.Errorf("of no event: %v", err)
 		}

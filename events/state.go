@@ -21,7 +21,8 @@ const (
 	Dead State = "dead"
 	// Discarded: a person gave a dead delivery up for good, and nothing else is left to do.
 	Discarded State = "discarded"
-	// Done: nothing is left to do; every destination that the event was routed to has received it.
+	// Done: nothing is left to do; every destination that the event was routed to has received it, or it was too old for it, or
+	// superseded.
 	Done State = "done"
 	// Unknown: the tables contradict each other, because a row was deleted by hand.
 	Unknown State = "unknown"
@@ -31,7 +32,7 @@ const (
 const (
 	// Filtered: a condition keeps the event from the destination. No table says so: see Event.Filter.
 	Filtered State = "filtered"
-	// Delivered: the destination has acknowledged the event.
+	// Delivered: the destination has acknowledged the event, or it has expired, or was superseded: no table tells these apart.
 	Delivered State = "delivered"
 	// Running: a relay is delivering it under a lease, which is written for slow calls.
 	Running State = "running"
@@ -69,8 +70,8 @@ type Destination struct {
 	// delayed, or has no route.
 	Name  string `json:"destination"`
 	State State  `json:"state"`
-	// Since is when the state began: when the delivery died, failed last, was discarded, or began
-	// to run. Nil where that is not stored, as of a delivery that succeeded.
+	// Since is when the state began: when the delivery died, failed last or was held back by its rate limit, was discarded,
+	// or began to run. Nil where that is not stored, as of a delivery that succeeded.
 	Since *time.Time `json:"since,omitempty"`
 	// NextTry is when a waiting delivery is due; in the past, it is due now.
 	NextTry *time.Time `json:"next_try,omitempty"`
@@ -84,9 +85,9 @@ type Destination struct {
 	Actor string `json:"actor,omitempty"`
 	// Condition is the one that keeps the event from the destination, of one that is filtered.
 	Condition string `json:"condition,omitempty"`
-	// Class says whose fault the last failure was: event, destination or ours.
+	// Class says whose fault the last failure was: event, destination or ours; empty while its rate limit holds it back.
 	Class string `json:"error_class,omitempty"`
-	// Error is the text of the last failure, shortened.
+	// Error is the text of the last failure, shortened, or that it waits for its rate limit.
 	Error string `json:"error,omitempty"`
 	// Fingerprint is the group of the error of a dead delivery; see package deadletter.
 	Fingerprint string `json:"fingerprint,omitempty"`

@@ -3,6 +3,8 @@ package events
 import (
 	"fmt"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/limit"
 )
 
 // Part is a piece of a sentence: text, or a moment that the reader's program formats.
@@ -65,7 +67,11 @@ func (d *Destination) due(now time.Time) (all []Part) {
 		all = []Part{{Text: "due now"}}
 	}
 	if tried {
-		all = append(append(all, Part{Text: ", "}), append(moment("failed last ", d.Since), Part{Text: ", " + d.counts()})...)
+		last := "failed last "
+		if d.Error == limit.Waits {
+			last = "held back last "
+		}
+		all = append(append(all, Part{Text: ", "}), append(moment(last, d.Since), Part{Text: ", " + d.counts()})...)
 	}
 	return all
 }

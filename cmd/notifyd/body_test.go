@@ -57,9 +57,9 @@ func TestTemplateTestOfConditions(t *testing.T) {
 	t.Parallel()
 	config := file(t, `version: 1
 database: {url: 'postgres://nowhere.invalid/x'}
-destinations: {d: {type: log}, other: {type: log}}
+destinations: {d: {type: log}, other: {type: log}, mail: {type: webhook, url: 'http://crm.invalid', body: '{{ .Payload.missing }}', content_type: text/plain}}
 routes:
-  - {match: order.*, to: d, when: payload.total > 100}
+  - {match: order.*, to: [d, mail], when: payload.total > 100}
   - {match: order.*, to: other}
 `)
 	for payload, want := range map[string]string{
@@ -73,6 +73,10 @@ routes:
 		}
 		r := command(t, "template", "test", "-c", config, "--destination", "d", "--event", event)
 		if !strings.Contains(r.stderr, want) || (r.code == 1) != strings.Contains(want, "dead letter") {
+			t.Errorf("%s: %d: %s", payload, r.code, r.stderr)
+		}
+		// A relay asks the condition before the template.
+		if r := command(t, "template", "test", "-c", config, "--destination", "mail", "--event", event); r.code != 1 || !strings.HasPrefix(strings.TrimPrefix(r.stderr, "notifyd: "), strings.ReplaceAll(want, " of d:", " of mail:")) {
 			t.Errorf("%s: %d: %s", payload, r.code, r.stderr)
 		}
 		if r := command(t, "template", "test", "-c", config, "--destination", "other", "--event", event); r.code != 0 || strings.Contains(r.stderr, "condition") {

@@ -123,6 +123,9 @@ func oneDestination(b *bytes.Buffer, d *events.Destination) {
 		if d.Fingerprint != "" {
 			group = "fingerprint " + d.Fingerprint + ", "
 		}
-		fmt.Fprintf(b, "  %sfault of %s\n  %s\n", group, d.Class, strings.ReplaceAll(lines(d.Error), "\n", "\n  "))
+		if d.Class != "" {
+			fmt.Fprintf(b, "  %sfault of %s\n", group, d.Class)
+		}
+		fmt.Fprintf(b, "  %s\n", strings.ReplaceAll(lines(d.Error), "\n", "\n  "))
 	}
 }

@@ -61,16 +61,16 @@ that condition fails.`,
 				return err
 			}
 			event.Destination = name
-			text, err := preview(c, name, event)
-			if err != nil {
-				return err
-			}
-			met, err := conditions(c, name, event)
+			met, err := conditions(c, name, event) // before the templates, as a relay does
 			if err != nil {
 				return err
 			}
 			if met != "" {
 				cmd.PrintErrln(met)
+			}
+			text, err := preview(c, name, event)
+			if err != nil {
+				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(text, "\n"))
 			return err
@@ -178,6 +178,9 @@ func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
 		Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
 	}
 	e.Payload, e.ContentType = (&events.Event{Payload: f.Payload, PayloadBytes: f.PayloadBytes, ContentType: f.ContentType}).Content()
+	if f.Payload != nil && !e.IsJSON() {
+		return nil, fmt.Errorf(`%s has "payload" with the content type %q, which is not that of JSON: the table takes such a payload in payload_bytes alone`, from, f.ContentType)
+	}
 	if e.ID == 0 {
 		e.ID = max(1, f.EventID)
 	}

@@ -41,6 +41,7 @@ func TestTemplateTest(t *testing.T) {
 		},
 		"bytes in a mail":     {[]string{"--destination", "mail", "--event", filepath.Join(dir, "bytes.json")}, 1, []string{"the payload is not JSON, but avro/binary: put what the template needs"}},
 		"two payloads":        {[]string{"--destination", "audit", "--event", write("both.json", `{"event_type": "a", "payload": 1, "payload_bytes": ""}`)}, 1, []string{`"payload" and "payload_bytes"`}},
+		"no JSON beside":      {[]string{"--destination", "audit", "--event", write("beside.json", `{"event_type": "a", "payload": 1, "content_type": "text/plain"}`)}, 1, []string{`the content type "text/plain", which is not that of JSON`, "payload_bytes"}},
 		"no destination":      {[]string{"--event", good}, 2, []string{"--destination is missing"}},
 		"no event":            {[]string{"--destination", "mail"}, 2, []string{"--event is missing"}},
 		"unknown destination": {[]string{"--destination", "mails", "--event", good}, 2, []string{`no destination "mails": the configuration has mail, audit`}},

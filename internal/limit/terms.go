@@ -17,6 +17,9 @@ const (
 	bunchTime = 50 * time.Millisecond
 )
 
+// Waits is the error of a stored delivery that a rate limit holds back. It is no failure.
+const Waits = "waits for its rate limit"
+
 // Terms are those of the reservations of one limit.
 type Terms struct {
 	// Gap is the time from one event to the next.

@@ -98,7 +98,7 @@ func (w *Work) expires(l dispatch.Lane) time.Time {
 	case w.Event.Replay > 0:
 		return time.Time{}
 	case w.Ago > 0:
-		return l.Limits().ExpiresFrom(time.Now().Add(-w.Ago))
+		return l.Limits().ExpiresFrom(w.Event.CreatedAt, time.Now().Add(-w.Ago))
 	}
 	return l.Limits().Expires(w.Event.CreatedAt)
 }

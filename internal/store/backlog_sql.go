@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -79,14 +80,15 @@ const (
 		SELECT count(*) AS n FROM (SELECT FROM outbox_deliveries
 			WHERE state = 'dead' AND destination BETWEEN w.name AND w.name ORDER BY destination, event_id LIMIT $2) AS r) AS d`
 
-	// What has just failed is due after what has only been held back: the newest error is at either end.
+	// What has just failed is due after what has only been held back: the newest error is at either end. A delivery that waits
+	// for its rate limit has not failed, and must not hide one that has.
 	sqlBacklogErrors = `SELECT w.name, d.event_id, d.event_type, d.attempts, coalesce(d.error_class, ''), d.last_error, d.updated_at
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT * FROM ((SELECT event_id, event_type, attempts, error_class, last_error, updated_at FROM outbox_deliveries
 				WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2)
 			UNION ALL (SELECT event_id, event_type, attempts, error_class, last_error, updated_at FROM outbox_deliveries
 				WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination DESC, available_at DESC LIMIT $2)) AS r
-		WHERE last_error IS NOT NULL ORDER BY updated_at DESC LIMIT 1) AS d`
+		WHERE last_error <> '` + limit.Waits + `' ORDER BY updated_at DESC LIMIT 1) AS d`
 
 	sqlBacklogGroups = `SELECT w.name, d.n, d.looked, d.class, d.newest[1], d.event_id, d.types[1], d.at
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (

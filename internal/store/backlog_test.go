@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -133,6 +134,15 @@ func TestBacklogLastError(t *testing.T) {
 	b := d.backlog(BacklogOptions{})
 	if e := b.Destination("x").LastError; e == nil || e.EventID != 500 || e.Text != "timeout" {
 		t.Errorf("%+v", e)
+	}
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at, error_class, last_error) VALUES
+		(501, 'x', 'a', 'retry', now() + interval '10 s', 'destination', $1), (501, 'y', 'a', 'retry', now() + interval '10 s', 'destination', $1)`, limit.Waits)
+	b = d.backlog(BacklogOptions{})
+	if e := b.Destination("x").LastError; e == nil || e.EventID != 500 {
+		t.Errorf("what its rate limit holds back hides a failure: %+v", e)
+	}
+	if e := b.Destination("y").LastError; e != nil {
+		t.Errorf("what its rate limit holds back has failed: %+v", e)
 	}
 }
 

@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -98,8 +99,11 @@ func (s *aside) giveBack(d dispatch.Delivery) bool {
 func (s *aside) outcome(a *dispatch.Answer) entry {
 	r := s.replay
 	out := entry{aside: true, replays: r.number}
-	if a.Key != (dispatch.Key{}) {
+	switch {
+	case a.Key != (dispatch.Key{}):
 		out.key = r.name(a.Event)
+	case r.number == 0: // a line of its own: nothing else tells the row from that of a live event
+		out.key = r.prefix + strconv.FormatInt(a.Event.ID, 10)
 	}
 	if !a.Verdict.Settles() {
 		r.failed++

@@ -68,15 +68,23 @@ func (g *gate) holdBack(d dispatch.Delivery, behind bool, wait time.Duration) { 
 }
 
 // admit does so for a replay, and returns how many may go. One that has to wait holds up those behind it, and
-// nothing that is live.
+// nothing that is live. Where each key has its own limit they are asked for one by one: what other keys gave to those behind
+// would be lost.
 func (s *aside) admit(all []dispatch.Delivery) int {
 	if !s.lane.Limits().HasRate() {
 		return len(all)
 	}
-	for i, wait := range s.lane.Limits().Admit(all) {
-		if wait > 0 {
-			s.replay.waitsUntil = time.Now().Add(min(wait, maxPace))
-			return i
+	n := len(all)
+	if s.lane.Limits().ByKey() {
+		n = 1
+	}
+	for at := 0; at < len(all); at += n {
+		for i, wait := range s.lane.Limits().Admit(all[at : at+n]) {
+			if wait > 0 {
+				all[at+i].Waited = true // its turn comes, and not always that of the one behind
+				s.replay.waitsUntil = time.Now().Add(min(wait, maxPace))
+				return at + i
+			}
 		}
 	}
 	return len(all)

@@ -116,7 +116,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.
 		return all
 	}
 	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed, Waited: true}
-	if r.event.Replay == 0 { // what a person asks for does not expire
+	if r.event.Replay == 0 && !replays(r.key) { // what a person asks for does not expire
 		d.Expires = s.lane.Limits().Expires(r.since)
 	}
 	r.event.Destination, r.event.Outbox = s.name, s.e.Outbox

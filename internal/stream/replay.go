@@ -173,6 +173,11 @@ const (
 // because they have a hash.
 func replayPrefix(id int64) string { return "#" + strconv.FormatInt(id, 10) + "#" }
 
+// replays reports whether a name is that of a line of a replay.
+func replays(name string) bool {
+	return strings.HasPrefix(name, "#") && !strings.Contains(name, "/") && len(name) < 190
+}
+
 // readableName is up to how many bytes the name of an aggregate is kept.
 const readableName = 128
 

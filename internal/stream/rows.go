@@ -35,12 +35,12 @@ type stored struct {
 // rowColumns returns the columns that readRows reads.
 //
 // Times are bounded, because neither infinity nor the ends of PostgreSQL's calendar fit into a
-// time.Time.
+// time.Time. greatest and least pass over NULL, which stands for an event that was not delayed.
 func rowColumns(limit int) string {
 	return `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
 	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), ` + wire.Unread("e.payload::text", limit) + `, ` + wire.Unread("e.headers::text", limit) + `,
 	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent,
-	least(greatest(e.available_at, '0001-01-01'), '9999-01-01'), e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type`
+	CASE WHEN e.available_at IS NOT NULL THEN least(greatest(e.available_at, '0001-01-01'), '9999-01-01') END, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type`
 }
 
 // rowEvent returns the join that gets the event of a row, as e.
@@ -111,8 +111,9 @@ func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string
 		s.orphan, s.at = kind == nil, at
 		if !s.orphan {
 			e.ID, e.Type, e.CreatedAt = s.id, *kind, created.UTC()
-			if s.since = e.CreatedAt; available != nil {
-				s.since, s.delayed = *available, true
+			s.since, s.delayed = e.CreatedAt, available != nil
+			if s.delayed && available.After(s.since) {
+				s.since = *available
 			}
 			if room -= wire.Size(rows.RawValues()); room < 0 && len(all) > 0 {
 				return all, true, rows.Err()

@@ -341,7 +341,7 @@ func (u *unit) hand(b *Batch, granted int) {
 		}
 		d := dispatch.Delivery{Event: e, Refused: refused, Expires: u.lane.Limits().Expires(e.CreatedAt)}
 		if b.Delays != nil && b.Delays[i] < 0 {
-			d.Expires = u.lane.Limits().ExpiresFrom(time.Now().Add(b.Delays[i]))
+			d.Expires = u.lane.Limits().ExpiresFrom(e.CreatedAt, time.Now().Add(b.Delays[i]))
 		}
 		d.Key = u.order.of(e)
 		all = append(all, d)
