@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -78,7 +79,7 @@ func TestRefusalIsHeardLate(t *testing.T) {
 						t.Error("nobody has claimed meanwhile")
 					}
 				})
-				ids := append(first, db.write("x", 3)...)
+				ids := slices.Concat(first, db.write("x", 3))
 				eventually(t, "all delivered", db.empty)
 				c.once(t, ids)
 			})
