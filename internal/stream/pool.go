@@ -29,7 +29,7 @@ var errClosed = errors.New("the engine has ended")
 var errMoved = errors.New("the session that owns the unit is gone")
 
 // pool has the few connections that all units of a relay share. Reads are single statements, so
-// that a connection is needed for a moment only.
+// that a connection is needed for a moment only. What else the relay asks uses them, too.
 //
 // A connection is used for a unit only if it certainly leads to the server that holds the session
 // that owns the unit, in the same server life: the memory of a unit is worthless after a crash,
@@ -41,7 +41,7 @@ type pool struct {
 	lends     chan struct{} // one for another use: while the database is away, those keep no unit waiting
 	closed    chan struct{}
 	closing   sync.Once
-	waiting   atomic.Int32 // how many units wait for a connection
+	waiting   atomic.Int32 // how many uses wait for a connection
 
 	back chan *pooled // from a use that has ended to one that waits for it
 
@@ -209,7 +209,7 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 // turn is how long a unit with endless work keeps a connection that others wait for.
 const turn = 20 * time.Millisecond
 
-// wanted reports whether another unit waits for the connection, which has been used since began.
+// wanted reports whether another use waits for the connection, which has been used since began.
 // The one that has waited longest is next.
 func (p *pool) wanted(began time.Time) bool { return p.waiting.Load() > 0 && time.Since(began) >= turn }
 
