@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// audit looks for work that is due, and that this relay could begin and does not. It judges by two looks at the tables that are
+// audit looks for work that is due, and that this relay could begin and does not. It decides by two looks at the tables that are
 // some time apart: the same event is due in both, and in between its lane was well and answered nothing. So
 // neither the age of an event nor any clock decides, and other relays that do the work are seen by what they have done.
 type audit struct {
@@ -37,7 +37,7 @@ type sighting struct {
 type suspicion struct {
 	what   string // what it is of: "mail", or "unit of mail"
 	key    string
-	reason string        // a format for how long it has lasted
+	reason func(lasted time.Duration) string
 	within time.Duration // how long it may last beyond engine.Patience
 	work   *store.Overdue
 	own    bool // a restart of this relay is likely to help
@@ -70,7 +70,7 @@ func (a *audit) look(ctx context.Context) []engine.Hang {
 	} else {
 		all = append(a.unclaimed(&b, still), a.unleased(ctx, &b)...)
 	}
-	return a.judge(ctx, now, all)
+	return a.hangs(ctx, now, all)
 }
 
 // stillLanes returns the lanes that are well, and have answered nothing since the look before.
@@ -91,8 +91,8 @@ func (a *audit) stillLanes(now time.Duration) []string {
 	return still
 }
 
-// judge returns those suspicions that have lasted for too long, and forgets those that have not.
-func (a *audit) judge(ctx context.Context, now time.Duration, all []suspicion) (hangs []engine.Hang) {
+// hangs returns those suspicions that have lasted for too long, and forgets those that have not.
+func (a *audit) hangs(ctx context.Context, now time.Duration, all []suspicion) (hangs []engine.Hang) {
 	seen := make(map[string]sighting, len(all))
 	for _, s := range all {
 		one := a.seen[s.what]
@@ -104,7 +104,7 @@ func (a *audit) judge(ctx context.Context, now time.Duration, all []suspicion) (
 		if long < engine.Patience {
 			continue
 		}
-		h := engine.Hang{Part: s.what, Reason: fmt.Sprintf(s.reason, now-one.since), For: long, Restart: s.own}
+		h := engine.Hang{Part: s.what, Reason: s.reason(now - one.since), For: long, Restart: s.own}
 		if s.work != nil {
 			if locked, err := a.relay.watch.Locked(ctx, *s.work); err == nil && locked {
 				h.Reason += "; another session has locked it"
@@ -117,10 +117,12 @@ func (a *audit) judge(ctx context.Context, now time.Duration, all []suspicion) (
 	return hangs
 }
 
-const (
-	reasonFresh  = "event %d is due for %s and not claimed, for %%v at least, though the destination works and has received nothing in that time"
-	reasonStored = "a stored delivery is due for %s and not begun, for %%v at least, though the destination works and has received nothing in that time"
-)
+// undone is the reason of work that is due for a destination and not begun.
+func undone(what, destination, not string) func(time.Duration) string {
+	return func(lasted time.Duration) string {
+		return fmt.Sprintf("%s is due for %s and not %s, for %v at least, though the destination works and has received nothing in that time", what, destination, not, lasted)
+	}
+}
 
 // unclaimed returns the work of a queue that is due for lanes that are still.
 func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
@@ -128,14 +130,14 @@ func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
 		s := suspicion{what: name, within: a.lanes[name].within, own: true}
 		if due := b.Destination(name).NextDue; due != nil && !due.After(b.At) {
 			s.key, s.work = due.String(), &store.Overdue{Destination: name}
-			s.reason = fmt.Sprintf(reasonStored, name)
+			s.reason = undone("a stored delivery", name, "begun")
 			all = append(all, s)
 			continue
 		}
 		for _, t := range b.Types {
 			if t.Oldest != nil && slices.Contains(a.relay.DestinationsOf(t.EventType), name) {
 				s.key, s.work = fmt.Sprint(t.Oldest.EventID), &store.Overdue{EventID: t.Oldest.EventID}
-				s.reason = fmt.Sprintf(reasonFresh, t.Oldest.EventID, name)
+				s.reason = undone(fmt.Sprintf("event %d", t.Oldest.EventID), name, "claimed")
 				all = append(all, s)
 				break
 			}
@@ -155,7 +157,9 @@ func (a *audit) unleased(ctx context.Context, b *Backlog) []suspicion {
 	}
 	return []suspicion{{
 		what: "leases", key: fmt.Sprint(o),
-		reason: fmt.Sprintf("the lease of event %d for %s has ended, and no relay has taken it over, for %%v at least", o.EventID, o.Destination),
+		reason: func(lasted time.Duration) string {
+			return fmt.Sprintf("the lease of event %d for %s has ended, and no relay has taken it over, for %v at least", o.EventID, o.Destination, lasted)
+		},
 	}}
 }
 
@@ -178,7 +182,9 @@ func (a *audit) unheld(b *Backlog) (all []suspicion) {
 		}
 		all = append(all, suspicion{
 			what: what, key: key,
-			reason: "no relay holds the unit of " + name + ", for %v at least: nothing is delivered from there",
+			reason: func(lasted time.Duration) string {
+				return fmt.Sprintf("no relay holds the unit of %s, for %v at least: nothing is delivered from there", name, lasted)
+			},
 		})
 	}
 	return all
@@ -195,14 +201,14 @@ func (a *audit) unread(b *Backlog, still []string) (all []suspicion) {
 		found := suspicion{what: unit.Destination, within: a.lanes[unit.Destination].within, own: true}
 		if due := b.Destination(unit.Destination).NextDue; due != nil && !due.After(b.At) {
 			found.key = due.String()
-			found.reason = fmt.Sprintf(reasonStored, unit.Destination)
+			found.reason = undone("a stored delivery", unit.Destination, "begun")
 			all = append(all, found)
 			continue
 		}
 		for _, p := range b.Positions {
 			if p.Destination == unit.Destination && p.Oldest != nil {
 				found.key = fmt.Sprint(p.Oldest.EventID, p.Head, p.Lowest)
-				found.reason = fmt.Sprintf("event %d is due for %s and not read or not answered, for %%v at least, though the destination works and has received nothing in that time", p.Oldest.EventID, unit.Destination)
+				found.reason = undone(fmt.Sprintf("event %d", p.Oldest.EventID), unit.Destination, "read or not answered")
 				all = append(all, found)
 				break
 			}

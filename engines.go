@@ -87,8 +87,7 @@ func (h hints) Notify(ctx context.Context, channel, payload string) error {
 	}
 	//nolint:wrapcheck // the same
 	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, payload)
-		return err
+		return outboxsql.Notify(ctx, conn, channel, payload)
 	})
 }
 

@@ -85,8 +85,8 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
 	}
 }
 
-// short is a second of a watch in a hurry: two minutes are two seconds, in which each part comes back on a busy machine.
-const short = 15 * time.Millisecond
+// short is a second of a watch in a hurry: two minutes are six seconds, longer than any wait of a part for the database.
+const short = 50 * time.Millisecond
 
 // newPatient returns a relay in which a second lasts for beat, with the destination mail for everything.
 func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h Handler, options ...HandleOption) *patient {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -93,7 +94,7 @@ func (r *limitRun) until(what string, is func(calls []call) bool) []call {
 	r.t.Helper()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
-	for timeout := time.After(playPatience); ; {
+	for timeout := time.After(settleWithin); ; {
 		r.mu.Lock()
 		calls := slices.Clone(r.calls)
 		r.mu.Unlock()
@@ -126,13 +127,6 @@ func (r *limitRun) insert(n int, key, id string) {
 }
 
 func count(n int) func([]call) bool { return func(calls []call) bool { return len(calls) >= n } }
-
-func ids(calls []call) (all []int64) {
-	for _, c := range calls {
-		all = append(all, c.id)
-	}
-	return all
-}
 
 // byAggregateType is a rate key.
 func byAggregateType() notifyd.HandleOption {
@@ -323,60 +317,6 @@ func TestNotExpired(t *testing.T) {
 	})
 }
 
-// TestSupersede: of what waits of an aggregate only the latest is sent, behind one that runs, behind one that failed, and after
-// a restart; other aggregates are not concerned.
-func TestSupersede(t *testing.T) {
-	t.Parallel()
-	r := newLimitRun(t, true)
-	gate := make(chan struct{})
-	r.deal = func(ctx context.Context, e *notifyd.Event) error {
-		switch e.ID {
-		case 1:
-			select {
-			case <-gate:
-			case <-ctx.Done():
-			}
-		case 6:
-			return notifyd.RetryAfter(time.Hour, fmt.Errorf("later"))
-		}
-		return nil
-	}
-	relay, stop := r.start(notifyd.WithSupersede())
-	superseded := func(n uint64) func([]call) bool {
-		return func([]call) bool { return relay.Stats().Destinations[0].Superseded == n }
-	}
-	r.insert(1, "k", "one")
-	r.until("the first", count(1))
-	r.insert(5, "k", "one")
-	r.insert(1, "k", "two")
-	r.until("another aggregate", count(2))
-	close(gate)
-	r.until("the latest", count(3))
-	r.until("the others are counted", superseded(4))
-	r.until("it waits", func([]call) bool {
-		return r.read(`SELECT coalesce(string_agg(event_id || state, ' '), '') FROM outbox_deliveries`) == "6retry"
-	})
-	r.insert(3, "k", "one") // 8 to 10
-	r.until("the last waits, too", func([]call) bool {
-		return r.read(`SELECT count(*)::text FROM outbox_deliveries WHERE event_id = 10`) == "1"
-	})
-	stop()
-	before := relay.Stats().Destinations[0].Superseded
-	run(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
-	relay, stop = r.start(notifyd.WithSupersede())
-	r.until("the latest of those that waited", count(4))
-	r.until("the others are counted", superseded(7-before)) // 6, 8 and 9 in either relay
-	r.insert(1, "k", "one")
-	calls := r.until("the next one", count(5))
-	stop()
-	if got, want := fmt.Sprint(ids(calls)), "[1 7 6 10 11]"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	if rows := r.read(`SELECT count(*)::text FROM outbox_deliveries`); rows != "0" {
-		t.Error(rows, "rows are left")
-	}
-}
-
 // TestLimitsRefused: what makes no sense together is refused, and what needs a stream says so.
 func TestLimitsRefused(t *testing.T) {
 	t.Parallel()
@@ -387,61 +327,48 @@ func TestLimitsRefused(t *testing.T) {
 	}
 	rate, key := notifyd.WithRateLimit(notifyd.Rate{Events: 1, Per: time.Second}), byAggregateType()
 	for want, options := range map[string][]notifyd.HandleOption{
-		"needs a rate limit":              {key},
-		"excludes total order":            {rate, key, notifyd.WithTotalOrder()},
-		"needs the order of each":         {notifyd.WithSupersede(), notifyd.WithTotalOrder()},
-		"the order of each aggregate":     {notifyd.WithSupersede(), notifyd.WithOrder(false)},
-		"excludes blocking behind a dead": {notifyd.WithSupersede(), notifyd.WithBlockOnDead()},
-		"below 1ms":                       {notifyd.WithExpiry(-time.Second)},
-		"more than one a microsecond":     {notifyd.WithRateLimit(notifyd.Rate{Events: 2, Per: time.Microsecond})},
+		"needs a rate limit":          {key},
+		"excludes total order":        {rate, key, notifyd.WithTotalOrder()},
+		"below 1ms":                   {notifyd.WithExpiry(-time.Second)},
+		"more than one a microsecond": {notifyd.WithRateLimit(notifyd.Rate{Events: 2, Per: time.Microsecond})},
 	} {
 		if err := relay.Destination("x", delivery.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil }), options...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
-	if err := relay.Handle("x", "*", r, notifyd.WithSupersede()); err != nil {
-		t.Fatal(err)
-	}
-	if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "x: superseding events") || !strings.Contains(err.Error(), "notifyd migrate --mode stream") {
-		t.Error(err)
-	}
 }
 
-// TestSupersedeBacklog: a destination that is slow, or was away, gets the latest event of each aggregate and not all that
-// have waited meanwhile.
-func TestSupersedeBacklog(t *testing.T) {
+// TestLimitedBehindAFailure: an event that waits as a row for the rate of its key does not go past one of its aggregate that fails
+// when its turn comes.
+func TestLimitedBehindAFailure(t *testing.T) {
 	t.Parallel()
+	const aggregates = 300
 	r := newLimitRun(t, true)
-	gate := make(chan struct{})
-	r.deal = func(ctx context.Context, _ *notifyd.Event) error {
-		select {
-		case <-gate:
-		case <-ctx.Done():
+	var mu sync.Mutex
+	failed, acked := make(map[string]bool), make(map[string]int64)
+	r.deal = func(_ context.Context, e *notifyd.Event) error {
+		mu.Lock()
+		first := !failed[e.AggregateID]
+		failed[e.AggregateID] = true
+		mu.Unlock()
+		if first {
+			<-time.After(time.Duration(30+rand.IntN(60)) * time.Millisecond) // about as long as the second one waits
 		}
+		mu.Lock()
+		defer mu.Unlock()
+		if first {
+			return notifyd.RetryAfter(300*time.Millisecond, fmt.Errorf("not yet"))
+		}
+		if e.ID < acked[e.AggregateID] || acked[e.AggregateID] == 0 && e.ID > aggregates {
+			t.Errorf("%d of %s comes after %d", e.ID, e.AggregateID, acked[e.AggregateID])
+		}
+		acked[e.AggregateID] = e.ID
 		return nil
 	}
-	run(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
-		SELECT 'a', 'k', (g % 10)::text, '{}' FROM generate_series(1, 3000) AS g`)
-	relay, stop := r.start(notifyd.WithSupersede(), notifyd.WithConcurrency(2))
-	r.until("the first", count(2))
-	r.until("the last has been read", func([]call) bool {
-		return r.read(`SELECT head::text FROM outbox_positions WHERE destination = 'd'`) == "3000"
-	})
-	close(gate)
-	calls := r.until("the last of each", func(calls []call) bool {
-		last := make(map[int64]bool)
-		for _, c := range calls {
-			if c.id > 2990 {
-				last[c.id] = true
-			}
-		}
-		return len(last) == 10
-	})
-	r.until("all others are counted", func([]call) bool {
-		return relay.Stats().Destinations[0].Superseded+relay.Stats().Destinations[0].Delivered == 3000
-	})
+	run(t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT 'a', 'k', g::text, '{}' FROM generate_series(1, 2) AS n, generate_series(1, %d) AS g ORDER BY n, g`, aggregates))
+	_, stop := r.start(notifyd.WithRateLimit(notifyd.Rate{Events: 20, Per: time.Second, Burst: 1}),
+		notifyd.WithRateKey(func(c *notifyd.Candidate) (string, error) { return c.AggregateID, nil }), notifyd.WithConcurrency(32))
+	r.until("all", count(3*aggregates))
 	stop()
-	if len(calls) > 12 {
-		t.Errorf("%d calls for 10 aggregates", len(calls))
-	}
 }

@@ -60,7 +60,7 @@ type Relay struct {
 	keeper     *store.Keeper
 	watch      *store.Watch
 	pulse      *engine.Watch
-	rest       *rest
+	limits     *store.Limits
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
@@ -106,7 +106,6 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		owner:     store.NewOwner(),
 		starts:    make(map[string]engine.Start),
 		pulse:     engine.NewWatch(s.tick),
-		rest:      newRest(&s),
 	}
 	r.pauses.relay = r
 	r.listening = r.connector
@@ -121,14 +120,15 @@ func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
+		r.bell.Watch(r.pulse.Part("bell", "its statements", engine.Patience))
 	}
-	limits := store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
+	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
 	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
-	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience, Reserve: limits.Reserve}, r.settings.observer, r.log)
+	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience, Reserve: r.limits.Reserve}, r.settings.observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
-	r.dispatcher, r.rest.purger, r.rest.limits = d, newPurger(r), limits
+	r.dispatcher = d
 	if r.settings.pollOnly {
 		close(r.listens)
 		return nil
@@ -149,6 +149,8 @@ func (r *Relay) wireListener() error {
 		return conn, err
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
+	r.listener.Watch(r.pulse.Part("sender of canaries", "sending one, or from reporting what became of it", engine.Patience),
+		r.pulse.Part("listener", "a connection that was given up", engine.Patience))
 	r.listener.OnChange(func(err error) {
 		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
@@ -164,16 +166,6 @@ func (r *Relay) wireListener() error {
 		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.settings.canary, //nolint:gosec // a name
 		Notify: hints{r}.Notify, Missed: func() bool { return !hints{r}.Awake() },
 	})
-}
-
-// watchParts notices hangs of the parts that last from one rest to the next.
-func watchParts(r *Relay) {
-	if r.listener == nil {
-		return
-	}
-	r.bell.Watch(r.pulse.Part("bell", "its statements", engine.Patience))
-	r.listener.Watch(r.pulse.Part("sender of canaries", "sending one, or from reporting what became of it", engine.Patience),
-		r.pulse.Part("listener", "a connection that was given up", engine.Patience))
 }
 
 // pooled reports a pooler between LISTEN and the database, if the listener does not report it
@@ -229,8 +221,8 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 	if exactly && (hs.lane.Concurrency != 1 || hs.lane.Unordered) {
 		return fmt.Errorf("notifyd: %w %q: it keeps its position, which needs a concurrency of 1, and order", ErrDestination, name)
 	}
-	if exactly && (hs.lane.Supersede || hs.lane.RateKey != nil) {
-		return fmt.Errorf("notifyd: %w %q: it keeps its position, which excludes superseding events, and a rate key", ErrDestination, name)
+	if exactly && hs.lane.RateKey != nil {
+		return fmt.Errorf("notifyd: %w %q: it keeps its position, which excludes a rate key", ErrDestination, name)
 	}
 	if err := r.dispatcher.Add(name, h, hs.lane); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
@@ -240,9 +232,6 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 	}
 	if hs.ordered || hs.lane.BlockOnDead {
 		r.needy = append(r.needy, name+": order")
-	}
-	if hs.lane.Supersede {
-		r.needy = append(r.needy, name+": superseding events")
 	}
 	if start.Kind != engine.StartDefault {
 		r.needy = append(r.needy, name+": a start")
@@ -279,7 +268,9 @@ func (r *Relay) Ready() <-chan struct{} { return r.ready }
 // It makes no query and is cheap.
 func (r *Relay) Stats() Stats {
 	s := r.dispatcher.Stats()
-	r.rest.addTo(&s, r)
+	if e := r.engine.Load(); e != nil {
+		(*e).Stats(&s)
+	}
 	if r.listener != nil {
 		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
@@ -316,12 +307,6 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // written, or since it became available. Dead letters and events without a route do not count. It
 // queries the database, by index, on a connection of its own: that disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	if b, ago, rests := r.rest.known(); rests {
-		if b.Oldest == nil {
-			return 0, nil
-		}
-		return time.Duration(b.Oldest.Age*float64(time.Second)) + ago, nil
-	}
 	return r.watch.Oldest(ctx, backlogOptions(r))
 }
 
@@ -340,18 +325,12 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 // letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like
 // OldestWaiting it queries the database, by index, on a connection of its own.
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
-	if b, _, rests := r.rest.known(); rests {
-		return b, nil
-	}
 	return r.watch.Backlog(ctx, backlogOptions(r))
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types without a route: cheap enough
 // to be called every few seconds.
 func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
-	if b, _, rests := r.rest.known(); rests {
-		return b, nil
-	}
 	o := backlogOptions(r)
 	o.CountsOnly = true
 	return r.watch.Backlog(ctx, o)
@@ -361,7 +340,7 @@ func backlogOptions(r *Relay) store.BacklogOptions {
 	return store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf}
 }
 
-// Run delivers events until ctx ends. It waits for a database that is down. It returns an error at
+// Run delivers events until ctx ends, or with [WithUntilIdle] until nothing is left to do. It waits for a database that is down. It returns an error at
 // once if the schema is not the one it needs, if a destination needs a stream and the table is a
 // queue ([ErrNeedsStream]), or if the pool leads through a pooler in transaction mode and
 // [WithListenConfig] does not lead past it: store.ErrPooler.
@@ -376,23 +355,11 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
 	defer r.dispatcher.End()
-	for {
-		rests, err := r.awake(ctx)
-		if err != nil || !rests || ctx.Err() != nil {
-			return err
-		}
-		r.rest.keep(r)
-		r.rest.sleep(ctx, r)
-	}
-}
-
-// awake delivers until ctx ends, or, which it reports, until nothing is left to do and the relay may rest.
-func (r *Relay) awake(ctx context.Context) (rests bool, err error) {
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
 		if r.keeper != nil {
 			r.keeper.Close(ctx)
 		}
-		return false, err
+		return err
 	}
 	return r.run(ctx)
 }

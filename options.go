@@ -33,8 +33,7 @@ type settings struct {
 	purgeBatch int
 	partitions bool
 	tick       time.Duration // of the watch: a second, except in tests
-	rest       time.Duration // 0: none
-	quiet      time.Duration // before a rest: quietFor, except in tests
+	untilIdle  bool
 	program    store.Program
 	outbox     string
 }
@@ -56,7 +55,6 @@ func defaultSettings() settings {
 		keep:       engine.DefaultRetention,
 		purgeBatch: engine.DefaultPurgeBatch,
 		tick:       time.Second,
-		quiet:      quietFor,
 	}
 }
 
@@ -67,9 +65,6 @@ func (s *settings) validate() error {
 	}
 	if s.canary != 0 && s.canary < engine.MinCanary {
 		errs = append(errs, fmt.Errorf("canary every %v is below %v: use 0 for none", s.canary, engine.MinCanary))
-	}
-	if s.rest != 0 && (s.rest < engine.MinRest || s.rest > engine.MaxRest) {
-		errs = append(errs, fmt.Errorf("rest of %v is not between %v and %v: use 0 for none", s.rest, engine.MinRest, engine.MaxRest))
 	}
 	if s.keep < 0 {
 		errs = append(errs, fmt.Errorf("retention of %v is negative: use 0 to delete delivered events at once", s.keep))
@@ -130,12 +125,12 @@ func WithPollInterval(d time.Duration) Option {
 	return func(s *settings) { s.limits.PollInterval = d }
 }
 
-// WithRest lets the database sleep while there is nothing to do: after 5 s without work the relay closes all its
-// connections, and opens them again when d is over, when a stored delivery is due, or when [Relay.Wake] is
-// called, whichever comes first. Events that are written meanwhile wait until then: notifications are not heard.
-// 0, the default, is no rest; others are from 10 s to 24 h. The pool that was given to [New] is the caller's: its
-// idle connections, too, keep a database awake.
-func WithRest(d time.Duration) Option { return func(s *settings) { s.rest = d } }
+// WithUntilIdle makes [Relay.Run] return nil once the relay is idle, for programs that a scheduler starts. A relay is idle
+// if it has applied the retention once, and twice in a row, a second apart, finds neither an event to
+// deliver, nor a delivery that runs, nor a stored delivery that is due within 5 s, nor a replay. Dead letters, paused
+// destinations, events without a route and ids of open transactions do not keep it running. A destination that is down does,
+// as events wait for it; so does a database that is down.
+func WithUntilIdle() Option { return func(s *settings) { s.untilIdle = true } }
 
 // WithClaims sets how many claims may be in flight, each with a connection; 4
 // by default, at least 1.
@@ -235,10 +230,6 @@ func WithExpiry(after time.Duration) HandleOption {
 	return func(h *handleSettings) { h.lane.ExpiresAfter = after }
 }
 
-// WithSupersede delivers, of the events of one aggregate that wait, only the latest: the earlier ones are done with.
-// It needs a stream, and excludes [WithTotalOrder], [WithBlockOnDead], WithOrder(false) and a handler that keeps its position.
-func WithSupersede() HandleOption { return func(h *handleSettings) { h.lane.Supersede = true } }
-
 // WithBackoff sets how long to wait between attempts; delivery.DefaultBackoff
 // by default.
 func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
@@ -274,9 +265,9 @@ func WithLongestPause(d time.Duration) HandleOption {
 func WithBlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.BlockOnDead = true } }
 
 // WithStart says where a destination begins that a stream does not know yet: "beginning", with the first
-// event that is kept, or where the former queue ended; "now", with what is written from then on; the id of
+// event that is kept, also one that the table has delivered as a queue; "now", with what is written from then on; the id of
 // an event; or a time of RFC 3339, with the first event written then or later. By default, "auto", the first
-// destinations of a table begin at the beginning, and later ones now. It counts once: from then on the
+// destinations of a table begin at the beginning, or where its queue has ended, and later ones now. It counts once: from then on the
 // destination has a position, which `notifyd positions seek` moves. Run refuses a table that is a queue:
 // the error wraps [ErrNeedsStream].
 func WithStart(from string) HandleOption { return func(h *handleSettings) { h.start = from } }

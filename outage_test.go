@@ -55,7 +55,7 @@ func TestOutageIsNoHang(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.waitsUntil("the database is down", func(h *Health) bool { return h.DatabaseDown })
-			if p.passes(10 * time.Minute) {
+			if p.passes(4 * time.Minute) {
 				t.Errorf("an outage is a hang: %+v", p.Health())
 			}
 			if h := p.Health(); h.Ready() == nil || h.Live() != nil {
@@ -87,12 +87,13 @@ func TestRefusalIsNoHang(t *testing.T) {
 			migrate(t, pool, mode)
 			p := newPatient(t, pool, short, HandlerFunc(works))
 			p.start()
-			p.waitsUntil("it works", func(h *Health) bool { return h.Ready() == nil })
+			execute(t, pool, insertThree)
+			p.waitsUntil("it works", func(h *Health) bool { return h.Ready() == nil && p.Stats().Destinations[0].Delivered == 3 })
 			execute(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 			execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
 			execute(t, pool, insertThree)
 			p.waitsUntil("the database refuses", func(*Health) bool { return len(p.Stats().Refusals) > 0 })
-			if p.passes(10 * time.Minute) {
+			if p.passes(4 * time.Minute) {
 				t.Errorf("a refusal is a hang: %+v", p.Health())
 			}
 		})

@@ -43,9 +43,7 @@ func (r *Relay) Resume(ctx context.Context, destination string) error {
 	if _, err := store.ClearPause(ctx, r.pool, r.settings.schema, destination); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
-	err := r.dispatcher.Resume(destination)
-	r.Wake()
-	return err //nolint:wrapcheck // there is a destination of that name
+	return r.dispatcher.Resume(destination) //nolint:wrapcheck // there is a destination of that name
 }
 
 // ReloadRefused records that the program goes on with this relay, because it has refused a new
@@ -93,12 +91,16 @@ type pauses struct {
 func (p *pauses) honour(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	paused, now, err := p.relay.keeper.Paused(ctx)
-	if err == nil {
-		p.relay.dispatcher.SetPaused(paused)
-		p.relay.dispatcher.SetClock(now, time.Now())
+	paused, confirmed, now, err := p.relay.keeper.Paused(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	p.relay.dispatcher.SetPaused(paused)
+	p.relay.dispatcher.SetClock(now, time.Now())
+	if confirmed {
+		return nil
+	}
+	return p.relay.keeper.Confirm(ctx, paused)
 }
 
 // follow honours what is stored until ctx ends. While the database does not answer, what was

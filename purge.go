@@ -31,34 +31,34 @@ type purger struct {
 	partitions *store.Partitions // nil unless the relay maintains them
 	plain      bool              // the lack of partitions has been reported
 	removed    *removed
-	once       chan struct{} // closed after the first round of a phase
+	once       chan struct{} // closed after the first round, or if there is nothing to do
 }
 
 func newPurger(r *Relay) *purger {
-	p := &purger{Relay: r, removed: newRemoved(func(name string) bool {
-		_, is := r.dispatcher.LaneOf(name)
-		return is
-	})}
+	p := &purger{
+		Relay: r, deletes: r.settings.keep > 0 || r.stream, once: make(chan struct{}),
+		removed: newRemoved(func(name string) bool {
+			_, is := r.dispatcher.LaneOf(name)
+			return is
+		}),
+	}
 	if r.settings.partitions {
 		p.partitions = store.NewPartitions(r.connector)
 	}
 	return p
 }
 
-// begin prepares for one awake phase of the relay, and reports whether there is anything for run to do in it.
-func (p *purger) begin() bool {
-	p.once, p.deletes = make(chan struct{}), p.settings.keep > 0 || p.stream
-	if !p.deletes && p.partitions == nil {
-		close(p.once)
-		return false
-	}
-	return true
-}
-
 // run deletes delivered events in small batches, and maintains partitions, until ctx ends.
 func (p *purger) run(ctx context.Context) {
 	done := sync.OnceFunc(func() { close(p.once) })
-	wait := min(purgeEvery/10, p.settings.quiet) // soon after the start, but not first thing
+	if !p.deletes && p.partitions == nil {
+		done()
+		return
+	}
+	wait := purgeEvery / 10 // soon after the start, but not first thing
+	if p.settings.untilIdle {
+		wait = idlePause
+	}
 	for pause(ctx, wait) {
 		p.purgeAll(ctx)
 		p.lookForRemoved(ctx)

@@ -26,7 +26,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 		case err == nil:
 			store.Report(r.dispatcher, start, nil)
 			return nil
-		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode), errors.Is(err, ErrNeedsStream):
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode), errors.Is(err, outboxsql.ErrStream), errors.Is(err, ErrNeedsStream):
 			return fmt.Errorf("notifyd: %w", err)
 		case errors.Is(err, store.ErrPooler):
 			if err := r.avoidPooler(ctx, err); err != nil {
@@ -72,6 +72,9 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		return err
 	}
 	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
+		if err := outboxsql.CheckIDs(ctx, conn, r.settings.schema); err != nil {
+			return err
+		}
 		if r.keeper != nil { // of an attempt that has failed
 			r.keeper.Close(ctx)
 		}
@@ -109,26 +112,25 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 	return nil
 }
 
-// run runs the parts until ctx ends or the relay may rest, which it reports, and stops them from the outside in: first
+// run runs the parts until ctx ends, or the relay is idle where that ends it, and stops them from the outside in: first
 // those that hear of events, then those that deliver them, then those that keep their leases and the bell.
-func (r *Relay) run(ctx context.Context) (rests bool, err error) {
+func (r *Relay) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
-	watchParts(r)
 	var outside, inside sync.WaitGroup
 	if r.listener != nil {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	if r.rest.purger.begin() {
-		outside.Go(func() { r.rest.purger.run(ctx) })
-	}
-	if r.rest.longest > 0 {
+	purger := newPurger(r)
+	outside.Go(func() { purger.run(ctx) })
+	if r.settings.untilIdle {
 		outside.Go(func() {
-			if r.rest.tired(ctx, r) {
-				stop(errRests)
+			if r.awaitIdle(ctx, purger.once) {
+				r.log.InfoContext(ctx, "the relay is idle")
+				stop(nil)
 			}
 		})
 	}
@@ -144,7 +146,7 @@ func (r *Relay) run(ctx context.Context) (rests bool, err error) {
 	})
 	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
-	err = r.deliver(ctx)
+	err := r.deliver(ctx)
 	stop(err) // the engine may have ended by itself: then the other parts must stop, too
 	outside.Wait()
 	stopInner()
@@ -153,21 +155,17 @@ func (r *Relay) run(ctx context.Context) (rests bool, err error) {
 		for _, s := range r.sessions {
 			s.Close(ctx)
 		}
-		r.rest.limits.Close(ctx)
-	}
-	cause := context.Cause(ctx)
-	if rests = errors.Is(cause, errRests); rests {
-		r.rest.note(ctx, r)
+		r.limits.Close(ctx)
 	}
 	r.keeper.Close(ctx)
-	if errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
+	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
 		err = errors.Join(cause, err)
 	}
 	r.log.InfoContext(ctx, "relay stopped", "err", err)
 	if err != nil {
-		return false, fmt.Errorf("notifyd: %w", err)
+		return fmt.Errorf("notifyd: %w", err)
 	}
-	return rests, nil
+	return nil
 }
 
 // announce closes ready when both parts are ready.
@@ -179,11 +177,7 @@ func (r *Relay) announce(ctx context.Context) {
 			return
 		}
 	}
-	select {
-	case <-r.ready: // before a rest
-	default:
-		close(r.ready)
-	}
+	close(r.ready)
 }
 
 // pause returns false if ctx ends before d is over.

@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/positions"
 )
 
-// breaking is a client of which each third transaction is not committed, and is the last.
+// breaking is a client of which each eighth transaction is not committed, and is the last.
 type breaking struct {
 	*client
 
@@ -24,7 +24,7 @@ type breaking struct {
 }
 
 func (b *breaking) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
-	if b.n++; b.n%3 > 0 {
+	if b.n++; b.n%8 > 0 {
 		return b.client.DeliverBatch(ctx, events)
 	}
 	b.mu.Lock()
@@ -60,7 +60,7 @@ func TestExactlyOnceReplayGoesOn(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	p := &play{t: t, pool: l.pool}
+	p := &simulation{t: t, pool: l.pool}
 	p.eventually("all have come again", `SELECT EXISTS (SELECT FROM outbox_replays WHERE state = 'done' AND delivered = 300)`)
 	stop()
 	if err := <-done; err != nil {
@@ -101,7 +101,7 @@ func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	p := &play{t: t, pool: l.pool}
+	p := &simulation{t: t, pool: l.pool}
 	p.eventually("many have come", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'exactly' AND delivered >= 16000)`)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -121,13 +121,13 @@ func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	}
 }
 
-// TestStreamReplayPlayExactly is TestStreamPlayExactly with replays beside it: each ends, and all of its range has come.
+// TestStreamReplayPlayExactly is TestStreamSimulationExactly with replays beside it: each ends, and all of its range has come.
 func TestStreamReplayPlayExactly(t *testing.T) {
 	t.Parallel()
 	for seed := range 3 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			p := newPlay(t, 1+seed)
+			p := newSimulation(t, 1+seed)
 			p.exact = newCluster()
 			s, err := positions.New(p.pool, "public")
 			if err != nil {
@@ -143,7 +143,7 @@ func TestStreamReplayPlayExactly(t *testing.T) {
 				}
 			}
 			p.run(2000)
-			p.exact.verdict(t, p.judge.written)
+			p.exact.verdict(t, p.checker.written)
 			if len(all) == 0 {
 				t.Error("nothing was replayed")
 			}
@@ -155,7 +155,7 @@ func TestStreamReplayPlayExactly(t *testing.T) {
 }
 
 // judgeExactReplay compares what was to come of a replay with what was committed.
-func (p *play) judgeExactReplay(s *positions.Store, id int64) {
+func (p *simulation) judgeExactReplay(s *positions.Store, id int64) {
 	p.t.Helper()
 	r, o, err := s.ShowReplay(p.t.Context(), id)
 	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {

@@ -27,8 +27,8 @@ func serializeWriters(t *testing.T, pool *pgxpool.Pool) {
 }
 
 // writeInLine makes one of several writers in line write about n events in transactions of all kinds. Who
-// commits is the first of the line, so that the judge notes the ids in the order of commits.
-func (p *play) writeInLine(ctx context.Context, w, n int, types []string) error {
+// commits is the first of the line, so that the checker notes the ids in the order of commits.
+func (p *simulation) writeInLine(ctx context.Context, w, n int, types []string) error {
 	conn, err := pgx.Connect(ctx, p.url)
 	if err != nil {
 		return err
@@ -70,9 +70,9 @@ func (p *play) writeInLine(ctx context.Context, w, n int, types []string) error 
 			}
 			continue
 		}
-		p.judge.mu.Lock()
-		p.judge.wrote(ids)
-		p.judge.mu.Unlock()
+		p.checker.mu.Lock()
+		p.checker.wrote(ids)
+		p.checker.mu.Unlock()
 		if err := tx.Commit(ctx); err != nil {
 			return err
 		}
@@ -97,13 +97,13 @@ func TestStreamOneOrder(t *testing.T) {
 	for seed := range 2 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			p := newPlay(t, 1+seed)
+			p := newSimulation(t, 1+seed)
 			serializeWriters(t, p.pool)
-			p.judge.global = true
+			p.checker.global = true
 			p.run(1600)
-			p.judge.mu.Lock()
-			defer p.judge.mu.Unlock()
-			if n := len(p.judge.written["all"]); n < 200 {
+			p.checker.mu.Lock()
+			defer p.checker.mu.Unlock()
+			if n := len(p.checker.written["all"]); n < 200 {
 				t.Errorf("only %d events were committed", n)
 			}
 		})

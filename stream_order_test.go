@@ -1,20 +1,16 @@
 package notifyd_test
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/notifyd/notifyd/internal/stream"
 )
 
 // insert writes n events of a type in one transaction, of ten aggregates.
-func (p *play) insert(eventType, delay string, n int) {
+func (p *simulation) insert(eventType, delay string, n int) {
 	p.t.Helper()
-	p.judge.mu.Lock() // nobody gets what is not noted
-	defer p.judge.mu.Unlock()
+	p.checker.mu.Lock() // nobody gets what is not noted
+	defer p.checker.mu.Unlock()
 	rows, err := p.pool.Query(p.t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at)
 		SELECT $1, 'a', (g % 10)::text, '{}', now() + nullif($3, '')::interval FROM generate_series(1, $2::int) AS g RETURNING id, aggregate_id`, eventType, n, delay)
 	if err != nil {
@@ -22,7 +18,7 @@ func (p *play) insert(eventType, delay string, n int) {
 	}
 	defer rows.Close()
 	ids := make(map[string][]int64)
-	defer func() { p.judge.wrote(ids) }()
+	defer func() { p.checker.wrote(ids) }()
 	for rows.Next() {
 		var id int64
 		var aggregate string
@@ -40,9 +36,9 @@ func (p *play) insert(eventType, delay string, n int) {
 // same aggregates are written.
 func TestStreamRouteAppears(t *testing.T) {
 	t.Parallel()
-	p := newPlay(t, 1)
+	p := newSimulation(t, 1)
 	p.types = []string{"one"}
-	p.judge.calm, p.judge.blind = true, true
+	p.checker.calm, p.checker.blind = true, true
 	p.start(0)
 	for range 20 {
 		p.insert("late", "", 100)
@@ -52,7 +48,7 @@ func TestStreamRouteAppears(t *testing.T) {
 	p.eventually("what has a route is delivered", `SELECT count(*) = 6 FROM outbox_positions WHERE head = 2200 AND open = '{}'`)
 	p.end(0, true)
 	// Delivered events come before: an event without a route has no order with them.
-	p.judge.forget()
+	p.checker.forget()
 	p.types = append(p.types, "late")
 	p.start(0)
 	for range 20 {
@@ -67,7 +63,7 @@ func TestStreamRouteAppears(t *testing.T) {
 // TestStreamDelayedTogether: delayed events of an aggregate become due together.
 func TestStreamDelayedTogether(t *testing.T) {
 	t.Parallel()
-	p := newPlay(t, 2)
+	p := newSimulation(t, 2)
 	p.start(0)
 	p.start(1)
 	p.insert("one", "1 hour", 4000)
@@ -85,7 +81,7 @@ func TestStreamDelayedTogether(t *testing.T) {
 // TestStreamStormOfRestarts: a relay is started again 60 times under load.
 func TestStreamStormOfRestarts(t *testing.T) {
 	t.Parallel()
-	p := newPlay(t, 1)
+	p := newSimulation(t, 1)
 	p.start(0)
 	for range 60 {
 		p.insert("one", "", 50)
@@ -98,44 +94,8 @@ func TestStreamStormOfRestarts(t *testing.T) {
 	p.verdict()
 }
 
-// TestStreamIDsBeginAgain: a sequence that repeats ids ends the relay, with the remedy, and does so
-// at the next start while it is still behind.
-func TestStreamIDsBeginAgain(t *testing.T) {
-	t.Parallel()
-	for name, reset := range map[string]string{
-		"truncated":     `TRUNCATE outbox_events RESTART IDENTITY`,
-		"set back":      `SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 5)`,
-		"caught up":     `TRUNCATE outbox_events RESTART IDENTITY; INSERT INTO outbox_events (event_type, payload) SELECT 'one', '{}' FROM generate_series(1, 500)`,
-		"chosen by app": `INSERT INTO outbox_events (id, event_type, payload) VALUES (1000000, 'one', '{}')`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := newPlay(t, 1)
-			p.judge.calm = true
-			p.start(0)
-			p.insert("one", "", 200)
-			p.settle()
-			if _, err := p.pool.Exec(t.Context(), reset); err != nil {
-				t.Fatal(err)
-			}
-			for i := range 2 {
-				err := <-p.relay[0].done
-				if !errors.Is(err, stream.ErrIDs) || !strings.Contains(err.Error(), "outbox_events_id_seq") || !strings.Contains(err.Error(), "setval") {
-					t.Fatalf("start %d: %v", i, err)
-				}
-				t.Log(err)
-				if name == "caught up" {
-					break // nothing tells that from a table that was never touched
-				}
-				p.start(0)
-			}
-			p.relay[0].stop()
-		})
-	}
-}
-
 // forget starts the order over.
-func (j *judge) forget() {
+func (j *checker) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.blind = false
@@ -149,9 +109,9 @@ func (j *judge) forget() {
 	}
 }
 
-func (p *play) eventually(what, query string) {
+func (p *simulation) eventually(what, query string) {
 	p.t.Helper()
-	for end := time.Now().Add(playPatience); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+	for end := time.Now().Add(settleWithin); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
 		var is bool
 		if err := p.pool.QueryRow(p.t.Context(), query).Scan(&is); err != nil {
 			p.t.Fatal(err)

@@ -26,7 +26,7 @@ type replayed struct {
 }
 
 // replayed records an event of a replay.
-func (j *judge) replayed(e *notifyd.Event) {
+func (j *checker) replayed(e *notifyd.Event) {
 	if j.replays[e.Destination] == nil {
 		j.replays[e.Destination] = make(map[int]*replayed)
 	}
@@ -58,14 +58,14 @@ func (r *replayed) disorder() (faults []string) {
 	return faults
 }
 
-// TestStreamReplayPlay is TestStreamPlay with replays beside it: every event of a range comes again with the
+// TestStreamReplaySimulation is TestStreamSimulation with replays beside it: every event of a range comes again with the
 // number of the replay, or is passed over and counted, in the order of its aggregate. What is live is as it was.
-func TestStreamReplayPlay(t *testing.T) {
+func TestStreamReplaySimulation(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			p := newPlay(t, 1+seed%3)
+			p := newSimulation(t, 1+seed%3)
 			s, err := positions.New(p.pool, "public")
 			if err != nil {
 				t.Fatal(err)
@@ -102,7 +102,7 @@ func TestStreamReplayPlay(t *testing.T) {
 }
 
 // judgeReplay compares what was to come of a replay with what came.
-func (p *play) judgeReplay(s *positions.Store, id int64) {
+func (p *simulation) judgeReplay(s *positions.Store, id int64) {
 	p.t.Helper()
 	r, o, err := s.ShowReplay(p.t.Context(), id)
 	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {
@@ -117,9 +117,9 @@ func (p *play) judgeReplay(s *positions.Store, id int64) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.judge.mu.Lock()
-	defer p.judge.mu.Unlock()
-	got := p.judge.replays[r.Destination][r.Number]
+	p.checker.mu.Lock()
+	defer p.checker.mu.Unlock()
+	got := p.checker.replays[r.Destination][r.Number]
 	if got == nil {
 		got = &replayed{}
 	}
@@ -174,7 +174,7 @@ func TestReplayAfterAStoppedOne(t *testing.T) {
 		}
 	}
 	l.write(400)
-	p := &play{t: t, pool: l.pool}
+	p := &simulation{t: t, pool: l.pool}
 	stop := run()
 	p.eventually("all are delivered", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'goes' AND head = 400 AND open = '{}')`)
 	stop()

@@ -132,7 +132,7 @@ func (r *routing) write(n int, types ...string) map[string][]int64 {
 // until waits until a query returns true.
 func (r *routing) until(what, query string, args ...any) {
 	r.t.Helper()
-	for end := time.Now().Add(playPatience); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+	for end := time.Now().Add(settleWithin); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		var is bool
 		if err := r.pool.QueryRow(r.t.Context(), query, args...).Scan(&is); err != nil {
 			r.t.Fatal(err)
@@ -151,7 +151,7 @@ const everythingRead = `SELECT count(*) > 0 AND bool_and(head >= (SELECT max(id)
 func (r *routing) has(destination string, want ...[]int64) {
 	r.t.Helper()
 	all := slices.Sorted(slices.Values(slices.Concat(want...)))
-	for end := time.Now().Add(playPatience); time.Now().Before(end) && r.count(destination) < len(all); {
+	for end := time.Now().Add(settleWithin); time.Now().Before(end) && r.count(destination) < len(all); {
 		<-time.After(10 * time.Millisecond)
 	}
 	r.mu.Lock()

@@ -19,8 +19,9 @@ import (
 
 // totalRun is one destination of a stream, in one order or another.
 type totalRun struct {
-	t    *testing.T
-	pool *pgxpool.Pool
+	t     *testing.T
+	pool  *pgxpool.Pool
+	route string
 
 	mu    sync.Mutex
 	tries []int64
@@ -32,7 +33,7 @@ type totalRun struct {
 
 func newTotalRun(t *testing.T) *totalRun {
 	t.Helper()
-	return &totalRun{t: t, pool: streamPool(t), fails: make(map[int64]error), more: make(chan struct{}, 1)}
+	return &totalRun{t: t, pool: streamPool(t), route: "*", fails: make(map[int64]error), more: make(chan struct{}, 1)}
 }
 
 func (r *totalRun) Deliver(ctx context.Context, e *notifyd.Event) error {
@@ -63,7 +64,7 @@ func (r *totalRun) start(options ...notifyd.HandleOption) (stop func()) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := relay.Handle("orders", "*", r, options...); err != nil {
+	if err := relay.Handle("orders", r.route, r, options...); err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -93,7 +94,7 @@ func (r *totalRun) insert(n int) {
 // until waits until the tries are as wanted, and returns them.
 func (r *totalRun) until(what string, is func(tries []int64) bool) []int64 {
 	r.t.Helper()
-	for timeout := time.After(playPatience); ; {
+	for timeout := time.After(settleWithin); ; {
 		r.mu.Lock()
 		tries := slices.Clone(r.tries)
 		r.mu.Unlock()
@@ -204,7 +205,7 @@ func TestTotalBehindDeadLetter(t *testing.T) {
 			defer func() { stop() }()
 			r.insert(1000)
 			if free != nil {
-				p := &play{t: t, pool: r.pool}
+				p := &simulation{t: t, pool: r.pool}
 				p.eventually("it is dead", `SELECT count(*) = 1 FROM outbox_deliveries WHERE state = 'dead'`)
 				stop()
 				stop = r.start(options...) // ready although its line is held
@@ -281,7 +282,7 @@ func TestTotalAndBack(t *testing.T) {
 	r := newTotalRun(t)
 	bad := errors.New("not yet")
 	hour := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1})
-	p := &play{t: t, pool: r.pool}
+	p := &simulation{t: t, pool: r.pool}
 	r.fails[3], r.fails[7] = bad, bad // 7 has no aggregate
 	stop := r.start(hour)
 	r.insert(21)
@@ -428,7 +429,7 @@ func TestTotalReplaysMany(t *testing.T) {
 	stop := r.start(notifyd.WithTotalOrder())
 	defer func() { stop() }()
 	r.insert(20)
-	p := &play{t: t, pool: r.pool}
+	p := &simulation{t: t, pool: r.pool}
 	p.eventually("they are dead", `SELECT count(*) = 4 FROM outbox_deliveries WHERE state = 'dead'`)
 	before := len(r.until("all are tried", func(tries []int64) bool { return len(tries) == 20 }))
 	gate := make(chan struct{})
@@ -445,5 +446,46 @@ func TestTotalReplaysMany(t *testing.T) {
 	got := r.until("all are delivered", func(tries []int64) bool { return len(tries) == before+5 })
 	if want := slices.Concat(dead, []int64{21}); !slices.Equal(got[before:], want) {
 		t.Errorf("%v, want %v", got[before:], want)
+	}
+}
+
+// TestTotalAndNoAggregate: stored events without an aggregate are in the one line like any other. They come before
+// the live ones that were written later, after a route was added as after a change from a queue.
+func TestTotalAndNoAggregate(t *testing.T) {
+	t.Parallel()
+	const events = 300
+	none := fmt.Sprintf(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '{}' FROM generate_series(1, %d)`, events)
+	for name, store := range map[string]func(*totalRun){
+		"a route was added": func(r *totalRun) {
+			r.route = "b"
+			stop := r.start(notifyd.WithTotalOrder())
+			run(r.t, r.pool, none)
+			p := &simulation{t: r.t, pool: r.pool}
+			p.eventually("they have no route", fmt.Sprintf(`SELECT count(*) = %d FROM outbox_deliveries WHERE state = 'unrouted'`, events))
+			stop()
+			r.route = "*"
+		},
+		"a queue had too many ranges": func(r *totalRun) { // what a change of the mode leaves: see putAside
+			run(r.t, r.pool, none)
+			run(r.t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, '', event_type, 'retry' FROM outbox_events`)
+			run(r.t, r.pool, fmt.Sprintf(`UPDATE outbox_mode SET origin_head = %d`, events))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newTotalRun(t)
+			store(r)
+			run(t, r.pool, `INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'a', '{}', now() + interval '1 hour'`) // is in no line before it is due
+			r.insert(10)
+			stop := r.start(notifyd.WithTotalOrder())
+			got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= events+10 })
+			stop()
+			if want := append(ascending(1, events), ascending(events+2, events+11)...); !slices.Equal(got, want) {
+				t.Errorf("out of order: the first live event is number %d", 1+slices.IndexFunc(got, func(id int64) bool { return id > events }))
+			}
+			if rows := r.rows(); rows != fmt.Sprintf("%d retry -", events+1) {
+				t.Errorf("rows: %.200s", rows)
+			}
+		})
 	}
 }

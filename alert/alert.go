@@ -20,6 +20,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/login"
 )
 
 // EventType is the type of the events that handlers get.
@@ -214,6 +215,9 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Eve
 			return
 		}
 		pause := pauses.NextBackOff()
+		if delivery.IsUnauthorized(err) {
+			pause = max(pause, login.First*time.Duration(e.Attempt))
+		}
 		if delivery.IsPermanent(err) || time.Since(began)+pause > sendFor || stopping {
 			a.log.ErrorContext(ctx, "an alert could not be sent", "destination", t.Name, "attempts", e.Attempt, "err", err)
 			return

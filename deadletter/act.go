@@ -60,8 +60,8 @@ type Result struct {
 	// Done is the number of letters acted on: none in a dry run, and fewer than matched where
 	// another action has dealt with them meanwhile.
 	Done int64 `json:"done"`
-	// Orphans are letters that were left alone because their event is gone: nothing can be
-	// replayed. Discard them.
+	// Orphans are letters that were left alone because their event is missing: nothing can be
+	// replayed. Discard them if it was deleted.
 	Orphans int64 `json:"orphans"`
 }
 
@@ -89,6 +89,9 @@ func (s *Store) count(ctx context.Context, f Filter) (n int64, limit bounds, err
 // empty filter is [ErrInvalid]. Each batch is a transaction: after an error, or the end of ctx, the
 // result says how many letters were replayed.
 func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) {
+	if f.Missing {
+		return Result{}, fmt.Errorf("%w: a delivery whose event is missing cannot be replayed", ErrInvalid)
+	}
 	return s.act(ctx, f, a, deed{"replay dead letters", s.replay, func(context.Context) error { return nil }})
 }
 
@@ -174,7 +177,7 @@ func (s *Store) ring(ctx context.Context, tx pgx.Tx, done int) error {
 	if done == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, outboxsql.Channel(s.cfg.Schema), ringDeliveries)
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema), ringDeliveries)
 	return err
 }
 
@@ -295,8 +298,11 @@ func (s *Store) goOn(ctx context.Context, tx pgx.Tx, behind lines) (int, error) 
 		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key)) AS line
 		CROSS JOIN LATERAL (
 			SELECT event_id, state FROM {deliveries} AS o
-			WHERE o.destination = line.destination AND o.event_id = (SELECT min(f.event_id) FROM {deliveries} AS f
-				WHERE f.destination = line.destination AND f.ordering_key = line.key)
+			WHERE o.destination = line.destination AND o.event_id = least(
+				(SELECT f.event_id FROM {deliveries} AS f WHERE f.destination = line.destination AND f.ordering_key = line.key
+					AND f.state IN ('retry', 'parked') ORDER BY f.event_id LIMIT 1),
+				(SELECT f.event_id FROM {deliveries} AS f WHERE f.destination = line.destination AND f.ordering_key = line.key
+					AND f.state = 'dead' ORDER BY f.event_id LIMIT 1))
 			FOR UPDATE SKIP LOCKED) AS next
 		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), behind.destinations, behind.keys)
 	return int(tag.RowsAffected()), err

@@ -53,6 +53,30 @@ func TestReplay(t *testing.T) {
 	d.expect("audit", `SELECT (actor = session_user AND details->>'replay' = '2')::text FROM outbox_audit ORDER BY id DESC LIMIT 1`, "true")
 }
 
+// TestDiscardMissing: of the deliveries whose events are missing all are discarded, dead or not, and no other.
+func TestDiscardMissing(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 6, "mail", "a", "bad")
+	d.exec(`UPDATE outbox_deliveries SET state = 'retry' WHERE event_id IN (2, 3)`)
+	d.exec(`UPDATE outbox_deliveries SET state = 'running', lease_owner = 1, lease_token = 1, lease_until = now() WHERE event_id = 6`)
+	d.exec(`DELETE FROM outbox_events WHERE id > 2`)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (3, '', 'a', 'unrouted')`)
+	missing := deadletter.Filter{Missing: true}
+	page, err := d.store.List(t.Context(), missing, deadletter.Ref{}, 3)
+	if err != nil || len(page.Letters) != 3 || page.Next == nil || *page.Next != (deadletter.Ref{Destination: "mail", EventID: 4}) {
+		t.Errorf("%+v, %v", page, err)
+	}
+	if _, err := d.store.Replay(t.Context(), missing, deadletter.Action{}); !errors.Is(err, deadletter.ErrInvalid) {
+		t.Errorf("a replay of what is missing: %v", err)
+	}
+	r, err := d.store.Discard(t.Context(), missing, deadletter.Action{Actor: "ann", Batch: 1})
+	if err != nil || r != (deadletter.Result{Matched: 4, Done: 4}) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	d.expect("deliveries", `SELECT event_id || ' ' || state FROM outbox_deliveries ORDER BY 1`, "1 dead", "2 retry", "6 running")
+}
+
 func TestDiscard(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

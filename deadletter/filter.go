@@ -24,6 +24,9 @@ type Filter struct {
 	OlderThan, NewerThan time.Duration
 	// Events are the ids of the events, nil for any.
 	Events []int64
+	// Missing chooses stored deliveries whose event is missing from outbox_events, in place of dead letters: dead
+	// or waiting, but none that is under way. They can be listed and discarded.
+	Missing bool
 }
 
 // Validate returns an error that wraps [ErrInvalid] for a filter that can
@@ -50,7 +53,7 @@ func (f Filter) Validate() error {
 
 // limits reports whether the filter may exclude any letter.
 func (f Filter) limits() bool {
-	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 || f.Events != nil
+	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 || f.Events != nil || f.Missing
 }
 
 // validateToAct is Validate for changing actions. An empty filter may be a mistake, such as a list
@@ -83,6 +86,7 @@ func (f Filter) bounds(now time.Time) (b bounds) {
 // given conditions: with "$1 = ” OR destination = $1" there would be no plan by index.
 type query struct {
 	conditions []string
+	order      string
 	args       []any
 }
 
@@ -98,14 +102,23 @@ func (q *query) arg(value any) string {
 }
 
 // where returns the conditions of a filter on {deliveries} AS d. The condition on state is that of
-// the index of dead letters.
+// the index of dead letters. Where events are missing there is none, and all rows are read in the order
+// of the primary key.
 func (f Filter) where(b bounds, after Ref) *query {
-	q := &query{conditions: []string{"d.state = 'dead'"}}
+	q := &query{conditions: []string{"d.state = 'dead'"}, order: "d.destination, d.event_id"}
+	if f.Missing {
+		q.conditions[0] = "d.state <> 'running' AND NOT EXISTS (SELECT FROM {events} AS e WHERE e.id = d.event_id)"
+		q.order = "d.event_id, d.destination"
+	}
 	if f.Destination != "" {
 		q.add("d.destination = ?", f.Destination)
 	}
 	if after != (Ref{}) {
-		q.conditions = append(q.conditions, fmt.Sprintf("(d.destination, d.event_id) > (%s, %s)", q.arg(after.Destination), q.arg(after.EventID)))
+		place := fmt.Sprintf("(%s, %s)", q.arg(after.Destination), q.arg(after.EventID))
+		if f.Missing {
+			place = fmt.Sprintf("($%[2]d, $%[1]d)", len(q.args)-1, len(q.args))
+		}
+		q.conditions = append(q.conditions, "("+q.order+") > "+place)
 	}
 	prefix, isPrefix := strings.CutSuffix(f.Type, "*")
 	switch {

@@ -54,7 +54,7 @@ func checkLimit(limit int) error {
 // letters reads letters in the order of their index; lock is the locking clause of the statement.
 func (s *Store) letters(ctx context.Context, tx pgx.Tx, q *query, limit int, lock string) ([]Letter, error) {
 	text := `SELECT ` + letterColumns + ` FROM {deliveries} AS d WHERE ` + q.text() +
-		` ORDER BY d.destination, d.event_id LIMIT ` + q.arg(limit) + lock
+		` ORDER BY ` + q.order + ` LIMIT ` + q.arg(limit) + lock
 	rows, err := tx.Query(ctx, s.sql(text), q.args...)
 	if err != nil {
 		return nil, err

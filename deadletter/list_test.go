@@ -157,7 +157,7 @@ func TestShow(t *testing.T) {
 	}
 	if c.Event.Gone || string(c.Event.Payload) != `{"b":  1.50, "a": [ ]}` || string(c.Event.Headers) != `{"tenant": "acme"}` ||
 		c.Event.AggregateID != "7" || c.Event.State != "waiting" || c.Event.ProcessedAt != nil ||
-		len(c.Event.Destinations) != 2 || !c.Event.OthersDelivered {
+		len(c.Event.Destinations) != 2 || !c.Event.OthersSettled {
 		t.Errorf("event %+v", c.Event)
 	}
 	if len(c.Deliveries) != 2 || c.Deliveries[0].State != "retry" || c.Deliveries[1].State != "dead" || c.Deliveries[1].OrderingKey != "order/7" {

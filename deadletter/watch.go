@@ -19,6 +19,9 @@ type Became struct {
 	Dead int64 `json:"dead_again"`
 	// Discarded letters were discarded by a person after the replay.
 	Discarded int64 `json:"discarded"`
+	// Gone letters are stored no more, and nothing says that they were acknowledged: a condition (when) of the route keeps
+	// them from the destination now, or the event, the position or the delivery was removed by a person.
+	Gone int64 `json:"gone"`
 	// Waiting letters are still to be delivered.
 	Waiting int64 `json:"waiting"`
 	// Groups are those that died again, the largest first; with as many errors as letters, only a
@@ -35,7 +38,7 @@ const (
 	watchFirst, watchLast = 20 * time.Millisecond, time.Second
 )
 
-// Watch follows replayed dead letters until each is delivered or dead again. Its methods may be
+// Watch follows replayed dead letters until each is delivered, dead again, or gone. Its methods may be
 // called by several goroutines.
 type Watch struct {
 	store *Store
@@ -123,10 +126,10 @@ func (w *Watch) Look(ctx context.Context) (Became, error) {
 	return w.Became(), nil
 }
 
-// sqlBecame reads what became of deliveries: nothing is returned of those that wait. A delivery
-// that a person discarded cannot be replayed any more, so any entry about that counts.
-const sqlBecame = `SELECT p.n, d.event_id IS NULL, d.event_id IS NULL AND coalesce((SELECT bool_or(a.action = 'discard') FROM {audit} AS a
-		WHERE a.event_id = p.event_id AND a.destination = p.destination), false),
+// sqlBecame reads what became of deliveries: nothing is returned of those that wait. Of those that are gone the last entry
+// of the audit says why, unless it is the replay.
+const sqlBecame = `SELECT p.n, CASE WHEN d.event_id IS NULL THEN coalesce((SELECT a.action FROM {audit} AS a
+		WHERE a.event_id = p.event_id AND a.destination = p.destination AND a.action IN ('replay', 'discard', 'delivered') ORDER BY a.id DESC LIMIT 1), 'replay') ELSE '' END,
 	p.event_id, p.destination, coalesce(d.event_type, ''), coalesce(d.error_fingerprint, ''), coalesce(d.updated_at, now()),
 	coalesce(d.attempts, 0), coalesce(d.replays, 0), coalesce(d.error_class, ''), coalesce(d.last_error, '')
 FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS p(event_id, destination, n)
@@ -135,9 +138,9 @@ WHERE d.state IS NULL OR d.state = 'dead' ORDER BY p.n`
 
 // result is what became of one delivery.
 type result struct {
-	n               int
-	ended, discards bool
-	letter          Letter
+	n      int
+	last   string // the last entry of the audit, of a delivery that is gone
+	letter Letter
 }
 
 // look looks at the first n that wait.
@@ -161,7 +164,7 @@ func (w *Watch) look(ctx context.Context, n int) (int, error) {
 		}
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r result, err error) {
 			l := &r.letter
-			err = row.Scan(&r.n, &r.ended, &r.discards, &l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
+			err = row.Scan(&r.n, &r.last, &l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
 			return r, err
 		})
 		return err
@@ -187,11 +190,13 @@ func (w *Watch) look(ctx context.Context, n int) (int, error) {
 }
 
 func (w *Watch) count(r *result) {
-	switch l := r.letter; {
-	case r.discards:
+	switch l := r.letter; r.last {
+	case "discard":
 		w.became.Discarded++
-	case r.ended:
+	case "delivered":
 		w.became.Delivered++
+	case "replay":
+		w.became.Gone++
 	default:
 		w.became.Dead++
 		key := groupKey{l.Destination, l.Type, l.Fingerprint}

@@ -18,8 +18,9 @@ const (
 	// ClassDestination is a fault of the destination: it is down, refusing, throttling, or rejects
 	// our credentials. No attempt counts and no event becomes a dead letter.
 	ClassDestination
-	// ClassOurs is a fault of the relay: it is stopping, or lost its database. The event is given
-	// back as if it had never been tried.
+	// ClassOurs is a fault of the relay: it is stopping, lost its database, or its machine has no
+	// files, ports or memory left (EMFILE and its like in the error's chain, whatever else the error
+	// is marked with). The event is given back as if it had never been tried.
 	ClassOurs
 )
 
@@ -84,6 +85,23 @@ func IsUnavailable(err error) bool {
 	return errors.As(err, &u) && u.Unavailable()
 }
 
+// Unauthorized marks err as the refusal of our credentials. It is [Unavailable], with one difference: the
+// destination is tried again after a minute or more, and seldom, because servers lock accounts that log in with a
+// wrong password again and again. Unauthorized(nil) is nil.
+func Unauthorized(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &unauthorizedError{err}
+}
+
+// IsUnauthorized reports whether err, or an error that it wraps, was marked by
+// [Unauthorized] or has a method Unauthorized() bool that returns true.
+func IsUnauthorized(err error) bool {
+	var u interface{ Unauthorized() bool }
+	return errors.As(err, &u) && u.Unauthorized()
+}
+
 // Throttled marks err as the answer of a destination that works and wants fewer
 // deliveries: no attempt is counted and the breaker stays closed, but the lane
 // begins fewer of them, and none before after is over. A destination that does not say
@@ -131,6 +149,12 @@ type unavailableError struct{ error }
 
 func (e *unavailableError) Unwrap() error   { return e.error }
 func (*unavailableError) Unavailable() bool { return true }
+
+type unauthorizedError struct{ error }
+
+func (e *unauthorizedError) Unwrap() error    { return e.error }
+func (*unauthorizedError) Unavailable() bool  { return true }
+func (*unauthorizedError) Unauthorized() bool { return true }
 
 type throttledError struct {
 	error

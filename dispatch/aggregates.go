@@ -36,8 +36,8 @@ func newAggregates(l *lane) *aggregates {
 // join adds a pushed job. The job may begin or waits for its turn; otherwise join returns the
 // verdict that keeps it from being delivered.
 func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
-	if d.Leads && d.since == 0 {
-		d.since = a.fails
+	if d.Leads && d.Since == 0 {
+		d.Since = a.fails
 	}
 	switch {
 	case a.spilled:
@@ -84,54 +84,21 @@ func (a *aggregates) waits(d *Delivery) verdict {
 	return parked
 }
 
-// leads reports whether a delivery goes although its aggregate is blocked. The delivery before it
-// may have been handed over again without it, and failed. The failure of another aggregate counts
-// as well, which costs a moment: the engine reads the row again.
+// leads reports whether a delivery goes although its aggregate is blocked. It does not if one of the
+// aggregate has failed since the stored deliveries were read: that one may come before it.
 func (a *aggregates) leads(d *Delivery) bool {
-	return d.Leads && d.since == a.fails
+	return d.Leads && d.Since >= a.blocked.all[d.Key]
 }
 
 // follow appends to buf the jobs that wait behind j, up to n jobs in all: one worker delivers them
-// one after the other.
+// one after the other. It ends before one that shares no call.
 func (a *aggregates) follow(buf []*job, n int, j *job) []*job {
-	for k := j.next; k != nil && len(buf) < n && !k.started && k.refused() == nil; k = k.next {
+	for k := j.next; k != nil && len(buf) < n && !k.started && !a.lane.aloneLocked(k); k = k.next {
 		k.started = true
 		a.lane.followers--
 		buf = append(buf, k)
 	}
 	return buf
-}
-
-// latest takes the place of j, the first job of its line, with the last one that waits behind it and may be delivered. Those
-// before that are superseded by it.
-func (a *aggregates) latest(j *job) *job {
-	last := j
-	for k := j.next; k != nil; k = k.next {
-		if !k.started && k.refused() == nil {
-			last = k
-		}
-	}
-	if last == j {
-		return j
-	}
-	l := a.lane
-	var gone []kept
-	for k := j; k != last; {
-		next := k.next
-		if k != j {
-			l.followers--
-		}
-		l.load--
-		k.agg.n--
-		k.next, k.agg = nil, nil
-		gone = append(gone, kept{k, superseded})
-		k = next
-	}
-	l.followers--
-	last.agg.first, last.queued = last, true
-	l.figures.total[superseded] += uint64(len(gone))
-	answerKept(gone)
-	return last
 }
 
 // untake takes back a job that a worker has not begun. It reports whether the job is the first of
@@ -163,7 +130,7 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		gone = a.cut(g, released, true)
 	default:
 		a.fails++
-		a.blocked.add(g.key)
+		a.blocked.mark(g.key, a.fails)
 		gone = a.cut(g, parked, true)
 		if a.lane.cfg.Total {
 			a.spill()

@@ -1,6 +1,11 @@
 package dispatch
 
-import "time"
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/login"
+)
 
 const (
 	// firstPause is how long a lane rests after its destination failed once.
@@ -84,11 +89,22 @@ func (b *breaker) newWait(now time.Time) bool {
 
 func (b *breaker) turnEnds() time.Time { return b.until.Add(turnGrace) }
 
-// trip notes a fault of the destination in a call that began at the given time; longest bounds the
+// pace bounds the pauses of a breaker, before jitter.
+type pace struct{ first, longest time.Duration }
+
+// paceAfter returns the pace of a lane after a fault of its destination: slow where that refuses our credentials.
+func paceAfter(err error, longest time.Duration) pace {
+	if delivery.IsUnauthorized(err) {
+		return pace{login.First, max(login.Longest, longest)}
+	}
+	return pace{firstPause, longest}
+}
+
+// trip notes a fault of the destination in a call that began at the given time; p bounds the
 // pauses. known says that the destination has failed over the same event before. trip returns how
 // long to pause, whether the breaker was closed before, and whether the pause is a new one: faults
 // of deliveries that were in flight when the breaker opened, or began to ramp up, change nothing.
-func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) (pause time.Duration, opened, longer bool) {
+func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Duration, opened, longer bool) {
 	switch {
 	case b.ramping() && began.Before(b.ramped):
 		return 0, false, false
@@ -100,7 +116,7 @@ func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) 
 	}
 	b.newFirst = known || !b.open() // new and old in turn
 	b.tripped, b.allowed, b.held = true, 0, 0
-	b.pause = min(max(2*b.pause, firstPause), longest*2/3) // spread by half, it is longest at most
+	b.pause = min(max(2*b.pause, p.first), p.longest*2/3) // spread by half, it is longest at most
 	pause = spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
 	return pause, opened, true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/login"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -18,20 +19,20 @@ func TestBreaker(t *testing.T) {
 	if ramps, closes := b.answered(now, 1, 8); !b.closed() || b.open() || b.ramping() || ramps || closes || b.calm(now) {
 		t.Fatal("the zero breaker is not closed")
 	}
-	pause, opened, longer := b.trip(now, now, longestPause, false)
+	pause, opened, longer := b.trip(now, now, pace{firstPause, longestPause}, false)
 	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
 		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
 	}
 	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
 		t.Error("the pause differs from the returned one")
 	}
-	rest, opened, longer := b.trip(now.Add(pause/2), now, longestPause, false)
+	rest, opened, longer := b.trip(now.Add(pause/2), now, pace{firstPause, longestPause}, false)
 	if opened || longer || rest != pause-pause/2 {
 		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
 	}
 	for range 50 {
 		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now, now, longestPause, false); opened || !longer || pause > longestPause {
+		if pause, opened, longer = b.trip(now, now, pace{firstPause, longestPause}, false); opened || !longer || pause > longestPause {
 			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
 		}
 	}
@@ -46,7 +47,7 @@ func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, longestPause, false)
+	b.trip(now, now, pace{firstPause, longestPause}, false)
 	if ramps, closes := b.answered(now, 1, 20); !ramps || closes || b.allowed != 1 || b.open() {
 		t.Fatalf("the answer to a probe: %t %t, %+v", ramps, closes, b)
 	}
@@ -64,12 +65,12 @@ func TestBreakerRamps(t *testing.T) {
 	if !b.closed() {
 		t.Errorf("all that there is room for is allowed, and it is not closed: %+v", b)
 	}
-	b.trip(now, now, longestPause, false)
+	b.trip(now, now, pace{firstPause, longestPause}, false)
 	b.answered(now, 1, 100)
 	if b.answered(now, 7, 100); b.allowed != 8 || b.answers != 0 {
 		t.Errorf("seven answers at once are three rounds: %+v", b)
 	}
-	b.trip(now, now, longestPause, false)
+	b.trip(now, now, pace{firstPause, longestPause}, false)
 	if _, closes := b.answered(now, 1, 1); !closes {
 		t.Error("a lane that has room for one only is well with the first answer")
 	}
@@ -95,7 +96,7 @@ func TestBreakerFallsBack(t *testing.T) {
 			for i := range 30 {
 				before := now
 				for k := range c.faults {
-					p, opened, longer := b.trip(now, now, longestPause, false)
+					p, opened, longer := b.trip(now, now, pace{firstPause, longestPause}, false)
 					if opened != (i+k == 0) || !longer || b.allowed != 0 {
 						t.Fatalf("fault %d: %t %t %+v", i, opened, longer, b)
 					}
@@ -105,7 +106,7 @@ func TestBreakerFallsBack(t *testing.T) {
 					b.answered(now, 1, 100)
 				}
 				allowed := b.allowed
-				if _, _, longer := b.trip(now, before, longestPause, false); longer || b.allowed != allowed {
+				if _, _, longer := b.trip(now, before, pace{firstPause, longestPause}, false); longer || b.allowed != allowed {
 					t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
 				}
 			}
@@ -127,7 +128,7 @@ func TestBreakerTurns(t *testing.T) {
 	}
 	known := false
 	for i := range 6 {
-		pause, _, _ := b.trip(now, now, longestPause, known)
+		pause, _, _ := b.trip(now, now, pace{firstPause, longestPause}, known)
 		now = now.Add(pause)
 		newFirst := i%2 == 0
 		if b.storedWait(now) != newFirst || b.storedWait(now.Add(turnGrace)) {
@@ -135,7 +136,7 @@ func TestBreakerTurns(t *testing.T) {
 		}
 		known = !newFirst
 	}
-	b.trip(now, now, longestPause, true)
+	b.trip(now, now, pace{firstPause, longestPause}, true)
 	b.holds(now, maxHeld)
 	if b.storedWait(b.until) || !b.newWait(b.until) {
 		t.Errorf("so many were held back that it is the turn of stored deliveries: %+v", b)
@@ -150,7 +151,7 @@ func TestBreakerCalm(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, longestPause, false)
+	b.trip(now, now, pace{firstPause, longestPause}, false)
 	b.answered(now, 1, 100)
 	b.pressed = true
 	if b.calm(now.Add(rampCalm-1)) || !b.ramping() {
@@ -162,7 +163,7 @@ func TestBreakerCalm(t *testing.T) {
 	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
 		t.Fatalf("the ramp was below its limit for %v: %+v", rampCalm, b)
 	}
-	b.trip(now, now, longestPause, false)
+	b.trip(now, now, pace{firstPause, longestPause}, false)
 	if b.calm(now.Add(time.Hour)) || !b.open() {
 		t.Error("time alone closes a breaker that is open")
 	}
@@ -229,4 +230,24 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 		l.drop()
 		l.workers.Wait()
 	})
+}
+
+// TestRefusedCredentials: the pauses of a destination that refuses our credentials keep its logins few: five or six
+// in the first half hour. Any other fault goes back to the short pauses.
+func TestRefusedCredentials(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	begin := now
+	var b breaker
+	slow := paceAfter(&reply{refused: true}, longestPause)
+	for n := 1; now.Sub(begin) < 30*time.Minute; n++ {
+		pause, _, longer := b.trip(now, now, slow, false)
+		if !longer || pause < login.First/2 || pause > login.Longest || n > 9 {
+			t.Fatalf("login %d is followed by a pause of %v", n, pause)
+		}
+		now = now.Add(pause)
+	}
+	if pause, _, _ := b.trip(now, now, paceAfter(&reply{unavailable: true}, longestPause), false); pause > longestPause {
+		t.Errorf("another fault is followed by a pause of %v", pause)
+	}
 }

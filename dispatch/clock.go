@@ -45,16 +45,6 @@ func (m Limits) ExpiresFrom(written, here time.Time) time.Time {
 	return at
 }
 
-// Supersedes reports whether only the latest of the waiting events of an aggregate is delivered.
-func (m Limits) Supersedes() bool { return m.l.cfg.Supersede }
-
-// Superseded counts stored deliveries that are done with, because a later one is delivered in their place.
-func (m Limits) Superseded(n int) {
-	m.l.mu.Lock()
-	defer m.l.mu.Unlock()
-	m.l.figures.total[superseded] += uint64(max(0, n))
-}
-
 // late reports whether the event is too old to be delivered.
 func (d *Delivery) late(now time.Time) bool { return !d.Expires.IsZero() && !now.Before(d.Expires) }
 

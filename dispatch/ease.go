@@ -253,7 +253,7 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	var pause time.Duration
 	var opened, longer bool
 	if known < blameMaybe {
-		pause, opened, longer = e.breaker.trip(now, c.began, e.lane.cfg.LongestPause, known == blameAgain)
+		pause, opened, longer = e.breaker.trip(now, c.began, paceAfter(err, e.lane.cfg.LongestPause), known == blameAgain)
 	}
 	if longer {
 		e.refuseLocked(now) // the events of this lane are to be looked for after the pause
@@ -262,7 +262,8 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 		out.verdict = released // single calls will show which event is at fault
 	} else if known < blameEvent {
 		// An event that hangs returns when the events that it has held up are done.
-		out.delay = max(pause, min(firstPause, e.lane.cfg.LongestPause), c.took)
+		// The breaker keeps it for longer, where credentials are refused; after a reload there is another one.
+		out.delay = max(min(pause, e.lane.cfg.LongestPause), min(firstPause, e.lane.cfg.LongestPause), c.took)
 		e.suspects.expect(now, j.event.ID, out.delay)
 	}
 	e.lane.mu.Unlock()
@@ -283,22 +284,23 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 }
 
 // fault opens the breaker without blaming an event: the destination did not answer what was asked
-// at the given time, by a call for all its events or by none.
-func (e *ease) fault(began time.Time, err error) {
+// at the given time, by a call for all its events or by none. With news it is reported in any case.
+func (e *ease) fault(began time.Time, err error, news bool) (pause time.Duration) { //nolint:revive // what the engine knows
 	e.lane.mu.Lock()
 	now := time.Now()
 	e.on = true
-	pause, opened, longer := e.breaker.trip(now, began, e.lane.cfg.LongestPause, false)
+	pause, opened, longer := e.breaker.trip(now, began, paceAfter(err, e.lane.cfg.LongestPause), false)
 	if longer {
 		e.refuseLocked(now)
 	}
 	e.lane.mu.Unlock()
-	if opened {
+	if opened || news {
 		e.lane.log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
 		e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: e.lane.name, Err: err})
-		return
+		return pause
 	}
 	e.lane.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", pause, "err", err)
+	return pause
 }
 
 // answers lets deliveries through again, step by step.
@@ -328,15 +330,19 @@ func (e *ease) unanswered(j *job, began time.Time) {
 	e.lane.mu.Lock()
 	defer e.lane.mu.Unlock()
 	if now := time.Now(); e.breaker.open() {
-		e.breaker.trip(now, began, e.lane.cfg.LongestPause, j.failures() > 0) // new and old in turn
+		e.breaker.trip(now, began, pace{firstPause, e.lane.cfg.LongestPause}, j.failures() > 0) // new and old in turn
 		e.refuseLocked(now)
 	}
 }
 
 // throttle slows the lane down, because of a call that began at the given time, or puts the event
-// aside if only that event is throttled.
+// aside if only that event is throttled. A machine that has run out of files, ports or memory throttles like a
+// destination, and the fault is the relay's.
 func (e *ease) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
 	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
+	if err.exhausted {
+		out.class = delivery.ClassOurs
+	}
 	after := err.delay
 	e.lane.mu.Lock()
 	now := time.Now()
@@ -357,11 +363,13 @@ func (e *ease) throttle(log *slog.Logger, j *job, began time.Time, err *reply) o
 	e.lane.mu.Unlock()
 	switch {
 	case out.verdict == aside:
-		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
+		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", out.class, "retry_in", out.delay, "err", err)
+	case begins && err.exhausted:
+		log.Warn("the machine has no room for more calls; the lane is slowed down, no attempt is counted", "class", out.class, "gap", gap, "err", err)
 	case begins:
 		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", delivery.ClassDestination, "gap", gap, "wait", after, "err", err)
 	default:
-		log.Debug("destination still throttles", "class", delivery.ClassDestination, "gap", gap, "wait", after, "err", err)
+		log.Debug("destination still throttles", "class", out.class, "gap", gap, "wait", after, "err", err)
 	}
 	return out
 }

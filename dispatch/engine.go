@@ -27,8 +27,20 @@ func (d *Dispatcher) Lanes() []Lane {
 // Patterns returns the patterns that lead to a destination, sorted.
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
-// Begin readies the lanes for an engine, also for one after another that was drained. All deliveries end
-// with the returned context: when the relay gives up on them, which Drain may do, and not when ctx ends.
+// Drops returns the settings by which a lane may finish with an event that its destination has not acknowledged:
+// expires_after and when, in this order.
+func (d *Dispatcher) Drops(l Lane) (settings []string) {
+	if l.l.cfg.ExpiresAfter > 0 {
+		settings = append(settings, "expires_after")
+	}
+	if d.router.filters(l) {
+		settings = append(settings, "when")
+	}
+	return settings
+}
+
+// Begin readies the lanes for an engine. All deliveries end with the returned context: when the
+// relay gives up on them, which Drain may do, and not when ctx ends.
 func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, l := range d.lanes {
@@ -36,9 +48,6 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 		if l.cfg.Total {
 			l.ctx = delivery.WithTotalOrder(d.workCtx)
 		}
-		l.mu.Lock()
-		l.stopped = false
-		l.mu.Unlock()
 	}
 	return d.workCtx
 }
@@ -84,8 +93,11 @@ func (l Lane) Name() string { return l.l.name }
 func (l Lane) PositionKeeper() delivery.PositionKeeper { return l.l.target.position }
 
 // Fault records that the destination has failed over something else than a delivery: the lane
-// pauses, as after a failed delivery, and probes.
-func (l Lane) Fault(err error) { l.l.ease.fault(time.Now(), err) }
+// pauses, as after a failed delivery, and probes. Fault returns the rest of the pause. It is reported again with news,
+// although the destination may be unavailable already for another reason.
+func (l Lane) Fault(err error, news bool) (pause time.Duration) {
+	return l.l.ease.fault(time.Now(), err, news)
+}
 
 // Answers records that the destination has answered something else than a delivery, after a Fault.
 func (l Lane) Answers() { l.l.ease.answers() }
@@ -313,6 +325,17 @@ func (l Lane) Withdraw() {
 	l.l.mu.Unlock()
 }
 
+// Failures counts how often a failure has blocked an aggregate, from 1. The answers of those that it counts can be
+// taken from their parcels. It is 0 for a lane without order.
+func (l Lane) Failures() uint64 {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	if l.l.agg == nil {
+		return 0
+	}
+	return l.l.agg.fails
+}
+
 // Busy reports whether a delivery of the aggregate is in flight: when the last one is delivered
 // while the aggregate is blocked, its answer has Behind set.
 func (l Lane) Busy(key Key) bool {
@@ -321,14 +344,3 @@ func (l Lane) Busy(key Key) bool {
 	_, is := l.l.agg.lines[key]
 	return is
 }
-
-// Idle reports whether no delivery is in flight.
-func (l Lane) Idle() bool {
-	l.l.mu.Lock()
-	defer l.l.mu.Unlock()
-	return l.l.load == 0
-}
-
-// Resting reports whether the lane begins no delivery now: it is paused, or its destination is
-// down.
-func (l Lane) Resting() bool { return l.l.ease.halted() }

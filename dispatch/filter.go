@@ -30,7 +30,7 @@ func (d *Dispatcher) FilterOf(l Lane, eventType string) delivery.Filter {
 func (l Lane) Passes(f delivery.Filter, c *delivery.Candidate) (bool, error) {
 	passes, err := ask(f, c)
 	if err != nil {
-		return true, fmt.Errorf("the filter of %q cannot judge the event: %s", l.l.name, guard.Text(err))
+		return true, fmt.Errorf("the filter of %q cannot decide about the event: %s", l.l.name, guard.Text(err))
 	}
 	if !passes {
 		l.l.figures.passings.filtered.Add(1)

@@ -3,9 +3,9 @@ package dispatch
 // keySet is a set of keys for lookups that mostly miss: a miss reads one bit, out of few enough to
 // stay in the processor's caches, and no large map. The zero value is empty.
 type keySet struct {
-	all  map[Key]struct{}
-	bits []uint64 // a key has the bit that the low bits of Low select, and may share it
-	room int      // how many keys can still be added before there are more bits
+	all  map[Key]uint64 // the mark of each
+	bits []uint64       // a key has the bit that the low bits of Low select, and may share it
+	room int            // how many keys can still be added before there are more bits
 }
 
 const (
@@ -24,19 +24,26 @@ func (s *keySet) has(k Key) bool {
 	return is
 }
 
+// add adds a key, with the mark 0 if it is new.
 func (s *keySet) add(k Key) {
 	if s.all == nil {
-		s.all = make(map[Key]struct{})
+		s.all = make(map[Key]uint64)
 	}
 	if _, is := s.all[k]; is {
 		return
 	}
-	s.all[k] = struct{}{}
+	s.all[k] = 0
 	if s.room--; s.room < 0 {
 		s.spread()
 		return
 	}
 	s.set(k)
+}
+
+// mark adds a key, and gives it a mark.
+func (s *keySet) mark(k Key, n uint64) {
+	s.add(k)
+	s.all[k] = n
 }
 
 // remove leaves the bit, which other keys may share, until the bits are rebuilt.

@@ -53,9 +53,6 @@ type LaneConfig struct {
 	RateKey delivery.RateKey
 	// ExpiresAfter is the age from which on an event is not delivered any more; 0 for none, at least 1 ms.
 	ExpiresAfter time.Duration
-	// Supersede delivers, of the events of one aggregate that wait, only the latest. It needs their
-	// order: it excludes Unordered, Total and BlockOnDead. An engine that keeps no order ignores it.
-	Supersede bool
 }
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
@@ -89,9 +86,6 @@ func (c LaneConfig) Validate() error {
 	}
 	if c.ExpiresAfter < 0 || c.ExpiresAfter > 0 && c.ExpiresAfter < time.Millisecond {
 		errs = append(errs, fmt.Errorf("expiry after %v is below 1ms", c.ExpiresAfter))
-	}
-	if c.Supersede && (c.Unordered || c.Total || c.BlockOnDead) {
-		errs = append(errs, errors.New("superseding events needs the order of each aggregate, and excludes blocking behind a dead letter"))
 	}
 	if c.LongestPause < time.Millisecond {
 		errs = append(errs, fmt.Errorf("longest pause of %v is below 1ms", c.LongestPause))
@@ -356,17 +350,14 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
 		j := l.queue[l.head]
-		if l.ease.suspects.has(j.event.ID) || j.refused() != nil {
+		if l.aloneLocked(j) {
 			if len(buf) > 0 {
 				break
 			}
-			n = 1 // a suspected or refused event does not share a chunk with other events
+			n = 1
 		}
 		l.queue[l.head] = nil
 		l.head++
-		if j.agg != nil && l.cfg.Supersede {
-			j = j.parcel.order.latest(j)
-		}
 		j.started = true
 		buf = append(buf, j)
 		if j.agg != nil && (l.target.batch == nil || l.together) {
@@ -374,6 +365,11 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		}
 	}
 	return buf
+}
+
+// aloneLocked reports whether an event is suspected or refused: it shares no call with other events.
+func (l *lane) aloneLocked(j *job) bool {
+	return l.ease.suspects.has(j.event.ID) || j.refused() != nil
 }
 
 // untake puts back jobs that a worker took and did not start. They need more workers now than when

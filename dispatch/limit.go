@@ -87,8 +87,8 @@ func (m Limits) begins(all []Delivery) []int {
 	a := l.agg
 	for i := range all {
 		d := &all[i]
-		if a != nil && d.Leads && d.since == 0 {
-			d.since = a.fails
+		if a != nil && d.Leads && d.Since == 0 {
+			d.Since = a.fails
 		}
 		if d.Refused != nil || d.late(now) || a != nil && (a.spilled || a.blocked.has(d.Key) && !a.leads(d)) {
 			continue
@@ -126,7 +126,7 @@ func (m Limits) Hold(key Key) {
 	m.l.mu.Lock()
 	defer m.l.mu.Unlock()
 	m.l.agg.fails++
-	m.l.agg.blocked.add(key)
+	m.l.agg.blocked.mark(key, m.l.agg.fails)
 }
 
 // waitLocked reports whether deliveries wait for the rate limit.

@@ -10,7 +10,7 @@ import (
 
 // figures count the answers to the jobs of a lane. Its lock guards what is not atomic.
 type figures struct {
-	total    [superseded + 1]uint64         // answers by verdict
+	total    [expired + 1]uint64            // answers by verdict
 	classes  [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
 	begun    observe.Histogram              // from the event's creation to the handler
 	acked    observe.Histogram              // from the event's creation to the acknowledgement
@@ -97,7 +97,6 @@ func (p *passings) count(v verdict) {
 	switch v {
 	case parked:
 		p.withheld.Add(1)
-	case superseded: // counted as an answer
 	default:
 		p.withdrawn.Add(1)
 	}

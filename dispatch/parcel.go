@@ -28,8 +28,6 @@ const (
 	VerdictAside = aside
 	// VerdictExpired: too old to be delivered, and done with.
 	VerdictExpired = expired
-	// VerdictSuperseded: done with, because a later event of its aggregate is delivered in its place.
-	VerdictSuperseded = superseded
 )
 
 // Settles reports whether nothing is left to do: the destination has acknowledged the delivery, or does
@@ -52,16 +50,16 @@ type Delivery struct {
 	// Delayed says that the event was not yet available when it was written.
 	Delayed bool
 	// Leads says that no stored delivery of its aggregate comes before this one, except those that
-	// were handed over earlier: it goes although the aggregate is blocked. If it is given back and
-	// handed over again, Leads holds only if nothing has failed meanwhile.
+	// were handed over earlier: it goes although the aggregate is blocked. It holds only if none
+	// of the aggregate has failed since the stored deliveries were read, see Since.
 	Leads bool
+	// Since is [Lane.Failures] from before that read; 0 is the first time that the delivery was handed over.
+	Since uint64
 	// Expires is when the event is too old to be delivered, by this relay's clock; zero for never. See
 	// Lane.Expires.
 	Expires time.Time
 	// Waited says that the delivery was stored to wait for its turn, as one that a rate limit held back.
 	Waited bool
-
-	since uint64 // how many failures there had been when it was first handed over to lead
 }
 
 // Answer is the outcome of one delivery of a parcel.

@@ -31,6 +31,7 @@ type refusals struct {
 type said struct {
 	what string
 	at   time.Time
+	open bool // nothing has said that it is over
 }
 
 // report records a refusal, or the end of one: then r.Err is nil.
@@ -60,7 +61,7 @@ func (f *refusals) report(r observe.Refusal) {
 	known.Err, known.Code, known.Cure = r.Err, r.Code, r.Cure
 	known.Count++
 	if last := f.logged[r.Part]; last.what != r.Code || now.Sub(last.at) >= sayAgain {
-		f.logged[r.Part] = said{r.Code, now}
+		f.logged[r.Part] = said{r.Code, now, true}
 		f.log.Error("the database refuses a statement of the relay, which tries again until it is accepted", "part", r.Part,
 			"err", r.Err, "cure", r.Cure, "refusals", known.Count)
 	}
@@ -71,7 +72,11 @@ func (f *refusals) endLocked(now time.Time, known *observe.Refusal) {
 		return
 	}
 	delete(f.parts, known.Part)
-	f.log.Info("the database accepts the statements again", "part", known.Part, "after", now.Sub(known.Since).Round(time.Millisecond), "refusals", known.Count)
+	if last := f.logged[known.Part]; last.open { // otherwise its beginning was not logged either
+		last.open = false
+		f.logged[known.Part] = last
+		f.log.Info("the database accepts the statements again", "part", known.Part, "after", now.Sub(known.Since).Round(time.Millisecond), "refusals", known.Count)
+	}
 	if f.open.Add(-1) == 0 {
 		f.observer.Observe(delivery.Incident{Kind: delivery.IncidentAccepted, Time: now})
 	}

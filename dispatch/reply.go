@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/exhaust"
 	"github.com/notifyd/notifyd/internal/guard"
 )
 
@@ -18,7 +19,9 @@ type reply struct {
 	err         error // for errors.Is and errors.As of observers; nil where its methods would panic
 	permanent   bool
 	unavailable bool
+	refused     bool // it is unavailable because it refuses our credentials
 	throttled   bool
+	exhausted   bool          // this machine had no file, port or memory for the call: nobody else is at fault
 	late        bool          // it has used up the timeout of the lane
 	reopen      bool          // it does not know what became of the events: see delivery.PositionKeeper
 	unanswered  bool          // the handler has panicked, or ended its goroutine, which tells nothing about the destination
@@ -28,6 +31,9 @@ type reply struct {
 
 // Error returns valid text of a bounded length.
 func (r *reply) Error() string { return r.text }
+
+// Unauthorized is for [delivery.IsUnauthorized].
+func (r *reply) Unauthorized() bool { return r.refused }
 
 // Unwrap returns the handler's error.
 func (r *reply) Unwrap() error { return r.err }
@@ -61,11 +67,16 @@ func (t *target) replyOf(ctx context.Context, err error) *reply {
 			err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
 		}
 		r.permanent, r.unavailable, r.throttled = delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
+		r.refused = delivery.IsUnauthorized(err)
 		r.late = errors.Is(err, t.expired)
 		r.reopen = errors.Is(err, delivery.ErrReopen)
 		r.delay, r.delays = delivery.RetryDelay(err)
 		r.delay = min(max(r.delay, 0), longestWait)
-		r.text = guard.Clean(err.Error())
+		text := err.Error()
+		if cure := exhaust.Cure(err); cure != "" {
+			r.exhausted, text = true, text+": "+cure
+		}
+		r.text = guard.Clean(text)
 	})
 	if wrong != nil {
 		return &reply{text: guard.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong))}

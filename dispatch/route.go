@@ -138,6 +138,24 @@ func (r *router) patterns(name string) []string {
 	return all
 }
 
+// filters reports whether any route to a lane has a filter, or the lane itself.
+func (r *router) filters(to Lane) bool {
+	filtered := func(w *way) bool {
+		for i, l := range w.lanes {
+			if l == to && w.filters[i] != nil {
+				return true
+			}
+		}
+		return false
+	}
+	for _, w := range r.exact {
+		if filtered(w) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.prefixes, func(p prefixRoute) bool { return filtered(p.way) }) || r.star != nil && filtered(r.star) || to.l.cfg.Filter != nil
+}
+
 // find returns the way of an event type by the patterns.
 func (r *router) find(eventType string) *way {
 	if w, ok := r.exact[eventType]; ok {

@@ -27,7 +27,7 @@ func (l *lane) stats() observe.DestinationStats {
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.ease.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.tempo.pace,
 		State: l.ease.stateLocked(now), RateLimited: Limits{l}.waitLocked(now), Trouble: l.troubleLocked(), Throttled: l.ease.refusals, Gap: l.ease.pacer.gap,
 	}
-	s.Expired, s.Superseded = l.figures.total[expired], l.figures.total[superseded]
+	s.Expired = l.figures.total[expired]
 	if l.agg != nil {
 		s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
 	}

@@ -94,7 +94,6 @@ func (c *crew) stopPatrol() {
 	defer c.lane.mu.Unlock()
 	if c.timer != nil {
 		c.timer.Stop()
-		c.patrols = false
 	}
 }
 

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,6 +188,53 @@ func TestSuspectInAnOutage(t *testing.T) {
 			if n > 20 {
 				t.Fatalf("a poisoned event is never given up: %d failures", failures)
 			}
+		}
+	})
+}
+
+// batches records the ids of each call.
+type batches [][]int64
+
+func (*batches) Deliver(context.Context, *delivery.Event) error { return errors.New("not in a batch") }
+
+func (*batches) KeepsOrder() bool { return true }
+
+func (b *batches) DeliverBatch(_ context.Context, events []*delivery.Event) []error {
+	var ids []int64
+	for _, e := range events {
+		ids = append(ids, e.ID)
+	}
+	*b = append(*b, ids)
+	return make([]error, len(events))
+}
+
+// TestSuspectBehindItsAggregateGoesAlone: a suspect shares no call, also where it comes as the successor of an
+// earlier event of its aggregate.
+func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Batch, cfg.Concurrency = 10, 1
+		var calls batches
+		l := newTestLane(&calls, cfg)
+		defer l.drop()
+		Lane{l}.Own(func() {})
+		l.mu.Lock()
+		l.ease.knownLocked(time.Now()).of(2)
+		l.mu.Unlock()
+		all := make([]Delivery, 4)
+		for i := range all {
+			all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1)}, Key: Key{1, 1}}
+		}
+		if n := l.grant(len(all)); n != len(all) {
+			t.Fatalf("room for %d", n)
+		}
+		p := NewParcel(func() bool { return true }, func(bool) {})
+		p.Fill(all)
+		Lane{l}.Deliver(p, nil)
+		l.workers.Wait()
+		if got := fmt.Sprint(calls); got != "[[1] [2] [3 4]]" {
+			t.Errorf("the calls have the events %s", got)
 		}
 	})
 }

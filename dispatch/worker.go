@@ -134,7 +134,7 @@ func (w *worker) shedAll(jobs []*job) {
 // about the destination.
 func (w *worker) refuse(j *job) {
 	err := j.refused()
-	out := w.lane.judge(w.lane.ctx, j, &called{}, &reply{permanent: true, err: err, text: err.Error()})
+	out := w.lane.classify(w.lane.ctx, j, &called{}, &reply{permanent: true, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
@@ -198,7 +198,7 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 		if n > 1 {
 			of.proof = c.begin.Add(outs[n-2].from)
 		}
-		*out = l.judge(ctx, jobs[n-1], &of, r)
+		*out = l.classify(ctx, jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
 	if len(rest) > 0 && (to-from > slowCall || l.ease.halted()) {
@@ -250,7 +250,7 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 		}
 		outs[i] = outcome{verdict: delivered}
 		if r != nil {
-			outs[i] = l.judge(ctx, j, &of, r)
+			outs[i] = l.classify(ctx, j, &of, r)
 		}
 		outs[i].to = elapsed
 		if outs[i].verdict != delivered && group != nil {

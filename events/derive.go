@@ -36,8 +36,10 @@ type position struct {
 type span struct {
 	destination      string
 	patterns, others []string
+	drops            []string // settings by which the destination may pass an event that it has not acknowledged
 	from, until      cut
 	ended            bool
+	skipped          bool // a person has moved the position past these ids
 }
 
 func (s *span) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
@@ -63,10 +65,10 @@ type row struct {
 	at   time.Time
 }
 
-// act is the last action of a person on the delivery to a destination.
+// act is the last entry of the audit about the delivery to a destination.
 type act struct {
 	destination string
-	discard     bool // else a replay
+	action      string // replay, discard or delivered
 	actor       string
 	at          time.Time
 }
@@ -91,11 +93,13 @@ func (t *tables) derive(r *raw) Event {
 		if e.about(a.destination) || t.stream && t.behind(a.destination, e.ID) {
 			continue
 		}
-		switch at := a.at; {
-		case a.discard:
+		switch at := a.at; a.action {
+		case "discard":
 			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Discarded, Since: &at, Actor: a.actor})
-		case !e.Gone: // its row went because it succeeded
-			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Delivered})
+		case "delivered":
+			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Delivered, Since: &at})
+		default: // a replay, whose row is gone without an acknowledgement
+			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Unknown, Since: &at})
 		}
 	}
 	if !e.Gone {
@@ -120,7 +124,7 @@ func (t *tables) rest(r *raw, e *Event) {
 	undecided := e.about("")
 	switch {
 	case r.mark == "done", r.mark == "deferred" && len(r.rows) > 0 && !undecided:
-		e.OthersDelivered = true
+		e.OthersSettled = true
 	case r.mark == "deferred" && !undecided && !t.stream:
 		e.Destinations = append(e.Destinations, Destination{State: Unknown})
 		return
@@ -145,14 +149,14 @@ func (t *tables) positioned(e *Event) {
 			wanted = true
 			continue
 		}
-		state := t.stateAt(name, e)
+		state, drops := t.stateAt(name, e)
 		wanted = wanted || state != NotRouted
-		if state == Passed && e.OthersDelivered {
+		if state == Passed && e.OthersSettled {
 			continue // it was marked before the destination had a position
 		}
-		e.Destinations = append(e.Destinations, Destination{Name: name, State: state})
+		e.Destinations = append(e.Destinations, Destination{Name: name, State: state, Drops: drops})
 	}
-	if e.about("") || e.OthersDelivered {
+	if e.about("") || e.OthersSettled {
 		return
 	}
 	switch {
@@ -163,26 +167,36 @@ func (t *tables) positioned(e *Event) {
 	}
 }
 
-// stateAt is the state of a delivery without a row.
-func (t *tables) stateAt(name string, e *Event) State {
-	known, reads := false, false
+// stateAt is the state of a delivery without a row, and by which settings the destination may have passed it.
+func (t *tables) stateAt(name string, e *Event) (state State, drops []string) {
+	known, reads, skipped := false, false, false
 	for i := range t.spans {
-		if s := &t.spans[i]; s.destination == name && s.contains(e.ID) {
-			known, reads = true, reads || s.leads(e.Type)
+		s := &t.spans[i]
+		switch {
+		case s.destination != name || !s.contains(e.ID):
+		case s.skipped:
+			skipped = true
+		default:
+			known = true
+			if s.leads(e.Type) {
+				reads, drops = true, append(drops, s.drops...)
+			}
 		}
 	}
 	switch {
 	case known && !reads:
-		return NotRouted
+		return NotRouted, nil
 	case t.under(name, e.ID):
-		return Open
+		return Open, nil
 	case t.behind(name, e.ID):
-		return Unread
-	case reads:
-		return Delivered
-	default:
-		return Passed
+		return Unread, nil
+	case skipped:
+		return Skipped, nil
+	case reads && drops == nil:
+		return Delivered, nil
 	}
+	slices.Sort(drops)
+	return Passed, slices.Compact(drops)
 }
 
 // behind reports whether a destination has not passed an event.

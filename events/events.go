@@ -3,9 +3,10 @@
 //
 // Nothing of this is stored as such. A [Store] derives it, in one snapshot, from outbox_events,
 // outbox_deliveries and outbox_audit, and in a stream from outbox_positions and outbox_routes. It
-// claims only what follows from these tables: a queue does not store which destinations an event
-// was routed to, so of an event that is done it says that every destination it was routed to has
-// received it, and not which.
+// claims only what follows from these tables: Delivered means that the destination has acknowledged
+// the event, and nothing else. A queue does not store which destinations an event was routed to, nor
+// whether each has received it or passed it over, so of an event that is done it says only that
+// nothing is left to do.
 //
 // `notifyd events` is this package as a command; the web console and package deadletter show the
 // same.
@@ -120,7 +121,7 @@ func (s *Store) Read(ctx context.Context, tx pgx.Tx, id int64) (Event, error) {
 	if len(found) == 0 {
 		found = []raw{{Event: Event{ID: id, Gone: true}}}
 	}
-	all, err := s.judge(ctx, tx, t, found)
+	all, err := s.outcomes(ctx, tx, t, found)
 	if err != nil {
 		return Event{}, err
 	}

@@ -179,7 +179,7 @@ func (l *lister) take(ctx context.Context, page *Page, found []raw) (full bool, 
 	if len(wanted) == 0 {
 		return false, nil
 	}
-	all, err := l.judge(ctx, l.tx, l.tables, wanted)
+	all, err := l.outcomes(ctx, l.tx, l.tables, wanted)
 	if err != nil {
 		return false, err
 	}

@@ -92,8 +92,8 @@ func line(e *events.Event) string {
 	for i := range e.Destinations {
 		parts = append(parts, fmt.Sprintf("%s %s", e.Destinations[i].Name, e.Destinations[i].State))
 	}
-	if e.OthersDelivered {
-		parts = append(parts, "others delivered")
+	if e.OthersSettled {
+		parts = append(parts, "others settled")
 	}
 	return strings.Join(parts, ", ")
 }

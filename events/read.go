@@ -73,14 +73,14 @@ func (s *Store) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 		return nil, err
 	}
 	// Not the routes that are expected of a destination (since 0): it does not read by them yet.
-	rows, err = tx.Query(ctx, s.sql(`SELECT destination, patterns, others, head, `+bounds("open")+`, until_head IS NOT NULL, coalesce(until_head, 0), `+bounds("until_open")+`
+	rows, err = tx.Query(ctx, s.sql(`SELECT destination, patterns, others, head, `+bounds("open")+`, until_head IS NOT NULL, coalesce(until_head, 0), `+bounds("until_open")+`, drops, past IS NOT DISTINCT FROM 'skipped'
 		FROM {routes} WHERE since > 0 ORDER BY destination, since`))
 	if err != nil {
 		return nil, err
 	}
 	t.spans, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p span, err error) {
 		err = row.Scan(&p.destination, &p.patterns, &p.others, &p.from.head, &p.from.open.low, &p.from.open.high,
-			&p.ended, &p.until.head, &p.until.open.low, &p.until.open.high)
+			&p.ended, &p.until.head, &p.until.open.low, &p.until.open.high, &p.drops, &p.skipped)
 		return p, err
 	})
 	return t, err
@@ -92,22 +92,26 @@ func bounds(column string) string {
 		ARRAY(SELECT coalesce(upper(r), 9223372036854775807) FROM unnest(` + column + `) AS r ORDER BY r)`
 }
 
-// sqlRows reads the deliveries of events. The comparison of rows finds the first delivery of a line
-// by the index of lines: with equal columns the planner may prefer the primary key, all of it.
+// sqlRows reads the deliveries of events. The comparison of rows finds the first delivery of a line,
+// waiting or dead, by the indexes of lines: with equal columns the planner may prefer the primary key, all of it.
 const sqlRows = `SELECT d.event_id, d.event_type, d.destination, d.state, d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, ''),
 	CASE d.state WHEN 'dead' THEN coalesce(d.error_fingerprint, '') ELSE '' END, %s, %s, line.event_id, line.state
-	FROM {deliveries} AS d LEFT JOIN LATERAL (SELECT o.event_id, o.state FROM {deliveries} AS o
-		WHERE d.state = 'parked' AND d.ordering_key IS NOT NULL AND o.ordering_key IS NOT NULL AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
-		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1) AS line ON true
+	FROM {deliveries} AS d LEFT JOIN LATERAL (SELECT * FROM ((SELECT o.event_id, o.state FROM {deliveries} AS o
+		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state IN ('retry', 'parked') AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
+		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1)
+	UNION ALL (SELECT event_id, state FROM (SELECT o.event_id, o.state, o.destination, o.ordering_key FROM {deliveries} AS o
+		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state = 'dead' AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
+		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1) AS n WHERE n.destination = d.destination AND n.ordering_key = d.ordering_key)) AS f
+	ORDER BY event_id LIMIT 1) AS line ON true
 	WHERE d.event_id = ANY($1::bigint[])`
 
-// sqlActs reads the last action on each delivery.
-const sqlActs = `SELECT DISTINCT ON (event_id, destination) event_id, destination, action = 'discard', actor, at
-	FROM {audit} WHERE event_id = ANY($1::bigint[]) AND action IN ('replay', 'discard') AND destination IS NOT NULL
+// sqlActs reads the last action on each delivery, or its acknowledgement.
+const sqlActs = `SELECT DISTINCT ON (event_id, destination) event_id, destination, action, actor, at
+	FROM {audit} WHERE event_id = ANY($1::bigint[]) AND action IN ('replay', 'discard', 'delivered') AND destination IS NOT NULL
 	ORDER BY event_id, destination, id DESC`
 
-// judge reads what is known of the events beside their own rows, and derives what became of them.
-func (s *Store) judge(ctx context.Context, tx pgx.Tx, t *tables, found []raw) ([]Event, error) {
+// outcomes reads what is known of the events beside their own rows, and derives what became of them.
+func (s *Store) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw) ([]Event, error) {
 	wanted, byID := make([]int64, len(found)), make(map[int64]*raw, len(found))
 	for i := range found {
 		wanted[i], byID[found[i].ID] = found[i].ID, &found[i]
@@ -145,7 +149,7 @@ func (s *Store) judge(ctx context.Context, tx pgx.Tx, t *tables, found []raw) ([
 		return nil, err
 	}
 	var a act
-	_, err = pgx.ForEachRow(rows, []any{&id, &a.destination, &a.discard, &a.actor, &a.at}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &a.destination, &a.action, &a.actor, &a.at}, func() error {
 		byID[id].acts = append(byID[id].acts, a)
 		return nil
 	})

@@ -138,7 +138,7 @@ func (l *ledger) holds(t *testing.T, e *events.Event) {
 	}
 	for _, name := range routed {
 		settled := l.is(l.acked, name, e.ID) || l.is(l.rejected, name, e.ID)
-		if (e.State == events.Done || e.State == events.Dead || e.OthersDelivered && said[name] == "") && !settled {
+		if (e.State == events.Done || e.State == events.Dead || e.OthersSettled && said[name] == "") && !settled {
 			t.Errorf("event %d, %s: %s, and %s has not got it", e.ID, e.Type, line(e), name)
 		}
 	}

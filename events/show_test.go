@@ -22,11 +22,12 @@ func TestQueue(t *testing.T) {
 		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at) VALUES
 			(6, 'slow', 'a', 'retry', now()), (7, '', 'a', 'retry', 'infinity'), (8, '', 'a', 'unrouted', now())`)
 		d.exec(`UPDATE outbox_deliveries SET state = 'running', lease_owner = 1, lease_token = 2, lease_until = now() + interval '1 min' WHERE event_id = 6`)
-		d.exec(`INSERT INTO outbox_audit (event_id, destination, action, actor) VALUES (9, 'mail', 'replay', 'ann'), (9, 'hook', 'replay', 'ann'), (9, 'hook', 'discard', 'bob'), (99, 'hook', 'discard', 'bob')`)
+		d.exec(`INSERT INTO outbox_audit (event_id, destination, action, actor) VALUES (9, 'mail', 'replay', 'ann'), (9, 'hook', 'replay', 'ann'), (9, 'hook', 'discard', 'bob'), (99, 'hook', 'discard', 'bob'),
+			(9, 'mail', 'delivered', 'relay'), (3, 'mail', 'replay', 'ann')`)
 		for id, want := range map[int64]string{
-			1: "waiting,  not tried", 2: "waiting,  not tried", 3: "done, others delivered",
-			4: "dead, mail dead, others delivered", 5: "waiting, hook dead, mail waiting, others delivered", 6: "waiting, slow running, others delivered",
-			7: "waiting,  waiting", 8: "waiting,  unrouted", 9: "discarded, hook discarded, mail delivered, others delivered",
+			1: "waiting,  not tried", 2: "waiting,  not tried", 3: "unknown, mail unknown, others settled", // its row went without an acknowledgement
+			4: "dead, mail dead, others settled", 5: "waiting, hook dead, mail waiting, others settled", 6: "waiting, slow running, others settled",
+			7: "waiting,  waiting", 8: "waiting,  unrouted", 9: "discarded, hook discarded, mail delivered, others settled",
 			10: "unknown,  unknown", 99: "discarded, hook discarded",
 		} {
 			if got := d.says(id); got != want {
@@ -35,7 +36,7 @@ func TestQueue(t *testing.T) {
 		}
 		for id, want := range map[int64]string{
 			1: "not tried yet, or its first attempt is under way", 2: "delayed until TIME", 4: "given up TIME after 20 attempts",
-			6: "under way since TIME, after no attempt that counts", 7: "delayed until TIME", 9: "TIME by bob", 5: "given up TIME after 1 attempt",
+			3: "replayed TIME, and the delivery was removed without an acknowledgement", 6: "under way since TIME, after no attempt that counts", 7: "delayed until TIME", 9: "TIME by bob", 5: "given up TIME after 1 attempt",
 		} {
 			e, err := d.store.Show(t.Context(), id)
 			if err != nil {
@@ -79,9 +80,9 @@ func TestStream(t *testing.T) {
 		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, last_error) VALUES
 			(3, 'mail', 'order.placed', 'dead', 20, 'order/1', 'no'), (5, 'mail', 'order.placed', 'parked', 0, 'order/1', NULL), (8, 'mail', 'order.placed', 'parked', 0, 'order/1', NULL),
 			(8, 'gone', 'order.placed', 'dead', 2, NULL, 'no')`)
-		d.exec(`INSERT INTO outbox_audit (event_id, destination, action, actor) VALUES (2, 'mail', 'discard', 'ann'), (9, 'mail', 'replay', 'ann'), (11, 'mail', 'discard', 'from before a crash')`)
+		d.exec(`INSERT INTO outbox_audit (event_id, destination, action, actor) VALUES (2, 'mail', 'discard', 'ann'), (9, 'mail', 'replay', 'ann'), (9, 'mail', 'delivered', 'relay'), (11, 'mail', 'discard', 'from before a crash')`)
 		for id, want := range map[int64]string{
-			1:  "done, others delivered", // every position passed it before it was made
+			1:  "done, others settled", // every position passed it before it was made
 			2:  "discarded, audit passed, hook not routed, mail discarded, new passed",
 			3:  "dead, audit not routed, hook not routed, mail dead, new passed", // audit by its former routes
 			4:  "waiting, audit not routed, hook not routed, mail not acknowledged, new passed",

@@ -21,10 +21,11 @@ const (
 	Dead State = "dead"
 	// Discarded: a person gave a dead delivery up for good, and nothing else is left to do.
 	Discarded State = "discarded"
-	// Done: nothing is left to do; every destination that the event was routed to has received it, or it was too old for it, or
-	// superseded.
+	// Done: nothing is left to do. That says nothing about who has received the event: its deliveries do, as far as it is
+	// stored.
 	Done State = "done"
-	// Unknown: the tables contradict each other, because a row was deleted by hand.
+	// Unknown: a delivery is stored no more, and nothing says that it was acknowledged: `notifyd positions forget`, a change of
+	// the mode, or a person with SQL has removed it.
 	Unknown State = "unknown"
 )
 
@@ -32,8 +33,11 @@ const (
 const (
 	// Filtered: a condition keeps the event from the destination. No table says so: see Event.Filter.
 	Filtered State = "filtered"
-	// Delivered: the destination has acknowledged the event, or it has expired, or was superseded: no table tells these apart.
+	// Delivered: the destination has acknowledged the event.
 	Delivered State = "delivered"
+	// Skipped: a person has moved the position of the destination past the event, before the destination came to it. It was
+	// not sent, unless the position had been moved back before.
+	Skipped State = "skipped"
 	// Running: a relay is delivering it under a lease, which is written for slow calls.
 	Running State = "running"
 	// Parked: it waits until an earlier event of its aggregate is delivered; see Destination.Behind.
@@ -49,8 +53,8 @@ const (
 	Open State = "not acknowledged"
 	// NotRouted: the routes of the destination do not lead such events to it.
 	NotRouted State = "not routed"
-	// Passed: the destination of a stream is past the event, and the routes of that time are no
-	// longer stored: it has received the event, or the event was not for it.
+	// Passed: the destination of a stream is past the event, and no table says whether it has received it: a setting of
+	// the destination (Destination.Drops) may have kept it back, or the routes of that time are no longer stored.
 	Passed State = "passed"
 )
 
@@ -71,7 +75,7 @@ type Destination struct {
 	Name  string `json:"destination"`
 	State State  `json:"state"`
 	// Since is when the state began: when the delivery died, failed last or was held back by its rate limit, was discarded,
-	// or began to run. Nil where that is not stored, as of a delivery that succeeded.
+	// or began to run. Nil where that is not stored, as of a delivery that succeeded and was no replayed dead letter.
 	Since *time.Time `json:"since,omitempty"`
 	// NextTry is when a waiting delivery is due; in the past, it is due now.
 	NextTry *time.Time `json:"next_try,omitempty"`
@@ -85,6 +89,9 @@ type Destination struct {
 	Actor string `json:"actor,omitempty"`
 	// Condition is the one that keeps the event from the destination, of one that is filtered.
 	Condition string `json:"condition,omitempty"`
+	// Drops are the settings by which the destination may have passed the event without receiving it, of one that is passed:
+	// expires_after, when.
+	Drops []string `json:"drops,omitempty"`
 	// Class says whose fault the last failure was: event, destination or ours; empty while its rate limit holds it back.
 	Class string `json:"error_class,omitempty"`
 	// Error is the text of the last failure, shortened, or that it waits for its rate limit.
@@ -117,10 +124,11 @@ type Event struct {
 	ProcessedAt *time.Time `json:"processed_at"`
 	// Destinations has what is known, by name.
 	Destinations []Destination `json:"destinations"`
-	// OthersDelivered reports that every destination that the event was routed to and that is not
-	// in Destinations has received it. Which those are is not stored.
-	OthersDelivered bool            `json:"others_delivered"`
-	Headers         json.RawMessage `json:"headers,omitempty"`
+	// OthersSettled reports that nothing is left to do for any destination that the event was routed to and that is not in
+	// Destinations: it has received the event, or has passed it over, by expires_after, by when, or because its position was
+	// moved. Which destinations those are is not stored, nor which of it happened.
+	OthersSettled bool            `json:"others_settled"`
+	Headers       json.RawMessage `json:"headers,omitempty"`
 	// Payload is the payload if it was written as JSON, and PayloadBytes if as bytes; encoding/json
 	// writes those in base64. ContentType is what the writer gave.
 	Payload      json.RawMessage `json:"payload,omitempty"`
@@ -153,13 +161,13 @@ func (e *Event) Content() (payload []byte, contentType string) {
 func (e *Event) Filter(destination, condition string) {
 	for i := range e.Destinations {
 		if d := &e.Destinations[i]; d.Name == destination {
-			if d.State == Delivered || d.State == Passed {
-				d.State, d.Condition = Filtered, condition
+			if d.State == Passed {
+				d.State, d.Condition, d.Drops = Filtered, condition, nil
 			}
 			return
 		}
 	}
-	if e.OthersDelivered {
+	if e.OthersSettled {
 		e.Destinations = append(e.Destinations, Destination{Name: destination, State: Filtered, Condition: condition})
 		slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
 	}

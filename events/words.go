@@ -2,6 +2,7 @@ package events
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/limit"
@@ -28,7 +29,7 @@ func (d *Destination) Words(now time.Time) []Part {
 		return append(moment("", d.Since), Part{Text: " by " + d.Actor})
 	case Parked:
 		if d.Behind == nil {
-			return text("until an earlier event of its aggregate is delivered")
+			return text("waits for its turn: no earlier event of its aggregate is stored")
 		}
 		return text("behind event %d of its aggregate (%s)", d.Behind.EventID, d.Behind.State)
 	case Unrouted:
@@ -45,8 +46,21 @@ func (d *Destination) Words(now time.Time) []Part {
 	case NotRouted:
 		return text("such events are not for this destination")
 	case Passed:
-		return text("past it, and the routes of that time are not stored: delivered, or not for this destination")
+		if len(d.Drops) > 0 {
+			return text("past it: acknowledged, or not sent because of %s, which is not stored", strings.Join(d.Drops, " or "))
+		}
+		return text("past it: the routes of that time are not stored, nor whether it was sent")
+	case Skipped:
+		return text("the position was moved past it before the destination came to it")
+	case Delivered:
+		if d.Since != nil {
+			return moment("", d.Since)
+		}
+		return nil
 	case Unknown:
+		if d.Name != "" {
+			return append(moment("replayed ", d.Since), Part{Text: ", and the delivery was removed without an acknowledgement"})
+		}
 		return text("the event is marked as deferred, and no delivery of it is stored: a row was deleted by hand")
 	default:
 		return nil

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,9 +22,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -332,4 +336,111 @@ func readCommitted(t *testing.T, addr, topic string, partitions int32) (all []*k
 		}
 	}
 	return all
+}
+
+// outages keeps the errors of destinations that are unavailable.
+type outages chan error
+
+// Observe implements notifyd.Observer.
+func (r outages) Observe(i notifyd.Incident) {
+	if i.Kind != delivery.IncidentUnavailable {
+		return
+	}
+	select {
+	case r <- i.Err:
+	default:
+	}
+}
+
+// TestExactlyOnceByHand: what a person does with a position counts, whatever the one in Kafka says; and the position
+// of another destination is refused.
+func TestExactlyOnceByHand(t *testing.T) {
+	t.Parallel()
+	x := newEnvIn(t, outboxsql.ModeStream)
+	brokers := testenv.Kafka(t)
+	topic := "by-hand-" + scan[string](x, `SELECT current_database()`)
+	testenv.KafkaTopic(t, brokers, topic, 1, nil)
+	store, err := positions.New(x.pool, "public")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(n int) {
+		x.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'order.changed', 'order', '1', '{}' FROM generate_series(1, $1::int)`, n)
+	}
+	seek := func(to string) {
+		if _, err := store.Seek(t.Context(), "orders", to, positions.Action{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := make(outages, 100)
+	// relay runs one until the function returns.
+	relay := func(destination, id string, until func()) {
+		h, err := kafka.New(kafka.Config{Brokers: brokers, Topic: topic, ExactlyOnce: true, TransactionalID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := notifyd.New(x.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))), notifyd.WithObserver(errs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Handle(destination, "*", h, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithLongestPause(time.Second), notifyd.WithStart("beginning")); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		until()
+		stop()
+		if err := errors.Join(<-done, h.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := func(destination string) func() {
+		return func() {
+			x.until("everything is delivered", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = $1 AND open = '{}' AND head >= (SELECT max(id) FROM outbox_events))`, destination)
+		}
+	}
+	var want []int64
+	wants := func(from, to int64) {
+		for id := from; id <= to; id++ {
+			want = append(want, id)
+		}
+	}
+	write(10)
+	relay("orders", "", all("orders"))
+	wants(1, 10)
+	seek("6")
+	relay("orders", "", all("orders"))
+	wants(6, 10)
+	if _, err := store.Forget(t.Context(), "orders", positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	relay("orders", "", all("orders"))
+	wants(1, 10)
+	write(5)
+	seek("14")
+	relay("orders", "", all("orders"))
+	wants(14, 15)
+	id := kafka.Config{}.PositionID(scan[string](x, `SELECT current_database() || '/public/orders/0'`))
+	relay("others", id, func() {
+		for timeout := time.After(patience); ; {
+			select {
+			case err := <-errs:
+				if strings.Contains(err.Error(), `is that of destination "orders"`) && strings.Contains(err.Error(), "set transactional_id") {
+					return
+				}
+			case <-timeout:
+				t.Fatal("the position of another destination is not refused")
+			}
+		}
+	})
+	relay("others", id+"-own", all("others"))
+	wants(1, 15)
+	var got []int64
+	for _, r := range readCommitted(t, brokers[0], topic, 1) {
+		got = append(got, headerID(t, r))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("a consumer has %v, want %v", got, want)
+	}
 }

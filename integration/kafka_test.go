@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,50 +49,77 @@ const (
 // each key are in the order of their delivery, in a stream the order of ids.
 func TestKafkaOutage(t *testing.T) {
 	t.Parallel()
+	away := outage(t)
+	broker := testenv.OwnKafka(t, kafkaserver.Config{}) // for both modes: its start takes longest
+	var runs []*kafkaRun
 	for _, mode := range bothModes() {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			away := outage(t)
-			broker := testenv.OwnKafka(t, kafkaserver.Config{})
-			testenv.KafkaTopic(t, []string{broker.Addr()}, "orders", outagePartitions, nil)
-			h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: "orders", DeliveryTimeout: min(away/3, kafka.Config{}.Within())})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := h.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-			watched := &watched{Handler: h}
-			e := newEnvIn(t, mode)
-			e.relay(handleAll(t, watched, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithTimeout(time.Minute)), notifyd.WithClaims(1))
-
-			written := e.steadily(time.Second)
-			if err := broker.Kill(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			written += e.steadily(away)
-			if err := broker.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			written += e.steadily(time.Second)
-			e.untilDone()
-
-			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-				t.Errorf("%d deliveries are left", n)
-			}
-			if watched.attempt != 1 {
-				t.Errorf("an event was at attempt %d: attempts were counted", watched.attempt)
-			}
-			if watched.failed == 0 {
-				t.Error("no batch failed: there was no outage")
-			}
-			all := readTopic(t, broker.Addr(), "orders")
-			copies := checkTopic(t, mode, all, written, watched.delivered)
-			t.Logf("%d events, broker away for %v, %d batches failed, %d duplicates", written, away, watched.failed, copies)
-		})
+		runs = append(runs, newKafkaRun(t, broker, away, mode))
 	}
+	steadily := func(long time.Duration) {
+		var writers sync.WaitGroup
+		for _, r := range runs {
+			writers.Go(func() { r.steadily(long) })
+		}
+		writers.Wait()
+	}
+	steadily(time.Second)
+	if err := broker.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	steadily(away)
+	if err := broker.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	steadily(time.Second)
+	for _, r := range runs {
+		r.check(away)
+	}
+}
+
+// kafkaRun is a relay that delivers to a topic of a broker while events are written.
+type kafkaRun struct {
+	*env
+	broker  *kafkaserver.Server
+	topic   string
+	watched *watched
+	written int
+}
+
+// newKafkaRun starts a run whose broker will be away for the given time.
+func newKafkaRun(t *testing.T, broker *kafkaserver.Server, away time.Duration, mode outboxsql.Mode) *kafkaRun {
+	t.Helper()
+	r := &kafkaRun{env: newEnvIn(t, mode), broker: broker, topic: "orders-of-a-" + string(mode)}
+	testenv.KafkaTopic(t, []string{broker.Addr()}, r.topic, outagePartitions, nil)
+	h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: r.topic, DeliveryTimeout: min(away/3, kafka.Config{}.Within())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r.watched = &watched{Handler: h}
+	r.relay(handleAll(t, r.watched, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithTimeout(time.Minute)), notifyd.WithClaims(1))
+	return r
+}
+
+// check checks what has arrived.
+func (r *kafkaRun) check(away time.Duration) {
+	r.t.Helper()
+	r.untilDone()
+	if n := scan[int](r.env, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		r.t.Errorf("%s: %d deliveries are left", r.mode, n)
+	}
+	if r.watched.attempt != 1 {
+		r.t.Errorf("%s: an event was at attempt %d: attempts were counted", r.mode, r.watched.attempt)
+	}
+	if r.watched.failed == 0 {
+		r.t.Errorf("%s: no batch failed: there was no outage", r.mode)
+	}
+	all := readTopic(r.t, r.broker.Addr(), r.topic)
+	copies := checkTopic(r.t, r.mode, all, r.written, r.watched.delivered)
+	r.t.Logf("%s: %d events, broker away for %v, %d batches failed, %d duplicates", r.mode, r.written, away, r.watched.failed, copies)
 }
 
 // watched records the calls of a handler. It is called for one batch at a time,
@@ -118,19 +146,20 @@ func (w *watched) DeliverBatch(ctx context.Context, events []*notifyd.Event) []e
 	return errs
 }
 
-// steadily writes events for a while, one transaction after the other, and
-// returns their number.
-func (e *env) steadily(long time.Duration) (n int) {
-	e.t.Helper()
+// steadily writes events for a while, one transaction after the other.
+func (r *kafkaRun) steadily(long time.Duration) {
 	tick := time.NewTicker(outageEvery)
 	defer tick.Stop()
 	for range long / outageEvery {
 		<-tick.C
-		e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		_, err := r.pool.Exec(r.ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 			SELECT 'order.changed', 'order', 'k' || i % $1, json_build_object('key', 'k' || i % $1) FROM generate_series(1, $2::int) i`, outageKeys, outageEvents)
-		n += outageEvents
+		if err != nil {
+			r.t.Errorf("write: %v", err)
+			return
+		}
+		r.written += outageEvents
 	}
-	return n
 }
 
 // checkTopic checks that n different events are in a topic, that in a stream none

@@ -96,6 +96,38 @@ func TestMailQuota(t *testing.T) {
 	}
 }
 
+// TestMailSessionLimit: a server refuses what comes after ten mails of a session, and keeps the session
+// open. Each mail is sent at the first attempt, and the server counts as well all the time.
+func TestMailSessionLimit(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]smtpsink.Fault{
+		"MAIL 451":  {Stage: smtpsink.MailCmd, Code: 451, Text: "4.3.0 Too many messages in this session"},
+		"RCPT 450":  {Stage: smtpsink.Rcpt, Code: 450, Text: "4.7.0 Too many messages in this session"},
+		"RCPT 550":  {Stage: smtpsink.Rcpt, Code: 550, Text: "5.7.0 Too many messages in this session"},
+		"mail 454":  {Stage: smtpsink.DataEnd, Code: 454, Text: "Throttling failure: too many messages in this session"},
+		"no answer": {Stage: smtpsink.Rcpt, Drop: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const events, limit = 60, 10
+			e := newEnv(t)
+			server, h := mailTo(t)
+			fault.Mails, fault.Times = limit, smtpsink.Always
+			server.Fail(fault)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, events)
+			seen := make(incidents, 1000)
+			r := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1)), notifyd.WithObserver(seen))
+			e.untilDone()
+			if d := r.Stats().Destinations[0]; d.Dead != 0 || d.Throttled != 0 || d.Classes[delivery.ClassEvent] != 0 || len(seen) != 0 {
+				t.Errorf("a limit of a session is no fault of an event, nor of the server: %+v, %d incidents\n%s", d, len(seen), e.dump())
+			}
+			if came := mails(t, server); len(came) != events {
+				t.Errorf("%d mails, want %d", len(came), events)
+			}
+		})
+	}
+}
+
 // TestMailQuotaOfOneAddress: an address that is always answered with a limit
 // delays no other address, and its event is not lost.
 func TestMailQuotaOfOneAddress(t *testing.T) {

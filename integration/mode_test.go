@@ -101,6 +101,41 @@ func (e *env) setMode(mode outboxsql.Mode, o outboxsql.ModeOptions) {
 	}
 }
 
+// TestBeginningAfterAQueue: a destination that begins at the beginning gets the events that the queue has
+// delivered to others, and those that it served go on where it has ended.
+func TestBeginningAfterAQueue(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	old, added := newRecorder(t), newRecorder(t)
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 50)`)
+	r := e.relay(func(r *notifyd.Relay) {
+		if err := r.Handle("old", "*", old); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 50 {
+		old.next()
+	}
+	e.untilDone()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})
+	last := e.insert("a", "1")
+	e.relay(func(r *notifyd.Relay) {
+		if err := errors.Join(r.Destination("old", old), r.Destination("added", added, notifyd.WithStart("beginning")), r.Route("*", "old", "added")); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := old.next(); got.ID != last {
+		t.Errorf("old gets event %d again", got.ID)
+	}
+	for range 51 {
+		added.next()
+	}
+	added.each(51)
+}
+
 // TestStreamKeepsNothing: with a retention of 0 the relay of a stream deletes events
 // some seconds after their delivery.
 func TestStreamKeepsNothing(t *testing.T) {

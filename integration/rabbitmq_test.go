@@ -25,12 +25,11 @@ const (
 	// in [TestRabbitMQRestarts].
 	envRabbitRestarts     = "NOTIFYD_TEST_RABBITMQ_RESTARTS"
 	defaultRabbitRestarts = 2
-	// envRabbitAway names the environment variable with the length of the outage in
-	// [TestRabbitMQAway], "60s" for example.
+	// envRabbitAway names the environment variable with the length of each second
+	// outage, "60s" for example.
 	envRabbitAway     = "NOTIFYD_TEST_RABBITMQ_AWAY"
 	defaultRabbitAway = 3 * time.Second
 
-	rabbitQueue = "orders"
 	rabbitKeys  = 200 // deliveries at once; with few, the backlog of an outage takes minutes
 	rabbitBatch = 500
 	// One statement of so many events every so often: 500 events a second.
@@ -43,73 +42,60 @@ const (
 	rabbitFlow = 1000
 )
 
-// TestRabbitMQRestarts restarts the broker again and again under a steady load,
-// by SIGKILL and in order in turn.
+// TestRabbitMQRestarts ends the broker again and again under a steady load, by SIGKILL and, for a while, in order in turn.
 func TestRabbitMQRestarts(t *testing.T) {
 	t.Parallel()
-	for _, mode := range bothModes() {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			restarts := defaultRabbitRestarts
-			if text := os.Getenv(envRabbitRestarts); text != "" {
-				var err error
-				if restarts, err = strconv.Atoi(text); err != nil || restarts < 1 {
-					t.Fatalf("%s=%s is not a number of restarts", envRabbitRestarts, text)
-				}
-			}
-			r := newRabbitRun(t, 0, mode)
-			for i := range restarts {
-				r.flows()
-				down := r.broker.Kill
-				if i%2 == 1 {
-					down = r.broker.Halt
-				}
-				if err := down(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				r.fails()
-				if err := r.broker.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			r.flows()
-			r.check(restarts)
-		})
+	restarts, away := defaultRabbitRestarts, defaultRabbitAway
+	if text := os.Getenv(envRabbitRestarts); text != "" {
+		var err error
+		if restarts, err = strconv.Atoi(text); err != nil || restarts < 1 {
+			t.Fatalf("%s=%s is not a number of restarts", envRabbitRestarts, text)
+		}
 	}
-}
-
-// TestRabbitMQAway stops the broker for a while under a steady load.
-func TestRabbitMQAway(t *testing.T) {
-	t.Parallel()
+	if text := os.Getenv(envRabbitAway); text != "" {
+		var err error
+		if away, err = time.ParseDuration(text); err != nil || away <= 0 {
+			t.Fatalf("%s=%s is not a duration", envRabbitAway, text)
+		}
+	}
+	broker := testenv.OwnRabbitMQ(t, rabbitserver.Config{}) // for both modes: its start takes longest
+	var runs []*rabbitRun
 	for _, mode := range bothModes() {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			away := defaultRabbitAway
-			if text := os.Getenv(envRabbitAway); text != "" {
-				var err error
-				if away, err = time.ParseDuration(text); err != nil || away <= 0 {
-					t.Fatalf("%s=%s is not a duration", envRabbitAway, text)
-				}
-			}
-			r := newRabbitRun(t, away, mode)
-			r.flows()
-			if err := r.broker.Halt(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+		runs = append(runs, newRabbitRun(t, broker, away, mode))
+	}
+	all := func(do func(*rabbitRun)) {
+		for _, r := range runs {
+			do(r)
+		}
+	}
+	for i := range restarts {
+		all((*rabbitRun).flows)
+		var err error
+		if i%2 == 0 {
+			err = broker.Kill(t.Context())
+		} else {
+			err = broker.Halt(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all((*rabbitRun).fails)
+		if i%2 == 1 {
 			<-time.After(away) // the load goes on
-			if err := r.broker.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			r.flows()
-			r.check(1)
-		})
+		}
+		if err := broker.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
+	all((*rabbitRun).flows)
+	all(func(r *rabbitRun) { r.check(restarts) })
 }
 
 // rabbitRun is a relay that delivers to a broker while events are written.
 type rabbitRun struct {
 	*env
 	broker *rabbitserver.Server
+	queue  string
 
 	delivered, failed, highest atomic.Int64
 
@@ -123,13 +109,13 @@ type rabbitRun struct {
 }
 
 // newRabbitRun starts a run whose broker will be away for the given time.
-func newRabbitRun(t *testing.T, away time.Duration, mode outboxsql.Mode) *rabbitRun {
+func newRabbitRun(t *testing.T, broker *rabbitserver.Server, away time.Duration, mode outboxsql.Mode) *rabbitRun {
 	t.Helper()
-	r := &rabbitRun{given: make(map[string][]int64), env: newEnvIn(t, mode), broker: testenv.OwnRabbitMQ(t, rabbitserver.Config{})}
+	r := &rabbitRun{given: make(map[string][]int64), env: newEnvIn(t, mode), broker: broker, queue: "orders of a " + string(mode)}
 	r.ahead = rabbitAhead + rabbitEvents*int64(away/rabbitEvery)
 	h, err := rabbitmq.New(rabbitmq.Config{
-		URL: secret.New(r.broker.URL("")), RoutingKey: rabbitQueue,
-		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: rabbitQueue}}},
+		URL: secret.New(r.broker.URL("")), RoutingKey: r.queue,
+		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: r.queue}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +249,7 @@ func (r *rabbitRun) check(faults int) {
 	if late > 0 && r.mode == outboxsql.ModeStream {
 		t.Errorf("%d events came for the first time behind a later one of their key", late)
 	}
-	t.Logf("%d events, %d faults: %d deliveries failed, %d duplicates", written, faults, r.failed.Load(), copies)
+	t.Logf("%s: %d events, %d faults: %d deliveries failed, %d duplicates", r.mode, written, faults, r.failed.Load(), copies)
 }
 
 // isSubsequence reports whether part remains of all after removing some elements.
@@ -301,11 +287,11 @@ func (r *rabbitRun) take() []amqp.Delivery {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	q, err := ch.QueueDeclarePassive(rabbitQueue, true, false, false, false, nil)
+	q, err := ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	got, err := ch.ConsumeWithContext(r.ctx, rabbitQueue, "", true, false, false, false, nil)
+	got, err := ch.ConsumeWithContext(r.ctx, r.queue, "", true, false, false, false, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

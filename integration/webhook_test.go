@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -25,6 +26,7 @@ type httpReceiver struct {
 	t     *testing.T
 	serve http.HandlerFunc // nil: 204
 	addr  string
+	l     net.Listener
 	srv   *http.Server
 	done  chan struct{}
 
@@ -62,6 +64,7 @@ func (r *httpReceiver) start() {
 }
 
 func (r *httpReceiver) run(l net.Listener) {
+	r.l = l
 	r.srv = &http.Server{Handler: r, ErrorLog: log.New(io.Discard, "", 0)}
 	r.done = make(chan struct{})
 	srv, done := r.srv, r.done
@@ -130,15 +133,27 @@ func (r *httpReceiver) events() (events, requests int) {
 	return len(r.count), r.total
 }
 
+func (r *httpReceiver) requests() int {
+	_, requests := r.events()
+	return requests
+}
+
 // attemptHeader has the number of the attempt.
 const attemptHeader = "attempt-number"
 
 func webhookTo(t *testing.T, r *httpReceiver) *webhook.Handler {
 	t.Helper()
+	return webhookOf(t, r, 0)
+}
+
+// webhookOf is webhookTo with an age of connections.
+func webhookOf(t *testing.T, r *httpReceiver, age time.Duration) *webhook.Handler {
+	t.Helper()
 	h, err := webhook.New(webhook.Config{
-		URL:            "http://" + r.addr + "/events",
-		SigningSecrets: []secret.String{secret.New("whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=")},
-		Headers:        map[string]string{attemptHeader: "{{ .Event.Attempt }}"},
+		MaxConnectionAge: age,
+		URL:              "http://" + r.addr + "/events",
+		SigningSecrets:   []secret.String{secret.New("whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=")},
+		Headers:          map[string]string{attemptHeader: "{{ .Event.Attempt }}"},
 		// These tests have no receiver that is silent for ever.
 		ResponseTimeout: patience, RequestTimeout: patience,
 	})
@@ -146,6 +161,47 @@ func webhookTo(t *testing.T, r *httpReceiver) *webhook.Handler {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// TestWebhookFollowsItsAddress: another server takes over the address of a receiver, which goes on answering on its
+// connections. Requests leave it when its connections are old, and with the first fault.
+func TestWebhookFollowsItsAddress(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		age  time.Duration
+		code int // of the server that has lost its address
+	}{
+		"age":   {100 * time.Millisecond, http.StatusNoContent},
+		"fault": {time.Hour, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var code atomic.Int64
+			code.Store(http.StatusNoContent)
+			old := startHTTPReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(code.Load())) })
+			next := &httpReceiver{t: t, addr: old.addr, more: make(chan struct{}), count: make(map[int64]int), ids: make(map[int64]string)}
+			h := webhookOf(t, old, c.age)
+			e := newEnv(t)
+			r := e.relay(handleAll(t, h))
+			id := e.insert("order", `{}`)
+			e.untilState(id, "done")
+			if err := old.l.Close(); err != nil { // and no connection of it
+				t.Fatal(err)
+			}
+			next.start()
+			t.Cleanup(next.stop)
+			code.Store(int64(c.code))
+			for deadline := time.Now().Add(patience); next.requests() == 0; {
+				if time.Now().After(deadline) {
+					t.Fatalf("no request has come to the new server, %d to the old one", old.requests())
+				}
+				e.untilState(e.insert("order", `{}`), "done")
+			}
+			if d := r.Stats().Destinations[0]; d.Dead != 0 || d.Classes[delivery.ClassEvent] != 0 {
+				t.Errorf("an attempt was counted: %+v", d)
+			}
+		})
+	}
 }
 
 // TestWebhookReceiverRestarts under load: nothing is lost, nothing dies, and no

@@ -11,6 +11,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -155,10 +157,18 @@ func (b *Bell) Notify(ctx context.Context, channel, payload string) error {
 }
 
 func (b *Bell) notify(ctx context.Context, n note) error {
-	return wrap("send a notification", b.session(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, n.channel, n.payload)
+	full := false
+	err := b.session(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := outboxsql.Notify(ctx, conn, n.channel, n.payload)
+		if full = errors.Is(err, outboxsql.ErrNotifyQueue); full {
+			return nil // the connection is fine
+		}
 		return err
-	}))
+	})
+	if full {
+		err = outboxsql.ErrNotifyQueue
+	}
+	return wrap("send a notification", err)
 }
 
 // Run operates the bell until ctx ends, and returns the cause.

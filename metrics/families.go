@@ -12,7 +12,7 @@ func families() []family {
 	return []family{
 		{"notifyd_deliveries_total", "Answers of handlers, by outcome: delivered, failed (to be retried), dead (given up), released (no attempt counted), parked (shared a call with an earlier event of its aggregate, which failed).", []string{"destination", "outcome"}},
 		{"notifyd_attempts_total", "Attempts by the cause of failure: event, destination, ours (the relay), or none for those that succeeded. Attempts that fail because of the destination or the relay do not count towards max_attempts.", []string{"destination", "class"}},
-		{"notifyd_not_begun_total", "Deliveries that were claimed and not begun, by reason: no_room, withdrawn (before their turn, because the lock budget ended, the destination went down or the relay is stopping), order (an earlier event of their aggregate goes first), rate_limit (the limit of their destination, or of their key, is reached; counted each time), expired and superseded (done with: too old, or a later event of their aggregate waited, too).", []string{"destination", "reason"}},
+		{"notifyd_not_begun_total", "Deliveries that were claimed and not begun, by reason: no_room, withdrawn (before their turn, because the lock budget ended, the destination went down or the relay is stopping), order (an earlier event of their aggregate goes first), rate_limit (the limit of their destination, or of their key, is reached; counted each time), expired (done with: too old).", []string{"destination", "reason"}},
 		{"notifyd_filtered_total", "Events that were not for the destination, by `when` of their route. One for which the expression fails is a dead letter instead.", destination},
 		{"notifyd_commit_to_handler_seconds", "Histogram. Age of events when their first attempt begins. It counts from created_at, which is the start of the writer's transaction, to the relay's clock, and so includes the transaction itself. Events with available_at and replays are left out.", destination},
 		{"notifyd_commit_to_ack_seconds", "Histogram. Age of events when the destination acknowledges them, failed attempts included; counted like notifyd_commit_to_handler_seconds. An event with available_at that needs a retry is included, and counts from created_at.", destination},
@@ -60,8 +60,7 @@ func families() []family {
 		{"notifyd_position_unowned", "1 while no relay holds the unit of a destination of this relay, according to the tables: nothing is delivered to it.", position},
 		{"notifyd_bell_awake", "1 while the relay keeps the bell silent and sweeps.", nil},
 		{"notifyd_bell_mode", "1 for the current mode of the bell: asleep (writers notify), awake (they are silent, the relay sweeps), ringing and drowsy (on the way from awake to asleep).", []string{"mode"}},
-		{"notifyd_resting", "1 while the relay rests (relay.rest): it has no connection to the database, and looks for events when the rest is over. What is known of the tables is then what waited at its beginning.", nil},
-		{"notifyd_listener_connected", "1 while notifications are heard, according to the last proof; absent while the relay rests.", nil},
+		{"notifyd_listener_connected", "1 while notifications are heard, according to the last proof.", nil},
 		{"notifyd_listener_proof_age_seconds", "Time since the last proof that notifications are heard: a canary that came back. It grows while the relay sweeps, when nothing depends on notifications; absent before the first proof.", nil},
 		{"notifyd_listener_lost_total", "Listening connections that were lost, or given up because a canary was not heard.", nil},
 		{"notifyd_canary_round_trip_seconds", "Time from sending the last canary to hearing it; absent before the first.", nil},
@@ -72,6 +71,7 @@ func families() []family {
 		{"notifyd_hangs", "Parts of the relay that do not come back, and work that is due and not begun, for 2 minutes or longer; /readyz?verbose and the log say which. 0 while all goes on.", nil},
 		{"notifyd_connections", "Open connections to the database, by role; pool is the pool of the program, the others are the relay's own.", []string{"role"}},
 		{"notifyd_connections_opened_total", "Connections to the database that were opened.", []string{"role"}},
+		{"notifyd_missing_events", "Stored deliveries whose events are missing from outbox_events, of each destination and of those without one; 10000 means 10000 or more. They wait for their events.", nil},
 		{"notifyd_delayed_events", "Events that wait for their available_at; 10000 means 10000 or more. Absent while the database does not answer, like every metric that is counted in the tables.", nil},
 		{"notifyd_oldest_waiting_seconds", "Age of the event that has waited longest; absent while the database does not answer.", nil},
 	}

@@ -62,9 +62,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		out.destination(&s.Destinations[i])
 	}
 	out.relay(&s)
-	if s.RestsUntil.IsZero() {
-		out.gauge("notifyd_listener_connected", truth(c.source.Listening()))
-	}
+	out.gauge("notifyd_listener_connected", truth(c.source.Listening()))
 	ctx, cancel := context.WithTimeout(c.ctx, queryTimeout)
 	defer cancel()
 	if b, err := c.source.Waiting(ctx); err == nil {

@@ -179,19 +179,3 @@ func TestDatabaseGone(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
-
-// TestCollectorAtRest: that nobody listens is no news while the relay rests.
-func TestCollectorAtRest(t *testing.T) {
-	t.Parallel()
-	none := func(context.Context) (observe.Backlog, error) { return observe.Backlog{}, nil }
-	awake := gather(t, source{waits: none})
-	got := gather(t, source{stats: observe.Stats{RestsUntil: time.Now().Add(time.Hour)}, waits: none})
-	if is, was := got["notifyd_resting"], awake["notifyd_resting"]; is != 1 || was != 0 {
-		t.Errorf("notifyd_resting is %v, and %v while the relay is awake", is, was)
-	}
-	_, is := got["notifyd_listener_connected"]
-	_, was := awake["notifyd_listener_connected"]
-	if is || !was {
-		t.Errorf("notifyd_listener_connected is there: %t, and while the relay is awake: %t", is, was)
-	}
-}

@@ -52,7 +52,6 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.counter("notifyd_not_begun_total", d.Withheld, d.Name, "order")
 	o.counter("notifyd_not_begun_total", d.RateLimits, d.Name, "rate_limit")
 	o.counter("notifyd_not_begun_total", d.Expired, d.Name, "expired")
-	o.counter("notifyd_not_begun_total", d.Superseded, d.Name, "superseded")
 	o.counter("notifyd_filtered_total", d.Filtered, d.Name)
 	o.histogram("notifyd_commit_to_handler_seconds", &d.Begun, d.Name)
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
@@ -101,7 +100,6 @@ func (o output) relay(s *observe.Stats) {
 	for _, mode := range []string{"asleep", "awake", "ringing", "drowsy"} {
 		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
 	}
-	o.gauge("notifyd_resting", truth(!s.RestsUntil.IsZero()))
 	o.listener(s.Listener)
 	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
 	refused := make(map[string]int)
@@ -183,6 +181,7 @@ func (o output) listener(l *observe.ListenerStats) {
 // the tables know.
 func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 	o.gauge("notifyd_oldest_waiting_seconds", age(b.Oldest))
+	o.gauge("notifyd_missing_events", float64(b.Missing.N))
 	o.gauge("notifyd_delayed_events", float64(b.Delayed.N))
 	shown := make(map[string]bool, len(s.Destinations))
 	for i := range s.Destinations {

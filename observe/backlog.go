@@ -43,6 +43,8 @@ type Backlog struct {
 	// NextDelayed is when the first of them is available, of those that have no destination yet; nil if there is
 	// none, and in a stream, where DestinationBacklog.NextDue has it.
 	NextDelayed *time.Time `json:"next_delayed,omitempty"`
+	// Missing is DestinationBacklog.Missing of all destinations, and of deliveries that have none yet.
+	Missing Count `json:"missing"`
 	// Unrouted are the types that no route of a relay matched, and UnroutedMore reports that there
 	// are more of them than were read.
 	Unrouted     []TypeBacklog `json:"unrouted"`
@@ -77,6 +79,9 @@ type DestinationBacklog struct {
 	Dead    Count `json:"dead"`
 	// Blocked counts the aggregates of a stream with a delivery to retry; 0 in a queue.
 	Blocked Count `json:"blocked"`
+	// Missing counts those deliveries of Retry whose events a relay has not found in outbox_events. They wait for
+	// them, and those parked behind them wait as well.
+	Missing Count `json:"missing"`
 	// NextDue is when the next delivery of state retry is due; nil if there is none.
 	NextDue *time.Time `json:"next_due,omitempty"`
 	// Oldest is the event that has waited longest for this destination, among the rows that were

@@ -38,9 +38,6 @@ type Stats struct {
 	Refusals []Refusal
 	// Hangs are the parts of the relay that hang, and what is due and not begun; nil while all goes on.
 	Hangs []Hang
-	// RestsUntil is when the relay, which has no connection to the database until then, looks for events again
-	// unless it is woken before; zero while it is awake.
-	RestsUntil time.Time
 	// Listener is the connection that listens; nil if the relay only polls, and outside of a relay.
 	Listener *ListenerStats
 	// Connections are those to the database, by role; nil outside of a relay.
@@ -53,18 +50,6 @@ type Stats struct {
 	Positions []PositionStats
 	// Destinations are the lanes, in the order in which they were added.
 	Destinations []DestinationStats
-}
-
-// AddWork adds the counters of an engine that has ended: claims, queries and leases.
-func (s *Stats) AddWork(past *Stats) {
-	s.Claims += past.Claims
-	s.Claimed += past.Claimed
-	s.Fenced += past.Fenced
-	s.ByID, s.Sweeps, s.Due = s.ByID.Plus(past.ByID), s.Sweeps.Plus(past.Sweeps), s.Due.Plus(past.Due)
-	s.Leases.Granted += past.Leases.Granted
-	s.Leases.Renewed += past.Leases.Renewed
-	s.Leases.Lost += past.Leases.Lost
-	s.Leases.TakenOver += past.Leases.TakenOver
 }
 
 // PositionStats are the figures of a unit of a stream that this relay owns.
@@ -133,9 +118,8 @@ type NotBegun struct {
 	Refused, Withdrawn, Withheld uint64
 	// Filtered counts events that a filter has kept from the destination: they are not for it.
 	Filtered uint64
-	// Expired and Superseded count events that the destination does not get any more: they were too
-	// old, or a later one of their aggregate was waiting, too.
-	Expired, Superseded uint64
+	// Expired counts events that the destination does not get any more: they were too old.
+	Expired uint64
 	// RateLimits counts how often a delivery was found and had to wait for the rate limit.
 	RateLimits uint64
 }

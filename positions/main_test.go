@@ -26,8 +26,9 @@ const (
 // db is a database with a stream in a schema that is not the default one.
 type db struct {
 	testing.TB
-	pool  *pgxpool.Pool
-	store *positions.Store
+	pool    *pgxpool.Pool
+	store   *positions.Store
+	expires time.Duration // for the relays that are started from now on; 0 for never
 }
 
 func newDB(tb testing.TB, mode outboxsql.Mode, partitioned bool) *db { //nolint:revive // two tables
@@ -63,7 +64,7 @@ func newDB(tb testing.TB, mode outboxsql.Mode, partitioned bool) *db { //nolint:
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &db{tb, pool, s}
+	return &db{TB: tb, pool: pool, store: s}
 }
 
 // bothTables runs f with a plain and with a partitioned stream.
@@ -211,6 +212,9 @@ func (d *db) relay(t *testing.T, s *sink, routes ...route) (stop func()) {
 		var options []notifyd.HandleOption
 		if r.destination == "total" {
 			options = append(options, notifyd.WithTotalOrder())
+		}
+		if d.expires > 0 {
+			options = append(options, notifyd.WithExpiry(d.expires))
 		}
 		if err := relay.Destination(r.destination, s.handler(r.destination), options...); err != nil {
 			t.Fatal(err)

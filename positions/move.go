@@ -49,7 +49,8 @@ type Moved struct {
 // under the same ids for those who drop duplicates, by the routes that it has now. Forwards, it does not
 // receive what it skips, nor an event whose id was drawn before and whose transaction commits later.
 // Deliveries that are stored, such as retries and dead letters, stay as they are, and those under way
-// end as usual. The relay that delivers goes on from the new position within about a second. While a
+// end as usual. A destination with exactly_once gets again only what is above the new position, and
+// nothing forwards. The relay that delivers goes on from the new position within about a second. While a
 // position is behind, nothing above it is purged.
 func (s *Store) Seek(ctx context.Context, destination, to string, a Action) (m Moved, err error) {
 	start, err := engine.ParseStart(to)
@@ -74,6 +75,11 @@ func (s *Store) Seek(ctx context.Context, destination, to string, a Action) (m M
 		}
 		if err := move(ctx, tx, destination, m.To); err != nil {
 			return err
+		}
+		if m.To > m.From {
+			if _, err := tx.Exec(ctx, sqlSkipped, destination, m.From, m.To); err != nil {
+				return err
+			}
 		}
 		return s.record(ctx, tx, a, deed{"seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To}})
 	})
@@ -128,18 +134,32 @@ const (
 	sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0`
 
 	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
-	// passed: they are in flight, or their transaction may still commit. Of a destination that keeps a copy
-	// of its position, copies up to now do not count.
-	sqlMove = `UPDATE outbox_positions SET head = $2, open = open * int8multirange(int8range(NULL, $2, '[]')), epoch = epoch + 1, void = sealed, updated_at = clock_timestamp()
+	// passed: they are in flight, or their transaction may still commit. A destination that keeps a copy
+	// of its position gets again what is above the new head, unless it was moved forwards: see exact.go. Where
+	// ids were assigned again, the copy does not count at all, which a seal above void says.
+	sqlMove = `UPDATE outbox_positions SET head = $2, open = open * int8multirange(int8range(NULL, $2, '[]')), epoch = epoch + 1, updated_at = clock_timestamp(),
+		void = CASE WHEN $2 < head OR reused IS NOT NULL THEN sealed ELSE void END, sealed = sealed + (reused IS NOT NULL)::int,
+		sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
 		WHERE destination = $1`
+
+	// sqlAgain: where ids were given out again, the search for events without a route goes back to the first of them.
+	sqlAgain = `UPDATE outbox_positions SET head = least(head, reused), open = open * int8multirange(int8range(NULL, reused, '[]')),
+		sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
+		WHERE destination = '' AND reused IS NOT NULL`
 
 	// What the destination has passed keeps the routes by which it has read it; from the new head on,
 	// those that stand now count.
 	sqlEndSpans = `UPDATE outbox_routes AS r SET until_head = $2, until_open = ` + sqlOpen + `
 		WHERE r.destination = $1 AND r.since > 0 AND r.head < $2 AND (r.until_head IS NULL OR r.until_head > $2)`
 	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2`
-	sqlNewSpan   = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed)
-		SELECT $1, $3, $4, $5, $2, ` + sqlOpen + `, $6`
+	sqlNewSpan   = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
+		SELECT $1, $3, $4, $5, $2, ` + sqlOpen + `, $6, $7`
+
+	// sqlSkipped keeps which ids were skipped, for people who ask what became of an event: relays do not read it.
+	// sqlTidy drops what is kept about events that are gone.
+	sqlSkipped = `INSERT INTO outbox_routes (destination, since, patterns, head, until_head, past)
+		SELECT $1, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), '{}', $2, $3, 'skipped'`
+	sqlTidy = `DELETE FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL AND until_head < (SELECT id FROM outbox_events ORDER BY id LIMIT 1)`
 
 	// sqlOpen are the open ids of all parts.
 	sqlOpen = `coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')`
@@ -152,11 +172,17 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64) error 
 	if _, err := tx.Exec(ctx, sqlMove, destination, head); err != nil {
 		return err
 	}
-	var since int64
-	var patterns, others []string
+	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, sqlAgain); err != nil {
+		return err
+	}
+	var last int64
+	var patterns, others, drops []string
 	var handed bool
-	err := tx.QueryRow(ctx, `SELECT since, patterns, others, handed FROM outbox_routes
-		WHERE destination = $1 AND since > 0 AND until_head IS NULL ORDER BY since DESC LIMIT 1`, destination).Scan(&since, &patterns, &others, &handed)
+	err := tx.QueryRow(ctx, `SELECT (SELECT max(since) FROM outbox_routes WHERE destination = $1), patterns, others, drops, handed FROM outbox_routes
+		WHERE destination = $1 AND since > 0 AND until_head IS NULL ORDER BY since DESC LIMIT 1`, destination).Scan(&last, &patterns, &others, &drops, &handed)
 	if errors.Is(err, pgx.ErrNoRows) { // no relay has read by it yet
 		return nil
 	}
@@ -168,7 +194,7 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64) error 
 			return err
 		}
 	}
-	_, err = tx.Exec(ctx, sqlNewSpan, destination, head, since+1, patterns, others, handed)
+	_, err = tx.Exec(ctx, sqlNewSpan, destination, head, last+1, patterns, others, handed, drops)
 	return err
 }
 
@@ -279,6 +305,6 @@ func (s *Store) record(ctx context.Context, tx pgx.Tx, a Action, what deed) erro
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `SELECT pg_notify($1, 'units')`, outboxsql.Channel(s.schema))
+	_, err = tx.Exec(ctx, `SELECT pg_notify($1, 'units') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.schema))
 	return err
 }

@@ -78,6 +78,8 @@ type Span struct {
 	Until *int64 `json:"until,omitempty"`
 	// Patterns are as in the configuration: a name, a prefix with an asterisk, or an asterisk.
 	Patterns []string `json:"patterns"`
+	// Skipped says that a person has moved the position past these ids; it has no patterns.
+	Skipped bool `json:"skipped,omitempty"`
 }
 
 // Details are everything about the position of a destination.
@@ -110,7 +112,7 @@ func (s *Store) Show(ctx context.Context, destination string) (d Details, err er
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, `SELECT head, until_head, patterns FROM outbox_routes WHERE destination = $1 AND since > 0 ORDER BY since`, destination)
+		rows, err := tx.Query(ctx, `SELECT head, until_head, patterns, past IS NOT DISTINCT FROM 'skipped' FROM outbox_routes WHERE destination = $1 AND since > 0 ORDER BY since`, destination)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -70,10 +71,19 @@ func TestSeekForward(t *testing.T) {
 		first := d.insert("order.placed", 3)
 		s.await(t, "mail", 3)
 		stop()
-		d.insert("order.placed", 100)
+		skipped := d.insert("order.placed", 100)
 		m, err := d.store.Seek(t.Context(), "mail", "now", positions.Action{})
 		if err != nil || m.From != first[2] || m.To != m.Last {
 			t.Fatalf("%+v, %v", m, err)
+		}
+		d.says(first[2], events.Delivered)
+		d.says(skipped[0], events.Skipped)
+		d.says(skipped[99], events.Skipped)
+		one, err := d.store.Show(t.Context(), "mail")
+		if err != nil || !slices.ContainsFunc(one.Routes, func(r positions.Span) bool {
+			return r.Skipped && r.From == first[2] && r.Until != nil && *r.Until == skipped[99]
+		}) {
+			t.Errorf("%+v, %v", one, err)
 		}
 		d.relay(t, s, route{"mail", "order.*"})
 		last := d.insert("order.placed", 2)
@@ -84,7 +94,71 @@ func TestSeekForward(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(got, append(first, last...)) || value[int](d, `SELECT count(*) FROM outbox_deliveries`) != 0 {
 			t.Errorf("received %v", got)
 		}
+		if _, err := d.store.Seek(t.Context(), "mail", strconv.FormatInt(skipped[50], 10), positions.Action{}); err != nil {
+			t.Fatal(err)
+		}
+		s.await(t, "mail", 57)
+		d.until(atHead + `'mail'`)
+		for id, want := range map[int64]events.State{first[0]: events.Delivered, skipped[49]: events.Skipped, skipped[50]: events.Delivered, last[1]: events.Delivered} {
+			d.says(id, want)
+		}
 	})
+}
+
+// TestRoutesAreRemembered: what was delivered stays so when its route goes, and an event that a setting may have kept back is
+// never called delivered.
+func TestRoutesAreRemembered(t *testing.T) {
+	t.Parallel()
+	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
+		s := &sink{}
+		stop := d.relay(t, s, route{"mail", "order.*"}, route{"mail", "user.*"})
+		orders, users := d.insert("order.placed", 3), d.insert("user.gone", 3)
+		s.await(t, "mail", 6)
+		d.until(atHead + `'mail'`)
+		d.until(atHead + `''`)
+		stop()
+		stop = d.relay(t, s, route{"mail", "order.*"})
+		more := d.insert("order.placed", 1)
+		s.await(t, "mail", 7)
+		d.until(atHead + `'mail'`)
+		for _, id := range []int64{orders[0], users[2], more[0]} {
+			d.says(id, events.Delivered)
+		}
+		stop()
+		d.expires = time.Hour
+		d.relay(t, s, route{"mail", "order.*"})
+		old := d.insert("order.placed", 1)[0]
+		s.await(t, "mail", 8)
+		d.until(atHead + `'mail'`)
+		d.says(users[2], events.Delivered)
+		d.says(more[0], events.Delivered)
+		if to := d.says(old, events.Passed); !slices.Equal(to.Drops, []string{"expires_after"}) {
+			t.Errorf("%+v", to)
+		}
+	})
+}
+
+// says fails unless the delivery of an event to mail is in a state.
+func (d *db) says(id int64, want events.State) (to events.Destination) {
+	d.Helper()
+	s, err := events.New(d.pool, schema)
+	if err != nil {
+		d.Fatal(err)
+	}
+	e, err := s.Show(d.Context(), id)
+	if err != nil {
+		d.Fatal(err)
+	}
+	for _, to = range e.Destinations {
+		if to.Name == "mail" {
+			break
+		}
+	}
+	if to.Name != "mail" || to.State != want {
+		d.Errorf("event %d: %+v, want %s", id, e.Destinations, want)
+	}
+	return to
 }
 
 // TestSeekKeepsWhatIsInFlight: a transaction that was open before the place commits after the move; its

@@ -174,7 +174,7 @@ func (s *Store) noted(ctx context.Context, tx pgx.Tx, a Action, what deed) error
 	if err := s.record(ctx, tx, a, what); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries')`, outboxsql.Channel(s.schema))
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.schema))
 	return err
 }
 
@@ -192,14 +192,16 @@ func (s *Store) Replays(ctx context.Context) (all []observe.Replay, err error) {
 
 // Outcome is what has become of the events of a replay so far.
 type Outcome struct {
-	// Delivered events were acknowledged, at the first attempt or later. A dead letter that a person has
-	// discarded counts as well.
+	// Delivered events were acknowledged, at the first attempt or later.
 	Delivered int64 `json:"delivered"`
+	// Gone events failed, and are stored no more, without an acknowledgement: a person has discarded them, or they were
+	// removed.
+	Gone int64 `json:"gone"`
 	// Waiting events failed and are tried again, or wait behind one that failed.
 	Waiting int64 `json:"waiting"`
 	// Dead events are dead letters.
 	Dead int64 `json:"dead"`
-	// More says that there are more than 100,000 of the last two together, and that as many were counted.
+	// More says that more than 100,000 have failed first, and that as many of them were counted.
 	More bool `json:"more"`
 }
 
@@ -210,6 +212,11 @@ const (
 	sqlOutcome = `SELECT count(*) FILTER (WHERE state <> 'dead'), count(*) FILTER (WHERE state = 'dead')
 FROM (SELECT d.state FROM outbox_replays AS r JOIN outbox_deliveries AS d ON d.event_id >= r.from_id AND d.event_id <= r.to_id
 	AND d.destination = r.destination AND d.replays >= r.number AND d.replays < r.number + 1000 AND d.created_at >= r.created_at
+	WHERE r.id = $1 LIMIT $2) AS d`
+	// sqlLater counts those of them that were acknowledged after a failure.
+	sqlLater = `SELECT count(*) FROM (SELECT FROM outbox_replays AS r JOIN outbox_audit AS a ON a.event_id >= r.from_id AND a.event_id <= r.to_id
+	AND a.destination = r.destination AND a.action = 'delivered' AND a.at >= r.created_at
+	AND (a.details->>'replay')::bigint >= r.number AND (a.details->>'replay')::bigint < r.number + 1000
 	WHERE r.id = $1 LIMIT $2) AS d`
 	maxOutcome = 100_000
 )
@@ -229,8 +236,17 @@ func (s *Store) ShowReplay(ctx context.Context, id int64) (r observe.Replay, o O
 		if err := tx.QueryRow(ctx, sqlOutcome, id, maxOutcome+1).Scan(&o.Waiting, &o.Dead); err != nil {
 			return err
 		}
-		o.More = o.Waiting+o.Dead > maxOutcome
-		o.Delivered = r.Delivered + max(0, r.Failed-o.Waiting-o.Dead)
+		var later int64
+		if r.Failed > 0 {
+			if err := tx.QueryRow(ctx, sqlLater, id, maxOutcome+1).Scan(&later); err != nil {
+				return err
+			}
+		}
+		o.More = o.Waiting+o.Dead > maxOutcome || later > maxOutcome
+		o.Delivered = r.Delivered + later
+		if !o.More {
+			o.Gone = max(0, r.Failed-o.Waiting-o.Dead-later)
+		}
 		return nil
 	})
 	return r, o, err

@@ -145,7 +145,7 @@ func makes(t *testing.T, target string) {
 func TestMatrixIsWhole(t *testing.T) {
 	t.Parallel()
 	text, _ := parsed[workflow](t, ".github/workflows/ci.yml")
-	script, err := os.ReadFile("test-matrix")
+	script, err := os.ReadFile("postgres/fetch")
 	if err != nil {
 		t.Fatal(err)
 	}

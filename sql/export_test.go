@@ -1,5 +1,16 @@
 package outboxsql
 
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MigrateNext is [Migrate] by a notifyd that knows one version more.
+func MigrateNext(ctx context.Context, conn *pgx.Conn, schema, name, sql string) ([]Version, error) {
+	return migrate(ctx, conn, schema, append(migrations(), migration{name: name, sql: sql}), MigrateOptions{})
+}
+
 // GrantedTables returns the tables that Grants knows.
 func GrantedTables() (names []string) {
 	for _, g := range tableGrants() {

@@ -22,22 +22,12 @@ DECLARE
     place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
     owner CONSTANT name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass);
     f     text;
-    who   name;
 BEGIN
     FOREACH f IN ARRAY ARRAY['outbox_last_id()'] LOOP
         -- pg_temp last: otherwise a caller could create a table of that name that goes first.
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
-    END LOOP;
-    -- A role that may delete events is a relay. It gets the privilege that it cannot start without,
-    -- so that relays from before an upgrade need no new grants for it.
-    FOR who IN SELECT DISTINCT pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) AS a
-        WHERE c.oid = 'outbox_events'::regclass AND a.privilege_type = 'DELETE' AND a.grantee NOT IN (0, c.relowner)
-    LOOP
-        EXECUTE format('GRANT EXECUTE ON FUNCTION outbox_last_id() TO %I', who);
-        EXECUTE format('GRANT SELECT ON outbox_mode TO %I', who);
-        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_positions, outbox_routes TO %I', who);
     END LOOP;
 END
 $rights$;

@@ -41,8 +41,8 @@ func tableGrants() []tableGrant {
 		{
 			table: "outbox_events",
 			// Omitted columns keep their defaults: a writer cannot backdate an event, or mark it
-			// done.
-			writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, payload_bytes, content_type)",
+			// done. RETURNING id needs SELECT of the column, and ids are no secret.
+			writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, payload_bytes, content_type), SELECT (id)",
 			// UPDATE of one column is also what SELECT ... FOR UPDATE needs.
 			relay: "SELECT, UPDATE (state, processed_at), DELETE",
 		},
@@ -100,7 +100,7 @@ func Grants(schema string, roles Roles) (string, error) {
 		name, may  string
 		privileges func(tableGrant) string
 	}{
-		{roles.Writer, "may insert events, and neither read nor change them", func(g tableGrant) string { return g.writer }},
+		{roles.Writer, "may insert events and read their ids, and neither read nor change the rest", func(g tableGrant) string { return g.writer }},
 		{roles.Relay, "delivers events", func(g tableGrant) string { return g.relay }},
 	} {
 		if who.name == "" {
@@ -128,7 +128,7 @@ func Grants(schema string, roles Roles) (string, error) {
 // relay need not be the owner. The names have no schema.
 func PartitionFunctions() []string {
 	return []string{
-		"outbox_partitions()", "outbox_last_id()", "outbox_partitions_extend(timestamptz, integer)",
+		"outbox_partitions()", "outbox_away()", "outbox_last_id()", "outbox_partitions_extend(timestamptz, integer)",
 		"outbox_partition_drop(text, timestamptz)", "outbox_keys_purge(bigint, integer)",
 	}
 }

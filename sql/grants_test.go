@@ -94,8 +94,11 @@ func TestGrantsWriter(t *testing.T) {
 			writeAll(t, conn, outbox.Event{Type: "a", Payload: []byte{0, 255}, ContentType: "application/x-protobuf"})
 			writeAll(t, conn, outbox.Event{Type: "a", Payload: []byte(nil), ContentType: "application/x-protobuf"}, outbox.Event{Type: "a", Payload: 1})
 
+			if id := value[int64](t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id`); id < 1 {
+				t.Errorf("id %d", id)
+			}
 			for _, statement := range []string{
-				"SELECT id FROM outbox_events", "SELECT count(*) FROM outbox_events", "INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id",
+				"SELECT payload FROM outbox_events", "SELECT event_type FROM outbox_events", "INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING payload",
 				"UPDATE outbox_events SET payload = '2'", "DELETE FROM outbox_events", "TRUNCATE outbox_events",
 				"INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')",
 				"INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', '2001-01-01')",
@@ -106,8 +109,8 @@ func TestGrantsWriter(t *testing.T) {
 				refused(t, conn, statement)
 			}
 			exec(t, conn, "RESET ROLE")
-			if n := value[int](t, conn, "SELECT count(*) FROM outbox_events"); n != 77 {
-				t.Errorf("%d events, want 77", n)
+			if n := value[int](t, conn, "SELECT count(*) FROM outbox_events"); n != 78 {
+				t.Errorf("%d events, want 78", n)
 			}
 		})
 	}
@@ -172,7 +175,7 @@ func TestGrantsCoverEveryTable(t *testing.T) {
 			t.Errorf("a writer may not set the column %s: say why in this test, or add it to tableGrants", column)
 		}
 	}
-	if strings.Contains(script, "outbox_deliveries") || strings.Contains(script, "SELECT") {
+	if strings.Contains(script, "outbox_deliveries") || strings.Contains(strings.ReplaceAll(script, "SELECT (id)", ""), "SELECT") {
 		t.Errorf("a writer alone gets\n%s", script)
 	}
 }

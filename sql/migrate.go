@@ -1,12 +1,12 @@
 // Package outboxsql holds the tables and the trigger of notifyd as SQL, and applies them.
 //
-// The files are self-contained and can be run with psql: schema.sql, then the files of later
-// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql, sizes.sql, people.sql, replays.sql, exactly_once.sql, rests.sql,
-// bytes.sql and limits.sql, then storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
-// [Partition] partitions the table by day.
+// The files are self-contained and can be run with psql: schema.sql, functions.sql and triggers.sql,
+// in this order. [Migrate] does the same under a lock and records the version. [Partition]
+// partitions the table by day.
 package outboxsql
 
 import (
+	"cmp"
 	"context"
 	_ "embed" // the files below
 	"errors"
@@ -20,42 +20,6 @@ import (
 
 //go:embed schema.sql
 var schemaSQL string
-
-//go:embed dead_letters.sql
-var deadLettersSQL string
-
-//go:embed tracing.sql
-var tracingSQL string
-
-//go:embed streams.sql
-var streamsSQL string
-
-//go:embed plain.sql
-var plainSQL string
-
-//go:embed sizes.sql
-var sizesSQL string
-
-//go:embed people.sql
-var peopleSQL string
-
-//go:embed replays.sql
-var replaysSQL string
-
-//go:embed exactly_once.sql
-var exactlyOnceSQL string
-
-//go:embed rests.sql
-var restsSQL string
-
-//go:embed bytes.sql
-var bytesSQL string
-
-//go:embed limits.sql
-var limitsSQL string
-
-//go:embed storage.sql
-var storageSQL string
 
 //go:embed functions.sql
 var functionsSQL string
@@ -136,29 +100,22 @@ type migration struct {
 }
 
 // migrations returns all versions in order; the first one is version 1.
-// Released versions are never edited: a change is a new entry, and a new file,
-// which records itself in outbox_migrations under the same number and name.
+//
+// Nothing is released yet: until then there is one version, and a change edits its file in place.
+// From the first release on, released versions are never edited: a change is a new entry, and a new
+// file, which records itself in outbox_migrations under the same number and name. functions.sql and
+// triggers.sql run with every migration, and always are the newest.
 func migrations() []migration {
-	return []migration{
-		{name: "events and deliveries", sql: schemaSQL},
-		{name: "dead letters", sql: deadLettersSQL},
-		{name: "tracing", sql: tracingSQL},
-		{name: "streams", sql: streamsSQL},
-		{name: "plain queues", sql: plainSQL},
-		{name: "sizes", sql: sizesSQL},
-		{name: "pauses and relays", sql: peopleSQL},
-		{name: "replays", sql: replaysSQL},
-		{name: "exactly once", sql: exactlyOnceSQL},
-		{name: "rests", sql: restsSQL},
-		{name: "bytes", sql: bytesSQL},
-		{name: "limits", sql: limitsSQL},
-	}
+	return []migration{{name: "events and deliveries", sql: schemaSQL}}
 }
 
 // MigrateOptions configure [MigrateWith]; the zero value is valid.
 type MigrateOptions struct {
 	// Bell says when the trigger notifies.
 	Bell Bell
+	// Mode is that of new tables, a queue by default. They are never visible in another one, which a relay that waits for
+	// them would begin to use. Tables that exist keep their mode: see [SetMode].
+	Mode Mode
 	// LockPatience is how long to try to lock the tables for a moment, while writers use them, and to
 	// wait for another change of the schema; 0 is [DefaultLockPatience].
 	LockPatience time.Duration
@@ -177,12 +134,17 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (app
 // makes it roll back, let writers pass, and try again. It leaves a schema that is newer than this
 // notifyd alone, and returns [ErrTooNew].
 func MigrateWith(ctx context.Context, conn *pgx.Conn, schema string, o MigrateOptions) (applied []Version, err error) {
-	if err := errors.Join(ValidateSchema(schema), o.Bell.Validate()); err != nil {
+	return migrate(ctx, conn, schema, migrations(), o)
+}
+
+// migrate is [MigrateWith] for a notifyd that knows these versions.
+func migrate(ctx context.Context, conn *pgx.Conn, schema string, known []migration, o MigrateOptions) (applied []Version, err error) {
+	if err := errors.Join(ValidateSchema(schema), o.Bell.Validate(), cmp.Or(o.Mode, ModeQueue).Validate()); err != nil {
 		return nil, err
 	}
 	c := &change{conn: conn, schema: schema, patience: o.LockPatience, waiting: o.Waiting}
 	err = c.again(ctx, func() (err error) {
-		applied, err = c.migrate(ctx, o.Bell)
+		applied, err = c.migrate(ctx, known, &o)
 		return err
 	})
 	if err != nil {
@@ -193,7 +155,7 @@ func MigrateWith(ctx context.Context, conn *pgx.Conn, schema string, o MigrateOp
 
 // migrate returns errBusy if another change of the schema is in progress. It does not wait for
 // that in its transaction: see [change.lockSchema].
-func (c *change) migrate(ctx context.Context, bell Bell) (applied []Version, err error) {
+func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptions) (applied []Version, err error) {
 	conn, schema := c.conn, c.schema
 	err = c.begin(ctx, aloneLock, func(tx pgx.Tx) error {
 		var got bool
@@ -203,7 +165,7 @@ func (c *change) migrate(ctx context.Context, bell Bell) (applied []Version, err
 		if !got {
 			return errBusy
 		}
-		state, err := readState(ctx, tx, schema)
+		state, err := readState(ctx, tx, schema, known)
 		if err != nil {
 			return err
 		}
@@ -211,7 +173,10 @@ func (c *change) migrate(ctx context.Context, bell Bell) (applied []Version, err
 			return tooNew(schema, state)
 		}
 		applied = state.Versions[state.Current:]
-		statements := script(schema, state.Current, bell)
+		statements := script(schema, known[state.Current:], o.Bell)
+		if state.Current == 0 && o.Mode == ModeStream {
+			statements += asStream(0, nil)
+		}
 		// Even IF NOT EXISTS needs a privilege on the database, which a role that may only use one
 		// schema may lack.
 		var exists bool
@@ -245,24 +210,23 @@ func Script(schema string, bell Bell) (string, error) {
 		create = createSchema(schema)
 	}
 	// A script that had to wait for a lock would make all writers wait as well.
-	return fmt.Sprintf("BEGIN;\n-- If a lock is not granted in time, run the script again.\nSET LOCAL lock_timeout = %d;\n", aloneLock.Milliseconds()) + create + script(schema, 0, bell) + "COMMIT;\n", nil
+	return fmt.Sprintf("BEGIN;\n-- If a lock is not granted in time, run the script again.\nSET LOCAL lock_timeout = %d;\n", aloneLock.Milliseconds()) + create + script(schema, migrations(), bell) + "COMMIT;\n", nil
 }
 
 func createSchema(schema string) string {
 	return "SET LOCAL client_min_messages = warning;\nCREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{schema}.Sanitize() + ";\n"
 }
 
-// script returns the statements that lead from version current to the newest.
-func script(schema string, current int, bell Bell) string {
+// script returns the statements that apply the missing versions.
+func script(schema string, missing []migration, bell Bell) string {
 	var b strings.Builder
 	ident := pgx.Identifier{schema}.Sanitize()
 	// IF NOT EXISTS reports what it skips, which is noise here.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
 	fmt.Fprintf(&b, "SET LOCAL notifyd.bell = '%s';\n", bell)
-	for _, m := range migrations()[current:] {
+	for _, m := range missing {
 		b.WriteString(m.sql)
 	}
-	b.WriteString(storageSQL)
 	b.WriteString(functionsSQL)
 	b.WriteString(triggersSQL)
 	return b.String()
@@ -272,7 +236,7 @@ func script(schema string, current int, bell Bell) string {
 func ReadState(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
 	var state State
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-		state, err = readState(ctx, tx, schema)
+		state, err = readState(ctx, tx, schema, migrations())
 		return err
 	})
 	return state, err
@@ -287,6 +251,8 @@ func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
 		return err
 	case state.Current > state.Latest:
 		return tooNew(schema, state)
+	case state.Current == 0:
+		return MissingTables(ctx, conn, schema)
 	case state.Current < state.Latest:
 		return fmt.Errorf("schema %q is at version %d, this notifyd needs %d: run `notifyd migrate`: %w",
 			schema, state.Current, state.Latest, ErrNotMigrated)
@@ -294,14 +260,47 @@ func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
 	return nil
 }
 
+// MissingTables returns an error that wraps [ErrNotMigrated] and says that the schema has no tables
+// of notifyd. If other schemas of the database have them, the error names these: the usual cause is
+// a setting that was forgotten, and a second outbox is seldom wanted.
+func MissingTables(ctx context.Context, conn *pgx.Conn, schema string) error {
+	others, err := Elsewhere(ctx, conn, schema)
+	switch {
+	case err != nil:
+		return err
+	case len(others) == 0:
+		return fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`: %w", schema, ErrNotMigrated)
+	}
+	return fmt.Errorf("schema %q has no tables of notifyd, and schema %s has: set database.schema or --schema, or run `notifyd migrate` for another outbox: %w",
+		schema, strings.Join(others, ", "), ErrNotMigrated)
+}
+
+// maxElsewhere bounds the schemas that a message names.
+const maxElsewhere = 5
+
+// Elsewhere returns the quoted names of other schemas with tables of notifyd, at most five, in
+// alphabetical order. It needs no privilege on them.
+func Elsewhere(ctx context.Context, conn *pgx.Conn, schema string) ([]string, error) {
+	rows, err := conn.Query(ctx, `SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+		WHERE c.relname = 'outbox_migrations' AND c.relkind = 'r' AND n.nspname <> $1 ORDER BY n.nspname LIMIT $2`, schema, maxElsewhere)
+	if err != nil {
+		return nil, fmt.Errorf("look for tables in other schemas: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for tables in other schemas: %w", err)
+	}
+	return names, nil
+}
+
 func tooNew(schema string, s State) error {
 	return fmt.Errorf("schema %q is at version %d, this notifyd knows %d: upgrade notifyd: %w",
 		schema, s.Current, s.Latest, ErrTooNew)
 }
 
-func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
+func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration) (State, error) {
 	state := State{Bell: BellOff, Mode: ModeQueue}
-	for i, m := range migrations() {
+	for i, m := range known {
 		state.Versions = append(state.Versions, Version{Number: i + 1, Name: m.name})
 	}
 	state.Latest = len(state.Versions)
@@ -330,7 +329,7 @@ func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
 			state.Versions = append(state.Versions, v)
 		}
 	}
-	if state.Mode, state.Becoming, err = findMode(ctx, tx, schema); err != nil {
+	if state.Mode, state.Becoming, err = readMode(ctx, tx, schema); err != nil {
 		return state, err
 	}
 	if state.Serialized, err = serialized(ctx, tx, schema); err != nil {

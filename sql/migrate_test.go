@@ -184,6 +184,77 @@ func TestTooNew(t *testing.T) {
 	}
 }
 
+// TestNextVersion: a notifyd with one more version runs that one alone, and records it; the notifyd
+// before it then refuses the schema.
+func TestNextVersion(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	// It fails if it runs twice.
+	const next = `CREATE TABLE outbox_next (id bigint PRIMARY KEY);
+		INSERT INTO outbox_migrations (version, name) VALUES (2, 'next');`
+	migrateNext := func(schema string) (numbers []int) {
+		t.Helper()
+		applied, err := outboxsql.MigrateNext(t.Context(), conn, schema, "next", next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range applied {
+			numbers = append(numbers, v.Number)
+		}
+		return numbers
+	}
+	migrate(t, conn, "public", outboxsql.BellAlways)
+	// What version 1 would undo.
+	exec(t, conn, `COMMENT ON TABLE outbox_audit IS 'ours'; DROP INDEX outbox_audit_event`)
+	before := catalog(t, conn, "public")
+	if got := migrateNext("public"); !slices.Equal(got, []int{2}) {
+		t.Errorf("applied versions %v to version 1, want 2 alone", got)
+	}
+	if got := migrateNext("public"); len(got) > 0 {
+		t.Errorf("applied versions %v again", got)
+	}
+	if got := values[string](t, conn, `SELECT version || ' ' || name FROM outbox_migrations ORDER BY version`); !slices.Equal(got, []string{"1 events and deliveries", "2 next"}) {
+		t.Errorf("recorded %q", got)
+	}
+	after := slices.DeleteFunc(catalog(t, conn, "public"), func(line string) bool { return strings.Contains(line, "outbox_next") })
+	if !slices.Equal(before, after) {
+		t.Errorf("version 2 changed\n%s\nto\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+	}
+	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellKeep)
+	for _, err := range []error{err, outboxsql.Check(t.Context(), conn, "public")} {
+		if !errors.Is(err, outboxsql.ErrTooNew) || !strings.Contains(err.Error(), "is at version 2, this notifyd knows 1") {
+			t.Errorf("the notifyd before it: %v, want ErrTooNew", err)
+		}
+	}
+	if got := migrateNext("fresh"); !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("applied versions %v to nothing, want both", got)
+	}
+}
+
+// TestFilesRestore: the files, run again by hand, restore what is missing, and give a stream or a
+// partitioned table no index that it must not have.
+func TestFilesRestore(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			eachKind(t, func(t *testing.T, conn *pgx.Conn) {
+				t.Helper()
+				if err := outboxsql.SetMode(t.Context(), conn, "public", mode, outboxsql.ModeOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				want := catalog(t, conn, "public")
+				exec(t, conn, `DROP INDEX outbox_deliveries_due, outbox_replays_running; DROP TABLE outbox_pauses;
+					DROP TRIGGER outbox_deliveries_fingerprint ON outbox_deliveries`)
+				runFiles(t, conn)
+				if got := catalog(t, conn, "public"); !slices.Equal(got, want) {
+					t.Errorf("restored\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+				}
+			})
+		})
+	}
+}
+
 // catalog describes everything in a schema, one line per thing.
 func catalog(tb testing.TB, conn *pgx.Conn, schema string) []string {
 	tb.Helper()
@@ -248,16 +319,10 @@ func TestWaysToMigrate(t *testing.T) {
 	}
 }
 
-// upFrom returns true if these are all versions from first on.
-func upFrom(tb testing.TB, conn *pgx.Conn, applied []outboxsql.Version, first int) bool {
-	tb.Helper()
-	return len(applied) == state(tb, conn, "public").Latest-first+1 && applied[0].Number == first
-}
-
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "sizes.sql", "people.sql", "replays.sql", "exactly_once.sql", "rests.sql", "bytes.sql", "limits.sql", "functions.sql", "triggers.sql"} {
+	for _, name := range []string{"schema.sql", "functions.sql", "triggers.sql"} {
 		runFile(tb, conn, name)
 	}
 }
@@ -406,54 +471,4 @@ func TestMigrateAsOwnerOfTheSchema(t *testing.T) {
 	if err := outboxsql.Check(t.Context(), conn, "relay"); err != nil {
 		t.Error(err)
 	}
-}
-
-// TestPlainMigration upgrades a schema from version 4, as the first builds with streams had made
-// it: parked deliveries of a queue are due, and routes have their present shape.
-func TestPlainMigration(t *testing.T) {
-	t.Parallel()
-	conn := connect(t, testenv.Database(t))
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "functions.sql", "triggers.sql"} {
-		runFile(t, conn, name)
-	}
-	exec(t, conn, `DROP TABLE outbox_routes; CREATE TABLE outbox_routes (destination text NOT NULL, pattern text NOT NULL, head bigint NOT NULL,
-		open int8multirange NOT NULL DEFAULT '{}', handed boolean NOT NULL DEFAULT false, PRIMARY KEY (destination, pattern))`)
-	exec(t, conn, `INSERT INTO outbox_routes (destination, pattern, head) VALUES ('x', '*', 1)`)
-	exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (1, 'x', 'a', 'parked', 'order/1'), (2, 'x', 'a', 'dead', 'order/1')`)
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); !upFrom(t, conn, applied, 5) || applied[0].Name != "plain queues" {
-		t.Errorf("applied %+v", applied)
-	}
-	if got := values[string](t, conn, `SELECT state FROM outbox_deliveries ORDER BY event_id`); !slices.Equal(got, []string{"retry", "dead"}) {
-		t.Errorf("stored deliveries are %v", got)
-	}
-	exec(t, conn, `INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('x', 1, '{*}', 1), ('x', 2, '{*}', 1)`)
-	if n := value[int](t, conn, `SELECT count(*) FROM outbox_routes`); n != 2 {
-		t.Errorf("%d routes", n)
-	}
-}
-
-// TestStreamsMigration upgrades a schema from version 3: the index of due deliveries is rebuilt, an
-// older relay gets the new privileges, and the table is a queue.
-func TestStreamsMigration(t *testing.T) {
-	t.Parallel()
-	conn := connect(t, testenv.Database(t))
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "triggers.sql"} {
-		runFile(t, conn, name)
-	}
-	relay := role(t, conn)
-	exec(t, conn, `GRANT SELECT, UPDATE (state, processed_at), DELETE ON outbox_events TO `+relay)
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); !upFrom(t, conn, applied, 4) || applied[0].Name != "streams" {
-		t.Errorf("applied %+v", applied)
-	}
-	due := value[string](t, conn, `SELECT pg_get_indexdef('outbox_deliveries_due'::regclass)`)
-	if !strings.Contains(due, "(destination, available_at, event_id)") {
-		t.Errorf("what is due: %s", due)
-	}
-	writeOne(t, conn)
-	exec(t, conn, `SET ROLE `+relay)
-	if got := value[string](t, conn, `SELECT mode || outbox_last_id() FROM outbox_mode`); got != "queue1" {
-		t.Errorf("mode and last id: %s", got)
-	}
-	exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ('x', 1, '{[1,2)}'); DELETE FROM outbox_positions;
-		INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('x', 1, '{*}', 1); DELETE FROM outbox_routes`)
 }

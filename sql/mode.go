@@ -63,7 +63,7 @@ func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) err
 	}
 	switch {
 	case held == nil:
-		return fmt.Errorf("schema %q has no outbox_mode: run `notifyd migrate`: %w", schema, ErrNotMigrated)
+		return MissingTables(ctx, conn, schema)
 	case !*held:
 		who := (&change{conn: conn, schema: schema}).sessions(ctx, guardUsers(schema)+` AND mode = 'ExclusiveLock'`)
 		return fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, ErrModeChanging, who)
@@ -88,25 +88,12 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// readMode returns the mode of a schema that has the table of modes, and the mode of an unfinished
-// change; "" if there is none.
+// readMode returns the mode of a migrated schema, and the mode of an unfinished change; "" if there is
+// none.
 func readMode(ctx context.Context, q querier, schema string) (mode, becoming Mode, err error) {
 	err = q.QueryRow(ctx, `SELECT mode, coalesce(becoming, '') FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&mode, &becoming)
 	if err != nil {
 		return "", "", fmt.Errorf("read the mode: %w", err)
 	}
 	return mode, becoming, nil
-}
-
-// findMode is readMode, but returns ModeQueue if the table of modes is missing.
-func findMode(ctx context.Context, q querier, schema string) (mode, becoming Mode, err error) {
-	var exists bool
-	err = q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, pgx.Identifier{schema, "outbox_mode"}.Sanitize()).Scan(&exists)
-	if err != nil {
-		return "", "", fmt.Errorf("find the mode: %w", err)
-	}
-	if !exists {
-		return ModeQueue, "", nil
-	}
-	return readMode(ctx, q, schema)
 }

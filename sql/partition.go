@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 //go:embed partitions.sql
@@ -91,7 +90,7 @@ func (p *partitioning) run(ctx context.Context) error {
 	}
 	if done {
 		p.say("the table is already partitioned: checking its partitions")
-		return p.settled(ctx, p.alone(ctx, partitionsSQL+storageSQL+p.extend()))
+		return p.settled(ctx, p.alone(ctx, partitionsSQL+p.extend()))
 	}
 	if err := p.obstacles(ctx); err != nil {
 		return err
@@ -105,30 +104,12 @@ func (p *partitioning) run(ctx context.Context) error {
 	if err := p.tx(ctx, p.lasts(), `ALTER TABLE outbox_events VALIDATE CONSTRAINT outbox_events_bound;`); err != nil {
 		return err
 	}
-	if err := p.sizes(ctx); err != nil {
-		return err
-	}
 	p.say("copying idempotency keys")
 	if err := p.copyKeys(ctx); err != nil {
 		return err
 	}
 	p.say("putting the partitioned table in its place")
-	return p.settled(ctx, p.alone(ctx, partitionSwapSQL+partitionsSQL+storageSQL+triggersSQL+p.extend()))
-}
-
-// sizes validates the constraints that were added to a table with events: those of a partition must
-// be valid.
-func (p *partitioning) sizes(ctx context.Context) error {
-	for _, name := range []string{"outbox_events_aggregate_short", "outbox_events_headers_small", "outbox_events_one_payload", "outbox_events_content_type_valid"} {
-		err := p.tx(ctx, p.lasts(), `ALTER TABLE outbox_events VALIDATE CONSTRAINT `+name)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23514" {
-			return fmt.Errorf("%w: an event violates the constraint %s: delete such events, or wait until they are done", ErrObstacle, name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.settled(ctx, p.alone(ctx, partitionSwapSQL+partitionsSQL+triggersSQL+p.extend()))
 }
 
 // settled records, if err is nil, that the partitions created so far are committed and visible to
@@ -187,7 +168,7 @@ func (p *partitioning) obstacles(ctx context.Context) error {
 			UNION SELECT format('the index %s is not valid, and would be rebuilt while writers are blocked: drop it', indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND NOT indisvalid
 			UNION SELECT format('the check %I is not valid or has NO INHERIT: validate it, or drop it', conname) FROM pg_constraint
-			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname NOT IN ('outbox_events_bound', 'outbox_events_aggregate_short', 'outbox_events_headers_small', 'outbox_events_one_payload', 'outbox_events_content_type_valid')
+			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname <> 'outbox_events_bound'
 			UNION SELECT 'it has row level security: disable it' FROM pg_class WHERE oid = $1::regclass AND relrowsecurity
 			UNION SELECT format('the publication %I publishes it: remove the table from the publication', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
 			WHERE prrelid = $1::regclass

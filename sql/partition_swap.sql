@@ -13,6 +13,9 @@ DECLARE
     bell  text;
     r     record;
 BEGIN
+    -- The new sequence goes on where this one ends. Before the lock of the table: relays lock a position first.
+    UPDATE outbox_positions SET sequence = NULL;
+    UPDATE outbox_mode SET origin_sequence = NULL;
     LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE;
     SELECT substring(pg_get_constraintdef(oid) FROM '[0-9]+')::bigint INTO STRICT bound
     FROM pg_constraint WHERE conrelid = old AND conname = 'outbox_events_bound' AND convalidated;
@@ -80,7 +83,9 @@ BEGIN
         ALTER TABLE outbox_events_before DROP CONSTRAINT outbox_events_bound;
     END IF;
     -- For ids chosen by hand: every row must find a partition.
-    CREATE TABLE outbox_events_default PARTITION OF outbox_events DEFAULT;
+    CREATE TABLE outbox_events_default PARTITION OF outbox_events DEFAULT
+        WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+            autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000);
     EXECUTE format('ALTER TABLE outbox_events_default OWNER TO %I', owner);
 
     -- No unique index detects a conflict any more, so a trigger before the insert does.

@@ -82,7 +82,7 @@ CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low big
     WITH b AS MATERIALIZED (
         SELECT c.relname, pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound
         FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'outbox_events'::regclass::oid)
+        WHERE i.inhparent = 'outbox_events'::regclass::oid AND NOT i.inhdetachpending)
     SELECT p.name, p.low, p.high, p.day, min(p.day) OVER (ORDER BY p.low ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
     FROM (
         SELECT b.relname::text AS name,
@@ -95,6 +95,15 @@ CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low big
     ORDER BY p.low
 $partitions$;
 COMMENT ON FUNCTION outbox_partitions() IS 'The partitions of outbox_events, except the default one.';
+
+-- The assigned ids that lie in no partition, and in none that outbox_partition_drop has dropped: that of a partition which
+-- somebody has detached. Its events may come back.
+CREATE OR REPLACE FUNCTION outbox_away() RETURNS int8multirange
+    LANGUAGE sql STABLE AS $away$
+    SELECT CASE WHEN outbox_last_id() < 1 THEN '{}' ELSE int8multirange(int8range(1, outbox_last_id(), '[]')) END - coalesce((SELECT range_agg(int8range(p.low, p.high)) FROM outbox_partitions() AS p), '{}') - m.dropped
+    FROM outbox_mode AS m
+$away$;
+COMMENT ON FUNCTION outbox_away() IS 'The assigned ids that lie in no partition of outbox_events, unless the partition was dropped by retention.';
 
 -- Creates the partitions of the current day and of those ahead, and moves the sequence to that of
 -- the day. If it had to create that one, the third call moves the sequence, each call in a
@@ -278,6 +287,7 @@ BEGIN
                 RETURN 'an event in it must still be delivered';
             END IF;
             EXECUTE pg_catalog.format('DROP TABLE %I.%I', place, partition);
+            UPDATE outbox_mode AS m SET dropped = m.dropped + int8multirange(int8range(first, past));
             RETURN NULL;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             PERFORM pg_catalog.pg_sleep(0.1::float8 + pg_catalog.random() * 0.4::float8);
@@ -311,7 +321,7 @@ DECLARE
     who   oid;
 BEGIN
     EXECUTE format('ALTER TABLE outbox_keys OWNER TO %I', owner);
-    FOREACH f IN ARRAY ARRAY['outbox_key()', 'outbox_partitions()', 'outbox_partitions_extend(timestamptz, integer)',
+    FOREACH f IN ARRAY ARRAY['outbox_key()', 'outbox_partitions()', 'outbox_away()', 'outbox_partitions_extend(timestamptz, integer)',
         'outbox_waits(bigint, bigint)', 'outbox_partition_drop(text, timestamptz)', 'outbox_keys_purge(bigint, integer)'] LOOP
         -- pg_temp last: otherwise a caller could create a table of that name that goes first.
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);

@@ -16,12 +16,19 @@ var ErrRelays = errors.New("relays are at work on outbox_events")
 // and their event types are unknown.
 var ErrPositions = errors.New("the destinations of the stream have different positions")
 
+// ErrAbandoned is returned by [SetMode] if a stream that becomes a queue has destinations that are not known, for
+// which events wait: a queue asks the routes who gets an event, and these would never get theirs.
+var ErrAbandoned = errors.New("events wait for destinations that are not configured")
+
 const (
 	// modeBatch is how many events one transaction of [SetMode] changes: it takes some hundredths
 	// of a second.
 	modeBatch = 5000
 	// modeSay is the shortest time between two lines of progress of one step.
 	modeSay = 5 * time.Second
+	// relaysEnd is how long relays may take to be gone: the server ends the sessions of one that has just
+	// been stopped a moment later. relaysLook is the time between two looks.
+	relaysEnd, relaysLook = 2 * time.Second, 50 * time.Millisecond
 	// maxOpen is the largest number of open ranges that a stream begins with. Each write of a
 	// position writes all of its ranges.
 	maxOpen = 4000
@@ -41,6 +48,11 @@ type ModeOptions struct {
 	// stream that becomes a queue, if some destinations have received an event and others have not.
 	// Nil: unknown.
 	Route func(eventType string) []string
+	// Known reports whether a destination is configured. It is needed for a stream that becomes a queue, together with
+	// Route. Nil: all are.
+	Known func(destination string) bool
+	// Drop gives up the events that wait for destinations that are not known. Without it they end the change.
+	Drop bool
 	// Unordered reports whether a destination of a stream gets the events of one aggregate in any
 	// order. Nil: none does.
 	Unordered func(destination string) bool
@@ -51,7 +63,7 @@ type ModeOptions struct {
 // them. Writers continue, on tables of any size. Waiting deliveries stay waiting, finished ones
 // stay finished. An interrupted call may be repeated, and continues; until then a stream that was
 // to become a queue is neither, and relays wait. The error wraps [ErrStream] if the table cannot be
-// a stream, and [ErrPositions] if Route is needed.
+// a stream, [ErrPositions] if Route is needed, and [ErrAbandoned] if Drop is.
 func SetMode(ctx context.Context, conn *pgx.Conn, schema string, mode Mode, o ModeOptions) (err error) {
 	if err := errors.Join(ValidateSchema(schema), mode.Validate()); err != nil {
 		return err
@@ -127,11 +139,20 @@ func (m *modeChange) run(ctx context.Context, to Mode) error {
 // exclude takes the guard of the mode exclusively, so that no relay reads the table until release
 // is called.
 func (m *modeChange) exclude(ctx context.Context) (release func(context.Context) error, err error) {
-	var got bool
-	if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+modeGuard(m.schema)+`)`).Scan(&got); err != nil {
-		return nil, fmt.Errorf("keep relays away: %w", err)
-	}
-	if !got {
+	for deadline := time.Now().Add(relaysEnd); ; {
+		var got bool
+		if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+modeGuard(m.schema)+`)`).Scan(&got); err != nil {
+			return nil, fmt.Errorf("keep relays away: %w", err)
+		}
+		if got {
+			break
+		}
+		if time.Now().Before(deadline) {
+			if !rest(ctx, relaysLook) {
+				return nil, context.Cause(ctx)
+			}
+			continue
+		}
 		who := m.sessions(ctx, guardUsers(m.schema)+` AND granted`)
 		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, who)
 	}

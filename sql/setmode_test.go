@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -87,7 +88,10 @@ func crowd(t *testing.T, url string) (stop func() []int64) {
 	for w := range 3 {
 		conn := connect(t, url)
 		all.Go(func() {
+			pace := time.NewTicker(2 * time.Millisecond) // without one, the writers take the machine from the change
+			defer pace.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
+				<-pace.C
 				ids, err := writeSome(context.WithoutCancel(ctx), conn, n%5)
 				if err != nil {
 					t.Errorf("writer %d: %v", w, err)
@@ -342,6 +346,26 @@ func TestSetModeBesideRelays(t *testing.T) {
 	err = outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{})
 	if !errors.Is(err, outboxsql.ErrRelays) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d,", pid)) || !strings.Contains(err.Error(), "notifyd/keeper") {
 		t.Errorf("beside a relay: %v", err)
+	}
+	beside := connect(t, conn.Config().ConnString())
+	done := make(chan error, 1)
+	go func() {
+		_, err := beside.Exec(t.Context(), `DO $$ BEGIN
+			WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%pg_try_advisory_lock%' AND query NOT LIKE '%pg_stat_activity%')
+			LOOP PERFORM pg_sleep(0.01); PERFORM pg_stat_clear_snapshot(); END LOOP;
+			PERFORM pg_terminate_backend(`+strconv.Itoa(pid)+`);
+		END $$`)
+		done <- err
+	}()
+	// A relay that goes away meanwhile is waited for.
+	setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{})
+	relay = connect(t, conn.Config().ConnString())
+	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
+		t.Fatal(err)
 	}
 	setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{}) // which it is
 	exec(t, relay, `SELECT pg_advisory_unlock_all()`)

@@ -31,9 +31,11 @@ func TestCheckStream(t *testing.T) {
 		}
 		cure := regexp.MustCompile(`(?:ALTER SEQUENCE|SELECT setval)[^,;)]+(, \d+\))?`)
 		for _, c := range []struct{ spoil, want, cure string }{
-			{`ALTER SEQUENCE outbox_events_id_seq CACHE 20`, "in steps of 1, 20 at a time", ""},
-			{`ALTER SEQUENCE outbox_events_id_seq INCREMENT BY 2`, "in steps of 2, 1 at a time", ""},
-			{`ALTER TABLE outbox_events ALTER COLUMN id SET CACHE 5`, "5 at a time", ""},
+			{`ALTER SEQUENCE outbox_events_id_seq CACHE 20`, "INCREMENT 1, CACHE 20 and NO CYCLE", ""},
+			{`ALTER SEQUENCE outbox_events_id_seq INCREMENT BY 2`, "INCREMENT 2, CACHE 1 and NO CYCLE", ""},
+			{`ALTER TABLE outbox_events ALTER COLUMN id SET CACHE 5`, "CACHE 5", ""},
+			{`ALTER SEQUENCE outbox_events_id_seq CYCLE`, "CACHE 1 and CYCLE", ""},
+			{`INSERT INTO outbox_events (id, event_type, payload) VALUES (9223372036854775807, 'a', '1')`, "will never assign", `UPDATE outbox_events SET id = DEFAULT WHERE id = 9223372036854775807`},
 			{`INSERT INTO outbox_events (id, event_type, payload) SELECT outbox_last_id() + 1000, 'a', '1'`, "that the sequence, which is at", ""},
 			{`INSERT INTO outbox_events (id, event_type, payload) VALUES (0, 'a', '1')`, "event 0 has an id chosen by its writer", `DELETE FROM outbox_events WHERE id = 0`},
 			{

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -28,9 +30,12 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 		return fmt.Errorf("read the positions: %w", err)
 	}
 	if m.options.Route == nil {
-		if err := m.agreed(ctx, r); err != nil {
-			return err
-		}
+		err = m.agreed(ctx, r)
+	} else {
+		err = m.abandoned(ctx, r)
+	}
+	if err != nil {
+		return err
 	}
 	if err := m.alone(ctx, `UPDATE outbox_mode SET becoming = 'queue'`); err != nil {
 		return fmt.Errorf("record the change: %w", err)
@@ -103,6 +108,53 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 		return nil
 	})
 	return newReaders(all), err
+}
+
+// abandonedLook is how many waiting events of a destination are counted.
+const abandonedLook = 1000
+
+// abandoned returns an error that names the destinations that are not known and for which events wait, unless these are
+// to be dropped.
+func (m *modeChange) abandoned(ctx context.Context, r *readers) error {
+	if m.options.Known == nil {
+		return nil
+	}
+	var found []string
+	for _, one := range r.all {
+		if one.destination == "" || m.options.Known(one.destination) {
+			continue
+		}
+		n, err := m.waiting(ctx, one)
+		switch {
+		case err != nil:
+			return fmt.Errorf("count the events that wait for %q: %w", one.destination, err)
+		case n > abandonedLook:
+			found = append(found, fmt.Sprintf("%s, which has come to event %d (more than %d events above)", one.destination, one.head, abandonedLook))
+		case n > 0:
+			found = append(found, fmt.Sprintf("%s, which has come to event %d (%d events wait)", one.destination, one.head, n))
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return nil
+	case m.options.Drop:
+		m.say("dropping the positions of %s", strings.Join(found, "; "))
+		return nil
+	}
+	return fmt.Errorf("%w: %s: configure them with their routes, or let these events go", ErrAbandoned, strings.Join(found, "; "))
+}
+
+// waiting counts the events that the reader has not received, of all types, up to one above [abandonedLook].
+func (m *modeChange) waiting(ctx context.Context, r *reach) (n int64, err error) {
+	low, high := []int64{r.head + 1}, []int64{math.MaxInt64}
+	for _, s := range r.open {
+		low, high = append(low, s.low), append(high, s.high)
+	}
+	err = m.step(ctx, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM unnest($1::bigint[], $2::bigint[]) AS s(low, high) CROSS JOIN LATERAL (
+			SELECT FROM outbox_events WHERE id >= s.low AND id < s.high AND state = 'fresh' ORDER BY id LIMIT $3) AS e LIMIT $3) AS found`, low, high, abandonedLook+1).Scan(&n)
+	})
+	return n, err
 }
 
 // agreed returns an error if there is an event that some readers have received and others have not:

@@ -62,37 +62,3 @@ func TestTraceparentCaptured(t *testing.T) {
 	}
 	refused(t, conn, `INSERT INTO relay.outbox_events (event_type, payload, traceparent) VALUES ('a', '1', '`+traceparent+`')`)
 }
-
-// TestTracingMigration upgrades a schema from version 2 under a relay of that version: its
-// statements continue to work, and existing events belong to no trace.
-func TestTracingMigration(t *testing.T) {
-	t.Parallel()
-	url := testenv.Database(t)
-	conn, relay := connect(t, url), connect(t, url)
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "triggers.sql"} {
-		runFile(t, conn, name)
-	}
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('before', '1')`)
-	const claim = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at FROM outbox_events WHERE state = 'fresh' AND id > $1 FOR UPDATE SKIP LOCKED`
-	if _, err := relay.Prepare(t.Context(), "claim", claim); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, relay, "claim", 0)
-	file := value[uint32](t, conn, `SELECT relfilenode FROM pg_class WHERE relname = 'outbox_events'`)
-	exec(t, conn, `SET notifyd.traceparent = '`+traceparent+`'`)
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) == 0 || applied[0].Number != 3 {
-		t.Errorf("applied %+v", applied)
-	}
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('after', '1')`)
-	tag, err := relay.Exec(t.Context(), "claim", 0)
-	if err != nil || tag.RowsAffected() != 2 {
-		t.Errorf("the older relay claims %v, %v", tag, err)
-	}
-	got := values[*string](t, conn, `SELECT traceparent FROM outbox_events ORDER BY id`)
-	if len(got) != 2 || got[0] != nil || got[1] == nil || *got[1] != traceparent {
-		t.Errorf("traces %v", got)
-	}
-	if now := value[uint32](t, conn, `SELECT relfilenode FROM pg_class WHERE relname = 'outbox_events'`); now != file {
-		t.Error("the table was rewritten")
-	}
-}

@@ -1,7 +1,9 @@
--- The bell of notifyd: notifies a sleeping relay of new events, and is silent for a relay that is
--- awake.
+-- The triggers of notifyd, and what they run. This file runs with every migration, and may be
+-- repeated: it restores what is missing, and takes no lock that writers wait for unless a trigger
+-- changes.
 --
--- A transaction with a pending NOTIFY takes one lock for the whole cluster and holds it until its
+-- The bell notifies a sleeping relay of new events, and is silent for a relay that is awake. A
+-- transaction with a pending NOTIFY takes one lock for the whole cluster and holds it until its
 -- commit is flushed, so that notifying commits happen one after the other. A relay that sweeps the
 -- table holds an exclusive advisory lock. While it does, the trigger is silent and writers commit
 -- in groups. DESIGN.md has the protocol and its proof.
@@ -38,7 +40,10 @@ BEGIN
     -- Taken and given back in one expression: a long transaction must not hold
     -- it. Not got: a relay is awake and will see the rows without being told.
     -- Locks are not subject to snapshots, so this is right at every isolation level.
-    IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell) THEN
+    -- Nor does it ring while the server's queue is more than half full: at its end this commit would be
+    -- refused. Asking moves the tail of the queue; relays poll meanwhile.
+    IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell)
+        AND pg_catalog.pg_notification_queue_usage() OPERATOR(pg_catalog.<) 0.5::pg_catalog.float8 THEN
         channel := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
             ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
         SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
@@ -62,6 +67,9 @@ DECLARE
         ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
     ids     bigint[];
 BEGIN
+    IF pg_catalog.pg_notification_queue_usage() OPERATOR(pg_catalog.>=) 0.5::pg_catalog.float8 THEN
+        RETURN NULL; -- at the end of the server's queue this commit would be refused
+    END IF;
     SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
     IF pg_catalog.array_length(ids, 1) OPERATOR(pg_catalog.>) 64 THEN
         PERFORM pg_catalog.pg_notify(channel, '');
@@ -87,6 +95,36 @@ END
 $serialize$;
 COMMENT ON FUNCTION outbox_serialize() IS
     'Makes writers stand in line, so that ids are in the order of commits. Installed by notifyd migrate --serialize-writers on.';
+
+-- A trigger instead of the relay, so that every dead letter has its fingerprint, also if a
+-- person buries it. It must never fail: the burial would fail, too. So the hash accepts
+-- any text in any encoding and is not forbidden by FIPS, and the character classes are spelt out,
+-- whatever the locale.
+CREATE OR REPLACE FUNCTION outbox_fingerprint() RETURNS trigger
+    LANGUAGE plpgsql AS $fingerprint$
+DECLARE
+    t text := pg_catalog.left(coalesce(NEW.last_error, ''), 2000);
+BEGIN
+    -- "quoted", with escapes; the closing quote may have been cut off.
+    t := pg_catalog.regexp_replace(t, '"([\\].|[^"\\])*("|$)', '""', 'g');
+    t := pg_catalog.regexp_replace(t, '`[^`]*`', '``', 'g');
+    -- Not the apostrophe of a word.
+    t := pg_catalog.regexp_replace(t, '(^|[^A-Za-z0-9])''[^'']*''', '\1''''', 'g');
+    -- URLs, mail addresses, [IPv6], names of hosts.
+    t := pg_catalog.regexp_replace(t, '[A-Za-z][A-Za-z0-9+.-]*://[^[:space:]<>]+', '://', 'g');
+    t := pg_catalog.regexp_replace(t, '[^[:space:]<>(),;:="]+@[^[:space:]<>(),;:="]+', '@', 'g');
+    t := pg_catalog.regexp_replace(t, '\[[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?\]', '#', 'g');
+    t := pg_catalog.regexp_replace(t, '[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+){2,}', '#', 'g');
+    -- Whatever has a digit in it: numbers, durations, UUIDs, hashes.
+    t := pg_catalog.regexp_replace(t, '[A-Za-z0-9_.-]*[0-9][A-Za-z0-9_.-]*', '#', 'g');
+    t := pg_catalog.regexp_replace(t, '[[:space:]]+', ' ', 'g');
+    -- The beginning: where a text was shortened depends on what stands in it.
+    NEW.error_fingerprint := pg_catalog.right(pg_catalog.lpad(
+        pg_catalog.to_hex(pg_catalog.hashtextextended(pg_catalog.left(t, 300), 0)), 16, '0'), 12);
+    RETURN NEW;
+END
+$fingerprint$;
+COMMENT ON FUNCTION outbox_fingerprint() IS 'Sets error_fingerprint of a dead letter.';
 
 DO $install$
 DECLARE
@@ -133,6 +171,16 @@ BEGIN
     END IF;
 END
 $line$;
+
+DO $dead$
+BEGIN
+    -- Only if it is missing: creating a trigger locks the table.
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox_deliveries'::regclass AND tgname = 'outbox_deliveries_fingerprint') THEN
+        CREATE TRIGGER outbox_deliveries_fingerprint BEFORE INSERT OR UPDATE ON outbox_deliveries
+            FOR EACH ROW WHEN (NEW.state = 'dead') EXECUTE FUNCTION outbox_fingerprint();
+    END IF;
+END
+$dead$;
 
 RESET notifyd.bell;
 RESET notifyd.serialize;

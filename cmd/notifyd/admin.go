@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"path/filepath"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/metrics"
@@ -22,7 +20,6 @@ import (
 type shown struct {
 	checks []admin.Check
 	live   func() error
-	wake   func() // ends rests
 	// register adds the metrics. ctx bounds the queries of every scrape.
 	register func(ctx context.Context, registry *prometheus.Registry)
 	// console makes the console, nil if there is none.
@@ -34,13 +31,12 @@ func (s *supervisor) shown(log *slog.Logger) shown {
 	return shown{
 		checks: append(checks(s.live), s.state.check()),
 		live:   func() error { h := s.live.Health(); return h.Live() },
-		wake:   s.live.Wake,
 		register: func(ctx context.Context, registry *prometheus.Registry) {
 			registry.MustRegister(metrics.NewCollector(ctx, s.live))
 			registry.MustRegister(s.state.metrics()...)
 		},
 		console: func(ctx context.Context) (look *webConsole, err error) {
-			look, err = newConsole(ctx, s.first, s.path, s.live, log)
+			look, err = newConsole(ctx, s.first, s.from.path, s.live, log)
 			s.console = look
 			return look, err
 		},
@@ -59,7 +55,7 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s shown, log
 	s.register(ctx, registry)
 	serve := admin.Config{
 		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: s.checks, Live: s.live,
-		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof, Wake: s.wake,
+		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
 	}
 	look, err := s.console(ctx)
 	if err != nil {
@@ -67,7 +63,7 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s shown, log
 		return nil, err
 	}
 	if look != nil {
-		serve.Console = waking(look, s.wake)
+		serve.Console = look
 	}
 	server, err := admin.Listen(ctx, serve, log)
 	if err != nil {
@@ -144,14 +140,13 @@ func checks(relay *live) []admin.Check {
 			h := relay.Health()
 			h.DatabaseDown = false // the check of the database reports it
 			return h.Ready()
-		}, Note: func() string { return restingUntil(relay.Stats()) }},
+		}},
 		{Name: "listener", Advisory: true, Do: func() error {
 			if len(relay.Health().Hangs) > 0 {
 				return errors.New("not checked while the relay hangs")
 			}
-			s := relay.Stats()
-			l := s.Listener
-			if l == nil || l.Listening && l.Trouble == nil || !s.RestsUntil.IsZero() {
+			l := relay.Stats().Listener
+			if l == nil || l.Listening && l.Trouble == nil {
 				return nil
 			}
 			if l.Trouble == nil {
@@ -160,22 +155,4 @@ func checks(relay *live) []admin.Check {
 			return fmt.Errorf("events are found by polling: %w", l.Trouble)
 		}},
 	}
-}
-
-// restingUntil says until when a relay rests, nothing if it does not.
-func restingUntil(s notifyd.Stats) string {
-	if s.RestsUntil.IsZero() {
-		return ""
-	}
-	return "resting until " + s.RestsUntil.UTC().Format("15:04:05Z") + ", or until POST /wake"
-}
-
-// waking has the relay look for what a person has just changed, such as a dead letter that is to be tried again.
-func waking(console http.Handler, wake func()) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		console.ServeHTTP(w, r)
-		if r.Method == http.MethodPost {
-			wake()
-		}
-	})
 }

@@ -20,8 +20,8 @@ func newCheckConfigCmd(a *app) *cobra.Command {
 		Long: `check-config reads the configuration file as "notifyd run" would, and reports
 every mistake in it with its line and column. It contacts nothing, neither the
 database nor a destination. With --online it asks the database as well: whether
-the table is there, and whether it is the stream that order: aggregate, order: total,
-on_dead: block and supersede: aggregate need.`,
+the table is there, and whether it is the stream that order: aggregate, order: total
+and on_dead: block need.`,
 		Example: "  notifyd check-config\n  notifyd check-config -c /etc/notifyd/config.yaml --online",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, path, err := a.load()
@@ -52,7 +52,8 @@ on_dead: block and supersede: aggregate need.`,
 	return cmd
 }
 
-// checkURLs reads the connection strings of a file, those of its listed outboxes among them.
+// checkURLs reads the connection strings of a file, those of its listed outboxes among them, and compares what
+// follows from them.
 func checkURLs(c *config.Config, path string) error {
 	all := []*config.Config{c}
 	for i := range c.Outboxes.List {
@@ -75,7 +76,7 @@ func checkURLs(c *config.Config, path string) error {
 	if len(found.Mistakes) > 0 {
 		return &found
 	}
-	return nil
+	return checkPositionIDs(c, path)
 }
 
 // checkOnline asks the database, or names the settings that only the database can check.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -124,9 +125,20 @@ func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
+	a.role, a.schema = cfg.User, f.schema
+	return open(ctx, cfg)
+}
+
+// open opens a session of a command, with the settings that its statements rely on.
+func open(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	session.Startup(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, connectError(err)
+	}
+	if err := session.SetDirect(ctx, conn); err != nil {
+		store.Close(ctx, conn)
+		return nil, err
 	}
 	return conn, nil
 }
@@ -172,12 +184,9 @@ func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	session.Startup(pool.ConnConfig)
+	pool.AfterConnect = session.SetDirect
 	pool.MaxConns = 1 // the relay opens connections of its own
-	if c.Relay.Rest > 0 {
-		// An idle connection would keep the database awake.
-		pool.MinConns, pool.MinIdleConns = 0, 0
-		pool.MaxConnIdleTime, pool.HealthCheckPeriod = time.Second, time.Second
-	}
 	return pool, nil
 }
 

@@ -65,6 +65,14 @@ func (s *kafkaSettings) NeedsOrder() string {
 	return ""
 }
 
+// Exclusive implements config.Exclusive: a position has a transactional id of its own.
+func (s *kafkaSettings) Exclusive() (setting, value string) {
+	if !s.ExactlyOnce {
+		return "", ""
+	}
+	return "transactional_id", s.TransactionalID
+}
+
 // Effective implements config.Effective.
 func (s *kafkaSettings) Effective() config.Settings {
 	c := *s

@@ -71,13 +71,16 @@ type dlqFilter struct {
 	older, newer age
 }
 
-func (f *dlqFilter) register(cmd *cobra.Command) {
+func (f *dlqFilter) register(cmd *cobra.Command, missing bool) { //nolint:revive // a flag that some commands have
 	flags := cmd.Flags()
 	flags.StringVar(&f.Destination, "destination", "", "of the destination with this `name`")
 	flags.StringVar(&f.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*, *")
 	flags.StringVar(&f.Fingerprint, "fingerprint", "", "with errors of this `group`, see dlq list --group")
 	flags.Var(&f.older, "older-than", "that died longer ago than this: 90m, 12h, 7d")
 	flags.Var(&f.newer, "newer-than", "that died less long ago than this")
+	if missing {
+		flags.BoolVar(&f.Missing, "missing", false, "all deliveries whose event is missing, dead or waiting, in place of dead letters")
+	}
 }
 
 // filter returns the choice; args are the ids of events.
@@ -95,7 +98,7 @@ func (f *dlqFilter) filter(args []string) (deadletter.Filter, error) {
 
 // given reports whether anything was chosen at all.
 func (f *dlqFilter) given() bool {
-	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.older > 0 || f.newer > 0 || f.Events != nil
+	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.older > 0 || f.newer > 0 || f.Events != nil || f.Missing
 }
 
 func eventID(arg string) (int64, error) {
@@ -171,7 +174,7 @@ quoted values are of one kind, and have one fingerprint.`,
 		},
 	}
 	f.register(cmd)
-	filter.register(cmd)
+	filter.register(cmd, true)
 	cmd.Flags().BoolVar(&group, "group", false, "show groups")
 	cmd.Flags().IntVar(&limit, "limit", 50, "most letters, or groups, to show")
 	cmd.Flags().StringVar(&after, "after", "", "begin behind this `letter`, as the previous page shows")

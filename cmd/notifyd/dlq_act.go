@@ -68,8 +68,13 @@ func newDLQDiscardCmd(a *app) *cobra.Command {
 		Long: `discard deletes dead letters; outbox_audit keeps a record of them. With
 retention.keep: 0 in the file, an event without other deliveries is deleted as
 well; otherwise relays purge it when it is old enough. Choose by event, by the
-filters, or --all.`,
+filters, or --all.
+
+With --missing it deletes stored deliveries whose event is missing from outbox_events,
+also those that are not dead: they wait until the event is back. If it was deleted
+for good, nothing else ends them.`,
 		Example: `  notifyd dlq discard 42 --reason "test order"
+  notifyd dlq discard --missing --dry-run
   notifyd dlq discard --type 'test.*' --older-than 30d --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
 	}
@@ -81,7 +86,7 @@ filters, or --all.`,
 func (d *dlqAction) register(cmd *cobra.Command) {
 	cmd.Args = cobra.ArbitraryArgs
 	d.dlqFlags.register(cmd)
-	d.filter.register(cmd)
+	d.filter.register(cmd, d.past == "discarded")
 	registerActor(cmd, &d.action)
 	flags := cmd.Flags()
 	flags.BoolVar(&d.all, "all", false, "all dead letters there are")
@@ -180,6 +185,8 @@ func (d *dlqAction) await(ctx context.Context, p printer, watch *deadletter.Watc
 		return err
 	case b.Dead > 0:
 		return fmt.Errorf("%s died again", letterCount(b.Dead))
+	case b.Gone+b.Discarded > 0:
+		return fmt.Errorf("%s not delivered: discarded, or removed without an acknowledgement", letterCount(b.Gone+b.Discarded))
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func TestDeadLettersPage(t *testing.T) {
 			ran++
 		case "sql":
 			sql := strings.TrimSuffix(strings.TrimSpace(st.text), ";")
-			if n := query[int](t, url, "SELECT count(*)::int FROM ("+sql+") AS t"); n != 4 {
+			if n := query[int](t, url, "SELECT count(*)::int FROM ("+sql+") AS t"); n != 5 {
 				t.Errorf("%d rows in the audit", n)
 			}
 		case "go":

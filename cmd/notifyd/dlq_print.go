@@ -110,7 +110,7 @@ func (p printer) result(past string, r deadletter.Result) error {
 		text = fmt.Sprintf("%s %d of %s", past, r.Done, letterCount(r.Matched))
 	}
 	if r.Orphans > 0 {
-		text += fmt.Sprintf("; %d left alone, because the event itself is gone: discard them", r.Orphans)
+		text += fmt.Sprintf("; %d left alone, because the event is missing: discard them if it was deleted", r.Orphans)
 	}
 	_, err := fmt.Fprintln(p.out, text)
 	return err
@@ -130,6 +130,9 @@ func (p printer) became(r deadletter.Result, b deadletter.Became) error {
 	text := fmt.Sprintf("delivered %d, dead again %d, still waiting %d", b.Delivered, b.Dead, b.Waiting)
 	if b.Discarded > 0 {
 		text += fmt.Sprintf(", discarded %d", b.Discarded)
+	}
+	if b.Gone > 0 {
+		text += fmt.Sprintf(", removed without an acknowledgement %d", b.Gone)
 	}
 	if _, err := fmt.Fprintln(p.out, text); err != nil || len(b.Groups) == 0 {
 		return err

@@ -90,9 +90,10 @@ func named() map[string]string {
 		peers     = "is of a module of its own, which has a smoke test"
 	)
 	return map[string]string{
-		"systemctl status notifyd": noSystemd,
-		"systemctl reload notifyd": noSystemd,
-		"systemctl status":         noSystemd,
+		"systemctl status notifyd":                  noSystemd,
+		"systemctl reload notifyd":                  noSystemd,
+		"systemctl status":                          noSystemd,
+		"systemctl enable --now notifyd-idle.timer": noSystemd,
 		"sudo systemctl daemon-reload && sudo systemctl enable --now notifyd": noSystemd,
 
 		"docker build -f deploy/Dockerfile -t notifyd .":                                                             noDocker,
@@ -103,6 +104,10 @@ func named() map[string]string {
 		"docker compose up":                                                                                          noDocker,
 
 		"make test":        whole,
+		"make test-all":    whole,
+		"make test-rest":   whole,
+		"make setup":       whole,
+		"make setup-all":   whole,
 		"make lint":        whole,
 		"make chaos":       whole,
 		"make bench":       inBench,

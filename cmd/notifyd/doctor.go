@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
@@ -138,12 +139,13 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	return e
 }
 
-// connector connects with the settings of the role and the database as they are.
-// Nothing is prepared by name, so that it works through every pooler.
+// connector connects with the settings of the role and the database as they are, but those of
+// [session.Startup]. Nothing is prepared by name, so that it works through every pooler.
 func connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 	return func(ctx context.Context) (*pgx.Conn, error) {
 		own := cfg.Copy()
 		own.DefaultQueryExecMode = pgx.QueryExecModeExec
+		session.Startup(own)
 		own.RuntimeParams["application_name"] = "notifyd/" + role
 		conn, err := pgx.ConnectConfig(ctx, own)
 		if err != nil {

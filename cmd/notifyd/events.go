@@ -22,8 +22,8 @@ func newEventsCmd(a *app) *cobra.Command {
 		Short: "List events, and show what became of them",
 		Long: `events shows for each event which destinations it was delivered to, where it is dead
 or waits, and for what. It needs the database only, and shows no more than the tables
-hold: a queue does not store which destinations an event was routed to, so a done
-event was delivered to every destination that it was routed to.`,
+hold: a queue does not store which destinations an event was routed to, nor whether
+each has received it or passed it over by expires_after or a condition.`,
 		Example: "  notifyd events list --state dead --since 2h\n  notifyd events show 42",
 	}
 	cmd.AddCommand(newEventsListCmd(a), newEventsShowCmd(a))
@@ -179,7 +179,7 @@ func (f *eventsFlags) filter(ctx context.Context, a *app, e *events.Event) error
 			continue
 		}
 		if met, err := when.Match(&candidate); met || err != nil {
-			continue // an event that could not be judged has a row
+			continue // an event that could not be evaluated has a row
 		}
 		for _, name := range r.To {
 			e.Filter(name, when.String())

@@ -40,12 +40,12 @@ func (p printer) events(page *events.Page, limit int) error {
 
 func aggregateOf(e *events.Event) string { return strings.Trim(e.AggregateType+"/"+e.AggregateID, "/") }
 
-// listed names the destinations that have not received the event at once.
+// listed names the destinations that have not received the event at once, as far as that is known.
 func listed(e *events.Event) string {
 	var all []string
 	for i := range e.Destinations {
 		switch d := &e.Destinations[i]; d.State {
-		case events.Delivered, events.NotRouted, events.Filtered, events.Passed:
+		case events.Delivered, events.NotRouted, events.Filtered:
 		default:
 			all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s", d.Name, d.State)))
 		}
@@ -83,7 +83,7 @@ func (p printer) event(e *events.Event) error {
 	for i := range e.Destinations {
 		oneDestination(&b, &e.Destinations[i])
 	}
-	if e.OthersDelivered {
+	if e.OthersSettled {
 		b.WriteString(others(e))
 	}
 	_, err := p.out.Write(b.Bytes())
@@ -92,9 +92,9 @@ func (p printer) event(e *events.Event) error {
 
 // others describes the destinations that are not named.
 func others(e *events.Event) string {
-	what := "every destination that it was routed to has received it"
+	what := "every destination that it was routed to has received it, or passed it over (expires_after, when, seek)"
 	if len(e.Destinations) > 0 {
-		what = "every other destination that it was routed to has received it"
+		what = "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek)"
 	}
 	if e.ProcessedAt != nil {
 		what += ", by " + moment(*e.ProcessedAt)

@@ -23,7 +23,7 @@ func TestEventsAsks(t *testing.T) {
 		"list --search -1":       {2, "", "notifyd: invalid argument: a search through -1 events"},
 		"show x":                 {2, "", `notifyd: EVENT "x" is not the id of an event`},
 		"show 77":                {1, "", "notifyd: show event 77: there is no such event\n"},
-		"list --schema none":     {1, "", `notifyd: schema "none" is at version 0`},
+		"list --schema none":     {1, "", `notifyd: schema "none" has no tables of notifyd`},
 		"list --state waiting":   {0, "no events match\n", ""},
 		"list --state waiting --type no.* -o json": {0, "{\n  \"events\": [],\n  \"searched\": 3,\n  \"next\": null\n}\n", ""},
 		"list --type no.* --search 2":              {0, "no events match\n", "searched 2 events, down to 2: go on with --upto 1\n"},
@@ -52,7 +52,7 @@ func TestEventsPrints(t *testing.T) {
 		t.Errorf("the last page: %+v, %v", got, err)
 	}
 	got = command(t, "events", "show", "3", "--database-url", url)
-	for _, want := range []string{"event 3, order.placed, dead, written ", "\nmail: dead, given up ", "  order 3 is\uFFFD[31m bad\n  very\n", "every other destination that it was routed to has received it, by "} {
+	for _, want := range []string{"event 3, order.placed, dead, written ", "\nmail: dead, given up ", "  order 3 is\uFFFD[31m bad\n  very\n", "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek), by "} {
 		if !strings.Contains(got.stdout, want) || got.code != 0 {
 			t.Errorf("show: %q is missing in %+v", want, got)
 		}
@@ -101,7 +101,7 @@ routes: [{match: 'order.*', to: audit}, {match: 'mail.*', to: mail}]
 			if got := command(t, "events", "show", "2", "-c", path); !strings.Contains(got.stdout, "event 2, mail.due, dead") || !strings.Contains(got.stdout, ", replayed 1 time\n") {
 				t.Errorf("the dead one: %+v", got)
 			}
-			if got := command(t, "events", "show", "1", "-c", path); !strings.Contains(got.stdout, "event 1, order.placed, done") || !strings.Contains(got.stdout, "audit: delivered\n") {
+			if got := command(t, "events", "show", "1", "-c", path); !strings.Contains(got.stdout, "event 1, order.placed, done") || !strings.Contains(got.stdout, "audit: delivered, 20") {
 				t.Errorf("the delivered one: %+v", got)
 			}
 		})

@@ -54,7 +54,7 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		cmd.PrintErrf("notifyd: %s\nsee %s --help\n", text, cmd.CommandPath())
 		return exitUsage
 	}
-	cmd.PrintErrf("notifyd: %s\n", text)
+	cmd.PrintErrf("notifyd: %s%s\n", text, a.grantCure(cmd, err))
 	if _, ok := errors.AsType[*environmentError](err); ok {
 		return exitConfig
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/config"
+	pace "github.com/notifyd/notifyd/internal/login"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/systemd"
 )
 
@@ -32,6 +35,9 @@ type fleet struct {
 	config *config.Config // in force
 	log    *slog.Logger
 
+	logins pace.Gate // of the query that is repeated; a reload is not held back
+
+	ended     chan struct{} // capacity 1: a member has ended
 	ready     chan struct{} // closed once an outbox is relayed, or there is none
 	readyOnce sync.Once
 
@@ -48,20 +54,22 @@ func newFleet(c *config.Config, from origin, load func() (*config.Config, error)
 	return &fleet{
 		load: load, from: from, out: out, first: c, spans: spans, sd: sd, log: log, config: c,
 		state: &reloadState{success: true, read: time.Now()}, shared: newSharedHandlers(), scrapes: make(chan struct{}, scrapesAtOnce),
-		ready: make(chan struct{}), members: make(map[string]*member),
+		ended: make(chan struct{}, 1), ready: make(chan struct{}), members: make(map[string]*member),
 	}
 }
 
-// run relays all outboxes until ctx ends, and then stops them together.
+// run relays all outboxes until ctx ends, and then stops them together. With untilIdle it returns once each has ended by
+// itself, and returns why those did that were not idle.
 func (f *fleet) run(ctx context.Context, reloads <-chan struct{}) error {
 	defer f.endAll()
 	f.look(ctx)
 	timer := time.NewTimer(f.next())
 	defer timer.Stop()
-	for {
+	for !f.idle() {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-f.ended:
 		case <-reloads:
 			f.reload(ctx)
 		case <-timer.C:
@@ -71,6 +79,31 @@ func (f *fleet) run(ctx context.Context, reloads <-chan struct{}) error {
 		}
 		timer.Reset(f.next())
 	}
+	var failed []error
+	for _, m := range f.all() {
+		if err := m.failure(); err != nil {
+			failed = append(failed, fmt.Errorf("outbox %s: %w", m.name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// idle reports whether it is known which outboxes there are, and all of them have ended by themselves.
+func (f *fleet) idle() bool {
+	return f.from.untilIdle && f.isListed() && !slices.ContainsFunc(f.all(), func(m *member) bool {
+		select {
+		case <-m.over:
+			return false
+		default:
+			return true
+		}
+	})
+}
+
+func (f *fleet) isListed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known
 }
 
 // next is how long it is until the next look. A query that failed is repeated sooner.
@@ -86,9 +119,18 @@ func (f *fleet) next() time.Duration {
 // look finds out which outboxes there are, and starts and stops what has changed. Where that fails, those
 // that are known go on.
 func (f *fleet) look(ctx context.Context) {
-	wanted, wrong, err := f.find(ctx, f.config)
+	who := f.config.Database.URL.Reveal()
+	err := f.logins.Refusal(who)
+	var wanted map[string]*config.Config
+	var wrong error
+	if err == nil {
+		wanted, wrong, err = f.find(ctx, f.config)
+	}
 	if ctx.Err() != nil {
 		return
+	}
+	if store.IsLogin(err) {
+		f.logins.Refused(who, err)
 	}
 	f.listed(ctx, wrong, err)
 	if err != nil {
@@ -186,7 +228,12 @@ func (f *fleet) apply(ctx context.Context, wanted map[string]*config.Config) {
 
 // member makes the member of a new outbox.
 func (f *fleet) member(name string) *member {
-	m := &member{name: name, log: f.log.With("outbox", name), ready: f.delivers}
+	m := &member{name: name, log: f.log.With("outbox", name), once: f.from.untilIdle, ready: f.delivers, ended: func() {
+		select {
+		case f.ended <- struct{}{}:
+		default: // run has not seen the one before yet
+		}
+	}}
 	m.begun = func(relay *live) {
 		if err := f.registry.register(name, relay); err != nil {
 			m.log.Error("bug: the metrics of an outbox cannot be shown", "err", err)

@@ -37,7 +37,7 @@ func (s scraped) Waiting(ctx context.Context) (observe.Backlog, error) {
 // shown is what the admin server shows of all outboxes.
 func (f *fleet) shown() shown {
 	return shown{
-		checks: f.checks(), live: f.Live, wake: f.wake,
+		checks: f.checks(), live: f.Live,
 		register: func(ctx context.Context, registry *prometheus.Registry) {
 			f.registry = outboxRegistry{ctx, registry, f.scrapes}
 			registry.MustRegister(fleetCollector{f})
@@ -84,7 +84,7 @@ const (
 	upName    = "notifyd_outbox_up"
 	upHelp    = "1 if the outbox is relayed, 0 if its tables or its database are not there or the relay hangs. One for each outbox of a daemon that has many."
 	foundName = "notifyd_outboxes_found"
-	foundHelp = "1 if the last query for outboxes succeeded and each of its rows describes one. Only of a daemon that has many."
+	foundHelp = "1 if the last query for outboxes succeeded and each of its rows describes one; 0 before the first one has ended. Only of a daemon that has many."
 )
 
 // Describe implements prometheus.Collector.
@@ -107,8 +107,14 @@ func (c fleetCollector) Collect(to chan<- prometheus.Metric) {
 func (f *fleet) listing() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.wrong == nil && !f.known {
+		return errUnlisted
+	}
 	return f.wrong
 }
+
+// errUnlisted is the state before the first query has ended.
+var errUnlisted = errors.New("the outboxes have not been listed yet")
 
 // checks are the conditions of readiness. An outbox that is down does not make the others useless, so that
 // only when none is relayed the daemon is not ready.
@@ -156,15 +162,6 @@ func (f *fleet) Live() error {
 		}
 	}
 	return errors.Join(lost...)
-}
-
-// wake ends the rest of every relay that rests.
-func (f *fleet) wake() {
-	for _, m := range f.all() {
-		if live := m.relay(); live != nil {
-			live.Wake()
-		}
-	}
 }
 
 // Ready is closed once an outbox is relayed.

@@ -41,6 +41,8 @@ type origin struct {
 	started time.Time // of this process
 	outbox  string    // the name of the outbox; "" for the only one
 	open    opener    // opens destinations; nil opens each
+	// untilIdle ends the relay once it is idle.
+	untilIdle bool
 }
 
 // program is the relay's report about this process.

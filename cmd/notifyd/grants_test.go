@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // login makes a role that may connect to the database and nothing else, and
@@ -139,5 +140,72 @@ func TestPrintGrants(t *testing.T) {
 		if got.code != 2 || got.stdout != "" || !strings.HasPrefix(got.stderr, "notifyd: "+want) {
 			t.Errorf("%s: %+v", args, got)
 		}
+	}
+}
+
+// TestDocumentedRoles runs the commands as the roles of docs/deploy.md. What a role may not do
+// names the cure, and what is in another schema is found there.
+func TestDocumentedRoles(t *testing.T) {
+	t.Parallel()
+	owner := testenv.Database(t)
+	execute(t, owner, "CREATE SCHEMA events")
+	if got := command(t, "migrate", "--schema", "events", "--database-url", owner); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	writer, asWriter := login(t, owner, "writer")
+	relay, asRelay := login(t, owner, "relay")
+	_, asNobody := login(t, owner, "nobody")
+	execute(t, owner, command(t, "migrate", "--print-grants", "--schema", "events", "--writer", writer, "--relay", relay).stdout)
+	in := func(url string, args ...string) result {
+		return command(t, append(args, "--schema", "events", "--database-url", url)...)
+	}
+	for _, want := range []string{"1\n", "2\n"} {
+		if got := in(asWriter, "publish", "order.placed", `{"n": 1}`); got.code != 0 || got.stdout != want {
+			t.Errorf("the writer publishes: %+v, want id %q", got, want)
+		}
+	}
+	in(asWriter, "publish", "order.placed", `{"n": 1}`, "--idempotency-key", "k")
+	if got := in(asWriter, "publish", "order.placed", `{"n": 1}`, "--idempotency-key", "k", "--ignore-duplicate"); got.code != 0 || !strings.Contains(got.stderr, `the idempotency key "k" already`) {
+		t.Errorf("a duplicate: %+v", got)
+	}
+	execute(t, owner, `INSERT INTO events.outbox_deliveries (event_id, destination, event_type, state, attempts) VALUES (1, 'mail', 'order.placed', 'dead', 5)`)
+	for _, args := range []string{"status", "events list", "dlq list", "dlq replay 1", "positions list"} {
+		if got := in(asRelay, strings.Fields(args)...); strings.Contains(got.stderr, "permission denied") {
+			t.Errorf("the relay's %s: %+v", args, got)
+		}
+		got := in(asNobody, strings.Fields(args)...)
+		if got.code != 1 || !strings.Contains(got.stderr, "lacks a privilege in schema \"events\"") || !strings.Contains(got.stderr, "--print-grants --schema events --relay 'nobody") {
+			t.Errorf("%s without privileges: %+v", args, got)
+		}
+	}
+	if got := in(asRelay, "publish", "order.placed", "1"); got.code != 1 || !strings.Contains(got.stderr, "--print-grants --schema events --writer 'relay") {
+		t.Errorf("the relay publishes: %+v", got)
+	}
+	execute(t, owner, `UPDATE events.outbox_deliveries SET state = 'dead'`)
+	if got := in(asRelay, "dlq", "edit", "1", `{"n": 2}`); got.code != 1 || !strings.Contains(got.stderr, "is not the owner of the tables: run the command as the owner") {
+		t.Errorf("the relay edits: %+v", got)
+	}
+	if got := in(asNobody, "migrate"); got.code != 1 || !strings.Contains(got.stderr, "is not the owner of the tables: run the command as the owner") {
+		t.Errorf("nobody migrates: %+v", got)
+	}
+	// The schema was forgotten.
+	const elsewhere = `schema "public" has no tables of notifyd, and schema events has: set database.schema or --schema`
+	forgetful := file(t, logConfig("database: {url: '"+asRelay+"'}\n"))
+	if got := command(t, "status", "-c", forgetful); !strings.Contains(got.stdout, "has no tables of notifyd, and schema events has") {
+		t.Errorf("status: %+v", got)
+	}
+	for _, args := range []string{"run", "dlq list", "events list"} {
+		if got := command(t, append(strings.Fields(args), "-c", forgetful)...); got.code != 1 || !strings.Contains(got.stderr, elsewhere) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+	if got := command(t, "publish", "a", "1", "--database-url", asWriter); got.code != 1 || !strings.Contains(got.stderr, elsewhere) {
+		t.Errorf("publish: %+v", got)
+	}
+	if got := command(t, "doctor", "-c", forgetful); !strings.Contains(got.stdout, "has no tables of notifyd, and schema events has") {
+		t.Errorf("doctor: %+v", got)
+	}
+	if got := command(t, "migrate", "--database-url", owner); got.code != 0 || !strings.Contains(got.stderr, "the database has others in schema events") {
+		t.Errorf("a second outbox: %+v", got)
 	}
 }

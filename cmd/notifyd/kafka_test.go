@@ -1,9 +1,17 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // pasted returns the first configuration in the page of a destination.
@@ -74,6 +82,185 @@ func TestKafkaExactlyOnce(t *testing.T) {
 		}
 		if got := command(t, "config", "print", "-c", path); got.code != 0 || !strings.Contains(got.stdout, batch) {
 			t.Errorf("%s: no %s in %+v", settings, batch, got)
+		}
+	}
+}
+
+// TestKafkaForeignTopic: of a transaction with topics made of events, one of which the user may not write, the events
+// of that topic alone fail. The others are written, and none of their attempts counts.
+func TestKafkaForeignTopic(t *testing.T) {
+	t.Parallel()
+	broker := testenv.OwnKafka(t, kafkaserver.Config{
+		Secure: kafkaserver.Secure{Users: map[string]string{"ann": "marker5"}},
+		Properties: map[string]string{
+			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+			"super.users":           "User:ANONYMOUS",
+		},
+	})
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	admin := kadm.NewClient(client)
+	allow := func(b *kadm.ACLBuilder) {
+		t.Helper()
+		results, err := admin.CreateACLs(t.Context(), b.Allow("User:ann").AllowHosts())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+	}
+	const events = 300
+	kinds := []string{"transactional", "exactly_once"}
+	for _, kind := range kinds {
+		for _, topic := range []string{"one", "two", "foreign"} {
+			testenv.KafkaTopic(t, []string{broker.Addr()}, kind+"."+topic, 1, nil)
+		}
+		allow(kadm.NewACLs().Topics(kind+".one", kind+".two", "notifyd-positions").ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpAll))
+		allow(kadm.NewACLs().Topics(kind + ".foreign").ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpDescribe))
+	}
+	allow(kadm.NewACLs().TransactionalIDs("notifyd").ResourcePatternType(kadm.ACLPatternPrefixed).Operations(kadm.OpAll))
+	allow(kadm.NewACLs().Clusters().ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpCreate, kadm.OpIdempotentWrite, kadm.OpDescribeConfigs))
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			url := databaseOf(t, "stream")
+			execute(t, url, fmt.Sprintf(`INSERT INTO outbox_events (event_type, payload) SELECT (ARRAY['one', 'foreign', 'two'])[1 + i %% 3], '{}' FROM generate_series(1, %d) AS i`, events))
+			path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nlog: {level: debug}\ndestinations:\n  k: {type: kafka, brokers: '%s', topic: '%s.{{ .Event.Type }}', %s: true,\n"+
+				"    start_from: beginning, sasl: {mechanism: scram-sha-256, username: ann, password: marker5}, max_attempts: 2, backoff: {initial: 1ms, max: 1ms}}\nroutes: [{match: '*', to: k}]\n", url, broker.SecureAddr(), kind, kind))
+			d := startDaemon(t, nil, "run", "-c", path)
+			untilDone(t, url)
+			if got := query[string](t, url, `SELECT string_agg(DISTINCT concat_ws(' ', e.event_type, d.state, d.attempts), ', ') || ': ' || count(*) FROM outbox_deliveries d JOIN outbox_events e ON e.id = d.event_id`); got != fmt.Sprintf("foreign dead 2: %d", events/3) {
+				t.Errorf("deliveries: %s", got)
+			}
+			for line := range strings.Lines(d.stderr.text()) {
+				if strings.Contains(line, `"event_type":"two"`) || strings.Contains(line, "destination is unavailable") {
+					t.Fatal(line)
+				}
+			}
+			if n := committed(t, broker.Addr(), kind+".two"); n != events/3 {
+				t.Errorf("%d records of the second topic", n)
+			}
+
+			// The client has written the second topic, whose right it loses; the broker hears of it after a while.
+			allow(kadm.NewACLs().Topics(kind + ".two").ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpDescribe))
+			if _, err := admin.DeleteACLs(t.Context(), kadm.NewACLs().Allow("User:ann").AllowHosts().Topics(kind+".two").ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpAll)); err != nil {
+				t.Fatal(err)
+			}
+			more := 0
+			for deadline := time.Now().Add(patience); !query[bool](t, url, `SELECT EXISTS (SELECT FROM outbox_deliveries d JOIN outbox_events e ON e.id = d.event_id WHERE d.state = 'dead' AND e.event_type = 'two')`); more++ {
+				if time.Now().After(deadline) {
+					t.Fatal("the right is not lost")
+				}
+				execute(t, url, `INSERT INTO outbox_events (event_type, payload) VALUES ('one', '{}'), ('two', '{}')`)
+				untilDone(t, url)
+			}
+			if code := d.end(t); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			for line := range strings.Lines(d.stderr.text()) {
+				if strings.Contains(line, `"event_type":"one"`) {
+					t.Fatal(line)
+				}
+			}
+			if n := committed(t, broker.Addr(), kind+".one"); n != events/3+more {
+				t.Errorf("%d records of the first topic, want %d", n, events/3+more)
+			}
+		})
+	}
+}
+
+// committed counts the records of a topic with one partition, without those of transactions that were given up.
+func committed(t *testing.T, broker, topic string) (n int) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, _ := ends.Lookup(topic, 0)
+	for next := int64(0); next < end.Offset; {
+		fetches := client.PollFetches(t.Context())
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			next = r.Offset + 1
+			if !r.Attrs.IsControl() {
+				n++
+			}
+		})
+	}
+	return n
+}
+
+// TestKafkaPositionIDs: two destinations, or two outboxes, of one file never share a transactional id.
+func TestKafkaPositionIDs(t *testing.T) {
+	t.Parallel()
+	const (
+		two = `version: 1
+destinations:
+  a: {type: kafka, brokers: k, topic: t, exactly_once: true, transactional_id: %s}
+  b: {type: kafka, brokers: k, topic: u, exactly_once: true, transactional_id: %s}
+routes: [{match: "*", to: [a, b]}]
+`
+		one = `version: 1
+database: {url: 'postgres://u@db1.example.com/shop'}
+destinations:
+  a: {type: kafka, brokers: k, topic: t, exactly_once: true%s}
+routes: [{match: "*", to: [a]}]
+outboxes:
+`
+		names = `  list: [{name: north, schema: %s}, {name: south, schema: %s, url: 'postgres://u@db2.example.com/%s'}]
+`
+	)
+	for text, want := range map[string][]string{
+		fmt.Sprintf(two, "x", "y"):                                         nil,
+		fmt.Sprintf(two, "x", "x"):                                         {"destinations.b.transactional_id", "destinations.a"},
+		fmt.Sprintf(one+names, "", "s", "s", "depot"):                      nil,
+		fmt.Sprintf(one+names, "", "a-b", "a", "b-shop"):                   nil,
+		fmt.Sprintf(one+names, "", "s", "s", "shop"):                       {"outboxes.list.1 (south)", "notifyd/shop/s/a/0", "outbox north"},
+		fmt.Sprintf(one+names, ", transactional_id: x", "s", "s", "depot"): {"destinations.a.transactional_id", "north and south"},
+		fmt.Sprintf(one, ", transactional_id: x") + "  query: SELECT 1":    {"destinations.a.transactional_id", "outboxes.query"},
+	} {
+		got := command(t, "check-config", "-c", file(t, text))
+		if (got.code == 0) != (want == nil) || got.code != 0 && got.code != exitConfig {
+			t.Errorf("%s\n%+v", text, got)
+		}
+		for _, part := range want {
+			if !strings.Contains(got.stderr, part) {
+				t.Errorf("%s\nno %q in:\n%s", text, part, got.stderr)
+			}
+		}
+	}
+}
+
+// TestKafkaPositionIDsOfAQuery: an outbox that a query finds is refused where it would share a transactional id.
+func TestKafkaPositionIDsOfAQuery(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	name := query[string](t, url, `SELECT current_database()::text`)
+	got := command(t, "check-config", "--online", "-c", file(t, fmt.Sprintf(`version: 1
+database: {url: '%s'}
+destinations:
+  a: {type: kafka, brokers: k, topic: t, exactly_once: true}
+routes: [{match: "*", to: [a]}]
+outboxes:
+  list: [{name: north, schema: s}]
+  query: SELECT 'south' AS name, 's' AS schema, 'postgres://u@127.0.0.1:1/%s' AS url
+`, url, name)))
+	for _, part := range []string{`outboxes.query: outbox "south": destination a would have the transactional id notifyd/` + name + `/s/a/0`, "as that of outbox north"} {
+		if got.code == 0 || !strings.Contains(got.stderr, part) {
+			t.Errorf("no %q in:\n%+v", part, got)
 		}
 	}
 }

@@ -44,9 +44,6 @@ func (l *live) Pause(ctx context.Context, destination, by, reason string) error 
 	return l.Relay().Pause(ctx, destination, by, reason)
 }
 
-// Wake ends a rest of the running relay.
-func (l *live) Wake() { l.Relay().Wake() }
-
 // Resume implements console.Pauser.
 func (l *live) Resume(ctx context.Context, destination string) error {
 	return l.Relay().Resume(ctx, destination)
@@ -101,7 +98,14 @@ func (l *live) DestinationsOf(eventType string) []string { return l.Relay().Dest
 // addCounters returns s with the counters of past added to its own, and those
 // destinations behind its own which only past has: they may come back.
 func addCounters(s, past observe.Stats) observe.Stats {
-	s.AddWork(&past)
+	s.Claims += past.Claims
+	s.Claimed += past.Claimed
+	s.Fenced += past.Fenced
+	s.ByID, s.Sweeps, s.Due = s.ByID.Plus(past.ByID), s.Sweeps.Plus(past.Sweeps), s.Due.Plus(past.Due)
+	s.Leases.Granted += past.Leases.Granted
+	s.Leases.Renewed += past.Leases.Renewed
+	s.Leases.Lost += past.Leases.Lost
+	s.Leases.TakenOver += past.Leases.TakenOver
 	if l, p := s.Listener, past.Listener; l != nil && p != nil {
 		sum := *l
 		sum.Lost += p.Lost
@@ -127,7 +131,7 @@ func addCounters(s, past observe.Stats) observe.Stats {
 		d.Refused += p.Refused
 		d.Withdrawn, d.Withheld = d.Withdrawn+p.Withdrawn, d.Withheld+p.Withheld
 		d.Filtered, d.RateLimits = d.Filtered+p.Filtered, d.RateLimits+p.RateLimits
-		d.Expired, d.Superseded = d.Expired+p.Expired, d.Superseded+p.Superseded
+		d.Expired += p.Expired
 		for class := range d.Classes {
 			d.Classes[class] += p.Classes[class]
 		}

@@ -25,9 +25,12 @@ const (
 type member struct {
 	name  string
 	build func(ctx context.Context, c *config.Config) (*generation, error)
+	once  bool // the first relay is the only one
 	// begun is called once, with the first relay.
 	begun func(relay *live)
 	ready func()
+	// ended is called each time the member has ended.
+	ended func()
 	log   *slog.Logger
 
 	// For the goroutine that starts and stops it.
@@ -42,12 +45,13 @@ type member struct {
 	delivers bool
 }
 
-// start runs the member with a configuration, until end is called.
+// start runs the member with a configuration, until end is called, or with once until the relay ends.
 func (m *member) start(ctx context.Context, c *config.Config) {
 	m.config = c
 	ctx, m.stop = context.WithCancel(ctx)
 	m.over = make(chan struct{})
 	go func() { // end waits for it
+		defer m.ended()
 		defer close(m.over)
 		m.run(ctx, c)
 	}()
@@ -64,13 +68,17 @@ func (m *member) run(ctx context.Context, c *config.Config) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := m.serve(ctx, c)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || err == nil { // it was stopped, or is idle
+			return
+		}
+		if m.once {
+			_ = m.failed(err) // the daemon reports the error when it ends
 			return
 		}
 		if time.Since(began) > longestRetry {
 			pause.Reset()
 		}
-		if before := m.failed(err); before == nil || err != nil && before.Error() != err.Error() {
+		if before := m.failed(err); before == nil || before.Error() != err.Error() {
 			m.log.ErrorContext(ctx, "the outbox is not relayed; it is tried again, and the others go on", "err", err)
 		}
 		timer := time.NewTimer(pause.NextBackOff())
@@ -139,6 +147,13 @@ func (m *member) failed(err error) (before error) {
 	defer m.mu.Unlock()
 	before, m.trouble, m.delivers = m.trouble, err, false
 	return before
+}
+
+// failure returns why the last relay has ended; nil if it runs, was stopped or was idle.
+func (m *member) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.trouble
 }
 
 func (m *member) stuck() error {

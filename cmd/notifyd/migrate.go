@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -55,6 +56,7 @@ type upFlags struct {
 	mode       string
 	serialize  cli.OneOf
 	wait       time.Duration
+	yes        bool
 }
 
 func newMigrateUpCmd(a *app) *cobra.Command {
@@ -82,7 +84,7 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 			return f.each(cmd, a, func(db databaseFlags) error {
 				one := f
 				one.databaseFlags = db
-				return one.migrate(cmd.Context(), a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return one.migrate(cmd, a)
 			})
 		},
 	}
@@ -92,6 +94,7 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 	cmd.Flags().StringVar(&f.mode, "mode", "", "how relays read outbox_events: `mode` queue or stream; default: as it is, queue for new tables")
 	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers stand in line, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
 	cmd.Flags().DurationVar(&f.wait, "wait", outboxsql.DefaultLockPatience, "how long to try for locks on tables in use; each try holds up writers for 200ms at most")
+	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "with --mode queue: do not ask before events are given up that wait for destinations which the configuration lacks")
 	return cmd
 }
 
@@ -101,15 +104,22 @@ func registerBell(cmd *cobra.Command, bell *string) {
 
 // migrate applies the flags, step by step, and prints the result, and on errOut the sessions that it
 // waits for.
-func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) error {
+func (f *upFlags) migrate(cmd *cobra.Command, a *app) error {
+	ctx, out, errOut := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	conn, err := f.connect(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
+	if conn.PgConn().ParameterStatus("server_encoding") == "SQL_ASCII" {
+		_, _ = fmt.Fprintln(errOut, "warning: "+outboxsql.NoEncoding)
+	}
 	waiting := func(line string) { _, _ = fmt.Fprintln(errOut, line) }
-	applied, err := outboxsql.MigrateWith(ctx, conn, f.schema, outboxsql.MigrateOptions{Bell: outboxsql.Bell(f.bell), LockPatience: f.wait, Waiting: waiting})
+	applied, err := outboxsql.MigrateWith(ctx, conn, f.schema, outboxsql.MigrateOptions{Bell: outboxsql.Bell(f.bell), Mode: outboxsql.Mode(f.mode), LockPatience: f.wait, Waiting: waiting})
 	if err != nil {
+		return err
+	}
+	if err := noteOthers(ctx, conn, f.schema, applied, errOut); err != nil {
 		return err
 	}
 	say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below fails as well
@@ -124,7 +134,7 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 			return err
 		}
 		o.LockPatience, o.Progress, o.Waiting = f.wait, say, waiting
-		if err := outboxsql.SetMode(ctx, conn, f.schema, outboxsql.Mode(f.mode), o); err != nil {
+		if err := f.setMode(cmd, conn, o); err != nil {
 			return err
 		}
 	}
@@ -137,16 +147,49 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 	return reportMigrated(ctx, conn, f.schema, applied, out)
 }
 
+// setMode changes the mode, and asks before events are given up.
+func (f *upFlags) setMode(cmd *cobra.Command, conn *pgx.Conn, o outboxsql.ModeOptions) error {
+	o.Drop = f.yes
+	err := outboxsql.SetMode(cmd.Context(), conn, f.schema, outboxsql.Mode(f.mode), o)
+	if !errors.Is(err, outboxsql.ErrAbandoned) {
+		return err
+	}
+	if !cli.IsTerminal(cmd.InOrStdin()) {
+		return fmt.Errorf("%w with --yes", err)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%v. Drop their positions, so that they never get these events? [y/N] ", err) //nolint:errcheck // the answer is what counts
+	if !agreed(cmd.InOrStdin()) {
+		return errNotAgreed
+	}
+	o.Drop = true
+	return outboxsql.SetMode(cmd.Context(), conn, f.schema, outboxsql.Mode(f.mode), o)
+}
+
+// noteOthers says that there are other outboxes, where a new one is in the default schema: nobody may
+// have chosen it.
+func noteOthers(ctx context.Context, conn *pgx.Conn, schema string, applied []outboxsql.Version, errOut io.Writer) error {
+	if schema != outboxsql.DefaultSchema || len(applied) == 0 || applied[0].Number != 1 {
+		return nil
+	}
+	others, err := outboxsql.Elsewhere(ctx, conn, schema)
+	if err == nil && len(others) > 0 {
+		_, err = fmt.Fprintf(errOut, "schema %s has a new outbox; the database has others in schema %s: if you meant one of these, set database.schema or --schema\n",
+			pgx.Identifier{schema}.Sanitize(), strings.Join(others, ", "))
+	}
+	return err
+}
+
 // modeOptions has the routes and the order of the configuration, if there is one.
 func (f *upFlags) modeOptions(ctx context.Context, a *app) (o outboxsql.ModeOptions, err error) {
 	c, _, err := f.optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return o, err
 	}
-	unordered := make(map[string]bool, len(c.Destinations))
+	unordered := make(map[string]bool, len(c.Destinations)) // has each of them
 	for _, d := range c.Destinations {
 		unordered[d.Name] = d.Order == config.OrderNone
 	}
+	o.Known = func(destination string) bool { _, ok := unordered[destination]; return ok }
 	o.Route, o.Unordered = c.RouteOf, func(destination string) bool { return unordered[destination] }
 	return o, nil
 }

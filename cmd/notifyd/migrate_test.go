@@ -15,11 +15,11 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	got := command(t, "migrate", "status", "--database-url", url)
-	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\n2        dead letters           no\n3        tracing                no\n4        streams                no\n5        plain queues           no\n6        sizes                  no\n7        pauses and relays      no\n8        replays                no\n9        exactly once           no\n10       rests                  no\n11       bytes                  no\n12       limits                 no\nbell: off\nmode: queue\n" ||
+	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\nbell: off\nmode: queue\n" ||
 		!strings.Contains(got.stderr, "run `notifyd migrate`") {
 		t.Errorf("status before: %+v", got)
 	}
-	want := result{0, "applied version 1: events and deliveries\napplied version 2: dead letters\napplied version 3: tracing\napplied version 4: streams\napplied version 5: plain queues\napplied version 6: sizes\napplied version 7: pauses and relays\napplied version 8: replays\napplied version 9: exactly once\napplied version 10: rests\napplied version 11: bytes\napplied version 12: limits\nschema public is at version 12, bell auto\n", ""}
+	want := result{0, "applied version 1: events and deliveries\nschema public is at version 1, bell auto\n", ""}
 	if got := command(t, "migrate", "--database-url", url); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -30,7 +30,7 @@ func TestMigrate(t *testing.T) {
 		{"migrate", "off"},
 		{"migrate --bell=auto", "auto"},
 	} {
-		want := result{0, "schema public is at version 12, bell " + c.bell + "\n", ""}
+		want := result{0, "schema public is at version 1, bell " + c.bell + "\n", ""}
 		if got := commandIn(t, vars{"DATABASE_URL": url}, strings.Fields(c.args)...); got != want {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, want)
 		}
@@ -48,7 +48,7 @@ func TestMigrateSchema(t *testing.T) {
 	for schema, args := range map[string][]string{
 		"shop": {"migrate", "-c", path}, "other": {"migrate", "up", "-c", path, "--schema", "other"},
 	} {
-		want := result{0, "applied version 1: events and deliveries\napplied version 2: dead letters\napplied version 3: tracing\napplied version 4: streams\napplied version 5: plain queues\napplied version 6: sizes\napplied version 7: pauses and relays\napplied version 8: replays\napplied version 9: exactly once\napplied version 10: rests\napplied version 11: bytes\napplied version 12: limits\nschema " + schema + " is at version 12, bell auto\n", ""}
+		want := result{0, "applied version 1: events and deliveries\nschema " + schema + " is at version 1, bell auto\n", ""}
 		if got := command(t, args...); got != want {
 			t.Errorf("got  %+v\nwant %+v", got, want)
 		}
@@ -123,10 +123,10 @@ func TestMigrateMode(t *testing.T) {
 	url := testenv.Database(t)
 	flags := []string{"--database-url", url}
 	got := command(t, append([]string{"migrate", "--partitions", "daily", "--mode", "stream"}, flags...)...)
-	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nschema public is at version 12, bell auto, mode stream, partitions daily\n") {
+	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nschema public is at version 1, bell auto, mode stream, partitions daily\n") {
 		t.Errorf("a new table: %+v", got)
 	}
-	if got := command(t, append([]string{"migrate", "--mode", "stream"}, flags...)...); got.stdout != "schema public is at version 12, bell auto, mode stream, partitions daily\n" {
+	if got := command(t, append([]string{"migrate", "--mode", "stream"}, flags...)...); got.stdout != "schema public is at version 1, bell auto, mode stream, partitions daily\n" {
 		t.Errorf("again: %+v", got)
 	}
 	if got := command(t, append([]string{"migrate", "status"}, flags...)...); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\n") {
@@ -144,11 +144,35 @@ func TestMigrateMode(t *testing.T) {
 		t.Errorf("status in between: %+v", got)
 	}
 	got = command(t, "migrate", "--mode", "queue", "-c", path)
-	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nmaking the table a queue\nschema public is at version 12, bell auto, partitions daily\n") {
+	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nmaking the table a queue\nschema public is at version 1, bell auto, partitions daily\n") {
 		t.Errorf("with routes: %+v", got)
 	}
 	if n := query[string](t, url, `SELECT (SELECT count(*) FROM outbox_events WHERE state = 'deferred') || ' ' || count(*) FROM outbox_deliveries WHERE destination = 'y' AND state = 'retry'`); n != "5 5" {
 		t.Errorf("deferred, and left for y: %s", n)
+	}
+}
+
+// TestMigrateModeAbandons: a stream that becomes a queue has no place for what a destination waits for that is not
+// configured any more.
+func TestMigrateModeAbandons(t *testing.T) {
+	t.Parallel()
+	url := databaseOf(t, "stream")
+	execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 10);
+		INSERT INTO outbox_positions (destination, head, open) VALUES ('x', 10, '{}'), ('gone', 5, '{[2,4)}'), ('idle', 10, '{}')`)
+	path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations: {x: {type: log}}\nroutes: [{match: '*', to: [x]}]\n")
+	got := command(t, "migrate", "--mode", "queue", "-c", path)
+	if got.code != exitFailure || !strings.Contains(got.stderr, "gone, which has come to event 5 (7 events wait)") || strings.Contains(got.stderr, "idle") || !strings.Contains(got.stderr, "--yes") {
+		t.Errorf("without an answer: %+v", got)
+	}
+	if n := query[int](t, url, `SELECT count(*) FROM outbox_positions, outbox_mode WHERE mode = 'stream' AND becoming IS NULL`); n != 3 {
+		t.Errorf("%d positions are left", n)
+	}
+	got = command(t, "migrate", "--mode", "queue", "-c", path, "--yes")
+	if got.code != exitOK || !strings.Contains(got.stdout, "dropping the positions of gone, which has come to event 5 (7 events wait)\n") {
+		t.Errorf("with --yes: %+v", got)
+	}
+	if n := query[int](t, url, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 10 {
+		t.Errorf("%d events are done", n)
 	}
 }
 

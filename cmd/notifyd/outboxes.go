@@ -36,9 +36,10 @@ func findOutboxes(ctx context.Context, c *config.Config, path string) (all []con
 		}
 		return nil, nil, fmt.Errorf("outboxes.query: %w", err)
 	}
-	places := make(map[config.Place]string)
+	places, ids := make(map[config.Place]string), make(positionIDs)
 	for i := range all {
 		places[c.For(&all[i]).Place()] = all[i].Name
+		_ = ids.claim(c.For(&all[i]), all[i].Name) // checkURLs has reported it
 	}
 	var mistakes []error
 	for i := range found {
@@ -46,6 +47,9 @@ func findOutboxes(ctx context.Context, c *config.Config, path string) (all []con
 		place := c.For(o).Place()
 		err := o.Validate()
 		before, taken := places[place]
+		if err == nil && !taken {
+			err = ids.claim(c.For(o), o.Name)
+		}
 		switch {
 		case err != nil:
 		case slices.ContainsFunc(all, func(other config.Outbox) bool { return other.Name == o.Name }):
@@ -70,9 +74,9 @@ func queryOutboxes(ctx context.Context, c *config.Config, path string) ([]config
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // every value as text, whatever its type
 	cfg.RuntimeParams["application_name"] = "notifyd/outboxes"
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	conn, err := open(ctx, cfg)
 	if err != nil {
-		return nil, connectError(err)
+		return nil, err
 	}
 	defer store.Close(ctx, conn)
 	var all []config.Outbox

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -136,7 +138,7 @@ func TestOutboxes(t *testing.T) {
 		t.Errorf("the others keep the daemon from being ready:\n%s", ready)
 	}
 	s.get(t, "/metrics", has(
-		`notifyd_outbox_up{outbox="north"} 1`, `notifyd_outbox_up{outbox="bare"} 0`, `notifyd_outbox_up{outbox="away"} 0`, "notifyd_outboxes_found 0",
+		`notifyd_outbox_up{outbox="north"} 1`, `notifyd_outbox_up{outbox="bare"} 0`, `notifyd_outbox_up{outbox="away"} 0`, "\nnotifyd_outboxes_found 0\n",
 		`notifyd_deliveries_total{destination="audit",outbox="north",outcome="delivered"} 1`,
 		`notifyd_deliveries_total{destination="ledger",outbox="south",outcome="delivered"} 1`))
 
@@ -150,52 +152,12 @@ func TestOutboxes(t *testing.T) {
 		s.in(t, name, "publish", "order.placed", `{}`)
 		s.stdout.await(t, `"outbox":"`+name+`"`)
 	}
-	s.get(t, "/metrics", has("notifyd_outboxes_found 1"))
+	s.get(t, "/metrics", has("\nnotifyd_outboxes_found 1\n"))
 	execute(t, s.url, `DELETE FROM public.tenants WHERE name = 'west'`)
 	s.get(t, "/metrics", func(_ int, body string) bool { return !strings.Contains(body, "west") })
 	until(t, s.url, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND query LIKE '%west%' AND datname = current_database())`)
 	if code := s.end(t); code != exitOK {
 		t.Errorf("it ended with %d:\n%s", code, s.stderr.text())
-	}
-}
-
-// TestOutboxesRest: each outbox rests for itself, and one call wakes all of them.
-func TestOutboxesRest(t *testing.T) {
-	t.Parallel()
-	s := &tenants{url: testenv.Database(t)}
-	names := []string{"one", "two"}
-	for _, name := range names {
-		if got := command(t, "migrate", "--database-url", s.url, "--schema", name, "--mode", "stream"); got.code != 0 {
-			t.Fatalf("migrate: %+v", got)
-		}
-	}
-	port, err := freeport.Pick(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.address = fmt.Sprintf("127.0.0.1:%d", port)
-	s.reloadable = startReloadable(t, nil, fmt.Sprintf(`version: 1
-database: {url: '%s'}
-admin: {listen: '%s'}
-relay: {rest: 1d}
-destinations: {audit: {type: log}}
-routes: [{match: '*', to: audit}]
-outboxes: {list: [{name: one, schema: one}, {name: two, schema: two}]}
-`, s.url, s.address))
-	for _, name := range names {
-		s.get(t, "/metrics", has(`notifyd_resting{outbox="`+name+`"} 1`))
-	}
-	if code, body := fetch(t, "http://"+s.address+"/readyz?verbose"); code != http.StatusOK || strings.Contains(body, "[!]") {
-		t.Errorf("a rest is not a fault: %d\n%s", code, body)
-	}
-	for _, name := range names {
-		execute(t, s.url, `INSERT INTO `+name+`.outbox_events (event_type, payload) VALUES ('order.placed', '{}')`)
-	}
-	if got := command(t, "wake", "-c", s.reloadable.path); got.code != 0 {
-		t.Fatalf("wake: %+v", got)
-	}
-	for _, name := range names {
-		s.stdout.await(t, `"outbox":"`+name+`"`)
 	}
 }
 
@@ -235,12 +197,76 @@ func TestOutboxesRefusedQuery(t *testing.T) {
 	listed := strings.Replace(s.config("ledger"), "  query: SELECT name, schema FROM public.tenants\n", "", 1)
 	s.write(t, listed)
 	s.reloads <- struct{}{}
-	s.get(t, "/metrics", has("notifyd_outboxes_found 1"))
+	s.get(t, "/metrics", has("\nnotifyd_outboxes_found 1\n"))
 	s.write(t, strings.Replace(listed, "  every: 1s", "  query: SELECT nonsense\n  every: 1s", 1))
 	s.reloads <- struct{}{}
 	s.get(t, "/readyz?verbose", has("[!] configuration: the last reload failed"))
 	s.get(t, "/readyz?verbose", has("[+] outboxes: ok"))
-	s.get(t, "/metrics", has("notifyd_outboxes_found 1"))
+	s.get(t, "/metrics", has("\nnotifyd_outboxes_found 1\n"))
+}
+
+// TestOutboxesUnlisted: before the first query has ended the daemon is not ready, and does not claim to have found
+// anything.
+func TestOutboxesUnlisted(t *testing.T) {
+	t.Parallel()
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts, and answers nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	d := startDaemon(t, nil, "run", "-c", file(t, `version: 1
+database: {url: 'postgres://u@`+silent.Addr().String()+`/d?sslmode=disable'}
+admin: {listen: '127.0.0.1:0'}
+log: {format: json}
+destinations: {audit: {type: log}}
+routes: [{match: '*', to: audit}]
+outboxes: {query: SELECT name FROM tenants}
+`))
+	d.stderr.await(t, `"msg":"admin server"`)
+	address := "http://" + listenOf(d)
+	if code, body := fetch(t, address+"/readyz?verbose"); code != http.StatusServiceUnavailable || !strings.Contains(body, "[-] started") {
+		t.Errorf("%d:\n%s", code, body)
+	}
+	if _, body := fetch(t, address+"/metrics"); !strings.Contains(body, "\nnotifyd_outboxes_found 0\n") {
+		t.Errorf("outboxes are found:\n%s", body)
+	}
+	d.end(t)
+}
+
+// TestOutboxesDatabase: the database of an outbox counts, in whatever way the one of the file is written; and two
+// outboxes of one place are refused in whatever way it is written.
+func TestOutboxesDatabase(t *testing.T) {
+	t.Parallel()
+	there, empty := database(t), testenv.Database(t)
+	u, err := url.Parse(there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, other := strings.TrimPrefix(u.Path, "/"), empty[strings.LastIndex(empty, "/")+1:strings.Index(empty, "?")]
+	server := "postgres://" + u.User.String() + "@" + u.Host
+	config := func(url, outboxes string) string {
+		return file(t, "version: 1\ndatabase: {url: \""+url+"\"}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\noutboxes: {list: ["+outboxes+"]}\n")
+	}
+	for _, url := range []string{
+		empty, server + "/x?sslmode=disable&dbname=" + other, server + "/?database=" + other + "&sslmode=disable", server + "?db%6eame=" + other,
+		"host=" + u.Hostname() + " port=" + u.Port() + " user=" + u.User.Username() + " sslmode=disable dbname=" + other,
+	} {
+		path := config(url, "{name: shop, database: "+name+"}")
+		if got := command(t, "check-config", "--online", "-c", path); got.code != 0 {
+			t.Errorf("%s: %+v", url, got)
+		}
+		got := command(t, "publish", "-c", path, "--outbox", "shop", "order.placed", order)
+		if got.code != 0 {
+			t.Errorf("%s: %+v", url, got)
+		}
+		path = config(url, "{name: shop, database: "+name+"}, {name: again, url: \"postgres://other@"+u.Host+"?dbname="+name+"&sslmode=require\"}")
+		if got := command(t, "check-config", "-c", path); got.code != exitConfig || !strings.Contains(got.stderr, `"shop" has the same schema of the same database`) {
+			t.Errorf("%s: %+v", url, got)
+		}
+	}
+	if n := query[int](t, there, `SELECT count(*) FROM outbox_events`); n != 5 {
+		t.Errorf("%d events are in the database of the outbox, want 5", n)
+	}
 }
 
 // TestOutboxesLogOnce: what is wrong with the query is logged when it begins, and not at each try.

@@ -123,6 +123,7 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd reload":                {says: `process \d+: has taken the new configuration`},
 		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
 		"notifyd run":                   {play: func(step) {}}, // it is what all this is beside of
+		"notifyd run --until-idle":      {play: func(step) {}}, // TestManagedPage runs it; here it would find the address of the relay in use
 		"notifyd status --watch":        {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
 		"notifyd template test":         preview,
 		"notifyd template test --destination NAME --event FILE": preview,

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -12,12 +14,20 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // pauseFlags are the flags of "notifyd pause" and "notifyd resume".
 type pauseFlags struct {
 	db            databaseFlags
 	actor, reason string
+	timeout       age
+}
+
+func (f *pauseFlags) register(cmd *cobra.Command) {
+	f.db.register(cmd)
+	f.timeout = age(10 * time.Second)
+	cmd.Flags().Var(&f.timeout, "timeout", "wait no longer than this for the relays: 30s, 2m")
 }
 
 func newPauseCmd(a *app) *cobra.Command {
@@ -27,8 +37,11 @@ func newPauseCmd(a *app) *cobra.Command {
 		Short: "Stop deliveries to a destination, at all relays",
 		Long: `pause stops the deliveries to destinations at every relay of the tables, until
 notifyd resume. It is stored, with who and why, and lasts through restarts.
-Running deliveries end as usual; the events wait and lose no attempt. Relays
-honour it within about a second.`,
+Running deliveries end as usual; the events wait and lose no attempt.
+
+Relays look about once a second. pause waits until each live relay has confirmed
+that it begins no delivery any more. If one has not after --timeout, pause names it
+and exits with 1; the pause stays, and that relay honours it when it looks again.`,
 		Example: "  notifyd pause mail --reason \"mail server moves until 14:00\"",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -36,12 +49,14 @@ honour it within about a second.`,
 				return err
 			}
 			return f.each(cmd.Context(), a, names, func(ctx context.Context, conn *pgx.Conn, name string) (string, error) {
-				err := store.SetPause(ctx, conn, f.db.schema, name, observe.Pause{By: first(f.actor, currentActor()), Reason: f.reason})
-				return name + " is paused at all relays; notifyd resume " + name + " ends that", err
+				if err := store.SetPause(ctx, conn, f.db.schema, name, observe.Pause{By: first(f.actor, currentActor()), Reason: f.reason}); err != nil {
+					return "", err
+				}
+				return f.await(ctx, conn, name, "paused")
 			})
 		},
 	}
-	f.db.register(cmd)
+	f.register(cmd)
 	cmd.Flags().StringVar(&f.actor, "actor", "", "`who` does it; default: user@host")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "`why`, for people who find it paused")
 	return cmd
@@ -50,22 +65,26 @@ honour it within about a second.`,
 func newResumeCmd(a *app) *cobra.Command {
 	var f pauseFlags
 	cmd := &cobra.Command{
-		Use:     "resume DESTINATION...",
-		Short:   "End the pause of a destination",
-		Long:    "resume ends the pauses of destinations, at every relay of the tables.",
+		Use:   "resume DESTINATION...",
+		Short: "End the pause of a destination",
+		Long: `resume ends the pauses of destinations, at every relay of the tables. It waits until
+each live relay has confirmed that, --timeout at most.`,
 		Example: "  notifyd resume mail",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			return f.each(cmd.Context(), a, names, func(ctx context.Context, conn *pgx.Conn, name string) (string, error) {
 				was, err := store.ClearPause(ctx, conn, f.db.schema, name)
-				if !was {
-					return name + " was not paused", err
+				switch {
+				case err != nil:
+					return "", err
+				case !was:
+					return name + " was not paused", nil
 				}
-				return name + " is resumed at all relays", err
+				return f.await(ctx, conn, name, "resumed")
 			})
 		},
 	}
-	f.db.register(cmd)
+	f.register(cmd)
 	return cmd
 }
 
@@ -76,16 +95,74 @@ func (f *pauseFlags) each(ctx context.Context, a *app, names []string, do func(c
 		return err
 	}
 	defer store.Close(ctx, conn)
+	var late error
 	for _, name := range names {
 		said, err := do(ctx, conn, name)
-		if err != nil {
+		if err != nil && !errors.Is(err, errUnconfirmed) {
 			return err
+		}
+		late = errors.Join(late, err)
+		if said == "" {
+			continue
 		}
 		if _, err := fmt.Fprintln(a.stdout, printable(said)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return late
+}
+
+// errUnconfirmed is wrapped by the error about relays that have not confirmed a pause, or its end.
+var errUnconfirmed = errors.New("has not confirmed")
+
+// confirmPoll is how often the table is read for the confirmations of relays.
+const confirmPoll = 50 * time.Millisecond
+
+// await waits until each live relay has confirmed that a destination is paused, or resumed, and returns what is known.
+func (f *pauseFlags) await(ctx context.Context, conn *pgx.Conn, name, state string) (string, error) {
+	cure := ""
+	if state == "paused" {
+		cure = "; notifyd resume " + name + " ends that"
+	}
+	table, err := outboxsql.ReadState(ctx, conn, f.db.schema)
+	if err != nil {
+		return "", err
+	}
+	request := store.PauseRequest{Schema: f.db.schema, Mode: table.Mode, Destination: name, Paused: state == "paused"}
+	tick := time.NewTicker(confirmPoll)
+	defer tick.Stop()
+	for deadline := time.After(time.Duration(f.timeout)); ; {
+		late, confirmed, err := request.Unconfirmed(ctx, conn)
+		switch {
+		case err != nil:
+			return "", err
+		case len(late) == 0 && confirmed == 0:
+			return fmt.Sprintf("%s is %s: no relay is at work%s", name, state, cure), nil
+		case len(late) == 0:
+			return fmt.Sprintf("%s is %s at all relays (%d)%s", name, state, confirmed, cure), nil
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return "", fmt.Errorf("%s is stored as %s, but %s of %d %w that after %v: %s: it honours it when it looks again; if it hangs, restart it",
+				name, state, count(len(late), "relay"), len(late)+confirmed, errUnconfirmed, time.Duration(f.timeout), whoIs(late))
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
+}
+
+// whoIs names relays, for people.
+func whoIs(all []store.RelaySession) string {
+	names := make([]string, len(all))
+	for i, r := range all {
+		if r.Program == nil {
+			names[i] = fmt.Sprintf("session %d", r.PID)
+			continue
+		}
+		names[i] = fmt.Sprintf("%s, process %d", r.Program.Host, r.Program.Process)
+	}
+	return strings.Join(names, "; ")
 }
 
 // unknownDestination is an error unless the configuration has the destinations, or there is none: a

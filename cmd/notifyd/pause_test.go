@@ -2,11 +2,14 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 // adminOf returns the address of a daemon's admin server, once it has said so.
@@ -43,6 +46,8 @@ func TestPauseIsForAllRelays(t *testing.T) {
 			path := file(t, fmt.Sprintf(pauseConfig, url, "127.0.0.1:0"))
 			first, second := startDaemon(t, nil, "run", "-c", path), startDaemon(t, nil, "run", "-c", path)
 			one, two := adminOf(t, first), adminOf(t, second)
+			untilReady(t, "http://"+one+"/readyz")
+			untilReady(t, "http://"+two+"/readyz")
 			say := func(code int, want string, args ...string) {
 				t.Helper()
 				if r := command(t, append(args, "-c", path)...); r.code != code || !strings.Contains(r.stdout+r.stderr, want) {
@@ -50,10 +55,13 @@ func TestPauseIsForAllRelays(t *testing.T) {
 				}
 			}
 			say(exitUsage, `has no destination "adit": it has audit, other`, "pause", "adit")
-			say(exitOK, "audit is paused at all relays", "pause", "audit", "--reason", "the disk is full", "--actor", "ann@web-1")
+			say(exitOK, "audit is paused at all relays (2)", "pause", "audit", "--reason", "the disk is full", "--actor", "ann@web-1")
 			const paused = "\nnotifyd_destination_paused{destination=\"audit\"} 1\n"
-			untilSays(t, "http://"+one+"/metrics", paused, "\nnotifyd_destination_paused{destination=\"other\"} 0\n")
-			untilSays(t, "http://"+two+"/metrics", paused)
+			for _, address := range []string{one, two} { // at once: the command has waited for both
+				if text := metricsOf(t, address); !strings.Contains(text, paused) || !strings.Contains(text, "\nnotifyd_destination_paused{destination=\"other\"} 0\n") {
+					t.Errorf("a relay has not paused audit yet, or has paused other:\n%s", text)
+				}
+			}
 			untilDelivered := func(name string, at ...string) {
 				t.Helper()
 				tick := time.NewTicker(20 * time.Millisecond)
@@ -85,16 +93,46 @@ func TestPauseIsForAllRelays(t *testing.T) {
 				t.Error("the paused destination got an event")
 			}
 
-			say(exitOK, "audit is resumed at all relays", "resume", "audit")
+			say(exitOK, "audit is resumed at all relays (2)", "resume", "audit")
 			say(exitOK, "audit was not paused", "resume", "audit")
+			const resumed = "\nnotifyd_destination_paused{destination=\"audit\"} 0\n"
+			if !strings.Contains(metricsOf(t, two), resumed) || !strings.Contains(metricsOf(t, three), resumed) {
+				t.Error("a relay has not resumed audit yet")
+			}
 			untilDone(t, url)
 			untilDelivered("audit", two, three)
 			for _, address := range []string{two, three} {
-				text := untilSays(t, "http://"+address+"/metrics", "\nnotifyd_destination_paused{destination=\"audit\"} 0\n")
+				text := metricsOf(t, address)
 				if strings.Contains(text, `notifyd_deliveries_total{destination="audit",outcome="failed"} 1`) {
 					t.Error("the pause has cost an attempt")
 				}
 			}
+		})
+	}
+}
+
+// TestPauseNamesRelaysThatHang: a relay that holds its lock and confirms nothing is named, and so is the lack of any relay.
+func TestPauseNamesRelaysThatHang(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := databaseOf(t, mode)
+			path := file(t, fmt.Sprintf(pauseConfig, url, "127.0.0.1:0"))
+			say := func(code int, want string, args ...string) {
+				t.Helper()
+				if r := command(t, append(args, "-c", path)...); r.code != code || !strings.Contains(r.stdout+r.stderr, want) {
+					t.Errorf("%v: %+v", args, r)
+				}
+			}
+			say(exitOK, "audit is paused: no relay is at work; notifyd resume audit ends that", "pause", "audit")
+			d := startDaemon(t, nil, "run", "-c", path)
+			untilReady(t, "http://"+adminOf(t, d)+"/readyz")
+			say(exitOK, "other is paused at all relays (1)", "pause", "other")
+			execute(t, url, `CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+				CREATE TRIGGER hang BEFORE UPDATE ON outbox_relays FOR EACH ROW EXECUTE FUNCTION hang()`)
+			say(exitFailure, fmt.Sprintf("audit is stored as resumed, but 1 relay of 1 has not confirmed that after 300ms: %s, process %d", store.ThisHost(), os.Getpid()),
+				"resume", "audit", "--timeout", "300ms")
 		})
 	}
 }

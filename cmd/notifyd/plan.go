@@ -44,7 +44,7 @@ deliveries wait for missing destinations. It changes nothing and shows no secret
 Without --against it shows what the database alone can answer.
 
 It counts by index, and stops counting at --limit rows of a kind. Where routes have
-conditions (when), it judges those of the first 1000 waiting events that they are for.`,
+conditions (when), it evaluates them for the first 1000 waiting events that they are for.`,
 		Example: "  notifyd plan -c new.yaml --against /etc/notifyd/config.yaml\n  notifyd plan -c new.yaml --against old.yaml --offline --detailed-exitcode",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.limit < 1 {
@@ -192,7 +192,7 @@ func hasDestination(c *config.Config, name string) bool {
 	return slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
 }
 
-// readWaiting reads the waiting events from the database of c, and judges some of them by its conditions.
+// readWaiting reads the waiting events from the database of c, and evaluates its conditions for some of them.
 func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, []planCondition, error) {
 	conn, err := openTable(ctx, c, path, "plan")
 	if err != nil {
@@ -206,7 +206,7 @@ func readWaiting(ctx context.Context, c *config.Config, path string, limit int) 
 	slices.SortStableFunc(all, func(a, b store.WaitCount) int {
 		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
 	})
-	conditions, err := judgeWaiting(ctx, conn, c, all)
+	conditions, err := checkWaiting(ctx, conn, c, all)
 	return all, conditions, err
 }
 

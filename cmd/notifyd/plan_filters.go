@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// planSample is how many of the waiting events "plan" judges by the conditions of their routes.
+// planSample is how many of the waiting events "plan" evaluates by the conditions of their routes.
 const planSample = 1000
 
 // planCondition says how many of the first waiting events of a type meet the condition that leads to some
@@ -29,8 +29,8 @@ type planCondition struct {
 	Error string `json:"error,omitempty"`
 }
 
-// judgeWaiting judges the first waiting events by the conditions of a configuration.
-func judgeWaiting(ctx context.Context, conn *pgx.Conn, c *config.Config, waiting []store.WaitCount) ([]planCondition, error) {
+// checkWaiting evaluates the conditions of a configuration for the first waiting events.
+func checkWaiting(ctx context.Context, conn *pgx.Conn, c *config.Config, waiting []store.WaitCount) ([]planCondition, error) {
 	var types []string
 	for _, w := range waiting {
 		conditional := slices.ContainsFunc(c.RoutesOf(w.EventType), func(r config.Route) bool { return r.Filter() != nil })
@@ -47,14 +47,14 @@ func judgeWaiting(ctx context.Context, conn *pgx.Conn, c *config.Config, waiting
 	}
 	var all []planCondition
 	for i := range events {
-		all = judgeOne(all, c, &events[i])
+		all = checkOne(all, c, &events[i])
 	}
 	slices.SortStableFunc(all, func(a, b planCondition) int { return cmp.Compare(a.EventType, b.EventType) })
 	return all, nil
 }
 
-// judgeOne counts an event.
-func judgeOne(all []planCondition, c *config.Config, e *delivery.Event) []planCondition {
+// checkOne counts an event.
+func checkOne(all []planCondition, c *config.Config, e *delivery.Event) []planCondition {
 	candidate := delivery.Candidate{Event: e}
 	for _, r := range c.RoutesOf(e.Type) {
 		f := r.Filter()

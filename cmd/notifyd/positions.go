@@ -169,8 +169,11 @@ func (f *positionsFlags) seek(cmd *cobra.Command, s *positions.Store, name, to s
 	if f.action.DryRun {
 		verb = "would continue"
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), moved(name, &m, verb))
-	return err
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), moved(name, &m, verb)); err != nil || f.action.DryRun {
+		return err
+	}
+	cmd.PrintErrln("the relay that has the destination goes on from there within about a second; deliveries that it has begun end as usual")
+	return nil
 }
 
 // agree asks a person, unless --yes is given.

@@ -61,6 +61,10 @@ func printPosition(out io.Writer, d *positions.Details) error {
 		if r.Until != nil {
 			until = "to " + strconv.FormatInt(*r.Until, 10)
 		}
+		if r.Skipped {
+			_, _ = fmt.Fprintf(w, "skipped     from %d %s\n", r.From+1, until)
+			continue
+		}
 		_, _ = fmt.Fprintf(w, "routes      from %d %s: %s\n", r.From+1, until, printable(cmp.Or(strings.Join(r.Patterns, ", "), "none")))
 	}
 	return w.Flush()

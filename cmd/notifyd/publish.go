@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/outbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // publishFlags are the flags of "notifyd publish".
@@ -163,7 +164,7 @@ func publish(ctx context.Context, a *app, db *databaseFlags, e outbox.Event) (id
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch refused.Code {
 		case "42P01", "3F000": // no such table or schema
-			return 0, fmt.Errorf("schema %s has no outbox_events: run `notifyd migrate` first", db.schema)
+			return 0, outboxsql.MissingTables(ctx, conn, db.schema)
 		case "23505":
 			return 0, &keyHeldError{eventType: e.Type, key: e.IdempotencyKey}
 		}
@@ -194,6 +195,9 @@ func insert(ctx context.Context, tx pgx.Tx, schema string, e outbox.Event) (id i
 			` WHERE event_type = $1 AND idempotency_key = $2`, e.Type, e.IdempotencyKey).Scan(&id)
 		if err == nil {
 			return 0, &keyHeldError{e.Type, e.IdempotencyKey, id}
+		}
+		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == insufficientPrivilege {
+			return 0, &keyHeldError{e.Type, e.IdempotencyKey, 0} // a writer may not read keys
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return 0, err

@@ -110,8 +110,8 @@ func TestPublishMistakes(t *testing.T) {
 		{2, []string{"x", "--delay", "-1s"}, "notifyd: --delay -1s is negative"},
 		{2, nil, "notifyd: accepts between 1 and 2 arg(s), received 0"},
 		{1, []string{"x", "@/not/there"}, "notifyd: open /not/there: no such file or directory\n"},
-		{1, []string{"x"}, "notifyd: schema public has no outbox_events: run `notifyd migrate` first\n"},
-		{1, []string{"x", "--schema", "none"}, "notifyd: schema none has no outbox_events: run `notifyd migrate` first\n"},
+		{1, []string{"x"}, "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated\n"},
+		{1, []string{"x", "--schema", "none"}, "notifyd: schema \"none\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated\n"},
 	} {
 		got := command(t, append([]string{"publish", "--database-url", url}, c.args...)...)
 		if got.code != c.code || got.stdout != "" || !strings.HasPrefix(got.stderr, c.want) {

@@ -19,13 +19,11 @@ import (
 
 // supervisor runs one generation after the other.
 type supervisor struct {
-	load func() (*config.Config, error)
-	path string
-	// started is the start of the process.
-	started time.Time
-	out     io.Writer      // of logs
-	first   *config.Config // the configuration of the parts that outlive generations
-	live    *live
+	load  func() (*config.Config, error)
+	from  origin
+	out   io.Writer      // of logs
+	first *config.Config // the configuration of the parts that outlive generations
+	live  *live
 	// console is the daemon's, nil for none; it follows reloads.
 	console *webConsole
 	state   *reloadState
@@ -38,7 +36,7 @@ type supervisor struct {
 // newSupervisor prepares for running g, which was built from c.
 func newSupervisor(g *generation, from origin, load func() (*config.Config, error), out io.Writer, sd *systemd.Notifier) *supervisor {
 	return &supervisor{
-		load: load, path: from.path, started: from.started, out: out, first: g.config, live: newLive(g.relay),
+		load: load, from: from, out: out, first: g.config, live: newLive(g.relay),
 		state: &reloadState{success: true, read: time.Now()}, sd: sd, log: g.log,
 	}
 }
@@ -109,7 +107,7 @@ func (s *supervisor) serve(ctx context.Context, g *generation, paused time.Time,
 
 // prepare makes the next generation. After an error it logs the error and returns nil.
 func (s *supervisor) prepare(ctx context.Context, g *generation) *generation {
-	s.log.InfoContext(ctx, "reloading the configuration", "config", s.path)
+	s.log.InfoContext(ctx, "reloading the configuration", "config", s.from.path)
 	s.tell(ctx, func() error { return s.sd.Reloading(ctx, "reloading the configuration") })
 	next, err := s.build(ctx, g)
 	if ctx.Err() != nil { // the error does not matter any more
@@ -122,7 +120,7 @@ func (s *supervisor) prepare(ctx context.Context, g *generation) *generation {
 		return next
 	}
 	s.state.failed(err)
-	s.log.ErrorContext(ctx, "the configuration is wrong: the relay continues with the previous one", "config", s.path, "err", oneLine(err))
+	s.log.ErrorContext(ctx, "the configuration is wrong: the relay continues with the previous one", "config", s.from.path, "err", oneLine(err))
 	s.tell(ctx, func() error {
 		return s.sd.Ready(ctx, "delivering with the previous configuration, because the reload failed: see the log")
 	})
@@ -138,7 +136,7 @@ func (s *supervisor) build(ctx context.Context, g *generation) (*generation, err
 	if err != nil {
 		return nil, err
 	}
-	next, err := newGeneration(ctx, c, origin{path: s.path, started: s.started}, g.spans, newLogger(s.out, c.Log))
+	next, err := newGeneration(ctx, c, s.from, g.spans, newLogger(s.out, c.Log))
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +161,7 @@ func (s *supervisor) done(ctx context.Context, g *generation) {
 	if err := s.console.follow(ctx, g.config); err != nil {
 		s.log.WarnContext(ctx, "the web console continues with the previous database: restart notifyd", "err", err)
 	}
-	s.log.InfoContext(ctx, "the configuration was reloaded", "config", s.path, "changed", g.changed)
+	s.log.InfoContext(ctx, "the configuration was reloaded", "config", s.from.path, "changed", g.changed)
 	if len(restart) > 0 {
 		s.log.WarnContext(ctx, "settings have changed that a reload cannot apply: restart notifyd", "settings", restart)
 	}

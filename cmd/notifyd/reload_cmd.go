@@ -81,8 +81,6 @@ func (r *reloading) run(ctx context.Context) error {
 			r.say("%s, process %d: not asked, run notifyd reload there", p.Host, p.Process)
 		case p.Config != whole:
 			r.say("process %d: not asked, it runs with another configuration (%s)", p.Process, first(p.Config, "a program of its own"))
-		case p.RestsUntil != nil && ended(p.Process): // only a session would have ended with it
-			r.say("process %d: not asked, it has ended in a rest", p.Process)
 		default:
 			mine = append(mine, s)
 		}
@@ -168,16 +166,13 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 }
 
 // processes returns the ids of the processes of relays on this host, each once. Containers may go by
-// the name of this host, and then have processes of the same ids. What a process said of a rest that an earlier
-// reload has ended is still there.
+// the name of this host, and then have processes of the same ids.
 func (r *reloading) processes(all []store.RelaySession) (ids []int) {
-	for i, s := range all {
-		same := func(other store.RelaySession) bool { return other.Program.Process == s.Program.Process }
-		switch at := slices.IndexFunc(all[:i], same); {
-		case at < 0:
-			ids = append(ids, s.Program.Process)
-		case !all[at].Program.StartedAt.Equal(s.Program.StartedAt):
-			r.say("process %d: another relay goes by this id and the name of this host, in a container perhaps: run notifyd reload there, too", s.Program.Process)
+	for _, s := range all {
+		if pid := s.Program.Process; slices.Contains(ids, pid) {
+			r.say("process %d: another relay goes by this id and the name of this host, in a container perhaps: run notifyd reload there, too", pid)
+		} else {
+			ids = append(ids, pid)
 		}
 	}
 	return ids
@@ -215,7 +210,16 @@ func (r *reloading) await(ctx context.Context, pid int, known map[int64]time.Tim
 // hangUp sends SIGHUP to a relay. Another process may have its number by now, or in a container with
 // the name of this host; the signal would end a stranger.
 func hangUp(pid int) error {
-	process, err := relayProcess(pid)
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // where there is /proc
+		if name := strings.TrimSuffix(filepath.Base(exe), " (deleted)"); name != strings.TrimSuffix(filepath.Base(own), " (deleted)") {
+			return fmt.Errorf("the process of that number is %s, not a relay", name)
+		}
+	}
+	process, err := os.FindProcess(pid)
 	if err != nil {
 		return err
 	}
@@ -223,26 +227,6 @@ func hangUp(pid int) error {
 		return fmt.Errorf("send SIGHUP: %w", err)
 	}
 	return nil
-}
-
-// ended reports whether a relay's process is gone, or a stranger has its number.
-func ended(pid int) bool {
-	process, err := relayProcess(pid)
-	return err != nil || errors.Is(process.Signal(syscall.Signal(0)), os.ErrProcessDone)
-}
-
-// relayProcess returns the process of a number, unless it runs another program.
-func relayProcess(pid int) (*os.Process, error) {
-	own, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // where there is /proc
-		if name := strings.TrimSuffix(filepath.Base(exe), " (deleted)"); name != strings.TrimSuffix(filepath.Base(own), " (deleted)") {
-			return nil, fmt.Errorf("the process of that number is %s, not a relay", name)
-		}
-	}
-	return os.FindProcess(pid)
 }
 
 func (r *reloading) say(format string, args ...any) {

@@ -129,29 +129,3 @@ func TestHangUpStranger(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-// TestReloadAfterARest: what a relay said of a rest that its death or a reload has ended is not taken for a relay.
-func TestReloadAfterARest(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes() {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			url := databaseOf(t, mode)
-			path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: %q}\nlog: {format: json}\nrelay: {rest: 1d}\ndestinations:\n  audit: {type: log}\nroutes: [{match: '*', to: [audit]}]\n", url))
-			stopped := startProcess(t, "", "run", "-c", path)
-			stopped.stderr.await(t, `"the relay rests: `)
-			stopped.end(t)
-			if r := command(t, "reload", "-c", path); r.code != exitFailure || !strings.Contains(r.stderr, "no relay on this host") {
-				t.Errorf("there is none: %+v", r)
-			}
-			p := startProcess(t, "", "run", "-c", path)
-			p.stderr.await(t, `"the relay rests: `)
-			for range 2 {
-				want := fmt.Sprintf("process %d: not asked, it has ended in a rest\nprocess %d: has taken the new configuration\n", stopped.cmd.Process.Pid, p.cmd.Process.Pid)
-				if r := command(t, "reload", "-c", path); r.code != exitOK || r.stdout != want {
-					t.Errorf("want %q, got %+v", want, r)
-				}
-			}
-		})
-	}
-}

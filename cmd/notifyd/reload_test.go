@@ -46,7 +46,7 @@ func startReloadable(t *testing.T, env vars, text string) *reloadable {
 		t.Fatal(err)
 	}
 	go func() {
-		if err := a.runRelay(ctx, c, r.path, sd, newLogger(d.stderr, c.Log), r.reloads); err != nil {
+		if err := a.runRelay(ctx, c, origin{path: r.path, started: time.Now()}, sd, newLogger(d.stderr, c.Log), r.reloads); err != nil {
 			_, _ = fmt.Fprintln(d.stderr, "notifyd:", err)
 			d.code <- exitFailure
 			return

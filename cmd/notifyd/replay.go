@@ -161,6 +161,8 @@ func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *positions.
 		return fmt.Errorf("replay %d was stopped", id)
 	case at.Outcome.Dead > 0:
 		return fmt.Errorf("%s died", letterCount(at.Outcome.Dead))
+	case at.Outcome.Gone > 0:
+		return fmt.Errorf("%s of replay %d not delivered: discarded, or removed without an acknowledgement", count(int(at.Outcome.Gone), "event"), id)
 	}
 	return nil
 }
@@ -251,8 +253,11 @@ dead letter does.`,
 				if action.DryRun {
 					verb = "would be stopped"
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "replay %d of %s %s at event %d of %d to %d\n", r.ID, printable(r.Destination), verb, r.Head, r.From, r.To)
-				return err
+				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "replay %d of %s %s at event %d of %d to %d\n", r.ID, printable(r.Destination), verb, r.Head, r.From, r.To); err != nil || action.DryRun {
+					return err
+				}
+				cmd.PrintErrln("deliveries that the relay has begun end as usual; it begins no more of it within about a second")
+				return nil
 			})
 		},
 	}

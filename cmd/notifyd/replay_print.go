@@ -89,6 +89,10 @@ func printReplay(out io.Writer, at *replayAt) error {
 	if o.More {
 		more = ", and more"
 	}
-	line("outcome", "delivered %d, waiting %d, dead %d%s, passed over %d", o.Delivered, o.Waiting, o.Dead, more, r.Skipped)
+	gone := ""
+	if o.Gone > 0 {
+		gone = fmt.Sprintf(", discarded or removed %d", o.Gone)
+	}
+	line("outcome", "delivered %d, waiting %d, dead %d%s%s, passed over %d", o.Delivered, o.Waiting, o.Dead, more, gone, r.Skipped)
 	return w.Flush()
 }

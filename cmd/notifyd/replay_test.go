@@ -33,7 +33,7 @@ func TestReplay(t *testing.T) {
 		{"stop three", result{2, "", "notifyd: ID \"three\" is not the number of a replay: "}},
 		{"--destination mail --wait --timeout 1ms --yes", result{1, "", "notifyd: replay: mail: a replay is running"}},
 		{"stop 1 --dry-run", result{0, "replay 1 of mail would be stopped at event 3 of 4 to 12\n", ""}},
-		{"stop 1", result{0, "replay 1 of mail is stopped at event 3 of 4 to 12\n", ""}},
+		{"stop 1", result{0, "replay 1 of mail is stopped at event 3 of 4 to 12\n", "deliveries that the relay has begun end as usual"}},
 		{"stop 1", result{1, "", "notifyd: stop a replay: 1: no such replay that runs\n"}},
 		{"show 7", result{1, "", "notifyd: show a replay: 7: no such replay\n"}},
 	} {

@@ -23,6 +23,9 @@ type app struct {
 	logLevel   cli.OneOf
 	logFormat  cli.OneOf
 
+	// role and schema are those of the last connection of a command, for messages.
+	role, schema string
+
 	// started is set once a command's own code runs. An error before that is a
 	// mistake in the command line.
 	started bool
@@ -74,7 +77,6 @@ func newRootCmd(a *app) *cobra.Command {
 		newPauseCmd(a),
 		newResumeCmd(a),
 		newReloadCmd(a),
-		newWakeCmd(a),
 		newPublishCmd(a),
 		newEventsCmd(a),
 		newPositionsCmd(a),

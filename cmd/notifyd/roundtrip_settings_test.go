@@ -5,7 +5,7 @@ package main
 // everySetting are destinations that together have every setting of every type, with a
 // value that is not the default.
 const everySetting = `
-  log: {type: log, output: stderr, payload: false, concurrency: 3, batch: 7, timeout: 5s, max_attempts: 3, priority: -5, order: none, on_dead: continue, rate_limit: 500/m, rate_burst: 20, rate_key: payload.customer_id, expires_after: 24h, supersede: none, backoff: {initial: 2s, max: 3m, multiplier: 1.5}}
+  log: {type: log, output: stderr, payload: false, concurrency: 3, batch: 7, timeout: 5s, max_attempts: 3, priority: -5, order: none, on_dead: continue, rate_limit: 500/m, rate_burst: 20, rate_key: payload.customer_id, expires_after: 24h, backoff: {initial: 2s, max: 3m, multiplier: 1.5}}
   email-1:
     type: email
     host: smtp.example.com
@@ -29,6 +29,8 @@ const everySetting = `
     message_id_domain: example.com
     concurrency: 9
     connections: 5
+    max_connection_mails: 30
+    max_connection_age: 1m30s
     connect_timeout: 3s
     send_timeout: 4s
     timeout: 30s
@@ -120,6 +122,7 @@ const everySetting = `
     proxy_url: none
     addresses: public
     allow_addresses: [10.1.0.0/16, 10.2.0.1]
+    max_connection_age: 1m30s
     connect_timeout: 1s
     tls_timeout: 2s
     response_timeout: 3s
@@ -311,7 +314,7 @@ const everySetting = `
 // everyOther are the settings that are no destination's.
 const everyOther = `version: 1
 database: {url: "postgres://app:${env:SECRET}@db.example.com/app?application_name=shop", listen_url: "host=db.example.com password=${env:SECRET} dbname=app", schema: shop}
-relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, rest: 2m, shutdown_timeout: 1h0m4s}
+relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, shutdown_timeout: 1h0m4s}
 retention: {keep: 36h, batch: 5, partitions: daily}
 log: {level: debug, format: json}
 admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden}

@@ -19,7 +19,8 @@ import (
 )
 
 func newRunCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var untilIdle bool
+	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Deliver events until stopped",
 		Long: `run delivers the events of the outbox table to the destinations of the
@@ -29,15 +30,22 @@ SIGTERM and SIGINT stop it in order: running deliveries may finish within
 relay.shutdown_timeout, the rest is given back. A second signal ends it at once.
 SIGHUP makes it read the configuration again; a file with mistakes changes nothing.
 The OTEL_* variables of OpenTelemetry make it send a span for each attempt.
-It exits with 0 after a clean stop, 1 after a failure, and 78 if the configuration
+
+With --until-idle it delivers what waits, and ends by itself once nothing is due and
+no delivery runs: for cron, systemd timers and Kubernetes CronJobs. It waits for retries
+that are due within 5 seconds, and neither for later ones nor for dead letters, paused
+destinations and events without a route.
+
+It exits with 0 after a clean stop or when it is idle, 1 after a failure, and 78 if the configuration
 is wrong.`,
-		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug",
+		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug\n  notifyd run --until-idle",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, path, err := a.load()
 			if err != nil {
 				return err
 			}
 			log := newLogger(cmd.ErrOrStderr(), c.Log)
+			cli.StandardLog(log)
 			for _, w := range c.Warnings {
 				log.WarnContext(cmd.Context(), "configuration", "warning", w.String())
 			}
@@ -47,19 +55,22 @@ is wrong.`,
 			if err != nil {
 				log.WarnContext(ctx, "the service manager cannot be notified of everything", "err", err)
 			}
-			return a.runRelay(ctx, c, path, sd, log, reloads)
+			from := origin{path: path, started: time.Now(), untilIdle: untilIdle}
+			return a.runRelay(ctx, c, from, sd, log, reloads)
 		},
 	}
+	cmd.Flags().BoolVar(&untilIdle, "until-idle", false, "end once nothing is due and no delivery runs")
+	return cmd
 }
 
 // runRelay builds the configured relay, and runs it and its successors after reloads.
-func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error { //nolint:revive // what a run is made of
+func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error { //nolint:revive // what a run is made of
 	spans, err := startTracing(ctx, a.lookup, log)
 	if err != nil {
 		return err
 	}
 	defer spans.stop(ctx)
-	from := origin{path: path, started: time.Now()}
+	path := from.path
 	load := func() (*config.Config, error) { return a.loadAt(path, "") }
 	if c.Outboxes.Used() {
 		if err := checkURLs(c, path); err != nil {
@@ -132,12 +143,14 @@ func relayOptions(c *config.Config, from origin, listen *pgx.ConnConfig, log *sl
 		notifyd.WithLease(c.Relay.Lease),
 		notifyd.WithPollInterval(c.Relay.PollInterval),
 		notifyd.WithCanary(c.Relay.Canary),
-		notifyd.WithRest(c.Relay.Rest),
 		notifyd.WithShutdownTimeout(c.Relay.ShutdownTimeout),
 		notifyd.WithRetention(c.Retention.Keep, c.Retention.Batch),
 	}
 	if listen != nil {
 		options = append(options, notifyd.WithListenConfig(listen))
+	}
+	if from.untilIdle {
+		options = append(options, notifyd.WithUntilIdle())
 	}
 	if c.Retention.Daily() {
 		options = append(options, notifyd.WithDailyPartitions())
@@ -193,9 +206,6 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 	}
 	if l.ExpiresAfter > 0 {
 		options = append(options, notifyd.WithExpiry(l.ExpiresAfter))
-	}
-	if l.Supersede == config.SupersedeAggregate {
-		options = append(options, notifyd.WithSupersede())
 	}
 	if l.StartFrom != config.StartAuto {
 		options = append(options, notifyd.WithStart(l.StartFrom))

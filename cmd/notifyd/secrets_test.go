@@ -78,3 +78,17 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestMistakesKeepTheirWords: a mistake says what is wrong, whatever words there are in the connection strings beside it.
+func TestMistakesKeepTheirWords(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"postgres://notifyd:marker5@h/db", "host=h user=notifyd password=marker5", "${env:ALL}"} {
+		path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations:\n  mail: {type: email, host: h, from: shop, to: a@example.com, subject: x, text: y}\n"+
+			"  rows: {type: postgres, url: 'postgres://notifyd:marker5', source: shop}\nroutes: [{match: '*', to: [mail, rows]}]\n")
+		got := commandIn(t, vars{"ALL": "postgres://notifyd:marker5@h/db"}, "check-config", "-c", path)
+		if got.code != exitConfig || !strings.Contains(got.stderr, ".from: is not an e-mail address: ") || !strings.Contains(got.stderr, ".url: is not a connection string: ") ||
+			strings.Contains(got.stdout+got.stderr, "marker5") || strings.Contains(got.stderr, "[redacted]") {
+			t.Errorf("%s: %+v", url, got)
+		}
+	}
+}

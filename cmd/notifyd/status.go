@@ -140,6 +140,7 @@ func (f *statusFlags) look(ctx context.Context, a *app) (*looker, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.role, a.schema = cfg.User, f.db.schema
 	l := &looker{connect: connector(cfg, "status"), options: status.Options{Schema: f.db.schema, All: f.all || f.form.Value == "json"}}
 	c, path, err := f.db.optional(ctx, a, config.LoadRoutes)
 	if err != nil {

@@ -125,8 +125,6 @@ func statusOf(s notifyd.Stats) string {
 		return "the database refuses: " + s.Refusals[0].Err.Error()
 	case len(down) > 0:
 		return "delivering; unavailable: " + strings.Join(down, ", ")
-	case !s.RestsUntil.IsZero():
-		return restingUntil(s)
 	default:
 		return "delivering"
 	}

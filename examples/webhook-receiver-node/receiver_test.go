@@ -1,3 +1,5 @@
+//go:build testall
+
 // Package node holds the test of receiver.mjs.
 package node
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -38,6 +39,10 @@ const (
 	// second, and below the limit of any provider.
 	defaultConnections = 2
 	maxConnections     = 100
+	// defaultConnectionMails: servers have limits of 100 and more, and a new connection meets a new
+	// member of a cluster.
+	defaultConnectionMails = 100
+	maxConnectionMails     = 10_000
 	// defaultConnectTimeout covers TCP, greeting, TLS and AUTH. Servers that
 	// delay their greeting to tell spammers apart do so for a few seconds.
 	defaultConnectTimeout = 15 * time.Second
@@ -112,6 +117,12 @@ type Config struct {
 	// Connections is how many connections there are at most, 1 to 100; the
 	// default is 2. Each sends one mail at a time.
 	Connections int `json:"connections,omitempty" yaml:"connections,omitempty" jsonschema_description:"Most connections to the mail server; each sends one mail at a time."`
+	// MaxConnectionMails is how many mails a connection carries at most, refused ones included, 1 to
+	// 10,000; the default is 100.
+	MaxConnectionMails int `json:"max_connection_mails,omitempty" yaml:"max_connection_mails,omitempty" jsonschema_description:"Most mails on one connection; 100 by default."`
+	// MaxConnectionAge is how long a connection is used at most; the default is 5m. A new
+	// connection looks the name of the server up again.
+	MaxConnectionAge time.Duration `json:"max_connection_age,omitempty" yaml:"max_connection_age,omitempty" jsonschema_description:"Longest use of one connection; a new one looks the server's name up again. 5m by default."`
 	// ConnectTimeout bounds connecting: TCP, greeting, TLS and AUTH. The
 	// default is 15s.
 	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting: TCP, greeting, TLS and AUTH. 15s by default."`
@@ -149,6 +160,8 @@ func (c Config) WithDefaults() Config {
 	c.Auth = cmp.Or(c.Auth, AuthAuto)
 	c.MaybeSent = cmp.Or(c.MaybeSent, MaybeSentRetry)
 	c.Connections = cmp.Or(c.Connections, defaultConnections)
+	c.MaxConnectionMails = cmp.Or(c.MaxConnectionMails, defaultConnectionMails)
+	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, idle.MaxAge)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.SendTimeout = cmp.Or(c.SendTimeout, defaultSendTimeout)
 	if c.Port == 0 {

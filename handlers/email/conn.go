@@ -21,6 +21,7 @@ type conn struct {
 	smtp    *smtp.Client
 	socket  *socket
 	replies replies
+	born    time.Time
 	sent    int         // mails tried
 	timer   *time.Timer // closes it when idle; guarded by pool.mu
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	gomail "github.com/wneessen/go-mail"
 
@@ -49,7 +50,8 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 //   - [delivery.Throttled]: a rate limit or a quota is used up, by the codes
 //     that prove it: 454 alone, enhanced status x.4.5 and some that providers document.
 //   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
-//     connection, answers 421, or refuses the password or the sender.
+//     connection, answers 421, or refuses the sender.
+//   - [delivery.Unauthorized]: the server refuses the login.
 //   - any other: the server refused a recipient or the mail for now (4xx), or
 //     the connection was lost after the whole mail was written.
 //   - ctx's cause, if ctx was done first.
@@ -58,18 +60,22 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if err != nil {
 		return classify(fmt.Errorf("email: %w", err), stageMessage)
 	}
+	began := time.Now()
 	if err := h.pool.acquire(ctx); err != nil {
 		return err
 	}
 	defer h.pool.release()
+	if f := h.pool.refusedSince(began); f != nil {
+		return h.verdict(ctx, f)
+	}
 	c := h.pool.reuse()
 	if c != nil {
 		f := h.send(ctx, c, msg)
-		if f == nil || !f.stale {
+		if f == nil || !f.session {
 			return h.verdict(ctx, f)
 		}
-		// A server may close idle connections at any time. This one was closed before
-		// the server took any of this mail: a new connection shows more.
+		// A server may close a session at any time, and refuse what comes after so many
+		// mails of a session. Only a new session shows whose fault the failure is.
 	}
 	c, f := h.pool.dial(ctx)
 	if f == nil {
@@ -125,19 +131,21 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 		return nil
 	}
 	f := c.failed(err)
-	f.stale = c.sent > 1 && f.at == stageSender && (f.code == 0 || f.code == codeClosing) && sctx.Err() == nil
+	f.session = c.sent > 1 && f.maybeSession() && sctx.Err() == nil
 	if f.code == 0 && sctx.Err() != nil {
 		f.err = context.Cause(sctx)
 		f.text = f.err.Error()
 	}
-	// After a refusal the connection is as good as new, but go-mail leaves the
-	// transaction open where DATA was refused. In every other case only closing
-	// is safe: a QUIT would end the mail that was being written with a dot.
-	if f.code != 0 && f.code != codeClosing && c.smtp.Reset() == nil && stop() {
-		h.pool.putBack(c)
-	} else {
+	// go-mail leaves the transaction open where DATA was refused. Where the server has not
+	// answered, only closing is safe: a QUIT would end the mail that was being written with a dot.
+	switch inStep := f.code != 0 && f.code != codeClosing && c.smtp.Reset() == nil && stop(); {
+	case !inStep:
 		stop()
 		c.socket.close()
+	case f.session || delivery.IsUnavailable(classify(f, f.at)) || delivery.IsThrottled(classify(f, f.at)):
+		c.quit() // so that the next mail begins a session
+	default:
+		h.pool.putBack(c)
 	}
 	return f
 }

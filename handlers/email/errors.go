@@ -13,6 +13,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/exhaust"
 )
 
 // stage is how far a delivery had come when it failed.
@@ -59,13 +60,15 @@ func classify(err error, at stage) error {
 	if err == nil {
 		return nil
 	}
-	code, limited := 0, false
+	code, limited, login := 0, false, false
 	if f, ok := errors.AsType[*failure](err); ok {
-		code, limited = f.code, isLimit(f.code, f.status)
+		code, limited, login = f.code, isLimit(f.code, f.status), f.login
 	}
 	switch {
 	case at == stageMessage:
 		return delivery.Permanent(err)
+	case login:
+		return delivery.Unauthorized(err)
 	case at == stageConnect:
 		return delivery.Unavailable(err)
 	case at == stageEnd && code == 0:
@@ -94,29 +97,38 @@ func isOurs(code int) bool {
 
 // failure is a delivery that failed once there was a server to talk to.
 type failure struct {
-	at     stage
-	code   int    // of the reply, 0 if there was none
-	status status // of the reply to a command of a mail
-	text   string // one line: the reply, or the error in its place
-	err    error  // for errors.Is; nil if it could hold a secret
-	stale  bool   // a reused connection that the server had closed
+	at      stage
+	code    int    // of the reply, 0 if there was none
+	status  status // of the reply to a command of a mail
+	text    string // one line: the reply, or the error in its place
+	err     error  // for errors.Is; nil if it could hold a secret
+	login   bool   // the server has refused the login
+	session bool   // the session may be at fault: it has carried mails before
 }
 
 // Error returns one line.
 func (f *failure) Error() string { return fmt.Sprintf("email: %s: %s", f.at, f.text) }
+
+// maybeSession reports whether a new session may have another result: the server has refused a command,
+// or hung up before it could have taken the mail. A lost connection amid the data is not among them: the mail
+// itself may be the cause.
+func (f *failure) maybeSession() bool {
+	return f.code != 0 || f.at == stageSender || f.at == stageRecipient
+}
 
 // Unwrap returns the network's error, or the cause of the timeout.
 func (f *failure) Unwrap() error { return f.err }
 
 // connectFailure describes why there is no connection.
 func connectFailure(ctx context.Context, addr string, err error) *failure {
-	f := &failure{at: stageConnect, text: err.Error()}
+	f := &failure{at: stageConnect, text: err.Error(), err: exhaust.Cause(err)}
 	var reply *textproto.Error
 	switch {
 	case errors.As(err, &reply):
 		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
 		if strings.Contains(err.Error(), "AUTH") {
 			f.text = "AUTH: " + f.text
+			f.login = f.code != codeClosing
 		}
 	case ctx.Err() != nil:
 		f.err = context.Cause(ctx)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,9 +23,8 @@ const (
 	// idleTimeout is how long a connection waits for the next mail. Servers close it
 	// after a minute or more, and some count open connections.
 	idleTimeout = 30 * time.Second
-	// maxMails is how many mails one connection carries. Servers have limits of
-	// 100 and more, and a new connection meets a new member of a cluster.
-	maxMails = 100
+	// refusedFor is how long a refused login answers for later deliveries. A relay waits for longer.
+	refusedFor = 5 * time.Second
 	// quitTimeout bounds the goodbye, which is a courtesy.
 	quitTimeout = time.Second
 )
@@ -37,19 +35,20 @@ type pool struct {
 	cfg   Config
 	cas   *x509.CertPool
 	idle  time.Duration
-	mails int
 	slots chan struct{}
 	done  chan struct{}  // closed by close
 	quits sync.WaitGroup // goodbyes under way
 
-	mu    sync.Mutex
-	conns []*conn // idle, the one used last at the end
-	shut  bool
+	mu      sync.Mutex
+	refused failure // the last refused login, of the time at; none if at is zero
+	at      time.Time
+	conns   []*conn // idle, the one used last at the end
+	shut    bool
 }
 
 func newPool(cfg Config, cas *x509.CertPool) *pool {
 	return &pool{
-		cfg: cfg, cas: cas, idle: idleTimeout, mails: maxMails,
+		cfg: cfg, cas: cas, idle: idleTimeout,
 		slots: make(chan struct{}, cfg.Connections), done: make(chan struct{}),
 	}
 }
@@ -94,9 +93,10 @@ func (p *pool) reuse() *conn {
 // putBack makes c idle, or closes it if it has carried enough.
 func (p *pool) putBack(c *conn) {
 	p.mu.Lock()
-	keep := !p.shut && c.sent < p.mails
+	rest := p.cfg.MaxConnectionAge - time.Since(c.born)
+	keep := !p.shut && c.sent < p.cfg.MaxConnectionMails && rest > 0
 	if keep {
-		c.timer = time.AfterFunc(p.idle, func() { p.expire(c) })
+		c.timer = time.AfterFunc(min(p.idle, rest), func() { p.expire(c) })
 		p.conns = append(p.conns, c)
 	}
 	p.mu.Unlock()
@@ -142,7 +142,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 	dctx, cancel := context.WithTimeoutCause(ctx, p.cfg.ConnectTimeout,
 		errors.New("connect_timeout of "+p.cfg.ConnectTimeout.String()+" is over"))
 	defer cancel()
-	c := &conn{}
+	c := &conn{born: time.Now()}
 	var stop func() bool
 	dialer := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -171,9 +171,27 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		if c.socket != nil {
 			c.socket.close() // go-mail leaves it open if EHLO, STARTTLS or AUTH fails
 		}
-		return nil, connectFailure(dctx, addr, err)
+		f := connectFailure(dctx, addr, err)
+		if f.login {
+			p.mu.Lock()
+			p.refused, p.at = *f, time.Now() // a copy: the caller still writes to f
+			p.mu.Unlock()
+		}
+		return nil, f
 	}
 	return c, nil
+}
+
+// refusedSince returns the refusal of a login since then, or shortly before: servers count each login, and
+// deliveries have waited for their turn meanwhile, or begin before the relay knows.
+func (p *pool) refusedSince(began time.Time) *failure {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at.IsZero() || began.Sub(p.at) > refusedFor {
+		return nil
+	}
+	f := p.refused
+	return &f
 }
 
 // client makes a go-mail client for one connection. It is not shared: dialling
@@ -247,13 +265,8 @@ func (p *pool) tls() *tls.Config {
 // server may repeat.
 func (p *pool) clean(text string) string {
 	if password := p.cfg.Password.Reveal(); password != "" {
-		for _, form := range []string{
-			base64.StdEncoding.EncodeToString([]byte("\x00" + p.cfg.Username + "\x00" + password)),
-			base64.StdEncoding.EncodeToString([]byte(password)),
-			password,
-		} {
-			text = strings.ReplaceAll(text, form, secret.Redacted)
-		}
+		text = secret.NewRedactor(password, base64.StdEncoding.EncodeToString([]byte(password)),
+			base64.StdEncoding.EncodeToString([]byte("\x00"+p.cfg.Username+"\x00"+password))).Redact(text)
 	}
 	return oneline.Of(text, oneline.MaxReply)
 }

@@ -34,17 +34,51 @@ func TestConnectionsAreReused(t *testing.T) {
 	if n := s.Accepted(); n != 1 {
 		t.Errorf("%d connections for 5 mails", n)
 	}
-	// A refused mail costs no connection, not even where DATA was refused and
-	// go-mail leaves the transaction open.
+}
+
+// TestRefusalsOfASession: a mail that a used session refuses has one try on a new one, which then decides, and
+// stays in use if the mail is at fault. It does so also where DATA was refused and go-mail leaves the
+// transaction open.
+func TestRefusalsOfASession(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	h := newHandler(t, config(s))
+	sessions := 1
+	deliverOne(t, h, s, event(ada))
 	for _, stage := range []smtpsink.Stage{smtpsink.MailCmd, smtpsink.Rcpt, smtpsink.Data, smtpsink.DataEnd} {
 		s.Fail(smtpsink.Fault{Stage: stage, Code: 550})
+		deliverOne(t, h, s, event(ada))
+		sessions++
+		s.Fail(smtpsink.Fault{Stage: stage, Code: 550, Times: 2})
 		if err := h.Deliver(testContext(t), event(ada)); err == nil {
 			t.Errorf("%s: delivered", stage)
 		}
+		sessions++
+		deliverOne(t, h, s, event(ada))
+		if stage == smtpsink.MailCmd { // the server is at fault: the next mail probes on a new session
+			sessions++
+		}
+		if n := s.Accepted(); n != sessions {
+			t.Fatalf("%s: %d sessions, want %d", stage, n, sessions)
+		}
+	}
+	if err := s.WaitOpen(testContext(t), 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConnectionsHaveAnAge: a connection that is always in use ends all the same.
+func TestConnectionsHaveAnAge(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	cfg := config(s)
+	cfg.MaxConnectionAge = time.Nanosecond
+	h := newHandler(t, cfg)
+	for range 3 {
 		deliverOne(t, h, s, event(ada))
 	}
-	if n := s.Accepted(); n != 1 {
-		t.Errorf("%d connections", n)
+	if n := s.Accepted(); n != 3 {
+		t.Errorf("%d connections for 3 mails", n)
 	}
 }
 
@@ -153,8 +187,9 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 func TestConnectionCarriesSoManyMails(t *testing.T) {
 	t.Parallel()
 	s := startSink(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
-	h.pool.mails = 2
+	cfg := config(s)
+	cfg.MaxConnectionMails = 2
+	h := newHandler(t, cfg)
 	for range 5 {
 		deliverOne(t, h, s, event(ada))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -62,6 +63,8 @@ func (c Config) security() error {
 func (c Config) limits() error {
 	return errors.Join(
 		field.Between("connections", c.Connections, 1, maxConnections),
+		field.Between("max_connection_mails", c.MaxConnectionMails, 1, maxConnectionMails),
+		field.Timeout("max_connection_age", c.MaxConnectionAge, 0, idle.MaxAge),
 		field.Timeout("connect_timeout", c.ConnectTimeout, 0, defaultConnectTimeout),
 		field.Timeout("send_timeout", c.SendTimeout, 0, defaultSendTimeout),
 		field.Word("maybe_sent", c.MaybeSent, MaybeSentRetry, MaybeSentAccept),

@@ -62,7 +62,7 @@ func (p *probe) wantOutage(err error) {
 func (p *probe) wantEnded(err, cause error) {
 	p.Helper()
 	switch {
-	case err == nil: // answerAwaited judges that
+	case err == nil: // answerAwaited checks that
 		p.Log("delivered, though no answer can have come")
 	case !errors.Is(err, cause):
 		p.Errorf("the error does not wrap context.Cause(ctx): %v", err)

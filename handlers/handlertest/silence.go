@@ -34,7 +34,7 @@ func checkAnswerAwaited(p *probe) {
 	defer cancel()
 	dl := s.mutedDelivery(ctx, p.events(1)...)
 	cancel() // a handler that waits gives up now
-	// A handler that ignores its context gets its answer, and is not judged here.
+	// A handler that ignores its context gets its answer, and is not checked here.
 	unheard := p.within(p.d.Prompt, dl.isDone)
 	p.heal()
 	for _, err := range dl.answers() {

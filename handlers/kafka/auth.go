@@ -71,8 +71,9 @@ func readToken(c SASL, baseDir string) (string, error) {
 
 // secrets are texts that must not get into an error: a broker may repeat them.
 type secrets struct {
-	mu  sync.Mutex
-	all []string
+	mu     sync.Mutex
+	all    []string
+	redact *secret.Redactor // of all
 }
 
 func newSecrets(c Config) *secrets {
@@ -99,14 +100,12 @@ func (s *secrets) add(text string) {
 	if s.all = append(s.all, text); len(s.all) > most {
 		s.all = slices.Delete(s.all, 0, 1)
 	}
+	s.redact = secret.NewRedactor(s.all...)
 }
 
 // clean returns the text in one line and without the secrets.
 func (s *secrets) clean(text string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, word := range s.all {
-		text = strings.ReplaceAll(text, word, secret.Redacted)
-	}
-	return oneline.Of(text, oneline.MaxReply)
+	return oneline.Of(s.redact.Redact(text), oneline.MaxReply)
 }

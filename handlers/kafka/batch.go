@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
 )
@@ -16,6 +17,7 @@ type batch struct {
 	events []*delivery.Event
 	exact  *opened // nil without exactly_once
 	errs   []error // by event; nil while nothing has failed
+	again  bool    // a transaction that failed for a topic of unknown records was tried again
 }
 
 // errBehind is the failure of a record behind one that failed.
@@ -80,7 +82,13 @@ func (b *batch) deliver(todo []int) {
 	}
 	b.p.produce(b, todo)
 	redo := b.refused(todo)
-	if len(redo) == 0 || len(todo) == 1 {
+	if len(redo) == 0 {
+		if redo = b.spoilt(todo); len(redo) > 0 {
+			b.deliver(redo)
+		}
+		return
+	}
+	if len(todo) == 1 {
 		return
 	}
 	mid := (len(redo) + 1) / 2
@@ -109,15 +117,33 @@ func (b *batch) refused(todo []int) (redo []int) {
 	return redo
 }
 
-// stuck reports whether one of todo failed and will be delivered later: then
-// nothing may overtake it.
-func (b *batch) stuck(todo []int) bool {
+// spoilt returns the records of todo whose transaction failed for others, whose topics are at fault: without those
+// it may succeed. Where it does not show which those are, it is tried again once, by a client that asks.
+func (b *batch) spoilt(todo []int) (redo []int) {
 	for _, i := range todo {
-		if b.errs != nil && b.errs[i] != nil && !isContent(b.errs[i]) {
-			return true
+		if err, ok := errors.AsType[*spoiltError](b.failure(i)); ok && b.ownTopic(err.reason) {
+			redo = append(redo, i)
 		}
 	}
-	return false
+	if len(redo) == len(todo) {
+		if b.again {
+			return nil
+		}
+		b.again = true
+	}
+	return redo
+}
+
+// ownTopic reports whether an error is about a topic that was made of the event.
+func (b *batch) ownTopic(err error) bool { return b.h.encoder.fixedTopic == "" && isTopic(err) }
+
+// stuck reports whether one of todo failed and will be delivered later: then
+// nothing may overtake it. A topic of its own keeps no order with others.
+func (b *batch) stuck(todo []int) bool {
+	return slices.ContainsFunc(todo, func(i int) bool {
+		err := b.failure(i)
+		return err != nil && !isContent(err) && !b.ownTopic(err)
+	})
 }
 
 // answers returns the errors of DeliverBatch. Events that failed alike share one.

@@ -104,8 +104,8 @@ type Config struct {
 	// TransactionalID is for ACLs. With Transactional it is the prefix of the transactional ids; the
 	// default is "notifyd", and the rest is random, so that relays do not fence each other. With
 	// ExactlyOnce it is the whole id, and must be unique in the Kafka cluster; the default is made of
-	// the names of the database, the schema and the destination.
-	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"With transactional: prefix of the transactional ids, for ACLs; notifyd by default. With exactly_once: the id itself, unique in the Kafka cluster; notifyd-<database>-<schema>-<destination>-0 by default. Another id begins without the position in Kafka."`
+	// the names of the database, the schema and the destination: see PositionID.
+	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"With transactional: prefix of the transactional ids, for ACLs; notifyd by default. With exactly_once: the id itself, unique in the Kafka cluster; notifyd/<database>/<schema>/<destination>/0 by default. Another id begins without the position in Kafka."`
 	// ExactlyOnce writes each batch in a transaction with the position of the destination: consumers
 	// that read_committed get each event once, whatever happens to relays. It is for a stream.
 	ExactlyOnce bool `json:"exactly_once,omitempty" yaml:"exactly_once,omitempty" jsonschema_description:"Write each batch in a transaction with the position of the destination: consumers that read_committed get each event exactly once, whatever happens to relays. Only a stream can, one batch at a time."`
@@ -144,6 +144,12 @@ func (c Config) WithDefaults() Config {
 		c.TransactionalID = cmp.Or(c.TransactionalID, defaultTxnPrefix)
 	}
 	return c
+}
+
+// PositionID returns the transactional id with ExactlyOnce, which is also the key of the position, for the name
+// that a stream gives to a unit.
+func (c Config) PositionID(unit string) string {
+	return cmp.Or(c.TransactionalID, defaultTxnPrefix+"/"+unit)
 }
 
 // Within returns how long a batch may take before the handler gives up on it: the delivery

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
 )
 
 // errUndecided is the failure of records that were given up: they may be written or not.
@@ -67,10 +68,15 @@ func classify(err error, ownTopic bool) error {
 		return delivery.Permanent(err)
 	case isTopic(err) && ownTopic:
 		return err
+	case isLogin(err):
+		return delivery.Unauthorized(err)
 	default:
 		return delivery.Unavailable(err)
 	}
 }
+
+// isLogin reports whether a broker has refused the credentials.
+func isLogin(err error) bool { return errors.Is(err, kerr.SaslAuthenticationFailed) }
 
 // describe returns the failure and its cure.
 func (h *Handler) describe(err error) error {
@@ -102,7 +108,7 @@ func harmless(err error) error {
 	case errors.Is(err, errBehind):
 		return errBehind
 	default:
-		return nil
+		return exhaust.Cause(err)
 	}
 }
 

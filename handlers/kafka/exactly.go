@@ -77,10 +77,7 @@ func (h *Handler) OpenPosition(ctx context.Context, unit string, progress delive
 	h.keeper.swap(nil)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
-	id := h.cfg.TransactionalID
-	if id == "" {
-		id = defaultTxnPrefix + "-" + unit
-	}
+	id := h.cfg.PositionID(unit)
 	p := newProducer(h.cfg, h.options, id)
 	stored, err = p.open(within, id)
 	if err != nil {
@@ -90,6 +87,9 @@ func (h *Handler) OpenPosition(ctx context.Context, unit string, progress delive
 		}
 		if within.Err() != nil {
 			err = p.link.explain(fmt.Errorf("the position in topic %s was not read within delivery_timeout of %v: %w", h.cfg.PositionsTopic, h.cfg.DeliveryTimeout, err))
+		}
+		if isLogin(err) {
+			return nil, delivery.Unauthorized(h.describe(err))
 		}
 		return nil, delivery.Unavailable(h.describe(err))
 	}
@@ -191,7 +191,7 @@ func (e *lostError) Unwrap() error { return e.error }
 
 // ofRecord reports whether an error is about the record alone.
 func (b *batch) ofRecord(err error) bool {
-	return !is[*lostError](err) && (isContent(err) || errors.Is(err, errBehind) || isTopic(err) && b.h.encoder.fixedTopic == "")
+	return !is[*lostError](err) && (isContent(err) || errors.Is(err, errBehind) || b.ownTopic(err))
 }
 
 func (b *batch) anyFailed(todo []int) bool {
@@ -227,6 +227,12 @@ func (b *batch) settle(todo []int) {
 	}
 	for _, i := range todo {
 		b.errs[i] = nil
+	}
+	if b.p.client != nil {
+		if left := b.p.permitted(b, todo); len(left) < len(todo) {
+			b.settle(left)
+			return
+		}
 	}
 	b.p.commit(b, todo)
 	if b.p.client == nil || !b.anyFailed(todo) {

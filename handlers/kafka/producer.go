@@ -212,7 +212,9 @@ func (p *producer) produce(b *batch, todo []int) {
 		}
 	}
 	if p.cfg.Transactional {
-		p.transact(b, todo)
+		if todo = p.permitted(b, todo); len(todo) > 0 {
+			p.transact(b, todo)
+		}
 		return
 	}
 	p.send(b, todo)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -84,9 +85,17 @@ func classify(answer, err error, own bool) error {
 		return delivery.Permanent(answer)
 	case own && isOwn(err):
 		return answer
+	case isLogin(err):
+		return delivery.Unauthorized(answer)
 	default:
 		return delivery.Unavailable(answer)
 	}
+}
+
+// isLogin reports whether a server has refused the credentials.
+func isLogin(err error) bool {
+	return errors.Is(err, natsgo.ErrAuthorization) || errors.Is(err, natsgo.ErrAuthExpired) || errors.Is(err, natsgo.ErrAuthRevoked) ||
+		errors.Is(err, natsgo.ErrAccountAuthExpired)
 }
 
 // describe returns the failure and its cure.
@@ -99,12 +108,9 @@ func (h *Handler) describe(err error) error {
 	if isReply(err) && h.encoder.fixed != "" {
 		text = "subject " + h.encoder.fixed + ": " + text
 	}
-	for _, s := range []secret.String{h.cfg.Password, h.cfg.Token, h.cfg.NKeySeed} {
-		if word := s.Reveal(); word != "" && strings.Contains(text, word) {
-			text, safe = strings.ReplaceAll(text, word, secret.Redacted), false
-		}
-	}
-	text = strings.ReplaceAll(oneline.Of(text, oneline.MaxReply), "nats: ", "")
+	clean := secret.NewRedactor(h.cfg.Password.Reveal(), h.cfg.Token.Reveal(), h.cfg.NKeySeed.Reveal()).Redact(text)
+	safe = safe && clean == text
+	text = strings.ReplaceAll(oneline.Of(clean, oneline.MaxReply), "nats: ", "")
 	f := &oneline.Error{Text: "nats: " + text + h.cure(err)}
 	if safe {
 		f.Cause = harmless(err)
@@ -132,7 +138,7 @@ func harmless(err error) error {
 	case errors.Is(err, natsgo.ErrMaxPayload), errors.Is(err, errNoStream), errors.Is(err, errClosed), errors.Is(err, errFlushTimeout):
 		return err
 	default:
-		return nil
+		return exhaust.Cause(err)
 	}
 }
 
@@ -149,8 +155,7 @@ func (h *Handler) cure(err error) string {
 		return " (create a stream that has the subject, or enable JetStream; or set mode: core)"
 	case errors.Is(err, natsgo.ErrPermissionViolation):
 		return " (allow the user to publish there, and to subscribe to _INBOX.>)"
-	case errors.Is(err, natsgo.ErrAuthorization), errors.Is(err, natsgo.ErrAuthExpired), errors.Is(err, natsgo.ErrAuthRevoked),
-		errors.Is(err, natsgo.ErrAccountAuthExpired):
+	case isLogin(err):
 		return " (check username and password, token, credentials_file or nkey_seed)"
 	case errors.Is(err, natsgo.ErrSecureConnWanted):
 		return " (the server has no TLS: take tls out, or write nats://)"

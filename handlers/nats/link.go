@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -98,9 +99,12 @@ func loginOption(cfg Config, baseDir string) (natsgo.Option, error) {
 
 // link is a connection.
 type link struct {
-	conn   *natsgo.Conn
-	stream jetstream.JetStream
-	gone   chan struct{} // closed when the connection is
+	conn    *natsgo.Conn
+	stream  jetstream.JetStream
+	gone    chan struct{} // closed when the connection is
+	born    time.Time
+	suspect atomic.Bool    // the destination has failed on it
+	users   sync.WaitGroup // batches; a new one begins only while the handler has the link
 
 	mu      sync.Mutex
 	refused map[string]error // by subject: publishing is not allowed
@@ -113,7 +117,7 @@ func (h *Handler) dial(ctx context.Context) (*link, error) {
 	defer cancel(nil)
 	stop := context.AfterFunc(h.closing, func() { cancel(errClosed) }) //nolint:contextcheck // either context ends it
 	defer stop()
-	l := &link{gone: make(chan struct{}), refused: make(map[string]error), changed: make(chan struct{})}
+	l := &link{born: time.Now(), gone: make(chan struct{}), refused: make(map[string]error), changed: make(chan struct{})}
 	d := &dialer{ctx: ctx, timeout: h.cfg.ConnectTimeout}
 	options := append([]natsgo.Option{
 		natsgo.SetCustomDialer(d),

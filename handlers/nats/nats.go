@@ -25,13 +25,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 )
 
 // Handler publishes events. It implements [delivery.BatchHandler] and io.Closer,
@@ -43,6 +46,7 @@ type Handler struct {
 	closing context.Context //nolint:containedctx // done when the handler is closed
 	close   context.CancelFunc
 	dialing chan struct{} // held while a connection is made
+	age     time.Duration // the longest use of a connection
 	core    chan struct{} // held while events are published with mode core
 
 	mu    sync.Mutex
@@ -63,7 +67,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, encoder: enc, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
+	h := &Handler{cfg: cfg, encoder: enc, age: idle.MaxAge, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
 	if h.options, err = connectOptions(cfg, o.BaseDir); err != nil {
 		return nil, err
 	}
@@ -115,12 +119,17 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		b.failAll(todo, err)
 		return b.answers(ctx)
 	}
+	defer l.users.Done()
 	if h.cfg.Mode == ModeCore {
 		b.publishCore(ctx, l, todo)
 	} else {
 		b.publish(ctx, l, todo)
 	}
-	return b.answers(ctx)
+	answers := b.answers(ctx)
+	if slices.ContainsFunc(answers, delivery.IsUnavailable) {
+		l.suspect.Store(true)
+	}
+	return answers
 }
 
 // Close closes the connection. Deliveries that are under way fail, and so do
@@ -137,7 +146,7 @@ func (h *Handler) Close() error {
 	return nil
 }
 
-// connect returns the connection, and makes one if there is none.
+// connect returns the connection, and makes one if there is none, or an old one. The caller is a user of it.
 func (h *Handler) connect(ctx context.Context) (*link, error) {
 	select {
 	case h.dialing <- struct{}{}:
@@ -147,10 +156,7 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 	case <-h.closing.Done():
 		return nil, errClosed
 	}
-	h.mu.Lock()
-	l := h.link
-	h.mu.Unlock()
-	if l != nil && !l.isClosed() {
+	if l := h.young(); l != nil {
 		return l, nil
 	}
 	if h.closing.Err() != nil {
@@ -164,6 +170,7 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 	closed := h.closing.Err() != nil
 	if !closed {
 		h.link = l
+		l.users.Add(1)
 	}
 	h.mu.Unlock()
 	if closed {
@@ -171,6 +178,29 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 		return nil, errClosed
 	}
 	return l, nil
+}
+
+// young returns the connection for another user, nil if there is none, or an old one, or one that is suspected of
+// a fault. That one closes when its users are done.
+func (h *Handler) young() *link {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.link
+	switch {
+	case l == nil || l.isClosed():
+		return nil
+	case time.Since(l.born) > h.age || l.suspect.Load():
+		h.link = nil
+		go func() {
+			stop := context.AfterFunc(h.closing, l.close)
+			defer stop()
+			l.users.Wait()
+			l.close()
+		}()
+		return nil
+	}
+	l.users.Add(1)
+	return l
 }
 
 func (h *Handler) answer(ctx context.Context, err error) error {

@@ -3,12 +3,20 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+)
+
+// The tries of a statement that the database refuses for another transaction's sake: rows together, whose
+// halves conflict less often, and a single row.
+const (
+	triesTogether = 2
+	triesAlone    = 5
 )
 
 // maxStatement is about how many bytes one statement has. PostgreSQL takes a gigabyte, and needs several
@@ -20,7 +28,8 @@ type batch struct {
 	h      *Handler
 	l      *link
 	events []*delivery.Event
-	errs   []error // by event; nil while nothing has failed
+	errs   []error   // by event; nil while nothing has failed
+	until  time.Time // no statement is tried again after this
 }
 
 func (b *batch) fail(from int, err error) {
@@ -33,6 +42,7 @@ func (b *batch) fail(from int, err error) {
 // run writes all events, in lots that are not too large. After a failure that is not one event's it stops,
 // so that nothing overtakes.
 func (b *batch) run(ctx context.Context) {
+	b.until = time.Now().Add(b.h.cfg.RequestTimeout)
 	for from := 0; from < len(b.events); {
 		to, n := from, 0
 		for to < len(b.events) && (to == from || n+size(b.events[to]) <= maxStatement) {
@@ -59,14 +69,24 @@ func size(e *delivery.Event) int {
 }
 
 // write writes the events from one to before another, each or in halves if the database refuses the content
-// of a row: it refuses all of a statement together. The error is not about one event; those before failed
-// are answered.
+// of a row, or a row for another transaction's sake: it refuses all of a statement together. The error is not
+// about one event; those before failed are answered.
 func (b *batch) write(ctx context.Context, from, to int) (failed int, err error) {
-	err = b.insert(ctx, from, to)
+	tries := triesTogether
+	if to-from == 1 {
+		tries = triesAlone
+	}
+	conflict := false
+	for ; tries > 0; tries-- {
+		err = b.insert(ctx, from, to)
+		if conflict = errors.Is(err, errConflict) && time.Now().Before(b.until); !conflict {
+			break
+		}
+	}
 	switch {
 	case err == nil:
 		return to, nil
-	case !delivery.IsPermanent(err):
+	case !delivery.IsPermanent(err) && (!conflict || to-from == 1):
 		return from, err
 	case to-from == 1:
 		b.fail(from, err)
@@ -85,7 +105,7 @@ func (b *batch) insert(ctx context.Context, from, to int) error {
 	defer cancel()
 	conn, err := b.l.ready(within)
 	if err != nil {
-		return b.h.judge(ctx, within, err)
+		return b.h.classify(ctx, within, err)
 	}
 	r := rowsOf(b.events[from:to])
 	tag, err := conn.Exec(within, b.h.insert, pgx.QueryExecModeExec, b.h.cfg.Source, r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
@@ -95,7 +115,7 @@ func (b *batch) insert(ctx context.Context, from, to int) error {
 	}
 	if err != nil {
 		b.l.leave(within, err)
-		return b.h.judge(ctx, within, err)
+		return b.h.classify(ctx, within, err)
 	}
 	return nil
 }

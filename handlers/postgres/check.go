@@ -21,7 +21,7 @@ func (h *Handler) Check(ctx context.Context) error {
 		err = h.rehearse(within, conn)
 	}
 	if err != nil {
-		return h.judge(ctx, within, err)
+		return h.classify(ctx, within, err)
 	}
 	return nil
 }

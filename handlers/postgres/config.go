@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
-	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -15,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 const (
@@ -118,17 +118,9 @@ func (c Config) target() (*pgx.ConnConfig, error) {
 	if to.ValidateConnect == nil && len(to.Fallbacks) > 0 {
 		to.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // of several hosts, the primary
 	}
+	session.Startup(to)
 	if _, ok := to.RuntimeParams["application_name"]; !ok {
 		to.RuntimeParams["application_name"] = "notifyd"
 	}
 	return to, nil
-}
-
-// redactor replaces the password, which a server, or a library, might repeat.
-func redactor(c Config, to *pgx.ConnConfig) *strings.Replacer {
-	pairs := []string{c.URL.Reveal(), secret.Redacted}
-	if to.Password != "" {
-		pairs = append(pairs, to.Password, secret.Redacted, url.QueryEscape(to.Password), secret.Redacted)
-	}
-	return strings.NewReplacer(pairs...)
 }

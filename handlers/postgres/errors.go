@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
 )
 
 // isContent reports whether the database refuses a row for what is in it, by the class of its code: bad
@@ -24,6 +25,12 @@ func isContent(code string) bool {
 		return false
 	}
 }
+
+// errConflict is the cause of a failure that other transactions have caused: the same statement may succeed at once.
+var errConflict = errors.New("another transaction was in the way")
+
+// isConflict reports whether a code is a serialization failure or a deadlock.
+func isConflict(code string) bool { return code == "40001" || code == "40P01" }
 
 // cure returns what an operator can do about a code, or "".
 func cure(code string) string {
@@ -40,6 +47,8 @@ func cure(code string) string {
 		return "the table needs PRIMARY KEY or UNIQUE (source, dedupe_id)"
 	case "42501":
 		return "grant INSERT and SELECT on the table and USAGE on its schema"
+	case "40001", "40P01":
+		return "look for transactions that lock rows of the table, or what its triggers use, in another order"
 	case stateReadOnly:
 		return "url must lead to the primary: name all hosts"
 	default:
@@ -50,9 +59,9 @@ func cure(code string) string {
 // stateReadOnly is the code of a server, or a session, that cannot be written to.
 const stateReadOnly = "25006"
 
-// judge returns the error of Deliver for that of a statement. ctx is that of the delivery, and within that
+// classify returns the error of Deliver for that of a statement. ctx is that of the delivery, and within that
 // of the statement.
-func (h *Handler) judge(ctx, within context.Context, err error) error {
+func (h *Handler) classify(ctx, within context.Context, err error) error {
 	server, isServer := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case ctx.Err() != nil:
@@ -66,22 +75,28 @@ func (h *Handler) judge(ctx, within context.Context, err error) error {
 	}
 }
 
-// refused judges an answer of the database. Its detail is left out: it repeats the row.
+// refused classifies an answer of the database. Its detail is left out: it repeats the row.
 func (h *Handler) refused(e *pgconn.PgError) error {
 	text := fmt.Sprintf("postgres: %s (SQLSTATE %s)", oneline.Reply(e.Message, h.redact), e.Code)
 	if words := cure(e.Code); words != "" {
 		text += " (" + words + ")"
 	}
 	err := &oneline.Error{Text: text}
-	if isContent(e.Code) {
+	switch {
+	case isContent(e.Code):
 		return delivery.Permanent(err)
+	case isConflict(e.Code):
+		err.Cause = errConflict
+	}
+	if e.Code == "28P01" || e.Code == "28000" {
+		return delivery.Unauthorized(err)
 	}
 	return delivery.Unavailable(err)
 }
 
 // network describes why there is no answer.
 func (h *Handler) network(err error) error {
-	line := &oneline.Error{Text: "postgres: " + oneline.Reply(err.Error(), h.redact)}
+	line := &oneline.Error{Text: "postgres: " + oneline.Reply(err.Error(), h.redact), Cause: exhaust.Cause(err)}
 	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		line.Text += " (check sslmode and sslrootcert in url)"
 		line.Cause = cert
@@ -95,7 +110,7 @@ func (h *Handler) network(err error) error {
 // a new one, on a server that may be another.
 func (l *link) leave(ctx context.Context, err error) {
 	server, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || server.Code == stateReadOnly || server.Severity == "FATAL" {
+	if !ok || !isContent(server.Code) || server.Severity == "FATAL" {
 		l.close(ctx)
 	}
 }

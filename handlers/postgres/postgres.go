@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,23 +16,22 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
-const (
-	// closeWithin bounds the orderly end of a connection.
-	closeWithin = time.Second
-	// maxIdle is how long a connection may have been idle: firewalls forget those that are for long.
-	maxIdle = 5 * time.Minute
-)
+// closeWithin bounds the orderly end of a connection.
+const closeWithin = time.Second
 
 // Handler writes rows. It implements [delivery.BatchHandler] and io.Closer, and is safe for concurrent
 // use: each batch under way has a connection of its own, which then waits for the next one.
 type Handler struct {
 	cfg            Config
 	target         *pgx.ConnConfig
-	insert, others string // statements
-	redact         *strings.Replacer
+	insert, others string           // statements
+	redact         *secret.Redactor // of what a server, or a library, might repeat
 	idle           idle.Pool[*link]
+	age            time.Duration // the longest use of a connection
 }
 
 // New returns a handler for cfg. It reads the files that the connection string names, and makes no
@@ -48,7 +46,7 @@ func New(cfg Config, _ ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, target: to, insert: insertInto(cfg.name()), others: othersIn(cfg.name()), redact: redactor(cfg, to)}, nil
+	return &Handler{cfg: cfg, target: to, age: idle.MaxAge, insert: insertInto(cfg.name()), others: othersIn(cfg.name()), redact: secret.NewRedactor(cfg.URL.Reveal(), to.Password)}, nil
 }
 
 var errClosed = errors.New("postgres: the destination is closed")
@@ -66,7 +64,8 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 func (*Handler) KeepsOrder() bool { return true }
 
 // DeliverBatch writes the rows for events in one statement, or in a few if they are very large. An event
-// whose row is there is delivered. What an error means:
+// whose row is there is delivered. A statement that fails to serialize, or in a deadlock, is tried again at
+// once, a few times and in halves, for at most RequestTimeout. What an error means:
 //
 //   - [delivery.Permanent]: the database refuses this row for its content, or has another event under
 //     the same key.
@@ -106,12 +105,12 @@ func (h *Handler) release(ctx context.Context, l *link) {
 type link struct {
 	h    *Handler
 	conn *pgx.Conn // nil before the first use, and after a fault
-	used time.Time
+	born time.Time
 }
 
 // ready returns the connection, a new one where the last one is not usable.
 func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
-	if l.conn != nil && (l.conn.IsClosed() || time.Since(l.used) > maxIdle || l.conn.PgConn().CheckConn() != nil) { //nolint:staticcheck // a Ping costs each batch a flight
+	if l.conn != nil && (l.conn.IsClosed() || time.Since(l.born) > l.h.age || l.conn.PgConn().CheckConn() != nil) { //nolint:staticcheck // a Ping costs each batch a flight
 		l.close(ctx)
 	}
 	if l.conn == nil {
@@ -119,9 +118,12 @@ func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.conn = conn
+		l.conn, l.born = conn, time.Now()
+		if err := session.SetDirect(ctx, conn); err != nil {
+			l.close(ctx)
+			return nil, err
+		}
 	}
-	l.used = time.Now()
 	return l.conn, nil
 }
 

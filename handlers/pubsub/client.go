@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 const (
@@ -40,6 +42,14 @@ func newTransport(conf *tls.Config) *http.Transport {
 // call makes one request about the topic, with its verb, and returns the body of an answer
 // that is a success. It is never repeated here: the outbox tries again.
 func (h *Handler) call(ctx context.Context, method, verb string, body []byte) ([]byte, error) {
+	answer, err := h.request(ctx, method, verb, body)
+	if delivery.IsUnavailable(err) {
+		h.transport.Renew()
+	}
+	return answer, err
+}
+
+func (h *Handler) request(ctx context.Context, method, verb string, body []byte) ([]byte, error) {
 	switch {
 	case h.closed.Load():
 		return nil, errClosed
@@ -56,18 +66,18 @@ func (h *Handler) call(ctx context.Context, method, verb string, body []byte) ([
 	token := ""
 	if h.tokens != nil {
 		if token, err = h.tokens.authorize(rctx, req); err != nil {
-			return nil, h.judge(ctx, rctx, false, err)
+			return nil, h.classify(ctx, rctx, false, err)
 		}
 	}
 	// The transport follows no redirects, which would take the token elsewhere.
 	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
-		return nil, h.judge(ctx, rctx, true, err)
+		return nil, h.classify(ctx, rctx, true, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // nothing was written
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, h.judge(ctx, rctx, true, err)
+		return nil, h.classify(ctx, rctx, true, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return answer, nil

@@ -8,11 +8,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -74,8 +74,8 @@ func mark(err error) error {
 	return err
 }
 
-// refused judges an answer that is not a success. An answer without a code that is known
-// is judged by its status.
+// refused classifies an answer that is not a success. An answer without a code that is known
+// is classified by its status.
 func refused(resp *http.Response, body []byte, token string) error {
 	var said struct {
 		Error struct {
@@ -125,9 +125,9 @@ func retryAfter(value string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// judge returns the error of a request without an answer. ctx is that of the delivery
+// classify returns the error of a request without an answer. ctx is that of the delivery
 // and rctx that of the request; sent says that the messages were on their way.
-func (*Handler) judge(ctx, rctx context.Context, sent bool, err error) error { //nolint:revive // sent is what has happened
+func (*Handler) classify(ctx, rctx context.Context, sent bool, err error) error { //nolint:revive // sent is what has happened
 	maybe := ""
 	if sent {
 		maybe = "maybe sent: "
@@ -141,13 +141,14 @@ func (*Handler) judge(ctx, rctx context.Context, sent bool, err error) error { /
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return delivery.Unavailable(&oneline.Error{Text: "pubsub: " + clean(op.Error(), ""), Cause: op})
 	}
-	return delivery.Unavailable(errors.New("pubsub: " + maybe + clean(err.Error(), "")))
+	line := &oneline.Error{Text: "pubsub: " + maybe + clean(err.Error(), ""), Cause: exhaust.Cause(err)}
+	if delivery.IsUnauthorized(err) {
+		return delivery.Unauthorized(line)
+	}
+	return delivery.Unavailable(line)
 }
 
 // clean makes a text from outside fit for an error.
 func clean(text, token string) string {
-	if token == "" {
-		return oneline.Reply(text, strings.NewReplacer())
-	}
-	return oneline.Reply(text, strings.NewReplacer(token, secret.Redacted))
+	return oneline.Reply(text, secret.NewRedactor(token))
 }

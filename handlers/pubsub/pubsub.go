@@ -12,13 +12,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/httpconn"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -33,7 +34,7 @@ type Handler struct {
 	cfg       Config
 	url       string // of the topic
 	encoder   *encoder
-	transport *http.Transport
+	transport *httpconn.Transport
 	tokens    *tokens // nil for an emulator
 	closed    atomic.Bool
 }
@@ -62,7 +63,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	project, topic := cfg.names()
 	h := &Handler{
-		cfg: cfg, encoder: enc, transport: newTransport(conf),
+		cfg: cfg, encoder: enc, transport: httpconn.New(newTransport(conf), idle.MaxAge),
 		url: endpoint + "/v1/projects/" + project + "/topics/" + strings.ReplaceAll(topic, "%", "%25"),
 	}
 	if isPlain(endpoint) {

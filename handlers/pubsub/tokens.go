@@ -18,6 +18,7 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -117,7 +118,11 @@ func (t *tokens) authorize(ctx context.Context, req *http.Request) (token string
 	if t.latest == nil || !t.latest.Expiry.IsZero() && time.Until(t.latest.Expiry) < freshFor {
 		fetched, err := t.fetch(ctx)
 		if err != nil {
-			return "", &oneline.Error{Text: "getting a token: " + oneline.Of(err.Error(), oneline.MaxReply)}
+			line := &oneline.Error{Text: "getting a token: " + oneline.Of(err.Error(), oneline.MaxReply)}
+			if delivery.IsUnauthorized(err) {
+				return "", delivery.Unauthorized(line)
+			}
+			return "", line
 		}
 		t.latest = fetched
 	}
@@ -164,7 +169,11 @@ func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
 	}
 	token, err := source.Token()
 	if refusal, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
-		return nil, errors.New(sayRefusal(refusal))
+		err = errors.New(sayRefusal(refusal))
+		if refusal.Response != nil && refusal.Response.StatusCode/100 == 4 && refusal.Response.StatusCode != http.StatusTooManyRequests {
+			return nil, delivery.Unauthorized(err)
+		}
+		return nil, err
 	}
 	return token, err
 }

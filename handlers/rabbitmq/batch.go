@@ -128,6 +128,7 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	if err != nil {
 		return asFailure(err)
 	}
+	defer conn.leave()
 	ctx, cancel := context.WithTimeoutCause(ctx, b.h.cfg.ConfirmTimeout,
 		fmt.Errorf("confirm_timeout of %v is over", b.h.cfg.ConfirmTimeout))
 	defer cancel()

@@ -34,8 +34,11 @@ type connection struct {
 	closes chan *amqp.Error
 	blocks chan amqp.Blocking
 	gone   chan struct{} // closed when the connection is unusable
+	age    time.Duration // the longest use
 
 	mu    sync.Mutex
+	users int           // deliveries
+	old   bool          // nothing new begins; the connection ends with its last user
 	why   *failure      // why it is gone
 	idle  []*channel    // the one used last at the end
 	alarm *failure      // why the broker takes no messages, nil if it does
@@ -66,7 +69,7 @@ func (h *Handler) dial(ctx context.Context) (*connection, error) {
 		target: h.target, conn: conn, sock: sock,
 		closes: conn.NotifyClose(make(chan *amqp.Error, 1)),
 		blocks: conn.NotifyBlocked(make(chan amqp.Blocking, notices)),
-		gone:   make(chan struct{}), calm: make(chan struct{}),
+		gone:   make(chan struct{}), calm: make(chan struct{}), age: h.age,
 	}
 	err = h.declare(conn)
 	if !stop() && err == nil {
@@ -113,12 +116,19 @@ func (h *Handler) amqpConfig() amqp.Config {
 // done, and closes the connection. It returns why the connection is gone.
 func (c *connection) watch(ctx context.Context, say func(alarm *failure)) *failure {
 	blocks := c.blocks
+	age := time.NewTimer(c.age)
+	defer age.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			c.lose(&failure{at: stageClosed})
 			c.close()
 			return c.why
+		case <-age.C:
+			c.mu.Lock()
+			c.old = true
+			c.retireLocked()
+			c.mu.Unlock()
 		case <-c.gone:
 			c.close()
 			return c.why
@@ -161,10 +171,49 @@ func (c *connection) setAlarm(b amqp.Blocking) *failure {
 func (c *connection) lose(why *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.loseLocked(why)
+}
+
+func (c *connection) loseLocked(why *failure) {
 	if c.why == nil {
 		c.why = why
 		close(c.gone)
 	}
+}
+
+// enter makes the caller a user of the connection, and reports false if the connection takes none any more.
+func (c *connection) enter() bool {
+	if !c.fit() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.old {
+		return false
+	}
+	c.users++
+	return true
+}
+
+// leave ends what enter began.
+func (c *connection) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users--
+	c.retireLocked()
+}
+
+// retireLocked ends an old connection without users.
+func (c *connection) retireLocked() {
+	if c.old && c.users == 0 {
+		c.loseLocked(&failure{at: stageLost, text: "it is old"})
+	}
+}
+
+func (c *connection) isOld() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.old
 }
 
 // abort ends everything that the connection does, at once.

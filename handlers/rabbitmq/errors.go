@@ -5,13 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -89,6 +89,9 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("rabbitmq: %s: %s", f.at, f.text)
 }
 
+// isLogin reports whether the broker has refused the login.
+func (f *failure) isLogin() bool { return f.at == stageConnect && f.code == codeAccess }
+
 // Unwrap returns the network's error, or the cause of the timeout.
 func (f *failure) Unwrap() error { return f.err }
 
@@ -113,6 +116,10 @@ func classify(f *failure) error {
 			if f.own {
 				return f
 			}
+		}
+	case stageConnect:
+		if f.isLogin() {
+			return delivery.Unauthorized(f)
 		}
 	default: // the place
 	}
@@ -140,7 +147,7 @@ func ended(ctx context.Context, at stage) *failure {
 
 // connectFailure describes why there is no connection. ctx is that of the try.
 func (t target) connectFailure(ctx context.Context, at stage, err error) *failure {
-	f := &failure{at: at, text: err.Error()}
+	f := &failure{at: at, text: err.Error(), err: exhaust.Cause(err)}
 	var reply *amqp.Error
 	var cert *tls.CertificateVerificationError
 	switch {
@@ -179,8 +186,8 @@ func connectCure(at stage, code int) string {
 // clean makes a broker's text fit for an error: one short line without the password,
 // which the broker may repeat.
 func (t target) clean(text string) string {
-	if t.password != "" && t.password != guest {
-		text = strings.ReplaceAll(text, t.password, secret.Redacted)
+	if t.password != guest {
+		text = secret.NewRedactor(t.password).Redact(text)
 	}
 	return oneline.Of(text, oneline.MaxReply)
 }

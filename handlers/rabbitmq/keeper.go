@@ -44,7 +44,7 @@ func newKeeper(dial func(context.Context) (*connection, error), log *slog.Logger
 	return &keeper{dial: dial, log: log, wake: make(chan struct{}, 1), try: &try{done: make(chan struct{})}}
 }
 
-// get returns the connection, or why the next try to make one failed.
+// get returns the connection, or why the next try to make one failed. The caller leaves the connection.
 func (k *keeper) get(ctx context.Context) (*connection, error) {
 	k.mu.Lock()
 	if k.closed {
@@ -57,7 +57,7 @@ func (k *keeper) get(ctx context.Context) (*connection, error) {
 		k.cancel = cancel
 		k.running.Go(func() { k.run(run) })
 	}
-	if k.conn != nil && k.conn.fit() {
+	if k.conn != nil && k.conn.enter() {
 		defer k.mu.Unlock()
 		return k.conn, nil
 	}
@@ -69,7 +69,14 @@ func (k *keeper) get(ctx context.Context) (*connection, error) {
 	}
 	select {
 	case <-t.done:
-		return t.conn, t.err
+		switch {
+		case t.err != nil || t.conn.enter():
+			return t.conn, t.err
+		case t.conn.isOld():
+			return k.get(ctx)
+		default:
+			return nil, t.conn.lost(ctx)
+		}
 	case <-ctx.Done():
 		return nil, ended(ctx, stageConnect)
 	}
@@ -82,7 +89,7 @@ func (k *keeper) run(ctx context.Context) {
 		backoff.WithMaxInterval(longestPause),
 		backoff.WithMaxElapsedTime(0), // a broker may be down for days
 	)
-	silent := false // the outage was reported
+	silent, said := false, false // the outage, or the connection, was reported
 	for {
 		conn, err := k.dial(ctx)
 		k.publish(conn, err)
@@ -95,14 +102,23 @@ func (k *keeper) run(ctx context.Context) {
 				k.log.WarnContext(ctx, "rabbitmq is not connected; trying again", "err", err)
 			}
 			silent = true
+			if f, ok := err.(*failure); ok && f.isLogin() { //nolint:errorlint // it is not wrapped
+				k.untilWanted(ctx)
+				continue
+			}
 		default:
-			k.log.InfoContext(ctx, "rabbitmq is connected", "addr", conn.target.addr(), "vhost", conn.target.vhost)
+			if !said {
+				k.log.InfoContext(ctx, "rabbitmq is connected", "addr", conn.target.addr(), "vhost", conn.target.vhost)
+			}
 			begin := time.Now()
 			why := conn.watch(ctx, func(alarm *failure) { k.sayAlarm(ctx, alarm) })
 			k.forget(conn)
 			if ctx.Err() != nil {
 				k.publish(nil, &failure{at: stageClosed})
 				return
+			}
+			if said = conn.isOld(); said {
+				continue
 			}
 			k.log.WarnContext(ctx, "rabbitmq is not connected; trying again", "err", why)
 			silent = true
@@ -156,6 +172,19 @@ func (k *keeper) pause(ctx context.Context, d time.Duration) {
 			wake = nil
 			timer.Reset(max(0, min(d, firstPause)-time.Since(begin)))
 		}
+	}
+}
+
+// untilWanted waits for the next delivery: each login with a wrong password brings the account nearer to being
+// locked, and the lane has a pace for that.
+func (k *keeper) untilWanted(ctx context.Context) {
+	select {
+	case <-k.wake: // of a delivery that has its answer
+	default:
+	}
+	select {
+	case <-k.wake:
+	case <-ctx.Done():
 	}
 }
 

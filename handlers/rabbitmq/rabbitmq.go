@@ -17,9 +17,11 @@ import (
 	"errors"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
@@ -35,6 +37,7 @@ type Handler struct {
 	ownExchange bool // the exchange depends on the event
 	ownRoute    bool // whether a queue takes a message depends on the event
 	keeper      *keeper
+	age         time.Duration // the longest use of a connection
 	unconfirmed atomic.Int64
 }
 
@@ -47,7 +50,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	h := &Handler{cfg: cfg}
+	h := &Handler{cfg: cfg, age: idle.MaxAge}
 	var errs []error
 	ts, err := parseTemplates(cfg)
 	errs = append(errs, err)

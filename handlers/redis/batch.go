@@ -17,7 +17,18 @@ type batch struct {
 // run sends all groups and records the answers.
 func (b *batch) run(ctx context.Context, l *lane, all []group) {
 	stop := context.AfterFunc(ctx, l.abort)
+	// A replica takes a message as the primary does, and its own subscribers alone hear it. A server that
+	// was the primary for the batch before may be one by now.
+	var replica error
+	if b.h.cfg.Channel != "" && !l.cluster {
+		replica = primary(ctx, l)
+	}
 	switch {
+	case replica != nil:
+		for _, g := range all {
+			b.failAll(g.commands, replica)
+		}
+		l.broken = true
 	case b.h.encoder.script != nil:
 		b.runScripts(ctx, l, all)
 	case l.cluster:

@@ -14,12 +14,17 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
 var (
 	// errReplicas says that only the primary has the events.
 	errReplicas = errors.New("not enough replicas have it")
+	// errReplica says that messages would reach the subscribers of a replica alone.
+	errReplica = errors.New("the server is a replica")
+	// errEvicts says that entries get lost without an error.
+	errEvicts = errors.New("the server evicts keys when its memory is full, the stream with them")
 	// errConfused says that an answer does not fit its command.
 	errConfused = errors.New("the server gave an answer that does not fit the question")
 )
@@ -67,6 +72,8 @@ func classify(err error, at scope) error {
 		return err
 	}
 	switch code(err) {
+	case "WRONGPASS":
+		return delivery.Unauthorized(err)
 	case "WRONGTYPE", "CROSSSLOT":
 		if own {
 			return err
@@ -98,7 +105,7 @@ func isTooLarge(err error) bool {
 
 // answer returns the error of DeliverBatch for a failure.
 func (h *Handler) answer(ctx context.Context, err error, events int) error {
-	decided := isReply(err) || isContent(err) || errors.Is(err, errReplicas) || errors.Is(err, errNoSubscribers)
+	decided := isReply(err) || isContent(err) || errors.Is(err, errReplicas) || errors.Is(err, errNoSubscribers) || errors.Is(err, errReplica)
 	if ctx.Err() != nil && !decided {
 		return fmt.Errorf("redis: %w", context.Cause(ctx))
 	}
@@ -108,6 +115,8 @@ func (h *Handler) answer(ctx context.Context, err error, events int) error {
 	switch {
 	case delivery.IsPermanent(class):
 		return delivery.Permanent(clean)
+	case delivery.IsUnauthorized(class):
+		return delivery.Unauthorized(clean)
 	case delivery.IsUnavailable(class):
 		return delivery.Unavailable(clean)
 	default:
@@ -124,13 +133,9 @@ func (h *Handler) describe(err error) error {
 		// A name made of a payload does not belong into logs.
 		text = h.encoder.what + " " + h.encoder.fixed + ": " + text
 	}
-	for _, s := range []secret.String{h.at.password, h.cfg.SentinelPassword} {
-		if word := s.Reveal(); word != "" && strings.Contains(text, word) {
-			text, cut = strings.ReplaceAll(text, word, secret.Redacted), true
-		}
-	}
-	f := &oneline.Error{Text: "redis: " + oneline.Of(text, oneline.MaxReply) + h.cure(err)}
-	if !cut {
+	clean := secret.NewRedactor(h.at.password.Reveal(), h.cfg.SentinelPassword.Reveal()).Redact(text)
+	f := &oneline.Error{Text: "redis: " + oneline.Of(clean, oneline.MaxReply) + h.cure(err)}
+	if !cut && clean == text {
 		f.Cause = harmless(err)
 	}
 	return f
@@ -151,10 +156,10 @@ func harmless(err error) error {
 		return cert
 	case errors.As(err, &network):
 		return network
-	case errors.Is(err, errReplicas), errors.Is(err, errNoSubscribers):
+	case errors.Is(err, errReplicas), errors.Is(err, errNoSubscribers), errors.Is(err, errReplica), errors.Is(err, errEvicts):
 		return err
 	default:
-		return nil
+		return exhaust.Cause(err)
 	}
 }
 
@@ -178,6 +183,10 @@ func (h *Handler) cure(err error) string {
 		return " (the port does not speak TLS: check the port, or take tls out)"
 	case errors.Is(err, errReplicas):
 		return " (the primary has the event, so it will come again; check the replicas, or raise wait_timeout)"
+	case errors.Is(err, errReplica):
+		return " (its subscribers alone would hear a message: name the primary, or use sentinel_master)"
+	case errors.Is(err, errEvicts):
+		return " (set maxmemory-policy noeviction, or take a server of its own)"
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return " (the server has closed the connection; it does so when it stops, and when it has more than maxclients)"
 	case errors.Is(err, errConnectTimeout), !errors.As(err, &timeout) || !timeout.Timeout():

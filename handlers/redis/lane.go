@@ -63,6 +63,7 @@ func newLane(ctx context.Context, h *Handler) *lane {
 		WriteTimeout:     h.cfg.WriteTimeout,
 		ReadTimeout:      h.cfg.ReadTimeout + h.cfg.waitTimeout(),
 		PoolSize:         poolSize,
+		ConnMaxLifetime:  h.age,
 		PipelinePoolSize: -1,
 	})
 	return l

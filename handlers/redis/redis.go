@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
@@ -52,6 +53,7 @@ type Handler struct {
 	encoder *encoder
 
 	idle idle.Pool[*lane]
+	age  time.Duration // the longest use of a connection
 }
 
 // New returns a handler for cfg. It reads the certificates that cfg names, and
@@ -67,7 +69,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, encoder: enc}
+	h := &Handler{cfg: cfg, encoder: enc, age: idle.MaxAge}
 	if h.at, err = cfg.endpoint(); err != nil {
 		return nil, err
 	}
@@ -118,7 +120,10 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 			return slices.Repeat([]error{delivery.Unavailable(errClosed)}, len(events))
 		}
 		b.run(ctx, l, groups(commands))
+		answers := b.answers(ctx)
+		l.broken = l.broken || slices.ContainsFunc(answers, delivery.IsUnavailable)
 		h.release(l)
+		return answers
 	}
 	return b.answers(ctx)
 }

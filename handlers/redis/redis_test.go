@@ -272,6 +272,41 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
+// TestLosers: neither a channel of a replica, which its primary's subscribers do not hear, nor a stream that
+// the server evicts counts as fit.
+func TestLosers(t *testing.T) {
+	t.Parallel()
+	server, replica := testenv.OwnRedis(t, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"), testenv.OwnRedis(t)
+	channel := func(c *Config) { c.Stream, c.Channel = "", "news" }
+	h := open(t, "redis://"+replica.Addr(), channel)
+	deliver(t, h, events(1)) // a primary, as yet
+	host, port, _ := net.SplitHostPort(server.Addr())
+	do(t, client(t, replica.Addr()), "replicaof", host, port)
+	for _, err := range h.DeliverBatch(t.Context(), events(2, 3)) {
+		wantClass(t, err, "unavailable")
+		mustContain(t, err, "is a replica", "sentinel_master")
+	}
+	for _, c := range []struct {
+		addr   string
+		change func(*Config)
+		says   string
+	}{
+		{replica.Addr(), channel, "is a replica"},
+		{replica.Addr(), to("s"), "is a replica"},
+		{server.Addr(), to("s"), "maxmemory-policy is allkeys-lru (set maxmemory-policy noeviction"},
+		{server.Addr(), channel, ""},
+	} {
+		err := open(t, "redis://"+c.addr, c.change).Check(t.Context())
+		if c.says == "" {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		mustContain(t, err, c.says)
+	}
+}
+
 // awaitTrue waits for an unannounced change of a server.
 func awaitTrue(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()

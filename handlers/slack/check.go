@@ -25,7 +25,7 @@ func (p *apiPoster) check(ctx context.Context) *answer {
 	a := &answer{}
 	client := slackgo.New(p.token, slackgo.OptionAPIURL(p.url), slackgo.OptionHTTPClient(a.client(p.http)))
 	_, err := client.AuthTestContext(ctx)
-	a.judge(err)
+	a.classify(err)
 	a.ok = err == nil
 	return a
 }

@@ -31,14 +31,14 @@ func (p *apiPoster) post(ctx context.Context, m *message) *answer {
 	a := &answer{}
 	client := slackgo.New(p.token, slackgo.OptionAPIURL(p.url), slackgo.OptionHTTPClient(a.client(p.http)))
 	_, ts, err := client.PostMessageContext(ctx, m.channel, p.options(m)...)
-	a.judge(err)
+	a.classify(err)
 	// An answer without "ok" and without "error" is not an error to the library.
 	a.ok = err == nil && ts != ""
 	return a
 }
 
-// judge takes the library's judgement of an answer.
-func (a *answer) judge(err error) {
+// classify takes the library's verdict of an answer.
+func (a *answer) classify(err error) {
 	if refusal, ok := errors.AsType[slackgo.SlackErrorResponse](err); ok {
 		a.code = refusal.Err
 		a.details = append(a.details, refusal.ResponseMetadata.Messages...)

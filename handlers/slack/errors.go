@@ -24,7 +24,8 @@ const (
 	faultMessage                  // text, blocks and other parts of a message
 	faultChannel                  // the channel, or the rights in it
 	faultThread                   // the message to reply to
-	faultDestination              // the credentials, or Slack itself
+	faultCredentials              // the token
+	faultDestination              // Slack itself, or the rights of the app
 	faultThrottled                // too many messages
 )
 
@@ -50,7 +51,7 @@ func faultOf(code string) (f fault, cure string) {
 	case "thread_not_found", "invalid_thread_ts", "cannot_reply_to_message", "message_not_found":
 		return faultThread, "check thread_ts"
 	case "invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive", "invalid_token", "not_allowed_token_type":
-		return faultDestination, "give a valid bot token"
+		return faultCredentials, "give a valid bot token"
 	case "missing_scope", "no_permission":
 		return faultDestination, "give the app the scope chat:write, and install it again"
 	case "org_login_required", "team_added_to_org", "team_access_not_granted", "access_denied", "accesslimited",
@@ -131,6 +132,8 @@ func (h *Handler) classify(what fault, err error) error {
 			return delivery.Unavailable(err)
 		}
 		return permanent(err)
+	case faultCredentials:
+		return delivery.Unauthorized(err)
 	case faultDestination:
 		return delivery.Unavailable(err)
 	default:
@@ -146,7 +149,7 @@ func isFixed(t *tmpl.Template) bool {
 	return constant
 }
 
-// silence judges a request that was not answered.
+// silence classifies a request that was not answered.
 func (h *Handler) silence(ctx, rctx context.Context, a *answer) error {
 	what := "no connection"
 	if a.written.Load() {

@@ -30,12 +30,12 @@ func trySample(t *tmpl.Template) error {
 		if err != nil {
 			continue
 		}
-		return judgeSample(strings.TrimSpace(text))
+		return checkSample(strings.TrimSpace(text))
 	}
 	return nil // loops over an unknown value, for example
 }
 
-func judgeSample(text string) error {
+func checkSample(text string) error {
 	if text == "" || text == sampleText {
 		return nil // a condition that the sample does not meet, or all of it is the payload's
 	}
@@ -51,7 +51,7 @@ func judgeSample(text string) error {
 	}
 	ids := make(map[string]bool)
 	for i, raw := range blocks {
-		err := judgeBlock(raw, ids)
+		err := checkSampleBlock(raw, ids)
 		if err != nil {
 			return fmt.Errorf("yields a mistake in block %d: %w", i+1, err)
 		}
@@ -59,7 +59,7 @@ func judgeSample(text string) error {
 	return nil
 }
 
-func judgeBlock(raw json.RawMessage, ids map[string]bool) error {
+func checkSampleBlock(raw json.RawMessage, ids map[string]bool) error {
 	if holdsSample(raw) {
 		// The payload decides whether a value is a text or an object.
 		var b struct {

@@ -10,13 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 	"sync/atomic"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/httpconn"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -28,9 +29,9 @@ type Handler struct {
 	cfg       Config
 	templates *templates
 	gate      *gate
-	transport *http.Transport
+	transport *httpconn.Transport
 	poster    poster
-	redact    *strings.Replacer
+	redact    *secret.Redactor
 	closed    atomic.Bool
 }
 
@@ -52,7 +53,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	cfg = cfg.WithDefaults()
 	h := &Handler{
-		cfg: cfg, templates: ts, gate: newGate(perChannel), transport: newTransport(conf),
+		cfg: cfg, templates: ts, gate: newGate(perChannel), transport: httpconn.New(newTransport(conf), idle.MaxAge),
 		redact: redactor(cfg.Token.Reveal(), cfg.WebhookURL.Reveal()),
 	}
 	if cfg.Token.IsZero() {
@@ -63,26 +64,13 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	return h, nil
 }
 
-// minSecret keeps a short secret from being found in unrelated text.
-const minSecret = 6
-
-// redactor replaces secrets, in the forms in which a server could repeat them.
-// The path of a webhook is what makes it secret.
-func redactor(token, webhook string) *strings.Replacer {
-	var pairs []string
-	hide := func(text string) {
-		if len(text) >= minSecret {
-			pairs = append(pairs, text, secret.Redacted, url.QueryEscape(text), secret.Redacted)
-		}
+// redactor knows the secrets, which a server could repeat. The path of a webhook is what makes it secret.
+func redactor(token, webhook string) *secret.Redactor {
+	u, err := url.Parse(webhook)
+	if err != nil {
+		return secret.NewRedactor(token, webhook)
 	}
-	hide(token)
-	hide(webhook)
-	if u, err := url.Parse(webhook); err == nil {
-		hide(u.RequestURI())
-		hide(u.Path)
-		hide(u.RawQuery)
-	}
-	return strings.NewReplacer(pairs...)
+	return secret.NewRedactor(token, webhook, strings.TrimPrefix(u.RequestURI(), "/"), strings.TrimPrefix(u.Path, "/"), u.RawQuery)
 }
 
 // errClosed is the error of a delivery after Close.
@@ -118,7 +106,11 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	}
 	rctx, cancel := withTimeout(ctx, h.cfg.RequestTimeout)
 	defer cancel()
-	return h.verdict(ctx, rctx, h.poster.post(rctx, m))
+	err = h.verdict(ctx, rctx, h.poster.post(rctx, m))
+	if delivery.IsUnavailable(err) {
+		h.transport.Renew()
+	}
+	return err
 }
 
 // Close closes the idle connections. A Deliver that is under way finishes and

@@ -108,7 +108,7 @@ func (h *Handler) queueURL(ctx context.Context) (string, error) {
 	}
 	out, err := h.client.GetQueueUrl(rctx, in)
 	if err != nil {
-		return "", h.conn.JudgeQuestion(ctx, rctx, err)
+		return "", h.conn.ClassifyQuestion(ctx, rctx, err)
 	}
 	queue = aws.ToString(out.QueueUrl)
 	if queue == "" {

@@ -58,9 +58,9 @@ func (h *Handler) answer(resp *http.Response, u *url.URL, cancel context.CancelF
 // firstLine makes one line of the beginning of a body.
 func (h *Handler) firstLine(text []byte, u *url.URL) string {
 	s := h.hide(string(text), u)
-	if len(text) == maxAnswer && len(h.hidden) > 0 {
+	if len(text) == maxAnswer && h.redact.Longest() > 0 {
 		// A secret may have been cut in two.
-		s = s[:max(len(s)-len(h.hidden[0]), 0)]
+		s = s[:max(len(s)-h.redact.Longest(), 0)]
 	}
 	return shorten(s)
 }

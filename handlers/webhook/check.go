@@ -43,10 +43,10 @@ func (h *Handler) checked() *url.URL {
 
 // via returns the URL that a request to u connects to: u, or the proxy on the way.
 func (h *Handler) via(u *url.URL) (*url.URL, error) {
-	if h.transport.Proxy == nil {
+	if h.transport.Current().Proxy == nil {
 		return u, nil
 	}
-	proxy, err := h.transport.Proxy(&http.Request{URL: u})
+	proxy, err := h.transport.Current().Proxy(&http.Request{URL: u})
 	if proxy == nil {
 		proxy = u
 	}
@@ -63,7 +63,7 @@ func (h *Handler) greet(ctx context.Context, u *url.URL) error {
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[at.Scheme]
 	}
-	conn, err := h.transport.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), port))
+	conn, err := h.transport.Current().DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), port))
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (h *Handler) greet(ctx context.Context, u *url.URL) error {
 	if at != u || u.Scheme != "https" {
 		return nil
 	}
-	security := h.transport.TLSClientConfig.Clone()
+	security := h.transport.Current().TLSClientConfig.Clone()
 	if security == nil {
 		security = &tls.Config{MinVersion: tls.VersionTLS12}
 	}

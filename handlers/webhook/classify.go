@@ -64,7 +64,7 @@ func classify(o observation) class {
 	return c
 }
 
-// classOfStatus judges a status: it separates refusals of this event from refusals
+// classOfStatus classifies a status: it separates refusals of this event from refusals
 // of every event.
 func (o observation) classOfStatus() class {
 	code := o.code
@@ -107,6 +107,8 @@ func (c class) mark(err *failure) error {
 	switch {
 	case c == refused:
 		return delivery.Permanent(err)
+	case c == down && err.code == http.StatusProxyAuthRequired:
+		return delivery.Unauthorized(err) // a 401 may be about this one event
 	case c == down:
 		return delivery.Unavailable(err)
 	case c == throttled:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -82,6 +83,9 @@ type Config struct {
 	// public ones.
 	AllowAddresses []string `json:"allow_addresses,omitempty" yaml:"allow_addresses,omitempty" jsonschema_description:"Networks such as 10.1.0.0/16 that addresses: public lets through."`
 
+	// MaxConnectionAge is how long a connection is used at most; the default is 5m. A new
+	// connection looks the name of the host up again.
+	MaxConnectionAge time.Duration `json:"max_connection_age,omitempty" yaml:"max_connection_age,omitempty" jsonschema_description:"Longest use of one connection; a new one looks the host's name up again. 5m by default."`
 	// ConnectTimeout bounds the look-up of the name and the TCP connection; the
 	// default is 5s. TLSTimeout bounds the TLS handshake; the default is 5s.
 	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for looking up the name and for TCP. 5s by default."`
@@ -105,6 +109,7 @@ func (c Config) WithDefaults() Config {
 	c.Method = cmp.Or(c.Method, "POST")
 	c.IDPrefix = cmp.Or(c.IDPrefix, defaultIDPrefix)
 	c.Config = c.Config.WithDefaults()
+	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, idle.MaxAge)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.TLSTimeout = cmp.Or(c.TLSTimeout, defaultTLSTimeout)
 	c.ResponseTimeout = cmp.Or(c.ResponseTimeout, defaultResponseTimeout)

@@ -9,12 +9,12 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/exhaust"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -112,7 +112,7 @@ func (h *Handler) lost(ctx context.Context, u *url.URL, t *trip, err error) *fai
 	if f.at == stageWait {
 		f.text += " (maybe delivered: it will be sent again with the same webhook-id)"
 	}
-	if shows(err) {
+	if f.err = exhaust.Cause(err); shows(err) {
 		f.err = err
 	}
 	return f
@@ -189,45 +189,37 @@ func shows(err error) bool {
 	return errors.As(err, &op) || errors.As(err, &dns) || errors.As(err, &certificate) || errors.Is(err, errClosed)
 }
 
-// hidden lists the secrets of a configuration in the forms in which a server may
-// repeat them, the longest first.
-func hidden(cfg Config, constant *url.URL) []string {
-	var all []string
-	add := func(s string) {
-		for _, form := range []string{s, url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`)} {
-			if len(form) >= minHidden && !slices.Contains(all, form) {
-				all = append(all, form)
-			}
-		}
-	}
-	add(cfg.BearerToken.Reveal())
-	add(cfg.Password.Reveal())
+// redactor knows the secrets of a configuration, which a server may repeat.
+func redactor(cfg Config, constant *url.URL) *secret.Redactor {
+	all := []string{cfg.BearerToken.Reveal(), cfg.Password.Reveal()}
 	if cfg.Username != "" {
-		add(basic(cfg.Username, cfg.Password))
+		all = append(all, basic(cfg.Username, cfg.Password))
 	}
 	for _, s := range cfg.SigningSecrets {
-		add(s.Reveal())
-		add(strings.TrimPrefix(s.Reveal(), secretPrefix))
+		all = append(all, s.Reveal(), strings.TrimPrefix(s.Reveal(), secretPrefix))
 	}
 	if proxy, err := parseProxy(cfg.ProxyURL); err == nil && proxy != nil && proxy.User != nil {
 		password, _ := proxy.User.Password()
-		add(password)
-		add(basic(proxy.User.Username(), secret.New(password)))
+		all = append(all, password, basic(proxy.User.Username(), secret.New(password)))
 	}
-	for _, text := range cfg.Headers { // such as X-Api-Key
+	perhaps := func(s string) { // it may be a secret, such as an X-Api-Key, or an ordinary word
+		if len(s) >= minHidden {
+			all = append(all, s)
+		}
+	}
+	for _, text := range cfg.Headers {
 		if !strings.Contains(text, "{{") {
-			add(text)
+			perhaps(text)
 		}
 	}
 	if constant != nil {
 		for _, values := range constant.Query() {
 			for _, v := range values {
-				add(v)
+				perhaps(v)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
-	return all
+	return secret.NewRedactor(all...)
 }
 
 // hide takes secrets out of a text, and the path and query of the URL, which servers
@@ -241,10 +233,7 @@ func (h *Handler) hide(text string, u *url.URL) string {
 			text = strings.ReplaceAll(text, part, "[url]")
 		}
 	}
-	for _, s := range h.hidden {
-		text = strings.ReplaceAll(text, s, secret.Redacted)
-	}
-	return text
+	return h.redact.Redact(text)
 }
 
 // shorten makes one short line of a text.

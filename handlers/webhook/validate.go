@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -138,6 +139,7 @@ func parseProxy(setting interface{ Reveal() string }) (*url.URL, error) {
 
 func (c Config) limits() error {
 	errs := []error{
+		field.Timeout("max_connection_age", c.MaxConnectionAge, 0, idle.MaxAge),
 		field.Timeout("connect_timeout", c.ConnectTimeout, 0, defaultConnectTimeout),
 		field.Timeout("tls_timeout", c.TLSTimeout, 0, defaultTLSTimeout),
 		field.Timeout("response_timeout", c.ResponseTimeout, 0, defaultResponseTimeout),

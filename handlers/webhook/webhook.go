@@ -19,8 +19,10 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -42,9 +44,9 @@ type Handler struct {
 	needsData     bool
 	signers       []*standardwebhooks.Webhook
 	authorization string
-	hidden        []string // see hide
+	redact        *secret.Redactor // see hide
 
-	transport  *http.Transport
+	transport  *httpconn.Transport
 	network    *network
 	places     *places
 	staleAfter time.Duration
@@ -76,12 +78,14 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	h.headers, errs[1] = cfg.headerTemplates()
 	h.signers, errs[2] = parseSecrets(cfg.SigningSecrets)
 	h.encoder, errs[3] = message.New(cfg.Config, message.HTTP())
-	h.transport, errs[4] = newTransport(cfg, security, h.network)
+	transport, err := newTransport(cfg, security, h.network)
+	errs[4] = err
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
+	h.transport = httpconn.New(transport, cfg.MaxConnectionAge)
 	h.needsData = h.target.tmpl != nil || h.encoder.Renders() || len(h.headers) > 0
-	h.hidden = hidden(cfg, h.target.constant)
+	h.redact = redactor(cfg, h.target.constant)
 	return h, nil
 }
 
@@ -218,6 +222,9 @@ func (h *Handler) verdict(d *draft, f *failure) error {
 		return nil
 	}
 	c := classify(f.observation)
+	if c == down {
+		h.transport.Renew()
+	}
 	// A throttled lane waits by itself; where events choose their hosts, only this host waits.
 	if f.wait > 0 && c != throttled && (c == down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
 		h.places.shut(d.url.Host, f.wait) // the pause is for all requests to the host

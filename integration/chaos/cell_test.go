@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"net/url"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,15 +63,18 @@ type cell struct {
 	load     *load
 
 	// State of the fault.
-	network *testenv.Network
-	pooler  *privateserver.Server
-	clock   func(time.Duration)
-	skew    time.Duration // how far the clock was set
-	ballast string        // the file that fills the disk
-	kept    int           // settled for good before the fault
-	foreign *pgx.Conn
-	frozen  time.Time // when a relay was
-	stopped *child    // which one
+	network           *testenv.Network
+	pooler            *privateserver.Server
+	clock             func(time.Duration)
+	skew              time.Duration // how far the clock was set
+	ballast           string        // the file that fills the disk
+	kept              int           // settled for good before the fault
+	foreign           *pgx.Conn
+	refused           int       // writes before the fault that the database refused
+	partition, bounds string    // what was detached
+	settled           int       // events written, delivered and no longer counted by id
+	frozen            time.Time // when a relay was
+	stopped           *child    // which one
 
 	// tookOver is how long the remaining relays took to deliver all events from
 	// before the fault, where that is measured.
@@ -237,6 +243,24 @@ func (c *cell) commit() {
 	_, err := c.foreign.Exec(c.ctx, "COMMIT")
 	if err := errors.Join(err, c.foreign.Close(c.ctx)); err != nil {
 		c.t.Fatal(err)
+	}
+}
+
+// settle waits until everything written so far has arrived, and forgets it: its ids may come again. The writers go on.
+func (c *cell) settle() {
+	c.t.Helper()
+	steady := c.load.end()
+	c.await("everything so far is done", func() bool { return c.done(math.MaxInt64) })
+	missing := c.load.forget()
+	c.settled += len(missing)
+	for _, a := range c.sink().forget() {
+		delete(missing, a.ID)
+	}
+	if len(missing) > 0 {
+		c.t.Errorf("%d events never came: %v", len(missing), slices.Sorted(maps.Keys(missing)))
+	}
+	if steady {
+		c.load.steady()
 	}
 }
 

@@ -35,8 +35,8 @@ const (
 	atOnce, ownAtOnce = 4, 1
 
 	steadyLoad, backlogLoad = "steady", "backlog"
-	// tail is the number of events that are written when all is well again.
-	tail = 100
+	// lastOnes is the number of events that are written when all is well again.
+	lastOnes = 100
 )
 
 func mainTests(m *testing.M) {
@@ -106,10 +106,10 @@ func (c *cell) run(f *fault, k kind) *result {
 		f.heal(c)
 	}
 	healed := time.Now()
-	c.load.insist("tail", 10, tail)
+	c.load.insist("tail", 10, lastOnes)
 	if k.load == steadyLoad {
 		from := c.place.distinct()
-		c.await("deliveries after the fault", func() bool { return c.place.distinct() >= from+tail })
+		c.await("deliveries after the fault", func() bool { return c.place.distinct() >= from+lastOnes })
 	}
 	c.load.end()
 	c.await("everything is done", func() bool { return c.done(math.MaxInt64) })
@@ -137,7 +137,7 @@ func (c *cell) count(name string, k kind, began, healed time.Time) *result {
 	c.t.Helper()
 	r := &result{fault: name, kind: k, bound: c.place.unsure() + c.inFlight(), resumed: -1}
 	written := c.load.truth()
-	r.written = len(written)
+	r.written = c.settled + len(written)
 	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`).Scan(&r.dead); err != nil {
 		c.t.Fatal(err)
 	}

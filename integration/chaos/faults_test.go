@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -9,9 +10,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -81,7 +86,13 @@ func faults() []fault {
 		{name: "ALTER TABLE ADD COLUMN", turns: true, inject: addColumns},
 		{name: "clock of PostgreSQL jumps forward", turns: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
 		{name: "clock of PostgreSQL jumps back", turns: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
+		{name: "notification queue full", turns: true, server: smallQueueServer, inject: fillQueue, heal: emptyQueue},
 		{name: "updates stalled past statement_timeout", turns: true, inject: stallUpdates, heal: endStall},
+		// Ids mean nothing to a queue.
+		{name: "ids begin again", only: outboxsql.ModeStream, inject: restartIDs, heal: seekBeginning, lasts: nothing},
+		{name: "events that cannot be read", turns: true, inject: damage, heal: repair, lasts: nothing},
+		// A stream loses nothing either, but delivers later events of an aggregate before those that are out of sight.
+		{name: "partition detached, and attached again", only: outboxsql.ModeQueue, way: partitioned, inject: detach, heal: attach},
 	}...)
 	for i := range all {
 		all[i].relays = cmp.Or(all[i].relays, 2)
@@ -154,6 +165,149 @@ func thawRelay(c *cell) {
 		c.t.Logf("%.1f s after the freeze the other relay has %s", time.Since(c.frozen).Seconds(), step.what)
 	}
 	c.stopped.signal(c.t, syscall.SIGCONT)
+}
+
+// smallQueueServer has a notification queue of 512 KB, and not of 8 GB.
+func smallQueueServer(c *cell) {
+	c.server = testenv.OwnNewPostgres(c.t, 17, map[string]string{"max_notify_queue_pages": "64"})
+}
+
+// fillQueue fills the notification queue from another database, with a session that listens inside a transaction.
+func fillQueue(c *cell) {
+	c.t.Helper()
+	culprit, err := pgx.Connect(c.ctx, c.server.URL("template1"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.foreign = culprit
+	c.t.Cleanup(func() { _ = culprit.Close(context.WithoutCancel(c.ctx)) })
+	for _, sql := range []string{`LISTEN elsewhere`, `BEGIN`} {
+		if _, err := culprit.Exec(c.ctx, sql); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	filler, err := pgx.Connect(c.ctx, c.server.URL("template1"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = filler.Close(c.ctx) }()
+	c.await("the queue is full", func() bool {
+		_, err := filler.Exec(c.ctx, `SELECT pg_notify('elsewhere', repeat('x', 7000))`)
+		return err != nil && strings.Contains(err.Error(), "NOTIFY queue")
+	})
+	c.refused = c.load.refusals()
+}
+
+// emptyQueue ends the session that keeps the queue full. Nothing may have been refused because of it.
+func emptyQueue(c *cell) {
+	c.t.Helper()
+	if n := c.load.refusals() - c.refused; n > 0 {
+		c.t.Errorf("%d commits were refused", n)
+	}
+	c.commit()
+}
+
+// restartIDs lets the ids begin again under writers. The relays end, and those that a supervisor would start.
+func restartIDs(c *cell) {
+	c.settle()
+	c.exec(`TRUNCATE outbox_events RESTART IDENTITY`)
+	c.load.insist("again-", 20, 150)
+	for range c.relays {
+		c.startRelay()
+	}
+	c.await("each relay has ended", func() bool {
+		return c.each(func(r *child) bool {
+			return r.log.has("relay ended") && r.log.has("positions seek DESTINATION beginning")
+		})
+	})
+}
+
+// seekBeginning does what the error says, and starts relays.
+func seekBeginning(c *cell) {
+	s, err := positions.New(c.pool, outboxsql.DefaultSchema)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := s.Seek(c.ctx, "all", "beginning", positions.Action{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.relays = nil
+	c.startRelay()
+	c.startRelay()
+}
+
+// unreadable is the number of events that damage writes.
+const unreadable = 5
+
+// damage writes events of which PostgreSQL cannot read the payload, as after a fault of a disk: it has a chunk too many.
+// They belong to no aggregate, so they may come later than the others.
+func damage(c *cell) {
+	c.begin(`SET allow_system_table_mods = on`,
+		fmt.Sprintf(`CREATE TEMPORARY TABLE bad ON COMMIT DROP AS SELECT nextval('outbox_events_id_seq') AS id FROM generate_series(1, %d)`, unreadable),
+		`INSERT INTO outbox_events (id, event_type, payload) SELECT b.id, 'chaos', (SELECT to_json(string_agg(md5(random()::text || g || b.id), '')) FROM generate_series(1, 1000) AS g) FROM bad AS b`,
+		`UPDATE pg_class SET relkind = 'r' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = 'outbox_events'::regclass)`,
+		`DO $$ BEGIN EXECUTE format('INSERT INTO %1$s SELECT chunk_id, 1000, chunk_data FROM %1$s WHERE chunk_seq = 0',
+			(SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'outbox_events'::regclass)); END $$`,
+		`UPDATE pg_class SET relkind = 't' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = 'outbox_events'::regclass)`)
+	c.commit()
+	c.await("the events are dead letters", func() bool {
+		return c.holds(`SELECT count(*) = $1 FROM outbox_deliveries WHERE state = 'dead' AND last_error LIKE '%event cannot be read%XX001%'`, unreadable)
+	})
+}
+
+// repair writes the payloads anew, and replays the events.
+func repair(c *cell) {
+	c.exec(`UPDATE outbox_events SET payload = '{}' WHERE id IN (SELECT event_id FROM outbox_deliveries WHERE state = 'dead')`)
+	s, err := deadletter.New(c.pool, deadletter.Config{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if r, err := s.Replay(c.ctx, deadletter.Filter{All: true}, deadletter.Action{}); err != nil || r.Done != unreadable {
+		c.t.Fatalf("replayed %d of %d events: %v", r.Done, unreadable, err)
+	}
+}
+
+// partitioned gives the table partitions. What is written from then on goes into that of the day.
+func partitioned(c *cell) {
+	c.t.Helper()
+	conn, err := c.pool.Acquire(c.ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := outboxsql.Partition(c.ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.PartitionOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	grants, err := outboxsql.Grants(outboxsql.DefaultSchema, outboxsql.Roles{Relay: c.role})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := conn.Exec(c.ctx, grants, pgx.QueryExecModeSimpleProtocol); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// detach takes the partition of all events so far out of the table. Writers have gone on to the next one before.
+func detach(c *cell) {
+	c.t.Helper()
+	first := c.last()
+	for range 3 { // the last call moves the sequence
+		c.exec(`SELECT outbox_partitions_extend(now() + interval '1 day', 3)`)
+	}
+	c.await("writers have gone on", func() bool {
+		_ = c.load.insert("next-", 1, 1) // these events are delivered like the rest
+		return c.holds(`SELECT max(id) >= (SELECT high FROM outbox_partitions() WHERE low <= $1 AND high > $1) FROM outbox_events`, first)
+	})
+	if err := c.pool.QueryRow(c.ctx, `SELECT p.oid::regclass::text, pg_get_expr(p.relpartbound, p.oid) FROM outbox_events AS e JOIN pg_class AS p ON p.oid = e.tableoid WHERE e.id = $1`,
+		first).Scan(&c.partition, &c.bounds); err != nil {
+		c.t.Fatal(err)
+	}
+	c.broken = len(c.relays) // what they have under way cannot be marked
+	c.exec(`ALTER TABLE outbox_events DETACH PARTITION ` + c.partition)
+}
+
+func attach(c *cell) {
+	c.exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + c.partition + ` ` + c.bounds)
 }
 
 func ownServer(c *cell) { c.server = testenv.OwnPostgres(c.t, nil) }

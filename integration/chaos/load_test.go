@@ -22,7 +22,7 @@ const (
 // transactions follow one another, because only then is order promised.
 type load struct {
 	cell *cell
-	stop context.CancelFunc
+	stop context.CancelFunc // of the writers; nil if there are none
 	work sync.WaitGroup
 
 	mu      sync.Mutex
@@ -31,8 +31,8 @@ type load struct {
 }
 
 func newLoad(c *cell) *load {
-	l := &load{cell: c, stop: func() {}, written: make(map[int64]bool)}
-	c.t.Cleanup(l.end)
+	l := &load{cell: c, written: make(map[int64]bool)}
+	c.t.Cleanup(func() { l.end() })
 	return l
 }
 
@@ -56,9 +56,22 @@ func (l *load) steady() {
 	}
 }
 
-func (l *load) end() {
-	l.stop()
+// end ends the writers, and reports whether there were any.
+func (l *load) end() bool {
+	steady := l.stop != nil
+	if steady {
+		l.stop()
+	}
+	l.stop = nil
 	l.work.Wait()
+	return steady
+}
+
+// forget returns what was written, and begins anew.
+func (l *load) forget() map[int64]bool {
+	written := l.truth()
+	l.written = make(map[int64]bool)
+	return written
 }
 
 // insert writes n events for the given number of aggregates. Those without a key

@@ -324,3 +324,12 @@ func (m *mailbox) distinct() int {
 	}
 	return len(ids)
 }
+
+// forget returns all arrivals so far, and begins anew.
+func (s *sink) forget() []arrival {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got := s.got
+	s.got, s.ids = nil, make(map[int64]bool)
+	return got
+}

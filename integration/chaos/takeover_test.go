@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/stream"
+	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -18,7 +18,7 @@ import (
 type takeover struct {
 	at      time.Time // by the clock of the server
 	head    int64
-	open    stream.Ranges
+	open    tail.Ranges
 	unclean bool // the previous owner did not hand it over
 }
 
@@ -50,7 +50,7 @@ func (c *cell) takeovers() []takeover {
 		if err := r.Scan(&t.at, &t.head, &open, &t.unclean); err != nil {
 			return t, err
 		}
-		t.open, err = stream.ParseRanges(open)
+		t.open, err = tail.ParseRanges(open)
 		return t, err
 	})
 	if err != nil {
@@ -109,7 +109,7 @@ func TestTakeover(t *testing.T) {
 			last := c.last()
 			c.await("it has delivered the earlier events", func() bool { return c.done(last) })
 			woken := c.wake(name, gone)
-			c.load.insist("tail", 10, tail)
+			c.load.insist("tail", 10, lastOnes)
 			c.load.end()
 			c.await("everything is done", func() bool { return c.done(math.MaxInt64) })
 

@@ -1,3 +1,5 @@
+//go:build testall
+
 package writers
 
 import (
@@ -7,9 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -105,18 +105,6 @@ func newShop(t *testing.T, role *url.Userinfo, mode outboxsql.Mode) *shop {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// grantID runs the GRANT of docs/writers.md for programs that read the id back.
-func (s *shop) grantID(t *testing.T, role string) {
-	t.Helper()
-	grant := regexp.MustCompile("`(GRANT .* TO )notifyd_writer`").FindStringSubmatch(read(t, filepath.Join(root, "docs/writers.md")))
-	if grant == nil {
-		t.Fatal("docs/writers.md grants nothing")
-	}
-	if _, err := s.pool.Exec(t.Context(), grant[1]+role); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // deliver runs a relay to the end of the test.

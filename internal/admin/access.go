@@ -32,15 +32,6 @@ type Access struct {
 // Get returns the status code and the answer to a GET, up to 8 MiB of it. It follows
 // no redirects, uses no proxy, and leaves no connection open.
 func (a Access) Get(ctx context.Context, path string) (code int, body []byte, err error) {
-	return a.ask(ctx, http.MethodGet, path)
-}
-
-// Post is Get for a POST without a body.
-func (a Access) Post(ctx context.Context, path string) (code int, body []byte, err error) {
-	return a.ask(ctx, http.MethodPost, path)
-}
-
-func (a Access) ask(ctx context.Context, method, path string) (code int, body []byte, err error) {
 	// No proxy, no redirects, no connection that outlives the query.
 	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
@@ -51,7 +42,7 @@ func (a Access) ask(ctx context.Context, method, path string) (code int, body []
 			return 0, nil, err
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, method, scheme+a.Address+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+a.Address+path, http.NoBody)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -40,8 +40,6 @@ type Check struct {
 	// Advisory marks a condition that is shown and does not decide, because neither
 	// a restart nor less traffic would fix its failure.
 	Advisory bool
-	// Note, if set, returns what else there is to say where the condition is fulfilled; empty for nothing.
-	Note func() string
 }
 
 // Server is an HTTP server. Listen opens it, Run serves.
@@ -71,8 +69,6 @@ type Config struct {
 	Token secret.String
 	// Pprof serves /debug/pprof/.
 	Pprof bool
-	// Wake ends a rest of the relay; nil serves no /wake. It must not block.
-	Wake func()
 	// Console serves /console/; nil for none. Its requests need no token here: a
 	// browser cannot send it, so the console has a login of its own.
 	Console http.Handler
@@ -153,14 +149,6 @@ func handler(cfg Config, at net.Addr) http.Handler {
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
 	mux.Handle("GET /metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
-	if cfg.Wake != nil {
-		wake := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			cfg.Wake()
-			say(w, http.StatusOK, "ok\n")
-		})
-		// Not for the pages of others that a browser on this machine shows.
-		mux.Handle("POST /wake", g.protect(http.NewCrossOriginProtection().Handler(wake)))
-	}
 	if cfg.Pprof {
 		mux.Handle("GET /debug/pprof/", g.protect(profiles()))
 	}
@@ -193,20 +181,10 @@ func readiness(checks []Check) (code int, text string) {
 				text += fmt.Sprintf("%s %s: %s\n", mark, c.Name, strings.TrimSuffix(line, "\n"))
 			}
 		default:
-			text += fmt.Sprintf("[+] %s: ok%s\n", c.Name, c.note())
+			text += fmt.Sprintf("[+] %s: ok\n", c.Name)
 		}
 	}
 	return code, text
-}
-
-func (c *Check) note() string {
-	if c.Note == nil {
-		return ""
-	}
-	if text := c.Note(); text != "" {
-		return ", " + text
-	}
-	return ""
 }
 
 func say(w http.ResponseWriter, code int, text string) {

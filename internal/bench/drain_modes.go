@@ -12,7 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/stream"
+	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -210,8 +210,8 @@ func (d *drain) readAlone(ctx context.Context, schema string, l load) (result dr
 		return result, err
 	}
 	defer store.Close(ctx, conn)
-	reader := stream.NewReader(int64(l.stored()), nil, stream.NewWitnesses())
-	q := stream.Query{Limit: d.want.Batch, Bytes: engine.DefaultLimits().Bytes}
+	reader := tail.NewReader(int64(l.stored()), nil, tail.NewWitnesses())
+	q := tail.Query{Limit: d.want.Batch, Bytes: engine.DefaultLimits().Bytes}
 	for n, more := 0, true; more; {
 		b, err := reader.Read(ctx, conn, q)
 		if err != nil {

@@ -4,6 +4,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -74,6 +75,23 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 		a.Value = slog.StringValue(a.Value.Duration().String())
 	}
 	return a
+}
+
+// StandardLog routes what libraries write to the standard logger, net/http above all, to log at level debug.
+// What they repeat of the bytes of a server is left out: it may be a part of an event.
+func StandardLog(log *slog.Logger) {
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(libraries{log})
+}
+
+// libraries writes each line of the standard logger as the attribute of a message.
+type libraries struct{ log *slog.Logger }
+
+// Write implements io.Writer.
+func (l libraries) Write(line []byte) (int, error) {
+	text, _, cut := strings.Cut(strings.TrimSpace(string(line)), " starting with ")
+	l.log.Debug("a library reports", "text", text, "cut", cut)
+	return len(line), nil
 }
 
 // IsTerminal reports whether w is a terminal.

@@ -69,7 +69,6 @@ type Relay struct {
 	Lease           time.Duration `yaml:"lease" jsonschema_description:"How long a slow delivery belongs to the relay that started it. Must be longer than lock_budget."`
 	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay polls the table for events that no notification announced."`
 	Canary          time.Duration `yaml:"canary" jsonschema_description:"How often the relay proves, by a notification to itself, that it hears notifications; 0 for never."`
-	Rest            time.Duration `yaml:"rest" jsonschema_description:"How long the relay may do without the database, which can sleep meanwhile, after 5 s without work: no connection, no poll, no notification is heard. POST /wake of admin.listen ends a rest, and so does a retry that is due. 0 for never, else 10s to 1d."`
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema_description:"How long running deliveries may take to finish after SIGTERM."`
 }
 
@@ -145,12 +144,11 @@ type Lane struct {
 	Priority     int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the relay looks for events of destinations of higher priority first."`
 	Order        string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate,enum=total" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after its predecessors; only a stream can. total does so for all events of the destination, as if they were of one aggregate. none gives up order: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
 	OnDead       string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"Fate of the later events of an aggregate behind a dead letter: continue, or block, which holds them back until it is replayed or discarded, and which only a stream can do."`
-	StartFrom    string        `yaml:"start_from" jsonschema_description:"Where the destination begins in a stream that does not know it yet: beginning, now, the id of an event in quotes, or a time such as 2026-11-01T00:00:00Z. With auto, a table's first destinations begin at the beginning, and later ones now. It counts once: notifyd positions seek moves a destination that has a position."`
+	StartFrom    string        `yaml:"start_from" jsonschema_description:"Where the destination begins in a stream that does not know it yet: beginning, now, the id of an event in quotes, or a time such as 2026-11-01T00:00:00Z. With auto, a table's first destinations begin at the beginning, or where its queue has ended, and later ones now. It counts once: notifyd positions seek moves a destination that has a position."`
 	RateLimit    Rate          `yaml:"rate_limit" print:"set" jsonschema_description:"Most deliveries in a time, over all relays together: 100/s, 500/m, 10000/h or 50000/d. Events that may not go yet wait, and no attempt counts. No limit by default."`
 	RateBurst    int           `yaml:"rate_burst" jsonschema:"minimum=0,maximum=1000000000" jsonschema_description:"Most deliveries at once after a quiet time; 0 is as many as go in a second, and at least 1."`
 	RateKey      string        `yaml:"rate_key" print:"set" jsonschema_description:"Expression in CEL, such as payload.customer_id or headers['tenant'], that gives each of its values the rate limit for itself. Events for which it fails have one together."`
 	ExpiresAfter time.Duration `yaml:"expires_after" jsonschema_description:"Age from which on an event is not delivered any more, and is no dead letter; it counts from when the event was written, or became available. 0 is never."`
-	Supersede    string        `yaml:"supersede" jsonschema:"enum=none,enum=aggregate" jsonschema_description:"aggregate delivers, of the events of one aggregate that wait, only the latest, which only a stream can do."`
 	Backoff      Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
 
 	key *when.Expression // of RateKey; nil without one
@@ -179,9 +177,6 @@ func (c *Config) NeedsStream() (settings []string) {
 		}
 		if d.OnDead == OnDeadBlock {
 			settings = append(settings, "destination "+d.Name+": on_dead: "+OnDeadBlock)
-		}
-		if d.Supersede == SupersedeAggregate {
-			settings = append(settings, "destination "+d.Name+": supersede: "+d.Supersede)
 		}
 		if setting := d.needsOrder(); setting != "" {
 			settings = append(settings, "destination "+d.Name+": "+setting)
@@ -249,7 +244,6 @@ func defaultLane() Lane {
 		Order:       OrderAuto,
 		OnDead:      "continue",
 		StartFrom:   StartAuto,
-		Supersede:   "none",
 		Backoff:     Backoff{Initial: lane.Backoff.Initial, Max: lane.Backoff.Max, Multiplier: lane.Backoff.Multiplier},
 	}
 }

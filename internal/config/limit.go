@@ -23,9 +23,6 @@ var rateRegexp = regexp.MustCompile(ratePattern)
 // errRate is why a text is no rate.
 var errRate = errors.New("not a rate: write 100/s, 500/m, 10000/h or 50000/d")
 
-// SupersedeAggregate is a value of Lane.Supersede.
-const SupersedeAggregate = "aggregate"
-
 // parse returns no limit for an empty text.
 func (r Rate) parse() (limit delivery.Rate, err error) {
 	if r == "" {
@@ -86,27 +83,13 @@ func (l *Lane) checkLimits() error {
 	if l.ExpiresAfter > 0 && l.ExpiresAfter < time.Millisecond {
 		errs = append(errs, field.Errorf("expires_after", "%s is less than 1ms: write 0 for never", formatDuration(l.ExpiresAfter)))
 	}
-	if l.Supersede == SupersedeAggregate {
-		if l.Order == OrderNone || l.Order == OrderTotal {
-			errs = append(errs, field.Errorf("supersede", "needs the order of each aggregate: use order: auto or aggregate"))
-		}
-		if l.OnDead == OnDeadBlock {
-			errs = append(errs, field.Errorf("supersede", "on_dead: block would hold back the events that are to supersede the dead one: use on_dead: continue"))
-		}
-	}
 	return errors.Join(errs...)
 }
 
 // checkExact refuses what a destination that keeps its own position cannot have.
 func (d *Destination) checkExact() error {
-	setting := d.needsOrder()
-	switch {
-	case setting == "":
-		return nil
-	case d.RateKey != "":
+	if setting := d.needsOrder(); setting != "" && d.RateKey != "" {
 		return field.Errorf("rate_key", "does not go with %s: limit all events together", setting)
-	case d.Supersede == SupersedeAggregate:
-		return field.Errorf("supersede", "does not go with %s, which delivers each event", setting)
 	}
 	return nil
 }

@@ -26,7 +26,6 @@ func TestLimits(t *testing.T) {
 		"rate_limit: 500/m, rate_burst: 20": {Events: 500, Per: time.Minute, Burst: 20},
 		"rate_limit: 10000/h":               {Events: 10_000, Per: time.Hour},
 		"rate_limit: 50000/d":               {Events: 50_000, Per: 24 * time.Hour},
-		"supersede: aggregate":              {},
 	} {
 		c, err := limited(t, settings)
 		if err != nil {
@@ -59,12 +58,8 @@ func TestLimitMistakes(t *testing.T) {
 		"rate_limit: 1/s, rate_key: 'payload.'":               "rate_key",
 		"rate_limit: 1/s, rate_key: event.created_at":         "must be a text or a whole number",
 		"rate_limit: 1/s, rate_key: payload.x, order: total":  "order: total lets nothing go past",
-		"supersede: aggregate, order: none":                   "supersede: needs the order of each aggregate",
-		"supersede: aggregate, order: total":                  "supersede: needs the order of each aggregate",
-		"supersede: aggregate, on_dead: block":                "supersede: on_dead: block",
 		"expires_after: 1us":                                  "expires_after: 1µs is less than 1ms",
 		"rate_limit: 1/s, rate_burst: -1, expires_after: 24h": "rate_burst",
-		"rate_limit: 1/s, rate_burst: 20, supersede: latest":  "supersede",
 		"rate_limit: {rate: 1/s}":                             "rate_limit",
 	} {
 		if _, err := limited(t, settings); err == nil || !strings.Contains(err.Error(), want) {

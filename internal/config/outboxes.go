@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -59,7 +63,8 @@ func (o *Outboxes) validate(d *Database) error {
 		if slices.ContainsFunc(o.List[:i], func(other Outbox) bool { return other.Name == one.Name }) {
 			errs = append(errs, field.Errorf(at+".name", "the outbox %s is there twice", quote(one.Name)))
 		}
-		place := one.place(d)
+		database := one.of(d)
+		place := database.place()
 		if before, ok := places[place]; ok {
 			errs = append(errs, field.Errorf(at, "%s has the same schema of the same database: give each outbox a schema or a database of its own", quote(before)))
 		}
@@ -96,11 +101,26 @@ func (o *Outbox) Validate() error {
 }
 
 // Place is where the tables of an outbox are.
-type Place struct{ url, schema string }
+type Place struct{ database, schema string }
 
-func (o *Outbox) place(d *Database) Place {
-	at := o.of(d)
-	return Place{at.URL.Reveal(), at.Schema}
+func (d *Database) place() Place {
+	text := d.URL.Reveal()
+	c, err := pgconn.ParseConfig(text)
+	if err != nil {
+		return Place{text, d.Schema} // no connection string, which is reported elsewhere
+	}
+	servers := []string{server(c.Host, c.Port)}
+	for _, f := range c.Fallbacks { // one for each host, and for each way of encryption
+		if s := server(f.Host, f.Port); !slices.Contains(servers, s) {
+			servers = append(servers, s)
+		}
+	}
+	slices.Sort(servers)
+	return Place{strings.Join(servers, ",") + "/" + cmp.Or(c.Database, c.User), d.Schema}
+}
+
+func server(host string, port uint16) string {
+	return net.JoinHostPort(strings.ToLower(host), strconv.Itoa(int(port)))
 }
 
 // of returns the database of the outbox.
@@ -129,17 +149,23 @@ func withDatabase(s secret.String, name string) secret.String {
 		quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(name)
 		return secret.New(strings.TrimSpace(text + " dbname='" + quoted + "'"))
 	}
-	rest, query, hasQuery := strings.Cut(rest, "?")
+	rest, query, _ := strings.Cut(rest, "?")
 	hosts, _, _ := strings.Cut(rest, "/")
 	text = scheme + "://" + hosts + "/" + url.PathEscape(name)
-	if hasQuery {
-		text += "?" + query
+	// A database among the parameters would count more than the path.
+	parameters := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
+		key, _, _ := strings.Cut(p, "=")
+		key, err := url.QueryUnescape(key)
+		return p == "" || err == nil && (key == "dbname" || key == "database")
+	})
+	if len(parameters) > 0 {
+		text += "?" + strings.Join(parameters, "&")
 	}
 	return secret.New(text)
 }
 
 // Place returns where the tables of the configuration are, to be compared.
-func (c *Config) Place() Place { return Place{c.Database.URL.Reveal(), c.Database.Schema} }
+func (c *Config) Place() Place { return c.Database.place() }
 
 // For returns the configuration of one outbox: its database, its routes, and the destinations to which they
 // lead. It shares what it does not change with c.
@@ -150,16 +176,22 @@ func (c *Config) For(o *Outbox) *Config {
 	if !o.URL.IsZero() {
 		one.place = "outbox " + o.Name + ": "
 	}
-	if len(o.Routes) > 0 {
-		one.Routes = o.Routes
-	}
+	one.Routes = o.routes(c)
 	one.Destinations, one.whole = nil, c.Destinations
 	for _, d := range c.Destinations {
-		if slices.ContainsFunc(one.Routes, func(r Route) bool { return slices.Contains(r.To, d.Name) }) {
+		if leadTo(one.Routes, d.Name) {
 			one.Destinations = append(one.Destinations, d)
 		}
 	}
 	return &one
+}
+
+// routes returns the routes of the outbox: its own, or those of the file.
+func (o *Outbox) routes(c *Config) []Route {
+	if len(o.Routes) > 0 {
+		return o.Routes
+	}
+	return c.Routes
 }
 
 // DatabaseSetting is the name of "url" or "listen_url" in messages: of the database of the file, or of the outbox

@@ -96,6 +96,7 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 			d.validate(checkRoutes(o.Routes, at+".routes", names, line), root, "")
 			d.compileFilters(root, o.Routes, at+".routes")
 		}
+		d.validate(c.checkExclusive(), root, "")
 	}
 	if len(c.Alerts.To) > 0 {
 		d.validate(errors.Join(checkTo(c.Alerts.To, names, "alerts.to")...), root, "")

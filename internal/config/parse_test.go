@@ -48,7 +48,7 @@ func TestParseFillsEverything(t *testing.T) {
 	if got := c.Database.URL.Reveal(); got != "postgres://app:s3cret@db/app" {
 		t.Errorf("url = %q", got)
 	}
-	wantRelay := config.Relay{2, 10, 8 << 20, 1 << 20, 50 * time.Millisecond, time.Minute, 500 * time.Millisecond, 2 * time.Second, 0, 90 * time.Second}
+	wantRelay := config.Relay{2, 10, 8 << 20, 1 << 20, 50 * time.Millisecond, time.Minute, 500 * time.Millisecond, 2 * time.Second, 90 * time.Second}
 	if c.Relay != wantRelay {
 		t.Errorf("relay = %+v", c.Relay)
 	}

@@ -50,7 +50,6 @@ relay:
   lease: 30s
   poll_interval: 1s
   canary: 5s
-  rest: 0
   shutdown_timeout: 20s
 retention:
   keep: 7d
@@ -72,7 +71,6 @@ destinations:
     start_from: auto
     rate_burst: 0
     expires_after: 0
-    supersede: none
     backoff:
       initial: 1s
       max: 1h

@@ -52,6 +52,13 @@ func (d *Destination) checkOrder() error {
 	return nil
 }
 
+// Exclusive is implemented by settings that may name what only one destination of one outbox may use.
+type Exclusive interface {
+	// Exclusive returns the setting and its value, such as "transactional_id"; an empty value if there is none, or each
+	// outbox has one of its own.
+	Exclusive() (setting, value string)
+}
+
 // Dependent is implemented by settings with a default that depends on another setting.
 type Dependent interface {
 	// Complete sets such defaults; given reports whether a key is in the file.

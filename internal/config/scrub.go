@@ -1,51 +1,108 @@
 package config
 
 import (
-	"strconv"
+	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// shortest is the length from which a text is redacted anywhere in a message. A
-// shorter one would match parts of ordinary words, so it is redacted as a whole
-// word only.
-const shortest = 3
+// verb matches a verb of a format.
+var verb = regexp.MustCompile(`%[^%a-zA-Z]*[%a-zA-Z]`)
 
-// scrub removes every trace of the given values from a message of a handler's
-// Validate or of a parser that it called: the value itself, and every word that
-// is part of one, because parsers quote the part that they reject. The words of own,
-// the format of the message, stay: "must begin with amqp://" repeats no secret.
+// plainHost matches what a URL without user info has before its query.
+var plainHost = regexp.MustCompile(`^[^:]*(?::\d+)?(?:/.*)?$`)
+
+// scrub makes one line of a message of a handler's Validate, or of a parser that it called, without the secrets of
+// the values, which parsers quote. The literal text of own, the format of the message, stays: "must begin with
+// amqp://" repeats no secret.
 func scrub(message, own string, values []string) string {
+	message = oneLine(message)
+	var secrets []string
 	for _, v := range values {
-		if len(v) < shortest || strings.Contains(own, v) {
-			continue
+		secrets = append(secrets, secretsIn(oneLine(v))...)
+	}
+	redactor := secret.NewRedactor(secrets...)
+	var out strings.Builder
+	for _, literal := range verb.Split(oneLine(own), -1) {
+		if slices.ContainsFunc(secrets, func(s string) bool { return strings.Contains(s, literal) }) {
+			continue // it may be found in a secret, and would tear it apart
 		}
-		message = strings.ReplaceAll(message, v, secret.Redacted)
-		quoted := strconv.Quote(v)
-		message = strings.ReplaceAll(message, quoted[1:len(quoted)-1], secret.Redacted)
-	}
-	kept := make(map[string]bool)
-	for word := range strings.FieldsSeq(own) {
-		kept[bareWord(word)] = true
-	}
-	words := strings.Split(message, " ")
-	for i, word := range words {
-		bare := bareWord(word)
-		if bare != "" && !kept[bare] && partOf(bare, values) {
-			words[i] = strings.Replace(word, bare, secret.Redacted, 1)
+		if i := strings.Index(message, literal); i >= 0 {
+			out.WriteString(redactor.Redact(message[:i]) + literal)
+			message = message[i+len(literal):]
 		}
 	}
-	return strings.Join(words, " ")
+	return out.String() + redactor.Redact(message)
 }
 
-func bareWord(word string) string { return strings.Trim(word, "\"'`.,:;()[]<>") }
-
-func partOf(word string, values []string) bool {
-	for _, v := range values {
-		if word == v || len(word) >= shortest && strings.Contains(v, word) {
-			return true
+// secretsIn returns the secrets in the text of a setting: all of it, since nothing is known of it, and of a
+// connection string what a parser may quote by itself. The names of users, hosts and databases are none: they are
+// ordinary words.
+func secretsIn(text string) []string {
+	all := []string{text}
+	for _, m := range keywordPassword.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[2], strings.Trim(m[2], "'"))
+	}
+	scheme, rest, isURL := strings.Cut(text, "://")
+	if !isURL {
+		return all
+	}
+	before, query, _ := strings.Cut(rest, "?")
+	at := strings.LastIndexByte(before, '@')
+	if at < 0 && !plainHost.MatchString(before) { // the password has a question mark
+		at = strings.LastIndexByte(rest, '@')
+	}
+	if at >= 0 {
+		info := rest[:at]
+		rest = rest[at+1:]
+		_, query, _ = strings.Cut(rest, "?")
+		if _, password, ok := strings.Cut(info, ":"); ok {
+			all = append(all, info, password)
+			if plain, err := url.PathUnescape(password); err == nil {
+				all = append(all, plain)
+			}
+			// Where a parser takes a part of the password for a port or a host.
+			all = append(all, strings.FieldsFunc(password, func(r rune) bool { return strings.ContainsRune("/?#@:", r) })...)
+		} else if hide(info) != info || strings.HasPrefix(scheme, "http") || scheme == "nats" {
+			all = append(all, info) // a token
 		}
 	}
-	return false
+	place, _, _ := strings.Cut(rest, "?")
+	return append(append(all, secretsOfPlace(scheme, place)...), secretsOfQuery(query)...)
+}
+
+// secretsOfPlace returns the secrets behind the user info of a URL: what should be a port and is none, since a URL
+// without a host has its password there, and the segments of a path that are tokens.
+func secretsOfPlace(scheme, place string) (all []string) {
+	hosts, _, _ := strings.Cut(place, "/")
+	for host := range strings.SplitSeq(hosts, ",") {
+		if _, port, ok := strings.Cut(host, ":"); ok && !strings.HasPrefix(host, "[") && strings.ContainsFunc(port, func(r rune) bool { return r < '0' || r > '9' }) {
+			all = append(all, port)
+		}
+	}
+	if strings.HasPrefix(scheme, "http") {
+		shown := strings.Split(redactPath(place), "/")
+		for i, segment := range strings.Split(place, "/") {
+			if shown[i] != segment {
+				all = append(all, segment)
+			}
+		}
+	}
+	return all
+}
+
+func secretsOfQuery(query string) (all []string) {
+	for p := range strings.SplitSeq(query, "&") {
+		name, value, _ := strings.Cut(p, "=")
+		if secretName.MatchString(name) || secretParameter.MatchString(name) || hide(value) != value {
+			all = append(all, value)
+			if plain, err := url.QueryUnescape(value); err == nil {
+				all = append(all, plain)
+			}
+		}
+	}
+	return all
 }

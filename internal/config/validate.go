@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +22,6 @@ func (c *Config) validate() error {
 		positive("relay.lock_budget", c.Relay.LockBudget),
 		positive("relay.poll_interval", c.Relay.PollInterval),
 		c.Relay.checkCanary(),
-		c.checkRest(),
 		positive("relay.shutdown_timeout", c.Relay.ShutdownTimeout),
 		c.Relay.checkLease(),
 		positive("alerts.every", c.Alerts.Every),
@@ -97,21 +95,6 @@ func (r Relay) checkCanary() error {
 		return nil
 	}
 	return field.Errorf("relay.canary", "%s is less than %s: write 0 for none", formatDuration(r.Canary), formatDuration(engine.MinCanary))
-}
-
-// checkRest also refuses alerts about events that wait no longer than a rest lets them.
-func (c *Config) checkRest() error {
-	rest, limit := c.Relay.Rest, c.Alerts.OldestWaiting
-	switch waiting := len(c.Alerts.On) == 0 || slices.Contains(c.Alerts.On, "waiting"); {
-	case rest == 0:
-		return nil
-	case rest < engine.MinRest || rest > engine.MaxRest:
-		return field.Errorf("relay.rest", "%s is not from %s to %s: write 0 for none", formatDuration(rest), formatDuration(engine.MinRest), formatDuration(engine.MaxRest))
-	case len(c.Alerts.To) > 0 && waiting && limit > 0 && rest >= limit:
-		return field.Errorf("relay.rest", "events may wait for %s, and alerts.oldest_waiting reports those that have waited for %s: let that be longer",
-			formatDuration(rest), formatDuration(limit))
-	}
-	return nil
 }
 
 func (r Relay) checkLease() error {

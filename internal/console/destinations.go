@@ -50,7 +50,7 @@ func (c *Console) destination(w http.ResponseWriter, r *http.Request, s session)
 func pauseText(q url.Values) string {
 	switch q.Get("done") {
 	case "paused":
-		return "Paused, at all relays. Deliveries that are under way end as usual; the rest waits in the table."
+		return "The pause is stored. Each relay takes note within about a second; deliveries that are under way end as usual, and the rest waits in the table."
 	case "resumed":
 		return "Resumed."
 	default:

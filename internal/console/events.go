@@ -79,7 +79,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 
 func notable(e *events.Event) []events.Destination {
 	return slices.DeleteFunc(slices.Clone(e.Destinations), func(d events.Destination) bool {
-		return d.State == events.Delivered || d.State == events.NotRouted || d.State == events.Passed
+		return d.State == events.Delivered || d.State == events.NotRouted
 	})
 }
 

@@ -153,9 +153,7 @@ func notesOf(s snapshot) (notes []note) {
 	for _, r := range s.stats.Refusals {
 		notes = append(notes, note{Text: fmt.Sprintf("The database refuses statements of the relay (%s): %v. Nothing is delivered that cannot be recorded. To do: %s.", r.Part, r.Err, r.Cure), Bad: true})
 	}
-	if until := s.stats.RestsUntil; !until.IsZero() {
-		notes = append(notes, note{Text: "The relay rests until " + until.UTC().Format("15:04:05") + " UTC: what is known of the tables is what waited when it began to."})
-	} else if l := s.stats.Listener; l != nil && (!l.Listening || l.Trouble != nil) {
+	if l := s.stats.Listener; l != nil && (!l.Listening || l.Trouble != nil) {
 		notes = append(notes, note{Text: "Notifications are not heard: events are found by polling."})
 	}
 	if s.reading.err != nil {

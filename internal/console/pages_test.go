@@ -108,7 +108,7 @@ func TestPauseAndResume(t *testing.T) {
 	if a.code != http.StatusSeeOther || !s.relay.paused["mail"] {
 		t.Fatalf("pause: %d\n%s", a.code, a.body)
 	}
-	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "Paused, at all relays. Deliveries that are under way") || !strings.Contains(page, "destinations/resume") {
+	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "The pause is stored. Each relay takes note within about a second; deliveries that are under way") || !strings.Contains(page, "destinations/resume") {
 		t.Errorf("the page does not show it:\n%s", page)
 	}
 	if a := s.post(Path+"destinations", Path+"destinations/resume", form); a.code != http.StatusSeeOther || s.relay.paused["mail"] {

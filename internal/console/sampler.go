@@ -135,7 +135,7 @@ func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 	begin := time.Now()
 	answer := reading{latency: latency{math.NaN(), math.NaN()}}
 	answer.backlog, answer.err = s.relay.Backlog(ctx)
-	if answer.err == nil && answer.backlog.Mode != string(outboxsql.ModeStream) && s.relay.Stats().RestsUntil.IsZero() {
+	if answer.err == nil && answer.backlog.Mode != string(outboxsql.ModeStream) {
 		answer.latency, answer.err = s.latency(ctx)
 	}
 	answer.at, answer.took = time.Now(), time.Since(begin)

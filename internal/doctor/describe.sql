@@ -27,8 +27,7 @@ SELECT 'index', t.relname, ic.relname, pg_catalog.replace(pg_catalog.pg_get_inde
 FROM tables t JOIN pg_catalog.pg_index i ON i.indrelid = t.oid JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_constraint c WHERE c.conindid = i.indexrelid AND c.contype IN ('p', 'u', 'x'))
 UNION ALL
--- A constraint that old events need not fulfil is that of a table from before it.
-SELECT 'constraint', t.relname, c.conname, pg_catalog.regexp_replace(pg_catalog.pg_get_constraintdef(c.oid, true), ' NOT VALID$', '')
+SELECT 'constraint', t.relname, c.conname, pg_catalog.pg_get_constraintdef(c.oid, true)
 FROM tables t JOIN pg_catalog.pg_constraint c ON c.conrelid = t.oid AND c.contype IN ('p', 'u', 'x', 'c', 'f')
 UNION ALL
 SELECT 'function', '', p.proname, l.lanname || ' ' || pg_catalog.md5(p.prosrc)

@@ -144,6 +144,7 @@ func checks() []check {
 	return []check{
 		{"server", checkServer, true},
 		{"schema", checkSchema, true},
+		{"ids", checkIDs, false},
 		{"trigger", checkTrigger, false},
 		{"other triggers", checkOtherTriggers, false},
 		{"replication role", checkReplicationRole, true},
@@ -166,6 +167,7 @@ func checks() []check {
 		{"payloads", checkPayloads, false},
 		{"backlog", checkBacklog, false},
 		{"unconfigured", checkUnconfigured, false},
+		{"orphans", checkOrphans, false},
 	}
 }
 
@@ -257,7 +259,7 @@ func (e *exam) one(ctx context.Context, c check) []Finding {
 func undone(err error) Finding {
 	f := Finding{Severity: Error, Text: "This could not be checked: " + oneLine(err.Error()) + ".", Cure: "fix the error, and run notifyd doctor again"}
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient_privilege
-		f.Severity, f.Cure = Warning, "run notifyd doctor as the owner of the tables, or grant the role pg_monitor"
+		f.Severity, f.Cure = Warning, "grant what the check rights names; if it names nothing: run notifyd doctor as the owner of the tables, or grant the role pg_monitor"
 	}
 	return f
 }

@@ -110,7 +110,7 @@ func illnesses() map[string]illness {
 		"function changed":        {sql(`ALTER FUNCTION outbox_bell_auto() SECURITY DEFINER`), "schema", Error, "function outbox_bell_auto", "notifyd migrate"},
 		"unlogged":                {sql(`ALTER TABLE outbox_deliveries SET UNLOGGED`), "schema", Error, "unlogged", "SET LOGGED"},
 		"table missing":           {sql(`DROP TABLE outbox_deliveries`), "schema", Error, "The table outbox_deliveries is missing.", "notifyd migrate print"},
-		"not migrated":            {func(_ *patient, o *Options) { o.Schema = "nowhere" }, "schema", Error, "is at version 0", "notifyd migrate"},
+		"not migrated":            {func(_ *patient, o *Options) { o.Schema = "nowhere" }, "schema", Error, "has no tables of notifyd", "notifyd migrate"},
 		"too new":                 {sql(`INSERT INTO outbox_migrations VALUES (999, 'from the future')`), "schema", Error, "is at version 999", "upgrade notifyd"},
 		"trigger missing":         {sql(`DROP TRIGGER outbox_events_bell ON outbox_events`), "trigger", Warning, "There is no trigger", "notifyd migrate --bell auto"},
 		"trigger disabled":        {sql(`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`), "trigger", Warning, "is disabled", `ALTER TABLE "public"."outbox_events" ENABLE TRIGGER outbox_events_bell`},
@@ -161,6 +161,10 @@ func troubles() map[string]illness {
 			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
 			p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
 		}, "bell", Error, "is frozen", "pg_terminate_backend"},
+		"sequence that is behind": {func(p *patient, _ *Options) {
+			p.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 5)`)
+			p.exec(`SELECT setval('outbox_events_id_seq', 2)`)
+		}, "ids", Error, "is at 2, and the table has ids up to 5: inserts fail with a duplicate key (23505) from the id 3 on", "SELECT setval('outbox_events_id_seq'"},
 		"foreign lock": {func(p *patient, _ *Options) {
 			p.exec(`SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`)
 		}, "locks", Error, "no relay can start", "REVOKE CONNECT"},
@@ -207,6 +211,12 @@ func troubles() map[string]illness {
 			p.until(`SELECT n_dead_tup >= 300 FROM pg_stat_user_tables WHERE relname = 'outbox_events'`)
 			o.Limits.DeadRows = 299
 		}, "dead rows", Warning, "outbox_events has 300 dead rows and 0 live ones", "VACUUM"},
+		"missing events": {func(p *patient, _ *Options) {
+			p.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (98, 'mail', 'a', 'parked'), (99, 'mail', 'a', 'dead')`)
+		}, "orphans", Warning, "missing from outbox_events, among the first 100000: 2, the first one of event 98", "notifyd dlq discard --missing"},
+		"missing deliveries": {func(p *patient, _ *Options) {
+			p.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'deferred'), ('a', '1', 'deferred')`)
+		}, "orphans", Error, "wait for stored deliveries and have none: 2, the first one is 1", "SET state = 'fresh' WHERE state = 'deferred' AND NOT EXISTS"},
 		"payload too large": {func(p *patient, o *Options) {
 			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000))), ('big', '1'), ('small', '1')`)
 			o.Route = func(string) []string { return []string{"mail", "queue"} }
@@ -221,7 +231,7 @@ func troubles() map[string]illness {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}
 		}, "destination mail", Error, "cannot be used from here: no route.", "destinations.mail"},
 		"no database":   {func(_ *patient, o *Options) { o.Connect = connectTo("postgres://127.0.0.1:1/x") }, "database", Error, "cannot be reached", "start the server, or fix the connection string"},
-		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "is at version 0", "notifyd migrate"},
+		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "has no tables of notifyd", "notifyd migrate"},
 		"small timeout": {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c lock_timeout=50")) }, "settings", Note, "lock_timeout is 50ms", "reset lock_timeout, which comes from the client"},
 		"careless":      {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c synchronous_commit=off")) }, "settings", Note, "synchronous_commit", "reset synchronous_commit"},
 		"queue":         {fillQueue, "notification queue", Warning, "does not receive its notifications", "pg_stat_activity"},

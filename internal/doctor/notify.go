@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // roundTrips is the number of notifications that are timed; the fastest counts,
@@ -22,6 +24,13 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", []Finding{found(Error, "fix database.listen_url", "The connection that listens cannot be opened: %s.", oneLine(err.Error()))}, nil
 	}
 	defer closeConn(ctx, listening)
+	var may bool
+	if err := e.conn.QueryRow(ctx, `SELECT `+outboxsql.MayNotify).Scan(&may); err != nil {
+		return "", nil, err
+	}
+	if !may {
+		return "", []Finding{found(Note, "see the notification queue", "Notifications cannot be tested, because the queue of the server is more than half full.")}, nil
+	}
 	channel := "notifyd_doctor_" + rand.Text()
 	if _, err := listening.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return "", nil, fmt.Errorf("listen: %w", err)
@@ -152,12 +161,12 @@ func checkQueue(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", nil, err
 	}
 	if usage <= e.Limits.QueueUsage {
-		return fmt.Sprintf("The notification queue is %.2g %% full.", usage*100), nil, nil
+		return fmt.Sprintf("The notification queue is %.1f %% full.", usage*100), nil, nil
 	}
 	severity := Warning
 	if usage > 0.5 { // where the server begins to warn
 		severity = Error
 	}
 	return "", []Finding{found(severity, "end the session that listens inside a transaction: SELECT pid, usename, application_name FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' ORDER BY xact_start",
-		"The notification queue is %.2g %% full: a session that listens does not receive its notifications. When the queue is full, every commit that notifies fails.", usage*100)}, nil
+		"The notification queue is %.1f %% full: a session that listens, in whatever database of the server, does not receive its notifications. From 50 %% on notifyd does not notify, and relays poll. When the queue is full, PostgreSQL refuses every other commit that notifies.", usage*100)}, nil
 }

@@ -41,6 +41,14 @@ func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	var away string
+	if err := e.conn.QueryRow(ctx, `SELECT `+e.table("outbox_away")+`()::text`).Scan(&away); err != nil {
+		return "", nil, err
+	}
+	if away != "{}" {
+		return "", []Finding{found(Warning, "ATTACH PARTITION, or, where its events are gone for good, UPDATE outbox_mode SET dropped = dropped + outbox_away()",
+			"The ids %s lie in no partition of outbox_events: somebody has detached or dropped it. A stream waits for the events in it.", away)}, nil
+	}
 	if !f.Tomorrow {
 		return "", []Finding{found(Warning, "notifyd run, with retention.partitions: daily",
 			"There is no partition for tomorrow, so no relay creates any: events still go into the last one, and days are not kept apart.")}, nil

@@ -88,6 +88,8 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	switch {
 	case errors.Is(err, outboxsql.ErrTooNew):
 		return "", []Finding{found(Error, "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", e.Schema, state.Current, state.Latest)}, nil
+	case errors.Is(err, outboxsql.ErrNotMigrated) && state.Current == 0:
+		return "", []Finding{e.missingTables(ctx)}, nil
 	case errors.Is(err, outboxsql.ErrNotMigrated):
 		return "", []Finding{found(Error, "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", e.Schema, state.Current, state.Latest)}, nil
 	case err != nil:
@@ -118,6 +120,16 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	findings = append(findings, drift(e.Schema, want, have)...)
 	return fmt.Sprintf("The schema %s is at version %d, as migrate creates it for a %s.", e.Schema, state.Current, state.Mode), findings, nil
+}
+
+// missingTables is the finding of a schema without tables.
+func (e *exam) missingTables(ctx context.Context) Finding {
+	others, err := outboxsql.Elsewhere(ctx, e.conn, e.Schema)
+	if err != nil || len(others) == 0 {
+		return found(Error, "notifyd migrate", "The schema %s has no tables of notifyd.", e.Schema)
+	}
+	return found(Error, "set database.schema (or --schema), or run notifyd migrate for another outbox",
+		"The schema %s has no tables of notifyd, and schema %s has.", e.Schema, strings.Join(others, ", "))
 }
 
 // freshIndex belongs to a queue only.
@@ -193,7 +205,7 @@ func change(schema string, p part) string {
 	}
 }
 
-// extra judges a part that migrate does not create.
+// extra reports on a part that migrate does not create.
 func extra(schema string, p part) Finding {
 	table := pgx.Identifier{schema, p.Table}.Sanitize()
 	switch p.Kind {

@@ -16,14 +16,16 @@ import (
 // minVersion is the oldest PostgreSQL that notifyd works with.
 const minVersion = 14
 
+const encodingCure = "pg_dump the database, createdb -E UTF8 -T template0, and restore it there"
+
 func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 	type server struct {
-		Version, Database, Role, Fsync string
-		Number                         int
-		Standby                        bool
+		Version, Database, Role, Fsync, Encoding string
+		Number                                   int
+		Standby                                  bool
 	}
 	s, err := row[server](ctx, e.conn, `SELECT current_setting('server_version'), current_database()::text, current_user::text,
-		current_setting('fsync'), current_setting('server_version_num')::int, pg_is_in_recovery()`)
+		current_setting('fsync'), current_setting('server_encoding'), current_setting('server_version_num')::int, pg_is_in_recovery()`)
 	if err != nil {
 		return "", nil, err
 	}
@@ -36,6 +38,11 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	if s.Fsync == "off" {
 		findings = append(findings, found(Warning, "ALTER SYSTEM SET fsync = on, then SELECT pg_reload_conf()", "fsync is off: a crash of the machine loses committed events, or the database."))
+	}
+	if s.Encoding == "SQL_ASCII" {
+		findings = append(findings, found(Warning, encodingCure, "%s", outboxsql.NoEncoding))
+	} else if s.Encoding != "UTF8" {
+		findings = append(findings, found(Note, encodingCure, "The database has the encoding %s: an event can have its characters only.", s.Encoding))
 	}
 	number, _, _ := strings.Cut(s.Version, " ")
 	return fmt.Sprintf("PostgreSQL %s, database %s, role %s.", number, s.Database, s.Role), findings, nil
@@ -111,7 +118,7 @@ func checkSettings(ctx context.Context, e *exam) (string, []Finding, error) {
 	var facts []string
 	for _, s := range all {
 		facts = append(facts, s.Name+" "+s.Value)
-		if f, ok := judgeSetting(s); ok {
+		if f, ok := checkSetting(s); ok {
 			findings = append(findings, f)
 		}
 	}
@@ -126,7 +133,7 @@ const (
 	claimTime = 5 * time.Second
 )
 
-func judgeSetting(s setting) (Finding, bool) {
+func checkSetting(s setting) (Finding, bool) {
 	ms, _ := strconv.Atoi(s.Value) // 0 for settings without a number
 	limit := time.Duration(ms) * time.Millisecond
 	reset := fmt.Sprintf("reset %s, which comes from the %s", s.Name, s.Source)

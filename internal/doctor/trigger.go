@@ -44,14 +44,14 @@ func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	for _, t := range all {
 		if t.Name == bellTrigger {
-			return "The trigger is there and enabled.", judgeTrigger(e.table("outbox_events"), t), nil
+			return "The trigger is there and enabled.", triggerFindings(e.table("outbox_events"), t), nil
 		}
 	}
 	return "", []Finding{found(Warning, "notifyd migrate --bell auto, unless the bell is off on purpose, as behind a transaction pooler",
 		"There is no trigger %s: the bell is off, and relays find events by polling alone.", bellTrigger)}, nil
 }
 
-func judgeTrigger(table string, t trigger) []Finding {
+func triggerFindings(table string, t trigger) []Finding {
 	cure := fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, bellTrigger)
 	const rings = " AFTER INSERT ON "
 	switch {
@@ -195,9 +195,6 @@ func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if n := resting(relays); n > 0 {
-		return fmt.Sprintf("Relays that deliver from this database: %d. Of those rest, without a session: %d.", len(relays), n), nil, nil
-	}
 	if len(relays) > 0 {
 		return "Relays that deliver from this database: " + strconv.Itoa(len(relays)) + ".", nil, nil
 	}
@@ -209,14 +206,4 @@ func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", []Finding{found(Error, "notifyd run", "No relay uses this database, and events wait.")}, nil
 	}
 	return "", []Finding{found(Note, "notifyd run", "No relay uses this database; nothing waits.")}, nil
-}
-
-// resting counts the relays that rest: nothing is wrong with what they do not do.
-func resting(all []store.RelaySession) (n int) {
-	for _, r := range all {
-		if r.Program != nil && r.Program.RestsUntil != nil {
-			n++
-		}
-	}
-	return n
 }

@@ -45,9 +45,6 @@ const (
 	// MinCanary keeps these proofs from being a load of their own.
 	DefaultCanary = 5 * time.Second
 	MinCanary     = 100 * time.Millisecond
-	// MinRest and MaxRest bound the rests of a relay: a shorter one would keep awake what it is to let sleep.
-	MinRest = 10 * time.Second
-	MaxRest = 24 * time.Hour
 	// DefaultRetention is how long delivered events are kept, and DefaultPurgeBatch how
 	// many are deleted in one statement.
 	DefaultRetention  = 7 * 24 * time.Hour

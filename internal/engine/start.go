@@ -23,7 +23,8 @@ type StartKind uint8
 // The kinds of starts.
 const (
 	StartDefault StartKind = iota
-	// StartAtBeginning is the first event that is kept, or where the former queue ended.
+	// StartAtBeginning is the first event that is kept. In a stream that was a queue that is one which the queue has
+	// delivered, where StartDefault begins behind those.
 	StartAtBeginning
 	// StartNow is after the last assigned id. An event whose id was drawn before, and whose
 	// transaction commits later, is not delivered.

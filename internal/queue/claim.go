@@ -12,10 +12,11 @@ import (
 // of its fast lanes is answered. A delivery that is not answered by then, or by the end of the lock
 // budget, continues under a lease.
 type claim struct {
-	work  []Work
-	parts []*part            // one for each lane that events were handed to
-	rest  map[int]*remainder // what remains of works that were not simply delivered, by index in work
-	late  *leases            // receives the answers that come after the settlement
+	work         []Work
+	parts        []*part            // one for each lane that events were handed to
+	rest         map[int]*remainder // what remains of works that were not simply delivered, by index in work
+	late         *leases            // receives the answers that come after the settlement
+	acknowledged []Ref              // replayed deliveries that have succeeded
 
 	ready   chan struct{} // capacity 1: waiting has reached zero
 	over    chan struct{} // capacity 1: a part of a detached claim has answers
@@ -128,10 +129,13 @@ func (c *claim) note(p *part, answers []dispatch.Answer) {
 			c.late.tokens.end(l.entry.Token) // no row carries this token
 			delete(p.leased, a.Place)
 		}
+		work := int(p.works[a.Place])
 		if a.Verdict.Settles() {
+			if e := c.work[work].Event; a.Verdict == dispatch.VerdictDelivered && e.Replay > 0 {
+				c.acknowledged = append(c.acknowledged, Ref{e.ID, p.lane.Name()})
+			}
 			continue
 		}
-		work := int(p.works[a.Place])
 		r, e := c.remains(work), entryOf(&c.work[work], p.lane.Name(), a)
 		if a.Verdict == dispatch.VerdictReleased {
 			r.back = append(r.back, returned{p.lane, e})
@@ -185,7 +189,7 @@ func (c *claim) overdue(atLeast time.Duration) {
 // settlement returns what to write, and what stays untouched: the first fresh event of each lane,
 // and whether stored deliveries are among it.
 func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, left map[dispatch.Lane]int64, rows bool) {
-	s, left = &Settlement{Done: make([]int64, 0, len(c.work))}, make(map[dispatch.Lane]int64)
+	s, left = &Settlement{Done: make([]int64, 0, len(c.work)), Acknowledged: c.acknowledged}, make(map[dispatch.Lane]int64)
 	for i := range c.work {
 		w := &c.work[i]
 		var r *remainder
@@ -193,7 +197,7 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, 
 			r = c.rest[i]
 		}
 		switch {
-		case w.Orphan, r == nil && !w.Fresh:
+		case r == nil && !w.Fresh:
 			s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
 		case r == nil:
 			s.Done = append(s.Done, w.Event.ID)
@@ -202,6 +206,8 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, 
 				s.Deferred = append(s.Deferred, w.Event.ID)
 			}
 			s.Put = append(s.Put, Entry{Ref: Ref{EventID: w.Event.ID}, EventType: w.Event.Type, State: r.state, Delay: w.Delay})
+		case w.Missing:
+			s.Put = append(s.Put, r.put...)
 		case r.untouched(w, lanesOf):
 			rows = rows || !w.Fresh
 			for i := range r.back {

@@ -25,7 +25,7 @@ func TestClaimByIDs(t *testing.T) {
 		t.Errorf("claimed %v of %v", got, all)
 	}
 	for _, w := range c.Work {
-		if !w.Fresh || w.Orphan || w.Destination != "" || w.Delay != 0 || w.Failures != 0 {
+		if !w.Fresh || w.Missing || w.Destination != "" || w.Delay != 0 || w.Failures != 0 {
 			t.Errorf("claimed %+v", w)
 		}
 	}
@@ -151,8 +151,8 @@ func TestClaimDue(t *testing.T) {
 		c := d.claim(s, Query{Source: SourceDue, Wanted: wanted})
 		got := []string{}
 		for _, w := range c.Work {
-			got = append(got, fmt.Sprintf("%d/%s %d %t", w.Event.ID, w.Destination, w.Failures, w.Orphan))
-			if w.Fresh || !w.Orphan && (w.Event.Type != "a" || len(w.Event.Payload) == 0 || w.Event.CreatedAt.IsZero()) {
+			got = append(got, fmt.Sprintf("%d/%s %d %t", w.Event.ID, w.Destination, w.Failures, w.Missing))
+			if w.Fresh || !w.Missing && (w.Event.Type != "a" || len(w.Event.Payload) == 0 || w.Event.CreatedAt.IsZero()) {
 				t.Errorf("claimed %+v", w)
 			}
 		}

@@ -169,7 +169,12 @@ func (c *claimer) handOut(work []Work) *claim {
 // left untouched: it becomes a row, and no sweep asks the filter again.
 func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 	w := &held.work[i]
-	if w.Orphan {
+	if w.Missing {
+		r := held.remains(i)
+		r.put = append(r.put, Entry{
+			Ref: Ref{w.Event.ID, w.Destination}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures,
+			Delay: c.e.missing.Met(w.Destination, w.Event.ID), Class: engine.ClassMissing, Err: engine.ErrMissing.Error(),
+		})
 		return
 	}
 	lanes := c.e.lanesOf(w)
@@ -204,7 +209,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 		}
 		e.Destination, e.Outbox, e.Attempt = l.Name(), c.e.Outbox, w.Failures+1
 		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
-		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused, Expires: w.expires(l), Waited: !w.Fresh})
+		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused, Expires: w.expires(l), Waited: !w.Fresh, Row: e.Replay > 0})
 	}
 }
 

@@ -32,7 +32,7 @@ func (d *doubts) any() bool { return d.behind || d.stuck || len(d.apart) > 0 }
 // restart describes ids that began again.
 type restart struct{ head, last int64 }
 
-// look judges the snapshot of a claim of the common sweep.
+// look examines the snapshot of a claim of the common sweep.
 func (s *sweep) look(now time.Time, q *Query, c *Claimed) {
 	s.xmin, s.doubts.ended = c.Xmin, c.Xmin
 	if q.Doubt {

@@ -41,12 +41,13 @@ type Options struct {
 // order, and marks each when its destinations have acknowledged it. Relays compete for rows.
 type Engine struct {
 	Options
-	limits engine.Limits
-	d      *dispatch.Dispatcher
-	sched  *scheduler
-	leases *leases
-	ringer *ringer
-	house  *engine.Part
+	limits  engine.Limits
+	d       *dispatch.Dispatcher
+	sched   *scheduler
+	leases  *leases
+	ringer  *ringer
+	missing *engine.Missing
+	house   *engine.Part
 
 	recording recording // one of each claimer
 
@@ -60,7 +61,7 @@ type Engine struct {
 
 // New returns an engine. All destinations must have been added to the dispatcher before.
 func New(o Options) *Engine {
-	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), recording: make(recording, len(o.Claimers))}
+	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), recording: make(recording, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
 	e.ringer = &ringer{bell: o.Bell, report: func(err error) { e.report("bell", err) }, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
 	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.ringer)
 	e.ringer.rang, e.ringer.queued = e.sched.rang, e.sched.queued

@@ -105,8 +105,8 @@ func (s *fakeSession) fresh(q Query, match func(*fakeEvent) bool) (c Claimed) {
 }
 
 func (s *fakeSession) work(row *fakeRow) Work {
-	w := Work{Destination: row.Destination, Failures: row.Failures, Orphan: s.db.events[row.EventID] == nil}
-	if !w.Orphan {
+	w := Work{Destination: row.Destination, Failures: row.Failures, Missing: s.db.events[row.EventID] == nil}
+	if !w.Missing {
 		w.Event = s.db.eventOf(s.db.events[row.EventID])
 	}
 	w.Event.ID, w.Event.Replay, w.Due = row.EventID, row.replays, row.due.UnixMicro()

@@ -47,8 +47,11 @@ func (k *Keeper) finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affe
 	var ids []int64
 	if len(done) > 0 {
 		e, n, t := columns(done)
+		if _, err := tx.Exec(ctx, store.SQLAcknowledged, e, n); err != nil {
+			return 0, err
+		}
 		tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries AS d
-			USING unnest($2::bigint[], $3::text[], $4::bigint[]) AS p(event_id, destination, token) WHERE`+held,
+			USING unnest($2::bigint[], $3::text[], $4::bigint[]) AS p(event_id, destination, token) WHERE`+held+` AND `+visible,
 			k.options.Owner, e, n, t)
 		if err != nil {
 			return 0, err
@@ -62,14 +65,14 @@ func (k *Keeper) finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affe
 		classes, texts := make([]string, len(put)), make([]string, len(put))
 		for i, p := range put {
 			states[i], failures[i], delays[i] = string(p.State), p.Failures, delayMicroseconds(p.Delay)
-			classes[i], texts[i] = p.Class, wire.ErrorText(p.Err)
+			classes[i], texts[i] = p.Class, wire.ErrorText(p.Err, tx.Conn().PgConn().ParameterStatus("server_encoding"))
 		}
 		tag, err := tx.Exec(ctx, `UPDATE outbox_deliveries AS d SET state = p.state, attempts = p.attempts,
 			available_at = clock_timestamp() + p.delay * interval '1 microsecond', updated_at = clock_timestamp(),
 			error_class = coalesce(nullif(p.error_class, ''), d.error_class), last_error = coalesce(nullif(p.last_error, ''), d.last_error),
 			lease_owner = NULL, lease_token = NULL, lease_until = NULL
 			FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::text[], $9::text[])
-			AS p(event_id, destination, token, state, attempts, delay, error_class, last_error) WHERE`+held,
+			AS p(event_id, destination, token, state, attempts, delay, error_class, last_error) WHERE`+held+` AND (p.state <> 'dead' OR `+visible+`)`,
 			k.options.Owner, e, n, t, states, failures, delays, classes, texts)
 		if err != nil {
 			return 0, err

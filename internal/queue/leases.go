@@ -228,7 +228,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	ls.tokens.end(tokensOf(done, put)...)
 	if fenced > 0 {
 		ls.fenced.Add(uint64(fenced))
-		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost", "deliveries", fenced)
+		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost, or their events are missing", "deliveries", fenced)
 	}
 	for _, e := range put {
 		if e.State == EntryRetry {

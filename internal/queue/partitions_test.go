@@ -82,3 +82,38 @@ func TestSessionBesideExtension(t *testing.T) {
 	d.settle(s, &Settlement{Remove: []Ref{ref(fresh[2], "x")}})
 	d.expect("left", `SELECT count(*)::text FROM outbox_events WHERE state <> 'done'`, "0")
 }
+
+// TestSettleDetached: deliveries whose events are in a partition that is detached do not end, by a lease or
+// after the connection of a claim was lost, and are made again once it is attached. An event without
+// a delivery would be deferred for ever.
+func TestSettleDetached(t *testing.T) {
+	t.Parallel()
+	d := newPartitionedDB(t)
+	o := options()
+	k, s := d.keeper(o), d.session(o)
+	done, dead, retry := d.lease(o.Owner, 1, soon), d.lease(o.Owner, 2, soon), d.lease(o.Owner, 3, soon)
+	dead.State, retry.State = EntryDead, EntryRetry
+	due := d.insert("a", 1)[0]
+	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, due)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at) VALUES ($1, 'x', 'a', 'retry', 2, now())`, due)
+	d.claim(s, dueFor("x"))
+	d.terminate(s.conn)
+
+	partition := one[string](d, `SELECT tableoid::regclass::text FROM outbox_events WHERE id = $1`, due)
+	bounds := one[string](d, `SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = $1::text::regclass`, partition)
+	d.exec(`ALTER TABLE outbox_events DETACH PARTITION ` + partition)
+	if fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{dead, retry}); err != nil || fenced != 2 {
+		t.Errorf("%d fenced, %v; want 2", fenced, err)
+	}
+	// The first attempt finds that the connection is lost, the second one salvages.
+	if err := s.Settle(t.Context(), &Settlement{Remove: []Ref{ref(due, "x")}}); err == nil {
+		t.Error("settled on a connection that is lost")
+	}
+	d.settle(s, &Settlement{Remove: []Ref{ref(due, "x")}})
+	d.exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + partition + ` ` + bounds)
+	d.expect("deliveries", `SELECT state FROM outbox_deliveries ORDER BY event_id`, "running", "running", "retry", "retry")
+	d.expect("events", `SELECT state FROM outbox_events ORDER BY id`, "deferred", "deferred", "deferred", "deferred")
+	if fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{dead}); err != nil || fenced != 0 {
+		t.Errorf("attached: %d fenced, %v", fenced, err)
+	}
+}

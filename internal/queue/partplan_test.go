@@ -31,7 +31,7 @@ func newPartitionedDB(tb testing.TB) *db {
 
 var (
 	// byIndex matches a scan of a partition by one of the two good indexes.
-	byIndex = regexp.MustCompile(`Index Scan using outbox_events_(p\d+|default)_(id_idx|pkey) on`)
+	byIndex = regexp.MustCompile(`Index (Only )?Scan using outbox_events_(p\d+|default)_(id_idx|pkey) on`)
 	anyScan = regexp.MustCompile(`(Seq|Bitmap Heap|Tid|Index|Index Only) Scan[^\n]* on outbox_events[^\n]*|-> +(Incremental )?Sort`)
 	removed = regexp.MustCompile(`Subplans Removed: (\d+)`)
 )
@@ -76,7 +76,7 @@ func (d *db) plansPartitioned() {
 		{fmt.Sprintf("sweep(%d, 100, %d)", low, int64(1)<<62), 5}, // those ahead, and the default one
 		{fmt.Sprintf("sweep_skip(%d, 100, %d, '{a}')", low, int64(1)<<62), 5},
 		{fmt.Sprintf("sweep(%d, 100, %d)", -int64(1)<<62, int64(1)<<62), parts},
-		{"due('{x,y}', '{1,2}', '{0,5}')", 0},
+		{"due('{x,y}', '{1,2}', '{0,5}', 3)", 0},
 		{"done(" + list + ", " + bounds + ")", 1},
 		{`"delete"(` + list + ", " + bounds + ")", 1},
 		{"bury(" + list + ", " + bounds + ")", 1},
@@ -84,6 +84,7 @@ func (d *db) plansPartitioned() {
 		{`"lock"(` + list + ", " + bounds + ")", 1},
 		{"finish(" + list + ", " + bounds + ")", 1},
 		{"forget(" + list + ", " + bounds + ")", 1},
+		{"remove(" + list + ", '{x,y}')", 0},
 	} {
 		results, err := s.conn.PgConn().Exec(d.Context(), "EXPLAIN (COSTS off) EXECUTE "+c.call).ReadAll()
 		if err != nil {

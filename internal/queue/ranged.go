@@ -27,7 +27,10 @@ func byListOfIDs() map[string]int {
 // withRange adds the range to the statements, as their second and third parameters.
 func withRange(statements map[string]string) {
 	for name, params := range byListOfIDs() {
-		sql := statements[name]
+		sql, is := statements[name]
+		if !is {
+			continue
+		}
 		for n := params; n > 1; n-- {
 			sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d::", n), fmt.Sprintf("$%d::", n+2))
 		}

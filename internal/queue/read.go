@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -28,8 +29,9 @@ const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id
 // bounded here, because infinity and the ends of PostgreSQL's calendar can neither be subtracted nor
 // fit into a duration. The lock keeps the planner from flattening the inner query.
 func sqlFresh(limit int, which string) string {
-	return `SELECT id, event_type, aggregate_type, aggregate_id, ` + wire.Unread("payload", limit) + `, ` + wire.Unread("headers", limit) + `, created_at,
-	delay, traceparent, bytes, ` + wire.Unread("payload_bytes", limit) + `, content_type
+	return `SELECT id, ` + wire.Name("event_type", limit) + `, ` + wire.Name("aggregate_type", limit) + `, ` + wire.Name("aggregate_id", limit) + `, ` +
+		wire.Unread("payload", limit) + `, ` + wire.Unread("headers", limit) + `, created_at,
+	delay, ` + wire.Name("traceparent", limit) + `, bytes, ` + wire.Unread("payload_bytes", limit) + `, ` + wire.Name("content_type", limit) + `
 FROM (SELECT id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at,
 	` + sqlDelay("available_at") + ` AS delay,
 	traceparent, ` + wire.EventBytes(limit, "") + ` AS bytes
@@ -43,9 +45,10 @@ func sqlDelay(at string) string {
 		clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
 }
 
-// Column numbers in sqlFresh and sqlDue: of traceparent, behind which both have bytes, payload_bytes and
-// content_type.
+// Column numbers in sqlFresh and sqlDue. Behind traceparent both have bytes, payload_bytes and
+// content_type. created_at is NULL where the event is missing.
 const (
+	dueCreatedColumn = 6
 	freshDelayColumn = 7
 	freshTraceColumn = 8
 	dueTraceColumn   = 10
@@ -56,19 +59,19 @@ const (
 // sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
 // index of due deliveries has this order, so no rows of other destinations are read, and none that
 // were due before want.since: the claims before have left millions of dead entries there. The outer join
-// keeps a delivery visible whose event was deleted by hand, so that the relay removes it instead of
-// meeting it for ever. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
+// keeps a delivery visible whose event is missing, so that the relay makes it due later. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
 // between the two statements must not escape both.
 func sqlDue(limit int) string {
-	return `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, ` + wire.Unread("e.payload", limit) + `, ` + wire.Unread("e.headers", limit) + `, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint, ` + sqlDelay("e.available_at") + `
+	return `SELECT d.event_id, ` + wire.Name("coalesce(e.event_type, d.event_type)", limit) + `, ` + wire.Name("e.aggregate_type", limit) + `, ` + wire.Name("e.aggregate_id", limit) + `, ` + wire.Unread("e.payload", limit) + `, ` + wire.Unread("e.headers", limit) + `, e.created_at,
+	d.destination, d.attempts::bigint, d.replays::bigint, ` + wire.Name("e.traceparent", limit) + `, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, ` + wire.Name("e.content_type", limit) + `, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint, ` + sqlDelay("e.available_at") + `
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
-	SELECT event_id, destination, attempts, replays, available_at FROM outbox_deliveries
+	SELECT event_id, destination, event_type, attempts, replays, available_at FROM outbox_deliveries
 	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
 		AND available_at >= CASE want.since WHEN 0 THEN '-infinity' ELSE 'epoch'::timestamptz + want.since * interval '1 microsecond' END
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
-LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true`
+LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true
+LIMIT $4::bigint`
 }
 
 const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
@@ -84,10 +87,23 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	if err := s.connect(ctx); err != nil {
 		return Claimed{}, err
 	}
-	claimed, err := s.claim(ctx, q)
+	var claimed Claimed
+	retreated, err := wire.Retreat(q.most(), s.options.EventBytes, func(c wire.Care) error {
+		err := s.connect(ctx)
+		if err == nil && c.Why != nil {
+			err = prepareAll(ctx, s.conn.PgConn(), s.claims(c.EventBytes))
+		}
+		if err == nil {
+			if claimed, err = s.claim(ctx, q.atMost(c.Rows), c); err != nil {
+				err = s.abandon(ctx, "claim", err)
+			}
+		}
+		return err
+	})
 	if err != nil {
-		return Claimed{}, s.abandon(ctx, "claim", err)
+		return Claimed{}, err
 	}
+	claimed.Cut = claimed.Cut || retreated
 	if len(claimed.Work) == 0 {
 		if err := s.settle(ctx, &Settlement{}); err != nil {
 			return Claimed{}, s.abandon(ctx, "end an empty claim", err)
@@ -96,8 +112,30 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	return claimed, nil
 }
 
-func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err error) {
-	f, err := s.fly(ctx, func(f *flight) { s.queueClaim(f, q) })
+// most is how many events the query returns at most.
+func (q *Query) most() int {
+	switch q.Source {
+	case SourceIDs:
+		return len(q.IDs)
+	case SourceDue:
+		n := 0
+		for _, room := range q.Wanted {
+			n += room
+		}
+		return n
+	default:
+		return q.Limit
+	}
+}
+
+// atMost returns the query for n events at most.
+func (q Query) atMost(n int) Query {
+	q.IDs, q.Limit = q.IDs[:min(n, len(q.IDs))], n
+	return q
+}
+
+func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Claimed, err error) {
+	f, err := s.fly(ctx, func(f *flight) { s.queueClaim(f, q, c) })
 	if err != nil {
 		return claimed, err
 	}
@@ -134,6 +172,7 @@ func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err erro
 			continue
 		}
 		w, err := s.readWork(values, a, q.Source)
+		w.Refused = cmp.Or(c.Why, w.Refused)
 		if err != nil {
 			return claimed, err
 		}
@@ -148,7 +187,7 @@ func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err erro
 	return claimed, err
 }
 
-func (s *Session) queueClaim(f *flight, q Query) {
+func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 	f.send(stmtBegin, nil, nil, nil)
 	if q.Source == SourceSweep {
 		name := stmtSnapshot
@@ -159,6 +198,11 @@ func (s *Session) queueClaim(f *flight, q Query) {
 	}
 	send := func(name string, args [][]byte, formats []int16) {
 		f.send(name, args, wire.AllBinary(), formats)
+	}
+	if c.Why != nil {
+		send = func(name string, args [][]byte, formats []int16) {
+			f.send(careful(name, c.EventBytes), args, wire.AllBinary(), formats)
+		}
 	}
 	switch q.Source {
 	case SourceIDs:
@@ -179,8 +223,8 @@ func (s *Session) queueClaim(f *flight, q Query) {
 			names, rooms, since = append(names, name), append(rooms, int64(room)), append(since, q.Since[name])
 		}
 		list := wire.TextArray(names)
-		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms), wire.AppendInt8Array(nil, since)}, dueFormats())
-		send(stmtNextDue, [][]byte{list}, wire.AllBinary())
+		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit))}, dueFormats())
+		f.send(stmtNextDue, [][]byte{list}, wire.AllBinary(), wire.AllBinary())
 	}
 }
 
@@ -297,8 +341,8 @@ func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Wor
 		if w.Due, err = wire.DecodeInt8(values[dueSinceColumn]); err != nil {
 			return w, err
 		}
-		if values[1] == nil {
-			w.Orphan = true
+		if values[dueCreatedColumn] == nil {
+			w.Missing, w.Event.Type = true, s.names.Intern(values[1])
 			return w, nil
 		}
 	} else {

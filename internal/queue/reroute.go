@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// reroutePage is how many rows one statement of Reroute reads, whatever they are, and so the most
-	// that it changes: some ten milliseconds. After a timeout the pages are smaller, down to leastPage.
+	// reroutePage is how many rows one statement of Reroute reads, and so the most that it changes: some
+	// ten milliseconds. It reads at least one of each type. After a timeout the pages are smaller, down to leastPage.
 	reroutePage = 2000
 	leastPage   = 20
 	// rerouteFor bounds one call of Reroute, so that the leases of dead relays do not wait for it. The
@@ -20,9 +20,8 @@ const (
 	rerouteFor = 500 * time.Millisecond
 )
 
-// walk is the progress of Reroute through outbox_deliveries, in the order of the primary key: each
-// row is read once, however many there are, and however many dead index entries the walk leaves
-// behind.
+// walk is the progress of Reroute through the unrouted events, in the order of their ids: each is read
+// once, however many dead index entries the walk leaves behind.
 type walk struct {
 	after int64 // the walk continues behind this event
 	page  int
@@ -38,18 +37,20 @@ const sqlUnroutedTypes = `WITH RECURSIVE t(type) AS (
 		FROM t WHERE t.type IS NOT NULL)
 	SELECT type FROM t WHERE type IS NOT NULL`
 
-// sqlReroute makes due the unrouted events of some types in one page of rows. The row of an event
-// without a destination is the first of the event, so a page that ends within an event has it.
-const sqlReroute = `WITH page AS MATERIALIZED (
-		SELECT event_id, destination, state, event_type FROM outbox_deliveries
-		WHERE event_id > $1 ORDER BY event_id, destination LIMIT $3),
+// sqlReroute makes due the unrouted events of some types in one page: of each type as many as make $3
+// together, and none that comes behind one that was not read. No other row is read.
+const sqlReroute = `WITH share AS (SELECT greatest($3::bigint / greatest(cardinality($2::text[]), 1), 1) AS n),
+	pages AS MATERIALIZED (SELECT w.* FROM share, unnest($2::text[]) AS t(type)
+		CROSS JOIN LATERAL (SELECT event_id, destination, event_type FROM outbox_deliveries
+			WHERE state = 'unrouted' AND event_type = t.type AND event_id > $1 ORDER BY event_id LIMIT share.n) AS w),
+	cut AS (SELECT min(last) AS id FROM (SELECT max(event_id) AS last FROM pages GROUP BY event_type HAVING count(*) = (SELECT n FROM share)) AS complete),
+	page AS MATERIALIZED (SELECT event_id, destination FROM pages WHERE event_id <= coalesce((SELECT id FROM cut), 9223372036854775807)),
 	due AS (
 		UPDATE outbox_deliveries AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
 			error_class = NULL, last_error = NULL
-		FROM page AS p WHERE p.state = 'unrouted' AND p.event_type = ANY($2)
-			AND d.event_id = p.event_id AND d.destination = p.destination AND d.state = 'unrouted'
+		FROM page AS p WHERE d.event_id = p.event_id AND d.destination = p.destination AND d.state = 'unrouted'
 		RETURNING d.event_id)
-	SELECT coalesce(max(event_id), $1), count(*) = $3, (SELECT count(*) FROM due) FROM page`
+	SELECT coalesce(max(event_id), $1), (SELECT id FROM cut) IS NOT NULL, (SELECT count(*) FROM due) FROM page`
 
 // Reroute implements [Housekeeper]. Only one goroutine may call it.
 func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {

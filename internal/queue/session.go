@@ -63,47 +63,72 @@ func (s *Session) Close(ctx context.Context) {
 
 // Names of the prepared statements.
 const (
-	stmtBegin     = "begin"
-	stmtCommit    = "commit"
-	stmtRollback  = "rollback"
-	stmtImmediate = "immediate"
-	stmtSnapshot  = "snapshot"
-	stmtDoubt     = "doubt"
-	stmtByIDs     = "by_ids"
-	stmtSweep     = "sweep"
-	stmtSweepSkip = "sweep_skip"
-	stmtReach     = "reach"
-	stmtDue       = "due"
-	stmtNextDue   = "next_due"
-	stmtDone      = "done"
-	stmtDelete    = "delete"
-	stmtBury      = "bury"
-	stmtDefer     = "defer"
-	stmtPut       = "put"
-	stmtRemove    = "remove"
-	stmtLock      = "lock"
-	stmtFinish    = "finish"
-	stmtForget    = "forget"
+	stmtBegin        = "begin"
+	stmtCommit       = "commit"
+	stmtRollback     = "rollback"
+	stmtImmediate    = "immediate"
+	stmtSnapshot     = "snapshot"
+	stmtDoubt        = "doubt"
+	stmtByIDs        = "by_ids"
+	stmtSweep        = "sweep"
+	stmtSweepSkip    = "sweep_skip"
+	stmtReach        = "reach"
+	stmtDue          = "due"
+	stmtNextDue      = "next_due"
+	stmtDone         = "done"
+	stmtDelete       = "delete"
+	stmtBury         = "bury"
+	stmtDefer        = "defer"
+	stmtPut          = "put"
+	stmtRemove       = "remove"
+	stmtAcknowledged = "acknowledged"
+	stmtLock         = "lock"
+	stmtFinish       = "finish"
+	stmtForget       = "forget"
 )
 
-func (s *Session) statements() map[string]string {
+// claims are the statements that read events, up to a limit; see [wire.EventBytes].
+func (s *Session) claims(limit int) map[string]string {
 	const (
 		sweep = ` AND id > $1::bigint AND id <= $3::bigint`
 		order = ` ORDER BY id LIMIT $2::bigint`
 		skip  = ` AND event_type <> ALL($4::text[])`
 	)
-	limit := s.options.EventBytes
+	all := map[string]string{
+		stmtByIDs: sqlFresh(limit, ` AND id = ANY($1::bigint[])`),
+		stmtSweep: sqlFresh(limit, sweep+order), stmtSweepSkip: sqlFresh(limit, sweep+skip+order), stmtDue: sqlDue(limit),
+	}
+	if s.ranged {
+		withRange(all)
+	}
+	if limit >= 0 {
+		return all
+	}
+	named := make(map[string]string, len(all))
+	for name, sql := range all {
+		named[careful(name, limit)] = sql
+	}
+	return named
+}
+
+// careful is the name of a statement that reads only what can be read.
+func careful(name string, limit int) string {
+	if limit == wire.Escaped {
+		return name + "_escaped"
+	}
+	return name + "_bare"
+}
+
+func (s *Session) statements() map[string]string {
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
-		stmtSnapshot: sqlSnapshot, stmtDoubt: sqlDoubt, stmtReach: sqlReach,
-		stmtByIDs: sqlFresh(limit, ` AND id = ANY($1::bigint[])`),
-		stmtSweep: sqlFresh(limit, sweep+order), stmtSweepSkip: sqlFresh(limit, sweep+skip+order),
-		stmtDue: sqlDue(limit), stmtNextDue: sqlNextDue,
+		stmtSnapshot: sqlSnapshot, stmtDoubt: sqlDoubt, stmtReach: sqlReach, stmtNextDue: sqlNextDue,
 	}
 	maps.Copy(all, settleStatements())
 	if s.ranged {
 		withRange(all)
 	}
+	maps.Copy(all, s.claims(s.options.EventBytes))
 	return all
 }
 

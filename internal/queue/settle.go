@@ -35,8 +35,14 @@ ON CONFLICT (event_id, destination) DO UPDATE SET
 	lease_token = excluded.lease_token, lease_owner = excluded.lease_owner, lease_until = excluded.lease_until,
 	updated_at = clock_timestamp()`
 
+// visible is the condition of everything that ends a delivery: its event is in the table. Were the
+// delivery of an event ended while its partition is detached, the event would come back as deferred,
+// and without a delivery, for ever. A delivery that is not ended loses its lease, waits as missing,
+// and is made again. It is a subquery that PostgreSQL cannot make a join over all events of.
+const visible = `(SELECT true FROM outbox_events AS v WHERE v.id = d.event_id)`
+
 const sqlRemove = `DELETE FROM outbox_deliveries AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
-WHERE d.event_id = p.event_id AND d.destination = p.destination`
+WHERE d.event_id = p.event_id AND d.destination = p.destination AND ` + visible
 
 // Two relays may settle the last two destinations of one event at the same moment, and neither sees
 // the other's row go. So each relay that has settled a delivery locks the event, in the order of
@@ -54,7 +60,7 @@ AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 func settleStatements() map[string]string {
 	return map[string]string{
 		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: sqlPut,
-		stmtRemove: sqlRemove, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
+		stmtAcknowledged: store.SQLAcknowledged, stmtRemove: sqlRemove, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
 	}
 }
 
@@ -76,10 +82,10 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
 // their rows are free and will be claimed again. So after a settlement that was refused, salvage
 // fails as long as the whole of it would be refused: until then each attempt would be in vain.
 func (s *Session) salvage(ctx context.Context, settlement *Settlement) error {
-	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove}
+	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove, Acknowledged: settlement.Acknowledged}
 	if len(settlement.Put) > 0 {
 		// An entry of Remove may belong to a delivery that Put has split up: both or neither.
-		rest.Remove = nil
+		rest.Remove, rest.Acknowledged = nil, nil
 	}
 	if rest.Empty() && !s.refused {
 		return nil
@@ -163,12 +169,16 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 	if ids := settlement.Deferred; len(ids) > 0 {
 		send(stmtDefer, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
+	if len(settlement.Acknowledged) > 0 {
+		ids, names := splitRefs(settlement.Acknowledged)
+		send(stmtAcknowledged, wire.AppendInt8Array(nil, ids), wire.TextArray(names))
+	}
 	if len(settlement.Remove) > 0 {
 		ids, names := splitRefs(settlement.Remove)
 		send(stmtRemove, wire.AppendInt8Array(nil, ids), wire.TextArray(names))
 	}
 	if len(settlement.Put) > 0 {
-		send(stmtPut, append(entryParams(settlement.Put), wire.Int8(s.options.Owner), wire.Int8(s.options.Lease.Microseconds()))...)
+		send(stmtPut, append(entryParams(settlement.Put, s.conn.PgConn().ParameterStatus("server_encoding")), wire.Int8(s.options.Owner), wire.Int8(s.options.Lease.Microseconds()))...)
 	}
 	if ids := finished(settlement); len(ids) > 0 {
 		args := s.byID(wire.AppendInt8Array(nil, ids), ids)
@@ -206,14 +216,14 @@ func splitRefs(refs []Ref) (ids []int64, names []string) {
 	return ids, names
 }
 
-// entryParams encodes the first nine parameters of sqlPut.
-func entryParams(entries []Entry) [][]byte {
+// entryParams encodes the first nine parameters of sqlPut. encoding is that of the database.
+func entryParams(entries []Entry, encoding string) [][]byte {
 	n := len(entries)
 	ids, attempts, delays, tokens := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	names, types, states, classes, texts := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	for i, e := range entries {
 		ids[i], attempts[i], delays[i], tokens[i] = e.EventID, int64(e.Failures), delayMicroseconds(e.Delay), e.Token
-		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, wire.ErrorText(e.Err)
+		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, wire.ErrorText(e.Err, encoding)
 	}
 	return [][]byte{
 		wire.AppendInt8Array(nil, ids), wire.TextArray(names), wire.TextArray(types), wire.TextArray(states),

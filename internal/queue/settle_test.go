@@ -213,18 +213,18 @@ func TestLostClaim(t *testing.T) {
 	}
 }
 
-// TestOrphans: a delivery whose event was deleted by hand can be removed.
-func TestOrphans(t *testing.T) {
+// TestMissing: a delivery whose event is not in the table does not end: its partition may be attached again.
+func TestMissing(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (77, 'x', 'a', 'retry'), (77, '', 'a', 'retry')`)
 	s := d.session(options())
 	c := d.claim(s, dueFor("x", ""))
-	if len(c.Work) != 2 || !c.Work[0].Orphan || !c.Work[1].Orphan {
+	if len(c.Work) != 2 || !c.Work[0].Missing || !c.Work[1].Missing {
 		t.Errorf("claimed %+v", c.Work)
 	}
 	d.settle(s, &Settlement{Remove: []Ref{ref(77, "x"), ref(77, "")}})
-	d.expect("orphans", deliveries)
+	d.expect("orphans", deliveries, "77/ retry 0", "77/x retry 0")
 }
 
 func TestErrorText(t *testing.T) {

@@ -88,8 +88,8 @@ type Work struct {
 	// Refused is why the event must not be delivered: it is too large, and was not read. It is nil
 	// for nearly all.
 	Refused error
-	// Orphan marks a delivery whose event no longer exists.
-	Orphan bool
+	// Missing marks a delivery whose event is not in outbox_events, for the moment or for good.
+	Missing bool
 }
 
 // expires returns when the event is too old for a lane. What a person asks for again does not expire.
@@ -150,6 +150,8 @@ type Settlement struct {
 	Put []Entry
 	// Remove are the finished deliveries, and those that Put has split up.
 	Remove []Ref
+	// Acknowledged are those of Remove that a person has replayed and the destination has acknowledged.
+	Acknowledged []Ref
 }
 
 // Empty reports whether there is nothing to write.

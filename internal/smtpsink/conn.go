@@ -56,6 +56,7 @@ type lineConn struct {
 	inData  bool
 	ehlo    bool // the reply to EHLO is next
 	tls     bool
+	mails   int // carried
 
 	once   sync.Once
 	closed chan struct{}
@@ -120,6 +121,9 @@ func (c *lineConn) command(line string) (pass bool, err error) {
 	if stage == "HELO" {
 		stage = Ehlo
 	}
+	if stage == Auth {
+		c.sink.login()
+	}
 	answered, err := c.fault(stage, line)
 	if err != nil || answered {
 		return false, err
@@ -140,7 +144,7 @@ func (c *lineConn) command(line string) (pass bool, err error) {
 // fault runs the fault that is scripted for a stage and reports whether it
 // answered the client.
 func (c *lineConn) fault(stage Stage, text string) (answered bool, err error) {
-	f, ok := c.sink.take(stage, text)
+	f, ok := c.sink.take(stage, text, c.mails)
 	if !ok {
 		return false, nil
 	}

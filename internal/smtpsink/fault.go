@@ -49,6 +49,9 @@ type Fault struct {
 	// Match, if set, makes the fault apply only to lines that contain it, such
 	// as one recipient's address. At DataEnd it matches the whole mail.
 	Match string
+	// Mails is how many mails the connection must have carried before the fault
+	// happens on it: the limit of a session.
+	Mails int
 	// Times is how often the fault happens: 0 is once, [Always] is every time.
 	Times int
 }
@@ -67,13 +70,14 @@ func (s *Sink) Heal() {
 	s.faults = nil
 }
 
-// take returns the fault for a stage and counts it as used.
-func (s *Sink) take(stage Stage, text string) (Fault, bool) {
+// take returns the fault for a stage of a connection that has carried so many mails, and counts
+// it as used.
+func (s *Sink) take(stage Stage, text string, mails int) (Fault, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.faults {
 		f := s.faults[i]
-		if f.Stage != stage || !contains(text, f.Match) {
+		if f.Stage != stage || !contains(text, f.Match) || mails < f.Mails {
 			continue
 		}
 		switch {

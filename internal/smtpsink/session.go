@@ -53,8 +53,9 @@ func (s *session) Data(r io.Reader) error {
 	}
 	m := s.mail
 	m.Data, m.ReceivedAt = data, time.Now()
-	f, ok := s.conn.sink.take(DataEnd, string(data))
+	f, ok := s.conn.sink.take(DataEnd, string(data), s.conn.mails)
 	if !ok || f.Code == 0 {
+		s.conn.mails++
 		s.conn.sink.record(m)
 	}
 	if !ok {

@@ -67,6 +67,7 @@ type Sink struct {
 	served   chan struct{} // closed when Serve has returned
 	conns    map[*lineConn]struct{}
 	accepted int
+	logins   int
 	hanging  int
 	mails    []Mail
 	faults   []Fault
@@ -200,6 +201,25 @@ func (s *Sink) Accepted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.accepted
+}
+
+// Logins returns how many AUTH commands there have been.
+func (s *Sink) Logins() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.logins
+}
+
+func (s *Sink) login() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logins++
+	s.announce()
+}
+
+// WaitLogins waits until there have been at least n AUTH commands.
+func (s *Sink) WaitLogins(ctx context.Context, n int) error {
+	return s.until(ctx, func() bool { return s.logins >= n })
 }
 
 // Open returns how many connections are open now.

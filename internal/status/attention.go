@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -43,6 +45,9 @@ func (l *list) add(destination, cure, format string, args ...any) {
 // attention lists the problems that do not fix themselves, most urgent first.
 func (s *Status) attention() (all list) {
 	switch {
+	case len(s.Schema.Elsewhere) > 0:
+		all.add("", "set database.schema (or --schema), or run notifyd migrate for another outbox",
+			"The schema %s has no tables of notifyd, and schema %s has.", s.Schema.Name, strings.Join(s.Schema.Elsewhere, ", "))
 	case s.Schema.Version < s.Schema.Latest:
 		all.add("", "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
 	case s.Schema.Version > s.Schema.Latest:
@@ -57,6 +62,9 @@ func (s *Status) attention() (all list) {
 		}
 	}
 	all = append(all, s.Relay.attention()...)
+	if n := s.Backlog.Missing; n.N > 0 {
+		all.add("", engine.MissingCure, "The events of %s are missing from outbox_events.", counted(n, "stored delivery"))
+	}
 	for _, name := range s.names() {
 		all = append(all, s.ofDestination(name)...)
 	}
@@ -176,6 +184,9 @@ func (s *Status) unrouted() (all list) {
 func counted(c observe.Count, noun string) string {
 	if c.N == 1 && !c.More {
 		return "1 " + noun
+	}
+	if stem, is := strings.CutSuffix(noun, "y"); is {
+		noun = stem + "ie"
 	}
 	return c.String() + " " + noun + "s"
 }

@@ -71,6 +71,8 @@ type Schema struct {
 	Latest  int    `json:"latest"`
 	// Serialized reports whether writers stand in line, so that ids are in the order of commits.
 	Serialized bool `json:"writers_serialized"`
+	// Elsewhere names other schemas with tables of notifyd, where this one has none.
+	Elsewhere []string `json:"elsewhere,omitempty"`
 }
 
 // Read queries the database, and the relay if there is an address. A relay that
@@ -84,6 +86,11 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 		return s, err
 	}
 	s.Schema.Version, s.Schema.Latest, s.Schema.Serialized, s.Mode = state.Current, state.Latest, state.Serialized, state.Mode
+	if state.Current == 0 {
+		if s.Schema.Elsewhere, err = outboxsql.Elsewhere(ctx, conn, o.Schema); err != nil {
+			return s, err
+		}
+	}
 	s.Relays, err = store.ReadLive(ctx, conn, o.Schema, s.Mode)
 	if err != nil {
 		return s, err

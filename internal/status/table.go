@@ -82,9 +82,6 @@ func (s *Status) relay(r *store.RelaySession) string {
 	if p == nil {
 		return session
 	}
-	if until := p.RestsUntil; until != nil {
-		session = "no session: it rests for another " + ago(until.Sub(s.At).Seconds()) + " at most"
-	}
 	return fmt.Sprintf("%s, process %d%s, up %s, configuration read %s ago (%s)", p.Host, p.Process, prefixed(", ", p.Version), ago(s.At.Sub(p.StartedAt).Seconds()),
 		ago(s.At.Sub(p.LoadedAt).Seconds()), session)
 }

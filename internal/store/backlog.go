@@ -60,7 +60,7 @@ func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (observe
 		return nil
 	})
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000") {
-		return observe.Backlog{}, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`: %w", o.Schema, outboxsql.ErrNotMigrated)
+		return observe.Backlog{}, outboxsql.MissingTables(ctx, conn, o.Schema)
 	}
 	if err != nil {
 		return observe.Backlog{}, fmt.Errorf("read the backlog: %w", err)
@@ -151,6 +151,7 @@ func (r *backlogReader) finish() observe.Backlog {
 	}
 	for _, name := range r.known() {
 		d := r.names[name]
+		b.Missing = b.Missing.Plus(d.Missing)
 		if name == "" {
 			b.Delayed, b.NextDelayed = b.Delayed.Plus(d.Retry), d.NextDue
 			continue

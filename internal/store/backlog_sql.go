@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -49,8 +50,8 @@ const (
 			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'dead' AND destination > r.name ORDER BY destination LIMIT 1)
 			FROM dead AS r WHERE r.name IS NOT NULL),
 		keyed(name) AS (
-			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL ORDER BY destination LIMIT 1)
-			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND destination > r.name ORDER BY destination LIMIT 1)
+			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination LIMIT 1)
+			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination > r.name ORDER BY destination LIMIT 1)
 			FROM keyed AS r WHERE r.name IS NOT NULL)
 		SELECT name FROM (
 			(SELECT name FROM retry LIMIT $1) UNION (SELECT name FROM dead LIMIT $1) UNION (SELECT name FROM keyed LIMIT $1)) AS all_names
@@ -60,20 +61,20 @@ const (
 	FROM (SELECT destination, event_id FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT $1) AS d
 	GROUP BY destination`
 
-	sqlBacklogRetry = `SELECT w.name, d.n, d.oldest, d.due
+	sqlBacklogRetry = `SELECT w.name, d.n, d.missing, d.oldest, d.due
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
-		SELECT count(*) AS n, min(event_id) AS oldest,
+		SELECT count(*) AS n, ` + sqlMissing + `, min(event_id) AS oldest,
 			min(greatest(least(available_at, now() + interval '100 years'), now() - interval '100 years')) AS due
-		FROM (SELECT event_id, available_at FROM outbox_deliveries
+		FROM (SELECT event_id, available_at, error_class FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
 
-	// No index has the parked rows alone: they are searched among the rows of their destination
+	// No index has the parked rows alone: they are searched among the waiting rows of their destination
 	// that have a key.
 	sqlBacklogParked = `SELECT w.name, d.looked, d.n, d.oldest
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT count(*) AS looked, count(*) FILTER (WHERE state = 'parked') AS n, min(event_id) FILTER (WHERE state = 'parked') AS oldest
 		FROM (SELECT state, event_id FROM outbox_deliveries
-			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
+			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
 
 	sqlBacklogDead = `SELECT w.name, d.n
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
@@ -110,6 +111,9 @@ const (
 
 	sqlBacklogOldest = `SELECT id, ` + sqlSince + ` FROM outbox_events WHERE id = ANY($1::bigint[])`
 )
+
+// sqlMissing counts the deliveries whose events a relay has not found.
+const sqlMissing = `count(*) FILTER (WHERE error_class = '` + engine.ClassMissing + `') AS missing`
 
 // prepare pins the plans: each query has one good plan, by index, and must get it whatever the
 // statistics say.
@@ -193,14 +197,14 @@ func (r *backlogReader) readRunning(ctx context.Context, tx pgx.Tx) error {
 func (r *backlogReader) readRetry(ctx context.Context, tx pgx.Tx) error {
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var name string
-		var n int
+		var n, missing int
 		var oldest *int64
 		var due *time.Time
-		if err := row.Scan(&name, &n, &oldest, &due); err != nil {
+		if err := row.Scan(&name, &n, &missing, &oldest, &due); err != nil {
 			return err
 		}
 		d := r.destination(name)
-		d.Retry, d.NextDue = r.count(n), due
+		d.Retry, d.NextDue, d.Missing = r.count(n), due, r.count(missing)
 		r.remember(d, oldest)
 		return nil
 	}, sqlBacklogRetry, r.known(), r.options.Limit+1)

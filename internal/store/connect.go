@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/login"
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -64,6 +66,7 @@ type Connector struct {
 	direct        atomic.Pointer[pgx.ConnConfig] // see Redirect
 	keepsSessions atomic.Bool                    // there is a pooler, and it keeps sessions
 	open          openConns
+	logins        login.Gate
 }
 
 // HoldMode ensures that the table has the wanted mode, and keeps it while the session of conn
@@ -99,7 +102,8 @@ func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// Connect opens a connection that shows as notifyd/<role> in pg_stat_activity.
+// Connect opens a connection that shows as notifyd/<role> in pg_stat_activity. After a refused login it returns the
+// refusal, without another login, until that is due: see [login.Gate].
 // The caller closes it, with [Close].
 func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no connection within the connect timeout of %v", connectTimeout))
@@ -109,14 +113,23 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 		return nil, err
 	}
 	cfg.DialFunc = dialer().DialContext
+	session.Startup(cfg)
 	if cfg.ValidateConnect == nil && len(cfg.Fallbacks) > 0 {
 		// Of several hosts, the primary. pgx would accept the first that answers.
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
+	who := strings.Join([]string{cfg.Host, cfg.User, cfg.Password}, "\x00")
+	if err := c.logins.Refusal(who); err != nil {
 		return nil, &connectError{err}
 	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		if IsLogin(err) {
+			c.logins.Refused(who, err)
+		}
+		return nil, &connectError{err}
+	}
+	c.logins.Accepted()
 	if err := c.checkPooler(ctx, cfg, conn); err != nil {
 		Close(ctx, conn)
 		return nil, fmt.Errorf("connect as notifyd/%s: %w", role, err)
@@ -144,11 +157,9 @@ func (e *connectError) Refusal() string { return refusal(e.error) }
 // one statement instead of startup parameters, because poolers refuse parameters that they do not
 // know.
 func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) error {
-	settings := [][2]string{
+	settings := append(session.Settings(), [][2]string{
 		{"application_name", "notifyd/" + role},
 		{"search_path", pgx.Identifier{c.Schema}.Sanitize()},
-		{"TimeZone", "UTC"},
-		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
 		// A lost completion is a redelivery, never a loss. Writers are not touched.
 		{"synchronous_commit", "off"},
@@ -156,6 +167,7 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
 		{"idle_session_timeout", milliseconds(idleLimit(role))},
+		{"transaction_timeout", "0"}, // since PostgreSQL 17; the other timeouts bound the relay's transactions
 		// A vanished relay must not keep rows and the bell locked for hours.
 		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
 		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
@@ -164,6 +176,11 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		// Plans are pinned: every statement has one good plan, by index, and
 		// must have it on an empty table and on one never analysed.
 		{"plan_cache_mode", "force_generic_plan"},
+		{"enable_indexscan", "on"},
+		{"enable_indexonlyscan", "on"},
+		{"enable_tidscan", "on"},
+		{"enable_nestloop", "on"},
+		{"enable_partition_pruning", "on"},
 		{"enable_seqscan", "off"},
 		{"enable_bitmapscan", "off"},
 		{"enable_sort", "off"},
@@ -171,15 +188,12 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"enable_mergejoin", "off"},
 		{"jit", "off"},
 		{"max_parallel_workers_per_gather", "0"}, // rows come in the order of one scan
-	}
-	names, values := make([]string, len(settings)), make([]string, len(settings))
-	for i, s := range settings {
-		names[i], values[i] = s[0], s[1]
+	}...)
+	if err := session.Set(ctx, conn, settings); err != nil {
+		return err //nolint:wrapcheck // it says what failed
 	}
 	var inRecovery bool
-	err := conn.QueryRow(ctx, `SELECT bool_and(set_config(s.name, s.value, false) IS NOT NULL) AND pg_is_in_recovery()
-		FROM unnest($1::text[], $2::text[]) AS s(name, value)`, names, values).Scan(&inRecovery)
-	if err != nil {
+	if err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&inRecovery); err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
 	}
 	if inRecovery {

@@ -31,7 +31,7 @@ func NewLimits(c *Connector, report func(error)) *Limits {
 	return &Limits{connector: c, report: report}
 }
 
-// Close ends the session, also after ctx has ended. Who asks afterwards, as after a rest of the relay, closes it again.
+// Close ends the session, also after ctx has ended.
 func (l *Limits) Close(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

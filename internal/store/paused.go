@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -12,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // maxPauseText bounds who has paused a destination, and why, in bytes.
@@ -56,22 +59,58 @@ func ClearPause(ctx context.Context, db Execer, schema, destination string) (was
 
 func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses"}.Sanitize() }
 
-// Paused returns the destinations that are paused for all relays, and what the clock of the database says.
-func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, now time.Time, err error) {
+// Paused returns the destinations that are paused for all relays, and what the clock of the database says. confirmed
+// reports whether this relay has confirmed exactly these: see Confirm.
+func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, confirmed bool, now time.Time, err error) {
 	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *pgx.Conn) error {
 		var all []string
-		err := c.QueryRow(ctx, `SELECT clock_timestamp(), ARRAY(SELECT destination FROM outbox_pauses)`).Scan(&now, &all)
+		err := c.QueryRow(ctx, `SELECT clock_timestamp(), p.names, p.names IS NOT DISTINCT FROM (SELECT paused FROM outbox_relays WHERE owner = $1)
+			FROM (SELECT ARRAY(SELECT destination FROM outbox_pauses ORDER BY destination) AS names) AS p`, k.options.Owner).Scan(&now, &all, &confirmed)
 		names = make(map[string]bool, len(all))
 		for _, name := range all {
 			names[name] = true
 		}
 		return err
 	})
-	return names, now, err
+	return names, confirmed, now, err
 }
 
-// readPauses adds the pauses. A schema that is to be migrated has none, and a role that may not read
-// them yet knows of none.
+// Confirm writes down which pauses this relay honours: [PauseRequest.Unconfirmed] reads it.
+func (k *Keeper) Confirm(ctx context.Context, names map[string]bool) error {
+	return k.Do(ctx, "confirm paused destinations", func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `UPDATE outbox_relays SET paused = ARRAY(SELECT n FROM unnest($2::text[]) AS n ORDER BY n) WHERE owner = $1`,
+			k.options.Owner, slices.Collect(maps.Keys(names)))
+		return err
+	})
+}
+
+// PauseRequest asks all relays of the tables to pause a destination, or to resume it.
+type PauseRequest struct {
+	Schema      string
+	Mode        outboxsql.Mode
+	Destination string
+	Paused      bool
+}
+
+// Unconfirmed returns the live relays that have not confirmed the request yet, and the number of those that have.
+func (p PauseRequest) Unconfirmed(ctx context.Context, conn *pgx.Conn) (late []RelaySession, confirmed int, err error) {
+	all, err := ReadLive(ctx, conn, p.Schema, p.Mode)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, r := range all {
+		switch says := r.Program; {
+		case says == nil && p.Mode == outboxsql.ModeQueue: // a relay of another schema
+		case says != nil && says.Paused != nil && slices.Contains(says.Paused, p.Destination) == p.Paused:
+			confirmed++
+		default:
+			late = append(late, r)
+		}
+	}
+	return late, confirmed, nil
+}
+
+// readPauses adds the pauses. A role that may not read them knows of none.
 func (r *backlogReader) readPauses(ctx context.Context, tx pgx.Tx) error {
 	var readable bool
 	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_pauses') AND has_table_privilege(oid, 'SELECT'))`).Scan(&readable)

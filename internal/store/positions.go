@@ -14,9 +14,9 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// oldestLooked bounds the events that are read to find the oldest one, per position: an event for
+// OldestLooked bounds the events that are read to find the oldest one, per position: an event for
 // other destinations does not wait here, and only its type tells.
-const oldestLooked = 1000
+const OldestLooked = 1000
 
 // The ids that a table has assigned. In a plain table these are all ids up to the last one. A
 // partition begins 2^32 ids after the one before, and the rest of that one is never assigned: of a
@@ -98,7 +98,7 @@ type lister interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// modeOf returns the mode of a schema's table. A table older than modes is a queue.
+// modeOf returns the mode of a schema's table. A schema without tables is one of a queue.
 func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode, err error) {
 	table, exists := pgx.Identifier{schema, "outbox_mode"}.Sanitize(), false
 	if err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&exists); err != nil || !exists {
@@ -194,7 +194,7 @@ func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) erro
 			d.Oldest = older(d.Oldest, r.waiting(id, since))
 		}
 		return nil
-	}, sqlPositionsOldest, backlogNames, oldestLooked)
+	}, sqlPositionsOldest, backlogNames, OldestLooked)
 }
 
 // waitsFor reports whether an event that a position has not passed is for that destination: the
@@ -212,14 +212,15 @@ func (r *backlogReader) waitsFor(destination, eventType string) bool {
 func (r *backlogReader) readRetryOfStream(ctx context.Context, tx pgx.Tx) error {
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var name string
-		var n, delayed int
+		var n, delayed, missing int
 		var oldest *int64
 		var due *time.Time
-		if err := row.Scan(&name, &n, &delayed, &oldest, &due); err != nil {
+		if err := row.Scan(&name, &n, &delayed, &missing, &oldest, &due); err != nil {
 			return err
 		}
 		more := n > r.options.Limit
 		d := r.destination(name)
+		d.Missing = r.count(missing)
 		d.Retry, d.NextDue = observe.Count{N: min(n-delayed, r.options.Limit), More: more}, due
 		r.result.Delayed = r.result.Delayed.Plus(observe.Count{N: min(delayed, r.options.Limit), More: more && delayed > 0})
 		r.remember(d, oldest)
@@ -231,19 +232,19 @@ func (r *backlogReader) readRetryOfStream(ctx context.Context, tx pgx.Tx) error 
 const sqlDelayed = `(attempts = 0 AND last_error IS NULL AND available_at > now())`
 
 const (
-	sqlBacklogRetryOfStream = `SELECT w.name, d.n, d.delayed, d.oldest, d.due
+	sqlBacklogRetryOfStream = `SELECT w.name, d.n, d.delayed, d.missing, d.oldest, d.due
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
-		SELECT count(*) AS n, count(*) FILTER (WHERE later) AS delayed, min(event_id) FILTER (WHERE NOT later) AS oldest,
+		SELECT count(*) AS n, count(*) FILTER (WHERE later) AS delayed, ` + sqlMissing + `, min(event_id) FILTER (WHERE NOT later) AS oldest,
 			min(greatest(least(available_at, now() + interval '100 years'), now() - interval '100 years')) AS due
-		FROM (SELECT event_id, available_at, ` + sqlDelayed + ` AS later FROM outbox_deliveries
+		FROM (SELECT event_id, available_at, error_class, ` + sqlDelayed + ` AS later FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
 
-	// Only aggregates without a dead letter of their own.
+	// Dead letters are not read: one that blocks its aggregate is counted as such.
 	sqlBacklogBlocked = `SELECT w.name, d.looked, d.n
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
-		SELECT count(*) AS looked, count(DISTINCT ordering_key) FILTER (WHERE state <> 'dead') AS n
-		FROM (SELECT state, ordering_key FROM outbox_deliveries
-			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
+		SELECT count(*) AS looked, count(DISTINCT ordering_key) AS n
+		FROM (SELECT ordering_key FROM outbox_deliveries
+			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
 )
 
 func (r *backlogReader) readBlocked(ctx context.Context, tx pgx.Tx) error {

@@ -1,5 +1,10 @@
 package store
 
+import (
+	"errors"
+	"net"
+)
+
 // The SQLSTATEs with which servers refuse a connection.
 const (
 	wrongPassword  = "28P01"
@@ -24,6 +29,14 @@ func ConnectCure(err error) string {
 	default:
 		return "start the server, or fix the connection string"
 	}
+}
+
+// IsLogin reports whether the server has refused user or password. With LDAP or PAM a wrong password is a
+// 28000. Where one of several hosts has not answered, that one may be the primary, and soon take the login.
+func IsLogin(err error) bool {
+	code, _ := stateOf(err)
+	_, unreached := errors.AsType[*net.OpError](err)
+	return !unreached && (code == wrongPassword || code == notAdmitted)
 }
 
 // refusal returns the cure of a refusal that no waiting ends, "" for any other error.

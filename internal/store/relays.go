@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -27,9 +26,8 @@ type Program struct {
 	LoadedAt  time.Time `json:"loaded_at"`
 	// Refused is why the last reload was refused; empty if it was not.
 	Refused string `json:"reload_refused,omitempty"`
-	// RestsUntil is when it looks for events again at the latest; nil while it is awake. A relay that rests has
-	// no session.
-	RestsUntil *time.Time `json:"rests_until,omitempty"`
+	// Paused are the paused destinations to which it begins no delivery; nil until it has confirmed any.
+	Paused []string `json:"paused,omitempty"`
 }
 
 // ThisHost returns the name of this machine, or of this container.
@@ -41,76 +39,40 @@ func ThisHost() string {
 	return host
 }
 
-// ReadLive returns the live relays, the oldest session first and those that rest last, with what each says of itself. For a
+// ReadLive returns the live relays, the oldest session first, with what each says of itself. For a
 // queue those of all schemas of the database are among them; only those of this schema say something.
 func ReadLive(ctx context.Context, conn *pgx.Conn, schema string, mode outboxsql.Mode) ([]RelaySession, error) {
 	all, err := ReadRelays(ctx, conn)
+	if err == nil {
+		err = ReadPrograms(ctx, conn, schema, all)
+	}
+	if err != nil || mode != outboxsql.ModeStream {
+		return all, err
+	}
+	members, err := ReadMembers(ctx, conn, schema)
 	if err != nil {
 		return nil, err
 	}
-	programs, err := readPrograms(ctx, conn, schema)
-	if err != nil {
-		return nil, err
+	all = slices.DeleteFunc(all, func(r RelaySession) bool { return r.Program == nil })
+	if len(all) >= len(members) {
+		return all, nil
 	}
-	join(all, programs)
-	if mode == outboxsql.ModeStream {
-		members, err := ReadMembers(ctx, conn, schema)
-		if err != nil {
-			return nil, err
-		}
-		join(members, programs)
-		all = slices.DeleteFunc(all, func(r RelaySession) bool { return r.Program == nil })
-		if len(all) < len(members) {
-			all = members
-		}
-	}
-	return withResting(all, programs), nil
+	return members, ReadPrograms(ctx, conn, schema, members)
 }
 
-// join adds to sessions what their relays say of themselves.
-func join(all []RelaySession, programs map[int64]*Program) {
-	for i := range all {
-		all[i].Program = programs[all[i].Owner]
-	}
-}
-
-// withResting adds the relays that rest, in the order of their starts: they have no session.
-func withResting(all []RelaySession, programs map[int64]*Program) []RelaySession {
-	awake := len(all)
-	for owner, p := range programs {
-		if p.RestsUntil != nil && !slices.ContainsFunc(all[:awake], func(r RelaySession) bool { return r.Owner == owner }) {
-			all = append(all, RelaySession{Owner: owner, Program: p})
-		}
-	}
-	slices.SortFunc(all[awake:], func(a, b RelaySession) int {
-		return cmp.Or(a.Program.StartedAt.Compare(b.Program.StartedAt), cmp.Compare(a.Owner, b.Owner))
-	})
-	return all
-}
-
-// introduce writes down what the relay says of itself, and deletes the rows of relays that are gone, and of one that
-// rested in this process, before a reload.
+// introduce writes down what the relay says of itself, and deletes the rows of relays that are gone.
 // The session must hold the lock of the owner.
 func introduce(ctx context.Context, conn *pgx.Conn, owner int64, p Program) error {
-	_, err := conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND (rests_until IS NULL OR rests_until < now() OR (process, host, started_at) = ($2, $3, $6)) AND NOT EXISTS (
+	_, err := conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND NOT EXISTS (
 			SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
 				AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
 				AND classid::bigint << 32 | objid::bigint = owner))
 		INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
-		ON CONFLICT (owner) DO UPDATE SET rests_until = NULL`, owner, p.Process, p.Host, p.Version, p.Config, p.StartedAt, p.LoadedAt)
+		ON CONFLICT (owner) DO UPDATE SET paused = NULL`, owner, p.Process, p.Host, p.Version, p.Config, p.StartedAt, p.LoadedAt)
 	if err != nil {
 		return fmt.Errorf("write down what the relay says of itself: %w", err)
 	}
 	return nil
-}
-
-// Rest writes down that the relay gives up its session, and comes back when a time is over.
-func (k *Keeper) Rest(ctx context.Context, long time.Duration) error {
-	return k.Do(ctx, "write down that the relay rests", func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `UPDATE outbox_relays SET rests_until = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE owner = $1`,
-			k.options.Owner, long.Microseconds())
-		return err
-	})
 }
 
 // NoteRefusal writes down why the relay with this number has refused a reload; "" is that it has not.
@@ -134,32 +96,25 @@ func NoteReload(ctx context.Context, db Execer, schema string, owner int64) erro
 
 // ReadPrograms adds to sessions what their relays say of themselves, where this schema has it.
 func ReadPrograms(ctx context.Context, conn *pgx.Conn, schema string, all []RelaySession) error {
-	programs, err := readPrograms(ctx, conn, schema)
-	join(all, programs)
-	return err
-}
-
-// readPrograms returns what relays say of themselves, by their numbers; nothing where this schema does not have it.
-func readPrograms(ctx context.Context, conn *pgx.Conn, schema string) (map[int64]*Program, error) {
 	table := pgx.Identifier{schema, "outbox_relays"}.Sanitize()
 	var readable bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = to_regclass($1) AND has_table_privilege(oid, 'SELECT'))`, table).Scan(&readable)
 	if err != nil || !readable {
-		return nil, err
+		return err
 	}
-	// Tables that are to be migrated have no rests_until yet.
-	rows, err := conn.Query(ctx, `SELECT owner, process, host, version, config, started_at, loaded_at, coalesce(refused, ''),
-			CASE WHEN rests > now() THEN rests END
-		FROM `+table+` AS r CROSS JOIN LATERAL (SELECT (to_jsonb(r) ->> 'rests_until')::timestamptz AS rests) AS t`)
+	rows, err := conn.Query(ctx, `SELECT owner, process, host, version, config, started_at, loaded_at, coalesce(refused, ''), paused FROM `+table)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	programs := make(map[int64]*Program)
 	var owner int64
 	var p Program
-	_, err = pgx.ForEachRow(rows, []any{&owner, &p.Process, &p.Host, &p.Version, &p.Config, &p.StartedAt, &p.LoadedAt, &p.Refused, &p.RestsUntil}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&owner, &p.Process, &p.Host, &p.Version, &p.Config, &p.StartedAt, &p.LoadedAt, &p.Refused, &p.Paused}, func() error {
 		programs[owner] = new(p)
 		return nil
 	})
-	return programs, err
+	for i := range all {
+		all[i].Program = programs[all[i].Owner]
+	}
+	return err
 }

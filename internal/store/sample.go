@@ -17,8 +17,9 @@ const (
 	sqlSampleFresh  = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1`
 	sqlSampleStream = `SELECT id FROM outbox_events WHERE id > (SELECT coalesce(min(p.head), (SELECT origin_head FROM outbox_mode)) FROM outbox_positions AS p) ORDER BY id LIMIT $1`
 
+	// An array and not a join, for which the planner may read all events in the order of ids.
 	sqlSample = `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), payload::text, payload_bytes, content_type, headers::text, created_at
-		FROM outbox_events WHERE id IN (%s) AND event_type = ANY($2) AND coalesce(octet_length(payload::text), octet_length(payload_bytes)) <= 65536 ORDER BY id`
+		FROM outbox_events WHERE id = ANY(ARRAY(%s)) AND event_type = ANY($2) AND coalesce(octet_length(payload::text), octet_length(payload_bytes)) <= 65536 ORDER BY id`
 )
 
 // SampleWaiting returns those of the first n waiting events that are of some types, with payloads of up to 64 KiB. It

@@ -106,16 +106,16 @@ const (
 			WHERE state = 'retry' AND destination BETWEEN d.name AND d.name ORDER BY destination, available_at LIMIT $1) AS w
 		GROUP BY d.name, w.event_type`
 
-	// Rows of other states that have a key are read too, and count towards the limit.
+	// Rows to retry that have a key are read too, and count towards the limit.
 	sqlWaitParked = `WITH RECURSIVE d(name) AS (
-			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL ORDER BY destination LIMIT 1)
+			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination LIMIT 1)
 			UNION ALL
-			SELECT (SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND destination > d.name ORDER BY destination LIMIT 1)
+			SELECT (SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination > d.name ORDER BY destination LIMIT 1)
 			FROM d WHERE d.name IS NOT NULL)
 		SELECT * FROM (
 			SELECT w.state, d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
 			FROM d CROSS JOIN LATERAL (SELECT state, event_type FROM outbox_deliveries
-				WHERE ordering_key IS NOT NULL AND destination BETWEEN d.name AND d.name ORDER BY destination, ordering_key, event_id LIMIT $1) AS w
+				WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination BETWEEN d.name AND d.name ORDER BY destination, ordering_key, event_id LIMIT $1) AS w
 			GROUP BY d.name, w.state, w.event_type) AS g WHERE g.state = 'parked'`
 
 	sqlWaitRunning = `SELECT 'running', destination, event_type, count(*)::int, sum(count(*)) OVER () >= $1

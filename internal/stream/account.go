@@ -2,24 +2,23 @@ package stream
 
 import (
 	"slices"
+
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // account returns the position to write: the highest id that was read, and the ids up to it that
 // are neither acknowledged nor stored elsewhere. Invisible ids are open like those in flight: the
 // next owner reads both again. Rows that are still to be written are open too, which pending
 // includes, unless they are written in the same transaction.
-func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive // which of two it is
+func (u *unit) account(pending bool) (head int64, open tail.Ranges) { //nolint:revive // which of two it is
 	ids := u.gate.flight.openIDs()
-	for i := range u.gate.ahead.events {
-		ids = append(ids, u.gate.ahead.events[i].Event.ID)
-	}
 	if pending {
 		ids = append(ids, u.shelf.pending.fresh...)
 	}
 	slices.Sort(ids)
 	gaps := u.reader.Gaps()
-	open = make(Ranges, 0, gaps.Len()+len(ids)/8)
-	add := func(r Range) {
+	open = make(tail.Ranges, 0, gaps.Len()+len(ids)/8)
+	add := func(r tail.Range) {
 		if n := len(open); n > 0 && r.From <= open[n-1].To+1 {
 			open[n-1].To = max(open[n-1].To, r.To)
 			return
@@ -28,13 +27,13 @@ func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive
 	}
 	for _, g := range gaps {
 		for len(ids) > 0 && ids[0] < g.From {
-			add(Range{ids[0], ids[0]})
+			add(tail.Range{From: ids[0], To: ids[0]})
 			ids = ids[1:]
 		}
 		add(g)
 	}
 	for _, id := range ids {
-		add(Range{id, id})
+		add(tail.Range{From: id, To: id})
 	}
 	return u.reader.Head(), open
 }

@@ -105,8 +105,12 @@ func (s *aside) outcome(a *dispatch.Answer) entry {
 	case r.number == 0: // a line of its own: nothing else tells the row from that of a live event
 		out.key = r.prefix + strconv.FormatInt(a.Event.ID, 10)
 	}
-	if !a.Verdict.Settles() {
+	switch {
+	case !a.Verdict.Settles():
 		r.failed++
+	case a.Verdict != dispatch.VerdictDelivered: // for a later one
+		r.taken--
+		r.skipped++
 	}
 	return out
 }

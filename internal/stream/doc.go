@@ -1,18 +1,10 @@
 // Package stream is the engine of an outbox that is read like a log: each destination has a
-// position in the table, and no row of it is ever changed. [Reader] explains why no event is
-// missed.
+// position in the table, and no row of it is ever changed. Package tail reads the table, and proves that no event is missed.
 //
-// Read engine.go, unit.go and reader.go first. Reading:
+// Read engine.go and unit.go first. Where reading begins:
 //
-//	reader.go   reads upwards and misses no event
-//	pass.go     one read: the statement and its result
-//	gaps.go     invisible ids: their witnesses, and when they are dead
-//	witness.go  finds the holders of the lock of the sequence
-//	ids.go      ends the relay if the sequence has gone back, or was restarted
-//	absence.go  ids that no event can have, between two partitions
-//	decode.go   rows into events
-//	ranges.go   sets of ids, as int8multirange has them
 //	start.go    where a new destination begins
+//	ids.go      ends the relay if the sequence gives out ids again that were passed
 //
 // One destination:
 //
@@ -20,6 +12,7 @@
 //	common.go   what a unit shares with its parts
 //	next.go     when it reads again
 //	types.go    types that it skips, and events of routes that have ended
+//	limit.go    what a rate limit allows now, and what becomes a row until later
 //	feed.go     what goes to the lane next: how much, in which parcels
 //	flight.go   events in memory: parcels at the lane, and returned deliveries
 //	shelf.go    the state of its rows: to be written, running, due
@@ -42,6 +35,7 @@
 // All of them:
 //
 //	engine.go   units, vigil and keeper together; the API of the relay
+//	absence.go  reports once that no session owns units, and once that one does again
 //	keeper.go   owns units for a relay
 //	tenure.go   one session of the keeper: takes, proves, gives, waits out doubt
 //	session.go  its SQL

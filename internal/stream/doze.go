@@ -2,8 +2,9 @@ package stream
 
 import (
 	"context"
-	"slices"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // fallAsleep lets the bell ring and waits for silent writers. It reports whether the relay must be
@@ -62,10 +63,10 @@ func (v *vigil) rest(ctx context.Context, pause time.Duration, tick <-chan time.
 
 // doze is the progress of falling asleep.
 type doze struct {
-	rang   bool   // this relay has released the bell
-	rings  bool   // all others have released it, too, at mark
-	mark   uint64 // the time, as looks count it
-	silent *Look  // possible silent writers
+	rang   bool       // this relay has released the bell
+	rings  bool       // all others have released it, too, at mark
+	mark   uint64     // the time, as looks count it
+	silent *tail.Look // possible silent writers
 }
 
 // goOn takes the next step of falling asleep, and reports whether it was the last. A writer that
@@ -91,7 +92,7 @@ func (v *vigil) goOn(ctx context.Context, d *doze) (over bool, err error) {
 	if d.silent == nil {
 		d.silent = now
 	}
-	if remains(d.silent, now) {
+	if now.Remain(d.silent) {
 		return false, nil
 	}
 	if v.silenced(ctx) { // a relay whose notification was not heard
@@ -109,15 +110,4 @@ func (v *vigil) silenced(ctx context.Context) bool {
 	}
 	yes, err := h.Silenced(ctx)
 	return yes || err != nil
-}
-
-// remains reports whether one of the holders of the first look is in the second. Every prepared
-// transaction counts: a restart of the server gives it another name.
-func remains(first, second *Look) bool {
-	for _, h := range second.holders {
-		if h.prepared() || first.server == second.server && slices.Contains(first.holders, h) {
-			return true
-		}
-	}
-	return false
 }

@@ -17,7 +17,9 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Options are the parts of an [Engine]. All fields except Program, Bell, Starts and Watch are required.
@@ -55,23 +57,23 @@ type Engine struct {
 	keys      dispatch.Keys
 	pool      *pool
 	keeper    *Keeper
-	witnesses *Witnesses
+	witnesses *tail.Witnesses
+	missing   *engine.Missing
 	vigil     *vigil
 	lanes     map[string]dispatch.Lane
 	wanted    []Wanted
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
-	refused   chan error             // capacity 1: why the table cannot be read
-	abandoned chan struct{}          // closed when running deliveries are abandoned
-	loading   atomic.Int64           // units that load their stored deliveries
-	last      atomic.Int64           // the highest assigned id at the last query
-	used      atomic.Pointer[Ranges] // the assigned ids at that query; nil before
+	refused   chan error                  // capacity 1: why the table cannot be read
+	abandoned chan struct{}               // closed when running deliveries are abandoned
+	loading   atomic.Int64                // units that load their stored deliveries
+	last      atomic.Int64                // the highest assigned id at the last query
+	used      atomic.Pointer[tail.Ranges] // the assigned ids at that query; nil before
 
-	mu       sync.Mutex
-	sequence sequence
-	ctx      context.Context //nolint:containedctx // of Run, for the units that it begins
-	units    map[string]*running
+	mu    sync.Mutex
+	ctx   context.Context //nolint:containedctx // of Run, for the units that it begins
+	units map[string]*running
 }
 
 // running is a working unit.
@@ -87,7 +89,7 @@ type running struct {
 func New(o Options) *Engine {
 	e := &Engine{
 		Options: o, limits: o.Limits, d: o.Dispatcher, log: o.Log, keys: dispatch.NewKeys(),
-		pool: newPool(o.Connector, o.Limits.Claims), witnesses: NewWitnesses(),
+		pool: newPool(o.Connector, o.Limits.Claims), witnesses: tail.NewWitnesses(), missing: engine.NewMissing(o.Log),
 		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
@@ -95,7 +97,7 @@ func New(o Options) *Engine {
 	for _, l := range e.d.Lanes() {
 		e.lanes[l.Name()] = l
 		patterns = append(patterns, e.d.Patterns(l.Name())...)
-		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Routes: Routes{Patterns: e.d.Patterns(l.Name())}})
+		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Routes: Routes{Patterns: e.d.Patterns(l.Name()), Drops: e.d.Drops(l)}})
 	}
 	slices.Sort(patterns)
 	for i := range e.wanted {
@@ -103,7 +105,7 @@ func New(o Options) *Engine {
 		w.Others = slices.DeleteFunc(slices.Compact(slices.Clone(patterns)), func(p string) bool { return slices.Contains(w.Patterns, p) })
 	}
 	e.vigil = newVigil(o.Limits.PollInterval, o.Bell)
-	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, func(err error) { e.report("bell", err) }, e.lookAfter, e.witnesses.mark
+	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, func(err error) { e.report("bell", err) }, e.lookAfter, e.witnesses.Mark
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
 		Owner: o.Owner, Program: o.Program, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
 	}, o.Log)
@@ -126,7 +128,7 @@ func (e *Engine) wantedOf(name string) Wanted {
 }
 
 // Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and
-// gives its units away. It returns nil, [dispatch.ErrShutdownIncomplete], [ErrIDs], or the reason
+// gives its units away. It returns nil, [dispatch.ErrShutdownIncomplete], [ErrIDs], [outboxsql.ErrStream], or the reason
 // why the table cannot be read as a stream. The caller closes the engine afterwards.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -230,7 +232,7 @@ func (e *Engine) Stats(s *observe.Stats) {
 	for _, r := range e.units {
 		p := r.stat()
 		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head {
-			p.Unread = e.possible(Ranges{{p.Head + 1, p.Last}})
+			p.Unread = e.possible(tail.Ranges{{From: p.Head + 1, To: p.Last}})
 		}
 		s.Positions = append(s.Positions, p)
 	}
@@ -239,9 +241,9 @@ func (e *Engine) Stats(s *observe.Stats) {
 
 // possible returns how many of the ids an event can have: a partition begins far above the last id
 // of the previous one.
-func (e *Engine) possible(ids Ranges) int64 {
+func (e *Engine) possible(ids tail.Ranges) int64 {
 	if used := e.used.Load(); used != nil {
-		return ids.and(*used).IDs()
+		return ids.And(*used).IDs()
 	}
 	return ids.IDs()
 }
@@ -282,7 +284,7 @@ func (e *Engine) gained(p Position) {
 		defer close(r.over)
 		err := run(ctx)
 		part.End()
-		if errors.Is(err, ErrIDs) {
+		if final(err) {
 			e.refuse(err)
 		}
 		if err != nil {
@@ -346,23 +348,23 @@ const (
 
 // lookAfter returns a look at the transactions that may have drawn ids, which began after a mark;
 // nil if it is too early for one.
-func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *Look, err error) {
+func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *tail.Look, err error) {
 	err = e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		l, err = e.witnesses.Look(ctx, conn)
 		return err
 	})
-	if err != nil || l == nil || l.began < mark {
+	if err != nil || l == nil || !l.Began(mark) {
 		return nil, err
 	}
 	return l, nil
 }
 
-// lastEvery is how often the highest id is queried.
+// lastEvery is how often the highest id is queried, and the ids are checked.
 const lastEvery = time.Second
 
-// watchLast queries the highest id, from which lag is calculated.
+// watchLast queries the highest id, from which lag is calculated, and checks the ids.
 func (e *Engine) watchLast(ctx context.Context) {
-	part := e.Watch.Part("count of ids", "a query for the highest id", vigilPatience)
+	part := e.Watch.Part("count of ids", "a query for the highest id, or the check of the ids", vigilPatience)
 	for ctx.Err() == nil {
 		part.Begin()
 		err := e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -370,16 +372,18 @@ func (e *Engine) watchLast(ctx context.Context) {
 			if err != nil {
 				return err
 			}
-			used, err := ParseRanges(text)
+			used, err := tail.ParseRanges(text)
 			if err != nil {
 				return fmt.Errorf("read the assigned ids: %w", err)
 			}
-			used.Add(Range{last + 1, math.MaxInt64}) // ids assigned since then
+			used.Add(tail.Range{From: last + 1, To: math.MaxInt64}) // ids assigned since then
 			e.used.Store(&used)
 			e.last.Store(last)
-			return nil
+			return outboxsql.CheckIDs(ctx, conn, e.Connector.Schema)
 		})
-		if ctx.Err() == nil {
+		if final(err) {
+			e.refuse(err)
+		} else if ctx.Err() == nil {
 			e.report("highest id", err)
 		}
 		part.Rest()

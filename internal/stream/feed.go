@@ -58,7 +58,6 @@ type gate struct {
 	*common
 
 	flight flight
-	ahead  backlog                // events that were read before the lane had room for them
 	keep   func(*dispatch.Answer) // makes a delivery a row that the rate limit of its key holds back
 	seals  bool                   // the destination keeps its position: a parcel waits for a seal
 	staged []staged               // parcels that do

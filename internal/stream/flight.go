@@ -110,6 +110,14 @@ func (f *flight) openIDs() (ids []int64) {
 	return ids
 }
 
+// waiting returns the bytes of the deliveries in again.
+func (f *flight) waiting() (size int) {
+	for i := range f.again {
+		size += eventBytes(f.again[i].Event)
+	}
+	return size
+}
+
 // eventBytes is the approximate size of an event in memory, besides its fixed size.
 func eventBytes(e *delivery.Event) int {
 	n := len(e.Payload) + len(e.AggregateID)

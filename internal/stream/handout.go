@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 )
 
 // handBatch is how many events one transaction hands out.
@@ -24,12 +25,15 @@ const sqlTypes = `WITH RECURSIVE t(type) AS (
 	FROM t WHERE t.type IS NOT NULL)
 SELECT type FROM t WHERE type IS NOT NULL`
 
-// sqlWaiting reads the first rows of some types after an id, in the order of ids.
-const sqlWaiting = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
-FROM (SELECT w.* FROM unnest($1::text[]) AS t(type)
+// sqlWaiting reads rows of some types after an id, in the order of ids: of each type as many as make $2 together, and
+// none that comes behind one that was not read.
+const sqlWaiting = `WITH share AS (SELECT greatest($2::bigint / greatest(cardinality($1::text[]), 1), 1) AS n),
+pages AS MATERIALIZED (SELECT w.* FROM share, unnest($1::text[]) AS t(type)
 	CROSS JOIN LATERAL (SELECT event_id, event_type FROM outbox_deliveries
-		WHERE state = 'unrouted' AND event_type = t.type AND event_id > $3 ORDER BY event_id LIMIT $2) AS w
-	ORDER BY w.event_id LIMIT $2) AS d
+		WHERE state = 'unrouted' AND event_type = t.type AND event_id > $3 ORDER BY event_id LIMIT share.n) AS w),
+cut AS (SELECT min(last) AS id FROM (SELECT max(event_id) AS last FROM pages GROUP BY event_type HAVING count(*) = (SELECT n FROM share)) AS complete)
+SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
+FROM (SELECT * FROM pages WHERE event_id <= coalesce((SELECT id FROM cut), 9223372036854775807)) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
 // sqlDecided reads rows from the time as a queue that are due and have no destination yet.
@@ -127,10 +131,12 @@ func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ..
 		}
 		all = handing{kept: []int64{}} // never nil: <> ALL (NULL) is never true
 		var e delivery.Event
-		var orphan bool
-		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &orphan}, func() error {
+		var missing bool
+		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &missing}, func() error {
 			all.looked = append(all.looked, e.ID)
-			if !orphan {
+			if missing {
+				all.missing, all.delays = append(all.missing, e.ID), append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
+			} else {
 				r.share(&all, &e, query == sqlDecided)
 			}
 			return nil
@@ -144,7 +150,13 @@ func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ..
 		if _, err := tx.Exec(ctx, sqlUndecided, all.kept); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`, all.looked, all.kept)
+		if len(all.missing) > 0 {
+			if _, err := tx.Exec(ctx, sqlMissing, all.missing, all.delays, engine.ClassMissing, engine.ErrMissing.Error()); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`,
+			all.looked, append(all.kept, all.missing...)) // kept is never nil
 		return err
 	})
 	if err != nil {
@@ -157,15 +169,23 @@ func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ..
 const sqlUndecided = `UPDATE outbox_deliveries SET state = 'unrouted', updated_at = now()
 WHERE destination = '' AND event_id = ANY($1) AND state <> 'unrouted'`
 
+// sqlMissing makes rows without a destination due later, because their events are missing. Then they are
+// decided like those from the time as a queue, since the search for events without a route may have ended.
+const sqlMissing = `UPDATE outbox_deliveries AS d SET state = 'retry', updated_at = now(),
+	available_at = clock_timestamp() + p.delay * interval '1 microsecond', error_class = $3, last_error = $4
+FROM unnest($1::bigint[], $2::bigint[]) AS p(event_id, delay) WHERE d.destination = '' AND d.event_id = p.event_id`
+
 // handing collects the rows to write.
 type handing struct {
-	looked []int64 // rows that were read
-	kept   []int64 // rows that stay: they have no route, or one to a destination that has not come yet
-	ids    []int64
-	names  []string
-	types  []string
-	states []string
-	keys   []string
+	looked  []int64 // rows that were read
+	missing []int64 // of these, those whose events are missing
+	delays  []int64 // until the next looks at them, in microseconds
+	kept    []int64 // rows that stay: they have no route, or one to a destination that has not come yet
+	ids     []int64
+	names   []string
+	types   []string
+	states  []string
+	keys    []string
 }
 
 // share adds the rows of an event. A destination that waits for them finds them parked, and begins

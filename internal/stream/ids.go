@@ -4,54 +4,121 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ErrIDs means that ids do not satisfy the assumptions of a stream: the sequence is behind an event
-// that was read, or was restarted. Events that reuse ids would be missed, so nothing is delivered
-// until a person has checked the table.
+// ErrIDs means that the sequence has given out ids again that a position has passed: it was set back, or restarted with
+// its table. Events that got such an id would be missed, so nothing is delivered until a person has moved the position.
 var ErrIDs = errors.New("the sequence of outbox_events.id gives out ids again")
 
-// sequence identifies the sequence that was last read. Its file changes when it is restarted, by
-// TRUNCATE ... RESTART IDENTITY as by ALTER SEQUENCE. A table that is partitioned gets another
-// sequence, which continues where the previous one ended.
-type sequence struct{ oid, file int64 }
+// final reports whether no relay may go on until a person has acted.
+func final(err error) bool { return errors.Is(err, ErrIDs) || errors.Is(err, outboxsql.ErrStream) }
 
-// restarted reports whether the same sequence was restarted.
-func (s sequence) restarted(now sequence) bool { return s.oid == now.oid && s.file != now.file }
+// errAltered means that the last id cannot be read in this moment.
+var errAltered = errors.New("read the sequence: it is being altered")
 
-// sqlIDs returns the last id of the sequence, its name, and its place.
-const sqlIDs = `SELECT coalesce(outbox_last_id(), 0), s.name, s.name::regclass::oid::bigint, coalesce(pg_relation_filenode(s.name::regclass)::bigint, 0)
-FROM (SELECT pg_get_serial_sequence('outbox_events', 'id') AS name) AS s`
+// anchor is what a position had passed at a moment: all ids in cut that are not open, by transactions below that one.
+type anchor struct {
+	cut
 
-// checkIDs compares the sequence with the highest id that a unit has read. The connection leads to
-// the server life in which that id was read, so a crash, which may take back ids together with
-// their events, does not count; and ids are drawn before they can be read. It returns an error that
-// wraps [ErrIDs] if the sequence is behind, or was restarted while this relay ran: it may have
-// caught up since.
-func (e *Engine) checkIDs(ctx context.Context, conn *pgx.Conn, destination string, head int64) error {
-	var last int64
-	var name string
-	var now sequence
-	if err := conn.QueryRow(ctx, sqlIDs).Scan(&last, &name, &now.oid, &now.file); err != nil {
+	transaction *int64
+	at          *time.Time
+}
+
+const (
+	// sqlSeen makes a write of a position its anchor. Whatever it has passed was visible before.
+	sqlSeen = `seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp()`
+
+	// sqlIDs finds the last id, NULL in the moment in which ALTER SEQUENCE replaces the file of the sequence, and the ids of an anchor, in its last hundred, that events have got since. Where the sequence has passed
+	// the position again it has given these out again. An event that an UPDATE or a rewrite of the table has given
+	// another transaction is older. Transaction numbers of rows have 32 bits.
+	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
+		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5
+			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id),
+		coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)
+	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.unit = $1 AND p.epoch = $2`
+
+	// sqlReused marks all positions that have passed ids that may have been given out again. A mark outlives its cause: the
+	// sequence may pass the position, and what got such an id is still not delivered.
+	sqlReused = `UPDATE outbox_positions SET reused = least(reused, $1) WHERE head > $1 AND ($2 OR sequence IS DISTINCT FROM $3)`
+
+	sqlSequence = `UPDATE outbox_positions SET sequence = $3 WHERE unit = $1 AND epoch = $2`
+)
+
+// checkIDs finds out whether the sequence has given out ids again that a position has passed since its anchor, and makes what it
+// has read by now the next anchor. The connection leads to the server life in which that was read, so a crash, which may
+// take back ids together with their events, does not count.
+func (e *Engine) checkIDs(ctx context.Context, conn *pgx.Conn, p *Position, read cut) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
+	defer cancel()
+	var last *int64
+	var next, highest int64
+	var name, before, now string
+	var reused *int64
+	var at time.Time
+	var again []int64
+	err := conn.QueryRow(ctx, sqlIDs, p.Unit, p.Epoch, p.seen.head, p.seen.transaction, p.seen.at).Scan(&last, &name, &before, &now, &reused, &next, &at, &again, &highest)
+	switch {
+	case isNoRows(err):
+		return errFenced
+	case err != nil:
 		return fmt.Errorf("read the sequence: %w", err)
+	case last == nil:
+		return errAltered
 	}
-	e.mu.Lock()
-	anew := e.sequence.restarted(now)
-	if !anew {
-		e.sequence = now
-	}
-	e.mu.Unlock()
-	if last >= head && !anew {
+	again = slices.DeleteFunc(again, p.seen.open.Contains)
+	// A position at 0 has passed nothing that could come again.
+	other := read.head > 0 && (replaced(before, now) || p.seen.transaction != nil && *p.seen.transaction > next)
+	var why string
+	from := int64(0)
+	switch {
+	case reused != nil:
+		why = fmt.Sprintf("ids above %d may have been given out again", *reused)
+	case other:
+		why = "the sequence or its table was restarted, or restored, since the position was written"
+	case *last < read.head:
+		why, from = fmt.Sprintf("%s is at %d", name, *last), *last
+	case len(again) > 0:
+		why, from = fmt.Sprintf("event %d was written after the position had passed its id", again[0]), again[0]-1
+	default:
+		p.seen, p.sequence = anchor{cut{read.head, slices.Clone(read.open)}, &next, &at}, now
+		if before != now {
+			if _, err := conn.Exec(ctx, sqlSequence, p.Unit, p.Epoch, now); err != nil {
+				return fmt.Errorf("note the sequence: %w", err)
+			}
+		}
 		return nil
 	}
-	whose := "the router"
-	if destination != "" {
-		whose = fmt.Sprintf("destination %q", destination)
+	if reused == nil {
+		if _, err := conn.Exec(ctx, sqlReused, from, !other, now); err != nil {
+			return fmt.Errorf("mark the positions that have passed ids that are given out again: %w", err)
+		}
 	}
-	return fmt.Errorf("%w: %s has given out ids up to %d, and %s has read up to %d; events with an id up to that are not delivered. "+
-		"If the table was emptied on purpose, stop all relays and begin anew: DELETE FROM outbox_routes; DELETE FROM outbox_positions; "+
-		"UPDATE outbox_mode SET origin_head = 0, origin_open = '{}'. If not, let the sequence go on: SELECT setval('%[2]s', %[6]d)",
-		ErrIDs, name, last, whose, head, max(last, head))
+	whose := "the search for event types without a route"
+	if p.Destination != "" {
+		whose = fmt.Sprintf("destination %q", p.Destination)
+	}
+	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, read.head, outboxsql.CureOfIDs(name, *last, max(read.head, highest)))
+}
+
+// replaced reports whether another sequence assigns the ids, or the same one was restarted with its table. One that was only
+// altered goes on; ALTER SEQUENCE ... RESTART shows in the ids.
+func replaced(before, now string) bool {
+	b, n := strings.Fields(before), strings.Fields(now)
+	return len(b) == 3 && len(n) == 3 && (b[0] != n[0] || b[1] != n[1] && b[2] != n[2])
+}
+
+// checkIDs checks the ids that the unit has passed.
+func (u *unit) checkIDs(ctx context.Context, conn *pgx.Conn) error {
+	if err := u.e.checkIDs(ctx, conn, &u.pos, cut{u.reader.Head(), u.reader.Gaps()}); err != nil {
+		return err
+	}
+	u.checkAt = time.Now().Add(u.e.limits.PollInterval)
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -43,7 +44,7 @@ func (l *log) keep(owner int64, destinations ...string) *keeping {
 
 func (l *log) keepHalted(owner int64, halt chan struct{}, destinations ...string) *keeping {
 	l.Helper()
-	cfg, err := pgx.ParseConfig(l.url)
+	cfg, err := pgx.ParseConfig(l.URL)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func (l *log) keepHalted(owner int64, halt chan struct{}, destinations ...string
 
 // hear calls look when relays notify each other.
 func (l *log) hear(ctx context.Context, look func()) {
-	conn, err := pgx.Connect(ctx, l.url)
+	conn, err := pgx.Connect(ctx, l.URL)
 	if err != nil {
 		return // stopped already
 	}
@@ -188,7 +189,7 @@ const holders = `SELECT format('%s members, %s units', count(*) FILTER (WHERE ob
 // owners returns the owners in the order of destinations.
 func (l *log) owners() string {
 	l.Helper()
-	return strings.Join(list[string](l, l.conn, `SELECT coalesce(owner::text, '-') FROM outbox_positions ORDER BY destination`), " ")
+	return strings.Join(testdb.List[string](l.DB, l.Conn, `SELECT coalesce(owner::text, '-') FROM outbox_positions ORDER BY destination`), " ")
 }
 
 // untilTrue waits for a condition of the database that no notification reports.
@@ -196,7 +197,7 @@ func (l *log) untilTrue(what, query string, args ...any) {
 	l.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !one[bool](l, l.conn, query, args...); <-tick.C {
+	for deadline := time.Now().Add(patience); !testdb.One[bool](l.DB, l.Conn, query, args...); <-tick.C {
 		if time.Now().After(deadline) {
 			l.Fatalf("%s did not happen", what)
 		}
@@ -206,6 +207,6 @@ func (l *log) untilTrue(what, query string, args ...any) {
 // sessionOf returns the process of the session that has a unit.
 func (l *log) sessionOf(unit int32) int32 {
 	l.Helper()
-	return one[int32](l, l.conn, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 'outbox_positions'::regclass
+	return testdb.One[int32](l.DB, l.Conn, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 'outbox_positions'::regclass
 		AND objid = $1 AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, int64(unit))
 }

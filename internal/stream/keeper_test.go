@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -24,7 +25,7 @@ func TestKeeperAlone(t *testing.T) {
 	if got := l.owners(); got != "7 7 7" {
 		t.Errorf("owners: %s", got)
 	}
-	if got := one[string](l, l.conn, holders); got != "1 members, 3 units" {
+	if got := testdb.One[string](l.DB, l.Conn, holders); got != "1 members, 3 units" {
 		t.Error(got)
 	}
 	for _, name := range []string{"", "a", "b"} {
@@ -35,7 +36,7 @@ func TestKeeperAlone(t *testing.T) {
 		k.untilSure(p)
 	}
 	// The mode cannot change while the relay is there.
-	err := outboxsql.SetMode(t.Context(), l.dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{})
+	err := outboxsql.SetMode(t.Context(), l.Dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{})
 	if !errors.Is(err, outboxsql.ErrRelays) {
 		t.Errorf("the mode was changed: %v", err)
 	}
@@ -46,7 +47,7 @@ func TestKeeperAlone(t *testing.T) {
 	if got := l.owners(); got != "- - -" {
 		t.Errorf("owners after the end: %s", got)
 	}
-	if got := one[string](l, l.conn, holders); got != "0 members, 0 units" {
+	if got := testdb.One[string](l.DB, l.Conn, holders); got != "0 members, 0 units" {
 		t.Error(got)
 	}
 	if len(k.has()) > 0 || k.Sure() || p.Sure() {
@@ -61,7 +62,7 @@ func TestKeeperOfAQueue(t *testing.T) {
 	if err := k.stop(); err != nil && !errors.Is(err, outboxsql.ErrMode) {
 		t.Fatal(err)
 	}
-	cfg, err := pgx.ParseConfig(l.url)
+	cfg, err := pgx.ParseConfig(l.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +116,8 @@ func TestKeepersShare(t *testing.T) {
 func TestKeepersTell(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
-	hears := l.dial()
-	l.on(hears, `LISTEN outbox_events`)
+	hears := l.Dial()
+	l.On(hears, `LISTEN outbox_events`)
 	hear := func(what string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -152,7 +153,7 @@ func TestKeepersOfDifferentDestinations(t *testing.T) {
 		t.Fatal(err)
 	}
 	after.untilHas(3)
-	if got := one[string](l, l.conn, `SELECT string_agg(destination, ' ' ORDER BY destination) FROM outbox_positions WHERE owner IS NULL`); got != "a b" {
+	if got := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(destination, ' ' ORDER BY destination) FROM outbox_positions WHERE owner IS NULL`); got != "a b" {
 		t.Errorf("nobody has %q", got)
 	}
 }
@@ -164,7 +165,7 @@ func TestKeeperLosesItsSession(t *testing.T) {
 	k := l.keep(1, "a", "b")
 	k.untilHas(3)
 	before := k.position("a")
-	l.exec(`SELECT pg_terminate_backend($1)`, l.sessionOf(before.Unit))
+	l.Exec(`SELECT pg_terminate_backend($1)`, l.sessionOf(before.Unit))
 	k.until("a new epoch", func(units map[string]Position) bool {
 		return len(units) == 3 && units["a"].Epoch == 2
 	})
@@ -173,7 +174,7 @@ func TestKeeperLosesItsSession(t *testing.T) {
 	if !p.Clean || before.Sure() || k.lostSoFar() != 3 {
 		t.Errorf("after %d losses it has %+v", k.lostSoFar(), p)
 	}
-	if ok, err := before.Save(t.Context(), l.conn, 1, nil, 0); ok || err != nil {
+	if ok, err := before.Save(t.Context(), l.Conn, 1, nil, 0); ok || err != nil {
 		t.Errorf("the old epoch writes; %v", err)
 	}
 }
@@ -188,7 +189,7 @@ func TestKeepersLoseASession(t *testing.T) {
 	b.untilHas(2)
 	before := a.position(a.has()[0])
 	losses := a.lostSoFar()
-	l.exec(`SELECT pg_terminate_backend($1)`, l.sessionOf(before.Unit))
+	l.Exec(`SELECT pg_terminate_backend($1)`, l.sessionOf(before.Unit))
 	a.until("the loss", func(map[string]Position) bool { return a.losses >= losses+2 })
 	l.untilTrue("a new owner", `SELECT epoch > $2 FROM outbox_positions WHERE unit = $1`, before.Unit, before.Epoch)
 	a.untilHas(2)
@@ -203,7 +204,7 @@ func TestKeeperAfterAKill(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	l.create(Wanted{}, Wanted{Destination: "a"})
-	l.exec(`UPDATE outbox_positions SET owner = 99, epoch = 5 WHERE destination = 'a'`)
+	l.Exec(`UPDATE outbox_positions SET owner = 99, epoch = 5 WHERE destination = 'a'`)
 	k := l.keep(1, "a")
 	k.untilHas(2)
 	if a, r := k.position("a"), k.position(""); a.Clean || a.Epoch != 6 || !r.Clean {
@@ -226,7 +227,7 @@ func TestFrozenKeeper(t *testing.T) {
 		}
 	}))
 	l.untilTrue("the first unit", `SELECT count(*) = 1 FROM outbox_positions WHERE owner = 1`)
-	unit := one[int32](l, l.conn, `SELECT unit FROM outbox_positions WHERE owner = 1`)
+	unit := testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions WHERE owner = 1`)
 	other := l.keep(2, "a")
 	l.untilTrue("the end of the session", `SELECT NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory'
 		AND classid = 'outbox_positions'::regclass AND objid = 0 AND pid = $1)`, l.sessionOf(unit))
@@ -234,14 +235,14 @@ func TestFrozenKeeper(t *testing.T) {
 		t.Error("it is sure of a session that is gone")
 	}
 	other.untilHas(2)
-	name := one[string](l, l.conn, `SELECT destination FROM outbox_positions WHERE unit = $1`, unit)
+	name := testdb.One[string](l.DB, l.Conn, `SELECT destination FROM outbox_positions WHERE unit = $1`, unit)
 	p := other.position(name)
 	if p.Clean || p.Epoch != 2 {
 		t.Errorf("taken over: %+v", p)
 	}
 	old := p
 	old.Epoch = 1
-	if ok, err := old.Save(t.Context(), l.conn, 1, nil, 0); ok || err != nil {
+	if ok, err := old.Save(t.Context(), l.Conn, 1, nil, 0); ok || err != nil {
 		t.Errorf("the old epoch writes; %v", err)
 	}
 	close(halt)
@@ -262,11 +263,11 @@ func TestKeeperSkipsALockedRow(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	l.create(Wanted{}, Wanted{Destination: "a"}, Wanted{Destination: "b"})
-	tx, err := l.conn.Begin(t.Context())
+	tx, err := l.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.exec(`SELECT FROM outbox_positions WHERE destination = 'a' FOR UPDATE`)
+	l.Exec(`SELECT FROM outbox_positions WHERE destination = 'a' FOR UPDATE`)
 	k := l.keep(1, "a", "b")
 	k.untilHas(2)
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -285,11 +286,11 @@ func TestRefusalEndsWithTheUnit(t *testing.T) {
 	l := newStream(t)
 	first := l.keep(1, "a", "b", "c")
 	first.untilHas(4)
-	tx, err := l.conn.Begin(t.Context())
+	tx, err := l.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.exec(`SELECT FROM outbox_positions FOR UPDATE`)
+	l.Exec(`SELECT FROM outbox_positions FOR UPDATE`)
 	second := l.keep(2, "a", "b", "c")
 	const part = "owners of units"
 	first.until("its write is refused", func(map[string]Position) bool { return first.refused[part] })
@@ -309,8 +310,8 @@ func TestKeeperTakesAgain(t *testing.T) {
 	l := newStream(t)
 	k := l.keep(1, "a", "b")
 	k.untilHas(3)
-	l.exec(`UPDATE outbox_positions SET head = 42, epoch = epoch + 1 WHERE destination = 'a'`)
-	l.exec(`DELETE FROM outbox_positions WHERE destination = 'b'`)
+	l.Exec(`UPDATE outbox_positions SET head = 42, epoch = epoch + 1 WHERE destination = 'a'`)
+	l.Exec(`DELETE FROM outbox_positions WHERE destination = 'b'`)
 	k.until("both again", func(units map[string]Position) bool {
 		return len(units) == 3 && units["a"].Head == 42 && units["b"].Unit > 3 && units[""].Epoch > 1
 	})
@@ -340,7 +341,7 @@ func TestKeeperRenews(t *testing.T) {
 	k.until("all on another session", elsewhere)
 	k.Renew(b)
 	k.Look()
-	l.exec(`DELETE FROM outbox_positions WHERE destination = 'b'`) // so that a look shows
+	l.Exec(`DELETE FROM outbox_positions WHERE destination = 'b'`) // so that a look shows
 	k.until("a look later", func(units map[string]Position) bool { return elsewhere(units) && units["b"].Unit != b.Unit })
 	if now := k.position("a"); now.Epoch != 2 || k.lostSoFar() < 4 {
 		t.Errorf("taken again: %+v, %d units lost", now, k.lostSoFar())
@@ -352,13 +353,13 @@ func TestKeepersOverRestart(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, nil)
 	l := newLogAt(t, server.URL(""))
-	l.exec(`UPDATE outbox_mode SET mode = 'stream'`)
+	l.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	a, b := l.keep(1, "a", "b", "c"), l.keep(2, "a", "b", "c")
 	a.untilHas(2)
 	b.untilHas(2)
 	for _, mode := range []pgserver.Mode{pgserver.Fast, pgserver.Immediate} {
 		before := make(map[string]int64)
-		rows, err := Positions(t.Context(), l.dial())
+		rows, err := Positions(t.Context(), l.Dial())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,11 +1,7 @@
 package stream
 
 import (
-	"context"
-	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
@@ -88,52 +84,4 @@ func (s *aside) admit(all []dispatch.Delivery) int {
 		}
 	}
 	return len(all)
-}
-
-// sqlLatest reads the last row of each line. It has the state and the time of the first one: the line goes on when that
-// may.
-func sqlLatest(limit int) string {
-	return `SELECT ` + rowColumns(limit) + `, true
-FROM unnest($2::text[]) WITH ORDINALITY AS w(key, n)
-CROSS JOIN LATERAL (SELECT event_id, attempts, replays, ordering_key FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = w.key AND state IN ('retry', 'parked') ORDER BY event_id DESC LIMIT 1) AS z
-CROSS JOIN LATERAL (SELECT z.event_id, z.attempts, z.replays, z.ordering_key, state, available_at FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = w.key AND state IN ('retry', 'parked') ORDER BY event_id LIMIT 1) AS d
-` + rowEvent(limit) + `
-ORDER BY w.n`
-}
-
-// sqlSupersede deletes the rows of lines before their last ones, which stay.
-const sqlSupersede = `DELETE FROM outbox_deliveries AS d USING unnest($2::text[], $3::bigint[]) AS w(key, id)
-WHERE d.destination = $1 AND d.ordering_key = w.key AND d.state IN ('retry', 'parked') AND d.event_id < w.id`
-
-// supersede deletes what the last rows of lines supersede, if the lines may go on, before those are handed over. It returns
-// the lines of which nothing else is left. A row that the destination does not get any more, or that will be a dead letter,
-// supersedes nothing.
-func (s *shelf) supersede(ctx context.Context, conn *pgx.Conn, last []stored, write owned) (alone map[string]bool, err error) {
-	var names []string
-	var ids []int64
-	alone = make(map[string]bool)
-	for i := range last {
-		r := &last[i]
-		if _, is := s.held[r.id]; is || r.state == stateRetry && !r.due {
-			continue
-		}
-		if s.filter(r); r.orphan || r.refused != nil {
-			continue
-		}
-		names, ids = append(names, r.key), append(ids, r.id)
-		alone[r.key] = true
-	}
-	if len(names) == 0 {
-		return alone, nil
-	}
-	return alone, write(ctx, conn, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlSupersede, s.name, names, ids)
-		if err != nil {
-			return fmt.Errorf("drop superseded deliveries of %q: %w", s.name, err)
-		}
-		s.lane.Limits().Superseded(int(tag.RowsAffected()))
-		return nil
-	})
 }

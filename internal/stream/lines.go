@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 const (
@@ -28,7 +30,13 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	if granted == 0 {
 		return false, nil
 	}
+	u.shelf.failures = u.lane.Failures()
+	u.collect() // what has failed until then is a row, and what fails later keeps the lane from those that lead
 	rows, more, err := u.shelf.readDue(ctx, conn, granted)
+	if err == nil && u.shelf.unwritten(rows) {
+		u.lane.Return(granted)
+		return true, u.store(ctx, conn)
+	}
 	if err == nil {
 		err = u.shelf.planDue(ctx, conn, rows, more)
 	}
@@ -46,6 +54,15 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
 	u.gate.deliver(u.gate.parcel(), all, nil, granted) //nolint:contextcheck // deliveries outlive the read
 	return len(all) > 0 || more || len(u.shelf.ready) > 0, nil
+}
+
+// unwritten reports whether one of the rows would lead a line of which others are still to be written: one of those may come before it.
+func (s *shelf) unwritten(rows []stored) bool {
+	return len(s.pending.lines) > 0 && slices.ContainsFunc(rows, func(r stored) bool {
+		leads, waits := s.order.leads(&r)
+		_, is := s.held[r.id]
+		return leads && !waits && !is && s.pending.lines[s.order.keys.Named(r.key)]
+	})
 }
 
 // planDue records the position and time of the next search for due rows.
@@ -86,36 +103,40 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *stored) []dispatch.Delivery 
 		s.ledger.dirty = true
 		return all
 	}
-	if leads && s.lane.Limits().Supersedes() {
-		s.continueLine(s.order.keys.Named(r.key), r.key) // with its last event
-		return all
-	}
-	if r.orphan && leads {
+	if r.over && leads {
 		s.drains[s.order.keys.Named(r.key)] = r.key // other rows may wait behind it
 	}
 	return s.take(all, r, leads)
 }
 
-// filter asks the filter about a row. One that is not for the destination any more is finished, like one whose event
-// was deleted.
+// filter asks the filter about a row. One that is not for the destination any more is finished.
 func (s *shelf) filter(r *stored) {
-	if r.orphan {
+	if r.missing || r.over {
 		return
 	}
 	passes, refused := s.passes(&r.event, r.refused)
-	r.orphan, r.refused = !passes, refused
+	r.over, r.refused = !passes, refused
 }
 
-// take converts a row into a delivery, and appends it to all. A row whose event was deleted by hand
-// is removed instead.
+// take converts a row into a delivery, and appends it to all. A row whose event is missing is due
+// later instead, and one that is over is removed.
 func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
-	if r.orphan {
+	if r.missing {
+		s.pending.put(entry{
+			id: r.id, eventType: r.event.Type, state: stateRetry, attempts: r.attempts, key: r.key,
+			delay: s.e.missing.Met(s.name, r.id), class: engine.ClassMissing, err: engine.ErrMissing.Error(),
+		}, s.order.keys.Named(r.key))
+		s.held[r.id] = r.state
+		s.ledger.dirty = true
+		return all
+	}
+	if r.over {
 		s.pending.remove(r.id)
 		s.held[r.id] = r.state
 		s.ledger.dirty = true
 		return all
 	}
-	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed, Waited: true}
+	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Since: s.failures, Delayed: r.delayed, Waited: true}
 	if r.event.Replay == 0 && !replays(r.key) { // what a person asks for does not expire
 		d.Expires = s.lane.Limits().Expires(r.since)
 	}
@@ -190,16 +211,17 @@ func (s *shelf) lookAtLines(ctx context.Context, conn *pgx.Conn, holds func(name
 // feedLines continues stored lines. When all stored rows of a line have been handed over, its
 // aggregate is unblocked at that very moment.
 func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	// Rows parked a moment ago may come before the stored ones.
+	// Rows that are not written yet may come before the stored ones.
+	u.shelf.failures = u.lane.Failures()
 	u.collect()
-	if u.shelf.parksReady() {
+	if u.shelf.unwrittenReady() {
 		return true, u.store(ctx, conn)
 	}
 	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
-	read, err := u.shelf.readLines(ctx, conn, granted, u.owned)
+	read, err := u.shelf.readLines(ctx, conn, granted)
 	if err != nil {
 		u.lane.Return(granted)
 		return false, err
@@ -210,9 +232,9 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	return true, nil
 }
 
-// parksReady reports whether rows of a line that is ready are still to be written.
-func (s *shelf) parksReady() bool {
-	return slices.ContainsFunc(s.ready, func(l line) bool { return s.pending.parked[l.key] > 0 })
+// unwrittenReady reports whether rows of a line that is ready are still to be written.
+func (s *shelf) unwrittenReady() bool {
+	return slices.ContainsFunc(s.ready, func(l line) bool { return s.pending.lines[l.key] })
 }
 
 // lineRows are the first rows of some lines, in the order of the lines.
@@ -220,30 +242,30 @@ type lineRows struct {
 	lines []line
 	per   int // rows of each, at most
 	rows  []stored
-	cut   bool            // there were more
-	alone map[string]bool // the lines of which no other row is left; nil where all rows are read
+	cut   bool // there were more
 }
 
-// readLines reads the first rows of lines that are ready, n at most. Where only the latest event is sent it reads the last
-// row of each line, and drops those before it.
-func (s *shelf) readLines(ctx context.Context, conn *pgx.Conn, n int, write owned) (read lineRows, err error) {
-	read.lines = s.ready[:min(len(s.ready), maxLines, n)]
-	read.per = min(maxPerLine, n/len(read.lines))
-	names := make([]string, len(read.lines))
-	for i, l := range read.lines {
-		names[i] = l.name
-	}
-	if s.lane.Limits().Supersedes() {
-		if read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, sqlLatest(s.e.limits.EventBytes), s.name, names); err == nil {
-			read.alone, err = s.supersede(ctx, conn, read.rows, write)
-		}
-	} else {
-		read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, sqlLines(s.e.limits.EventBytes), s.name, names, read.per, s.lane.Blocks())
-	}
+// readLines reads the first rows of lines that are ready, n at most.
+func (s *shelf) readLines(ctx context.Context, conn *pgx.Conn, n int) (read lineRows, err error) {
+	_, err = wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
+		read, err = s.readSome(ctx, conn, c)
+		return err
+	})
 	if err != nil {
 		return read, fmt.Errorf("read the stored lines of %q: %w", s.name, err)
 	}
 	return read, nil
+}
+
+func (s *shelf) readSome(ctx context.Context, conn *pgx.Conn, c wire.Care) (read lineRows, err error) {
+	read.lines = s.ready[:min(len(s.ready), maxLines, c.Rows)]
+	read.per = min(maxPerLine, c.Rows/len(read.lines))
+	names := make([]string, len(read.lines))
+	for i, l := range read.lines {
+		names[i] = l.name
+	}
+	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes), s.name, names, read.per, s.lane.Blocks())
+	return read, err
 }
 
 // takeLines converts rows into deliveries, and returns the lines that go on in memory behind them. What
@@ -259,7 +281,7 @@ func (s *shelf) takeLines(read *lineRows) (all []dispatch.Delivery, unblock []di
 		var state lineState
 		all, state = s.takeLine(all, rows[:n])
 		rows = rows[n:]
-		whole := (n == 0 || n < read.per && read.alone == nil || read.alone[l.name]) && (!read.cut || len(rows) > 0) && s.pending.parked[l.key] == 0
+		whole := n < read.per && (!read.cut || len(rows) > 0) && !s.pending.lines[l.key]
 		switch {
 		case state == lineWaits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:
@@ -280,7 +302,7 @@ type lineState uint8
 
 const (
 	lineGoes  lineState = iota // its rows may be delivered
-	lineWaits                  // one of them is due later, or is dead and blocks
+	lineWaits                  // one of them is due later, is dead and blocks, or has lost its event
 )
 
 // takeLine converts the rows of a line into deliveries, up to the first one that may not be
@@ -288,11 +310,13 @@ const (
 func (s *shelf) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Delivery, lineState) {
 	for i := range rows {
 		r := &rows[i]
-		if _, is := s.held[r.id]; is || !r.orphan && (r.state == stateDead || r.state == stateRetry && !r.due) {
+		if _, is := s.held[r.id]; is || r.state == stateDead || r.state == stateRetry && !r.due {
 			return all, lineWaits
 		}
 		s.filter(r)
-		all = s.take(all, r, true)
+		if all = s.take(all, r, true); r.missing {
+			return all, lineWaits
+		}
 	}
 	return all, lineGoes
 }

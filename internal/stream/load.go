@@ -3,9 +3,11 @@ package stream
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 const (
@@ -19,27 +21,35 @@ const (
 	longLine = 16
 )
 
-// sqlWalk reads the first row of each line after a name, whatever its state, among the next $3 rows
-// in the order of lines.
-const sqlWalk = `SELECT key, event_id, state
-FROM (SELECT DISTINCT ON (key) key, event_id, state
+// The rows of a line are in two indexes: those that wait, and the dead letters, of which there may be
+// any number. Each statement says which it reads, in the words of the index.
+const (
+	whichLive = `state IN ('retry', 'parked')`
+	whichDead = `state = 'dead'`
+)
+
+// sqlWalk reads the first row of each line after a name, among the next $3 rows in the order of lines.
+func sqlWalk(which string) string {
+	return `SELECT key, state
+FROM (SELECT DISTINCT ON (key) key, state
 	FROM (SELECT ordering_key AS key, event_id, state FROM outbox_deliveries
-		WHERE destination = $1 AND ordering_key > $2 ORDER BY ordering_key, event_id LIMIT $3) AS page
+		WHERE destination = $1 AND ordering_key > $2 AND ` + which + ` ORDER BY ordering_key, event_id LIMIT $3) AS page
 	ORDER BY key, event_id) AS line
 ORDER BY key`
+}
 
 // sqlHeads reads the first row of each line after a name, up to $3 lines, by skipping from name to
-// name in the index. Lines of only non-blocking dead letters have none.
-const sqlHeads = `WITH RECURSIVE line(key, n) AS (
-	(SELECT ordering_key, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 ORDER BY ordering_key LIMIT 1)
+// name in the index.
+func sqlHeads(which string) string {
+	return `WITH RECURSIVE line(key, state, n) AS (
+	(SELECT ordering_key, state, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 AND ` + which + ` ORDER BY ordering_key, event_id LIMIT 1)
 	UNION ALL
-	SELECT (SELECT ordering_key FROM outbox_deliveries WHERE destination = $1 AND ordering_key > line.key ORDER BY ordering_key LIMIT 1), n + 1
-	FROM line WHERE line.key IS NOT NULL AND n < $3)
-SELECT line.key, d.event_id, d.state FROM line
-LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = line.key AND (state IN ('retry', 'parked') OR $4 AND state = 'dead')
-	ORDER BY event_id LIMIT 1) AS d ON true
-WHERE line.key IS NOT NULL`
+	SELECT d.ordering_key, d.state, line.n + 1
+	FROM line CROSS JOIN LATERAL (SELECT ordering_key, state FROM outbox_deliveries
+		WHERE destination = $1 AND ordering_key > line.key AND ` + which + ` ORDER BY ordering_key, event_id LIMIT 1) AS d
+	WHERE line.n < $3)
+SELECT key, state FROM line`
+}
 
 // loader finds what is stored of a destination when its unit is taken over. It owns nothing: what it finds
 // goes on the shelf and into the lane, and what it writes through the unit. It lives for one call, on the
@@ -49,7 +59,7 @@ type loader struct {
 
 	order  *order
 	shelf  *shelf
-	reader *Reader // where the unit begins
+	reader *tail.Reader // where the unit begins
 	write  owned
 }
 
@@ -58,9 +68,8 @@ type loader struct {
 // event in front was in its memory, and is open. So they continue only when all events that are
 // open, or come before them, have been read.
 //
-// It walks over all rows, which is some five times as fast as skipping from line to line if lines
-// are short. After a page of long ones, and where a line begins with a non-blocking dead letter, it
-// skips through a page, and tries again.
+// Dead letters come first where they block: one that a person replays meanwhile is found by the
+// second search. Where they do not block, none is read.
 func (l *loader) load(ctx context.Context, conn *pgx.Conn) error {
 	if !l.lane.Ordered() {
 		return l.unpark(ctx, conn)
@@ -73,77 +82,72 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn) error {
 	}
 	l.e.loading.Add(1)
 	defer l.e.loading.Add(-1)
+	if l.lane.Blocks() {
+		if err := l.loadLines(ctx, conn, whichDead); err != nil {
+			return err
+		}
+	}
+	return l.loadLines(ctx, conn, whichLive)
+}
+
+// loadLines walks over all rows of one kind, which is some five times as fast as skipping from line to
+// line if lines are short. After a page of long ones it skips through a page, and tries again.
+func (l *loader) loadLines(ctx context.Context, conn *pgx.Conn, which string) error {
 	for after, walks := "", true; ; {
 		l.round.Begin()
-		query, args := sqlHeads, []any{l.name, after, headsPage, l.lane.Blocks()}
+		query, page := sqlHeads(which), headsPage
 		if walks {
-			query, args = sqlWalk, []any{l.name, after, walkPage}
+			query, page = sqlWalk(which), walkPage
 		}
-		p, err := l.loadPage(ctx, conn, query, args...)
+		lines, last, err := l.loadPage(ctx, conn, query, after, page)
 		switch {
 		case err != nil:
 			return fmt.Errorf("load the stored lines of %q: %w", l.name, err)
-		case walks && p.lines == 0 && !p.dead, !walks && p.lines < headsPage:
+		case lines == 0, !walks && lines < headsPage:
 			return nil
-		case p.lines > 0:
-			after = p.last
 		}
-		walks = !walks || !p.dead && p.lines > walkPage/longLine
+		after, walks = last, !walks || lines > walkPage/longLine
 	}
 }
 
-// linePage is a page of loaded lines.
-type linePage struct {
-	lines int
-	last  string // name of the last of them
-	dead  bool   // the next line begins with a non-blocking dead letter
-}
-
-func (l *loader) loadPage(ctx context.Context, conn *pgx.Conn, query string, args ...any) (p linePage, err error) {
-	rows, err := conn.Query(ctx, query, args...)
+// loadPage returns how many lines it has loaded, and the name of the last one.
+func (l *loader) loadPage(ctx context.Context, conn *pgx.Conn, query, after string, page int) (lines int, last string, err error) {
+	rows, err := conn.Query(ctx, query, l.name, after, page)
 	if err != nil {
-		return p, err
+		return 0, "", err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		values := rows.RawValues() // name, id, state: text is the same in both formats
-		name, state := values[0], values[2]
-		if string(state) == stateDead && !l.lane.Blocks() {
-			p.dead = true
-			return p, nil
-		}
-		p.lines, p.last = p.lines+1, string(name)
-		if state == nil {
-			continue
-		}
-		key := l.order.keys.Named(p.last)
+		values := rows.RawValues() // name and state: text is the same in both formats
+		lines, last = lines+1, string(values[0])
+		key := l.order.keys.Named(last)
 		l.lane.Block(key)
-		if string(state) == stateParked {
-			var id int64
-			if err := rows.Scan(nil, &id, nil); err != nil {
-				return p, err
-			}
-			l.shelf.doubtful[key], l.shelf.early = p.last, max(l.shelf.early, id)
+		if string(values[1]) == stateParked {
+			l.shelf.doubtful[key], l.shelf.early = last, max(l.shelf.early, l.reader.Head())
 		}
 	}
-	return p, rows.Err()
+	return lines, last, rows.Err()
 }
 
-// sqlLine reads the first row of a line, and whether any is parked.
-const sqlLine = `SELECT state = 'parked' OR EXISTS (SELECT FROM outbox_deliveries WHERE destination = $1 AND ordering_key = $2 AND state = 'parked'), state = 'parked'
-FROM outbox_deliveries WHERE destination = $1 AND ordering_key = $2 AND (state IN ('retry', 'parked') OR $3 AND state = 'dead')
-ORDER BY event_id LIMIT 1`
+// sqlLine reads whether any row of a line waits, whether the first one is parked, and whether any is: where more
+// than $3 rows wait, one of them may be. Of dead letters it reads the first one, if they block.
+const sqlLine = `SELECT count(*) > 0, coalesce((array_agg(state ORDER BY event_id))[1] = 'parked', false),
+	coalesce(bool_or(state = 'parked') OR count(*) > $3, false)
+FROM (SELECT event_id, state FROM (
+	(SELECT event_id, state FROM outbox_deliveries
+		WHERE destination = $1 AND ordering_key = $2 AND ` + whichLive + ` ORDER BY event_id LIMIT $3 + 1)
+	UNION ALL (SELECT event_id, state FROM outbox_deliveries
+		WHERE destination = $1 AND ordering_key = $2 AND ` + whichDead + ` AND $4 ORDER BY event_id LIMIT 1)) AS u) AS line`
 
 // loadLine holds the line of all events if anything is stored of it. A parked row may come from another order, and
 // may have to wait for events that are open.
 func (l *loader) loadLine(ctx context.Context, conn *pgx.Conn) error {
-	var parked, first bool
-	err := conn.QueryRow(ctx, sqlLine, l.name, totalName, l.lane.Blocks()).Scan(&parked, &first)
-	switch {
-	case isNoRows(err):
-		return nil
-	case err != nil:
+	var waits, first, parked bool
+	if err := conn.QueryRow(ctx, sqlLine, l.name, totalName, walkPage, l.lane.Blocks()).Scan(&waits, &first, &parked); err != nil {
 		return fmt.Errorf("load the stored line of %q: %w", l.name, err)
+	}
+	if !waits {
+		return nil
 	}
 	l.lane.Block(l.order.line)
 	if first {
@@ -155,26 +159,25 @@ func (l *loader) loadLine(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// sqlUnpark makes up to 5,000 parked rows due: order is not kept any more. It returns the number of
-// rows read.
-const sqlUnpark = `WITH page AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key IS NOT NULL AND state = 'parked' LIMIT 5000)
-UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
-FROM page WHERE d.destination = $1 AND d.event_id = page.event_id`
+// sqlUnpark makes the parked rows due among the next $4 that wait in lines after a place: order is not kept any
+// more. It returns the place where it has ended, NULL at the end.
+const sqlUnpark = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state FROM outbox_deliveries
+	WHERE destination = $1 AND (ordering_key, event_id) > ($2, $3) AND ` + whichLive + ` ORDER BY ordering_key, event_id LIMIT $4),
+freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
+	FROM page AS p WHERE p.state = 'parked' AND d.destination = $1 AND d.event_id = p.event_id)
+SELECT (array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
+	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0) FROM page`
 
 func (l *loader) unpark(ctx context.Context, conn *pgx.Conn) error {
-	for {
+	key, id := new(string), int64(math.MinInt64)
+	for key != nil {
 		l.round.Begin()
-		var tag pgconn.CommandTag
-		err := l.write(ctx, conn, func(tx pgx.Tx) (err error) {
-			tag, err = tx.Exec(ctx, sqlUnpark, l.name)
-			return err
+		err := l.write(ctx, conn, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, sqlUnpark, l.name, *key, id, walkPage).Scan(&key, &id)
 		})
 		if err != nil {
 			return fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
 		}
-		if tag.RowsAffected() == 0 {
-			return nil
-		}
 	}
+	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // handPoll is how often a destination checks whether it has been handed the events that had no
@@ -33,7 +35,7 @@ func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	return !waiting, nil
 }
 
-// sqlFence makes the router start over with stored events: it has judged the ones in its memory by
+// sqlFence makes the router start over with stored events: it has found the ones in its memory by
 // routes that change now. A router that no relay has owned yet has none in memory. It returns the
 // router's position.
 const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0 RETURNING head, open::text`
@@ -49,7 +51,7 @@ func fence(ctx context.Context, tx pgx.Tx) (seen cut, err error) {
 	case err != nil:
 		return seen, fmt.Errorf("fence the router: %w", err)
 	}
-	if seen.open, err = ParseRanges(open); err != nil {
+	if seen.open, err = tail.ParseRanges(open); err != nil {
 		return seen, fmt.Errorf("fence the router: %w", err)
 	}
 	return seen, nil
@@ -100,8 +102,14 @@ const (
 		WHERE destination = $1 AND since = $2`
 
 	// sqlSpan begins a span. If it brings no new events nothing has to be handed.
-	sqlSpan = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed)
-		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean`
+	sqlSpan = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
+		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean, $7::text[]`
+
+	// sqlDrops adds settings to the spans before, if they may still hold for stored deliveries of these.
+	sqlDrops = `UPDATE outbox_routes AS r SET drops = ARRAY(SELECT DISTINCT d FROM unnest(r.drops || $2::text[]) AS d ORDER BY d)
+		WHERE r.destination = $1 AND r.since > 0 AND NOT r.drops @> $2::text[] AND (
+			EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.state = 'retry')
+			OR EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.ordering_key IS NOT NULL AND d.state IN ('retry', 'parked')))`
 )
 
 // change is a change of the routes of a destination.
@@ -133,8 +141,13 @@ func changeRoutes(ctx context.Context, tx pgx.Tx, c change) error {
 		return err
 	}
 	patterns, others := w.lists()
-	if _, err := tx.Exec(ctx, sqlSpan, w.Destination, patterns, others, at.head, at.open.String(), handed); err != nil {
+	if _, err := tx.Exec(ctx, sqlSpan, w.Destination, patterns, others, at.head, at.open.String(), handed, append([]string{}, w.Drops...)); err != nil {
 		return fmt.Errorf("begin routes: %w", err)
+	}
+	if len(w.Drops) > 0 && last != nil {
+		if _, err := tx.Exec(ctx, sqlDrops, w.Destination, w.Drops); err != nil {
+			return fmt.Errorf("begin routes: %w", err)
+		}
 	}
 	return noted(ctx, tx, w.Destination)
 }
@@ -155,7 +168,16 @@ func firstRoutes(ctx context.Context, tx pgx.Tx, all []Wanted, w *Wanted, at cut
 	return changeRoutes(ctx, tx, change{all: all, to: w, at: at})
 }
 
-// dropSpans deletes spans that have ended for both the destination and the router.
+// sqlPast keeps a span for people, who ask what became of an event, and sqlTidy bounds what is kept: nothing about
+// events that are gone, and 100 spans of a destination, the newest.
+const (
+	sqlPast = `UPDATE outbox_routes SET past = 'read' WHERE destination = $1 AND since = $2`
+	sqlTidy = `DELETE FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL AND (
+		until_head < (SELECT id FROM outbox_events ORDER BY id LIMIT 1)
+		OR since <= (SELECT since FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL ORDER BY since DESC OFFSET 100 LIMIT 1))`
+)
+
+// dropSpans puts aside spans that have ended for both the destination and the router.
 func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router cut) error {
 	all, err := readRoutes(ctx, tx, &destination)
 	if err != nil {
@@ -163,10 +185,13 @@ func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router cu
 	}
 	for i := range all {
 		if s := &all[i]; s.ended && s.until.within(at.head, at.open) && s.until.within(router.head, router.open) {
-			if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since = $2`, destination, s.since); err != nil {
-				return fmt.Errorf("forget routes: %w", err)
+			if _, err := tx.Exec(ctx, sqlPast, destination, s.since); err != nil {
+				return fmt.Errorf("put routes aside: %w", err)
 			}
 		}
+	}
+	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {
+		return fmt.Errorf("forget routes: %w", err)
 	}
 	return nil
 }

@@ -57,9 +57,9 @@ func (o *order) leads(r *stored) (leads, waits bool) {
 	case !o.kept || r.key == "":
 		return false, false
 	case o.total:
-		return r.key == totalName, r.key == totalName && !r.first && !r.orphan
+		return r.key == totalName, r.key == totalName && !r.first && !r.over
 	}
-	return true, !r.first && r.event.Replay == 0 && !r.orphan
+	return true, !r.first && r.event.Replay == 0 && !r.over
 }
 
 // feedHeld hands over, of what the lane has given back, the stored events of a line that is held.
@@ -91,8 +91,11 @@ func (u *unit) feedHeld() bool {
 // index.
 func (o *order) misplaced() []string {
 	if !o.total {
-		return []string{`ordering_key = '*'`}
+		return []string{`ordering_key = '*' AND ` + whichLive, `ordering_key = '*' AND ` + whichDead}
 	}
-	// A row without a key that was never tried is a delayed event, which is in no line until it is due.
-	return []string{`ordering_key < '*'`, `ordering_key > '*'`, `ordering_key IS NULL AND state = 'retry' AND (attempts > 0 OR error_class IS NOT NULL)`}
+	// A row without a key that is not due was tried, or is a delayed event, which is in no line until then.
+	return []string{
+		`ordering_key < '*' AND ` + whichLive, `ordering_key > '*' AND ` + whichLive, `ordering_key < '*' AND ` + whichDead, `ordering_key > '*' AND ` + whichDead,
+		`ordering_key IS NULL AND state = 'retry' AND (attempts > 0 OR error_class IS NOT NULL OR available_at <= now())`,
+	}
 }

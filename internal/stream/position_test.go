@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -10,13 +9,15 @@ import (
 
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // newStream is a log that is a stream.
 func newStream(tb testing.TB) *log {
 	tb.Helper()
 	l := newLog(tb)
-	l.exec(`UPDATE outbox_mode SET mode = 'stream'`)
+	l.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	return l
 }
 
@@ -26,12 +27,12 @@ func TestBound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(maxOpen-2, maxOpen+3).Draw(t, "ranges")
-		var open Ranges
+		var open tail.Ranges
 		last := int64(0)
 		for i := range n {
 			from := last + 2 + int64(i%3)
 			last = from + int64(i%5)
-			open = append(open, Range{From: from, To: last})
+			open = append(open, tail.Range{From: from, To: last})
 		}
 		head := last + rapid.Int64Range(0, 10).Draw(t, "behind")
 		h, o := (&Position{}).bound(head, open)
@@ -58,7 +59,7 @@ func TestBound(t *testing.T) {
 // owned returns the position of a destination as a new owner takes it over.
 func (l *log) owned(unit int32, owner int64) *Position {
 	l.Helper()
-	got, err := takeOver(l.Context(), l.conn, owner, unit)
+	got, err := takeOver(l.Context(), l.Conn, owner, unit)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -69,21 +70,21 @@ func (l *log) owned(unit int32, owner int64) *Position {
 func TestSave(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
-	l.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('a', 7, '{[2,4),[5,6)}')`)
-	unit := one[int32](l, l.conn, `SELECT unit FROM outbox_positions`)
+	l.Exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('a', 7, '{[2,4),[5,6)}')`)
+	unit := testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)
 	old := l.owned(unit, 1)
 	if old.Head != 7 || old.Open.String() != "{[2,4),[5,6)}" || !old.Clean || old.Epoch != 1 || old.Destination != "a" {
 		t.Fatalf("taken over: %+v", old)
 	}
-	save := func(p *Position, head int64, open Ranges, delivered int64) bool {
+	save := func(p *Position, head int64, open tail.Ranges, delivered int64) bool {
 		t.Helper()
-		ok, err := p.Save(t.Context(), l.conn, head, open, delivered)
+		ok, err := p.Save(t.Context(), l.Conn, head, open, delivered)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return ok
 	}
-	if !save(old, 9, Ranges{{3, 3}, {8, 8}}, 5) {
+	if !save(old, 9, tail.Ranges{{From: 3, To: 3}, {From: 8, To: 8}}, 5) {
 		t.Error("the owner is fenced")
 	}
 	next := l.owned(unit, 2)
@@ -99,53 +100,12 @@ func TestSave(t *testing.T) {
 	if save(next, 20, nil, 1) {
 		t.Error("an old epoch of the same owner writes")
 	}
-
-	// As text, in a pipeline.
-	p := l.owned(unit, 2)
-	pipe := l.conn.PgConn().StartPipeline(t.Context())
-	pipe.SendQueryParams(SaveSQL, p.SaveParams(12, Ranges{{1, math.MaxInt64}}, 7), nil, nil, nil)
-	if err := pipe.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	if err := pipe.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got := one[string](l, l.conn, `SELECT format('%s %s %s', head, open, delivered) FROM outbox_positions`); got != "12 {[1,)} 12" {
-		t.Errorf("the position is %s", got)
-	}
-}
-
-// TestPositions: any role reads the position of each destination.
-func TestPositions(t *testing.T) {
-	t.Parallel()
-	l := newStream(t)
-	for range 10 {
-		l.exec(insert)
-	}
-	l.exec(`INSERT INTO outbox_positions (destination, head, open, owner) VALUES
-		('a', 7, '{[2,4),[5,6)}', NULL), ('', 10, '{}', 3), ('Z', 99, '{}', NULL)`)
-	rows, err := Positions(t.Context(), l.relay())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(rows) != 3 || rows[0].Destination != "" || rows[1].Destination != "Z" || rows[2].Destination != "a" {
-		t.Fatalf("positions: %+v", rows)
-	}
-	if r := rows[0]; r.Lag != 0 || *r.Owner != 3 || r.UpdatedAt.IsZero() {
-		t.Errorf("the router: %+v", r)
-	}
-	if r := rows[1]; r.Lag != 0 {
-		t.Errorf("a position ahead of the events: %+v", r)
-	}
-	if r := rows[2]; r.Lag != 6 || r.Owner != nil || r.Open.IDs() != 3 {
-		t.Errorf("a destination: %+v", r)
-	}
 }
 
 // create creates the positions of wanted destinations.
 func (l *log) create(wanted ...Wanted) {
 	l.Helper()
-	err := pgx.BeginFunc(l.Context(), l.conn, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(l.Context(), l.Conn, func(tx pgx.Tx) error {
 		_, err := createPositions(l.Context(), tx, 1, wanted, wanted)
 		return err
 	})
@@ -157,18 +117,18 @@ func (l *log) create(wanted ...Wanted) {
 // begins returns where a destination begins.
 func (l *log) begins(destination string) string {
 	l.Helper()
-	return one[string](l, l.conn, `SELECT head || ' ' || open FROM outbox_positions WHERE destination = $1`, destination)
+	return testdb.One[string](l.DB, l.Conn, `SELECT head || ' ' || open FROM outbox_positions WHERE destination = $1`, destination)
 }
 
-// TestStart: the first destinations begin at the beginning, later ones at their Start, or now.
+// TestStart: the first destinations begin where the queue has ended, later ones at their Start, or now.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	for i := range 10 {
-		l.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '{}', timestamptz '2026-11-01Z' + $1 * interval '1 minute')`, i+1)
+		l.Exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '{}', timestamptz '2026-11-01Z' + $1 * interval '1 minute')`, i+1)
 	}
-	l.exec(`UPDATE outbox_mode SET origin_head = 4, origin_open = '{[2,4)}'`)
-	l.exec(`DELETE FROM outbox_events WHERE id IN (1, 6)`)
+	l.Exec(`UPDATE outbox_mode SET origin_head = 4, origin_open = '{[2,4)}'`)
+	l.Exec(`DELETE FROM outbox_events WHERE id IN (1, 6)`)
 	noon := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	at := func(minute int) engine.Start {
 		return engine.Start{Kind: engine.StartAtTime, Time: noon.Add(time.Duration(minute) * time.Minute)}
@@ -180,7 +140,7 @@ func TestStart(t *testing.T) {
 		Wanted{Destination: "long ago", Start: at(-100)}, Wanted{Destination: "future", Start: at(100)})
 	for destination, want := range map[string]string{
 		"": "4 {[2,4)}", "first": "4 {[2,4)}", "second": "4 {[2,4)}", "told": "10 {}",
-		"later": "10 {}", "beginning": "4 {[2,4)}", "id": "2 {}",
+		"later": "10 {}", "beginning": "0 {}", "id": "2 {}",
 		"time": "4 {}", "time of what is gone": "5 {}", "long ago": "1 {}", "future": "10 {}",
 	} {
 		if got := l.begins(destination); got != want {
@@ -188,7 +148,7 @@ func TestStart(t *testing.T) {
 		}
 	}
 	// A router that comes later reads everything as well.
-	l.exec(`DELETE FROM outbox_positions WHERE destination = ''`)
+	l.Exec(`DELETE FROM outbox_positions WHERE destination = ''`)
 	l.create(Wanted{})
 	if got := l.begins(""); got != "4 {[2,4)}" {
 		t.Errorf("the router begins at %s", got)
@@ -203,9 +163,9 @@ func TestStartOfNothing(t *testing.T) {
 	if a, b := l.begins("a"), l.begins("b"); a != "0 {}" || b != "0 {}" {
 		t.Errorf("they begin at %s and %s", a, b)
 	}
-	l.exec(insert)
-	l.exec(`DELETE FROM outbox_events`)
-	if id, err := store.FirstSince(t.Context(), l.conn, time.Now()); id != 2 || err != nil {
+	l.Exec(insert)
+	l.Exec(`DELETE FROM outbox_events`)
+	if id, err := store.FirstSince(t.Context(), l.Conn, time.Now()); id != 2 || err != nil {
 		t.Errorf("the next event will be %d; %v", id, err)
 	}
 }

@@ -8,31 +8,34 @@ import (
 	"sync"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // progress is how far a unit has come, for a destination that keeps that itself. The unit moves it
 // ahead before it hands events over; what is committed in the meantime it adds by itself. It
 // implements delivery.Progress.
 type progress struct {
-	mu      sync.Mutex
-	created string         // when the position was made: a destination that was forgotten begins anew
-	sealed  int64          // the last seal
-	head    int64          // as of the last seal
-	open    Ranges         // of which some may have been committed since
-	rows    map[int64]bool // stored deliveries that are under way, or whose result is not written yet
-	done    map[int64]int  // what was committed since, and may still be in open or in rows, with its replays
-	doing   map[int64]int  // what the transaction of the last call of With delivers
+	owner owner // the position that it is of
+
+	mu     sync.Mutex
+	sealed int64          // the last seal
+	seq    string         // what assigned the ids
+	head   int64          // as of the last seal
+	open   tail.Ranges    // of which some may have been committed since
+	rows   map[int64]bool // stored deliveries that are under way, or whose result is not written yet
+	done   map[int64]int  // what was committed since, and may still be in open or in rows, with its replays
+	doing  map[int64]int  // what the transaction of the last call of With delivers
 }
 
 // advance moves the progress to what the unit knows after a seal.
-func (p *progress) advance(sealed, head int64, open Ranges, held map[int64]string) {
+func (p *progress) advance(sealed, head int64, open tail.Ranges, held map[int64]string, sequence string) {
 	rows := make(map[int64]bool, len(held))
 	for id := range held {
 		rows[id] = true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sealed, p.head, p.open, p.rows = sealed, head, open, rows
+	p.sealed, p.head, p.open, p.rows, p.seq = sealed, head, open, rows, sequence
 	maps.DeleteFunc(p.done, func(id int64, _ int) bool { return !rows[id] && !open.Contains(id) })
 }
 
@@ -45,7 +48,7 @@ func (p *progress) With(events []*delivery.Event) []byte {
 		p.doing[e.ID] = e.Replay
 	}
 	passed := make([]int64, 0, len(p.done)+len(p.doing))
-	c := positionCopy{Sealed: p.sealed, Created: p.created, Head: p.head}
+	c := positionCopy{Version: copyVersion, Owner: p.owner, Sealed: p.sealed, Head: p.head, Sequence: p.seq}
 	for _, some := range []map[int64]int{p.done, p.doing} {
 		for id, replays := range some {
 			passed = append(passed, id)
@@ -55,7 +58,7 @@ func (p *progress) With(events []*delivery.Event) []byte {
 		}
 	}
 	slices.Sort(passed)
-	c.Open = p.open.without(passed).String()
+	c.Open = p.open.Without(passed).String()
 	return c.encode()
 }
 
@@ -67,13 +70,19 @@ func (p *progress) Committed() {
 	p.doing = nil
 }
 
+// copyVersion is the version of the format of copies. A reader of another version refuses it.
+const copyVersion = 1
+
 // positionCopy is a position as a destination keeps it.
 type positionCopy struct {
+	Version int   `json:"version"`
+	Owner   owner `json:"of"`
 	// Sealed is the seal on which it relies: the database has it, or has lost what the copy knows.
-	Sealed  int64  `json:"sealed"`
-	Created string `json:"created"`
-	Head    int64  `json:"head"`
-	Open    string `json:"open"`
+	Sealed int64  `json:"sealed"`
+	Head   int64  `json:"head"`
+	Open   string `json:"open"`
+	// Sequence is what assigned these ids, as outbox_positions has it.
+	Sequence string `json:"sequence"`
 	// Settled are stored deliveries that were delivered and may still be there.
 	Settled []settledRow `json:"settled,omitempty"`
 }
@@ -90,7 +99,7 @@ func (c *positionCopy) encode() []byte {
 }
 
 func (c *positionCopy) cut() (cut, error) {
-	open, err := ParseRanges(c.Open)
+	open, err := tail.ParseRanges(c.Open)
 	return cut{head: c.Head, open: open}, err
 }
 
@@ -100,11 +109,16 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 		return nil, nil
 	}
 	var c positionCopy
-	if err := json.Unmarshal(b, &c); err != nil {
-		return nil, fmt.Errorf("the position that the destination keeps: %w", err)
+	err := json.Unmarshal(b, &c)
+	switch {
+	case err != nil:
+	case c.Version != copyVersion:
+		err = fmt.Errorf("it has version %d, and this notifyd knows version %d", c.Version, copyVersion)
+	default:
+		_, err = c.cut()
 	}
-	if _, err := c.cut(); err != nil {
-		return nil, fmt.Errorf("the position that the destination keeps: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("the position that the destination keeps cannot be read: %w: set transactional_id to an id of its own, or use the version of notifyd that wrote it", err)
 	}
 	return &c, nil
 }
@@ -113,7 +127,7 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 func (c cut) both(o cut) cut {
 	head := max(c.head, o.head)
 	mine, others := slices.Clone(c.open), slices.Clone(o.open)
-	mine.Add(Range{c.head + 1, head})
-	others.Add(Range{o.head + 1, head})
-	return cut{head, mine.and(others)}
+	mine.Add(tail.Range{From: c.head + 1, To: head})
+	others.Add(tail.Range{From: o.head + 1, To: head})
+	return cut{head, mine.And(others)}
 }

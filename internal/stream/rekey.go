@@ -16,9 +16,11 @@ const (
 	sqlMisplaced = `SELECT d.event_id, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, '')
 FROM (SELECT event_id FROM outbox_deliveries WHERE destination = $1 AND %s LIMIT $2) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
-	// sqlRekey puts rows into their lines. What is in none waits for nothing.
+	// sqlRekey puts rows into their lines. What is in none waits for nothing, and what gets into one and was
+	// never tried waits there.
 	sqlRekey = `UPDATE outbox_deliveries AS d SET ordering_key = nullif(p.key, ''), updated_at = now(),
-	state = CASE WHEN d.state = 'parked' AND p.key = '' THEN 'retry' ELSE d.state END,
+	state = CASE WHEN d.state = 'parked' AND p.key = '' THEN 'retry'
+		WHEN d.ordering_key IS NULL AND d.attempts = 0 AND d.error_class IS NULL THEN 'parked' ELSE d.state END,
 	available_at = CASE WHEN d.state = 'parked' AND p.key = '' THEN now() ELSE d.available_at END
 FROM unnest($2::bigint[], $3::text[]) AS p(event_id, key) WHERE d.destination = $1 AND d.event_id = p.event_id`
 )

@@ -14,7 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/wire"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // replay sends a range of events again that the destination has received, beside what is live. It is a
@@ -28,16 +28,17 @@ import (
 // Only a position that was set back meanwhile is behind it, and then the replay waits.
 type replay struct {
 	id       int64
-	to       int64    // the last id of the range
-	leftOut  Ranges   // ids of it that the destination had not received at the request
-	patterns []string // none is all
-	number   int      // delivery.Event.Replay
-	prefix   string   // of the names of its aggregates
-	over     bool     // it was stopped: only what is under way still ends
+	to       int64       // the last id of the range
+	leftOut  tail.Ranges // ids of it that the destination had not received at the request
+	patterns []string    // none is all
+	number   int         // delivery.Event.Replay
+	prefix   string      // of the names of its aggregates
+	over     bool        // it was stopped: only what is under way still ends
 
 	head       int64 // the highest id that was read
 	before     cut   // progress of the owner before: what it has finished
-	reading    reading
+	scan       tail.Scan
+	types      types
 	flight     flight // flight.again has what was read and not handed over, too
 	handed     int64  // the highest id that was handed over, by this owner or the one before
 	pace       pace
@@ -52,21 +53,13 @@ type replay struct {
 // tally counts events by what became of them.
 type tally struct{ delivered, failed, skipped int64 }
 
-// reading is what the last reads have shown.
-type reading struct {
-	names wire.Names
-	types types
-	row   int     // assumed size of a row, in bytes
-	rare  float64 // assumed number of rows read per event, at least 1
-}
-
 // sqlReplay reads the running replay of a destination: there is one at most.
 const sqlReplay = `SELECT id, to_id, left_out::text, patterns, rate, number, head, open::text FROM outbox_replays
 WHERE destination = $1 AND state = 'running'`
 
 // readReplay returns nil if there is none.
 func readReplay(ctx context.Context, conn *pgx.Conn, destination string) (*replay, error) {
-	r := &replay{reading: reading{row: rowGuess, rare: 1, types: types{skipped: make(map[string]bool)}}, flight: newFlight()}
+	r := &replay{types: types{skipped: make(map[string]bool)}, flight: newFlight()}
 	var leftOut, open string
 	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.before.head, &open)
 	if isNoRows(err) {
@@ -75,10 +68,10 @@ func readReplay(ctx context.Context, conn *pgx.Conn, destination string) (*repla
 	if err != nil {
 		return nil, err
 	}
-	if r.leftOut, err = ParseRanges(leftOut); err != nil {
+	if r.leftOut, err = tail.ParseRanges(leftOut); err != nil {
 		return nil, err
 	}
-	if r.before.open, err = ParseRanges(open); err != nil {
+	if r.before.open, err = tail.ParseRanges(open); err != nil {
 		return nil, err
 	}
 	r.prefix = replayPrefix(r.id)
@@ -95,7 +88,7 @@ func (r *replay) repeats() bool {
 }
 
 // account returns the progress to write, as account of a unit does, and the number of events in memory.
-func (r *replay) account() (head int64, open Ranges, n int) {
+func (r *replay) account() (head int64, open tail.Ranges, n int) {
 	ids := r.flight.openIDs()
 	n = len(ids)
 	slices.Sort(ids)
@@ -104,7 +97,7 @@ func (r *replay) account() (head int64, open Ranges, n int) {
 			open[n-1].To = max(open[n-1].To, id)
 			continue
 		}
-		open = append(open, Range{id, id})
+		open = append(open, tail.Range{From: id, To: id})
 	}
 	if r.head >= r.before.head {
 		head, open = bound(r.head, open)
@@ -112,7 +105,7 @@ func (r *replay) account() (head int64, open Ranges, n int) {
 	}
 	for _, g := range r.before.open { // the rest is still to be read
 		if g.To > r.head {
-			open.Add(Range{max(g.From, r.head+1), g.To})
+			open.Add(tail.Range{From: max(g.From, r.head+1), To: g.To})
 		}
 	}
 	head, open = bound(r.before.head, open)
@@ -123,7 +116,7 @@ func (r *replay) account() (head int64, open Ranges, n int) {
 type replayCount struct {
 	replay *replay // nil: there is nothing to write
 	head   int64
-	open   Ranges
+	open   tail.Ranges
 	n      int   // events in memory
 	total  tally // of this owner, up to this write
 	done   bool

@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 const (
@@ -29,7 +29,7 @@ func (u *unit) feedReplay(ctx context.Context, conn *pgx.Conn) (did bool, err er
 	}
 	if u.aside.reads() {
 		room := u.e.memory()/2 - u.gate.flight.bytes
-		did, err = u.aside.read(ctx, conn, u.reader.Head(), room, func() Ranges {
+		did, err = u.aside.read(ctx, conn, u.reader.Head(), room, func() tail.Ranges {
 			_, live := u.account(true)
 			return live
 		})
@@ -86,9 +86,9 @@ func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
 
 // read reads the next events of the range, up to the head of what is live, and keeps those that are to be
 // sent. room is how many bytes of events fit into memory beside what is live, whose open ids live returns.
-func (s *aside) read(ctx context.Context, conn *pgx.Conn, head int64, room int, live func() Ranges) (did bool, err error) {
+func (s *aside) read(ctx context.Context, conn *pgx.Conn, head int64, room int, live func() tail.Ranges) (did bool, err error) {
 	r := s.replay
-	room -= r.flight.bytes
+	room -= r.flight.bytes + r.flight.waiting()
 	r.skipFinished()
 	upto := min(r.to, head)
 	if room <= 0 || r.head >= upto {
@@ -96,30 +96,18 @@ func (s *aside) read(ctx context.Context, conn *pgx.Conn, head int64, room int, 
 	}
 	began := time.Now()
 	defer func() { r.restsUntil = time.Now().Add(asideShare * time.Since(began)) }()
-	p := pass{
-		query: Query{Limit: asidePage, Bytes: min(s.e.limits.Bytes, room), EventBytes: s.e.limits.EventBytes, Skip: r.reading.types.skip},
-		limit: asidePage, upto: upto, head: r.head, last: math.MinInt64,
-	}
-	if len(p.query.Skip) > 0 {
-		p.limit = int(min(skipAhead*asidePage, max(1, asidePage*r.reading.rare)))
-	}
-	p.limit = min(p.limit, max(1, 2*p.query.Bytes/r.reading.row))
-	p.decoder.names = &r.reading.names
-	if err := p.run(ctx, conn, nil, p.shape().statement()); err != nil {
+	b, now, err := r.scan.Read(ctx, conn, r.head, upto, tail.Query{
+		Limit: asidePage, Rows: skipAhead * asidePage, Bytes: min(s.e.limits.Bytes, room), EventBytes: s.e.limits.EventBytes, Skip: r.types.skip,
+	})
+	if err != nil {
 		return false, fmt.Errorf("read events for replay %d: %w", r.id, err)
 	}
-	skipped, err := s.keep(ctx, conn, &p.batch, live())
+	skipped, err := s.keep(ctx, conn, &b, live())
 	if err != nil {
 		return false, err
 	}
-	if p.rows > 0 {
-		r.reading.row = max(1, p.size/p.rows, r.reading.row/2)
-		r.reading.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
-	}
 	r.skipped += skipped
-	if r.head = upto; p.cut || p.rows >= p.limit {
-		r.head = p.last
-	}
+	r.head = now
 	s.ledger.dirty = true
 	return true, nil
 }
@@ -129,7 +117,7 @@ func (r *replay) skipFinished() {
 	if r.head >= r.before.head {
 		return
 	}
-	if i := r.before.open.reaching(r.head + 1); i < len(r.before.open) {
+	if i := r.before.open.Reaching(r.head + 1); i < len(r.before.open) {
 		r.head = max(r.head, r.before.open[i].From-1)
 		return
 	}
@@ -138,13 +126,13 @@ func (r *replay) skipFinished() {
 
 // keep keeps those events of a read that are to be sent. It returns how many were passed over because
 // they are stored, or in flight, as deliveries of their own.
-func (s *aside) keep(ctx context.Context, conn *pgx.Conn, b *Batch, live Ranges) (skipped int64, err error) {
+func (s *aside) keep(ctx context.Context, conn *pgx.Conn, b *tail.Batch, live tail.Ranges) (skipped int64, err error) {
 	r := s.replay
 	ids, wanted := make([]int64, 0, len(b.Events)), make([]*delivery.Event, 0, len(b.Events))
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
-		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !r.reading.types.wants(s.common, e.Type, r.patterns):
+		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !r.types.wants(s.common, e.Type, r.patterns):
 		case b.Delays != nil && b.Delays[i] > 0, live.Contains(e.ID):
 			skipped++
 		default:

@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -22,7 +23,7 @@ import (
 type router struct {
 	e      *Engine
 	pos    Position
-	reader *Reader
+	reader *tail.Reader
 	wake   chan struct{} // capacity 1
 	round  *engine.Part
 	hint   atomic.Bool
@@ -57,7 +58,7 @@ type unroutedEvent struct {
 
 func newRouter(e *Engine, p Position) *router {
 	r := &router{
-		e: e, pos: p, wake: make(chan struct{}, 1), reader: NewReader(p.Head, p.Open, e.witnesses),
+		e: e, pos: p, wake: make(chan struct{}, 1), reader: tail.NewReader(p.Head, p.Open, e.witnesses),
 		routes: newRoutes(nil), skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
 	}
 	r.hint.Store(true)
@@ -97,7 +98,7 @@ func (r *router) run(ctx context.Context) error {
 		r.round.Begin()
 		r.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
+		case errors.Is(err, errFenced), errors.Is(err, errMoved), final(err):
 			return err
 		case err != nil && ctx.Err() == nil:
 			r.e.report(partRouter, err)
@@ -138,7 +139,7 @@ func (r *router) wait(ctx context.Context) {
 func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	r.round.Begin()
 	if !time.Now().Before(r.checkAt) {
-		if err := r.e.checkIDs(ctx, conn, "", r.reader.Head()); err != nil {
+		if err := r.e.checkIDs(ctx, conn, &r.pos, cut{r.reader.Head(), r.reader.Gaps()}); err != nil {
 			return err
 		}
 		r.checkAt = time.Now().Add(r.e.limits.PollInterval)
@@ -190,7 +191,7 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 
 // complete reports whether the destination waits only to be handed stored events, with its newest
 // routes: the router has seen all that it had passed.
-func (r *router) complete(to *span, gaps Ranges) bool {
+func (r *router) complete(to *span, gaps tail.Ranges) bool {
 	return to.waits() && to.from.within(r.reader.Head(), gaps)
 }
 
@@ -245,9 +246,9 @@ func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
 func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
 	r.hint.Store(false)
 	head := r.reader.Head()
-	b, err := r.reader.Read(ctx, conn, Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip})
+	b, err := r.reader.Read(ctx, conn, tail.Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip, Assigned: r.e.last.Load()})
 	if err != nil {
-		r.reader = NewReader(r.reader.Head(), r.reader.Gaps(), r.e.witnesses)
+		r.reader = tail.NewReader(r.reader.Head(), r.reader.Gaps(), r.e.witnesses)
 		return false, err
 	}
 	for i := range b.Events {

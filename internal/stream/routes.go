@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -20,14 +21,14 @@ import (
 // cut is the set of ids seen at a moment: all ids up to head except those in open.
 type cut struct {
 	head int64
-	open Ranges
+	open tail.Ranges
 }
 
 // has reports whether the id had been seen.
 func (c *cut) has(id int64) bool { return id <= c.head && !c.open.Contains(id) }
 
 // within reports whether a reader with that head and these gaps has seen all of it.
-func (c *cut) within(head int64, gaps Ranges) bool {
+func (c *cut) within(head int64, gaps tail.Ranges) bool {
 	if head < c.head {
 		return false
 	}
@@ -35,7 +36,7 @@ func (c *cut) within(head int64, gaps Ranges) bool {
 		if g.From > c.head {
 			break
 		}
-		if i := c.open.reaching(g.From); i == len(c.open) || c.open[i].From > g.From || c.open[i].To < min(g.To, c.head) {
+		if i := c.open.Reaching(g.From); i == len(c.open) || c.open[i].From > g.From || c.open[i].To < min(g.To, c.head) {
 			return false
 		}
 	}
@@ -49,6 +50,9 @@ func (c *cut) equal(o *cut) bool { return c.head == o.head && slices.Equal(c.ope
 type Routes struct {
 	Patterns []string
 	Others   []string
+	// Drops are the settings by which the destination may pass such events without sending them: see
+	// dispatch.Lane.Drops.
+	Drops []string
 }
 
 // way is where the events of a type go.
@@ -76,7 +80,7 @@ func (r *Routes) lists() (patterns, others []string) {
 }
 
 func (r *Routes) equal(o *Routes) bool {
-	return slices.Equal(r.Patterns, o.Patterns) && slices.Equal(r.Others, o.Others)
+	return slices.Equal(r.Patterns, o.Patterns) && slices.Equal(r.Others, o.Others) && slices.Equal(r.Drops, o.Drops)
 }
 
 // span is a row of outbox_routes: from its cut on, until another one, the destination reads by
@@ -105,9 +109,9 @@ func (s *span) equal(o *span) bool {
 		s.Routes.equal(&o.Routes) && s.from.equal(&o.from) && s.until.equal(&o.until)
 }
 
-// sqlRoutes reads all rows, or those of a destination.
-const sqlRoutes = `SELECT destination, since, patterns, others, head, open::text, coalesce(until_head, 0), until_open::text, until_head IS NOT NULL, handed
-FROM outbox_routes WHERE destination = $1 OR $1 IS NULL ORDER BY destination, since`
+// sqlRoutes reads all rows, or those of a destination, without what is kept only to show it.
+const sqlRoutes = `SELECT destination, since, patterns, others, drops, head, open::text, coalesce(until_head, 0), until_open::text, until_head IS NOT NULL, handed
+FROM outbox_routes WHERE (destination = $1 OR $1 IS NULL) AND past IS NULL ORDER BY destination, since`
 
 func readRoutes(ctx context.Context, db querier, destination *string) ([]span, error) {
 	rows, err := db.Query(ctx, sqlRoutes, destination)
@@ -116,14 +120,14 @@ func readRoutes(ctx context.Context, db querier, destination *string) ([]span, e
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s span, err error) {
 		var from, until string
-		err = row.Scan(&s.destination, &s.since, &s.Patterns, &s.Others, &s.from.head, &from, &s.until.head, &until, &s.ended, &s.handed)
+		err = row.Scan(&s.destination, &s.since, &s.Patterns, &s.Others, &s.Drops, &s.from.head, &from, &s.until.head, &until, &s.ended, &s.handed)
 		if err != nil {
 			return s, err
 		}
-		if s.from.open, err = ParseRanges(from); err != nil {
+		if s.from.open, err = tail.ParseRanges(from); err != nil {
 			return s, err
 		}
-		s.until.open, err = ParseRanges(until)
+		s.until.open, err = tail.ParseRanges(until)
 		return s, err
 	})
 	if err != nil {
@@ -134,7 +138,7 @@ func readRoutes(ctx context.Context, db querier, destination *string) ([]span, e
 
 // announce makes all relays of the table check their units, routes and stored deliveries.
 func (e *Engine) announce(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries')`, outboxsql.Channel(e.Connector.Schema)); err != nil {
+	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(e.Connector.Schema)); err != nil {
 		return fmt.Errorf("announce to other relays: %w", err)
 	}
 	e.poke(true)
@@ -155,7 +159,7 @@ type reader struct {
 	coming int   // the expected span; -1: none
 }
 
-// verdict is the judgement of the spans on an event type: one way for each.
+// verdict is the verdict of the spans on an event type: one way for each.
 type verdict []way
 
 func newRoutes(all []span) routes {

@@ -27,7 +27,8 @@ type stored struct {
 	due      bool
 	delayed  bool      // the event was not available yet when it was written
 	since    time.Time // when it was written, or became available
-	orphan   bool      // nothing is left to deliver: the event was deleted by hand, or a filter keeps it from the destination
+	missing  bool      // its event is not in the table, for the moment or for good
+	over     bool      // a filter keeps it from the destination: nothing is left to deliver
 	event    delivery.Event
 	refused  error // why the event was not read, and must not be delivered
 }
@@ -38,9 +39,9 @@ type stored struct {
 // time.Time. greatest and least pass over NULL, which stands for an event that was not delayed.
 func rowColumns(limit int) string {
 	return `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
-	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), ` + wire.Unread("e.payload::text", limit) + `, ` + wire.Unread("e.headers::text", limit) + `,
-	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent,
-	CASE WHEN e.available_at IS NOT NULL THEN least(greatest(e.available_at, '0001-01-01'), '9999-01-01') END, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, e.content_type`
+	d.available_at <= now(), ` + wire.Name("coalesce(e.event_type, d.event_type)", limit) + `, coalesce(` + wire.Name("e.aggregate_type", limit) + `, ''), coalesce(` + wire.Name("e.aggregate_id", limit) + `, ''), ` + wire.Unread("e.payload::text", limit) + `, ` + wire.Unread("e.headers::text", limit) + `,
+	CASE WHEN e.id IS NOT NULL THEN least(greatest(e.created_at, '0001-01-01'), '9999-01-01') END, ` + wire.Name("e.traceparent", limit) + `,
+	CASE WHEN e.available_at IS NOT NULL THEN least(greatest(e.available_at, '0001-01-01'), '9999-01-01') END, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, ` + wire.Name("e.content_type", limit)
 }
 
 // rowEvent returns the join that gets the event of a row, as e.
@@ -52,13 +53,14 @@ func rowEvent(limit int) string {
 // $4 rows, whether or not they can be used: a row that is not the first of its line is returned as
 // such. The index has this order.
 func sqlDue(limit int) string {
-	return `SELECT ` + rowColumns(limit) + `, f.event_id IS NULL OR f.event_id = d.event_id
+	return `SELECT ` + rowColumns(limit) + `, d.ordering_key IS NULL OR d.event_id = least(
+	(SELECT b.event_id FROM outbox_deliveries AS b
+		WHERE b.destination = d.destination AND b.ordering_key = d.ordering_key AND b.` + whichLive + ` ORDER BY b.event_id LIMIT 1),
+	CASE WHEN $5 THEN (SELECT b.event_id FROM outbox_deliveries AS b
+		WHERE b.destination = d.destination AND b.ordering_key = d.ordering_key AND b.` + whichDead + ` ORDER BY b.event_id LIMIT 1) END)
 FROM (SELECT * FROM outbox_deliveries
 	WHERE destination = $1 AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
 	ORDER BY available_at, event_id LIMIT $4) AS d
-LEFT JOIN LATERAL (SELECT b.event_id FROM outbox_deliveries AS b
-	WHERE b.destination = d.destination AND b.ordering_key = d.ordering_key AND (b.state IN ('retry', 'parked') OR $5 AND b.state = 'dead')
-	ORDER BY b.event_id LIMIT 1) AS f ON d.ordering_key IS NOT NULL
 ` + rowEvent(limit)
 }
 
@@ -70,8 +72,9 @@ FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available
 func sqlLines(limit int) string {
 	return `SELECT ` + rowColumns(limit) + `, true
 FROM unnest($2::text[]) WITH ORDINALITY AS w(key, n)
-CROSS JOIN LATERAL (SELECT * FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $4 AND state = 'dead')
+CROSS JOIN LATERAL (SELECT * FROM (
+	(SELECT * FROM outbox_deliveries WHERE destination = $1 AND ordering_key = w.key AND ` + whichLive + ` ORDER BY event_id LIMIT $3)
+	UNION ALL (SELECT * FROM outbox_deliveries WHERE destination = $1 AND ordering_key = w.key AND ` + whichDead + ` AND $4 ORDER BY event_id LIMIT $3)) AS u
 	ORDER BY event_id LIMIT $3) AS d
 ` + rowEvent(limit) + `
 ORDER BY w.n, d.event_id`
@@ -79,15 +82,16 @@ ORDER BY w.n, d.event_id`
 
 // sqlWaits returns those of some lines that do not wait: no row is in front, or there is none.
 const sqlWaits = `SELECT w.key FROM unnest($2::text[]) AS w(key)
-LEFT JOIN LATERAL (SELECT state FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $3 AND state = 'dead')
-	ORDER BY event_id LIMIT 1) AS d ON true
-WHERE d.state IS NULL OR d.state = 'parked'`
+LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
+	WHERE destination = $1 AND ordering_key = w.key AND ` + whichLive + ` ORDER BY event_id LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (SELECT event_id FROM outbox_deliveries
+	WHERE destination = $1 AND ordering_key = w.key AND ` + whichDead + ` AND $3 ORDER BY event_id LIMIT 1) AS x ON true
+WHERE l.event_id IS NULL AND x.event_id IS NULL OR l.state = 'parked' AND (x.event_id IS NULL OR x.event_id > l.event_id)`
 
 // readRows returns the rows of a query in the order of rowColumns, and whether each is the first of
 // its line. It keeps at least one row, and no more than l.Bytes of events; cut reports that there
-// were more.
-func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string, args ...any) (all []stored, cut bool, err error) {
+// were more. why is the reason if the events must not be delivered.
+func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, why error, query string, args ...any) (all []stored, cut bool, err error) {
 	rows, err := conn.Query(ctx, query, args...)
 	if err != nil {
 		return nil, false, err
@@ -97,20 +101,20 @@ func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string
 	var names wire.Names
 	for rows.Next() {
 		var s stored
-		var kind *string
 		var payload, raw, contentType, headers, trace []byte
 		var at pgtype.Timestamptz
 		var created *time.Time
 		var available *time.Time
 		var bytes *int64
 		e := &s.event
-		if err := rows.Scan(&s.id, &s.state, &at, &s.attempts, &e.Replay, &s.key, &s.due, &kind, &e.AggregateType, &e.AggregateID,
+		if err := rows.Scan(&s.id, &s.state, &at, &s.attempts, &e.Replay, &s.key, &s.due, &e.Type, &e.AggregateType, &e.AggregateID,
 			&payload, &headers, &created, &trace, &available, &bytes, &raw, &contentType, &s.first); err != nil {
 			return nil, false, err
 		}
-		s.orphan, s.at = kind == nil, at
-		if !s.orphan {
-			e.ID, e.Type, e.CreatedAt = s.id, *kind, created.UTC()
+		s.missing, s.at = created == nil, at
+		e.ID = s.id
+		if !s.missing {
+			e.CreatedAt = created.UTC()
 			s.since, s.delayed = e.CreatedAt, available != nil
 			if s.delayed && available.After(s.since) {
 				s.since = *available
@@ -118,7 +122,7 @@ func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string
 			if room -= wire.Size(rows.RawValues()); room < 0 && len(all) > 0 {
 				return all, true, rows.Err()
 			}
-			if bytes != nil {
+			if s.refused = why; bytes != nil {
 				s.refused = wire.TooLarge(wire.Int8(*bytes), l.EventBytes)
 			}
 			e.Payload, e.ContentType = names.Payload(payload, raw, contentType)

@@ -251,7 +251,7 @@ func (s *dbSession) show(ctx context.Context, units []int32) error {
 		more = append(more, 0)
 	}
 	err := s.trip(ctx, func(ctx context.Context) error {
-		_, err := s.conn.Exec(ctx, `SELECT pg_notify($4, 'units')
+		_, err := s.conn.Exec(ctx, `SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($4, 'units') END
 			FROM (SELECT count(pg_advisory_unlock_shared($1, -u)::text) FROM unnest($2::int[]) AS u) AS less,
 			(SELECT count(pg_advisory_lock_shared($1, -u)::text) FROM unnest($3::int[]) AS u) AS more`, s.class, less, more, s.channel)
 		return err
@@ -311,7 +311,7 @@ func (s *dbSession) release(ctx context.Context, p Position, how departure) erro
 // unlock releases the lock of a unit, and then notifies the other relays.
 func (s *dbSession) unlock(ctx context.Context, unit int32) error {
 	return s.trip(ctx, func(ctx context.Context) error {
-		_, err := s.conn.Exec(ctx, `SELECT pg_notify($3, 'units') FROM pg_advisory_unlock($1, $2)`, s.class, unit, s.channel)
+		_, err := s.conn.Exec(ctx, `SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($3, 'units') END FROM pg_advisory_unlock($1, $2)`, s.class, unit, s.channel)
 		return err
 	})
 }

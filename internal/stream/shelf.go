@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // shelf owns the state of the rows of a unit's destination: rows to write, running rows, lines to
@@ -33,6 +34,7 @@ type shelf struct {
 	dueAt    time.Time // when to search for due rows
 	dueTurn  bool      // due rows are searched before the table is read
 	lineAt   time.Time // when to look at the one line of a total order next
+	failures uint64    // those of the lane before stored rows were read
 	early    int64     // no row is delivered before this id has been read; 0: no limit
 }
 
@@ -124,9 +126,12 @@ func (s *shelf) settle(a *dispatch.Answer, out entry) {
 		out.class, out.err = a.Class.String(), a.Err.Error()
 	}
 	switch a.Verdict {
-	case dispatch.VerdictDelivered, dispatch.VerdictExpired, dispatch.VerdictSuperseded:
+	case dispatch.VerdictDelivered, dispatch.VerdictExpired:
 		if a.Row {
 			s.pending.remove(id)
+			if _, replayed := s.lines[id]; a.Verdict == dispatch.VerdictDelivered && (replayed || a.Event.Replay > 0) {
+				s.pending.acked = append(s.pending.acked, id)
+			}
 		}
 	case dispatch.VerdictParked:
 		s.doubtful[a.Key] = out.key
@@ -175,11 +180,15 @@ func dueStart() duePlace {
 // readDue returns up to n rows that are due, after the shelf's place, and whether there may be
 // more. It keeps at least one row, and no more than batch_bytes of events.
 func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored, more bool, err error) {
-	all, cut, err := readRows(ctx, conn, s.e.limits, sqlDue(s.e.limits.EventBytes), s.name, s.duePlace.at, s.duePlace.id, n, s.lane.Blocks())
+	var cut bool
+	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
+		all, cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Blocks())
+		return err
+	})
 	if err != nil {
 		return nil, false, fmt.Errorf("read due deliveries of %q: %w", s.name, err)
 	}
-	return all, cut || len(all) == n, nil
+	return all, retreated || cut || len(all) == n, nil
 }
 
 // nextDue returns the time until the next row after the shelf's place is due, and false if there is

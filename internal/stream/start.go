@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // createWithin bounds the creation of positions: some are found by time, and where many events were
@@ -29,7 +32,7 @@ func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 		return err
 	}
 	for _, m := range made {
-		s.log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", m.from.String(), "head", m.head)
+		s.log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
 	}
 	return nil
 }
@@ -46,19 +49,21 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
 	var origin, last int64
-	var open string
+	var open, old, now string
 	var first bool
-	err = tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, outbox_last_id(),
-		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode`).Scan(&origin, &open, &last, &first)
+	err = tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
+		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+outboxsql.SQLSequence+` AS now) AS s`).Scan(&origin, &open, &old, &now, &last, &first)
 	if err != nil {
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
 	for _, w := range missing {
 		p := madePosition{destination: w.Destination, from: startOf(&w, first), head: last}
-		opening := "{}"
+		opening, sequence := "{}", now
 		switch p.from.Kind {
-		case engine.StartAtBeginning:
-			p.head, opening = origin, open
+		case engine.StartDefault: // what a former queue has not delivered, or everything
+			p.head, opening, sequence = origin, open, old
+		case engine.StartAtBeginning: // a former queue's events, too: a new destination has none of them
+			p.head = 0
 		case engine.StartAtID:
 			p.head = p.from.ID - 1
 		case engine.StartAtTime:
@@ -68,8 +73,8 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 			p.head--
 		default: // now
 		}
-		tag, err := tx.Exec(ctx, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2, $3::text::int8multirange)
-			ON CONFLICT DO NOTHING`, p.destination, p.head, opening)
+		tag, err := tx.Exec(ctx, `INSERT INTO outbox_positions (destination, head, open, sequence, seen, seen_at)
+			VALUES ($1, $2, $3::text::int8multirange, $4, pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp()) ON CONFLICT DO NOTHING`, p.destination, p.head, opening, sequence)
 		if err != nil {
 			return nil, fmt.Errorf("create the position of %q: %w", p.destination, err)
 		}
@@ -83,7 +88,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 		// At once: otherwise the router would treat events that no destination reads yet as
 		// unrouted.
 		at := cut{head: p.head}
-		if at.open, err = ParseRanges(opening); err == nil {
+		if at.open, err = tail.ParseRanges(opening); err == nil {
 			err = firstRoutes(ctx, tx, all, &w, at)
 		}
 		if err != nil {
@@ -93,14 +98,12 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 	return made, nil
 }
 
-// startOf returns where a destination begins that has no position.
+// startOf returns where a destination begins that has no position. [engine.StartDefault] is the beginning of the stream.
 func startOf(w *Wanted, first bool) engine.Start {
 	switch {
-	case w.Start.Kind != engine.StartDefault:
-		return w.Start
-	case first || w.Destination == "": // the router has to read everything
-		return engine.Start{Kind: engine.StartAtBeginning}
-	default:
+	case w.Start.Kind == engine.StartDefault && !first && w.Destination != "": // the router has to read everything
 		return engine.Start{Kind: engine.StartNow}
+	default:
+		return w.Start
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // types are the event types that a destination skips, and those that it gets by routes that have
@@ -50,6 +51,6 @@ func (t *types) everGot(eventType string) bool {
 }
 
 // forget drops the routes by which nothing is left to read.
-func (t *types) forget(head int64, gaps Ranges) {
+func (t *types) forget(head int64, gaps tail.Ranges) {
 	t.former = slices.DeleteFunc(t.former, func(s span) bool { return s.until.within(head, gaps) })
 }

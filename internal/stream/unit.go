@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -32,7 +33,7 @@ const (
 type unit struct {
 	common
 
-	reader *Reader
+	reader *tail.Reader
 	gate   gate
 	shelf  shelf
 	ledger ledger
@@ -73,9 +74,8 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 }
 
 // begin makes the memory of the unit that of one that has just been taken over.
-func (u *unit) begin(head int64, open Ranges) {
-	u.reader = NewReader(head, open, u.e.witnesses)
-	u.gate.ahead = backlog{}
+func (u *unit) begin(head int64, open tail.Ranges) {
+	u.reader = tail.NewReader(head, open, u.e.witnesses)
 	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
 	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
@@ -108,7 +108,7 @@ func (u *unit) run(ctx context.Context) error {
 		u.round.Begin()
 		u.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
+		case errors.Is(err, errFenced), errors.Is(err, errMoved), final(err):
 			return u.leave(ctx, err)
 		case errors.Is(err, errReopen):
 			if err := u.restart(ctx); err != nil {
@@ -133,10 +133,9 @@ func (u *unit) run(ctx context.Context) error {
 // prepare does the work that precedes the first read. It reports whether it is complete.
 func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err error) {
 	if !time.Now().Before(u.checkAt) {
-		if err := u.e.checkIDs(ctx, conn, u.name, u.reader.Head()); err != nil {
+		if err := u.checkIDs(ctx, conn); err != nil {
 			return false, err
 		}
-		u.checkAt = time.Now().Add(u.e.limits.PollInterval)
 	}
 	if u.loaded {
 		return true, nil
@@ -164,9 +163,11 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 // work works for as long as there is anything to do.
 func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	began := time.Now()
+	defer func() { u.reader.Wait() }()
 	for ctx.Err() == nil {
 		u.round.Begin()
 		u.collect()
+		u.reader.Wait() // the connection may be that of a read
 		if err := u.handOver(ctx, conn); err != nil {
 			return err
 		}
@@ -238,16 +239,12 @@ func (u *unit) answeredAside(a *dispatch.Answer) {
 
 // read reads the next events of the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	early := u.readsAhead()
-	if !early && !u.readsNow() {
+	if !u.readsNow() {
 		return false, nil
 	}
 	if u.shelf.early == 0 && u.lane.NewWait() {
 		u.next.at = time.Now().Add(heldPoll) // it is the turn of what is stored
 		return false, nil
-	}
-	if early {
-		return u.readAhead(ctx, conn)
 	}
 	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
@@ -261,22 +258,24 @@ func (u *unit) readsNow() bool {
 	return u.next.more || !time.Now().Before(u.next.at) || u.hint.Load() || u.shelf.early > 0
 }
 
-// readNext reads up to so many events, for which the lane has room unless they are read ahead.
+// readNext reads up to so many events, for which the lane has room.
 func (u *unit) readNext(ctx context.Context, conn *pgx.Conn, granted int) (did bool, err error) {
-	now, early := time.Now(), u.readsAhead()
-	announced := u.hint.Swap(false)
+	now := time.Now()
 	before := u.reader.Head()
-	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip, Stay: u.exact.crowded(ctx, u.reader)})
+	announced, b, err := u.nextBatch(ctx, conn, granted)
 	if err != nil {
-		if !early {
-			u.lane.Return(granted)
-		}
+		u.lane.Return(granted)
 		// A reader cannot be used after an error, and has not moved.
-		u.reader = NewReader(u.reader.Head(), u.reader.Gaps(), u.e.witnesses)
+		u.reader = tail.NewReader(u.reader.Head(), u.reader.Gaps(), u.e.witnesses)
 		u.hint.Store(true)
 		return false, err
 	}
 	u.setFull(b.Full)
+	if room := u.e.memory() - u.gate.flight.bytes - b.Bytes; room > 0 && b.Full && granted == u.e.limits.Batch && u.shelf.early == 0 && u.exact == nil {
+		q := u.query(ctx, granted)
+		q.Bytes = min(q.Bytes, room)
+		u.reader.Begin(ctx, conn, q) // it runs while this batch is handed over
+	}
 	u.hand(&b, granted) //nolint:contextcheck // deliveries outlive the read
 	u.types.forget(u.reader.Head(), u.reader.Gaps())
 	// Finding that ids are dead is progress as well.
@@ -291,6 +290,29 @@ func (u *unit) readNext(ctx context.Context, conn *pgx.Conn, granted int) (did b
 	}
 	u.begins()
 	return b.Full || b.Seen > 0, nil
+}
+
+// freshFor is how long after its begin a batch that was read ahead is handed over. After that it is read again: what it says of
+// delays has become wrong.
+const freshFor = time.Second
+
+// nextBatch returns the batch that was read ahead, or reads one; announced says whether events were announced before.
+func (u *unit) nextBatch(ctx context.Context, conn *pgx.Conn, granted int) (announced bool, b tail.Batch, err error) {
+	if at, ok := u.reader.Begun(); ok && time.Since(at) < freshFor {
+		b, err = u.reader.Take()
+		return u.hint.Load(), b, err // events may have been announced after the read began: it is not the last one
+	}
+	announced = u.hint.Swap(false)
+	b, err = u.reader.Read(ctx, conn, u.query(ctx, granted))
+	return announced, b, err
+}
+
+// query returns the read of so many events.
+func (u *unit) query(ctx context.Context, n int) tail.Query {
+	return tail.Query{
+		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip,
+		Stay: u.exact.crowded(ctx, u.reader), Assigned: u.e.last.Load(),
+	}
 }
 
 // begins notes that the unit is at work: it has read, or its only line is held.
@@ -313,7 +335,7 @@ func (u *unit) setFull(full bool) {
 }
 
 // hand routes the events of a read and hands them to the lane.
-func (u *unit) hand(b *Batch, granted int) {
+func (u *unit) hand(b *tail.Batch, granted int) {
 	p := u.gate.parcel()
 	all := p.Room(len(b.Events))
 	eventType, wanted := "", false // of the previous event: often the same
@@ -346,11 +368,10 @@ func (u *unit) hand(b *Batch, granted int) {
 		d.Key = u.order.of(e)
 		all = append(all, d)
 	}
-	if u.readsAhead() {
-		u.lane.Limits().Superseded(u.gate.ahead.add(all))
-		u.gate.flight.keep(p)
-		return
+	for _, d := range all[min(granted, len(all)):] { // of a batch that was read ahead
+		u.gate.flight.giveBack(d)
 	}
+	all = all[:min(granted, len(all))]
 	u.gate.deliver(p, all, nil, granted)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // TestProvenBetweenFeedAndWait: a session that is proven alive again just after a unit has found
@@ -27,7 +28,7 @@ func TestProvenBetweenFeedAndWait(t *testing.T) {
 		}
 		lane, _ := d.LaneOf("all")
 		lane.Own(func() {})
-		e := &Engine{witnesses: NewWitnesses(), limits: engine.DefaultLimits()}
+		e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits()}
 		e.limits.PollInterval = time.Hour
 		u := newUnit(e, lane, Position{Destination: "all", proof: &proof{}})
 		u.loaded = true

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 const (
@@ -79,9 +80,9 @@ func (m mode) String() string {
 // transaction. When none of them is left, one more read has seen all that they wrote.
 type vigil struct {
 	poll    time.Duration
-	bell    engine.Bell                                            // nil: the relay polls
-	look    func(ctx context.Context, after uint64) (*Look, error) // nil: it is too early for one
-	mark    func() uint64                                          // the time, as looks count it
+	bell    engine.Bell                                                 // nil: the relay polls
+	look    func(ctx context.Context, after uint64) (*tail.Look, error) // nil: it is too early for one
+	mark    func() uint64                                               // the time, as looks count it
 	wakeAll func()
 	report  func(error)
 

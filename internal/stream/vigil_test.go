@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // echoBell is a bell whose relay hears, like all others, that it has fallen silent.
@@ -38,7 +40,7 @@ func runVigil(t *testing.T) (bell *echoBell, v *vigil, stop func()) {
 		}
 	}
 	v.mark = func() uint64 { return 0 }
-	v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
+	v.look = func(context.Context, uint64) (*tail.Look, error) { return &tail.Look{}, nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); v.run(ctx) }()
@@ -149,7 +151,7 @@ type stage struct {
 
 	bell         sharedBell
 	reads, looks atomic.Int64
-	writer       atomic.Pointer[holder] // who holds the lock of the sequence
+	writer       atomic.Pointer[tail.Holder] // who holds the lock of the sequence
 }
 
 // newStage runs a vigil until the end of the test.
@@ -165,11 +167,11 @@ func newStage(t *testing.T, poll time.Duration, silent bool) *stage {
 		}
 	}
 	s.mark = func() uint64 { return 0 }
-	s.look = func(context.Context, uint64) (*Look, error) {
+	s.look = func(context.Context, uint64) (*tail.Look, error) {
 		s.looks.Add(1)
-		l := &Look{}
+		l := &tail.Look{}
 		if w := s.writer.Load(); w != nil {
-			l.holders = []holder{*w}
+			l.Holders = []tail.Holder{*w}
 		}
 		return l, nil
 	}
@@ -192,7 +194,7 @@ func TestVigilBesideAnother(t *testing.T) {
 			t.Errorf("%d reads within a second of silence, want %d at least; it is %v", n, least, s.is())
 		}
 		// It writes silently, and has not committed when the other relay falls asleep.
-		s.writer.Store(&holder{transaction: "3/1", pid: 1})
+		s.writer.Store(&tail.Holder{Transaction: "3/1", PID: 1})
 		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
 		s.bell.silent.Store(false)
 		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
@@ -214,7 +216,7 @@ func TestVigilWokenAtItsStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, time.Hour, false)
-		s.writer.Store(&holder{transaction: "3/1", pid: 1})
+		s.writer.Store(&tail.Holder{Transaction: "3/1", PID: 1})
 		synctest.Wait()
 		s.wake()
 		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
@@ -237,7 +239,7 @@ func TestVigilBesideAnOpenWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, time.Second, false)
 		synctest.Wait()
-		s.writer.Store(&holder{transaction: "3/1", pid: 1})
+		s.writer.Store(&tail.Holder{Transaction: "3/1", PID: 1})
 		s.behind.Store(1)
 		for range 2 * backlogFor / awakeFor { // a destination that is slow
 			s.saw(20, true, false)

@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -19,8 +22,9 @@ import (
 type writes struct {
 	rows    []entry
 	removed []int64
-	parked  map[dispatch.Key]int // number of rows to park, by aggregate
-	fresh   []int64              // ids of new rows: they are open until the write
+	acked   []int64               // of removed, those that a person has replayed and the destination has acknowledged
+	lines   map[dispatch.Key]bool // aggregates of the rows
+	fresh   []int64               // ids of new rows: they are open until the write
 }
 
 // entry is a row to write.
@@ -50,11 +54,11 @@ func (w *writes) put(r entry, key dispatch.Key) {
 	if r.fresh && !r.aside {
 		w.fresh = append(w.fresh, r.id)
 	}
-	if r.state == stateParked {
-		if w.parked == nil {
-			w.parked = make(map[dispatch.Key]int)
+	if key != (dispatch.Key{}) {
+		if w.lines == nil {
+			w.lines = make(map[dispatch.Key]bool)
 		}
-		w.parked[key]++
+		w.lines[key] = true
 	}
 }
 
@@ -93,7 +97,7 @@ var errSlow = fmt.Errorf("the database did not answer within %v", roundTrip)
 // count is the content of one write of a position.
 type count struct {
 	head   int64
-	open   Ranges
+	open   tail.Ranges
 	replay replayCount
 }
 
@@ -208,10 +212,13 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error
 		own, replays := make([]bool, n), make([]int, n)
 		for i, r := range some {
 			ids[i], types[i], states[i], attempts[i] = r.id, r.eventType, r.state, int32(min(r.attempts, maxAttempts)) //nolint:gosec // bounded
-			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, wire.ErrorText(r.err)
+			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, wire.ErrorText(r.err, tx.Conn().PgConn().ParameterStatus("server_encoding"))
 			own[i], replays[i] = r.own, r.replays
 		}
 		batch.Queue(query, destination, ids, types, states, attempts, delays, keys, classes, texts, own, replays)
+	}
+	if len(w.acked) > 0 {
+		batch.Queue(store.SQLAcknowledged, w.acked, slices.Repeat([]string{destination}, len(w.acked)))
 	}
 	if len(w.removed) > 0 {
 		batch.Queue(sqlRemove, destination, w.removed)

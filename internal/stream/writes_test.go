@@ -8,6 +8,8 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestAcknowledgedWhileWritten: an event acknowledged after the position was counted, and before it
@@ -30,10 +32,10 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	d.Begin(t.Context())
 	lane, _ := d.LaneOf("all")
 	lane.Own(func() {})
-	l.exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('all', 0, 1)`)
-	p := Position{Destination: "all", Epoch: 1, Unit: list[int32](l, l.conn, `SELECT unit FROM outbox_positions`)[0]}
-	u := newUnit(&Engine{witnesses: NewWitnesses()}, lane, p)
-	u.reader = NewReader(7, nil, u.e.witnesses)
+	l.Exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('all', 0, 1)`)
+	p := Position{Destination: "all", Epoch: 1, Unit: testdb.List[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)[0]}
+	u := newUnit(&Engine{witnesses: tail.NewWitnesses()}, lane, p)
+	u.reader = tail.NewReader(7, nil, u.e.witnesses)
 
 	parcel := dispatch.NewParcel(func() bool { return true }, func(last bool) {
 		if last {
@@ -44,11 +46,11 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	c := u.count()
 	close(answer)
 	<-answered
-	if err := u.saveCount(t.Context(), l.conn, c); err != nil {
+	if err := u.saveCount(t.Context(), l.Conn, c); err != nil {
 		t.Fatal(err)
 	}
 	stored := func() string {
-		return list[string](l, l.conn, `SELECT head || ' ' || open::text || ' ' || delivered FROM outbox_positions`)[0]
+		return testdb.List[string](l.DB, l.Conn, `SELECT head || ' ' || open::text || ' ' || delivered FROM outbox_positions`)[0]
 	}
 	if got := stored(); got != "7 {[7,8)} 1" {
 		t.Errorf("written is %s, and event 7 was open when it was counted", got)
@@ -57,7 +59,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	if !u.ledger.due() {
 		t.Fatal("nothing more is to be written, and event 7 stays open for ever")
 	}
-	if err := u.save(t.Context(), l.conn); err != nil {
+	if err := u.save(t.Context(), l.Conn); err != nil {
 		t.Fatal(err)
 	}
 	if got := stored(); got != "7 {} 1" || u.ledger.due() {

@@ -55,9 +55,19 @@ func Postgres(tb testing.TB) Server {
 // stay within a database, so that tests do not hear each other.
 func Database(tb testing.TB) string {
 	tb.Helper()
+	return DatabaseIn(tb, "")
+}
+
+// DatabaseIn is [Database] in an encoding of PostgreSQL; "" is that of the server.
+func DatabaseIn(tb testing.TB, encoding string) string {
+	tb.Helper()
 	server := Postgres(tb)
 	name := databaseName(tb.Name())
-	if err := administer(tb.Context(), server, "CREATE DATABASE "+name); err != nil {
+	options := ""
+	if encoding != "" {
+		options = " TEMPLATE template0 LOCALE 'C' ENCODING '" + encoding + "'"
+	}
+	if err := administer(tb.Context(), server, "CREATE DATABASE "+name+options); err != nil {
 		tb.Fatalf("create the database of the test: %v", err)
 	}
 	tb.Cleanup(func() {
@@ -83,6 +93,17 @@ func OwnPostgres(tb testing.TB, settings map[string]string) *pgserver.Server {
 func OwnPostgresIn(tb testing.TB, dir string, settings map[string]string) *pgserver.Server {
 	tb.Helper()
 	server, err := startPostgres(tb.Context(), pgserver.Config{Dir: dir, Settings: settings})
+	orSkip(tb, "postgres", err)
+	stopAfter(tb, "PostgreSQL", server.Stop)
+	return server
+}
+
+// OwnNewPostgres is [OwnPostgres] of a version, major or newer, that need not be that of the other tests.
+func OwnNewPostgres(tb testing.TB, major int, settings map[string]string) *pgserver.Server {
+	tb.Helper()
+	binDir, err := pgserver.FindNewer(tb.Context(), major)
+	orSkip(tb, "postgres", err)
+	server, err := startPostgres(tb.Context(), pgserver.Config{BinDir: binDir, Settings: settings})
 	orSkip(tb, "postgres", err)
 	stopAfter(tb, "PostgreSQL", server.Stop)
 	return server

@@ -90,7 +90,7 @@ func (e environment) check() error {
 		e.checkClientCertificate("OTEL_EXPORTER_OTLP_TRACES_"))...)
 }
 
-// checkProtocol judges the variable that counts.
+// checkProtocol checks the variable that counts.
 func (e environment) checkProtocol() error {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
 		switch p := e.get(name); p {

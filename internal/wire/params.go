@@ -7,7 +7,6 @@ import "encoding/binary"
 // Object ids of the array elements below, from pg_type.dat.
 const (
 	oidInt8 = 20
-	oidInt4 = 23
 	oidText = 25
 )
 
@@ -28,11 +27,6 @@ func AppendInt8(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // the bits are what is meant
 }
 
-// Int4 encodes v for an integer parameter.
-func Int4(v int32) []byte {
-	return binary.BigEndian.AppendUint32(nil, uint32(v)) //nolint:gosec // the bits are what is meant
-}
-
 // AppendInt8Array encodes ids as a binary bigint[] (array_send in PostgreSQL's
 // arrayfuncs.c): dimensions, has-nulls flag, element type, length, lower bound,
 // and per element its size and value.
@@ -41,16 +35,6 @@ func AppendInt8Array(b []byte, ids []int64) []byte {
 	for _, id := range ids {
 		b = binary.BigEndian.AppendUint32(b, 8)
 		b = AppendInt8(b, id)
-	}
-	return b
-}
-
-// Int4Array encodes list as a binary integer[].
-func Int4Array(list []int32) []byte {
-	b := appendArrayHeader(nil, oidInt4, len(list))
-	for _, v := range list {
-		b = binary.BigEndian.AppendUint32(b, 4)
-		b = binary.BigEndian.AppendUint32(b, uint32(v)) //nolint:gosec // the bits are what is meant
 	}
 	return b
 }

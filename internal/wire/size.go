@@ -19,8 +19,12 @@ const compression = 256
 // EventBytes is an SQL expression for the size of an event's payload and headers; limit 0 is no
 // limit. It is NULL where the stored size shows that they have at most limit bytes: only the others
 // are decompressed, if they fulfil the condition, which begins with AND unless it is empty. That is
-// expensive, so a statement uses the expression once, in a subquery that is not flattened.
+// expensive, so a statement uses the expression once, in a subquery that is not flattened. With [Bare] and
+// [Escaped] it reads nothing.
 func EventBytes(limit int, condition string) string {
+	if limit < 0 {
+		return `NULL::bigint`
+	}
 	return fmt.Sprintf(`CASE WHEN coalesce(pg_column_size(payload), pg_column_size(payload_bytes)) + coalesce(pg_column_size(headers), 0) > %d%s
 	THEN coalesce(octet_length(payload::text), octet_length(payload_bytes))::bigint + coalesce(octet_length(headers::text), 0) END`, bound(limit)/compression, condition)
 }
@@ -35,6 +39,9 @@ func bound(limit int) int64 {
 // Unread is an SQL expression for a column of such a subquery that is read from events of at most
 // limit bytes alone. The subquery has [EventBytes] as the column bytes.
 func Unread(column string, limit int) string {
+	if limit < 0 {
+		return `NULL`
+	}
 	return fmt.Sprintf(`CASE WHEN bytes > %d THEN NULL ELSE %s END`, bound(limit), column)
 }
 

@@ -78,7 +78,7 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 			s.Conn.record(b.errs, chunk, answers)
 			return nil
 		}
-		err = s.Conn.Judge(ctx, rctx, err)
+		err = s.Conn.Classify(ctx, rctx, err)
 		if _, ok := errors.AsType[*RefusalError](err); ok && delivery.IsUnavailable(err) && s.Lost != nil {
 			s.Lost()
 		}
@@ -94,7 +94,7 @@ type batch struct {
 	entries              []Entry
 	errs                 []error
 	// send sends the entries with the given indexes in one request, and records the answers
-	// in errs. Its error is that of Judge, for all of them.
+	// in errs. Its error is that of Classify, for all of them.
 	send func(ctx context.Context, chunk []int) error
 
 	blocked map[string]error // why nothing more goes to a line
@@ -236,7 +236,7 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 	}
 }
 
-// entryError judges the failure of one entry. others says that the place has taken
+// entryError classifies the failure of one entry. others says that the place has taken
 // other entries of the same request: then it works.
 func (c *Conn) entryError(why Reason, others bool) error { //nolint:revive // others is what the server has done
 	what, cure := c.svc.faultOf(why.Code)

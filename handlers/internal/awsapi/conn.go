@@ -6,15 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -43,8 +41,8 @@ type Conn struct {
 	svc       Service
 	endpoint  string
 	timeout   time.Duration
-	transport *http.Transport
-	redact    *strings.Replacer
+	transport *httpconn.Transport
+	redact    *secret.Redactor
 	closed    atomic.Bool
 }
 
@@ -62,19 +60,8 @@ func Open(svc Service, access awsconf.Access, baseDir string) (*Conn, error) {
 	}
 	return &Conn{
 		AWS: loaded, svc: svc, endpoint: access.Endpoint, timeout: access.RequestTimeout, transport: transport,
-		redact: redactor(access.SecretAccessKey, access.SessionToken, access.ExternalID),
+		redact: secret.NewRedactor(access.SecretAccessKey.Reveal(), access.SessionToken.Reveal(), access.ExternalID.Reveal()),
 	}, nil
-}
-
-// redactor replaces secrets that AWS, or an emulator, repeats.
-func redactor(secrets ...secret.String) *strings.Replacer {
-	var pairs []string
-	for _, s := range secrets {
-		if text := s.Reveal(); text != "" {
-			pairs = append(pairs, text, secret.Redacted, url.QueryEscape(text), secret.Redacted)
-		}
-	}
-	return strings.NewReplacer(pairs...)
 }
 
 // Endpoint sets the endpoint of a client, BaseEndpoint of its options, unless it is that of AWS.
@@ -114,7 +101,7 @@ func (c *Conn) Ask(ctx context.Context, request func(ctx context.Context) error)
 	rctx, cancel := c.Request(ctx)
 	defer cancel()
 	if err := request(rctx); err != nil && !c.isDenied(err) {
-		return c.JudgeQuestion(ctx, rctx, err)
+		return c.ClassifyQuestion(ctx, rctx, err)
 	}
 	return nil
 }

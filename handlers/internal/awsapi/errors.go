@@ -16,6 +16,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
 )
 
 // fault is the party at fault by an error code.
@@ -24,6 +25,7 @@ type fault uint8
 const (
 	faultUnknown     fault = iota
 	faultMessage           // the event, or one of those in the request
+	faultCredentials       // the key, or the token
 	faultDestination       // the place, our permissions, or AWS
 	faultInternal          // AWS, or one of its parts
 	faultThrottled         // too many events, or uses of the key
@@ -49,7 +51,7 @@ func (s Service) faultOf(code string) (f fault, cure string) {
 	case "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException", "ExpiredToken",
 		"ExpiredTokenException", "InvalidAccessKeyId", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
 		"IncompleteSignature", "IncompleteSignatureException", "OptInRequired", "AuthFailure", "InvalidToken":
-		return faultDestination, "check the credentials"
+		return faultCredentials, "check the credentials"
 	case "RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture":
 		return faultDestination, "check the clock of this machine"
 	case "RequestThrottled", "ThrottlingException", "Throttling", "Throttled", "ThrottledException", "RequestThrottledException",
@@ -91,10 +93,18 @@ func (c *Conn) refusal(what fault, text string) *RefusalError {
 	return &RefusalError{what, c.svc.Name + ": " + text}
 }
 
-// Judge returns the error of Deliver for that of a whole request. The error is marked unless
+// Classify returns the error of Deliver for that of a whole request. The error is marked unless
 // the events themselves may be at fault: see [Sender]. ctx is that of the delivery and rctx that
 // of the request.
-func (c *Conn) Judge(ctx, rctx context.Context, err error) error {
+func (c *Conn) Classify(ctx, rctx context.Context, err error) error {
+	err = c.classify(ctx, rctx, err)
+	if delivery.IsUnavailable(err) {
+		c.transport.Renew()
+	}
+	return err
+}
+
+func (c *Conn) classify(ctx, rctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: maybe sent: %w", c.svc.Name, context.Cause(ctx))
 	}
@@ -115,9 +125,9 @@ func (c *Conn) Judge(ctx, rctx context.Context, err error) error {
 	}
 }
 
-// JudgeQuestion is Judge for a request that holds no event: none is ever at fault.
-func (c *Conn) JudgeQuestion(ctx, rctx context.Context, err error) error {
-	err = c.Judge(ctx, rctx, err)
+// ClassifyQuestion is Classify for a request that holds no event: none is ever at fault.
+func (c *Conn) ClassifyQuestion(ctx, rctx context.Context, err error) error {
+	err = c.Classify(ctx, rctx, err)
 	if _, ok := errors.AsType[*RefusalError](err); ok && !delivery.IsUnavailable(err) && !delivery.IsThrottled(err) {
 		return delivery.Unavailable(err)
 	}
@@ -157,7 +167,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// refused judges an answer that is not a success. Unknown codes are judged by the
+// refused classifies an answer that is not a success. Unknown codes are classified by the
 // status, which for refused events is 400.
 func (c *Conn) refused(api smithy.APIError, status int) error {
 	what, cure := c.svc.faultOf(api.ErrorCode())
@@ -170,6 +180,8 @@ func (c *Conn) refused(api smithy.APIError, status int) error {
 	}
 	r := c.refusal(what, text)
 	switch what {
+	case faultCredentials:
+		return delivery.Unauthorized(r)
 	case faultDestination, faultInternal:
 		return delivery.Unavailable(r)
 	case faultThrottled:
@@ -224,7 +236,7 @@ func (c *Conn) network(err error) error {
 	if o, ok := errors.AsType[*smithy.OperationError](err); ok {
 		err = o.Err // its own text is the operation's name alone
 	}
-	return errors.New(c.svc.Name + ": " + c.clean(err.Error()))
+	return &oneline.Error{Text: c.svc.Name + ": " + c.clean(err.Error()), Cause: exhaust.Cause(err)}
 }
 
 // clean makes a text from outside fit for an error.

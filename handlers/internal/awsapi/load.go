@@ -18,6 +18,8 @@ import (
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/httpconn"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -34,7 +36,7 @@ const (
 
 // load makes the configuration of a client. It reads the SDK's files and environment, and
 // makes no connection.
-func load(cfg awsconf.Access, conf *tls.Config) (aws.Config, *http.Transport, error) {
+func load(cfg awsconf.Access, conf *tls.Config) (aws.Config, *httpconn.Transport, error) {
 	options := []func(*awsconfig.LoadOptions) error{
 		// The outbox tries again, and only failed events.
 		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
@@ -57,7 +59,7 @@ func load(cfg awsconf.Access, conf *tls.Config) (aws.Config, *http.Transport, er
 	if loaded.Region == "" {
 		return aws.Config{}, nil, field.Errorf("region", "missing: name it, such as eu-central-1, or set AWS_REGION")
 	}
-	transport := newTransport(loaded, conf)
+	transport := httpconn.New(newTransport(loaded, conf), idle.MaxAge)
 	loaded.HTTPClient = &http.Client{
 		Transport:     plainBody{transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -1,7 +1,15 @@
 // Package idle keeps idle connections, or clients on top of them, for their next user.
 package idle
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
+
+// MaxAge is how long a destination without a setting of its own uses a connection. Only a new connection
+// looks the name of the server up again: without an age, events follow the old address for as long as that
+// answers.
+const MaxAge = 5 * time.Minute
 
 // Pool keeps what is not in use. The zero value is an empty pool, and it is safe for
 // concurrent use.

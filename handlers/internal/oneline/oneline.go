@@ -5,6 +5,8 @@ package oneline
 import (
 	"strings"
 	"unicode"
+
+	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // MaxReply is how many bytes of a server's text get into an error.
@@ -42,9 +44,9 @@ func Cut(text string, limit int) string {
 }
 
 // Reply makes the text of a server, or of the HTTP client, fit for an error: one short
-// line, without the texts that secrets replaces.
-func Reply(text string, secrets *strings.Replacer) string {
-	text = secrets.Replace(text)
+// line without the secrets.
+func Reply(text string, secrets *secret.Redactor) string {
+	text = secrets.Redact(text)
 	if strings.Contains(text, "proxy address") {
 		text = "HTTP_PROXY or HTTPS_PROXY is not a URL" // the text repeats it, with its password
 	}

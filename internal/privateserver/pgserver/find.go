@@ -33,6 +33,28 @@ func Find(ctx context.Context) (binDir string, err error) {
 	return systemPlaces(acc).find(ctx)
 }
 
+// FindNewer is [Find] for a test that needs what an older version lacks: the newest server in all places, major
+// or newer.
+func FindNewer(ctx context.Context, major int) (binDir string, err error) {
+	acc, err := serverAccount()
+	if err != nil {
+		return "", err
+	}
+	p := systemPlaces(acc)
+	globs := []string{p.binEnv}
+	for _, g := range p.groups {
+		globs = append(globs, g.globs...)
+	}
+	dir, err := p.newest(ctx, globs)
+	if err != nil {
+		return "", fmt.Errorf("PostgreSQL %d or newer is %w: %w", major, privateserver.ErrNotFound, err)
+	}
+	if version, err := p.check(ctx, dir); err != nil || version < major*versionUnit {
+		return "", fmt.Errorf("PostgreSQL %d or newer is %w (make setup fetches it): the newest one here is in %s", major, privateserver.ErrNotFound, dir)
+	}
+	return filepath.Abs(dir)
+}
+
 // places is where to look. Tests replace it.
 type places struct {
 	account privateserver.Account

@@ -1,0 +1,42 @@
+//go:build testall
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestDeployUnit has systemd read the unit, with a program that is here.
+func TestDeployUnit(t *testing.T) {
+	t.Parallel()
+	analyze := testenv.Program(t, "systemd-analyze")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := read(t, deployDir+"/systemd/notifyd.service")
+	unit := filepath.Join(t.TempDir(), "notifyd.service")
+	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/local/bin/notifyd run ", "RestartPreventExitStatus=2 78\n"} {
+		if !strings.Contains(text, "\n"+want) {
+			t.Errorf("the unit lacks %q", want)
+		}
+	}
+	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(text, "/usr/local/bin/notifyd", self)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"verify", "--man=no", "--recursive-errors=no", unit},
+		{"security", "--offline=true", "--threshold=" + maxExposure, "--no-pager", unit},
+	} {
+		out, err := exec.CommandContext(t.Context(), analyze, args...).CombinedOutput()
+		if err != nil || args[0] == "verify" && len(out) > 0 {
+			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, out)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestConnectionsHaveAnAge: a connection that is always in use is replaced.
+func TestConnectionsHaveAnAge(t *testing.T) {
+	t.Parallel()
+	place := testenv.Redis(t)
+	h := open(t, place.URL, to(place.Name))
+	h.age = 1
+	deliver(t, h, events(1))
+	l := idleLanes(h)[0]
+	deliver(t, h, events(2))
+	deliver(t, h, events(3))
+	if s := l.client.PoolStats(); s.StaleConns != 2 || idleLanes(h)[0] != l {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,170 @@
+package notifyd
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestLeftover: what keeps a relay running until it is idle, and what does not.
+func TestLeftover(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, tables(t, outboxsql.ModeQueue), time.Second, HandlerFunc(works))
+	for event, to := range map[string]string{"fax.sent": "fax", "paper.sent": "paper"} {
+		if err := p.Handle(to, event, HandlerFunc(works)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := time.Now()
+	past, soon, late := at.Add(-time.Hour), at.Add(dueSoon), at.Add(dueSoon+time.Microsecond)
+	one := observe.Count{N: 1}
+	of := func(all ...observe.DestinationBacklog) Backlog { return Backlog{Destinations: all} }
+	mail, fax := observe.DestinationBacklog{Name: "mail"}, observe.DestinationBacklog{Name: "fax", Pause: &observe.Pause{By: "a test"}}
+	all := []observe.DestinationBacklog{fax, {Name: "mail", Pause: fax.Pause}, {Name: "paper", Pause: fax.Pause}}
+	types := func(names ...string) (all []observe.TypeBacklog) {
+		for _, name := range names {
+			all = append(all, observe.TypeBacklog{EventType: name, Count: one})
+		}
+		return all
+	}
+	with := func(d observe.DestinationBacklog, set func(d *observe.DestinationBacklog)) observe.DestinationBacklog {
+		set(&d)
+		return d
+	}
+	running := func(d *observe.DestinationBacklog) { d.Running = one }
+	due := func(at time.Time) func(d *observe.DestinationBacklog) {
+		return func(d *observe.DestinationBacklog) { d.NextDue = &at }
+	}
+	dead := func(d *observe.DestinationBacklog) { d.Dead, d.Parked = one, one }
+	// stream is a stream in which mail and the search for events without a route are those of this relay, before a change.
+	other := p.owner + 1
+	session := &observe.UnitSession{PID: 1}
+	stream := func(change func(mail, router *observe.Position), all ...observe.DestinationBacklog) Backlog {
+		positions := []observe.Position{{Owner: &p.owner, Session: session}, {Destination: "mail", Owner: &p.owner, Session: session}}
+		for _, name := range []string{"fax", "paper"} {
+			positions = append(positions, observe.Position{Destination: name, Owner: &other, Session: session, Lag: 5000, Oldest: &observe.Waiting{EventID: 1}})
+		}
+		change(&positions[1], &positions[0])
+		return Backlog{Mode: observe.ModeStream, Positions: positions, Destinations: all}
+	}
+	for name, c := range map[string]struct {
+		backlog Backlog
+		want    bool
+	}{
+		"nothing":                       {Backlog{}, false},
+		"an event":                      {Backlog{Types: types("x")}, true},
+		"a paused event":                {Backlog{Types: types("fax.sent"), Destinations: of(fax).Destinations}, false},
+		"a paused event and another":    {Backlog{Types: types("fax.sent", "x"), Destinations: of(fax).Destinations}, true},
+		"an event while all are paused": {Backlog{Types: types("x", "fax.sent"), Destinations: all, NextDelayed: &past}, false},
+		"a running delivery":            {of(with(mail, running)), true},
+		"one of a paused destination":   {of(with(fax, running)), false},
+		"one of a strange destination":  {of(with(observe.DestinationBacklog{Name: "pigeon"}, running)), false},
+		"a retry":                       {of(with(mail, due(past))), true},
+		"a retry that is due soon":      {of(with(mail, due(soon))), true},
+		"a retry that is due later":     {of(with(mail, due(late))), false},
+		"a paused retry":                {of(with(fax, due(past))), false},
+		"a delayed event":               {Backlog{NextDelayed: &soon}, true},
+		"an event delayed for long":     {Backlog{NextDelayed: &late}, false},
+		"a dead letter":                 {of(with(mail, dead)), false},
+
+		"its own":                    {stream(func(_, _ *observe.Position) {}), false},
+		"an event of a stream":       {stream(func(mail, _ *observe.Position) { mail.Lag, mail.Oldest = 5, &observe.Waiting{EventID: 1} }), true},
+		"an open transaction":        {stream(func(mail, _ *observe.Position) { mail.Lag = store.OldestLooked }), false},
+		"more than was looked at":    {stream(func(mail, _ *observe.Position) { mail.Lag = store.OldestLooked + 1 }), true},
+		"a replay":                   {stream(func(mail, _ *observe.Position) { mail.Replay = &observe.Replay{} }), true},
+		"no owner":                   {stream(func(mail, _ *observe.Position) { mail.Session = nil }), true},
+		"no position":                {stream(func(mail, _ *observe.Position) { mail.Destination = "pigeon" }), true},
+		"an owner without a number":  {stream(func(mail, _ *observe.Position) { mail.Owner, mail.Replay = nil, &observe.Replay{} }), false},
+		"a paused position":          {stream(func(mail, _ *observe.Position) { mail.Session = nil }, all...), false},
+		"another's retry":            {stream(func(mail, _ *observe.Position) { mail.Owner = &other }, with(mail, due(past))), false},
+		"no one searches for routes": {stream(func(_, router *observe.Position) { router.Session = nil }), true},
+		"an event without a route":   {stream(func(_, router *observe.Position) { router.Lag, router.Oldest = 1, &observe.Waiting{EventID: 1} }), true},
+		"the same, another's":        {stream(func(_, router *observe.Position) { router.Owner, router.Oldest = &other, &observe.Waiting{EventID: 1} }), false},
+	} {
+		c.backlog.At = at
+		if got := (leftover{relay: p.Relay, backlog: &c.backlog}).any(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestLeftoverRoutes: an event type without a route waits for a person; one that has gained a route does not, unless all of its
+// destinations are paused. Until an event without a route is stored, it is fresh.
+func TestLeftoverRoutes(t *testing.T) {
+	t.Parallel()
+	r, err := New(tables(t, outboxsql.ModeQueue), WithUntilIdle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Handle("mail", "mail.*", HandlerFunc(works)); err != nil {
+		t.Fatal(err)
+	}
+	unrouted := func(name string) Backlog { return Backlog{Unrouted: []observe.TypeBacklog{{EventType: name}}} }
+	paused := unrouted("mail.sent")
+	paused.Destinations = []observe.DestinationBacklog{{Name: "mail", Pause: &observe.Pause{By: "a test"}}}
+	for name, c := range map[string]struct {
+		backlog Backlog
+		want    bool
+	}{
+		"none":           {unrouted("fax.sent"), false},
+		"gained":         {unrouted("mail.sent"), true},
+		"gained, paused": {paused, false},
+		"fresh":          {Backlog{Types: []observe.TypeBacklog{{EventType: "fax.sent"}}}, true},
+	} {
+		if got := (leftover{relay: r, backlog: &c.backlog}).any(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestUntilIdleAfterStuckCall: a call that was given up and has not returned keeps the relay running, which would otherwise
+// end with an error although all is delivered.
+func TestUntilIdleAfterStuckCall(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeQueue)
+	var calls atomic.Int64
+	hang := make(chan struct{})
+	h, called := errands(func(context.Context) error {
+		if calls.Add(1) == 1 {
+			<-hang
+		}
+		return nil
+	})
+	p := newPatient(t, pool, time.Second, h, WithTimeout(10*time.Millisecond), WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1}))
+	WithUntilIdle()(&p.settings)
+	ended := p.run()
+	execute(t, pool, `INSERT INTO outbox_events (event_type, payload) VALUES ('x', '{}')`)
+	<-called
+	<-called
+	done := func() bool {
+		b, err := p.Backlog(t.Context())
+		return err == nil && !leftover{relay: p.Relay, backlog: &b}.any()
+	}
+	watches := func() uint64 {
+		for _, c := range p.Stats().Connections {
+			if c.Role == "watch" {
+				return c.Opened
+			}
+		}
+		return 0
+	}
+	for looks, before := uint64(0), watches(); !done() || watches() < before+looks+4; looks++ { // until the relay has checked some more
+		if len(ended) > 0 {
+			t.Fatal("the relay has ended before the call has")
+		}
+	}
+	if n := p.Stats().Destinations[0].Stuck; n != 1 {
+		t.Errorf("%d calls are stuck", n)
+	}
+	close(hang)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	ended <- nil // for the end of the test
+}

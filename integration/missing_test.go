@@ -1,0 +1,139 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// detach takes the partition of all events out of the table. The returned function puts it back.
+func (e *env) detach() (attach func()) {
+	e.t.Helper()
+	name := scan[string](e, `SELECT tableoid::regclass::text FROM outbox_events ORDER BY id LIMIT 1`)
+	bound := scan[string](e, `SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = to_regclass($1)`, name)
+	e.exec(`ALTER TABLE outbox_events DETACH PARTITION ` + name)
+	return func() {
+		e.t.Helper()
+		e.exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + name + ` ` + bound)
+	}
+}
+
+// TestMissingEvents: stored deliveries whose events are out of sight for a moment stay, are counted and
+// named, and are delivered once the events are back, in the order of their aggregates: those that had
+// failed, those of a type that gains a route meanwhile, and delayed ones.
+func TestMissingEvents(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			e.partition(time.Time{})
+			const events = 200
+			var up atomic.Bool
+			var mu sync.Mutex
+			last := make(map[string]int64)
+			h := newRecorder(t)
+			h.answer = func(_ context.Context, ev *notifyd.Event) error {
+				if !up.Load() {
+					return errors.New("not yet")
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				line := ev.Destination + "/" + ev.AggregateID
+				if ev.AggregateID != "" && mode == outboxsql.ModeStream && last[line] >= ev.ID {
+					t.Errorf("event %d of %s came after %d", ev.ID, line, last[line])
+				}
+				last[line] = ev.ID
+				return nil
+			}
+			handle := func(patterns ...string) func(r *notifyd.Relay) {
+				return func(r *notifyd.Relay) {
+					for i, p := range patterns {
+						if err := r.Handle(fmt.Sprint("h", i), p, h, quick(), notifyd.WithMaxAttempts(1_000_000)); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			}
+			relay := e.relay(handle("a.*"))
+			e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at)
+				SELECT CASE WHEN i % 4 = 0 THEN 'b.x' ELSE 'a.x' END, CASE WHEN i % 2 = 0 THEN 'order' END, CASE WHEN i % 2 = 0 THEN i % 20 END, '1',
+				CASE WHEN i % 10 = 1 THEN now() + interval '1 second' END FROM generate_series(1, $1) AS i`, events)
+			e.until("all deliveries are stored", `SELECT count(*) = $1 FROM outbox_deliveries`, events)
+			if err := relay.end(); err != nil {
+				t.Fatal(err)
+			}
+			attach := e.detach()
+			relay = e.relay(handle("a.*", "b.*"))
+			e.until("the relay has met deliveries of each kind", `SELECT count(DISTINCT event_type) = 2 FROM outbox_deliveries WHERE error_class = 'missing'`)
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != events {
+				t.Errorf("%d deliveries are left of %d", n, events)
+			}
+			if b, err := relay.Backlog(t.Context()); err != nil || b.Missing.N == 0 {
+				t.Errorf("missing are %v, %v", b.Missing, err)
+			}
+			up.Store(true)
+			attach()
+			e.until("everything is delivered", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+			h.all(e, events)
+			if mode == outboxsql.ModeQueue {
+				e.untilDone()
+			}
+			if n := relay.count("the events of stored deliveries are missing"); n != 1 {
+				t.Errorf("the log says %d times that events are missing", n)
+			}
+		})
+	}
+}
+
+// TestDetachedBeforeItIsRead: events of a partition that is detached before a stream has read them are no ids that were
+// rolled back: they are delivered when the partition is attached again, also by a relay that has started meanwhile.
+func TestDetachedBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"", " CONCURRENTLY"} {
+		t.Run("DETACH"+how, func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, outboxsql.ModeStream)
+			e.partition(time.Time{})
+			e.exec(`ALTER TABLE outbox_events DETACH PARTITION outbox_events_default`) // DETACH ... CONCURRENTLY refuses a table that has one
+			h := newRecorder(t)
+			relay := e.relay(handleAll(t, h))
+			seen := e.insert("a", "1")
+			e.untilDone()
+			if err := relay.end(); err != nil {
+				t.Fatal(err)
+			}
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 50)`)
+			name := scan[string](e, `SELECT tableoid::regclass::text FROM outbox_events WHERE id = $1`, seen)
+			bound := scan[string](e, `SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = to_regclass($1)`, name)
+			for range 3 { // the last call moves the sequence
+				e.exec(`SELECT outbox_partitions_extend(now() + interval '1 day', 3)`)
+			}
+			e.exec(`ALTER TABLE outbox_events DETACH PARTITION ` + name + how)
+			for range 2 {
+				relay = e.relay(handleAll(t, h))
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 5)`)
+				e.exec(`BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'); ROLLBACK`, pgx.QueryExecModeSimpleProtocol)
+				last := e.insert("a", "1")
+				e.until("ids that were rolled back are no longer waited for", `SELECT head >= $1 AND NOT open && int8multirange(int8range((SELECT high FROM outbox_partitions() ORDER BY low LIMIT 1), NULL))
+					FROM outbox_positions WHERE destination = 'all'`, last)
+				if err := relay.end(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e.relay(handleAll(t, h))
+			e.exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + name + ` ` + bound)
+			e.untilDone()
+			h.each(1 + 50 + 2*6)
+		})
+	}
+}

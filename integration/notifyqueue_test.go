@@ -1,0 +1,95 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// smallQueue starts a server whose notification queue has 64 pages, and not 8 GB.
+func smallQueue(t *testing.T) *pgserver.Server {
+	t.Helper()
+	return testenv.OwnNewPostgres(t, 17, map[string]string{"max_notify_queue_pages": "64"})
+}
+
+// fillQueue fills the notification queue of a server from another database than that of the relay, and returns the
+// session that keeps it full: it listens inside a transaction.
+func fillQueue(t *testing.T, server *pgserver.Server) *pgx.Conn {
+	t.Helper()
+	var sessions [2]*pgx.Conn
+	for i := range sessions {
+		conn, err := pgx.Connect(t.Context(), server.URL("template1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+		sessions[i] = conn
+	}
+	culprit, filler := sessions[0], sessions[1]
+	for _, sql := range []string{`LISTEN elsewhere`, `BEGIN`, `SELECT 1`} {
+		if _, err := culprit.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1000 {
+		_, err := filler.Exec(t.Context(), `SELECT pg_notify('elsewhere', $1)`, fmt.Sprint(i, strings.Repeat("x", 7000)))
+		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && strings.Contains(refused.Message, "NOTIFY queue") {
+			return culprit
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the queue is never full")
+	return nil
+}
+
+// TestNotifyQueueFull: no commit is refused while the notification queue of the server is full, with a relay and without
+// one; relays take over, deliver, and listen again once the session has ended that kept it full.
+func TestNotifyQueueFull(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
+			t.Run(string(mode)+" "+string(bell), func(t *testing.T) {
+				t.Parallel()
+				server := smallQueue(t)
+				e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
+				e.migrate(outboxsql.DefaultSchema, bell)
+				options := []notifyd.Option{notifyd.WithPollInterval(never), notifyd.WithCanary(100 * time.Millisecond)}
+				first := e.relay(handleAll(t, h), options...)
+				awaitTrue(t, "listening", func() bool { return !first.Stats().Listener.Proven.IsZero() })
+				culprit := fillQueue(t, server)
+				for range 20 {
+					e.insert("order.created", `{}`) // in a transaction of its own, which must not be refused
+				}
+				e.untilDone()
+				h.all(e, 20)
+				awaitTrue(t, "that the relay knows", func() bool { return errors.Is(first.Stats().Listener.Trouble, outboxsql.ErrNotifyQueue) })
+				if err := first.end(); err != nil {
+					t.Fatal(err)
+				}
+				e.insert("order.created", `{}`) // nor without a relay
+				second := e.relay(handleAll(t, h), options...)
+				e.untilDone()
+				h.all(e, 21)
+				if err := culprit.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				awaitTrue(t, "listening again", func() bool { s := second.Stats().Listener; return s.Listening && s.Trouble == nil })
+				id := e.insert("order.created", `{}`)
+				e.untilState(id, "done")
+			})
+		}
+	}
+}

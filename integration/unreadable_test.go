@@ -1,0 +1,90 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+// TestUnreadableEvents: an event that PostgreSQL cannot read becomes a dead letter that says so, and the
+// others are delivered. A replay of it is another dead letter, and holds up no stored delivery.
+func TestUnreadableEvents(t *testing.T) {
+	t.Parallel()
+	const events, bad = 60, `id % 20 = 0`
+	for name, damage := range map[string]struct {
+		encoding, payload string
+		after             string // what damages the rows
+		code              string
+	}{
+		// What a fault of a disk leaves: a payload that has lost its TOAST chunks.
+		"toast": {"UTF8", `(SELECT to_json(string_agg(md5(random()::text || g), '')) FROM generate_series(1, 1000) AS g)`, `
+			SET allow_system_table_mods = on;
+			UPDATE pg_class SET relkind = 'r' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass('outbox_events'));
+			DO $$ BEGIN EXECUTE format('DELETE FROM %s', (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = to_regclass('outbox_events'))); END $$;
+			UPDATE pg_class SET relkind = 't' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass('outbox_events'))`, "XX001"},
+		// A byte that has no character in UTF-8.
+		"bytes":       {"WIN1252", `('"' || chr(129) || '"')::json`, ``, "22P05"},
+		"bytes of id": {"WIN1252", `'1'::json`, `UPDATE outbox_events SET aggregate_type = chr(129) WHERE ` + bad, "22P05"},
+	} {
+		for _, mode := range bothModes() {
+			t.Run(name+" "+string(mode), func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t)
+				if damage.encoding != "UTF8" {
+					e = envAt(t, e.another(damage.encoding))
+				}
+				e.become(mode)
+				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+					SELECT 'a', 'order', i % 7, CASE WHEN i % 20 = 0 THEN `+damage.payload+` ELSE '1'::json END FROM generate_series(1, $1) AS i`, events)
+				e.exec(damage.after)
+				e.exec(`VACUUM outbox_events`) // chunks that are deleted are read all the same
+				h := newRecorder(t)
+				h.answer = func(_ context.Context, ev *notifyd.Event) error {
+					if h.times(ev.ID) == 1 && ev.ID%3 == 0 {
+						return errors.New("not yet")
+					}
+					return nil
+				}
+				relay := e.relay(handleAll(t, h, quick()))
+				const settled = `SELECT count(*) = $1 AND bool_and(state = 'dead') FROM outbox_deliveries`
+				wait := func() {
+					e.untilAll("the others are delivered", "all", `NOT e.`+bad)
+					e.until("the bad ones are dead letters", settled, events/20)
+				}
+				wait()
+				if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE error_class = 'event' AND last_error LIKE '%event cannot be read%' || $1 || '%'`, damage.code); n != events/20 {
+					t.Errorf("%d dead letters say that the event cannot be read: %s", n, e.dump())
+				}
+				s, err := deadletter.New(e.pool, deadletter.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r, err := s.Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil || r.Done != events/20 {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'a', 'order', i % 7, '1' FROM generate_series(1, 7) AS i`)
+				wait()
+				e.until("all are replayed", `SELECT bool_and(replays = 1) FROM outbox_deliveries`)
+				if n := relay.count("the database refuses a statement"); n > 0 {
+					t.Errorf("the log says %d times that the database refuses a statement", n)
+				}
+			})
+		}
+	}
+}
+
+// another creates a database with an encoding beside that of e, and returns its URL.
+func (e *env) another(encoding string) string {
+	e.t.Helper()
+	name := e.pool.Config().ConnConfig.Database + "_other"
+	quoted := pgx.Identifier{name}.Sanitize()
+	e.exec(`CREATE DATABASE ` + quoted + ` ENCODING '` + encoding + `' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`)
+	e.exec(`ALTER DATABASE ` + quoted + ` SET client_encoding = 'UTF8'`)
+	return strings.Replace(e.url, e.pool.Config().ConnConfig.Database, name, 1)
+}

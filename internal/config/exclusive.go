@@ -1,0 +1,55 @@
+package config
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// checkExclusive refuses a value that several destinations have, or several outboxes would have, where one alone may.
+func (c *Config) checkExclusive() error {
+	type claim struct{ setting, value string }
+	owners := make(map[claim]string)
+	var errs []error
+	for i := range c.Destinations {
+		d := &c.Destinations[i]
+		s, ok := d.Settings.(Exclusive)
+		if !ok {
+			continue
+		}
+		setting, value := s.Exclusive()
+		if value == "" {
+			continue
+		}
+		path := "destinations." + d.Name + "." + setting
+		if before, taken := owners[claim{setting, value}]; taken {
+			errs = append(errs, field.Errorf(path, "%s is that of destinations.%s, too: give each one of its own", quote(value), before))
+			continue
+		}
+		owners[claim{setting, value}] = d.Name
+		switch users := c.outboxesOf(d.Name); {
+		case len(users) > 1:
+			errs = append(errs, field.Errorf(path, "the outboxes %s and %s would share it: leave it out, so that each has one of its own", users[0], users[1]))
+		case c.Outboxes.Query != "" && leadTo(c.Routes, d.Name):
+			errs = append(errs, field.Errorf(path, "the outboxes that outboxes.query finds would share it: leave it out, so that each has one of its own"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// outboxesOf returns the names of the listed outboxes whose routes lead to a destination.
+func (c *Config) outboxesOf(destination string) (names []string) {
+	for i := range c.Outboxes.List {
+		o := &c.Outboxes.List[i]
+		if routes := o.routes(c); leadTo(routes, destination) {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// leadTo reports whether any of the routes leads to a destination.
+func leadTo(routes []Route, destination string) bool {
+	return slices.ContainsFunc(routes, func(r Route) bool { return slices.Contains(r.To, destination) })
+}

@@ -1,0 +1,60 @@
+// Package login has the pace of logins after refused credentials. Servers lock accounts that try again and
+// again, and nothing but a person makes the next try succeed.
+package login
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+const (
+	// First is the pause after the first refusal. Each further refusal doubles the pause.
+	First = time.Minute
+	// Longest bounds the pauses.
+	Longest = 15 * time.Minute
+)
+
+// Gate holds back the logins of one program at one server. Its zero value is open. It is safe for
+// concurrent use.
+type Gate struct {
+	mu    sync.Mutex
+	who   string // the refused credentials
+	err   error  // the refusal
+	until time.Time
+	pause time.Duration
+}
+
+// Refusal returns the last refusal of these credentials, nil if a login is due. Other credentials are tried at once.
+func (g *Gate) Refusal(who string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.who != who || !time.Now().Before(g.until) {
+		return nil
+	}
+	return g.err
+}
+
+// Refused records that these credentials were refused. Logins that were under way together count as one.
+func (g *Gate) Refused(who string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	switch {
+	case g.who != who:
+		g.pause = First
+	case now.Before(g.until):
+		return
+	default:
+		g.pause = min(2*g.pause, Longest)
+	}
+	g.who, g.err = who, err
+	g.until = now.Add(g.pause*3/4 + rand.N(g.pause/4)) //nolint:gosec // it keeps relays apart
+}
+
+// Accepted opens the gate.
+func (g *Gate) Accepted() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.who, g.err, g.until, g.pause = "", nil, time.Time{}, 0
+}

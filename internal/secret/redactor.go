@@ -1,0 +1,103 @@
+package secret
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// shortest is the length from which a secret is redacted anywhere in a text. A shorter one would match parts of
+// ordinary words: it is redacted only where it stands by itself.
+const shortest = 4
+
+// delimiters are the characters around a short secret that stands by itself.
+const delimiters = " \t\r\n\"'`()[]<>{},;:=@/.!?"
+
+// Redactor takes secrets out of texts: of servers, of parsers, of libraries. It is the only code that does so. A
+// nil Redactor has no secrets.
+type Redactor struct {
+	long    *strings.Replacer
+	short   []string
+	longest int
+}
+
+// NewRedactor returns a Redactor of secrets: a password, a token, the user info of a URL. Each is looked for as a
+// whole, as it is, and as URLs and quotes have it; never its parts, which may be ordinary words.
+func NewRedactor(secrets ...string) *Redactor {
+	r := &Redactor{}
+	var long []string
+	for _, s := range secrets {
+		if s == "" {
+			continue
+		}
+		quoted := strconv.Quote(s)
+		for _, form := range []string{s, url.QueryEscape(s), url.PathEscape(s), url.User(s).String(), quoted[1 : len(quoted)-1]} {
+			switch {
+			case len(form) >= shortest:
+				long = append(long, form)
+			case !slices.Contains(r.short, form):
+				r.short = append(r.short, form)
+			}
+		}
+	}
+	slices.SortFunc(long, func(a, b string) int { return len(b) - len(a) }) // of two at a place, the longer one
+	pairs := make([]string, 0, 2*len(long))
+	for _, form := range long {
+		pairs = append(pairs, form, Redacted)
+	}
+	if len(long) > 0 {
+		r.long, r.longest = strings.NewReplacer(pairs...), len(long[0])
+	}
+	return r
+}
+
+// Longest returns the length of the longest secret that is redacted anywhere: a text that was cut may end with so
+// many bytes of one, less one.
+func (r *Redactor) Longest() int {
+	if r == nil {
+		return 0
+	}
+	return r.longest
+}
+
+// Redact returns the text with [Redacted] in place of each secret. A text without secrets is unchanged.
+func (r *Redactor) Redact(text string) string {
+	if r == nil {
+		return text
+	}
+	if r.long != nil {
+		text = r.long.Replace(text)
+	}
+	for _, s := range r.short {
+		text = redactToken(text, s)
+	}
+	return text
+}
+
+// redactToken redacts a short secret where delimiters, or the ends of the text, are around it.
+func redactToken(text, s string) string {
+	var out strings.Builder
+	done := 0
+	for at := 0; ; {
+		i := strings.Index(text[at:], s)
+		if i < 0 {
+			break
+		}
+		from := at + i
+		to := from + len(s)
+		if at = from + 1; alone(text, from, to) {
+			out.WriteString(text[done:from] + Redacted)
+			done, at = to, to
+		}
+	}
+	if done == 0 {
+		return text
+	}
+	return out.String() + text[done:]
+}
+
+// alone reports whether delimiters are around a part of a text.
+func alone(text string, from, to int) bool {
+	return (from == 0 || strings.IndexByte(delimiters, text[from-1]) >= 0) && (to == len(text) || strings.IndexByte(delimiters, text[to]) >= 0)
+}

@@ -1,0 +1,270 @@
+package tail
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// pass is one read. The reader applies its result once it is complete.
+type pass struct {
+	query Query
+	began uint64 // by the count of Witnesses
+	limit int
+	upto  int64
+	gaps  []gap // gaps that rows may still be in
+	head  int64 // the highest id so far
+
+	decoder decoder
+	batch   Batch
+	hits    []int64 // ids in gaps, in order
+	missing []Range // new gaps
+	last    int64   // id of the last row that was processed
+	rows    int     // rows received
+	size    int     // bytes received
+	cut     bool    // rows were received and not processed
+	sure    bool    // no partition may be detached meanwhile
+	away    Ranges  // ids that lie in no partition, if it had to be sure
+	why     error   // why the one event is not delivered: it was read without its payload
+}
+
+// The statements. The names of the columns are those of decode.go, in order. Each reads the primary
+// key from a bound on, and no more rows than it returns.
+//
+// The delay is bounded, because neither infinity nor the ends of PostgreSQL's calendar can be
+// subtracted or fit into a duration. The clock is read for delayed events only.
+const (
+	sqlDelay = `CASE WHEN available_at IS NOT NULL THEN
+		(extract(epoch FROM greatest(least(available_at, clock_timestamp() + interval '100 years'), clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
+	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
+	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
+	// Unwanted values are not even fetched from TOAST.
+	sqlSkip = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent,
+		event_type = ANY($4::text[]) AS skip`
+
+	sqlHead  = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint`
+	sqlOrder = ` ORDER BY id LIMIT $3::bigint`
+	// An id that the sequence has not assigned was chosen by a writer: ids below it are still to come, so the head
+	// must not pass it. The function runs once a statement, and only if there is a row: the condition
+	// is no bound of the index. It runs after the snapshot was taken, and finds all ids of visible rows.
+	sqlAssigned = ` AND CASE WHEN id > $1::bigint THEN id <= (SELECT outbox_last_id()) END`
+	// One statement, because it has one snapshot: of two events of an aggregate that are committed
+	// between two statements, the first in a gap and the second above the head, the second would
+	// come alone. The gaps are below the head and come first; nothing is sorted.
+	sqlGaps = `SELECT e.* FROM unnest($%[2]d::bigint[], $%[3]d::bigint[]) AS g(low, high)
+		CROSS JOIN LATERAL (SELECT %[1]s FROM outbox_events WHERE id >= g.low AND id <= g.high ORDER BY id LIMIT $3::bigint) AS e
+		UNION ALL (SELECT %[1]s`
+)
+
+// shape distinguishes the statements of a reader: with or without gaps and types to skip, beyond the ids that are known
+// to be assigned or not, and up to which size events are read.
+type shape struct {
+	gaps, skip, beyond bool
+	limit              int
+}
+
+// name returns the name of the prepared statement. All reads of a connection have one limit, except of
+// events that cannot be read.
+func (s shape) name() string {
+	name := "stream"
+	if s.gaps {
+		name += "_gaps"
+	}
+	if s.skip {
+		name += "_skip"
+	}
+	if s.beyond {
+		name += "_beyond"
+	}
+	if s.limit < 0 {
+		name += fmt.Sprint("_careful", -s.limit)
+	}
+	return name
+}
+
+// statement returns the statement.
+func (s shape) statement() string {
+	limit := s.limit
+	payload, raw, headers := wire.Unread("payload", limit), wire.Unread("payload_bytes", limit), wire.Unread("headers", limit)
+	eventType, aggregateType, aggregateID := wire.Name("event_type", limit), wire.Name("aggregate_type", limit), wire.Name("aggregate_id", limit)
+	trace, contentType := wire.Name("traceparent", limit), wire.Name("content_type", limit)
+	all := `SELECT id, ` + eventType + `, ` + aggregateType + `, ` + aggregateID + `, ` + payload + `, ` + headers + `, created_at, delay, ` + trace + `, bytes, ` + raw + `, ` + contentType + ` FROM (`
+	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + eventType + ` END, CASE WHEN NOT skip THEN ` + aggregateType + ` END,
+		CASE WHEN NOT skip THEN ` + aggregateID + ` END, CASE WHEN NOT skip THEN ` + payload + ` END, CASE WHEN NOT skip THEN ` + headers + ` END,
+		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN ` + trace + ` END, bytes,
+		CASE WHEN NOT skip THEN ` + raw + ` END, CASE WHEN NOT skip THEN ` + contentType + ` END FROM (`
+	each := sqlAll + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
+	some := sqlSkip + `, ` + wire.EventBytes(limit, " AND event_type <> ALL($4::text[])") + ` AS bytes`
+	head := sqlHead + sqlOrder
+	if s.beyond {
+		head = sqlHead + sqlAssigned + sqlOrder
+	}
+	switch {
+	case s.gaps && s.skip:
+		return wanted + fmt.Sprintf(sqlGaps, some, 5, 6) + head + `) LIMIT $3::bigint) AS e`
+	case s.gaps:
+		return all + fmt.Sprintf(sqlGaps, each, 4, 5) + head + `) LIMIT $3::bigint) AS e`
+	case s.skip:
+		return wanted + `SELECT ` + some + head + `) AS e`
+	default:
+		return all + `SELECT ` + each + head + `) AS e`
+	}
+}
+
+// shape returns which statement reads what the pass is for.
+func (p *pass) shape() shape {
+	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, beyond: p.upto > max(p.head, p.query.Assigned), limit: p.query.EventBytes}
+}
+
+// read runs the statement of its shape. Where an event cannot be read, it reads fewer, and then that one alone without its
+// payload.
+func (p *pass) read(ctx context.Context, conn *pgx.Conn, g *gaps, statement func(shape) string) error {
+	begin := *p
+	_, err := wire.Retreat(p.limit, p.query.EventBytes, func(c wire.Care) error {
+		*p = begin
+		p.limit, p.query.EventBytes, p.why = c.Rows, c.EventBytes, c.Why
+		return p.run(ctx, conn, g, statement(p.shape()))
+	})
+	return err
+}
+
+// run runs the statement of its shape. Its time is bounded, and it does not end with ctx.
+func (p *pass) run(ctx context.Context, conn *pgx.Conn, g *gaps, sql string) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
+	defer cancel()
+	prepared, err := conn.Prepare(ctx, p.shape().name(), sql) // once per connection
+	if err != nil {
+		return err
+	}
+	params := [][]byte{wire.Int8(p.head), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
+	if len(p.query.Skip) > 0 {
+		params = append(params, wire.TextArray(p.query.Skip))
+	}
+	if len(p.gaps) > 0 {
+		low, high := g.params()
+		params = append(params, low, high)
+	}
+	execute := func() error {
+		rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), formats())
+		err := p.take(rows)
+		if _, cerr := rows.Close(); cerr != nil { // it reads to the end
+			return cerr
+		}
+		return err
+	}
+	if p.sure {
+		return p.together(ctx, conn, execute)
+	}
+	return execute()
+}
+
+// sqlTogether begins a transaction in which outbox_events keeps its partitions, and finds the ids that lie in none. The
+// snapshot is taken once the lock is held. DETACH ... CONCURRENTLY does not wait for the lock, but a snapshot that is
+// older has the partition all the same.
+const sqlTogether = `BEGIN ISOLATION LEVEL REPEATABLE READ; LOCK TABLE ONLY outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
+
+// together executes the statement with the ids that are away at the same moment.
+func (p *pass) together(ctx context.Context, conn *pgx.Conn, execute func() error) (err error) {
+	defer func() {
+		_, cerr := conn.PgConn().Exec(ctx, `ROLLBACK`).ReadAll()
+		err = cmp.Or(err, cerr)
+	}()
+	results, err := conn.PgConn().Exec(ctx, sqlTogether).ReadAll()
+	if err != nil {
+		return err
+	}
+	if p.away, err = ParseRanges(string(results[len(results)-1].Rows[0][0])); err != nil {
+		return err
+	}
+	return execute()
+}
+
+func (p *pass) take(rows *pgconn.ResultReader) error {
+	for rows.NextRow() {
+		row := rows.Values()
+		n := wire.Size(row)
+		p.rows, p.size = p.rows+1, p.size+n
+		if p.cut = p.cut || p.full(row, n); p.cut {
+			continue // read the rest without processing it
+		}
+		id, err := wire.DecodeInt8(row[colID])
+		if err != nil {
+			return err
+		}
+		if err := p.place(id); err != nil {
+			return err
+		}
+		p.batch.Seen++
+		if row[colType] == nil {
+			continue
+		}
+		p.batch.Bytes += n
+		if err := p.keep(id, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// full reports whether a row of this size exceeds the bound.
+func (p *pass) full(row [][]byte, n int) bool {
+	return len(p.batch.Events) >= max(1, p.query.Limit) && row[colType] != nil ||
+		p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes
+}
+
+// place puts an id into its gap, or above the head.
+func (p *pass) place(id int64) error {
+	if id <= p.last {
+		return fmt.Errorf("%w: %d came after %d", ErrOrder, id, p.last)
+	}
+	p.last = id
+	if id > p.head {
+		if id > p.head+1 {
+			p.missing = append(p.missing, Range{p.head + 1, id - 1})
+		}
+		p.head = id
+		return nil
+	}
+	for len(p.gaps) > 0 && p.gaps[0].To < id {
+		p.gaps = p.gaps[1:]
+	}
+	if len(p.gaps) == 0 || p.gaps[0].From > id {
+		return fmt.Errorf("%w: %d is in no gap", ErrOrder, id)
+	}
+	p.hits = append(p.hits, id)
+	return nil
+}
+
+func (p *pass) keep(id int64, row [][]byte) error {
+	b := &p.batch
+	b.Events = append(b.Events, delivery.Event{ID: id})
+	if err := p.decoder.event(&b.Events[len(b.Events)-1], row); err != nil {
+		return err
+	}
+	if err := cmp.Or(p.why, wire.TooLarge(row[colBytes], p.query.EventBytes)); err != nil {
+		if b.Refused == nil {
+			b.Refused = make(map[int64]error)
+		}
+		b.Refused[id] = err
+	}
+	if row[colDelay] != nil {
+		wait, err := delay(row[colDelay])
+		if err != nil {
+			return err
+		}
+		if b.Delays == nil {
+			b.Delays = make([]time.Duration, len(b.Events)-1, cap(b.Events))
+		}
+		b.Delays = append(b.Delays, wait)
+	} else if b.Delays != nil {
+		b.Delays = append(b.Delays, 0)
+	}
+	return nil
+}

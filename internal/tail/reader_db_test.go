@@ -1,0 +1,87 @@
+package tail
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// newLog returns a database with an outbox_events that is read.
+func newLog(tb testing.TB) *testdb.DB {
+	tb.Helper()
+	return newLogAt(tb, testenv.Database(tb))
+}
+
+func newLogAt(tb testing.TB, url string) *testdb.DB {
+	tb.Helper()
+	d := testdb.At(tb, url, outboxsql.BellOff) // a bell keeps transactions from being prepared
+	d.Exec(`DROP INDEX outbox_events_fresh`)   // as in a stream
+	return d
+}
+
+// follower is a reader of a log and what it needs.
+type follower struct {
+	*testdb.DB
+	*Reader
+	w  *Witnesses
+	on *pgx.Conn
+}
+
+func follow(d *testdb.DB, head int64, open Ranges) *follower {
+	d.Helper()
+	w := NewWitnesses()
+	return &follower{d, NewReader(head, open, w), w, d.Relay()}
+}
+
+// read reads, and returns the ids.
+func (t *follower) read(q Query) (ids []int64, b Batch) {
+	t.Helper()
+	if q.Limit == 0 {
+		q.Limit = 1000
+	}
+	b, err := t.Read(t.Context(), t.on, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids = []int64{}
+	for i := range b.Events {
+		ids = append(ids, b.Events[i].ID)
+	}
+	return ids, b
+}
+
+// look looks at once.
+func (t *follower) look() {
+	t.Helper()
+	t.Looked(t.lookOnly())
+}
+
+// lookOnly looks, without applying the look to the reader.
+func (t *follower) lookOnly() *Look {
+	t.Helper()
+	t.Wait()
+	t.w.next = t.w.next.Add(-time.Hour)
+	look, err := t.w.Look(t.Context(), t.on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return look
+}
+
+// expect reads, and fails the test unless it gets these ids and leaves these gaps.
+func (t *follower) expect(what, gaps string, want ...int64) {
+	t.Helper()
+	ids, _ := t.read(Query{})
+	if !slices.Equal(ids, want) || t.Gaps().String() != gaps {
+		t.Errorf("%s: read %v and left %v, want %v and %s", what, ids, t.Gaps(), want, gaps)
+	}
+}
+
+// insert inserts an event of an aggregate.
+const insert = `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', 'order', '1', '{}')`

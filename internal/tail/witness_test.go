@@ -1,0 +1,353 @@
+package tail
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestGapIsFilled: a late commit is read when it is visible, and is not waited for.
+func TestGapIsFilled(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	w, other := l.Dial(), l.Dial()
+	r := follow(l, 0, nil)
+	for _, c := range []string{"BEGIN", insert, "SAVEPOINT s", insert, "ROLLBACK TO s", insert} {
+		l.On(w, c)
+	}
+	l.On(other, insert)
+	r.expect("behind an open one", "{[1,4)}", 4)
+	r.look()
+	r.expect("it is open still", "{[1,4)}")
+	if s := r.GapStats(); s.Ranges != 1 || s.IDs != 3 || !slices.Equal(s.PIDs, []int32{int32(w.PgConn().PID())}) {
+		t.Errorf("%+v", s)
+	}
+	l.On(w, "COMMIT")
+	r.expect("it is committed, but for a savepoint", "{[2,3)}", 1, 3)
+	r.look()
+	r.expect("nobody is left", "{}")
+}
+
+// TestDeadGaps: rolled back ids are known to be dead after one look and a read.
+func TestDeadGaps(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	w := l.Dial()
+	r := follow(l, 0, nil)
+	for _, c := range []string{"BEGIN", insert, "ROLLBACK", insert, "SELECT nextval(pg_get_serial_sequence('outbox_events', 'id')) FROM generate_series(1, 5)", insert} {
+		l.On(w, c)
+	}
+	r.expect("dead ones between", "{[1,2),[3,8)}", 2, 8)
+	r.expect("nothing is known without a look", "{[1,2),[3,8)}")
+	r.look()
+	if r.Gaps().Len() != 2 {
+		t.Error("a look alone has ended gaps")
+	}
+	r.expect("after a look", "{}")
+}
+
+// holding is a schedule in which an event is lost if the look is at another lock than the
+// sequence's: its id is drawn, another one is read, a look is taken, and then it is inserted and
+// committed.
+func heldBy(t *testing.T, object string, prepare ...string) (lost bool) {
+	t.Helper()
+	l := newLog(t)
+	w := l.Dial()
+	r := follow(l, 0, nil)
+	r.w.object = object
+	l.On(w, "BEGIN")
+	for _, c := range prepare {
+		l.On(w, c)
+	}
+	id := testdb.One[int64](l, w, `SELECT nextval(pg_get_serial_sequence('outbox_events', 'id'))`)
+	l.Exec(insert)
+	r.read(Query{})
+	r.look()
+	before, _ := r.read(Query{})
+	l.On(w, `INSERT INTO outbox_events (id, event_type, payload) VALUES ($1, 'a', '1')`, id)
+	l.On(w, "COMMIT")
+	after, _ := r.read(Query{})
+	return !slices.Contains(append(before, after...), id)
+}
+
+// TestWhichLock: the lock on the sequence shows the transactions that have drawn; that on the table
+// does not.
+func TestWhichLock(t *testing.T) {
+	t.Parallel()
+	undone := []string{"SAVEPOINT s", insert, "ROLLBACK TO s"}
+	if heldBy(t, theSequence) || heldBy(t, theSequence, undone...) {
+		t.Error("an event is lost")
+	}
+	if !heldBy(t, theTable) || !heldBy(t, theTable, undone...) {
+		t.Error("the lock on the table would do: this test shows nothing")
+	}
+}
+
+// TestLookIsBeforeSnapshot: if the rows are from a time before the look, as with both in one
+// statement or transaction, an event that is committed between them is lost.
+func TestLookIsBeforeSnapshot(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []string{"READ COMMITTED", "REPEATABLE READ"} {
+		l := newLog(t)
+		w := l.Dial()
+		l.On(w, "BEGIN")
+		l.On(w, insert)
+		l.Exec(insert)
+		r := follow(l, 0, nil)
+		l.On(r.on, "BEGIN ISOLATION LEVEL "+isolation)
+		r.read(Query{}) // takes the snapshot of a REPEATABLE READ
+		l.On(w, "COMMIT")
+		r.look()
+		ids, _ := r.read(Query{})
+		l.On(r.on, "COMMIT")
+		more, _ := r.read(Query{})
+		if got, want := slices.Contains(append(ids, more...), 1), isolation == "READ COMMITTED"; got != want {
+			t.Errorf("%s: read is %v", isolation, got)
+		}
+	}
+}
+
+// TestOldLooks: a look that began before a gap was seen tells nothing about it.
+func TestOldLooks(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	r := follow(l, 0, nil)
+	old := r.lookOnly() // nobody is there
+	w := l.Dial()
+	l.On(w, "BEGIN")
+	l.On(w, insert)
+	l.Exec(insert)
+	r.expect("behind an open one", "{[1,2)}", 2)
+	r.Looked(old)
+	r.expect("after an old look", "{[1,2)}")
+	l.On(w, "COMMIT")
+	r.expect("committed", "{}", 1)
+	// The same for a reader that continues from a stored position, whose head says nothing about
+	// ids above it.
+	r.Reader = NewReader(2, Ranges{{1, 1}, {3, 9}}, r.w)
+	r.Looked(old)
+	r.expect("stored", "{}", 1)
+}
+
+// TestReadBeforeTheEndOfALook: a read that began during a look ends no gap.
+func TestReadBeforeTheEndOfALook(t *testing.T) {
+	t.Parallel()
+	var g gaps
+	g.add([]Range{{1, 9}}, &mark{seen: 1})
+	g.looked(&Look{began: 2, ended: 4})
+	if dead := g.read(nil, 100, 3, nil); dead != 0 || len(g.all) != 1 {
+		t.Error("it has")
+	}
+	if dead := g.read([]int64{4}, 4, 5, nil); dead != 3 || len(g.all) != 1 || g.all[0].Range != (Range{5, 9}) || len(g.marks) != 1 {
+		t.Errorf("%d dead, left %v", dead, g.all)
+	}
+	if dead := g.read(nil, 100, 6, nil); dead != 5 || len(g.all) != 0 || len(g.marks) != 0 {
+		t.Errorf("%d dead, left %v", dead, g.all)
+	}
+}
+
+// TestOneStatement: two statements for gaps and head would deliver the second event of
+// an aggregate before the first; the reader's does not.
+func TestOneStatement(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	w := l.Dial()
+	r := follow(l, 0, nil)
+	l.On(w, "BEGIN")
+	l.On(w, insert)
+	l.Exec(insert)
+	r.expect("behind an open one", "{[1,2)}", 2)
+	before := testdb.List[int64](l, r.on, `SELECT id FROM outbox_events WHERE id = 1`)
+	l.On(w, "COMMIT")
+	l.On(w, insert)
+	after := testdb.List[int64](l, r.on, `SELECT id FROM outbox_events WHERE id > 2`)
+	if got := slices.Concat(before, after); !slices.Equal(got, []int64{3}) {
+		t.Errorf("two statements read %v: this test shows nothing", got)
+	}
+	r.expect("one statement", "{}", 1, 3)
+}
+
+// TestCache: a session holds no lock for ids that it has in advance. So no look at such a sequence
+// tells anything, and once the sequence has CACHE 1 again the session does not have them any more.
+func TestCache(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	l.Exec(`ALTER TABLE outbox_events ALTER COLUMN id SET CACHE 10`)
+	w := l.Dial()
+	l.On(w, insert) // 1, and 2 to 10 are its session's
+	l.Exec(insert)  // 11
+	r := follow(l, 0, nil)
+	r.expect("a gap", "{[2,11)}", 1, 11)
+	if _, err := r.w.Look(t.Context(), r.on); !errors.Is(err, outboxsql.ErrStream) {
+		t.Error(err)
+	}
+	l.On(w, insert)
+	r.expect("an id that was drawn in advance", "{[3,11)}", 2)
+	l.Exec(`ALTER TABLE outbox_events ALTER COLUMN id SET CACHE 1`)
+	l.On(w, insert)
+	r.look()
+	if ids, _ := r.read(Query{}); len(ids) != 1 || ids[0] < 12 || r.Gaps().Contains(3) {
+		t.Errorf("read %v, left %v", ids, r.Gaps())
+	}
+}
+
+// TestPrepared: a prepared transaction is a witness, before and after a restart of the server,
+// which voids all knowledge of others.
+func TestPrepared(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "10"})
+	l := newLogAt(t, server.URL(""))
+	w, open := l.Dial(), l.Dial()
+	r := follow(l, 0, nil)
+	for _, c := range []string{"BEGIN", insert} {
+		l.On(w, c)
+		l.On(open, c)
+	}
+	l.Exec(insert)
+	r.expect("two open ones", "{[1,3)}", 3)
+	r.look()
+	l.On(w, "PREPARE TRANSACTION 'one'")
+	r.look()
+	r.expect("one is prepared", "{[1,3)}")
+	if pids := r.GapStats().PIDs; len(pids) != 2 || !slices.Contains(pids, 0) {
+		t.Error(pids)
+	}
+	if err := server.Restart(t.Context(), pgserver.Fast); err != nil {
+		t.Fatal(err)
+	}
+	l.Conn, r.on = l.Dial(), l.Relay()
+	r.look() // and the reader goes on, although a unit would begin anew
+	if pids := r.GapStats().PIDs; !slices.Equal(pids, []int32{0}) {
+		t.Errorf("after the restart: %v", pids)
+	}
+	r.expect("after the restart", "{[1,3)}")
+	l.Exec("COMMIT PREPARED 'one'")
+	r.look()
+	if r.expect("committed", "{}", 1); r.Head() != 3 {
+		t.Error(r.Head())
+	}
+}
+
+// TestRemaining: the witnesses that are left.
+func TestRemaining(t *testing.T) {
+	t.Parallel()
+	a, b, p, q := Holder{"3/1", 10}, Holder{"4/1", 11}, Holder{"-1/700", 0}, Holder{"-1/701", 0}
+	for _, c := range []struct{ before, now, want []Holder }{
+		{[]Holder{a, b}, []Holder{a, b}, []Holder{a, b}},
+		{[]Holder{a, b}, []Holder{b}, []Holder{b}},
+		{[]Holder{a}, []Holder{b}, nil},
+		{[]Holder{a}, []Holder{p}, []Holder{p}},                      // a may be p now
+		{[]Holder{a, b}, []Holder{p, a}, []Holder{p, a}},             // b may be
+		{[]Holder{p}, []Holder{p, q}, []Holder{p}},                   // q came later
+		{[]Holder{p}, []Holder{q}, nil},                              // and p is over
+		{[]Holder{a}, []Holder{{"3/1", 0}, q}, []Holder{{"3/1", 0}}}, // prepared under its name
+		{[]Holder{p, a}, []Holder{p, q}, []Holder{p, q}},             // each once
+		{[]Holder{a}, []Holder{{"3/2", 10}}, nil},                    // the same session, later
+	} {
+		sorted := func(h []Holder) []Holder {
+			h = slices.Clone(h)
+			slices.SortFunc(h, byTransaction)
+			return h
+		}
+		l := &Look{Holders: sorted(c.now)}
+		if got := l.remaining(sorted(c.before)); !slices.Equal(got, sorted(c.want)) {
+			t.Errorf("of %v in %v are left %v", c.before, c.now, got)
+		}
+	}
+}
+
+// TestNextLook: gaps are looked at when that pays, and seldom when they stay.
+func TestNextLook(t *testing.T) {
+	t.Parallel()
+	begin := time.Unix(1000, 0)
+	after := begin.Add
+	var g gaps
+	if _, ok := g.next(time.Time{}, 1); ok {
+		t.Error("a look for nothing")
+	}
+	m := &mark{seen: 1, since: begin, read: 1}
+	g.add([]Range{{1, 1}}, m)
+	for _, c := range []struct {
+		last  time.Time
+		reads uint64
+		want  time.Time
+	}{
+		{time.Time{}, 1, after(lookAfter)},                                // nothing was read since
+		{time.Time{}, 2, begin},                                           // a second read has not filled it
+		{after(time.Millisecond), 2, after(lookEvery + time.Millisecond)}, // the last look is just over
+		{after(time.Second), 9, after(1250 * time.Millisecond)},
+		{after(time.Hour), 9, after(time.Hour + lookSeldom)},
+	} {
+		if at, ok := g.next(c.last, c.reads); !ok || !at.Equal(c.want) {
+			t.Errorf("%+v: %v", c, at)
+		}
+	}
+	g.looked(&Look{began: 2, ended: 3})
+	if _, ok := g.next(begin, 9); ok {
+		t.Error("a look where a read is what is missing")
+	}
+	r := NewReader(5, Ranges{{1, 2}}, NewWitnesses())
+	if at, ok := r.NextLook(); !ok || r.NeedsLook(at.Add(-1)) || !r.NeedsLook(at) {
+		t.Error("NeedsLook and NextLook differ")
+	}
+}
+
+// TestLooksAreShared: one at a time, and no more of them than pay.
+func TestLooksAreShared(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	w, conn := NewWitnesses(), l.Relay()
+	first, err := w.Look(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if until := time.Until(w.next); until < lookEvery/2 && until > 0 {
+		t.Errorf("the next look is due in %v", until)
+	}
+	w.next = time.Now().Add(time.Hour)
+	if again, err := w.Look(t.Context(), conn); err != nil || again != first {
+		t.Errorf("another look at once: %v", err)
+	}
+	w.next = time.Time{}
+	second, err := w.Look(t.Context(), conn)
+	if err != nil || second == first || second.began <= first.ended || second.ended <= second.began {
+		t.Errorf("%+v and then %+v: %v", first, second, err)
+	}
+	w.one <- struct{}{} // another look begins
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Look(ctx, conn); !errors.Is(err, context.Canceled) {
+		t.Errorf("beside another look: %v", err)
+	}
+	<-w.one
+	l.Exec(`ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
+	w.next = time.Time{}
+	if _, err := w.Look(t.Context(), conn); !errors.Is(err, errNoSequence) {
+		t.Errorf("without a sequence: %v", err)
+	}
+}
+
+// TestAnotherSequence: the holders of a replaced sequence are no witnesses.
+func TestAnotherSequence(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	w := l.Dial()
+	r := follow(l, 5, Ranges{{1, 4}})
+	r.look()
+	l.Exec(`ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
+	l.Exec(`ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (START WITH 6)`)
+	l.On(w, "BEGIN")
+	l.On(w, insert)
+	r.look()
+	r.expect("witnessed anew", "{[1,5)}")
+	l.On(w, "ROLLBACK")
+	r.look()
+	r.expect("nobody is left", "{}")
+}

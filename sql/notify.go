@@ -1,0 +1,27 @@
+package outboxsql
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MayNotify is a condition in SQL: the notification queue of the server, which all of its databases share, is less
+// than half full. At its end PostgreSQL refuses the COMMIT of every transaction that notifies, so that neither the
+// trigger nor a relay notifies from there on. Asking also moves the tail of the queue, which PostgreSQL itself moves
+// only when somebody notifies: after the session is gone that held it, the queue would stay full.
+const MayNotify = `pg_catalog.pg_notification_queue_usage() < 0.5`
+
+// ErrNotifyQueue is the reason why nothing is notified.
+var ErrNotifyQueue = errors.New("the notification queue of the server is more than half full, so that notifyd does not notify; " +
+	"once it is full, PostgreSQL refuses every commit that notifies: end the session that listens inside a transaction, which notifyd doctor names")
+
+// Notify sends a notification, or returns [ErrNotifyQueue]. Notifications are hints: most senders ignore that.
+func Notify(ctx context.Context, conn *pgx.Conn, channel, payload string) error {
+	tag, err := conn.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+MayNotify, channel, payload)
+	if err == nil && tag.RowsAffected() == 0 {
+		return ErrNotifyQueue
+	}
+	return err
+}
