@@ -246,7 +246,7 @@ func TestQueueToStreamRanges(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
-		first := value[int64](t, conn, `SELECT outbox_last_id()`)
+		first := value[int64](t, conn, `SELECT id FROM outbox_last_id`)
 		exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100000)`)
 		mark := func(where string) {
 			t.Helper()
@@ -307,7 +307,7 @@ func TestQueueToStreamLate(t *testing.T) {
 				exec(t, other, `SET application_name = 'the late one'`)
 				exec(t, other, `BEGIN`)
 				exec(t, other, late, pgx.QueryExecModeSimpleProtocol)
-				id := value[int64](t, conn, `SELECT outbox_last_id()`)
+				id := value[int64](t, conn, `SELECT id FROM outbox_last_id`)
 				exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
 				err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{LockPatience: time.Millisecond})
 				if err == nil || !strings.Contains(err.Error(), "the late one") {

@@ -18,7 +18,7 @@ const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_cur
 
 // sqlDoubt is sqlSnapshot with all open transactions, and the last id of the sequence.
 const sqlDoubt = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s), s::text,
-	CASE WHEN has_function_privilege('outbox_last_id()', 'EXECUTE') THEN outbox_last_id() END FROM pg_current_snapshot() AS s`
+	(SELECT id FROM outbox_last_id) FROM pg_current_snapshot() AS s`
 
 // sqlReach must also run before the sweep: the sweep then sees every row that sqlReach saw.
 const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`

@@ -52,8 +52,8 @@
 //     have drawn, and gives the sequence another file, at which sessions forget what they have in advance:
 //     after the cure the proof holds again. outboxsql.CheckIDs, at each start and once a second, finds what
 //     can be seen otherwise: a standby, a subscription, CACHE, ids of the writer's own.
-//   - Chosen ids. The read stops at the last assigned id, which it asks for after its snapshot, and only if
-//     a row comes: an id above the sequence makes no gap.
+//   - Chosen ids. The read stops at the last assigned id, which it reads from the sequence (outbox_last_id) after
+//     its snapshot, and only if a row comes: an id above the sequence makes no gap.
 //
 // # Cost
 //

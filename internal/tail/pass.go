@@ -52,9 +52,9 @@ const (
 	sqlHead  = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint`
 	sqlOrder = ` ORDER BY id LIMIT $3::bigint`
 	// An id that the sequence has not assigned was chosen by a writer: ids below it are still to come, so the head
-	// must not pass it. The function runs once a statement, and only if there is a row: the condition
-	// is no bound of the index. It runs after the snapshot was taken, and finds all ids of visible rows.
-	sqlAssigned = ` AND CASE WHEN id > $1::bigint THEN id <= (SELECT outbox_last_id()) END`
+	// must not pass it. The sequence is read once a statement, and only if there is a row: the condition
+	// is no bound of the index. It is read after the snapshot was taken, and has all ids of visible rows.
+	sqlAssigned = ` AND CASE WHEN id > $1::bigint THEN id <= (SELECT id FROM outbox_last_id) END`
 	// One statement, because it has one snapshot: of two events of an aggregate that are committed
 	// between two statements, the first in a gap and the second above the head, the second would
 	// come alone. The gaps are below the head and come first; nothing is sorted.
