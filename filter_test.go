@@ -97,7 +97,7 @@ func (s *sieve) note(f func()) {
 }
 
 // errNumber is the error of a filter.
-var errNumber = errors.New("a number that nobody can judge")
+var errNumber = errors.New("a number that cannot be decided")
 
 // run runs a relay with a filter until enough is true.
 func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notifyd.Stats {
@@ -124,7 +124,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notify
 			return nil
 		})
 	}
-	judge := func(e *notifyd.Event) (bool, error) {
+	picky := func(e *notifyd.Event) (bool, error) {
 		var n int
 		if err := json.Unmarshal(e.Payload, &n); err != nil {
 			return false, err
@@ -133,7 +133,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notify
 		return filter(n)
 	}
 	if err := errors.Join(
-		relay.Destination("picky", handler("picky"), notifyd.WithFilter(judge)), relay.Destination("all", handler("all")),
+		relay.Destination("picky", handler("picky"), notifyd.WithFilter(picky)), relay.Destination("all", handler("all")),
 		relay.Route("order.*", "picky", "all"),
 	); err != nil {
 		s.t.Fatal(err)

@@ -187,7 +187,7 @@ func TestBellOfARelayThatDiedBefore(t *testing.T) {
 func (e *env) writeSilently(level pgx.TxIsoLevel) (commit, check func()) {
 	e.t.Helper()
 	heard := e.listen()
-	y := newPlayer(e, patience)
+	y := newPlanRun(e, patience)
 	e.t.Cleanup(func() {
 		if err := y.end(); err != nil {
 			e.t.Error(err)
@@ -299,6 +299,6 @@ func (e *env) untilFoundFast() {
 }
 
 func (e *env) doneWithin(d time.Duration, id int64) bool {
-	y := &player{env: e, ctx: e.ctx, patience: d}
+	y := &planRun{env: e, ctx: e.ctx, patience: d}
 	return y.until("delivery", doneWhere(e.mode, everyPlace, `e.id = $1`), id) == nil
 }

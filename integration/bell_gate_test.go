@@ -32,7 +32,7 @@ func (g *gate) isOpen() bool {
 
 func (g *gate) open() {
 	if !g.isOpen() {
-		close(g.way) // only the player opens and shuts
+		close(g.way) // only the plan opens and shuts
 	}
 }
 

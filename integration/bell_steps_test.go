@@ -9,7 +9,7 @@ import (
 )
 
 // step executes one step.
-func (y *player) step(s step) error {
+func (y *planRun) step(s step) error {
 	switch s.kind {
 	case stepAwait:
 		return y.await()
@@ -38,7 +38,7 @@ func (y *player) step(s step) error {
 }
 
 // write executes a step of one session.
-func (y *player) write(w *session, s step) error {
+func (y *planRun) write(w *session, s step) error {
 	switch s.kind {
 	case stepBegin:
 		if w.open {
@@ -78,7 +78,7 @@ func (y *player) write(w *session, s step) error {
 }
 
 // insert writes rows with one statement, in the open transaction if there is one.
-func (y *player) insert(w *session, s step) error {
+func (y *planRun) insert(w *session, s step) error {
 	var err error
 	switch s.kind {
 	case stepCopy:
@@ -113,7 +113,7 @@ func (y *player) insert(w *session, s step) error {
 // transaction, so that no writer has to wait for one that holds such an id. The
 // timeout would show that a writer does; NOTIFY and the growth of a table take
 // locks too, and their holders may be kept off the processor for a while.
-func (y *player) outside(w *session, s step) error {
+func (y *planRun) outside(w *session, s step) error {
 	if w.open {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (y *player) outside(w *session, s step) error {
 // crowd lets n writers insert over and over until the bell is released. The last
 // insert of each, right before or right after that, is committed some
 // statements later, when the relay may have fallen asleep.
-func (y *player) crowd(n, trips int) error {
+func (y *planRun) crowd(n, trips int) error {
 	if err := y.hush(); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (y *player) crowd(n, trips int) error {
 	return errors.Join(err, errors.Join(errs...))
 }
 
-func (y *player) insertUntilReleased(w *session, trips int) error {
+func (y *planRun) insertUntilReleased(w *session, trips int) error {
 	for held := true; held; {
 		if _, err := w.Exec(y.ctx, `BEGIN`); err != nil {
 			return err
@@ -179,7 +179,7 @@ func (y *player) insertUntilReleased(w *session, trips int) error {
 // blocked lets a statement draw an id and then wait for a transaction that has
 // written the same key, others write in the meantime, and the transaction is
 // rolled back: the id is older than all actions of its writer.
-func (y *player) blocked() error {
+func (y *planRun) blocked() error {
 	for len(y.sessions) < slots+2 {
 		if err := y.connect(); err != nil {
 			return err

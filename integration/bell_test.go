@@ -68,7 +68,7 @@ func checkPlans(t *testing.T, e *env, kinds []stepKind, poll time.Duration) {
 	wait := patience
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t, kinds)
-		if err := play(e, p, wait, poll); err != nil {
+		if err := execute(e, p, wait, poll); err != nil {
 			wait = shrinking
 			t.Fatalf("%v\nthe plan was:\n%v", err, p)
 		}
@@ -111,7 +111,7 @@ func TestBellPlans(t *testing.T) {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
-				if err := play(bellEnv(t, mode), plan{relays: 1, steps: steps}, patience, never); err != nil {
+				if err := execute(bellEnv(t, mode), plan{relays: 1, steps: steps}, patience, never); err != nil {
 					t.Fatal(err)
 				}
 			})

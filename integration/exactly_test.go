@@ -253,11 +253,11 @@ func TestExactlyOnceUnderKills(t *testing.T) {
 	for n := range x.relays {
 		x.end(n, syscall.SIGTERM)
 	}
-	x.judge()
+	x.check()
 }
 
-// judge compares the topic, as a consumer sees it who reads what is committed, with the table.
-func (x *exactlyRun) judge() {
+// check compares the topic, as a consumer sees it who reads what is committed, with the table.
+func (x *exactlyRun) check() {
 	x.t.Helper()
 	written := make(map[int64]bool) // and whether it is too large
 	rows, err := x.pool.Query(x.ctx, `SELECT id, length(payload::text) > $1 FROM outbox_events`, exactlyMaxBytes)

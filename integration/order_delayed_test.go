@@ -2,11 +2,11 @@ package integration
 
 import "testing"
 
-// judgeDelayed checks events that were written after a delayed event of their
+// checkDelayed checks events that were written after a delayed event of their
 // aggregate had begun at a destination: they had to wait there until the delayed
 // one was done. A relay that stops or loses a claim gives up the place of a
 // delayed event, so this is for tests in which none does.
-func (o *orderObserver) judgeDelayed(t *testing.T, e *env) {
+func (o *orderObserver) checkDelayed(t *testing.T, e *env) {
 	t.Helper()
 	events := e.committed()
 	_, of := orderLines(events)

@@ -275,8 +275,8 @@ func (c *chaos) strike(kinds int) {
 func TestOrderUnderKills(t *testing.T) {
 	t.Parallel()
 	c, o := underFaults(t, killsOnly, (*env).writeInOrder)
-	o.judge(t, c.env)
-	o.judgeCopies(t, c.env)
+	o.check(t, c.env)
+	o.checkCopies(t, c.env)
 }
 
 // TestOrderUnderFaults: relays are killed, frozen, stopped and cut off while
@@ -285,7 +285,7 @@ func TestOrderUnderKills(t *testing.T) {
 func TestOrderUnderFaults(t *testing.T) {
 	t.Parallel()
 	c, o := underFaults(t, allFaults, (*env).writeInOrder)
-	o.judge(t, c.env)
+	o.check(t, c.env)
 }
 
 // leastStrikes is the least number of faults, however slow the machine is.

@@ -330,10 +330,10 @@ func orderLines(events []committed) (lines map[orderLine][]int64, of map[int64]c
 	return lines, of
 }
 
-// judgeCopies checks repeated events. A receiver that keeps the last event of
+// checkCopies checks repeated events. A receiver that keeps the last event of
 // each aggregate must end with the latest: after a copy, all events that had
 // followed it before must follow again, except dead ones.
-func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
+func (o *orderObserver) checkCopies(t *testing.T, e *env) {
 	t.Helper()
 	lines, of := orderLines(e.committed())
 	last := make(map[orderLine]int64)
@@ -372,9 +372,9 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 	t.Logf("%d times a destination got an earlier event again, %d times the later ones did not follow", back, wrong)
 }
 
-// judge compares the sights of the destinations with the tables: nothing lost,
+// check compares the sights of the destinations with the tables: nothing lost,
 // nothing left, nothing begun before its turn.
-func (o *orderObserver) judge(t *testing.T, e *env) {
+func (o *orderObserver) check(t *testing.T, e *env) {
 	t.Helper()
 	events := e.committed()
 	lines, of := orderLines(events)
@@ -418,7 +418,7 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 			}
 		}
 	}
-	o.judgeRows(t, e, events)
+	o.checkRows(t, e, events)
 	t.Logf("%d dead letters were handled", o.dealt)
 	t.Logf("%d events, %d sights, %d deliveries made again, %d out of order", len(events), len(o.sights), again, wrong)
 }
@@ -433,9 +433,9 @@ func (o *orderObserver) history(dest string, upto int, ids ...int64) (text strin
 	return text
 }
 
-// judgeRows checks the rows left in outbox_deliveries: the events that had to
+// checkRows checks the rows left in outbox_deliveries: the events that had to
 // die, unless the operator has handled them.
-func (o *orderObserver) judgeRows(t *testing.T, e *env, events []committed) {
+func (o *orderObserver) checkRows(t *testing.T, e *env, events []committed) {
 	t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT event_id || '/' || destination || ' ' || state FROM outbox_deliveries`)
 	if err != nil {

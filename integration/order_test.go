@@ -174,8 +174,8 @@ func TestOrderWhileWritten(t *testing.T) {
 			stop := o.operate(t, e)
 			e.writeInOrder(ctx, seed)
 			o.untilOrdered(e, stop)
-			o.judge(t, e)
-			o.judgeDelayed(t, e)
+			o.check(t, e)
+			o.checkDelayed(t, e)
 		})
 	}
 }

@@ -117,7 +117,7 @@ func TestReceivedOnce(t *testing.T) {
 				}
 			})
 			r.run()
-			r.judge(mode)
+			r.check(mode)
 		})
 	}
 }
@@ -153,8 +153,8 @@ func (r *received) run() {
 	}
 }
 
-// judge compares the inbox with the outbox.
-func (r *received) judge(mode outboxsql.Mode) {
+// check compares the inbox with the outbox.
+func (r *received) check(mode outboxsql.Mode) {
 	r.t.Helper()
 	refused := scan[int](r.env, `SELECT count(*) FROM outbox_events WHERE (payload ->> 'refused')::boolean`)
 	dead := scan[int](r.env, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`)

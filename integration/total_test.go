@@ -82,8 +82,8 @@ func writeLineOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) (err error
 func TestTotalUnderKills(t *testing.T) {
 	t.Parallel()
 	c, o := underFaults(t, killsOnly, (*env).writeInLine)
-	o.judge(t, c.env)
-	o.judgeCopies(t, c.env)
+	o.check(t, c.env)
+	o.checkCopies(t, c.env)
 }
 
 // TestTotalUnderFaults: relays are killed, frozen, stopped and cut off, and no event comes for the first
@@ -91,5 +91,5 @@ func TestTotalUnderKills(t *testing.T) {
 func TestTotalUnderFaults(t *testing.T) {
 	t.Parallel()
 	c, o := underFaults(t, allFaults, (*env).writeInLine)
-	o.judge(t, c.env)
+	o.check(t, c.env)
 }

@@ -11,7 +11,7 @@ func TestBytesPage(t *testing.T) {
 	const page = "docs/bytes.md"
 	s := newStage(t, database(t))
 	s.relay("version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\nadmin: {listen: 127.0.0.1:9470}\n")
-	s.play(page, map[string]act{
+	s.follow(page, map[string]act{
 		"notifyd publish order.created @order.pb --content-type application/x-protobuf --aggregate order/1042": {
 			says: `^1\n$`, after: func(string) { until(t, s.url, `SELECT bool_and(state = 'done') FROM outbox_events`) },
 		},

@@ -40,7 +40,7 @@ func TestDeployRoles(t *testing.T) {
 	}
 	s := newStage(t, admin, "shop_app", app, "--relay notifyd", "--relay "+relay, "-u notifyd ", "")
 	s.run("export OWNER_URL='" + as(owner) + "' RELAY_URL='" + as(relay) + "'")
-	s.play("docs/deploy.md", s.deployed())
+	s.follow("docs/deploy.md", s.deployed())
 	config := "version: 1\ndatabase: {url: '" + as(relay) + "', schema: events}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"
 	d := startDaemon(t, nil, "run", "-c", file(t, config))
 	execute(t, as(app), `INSERT INTO events.outbox_events (event_type, payload) VALUES ('order.placed', '{"order": 7}')`)
@@ -56,10 +56,10 @@ func (s *stage) deployed() map[string]act {
 	const environment = "/etc/notifyd/environment"
 	secret := act{as: "%s --dry-run=client -o name", says: `^secret/notifyd-(db|owner)\n$`}
 	if _, err := exec.LookPath("kubectl"); err != nil {
-		secret = act{play: func(step) { s.Log("there is no kubectl to look at the secrets with") }}
+		secret = act{run: func(step) { s.Log("there is no kubectl to look at the secrets with") }}
 	}
 	return map[string]act{
-		"sql 1": {play: func(step) {}}, // done above, with passwords
+		"sql 1": {run: func(step) {}}, // done above, with passwords
 		`notifyd migrate --print-grants --schema events --writer shop_app --relay notifyd | psql "$OWNER_URL"`: {as: "set -o pipefail; %s -v ON_ERROR_STOP=1", says: `GRANT`},
 		"sudo install -d /etc/notifyd":                              {as: "%s"},
 		"notifyd config init - | sudo tee /etc/notifyd/config.yaml": {says: `(?m)^version: 1$`},

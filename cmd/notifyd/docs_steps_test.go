@@ -146,14 +146,14 @@ func named() map[string]string {
 	}
 }
 
-// player is a test that plays all steps of a page, and would fail on a new one that it
-// cannot play: it goes through steps, or through all blocks.
-type player struct{ dir, test string }
+// pageTest is a test that runs all steps of a page, and would fail on a new one that it
+// cannot run: it goes through steps, or through all blocks.
+type pageTest struct{ dir, test string }
 
-// players are those of the pages with commands or SQL. SQL of other pages is run by
+// pageTests are those of the pages with commands or SQL. SQL of other pages is run by
 // TestDocsBlocks, and commands in backticks by TestInlineCommands.
-func players() map[string]player {
-	return map[string]player{
+func pageTests() map[string]pageTest {
+	return map[string]pageTest{
 		"README.md":                  {"cmd/notifyd", "TestReadmePage"},
 		"CONTRIBUTING.md":            {"cmd/notifyd", "TestContributingPage"},
 		"docs/README.md":             {"cmd/notifyd", "TestShortPages"},
@@ -181,8 +181,8 @@ func players() map[string]player {
 
 // compilers are the tests that find every block of Go of a page in code that is
 // compiled and run.
-func compilers() map[string]player {
-	return map[string]player{
+func compilers() map[string]pageTest {
+	return map[string]pageTest{
 		"README.md":                  {".", "TestReadmeIsExample"},
 		"docs/bytes.md":              {"outbox", "TestBytesPageIsExample"},
 		"docs/consumers.md":          {"inbox", "TestDocsAreExamples"},
@@ -204,8 +204,8 @@ func runners() map[string][]string {
 	}
 }
 
-// checkPlayers looks whether these tests are there.
-func checkPlayers(t *testing.T, all map[string]player) {
+// checkPageTests looks whether these tests are there.
+func checkPageTests(t *testing.T, all map[string]pageTest) {
 	t.Helper()
 	for page, p := range all {
 		files, err := filepath.Glob(root + p.dir + "/*_test.go")
@@ -220,7 +220,7 @@ func checkPlayers(t *testing.T, all map[string]player) {
 			return strings.Contains(text, "\nfunc "+p.test+"(t *testing.T)") && strings.Contains(text, filepath.Base(page))
 		})
 		if !found {
-			t.Errorf("no file of %s has %s, which is to play %s", p.dir, p.test, page)
+			t.Errorf("no file of %s has %s, which is to run %s", p.dir, p.test, page)
 		}
 	}
 }

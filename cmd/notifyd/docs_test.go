@@ -71,13 +71,13 @@ func secretFiles(t *testing.T, path, config string) {
 }
 
 // TestDocsBlocks checks the configurations of all pages, runs the SQL of those that have
-// no player, and demands of every other step that there is a test which runs it.
+// no test, and demands of every other step that there is a test which runs it.
 func TestDocsBlocks(t *testing.T) {
 	t.Parallel()
 	url, ran := database(t), map[string]int{}
-	play, compile, run := players(), compilers(), runners()
-	checkPlayers(t, play)
-	checkPlayers(t, compile)
+	tests, compile, run := pageTests(), compilers(), runners()
+	checkPageTests(t, tests)
+	checkPageTests(t, compile)
 	for _, path := range docPages(t) {
 		page := strings.TrimPrefix(path, root)
 		for _, st := range steps(read(t, path)) {
@@ -85,8 +85,8 @@ func TestDocsBlocks(t *testing.T) {
 			line := st.line()
 			switch st.language {
 			case "sh":
-				if play[page].test == "" && named()[line] == "" {
-					t.Errorf("%s, %q: nothing runs %s: play it in a test, or name it in named() with the reason", page, st.heading, line)
+				if tests[page].test == "" && named()[line] == "" {
+					t.Errorf("%s, %q: nothing runs %s: run it in a test, or name it in named() with the reason", page, st.heading, line)
 				}
 			case "inline":
 				if !strings.HasPrefix(strings.TrimPrefix(line, "bin/"), "notifyd ") && named()[line] == "" {
@@ -97,7 +97,7 @@ func TestDocsBlocks(t *testing.T) {
 					t.Errorf("%s, %q: nothing compiles this:\n%s", page, st.heading, st.text)
 				}
 			case "sql":
-				if play[page].test == "" {
+				if tests[page].test == "" {
 					execute(t, url, st.text)
 				}
 			case "yaml":

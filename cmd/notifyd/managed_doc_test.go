@@ -42,7 +42,7 @@ func TestManagedPage(t *testing.T) {
 				deliversWith(t, st.text)
 			})
 		default:
-			t.Errorf("%s is not played", st.language)
+			t.Errorf("%s is not run", st.language)
 		}
 	}
 	if ran != 6 {

@@ -22,7 +22,7 @@ func equal(t *testing.T, url, sql, want string) {
 	}
 }
 
-// TestMigratePages plays docs/migrating.md twice, once for each of the outboxes that
+// TestMigratePages runs docs/migrating.md twice, once for each of the outboxes that
 // it comes from: what it begins with, and the section. Every section has to be one.
 func TestMigratePages(t *testing.T) {
 	t.Parallel()
@@ -39,7 +39,7 @@ func TestMigratePages(t *testing.T) {
 					list = append(list, st)
 				}
 			}
-			s.playAll(list, acts(s))
+			s.followAll(list, acts(s))
 		})
 	}
 	const there, back = "From a queue to a stream", "From a stream to a queue"
@@ -53,12 +53,12 @@ func TestMigratePages(t *testing.T) {
 				list = append(list, st)
 			}
 		}
-		s.playAll(list, thereAndBack(s))
+		s.followAll(list, thereAndBack(s))
 	})
 	if i := slices.IndexFunc(all, func(s step) bool {
 		return !slices.Contains([]string{begins, "From a polling table", "From Debezium", there, back}, s.heading)
 	}); i >= 0 {
-		t.Errorf("nobody plays %q, %s", all[i].heading, all[i].text)
+		t.Errorf("nobody runs %q, %s", all[i].heading, all[i].text)
 	}
 }
 
@@ -107,7 +107,7 @@ func polling(s *stage) map[string]act {
 			equal(s.T, s.url, `SELECT string_agg(payload->>'n', ' ' ORDER BY id) FROM outbox_events`, "2 3 4")
 			equal(s.T, s.url, `SELECT count(*)::text FROM outbox WHERE sent_at IS NULL`, "0")
 		}},
-		"notifyd run": {play: func(step) {
+		"notifyd run": {run: func(step) {
 			s.start()
 			until(s.T, s.url, `SELECT count(*) = 3 FROM outbox_events WHERE state = 'done'`)
 		}},
@@ -137,7 +137,7 @@ func debezium(s *stage) map[string]act {
 				FROM outbox_events`, "OrderPlaced order 7 02 02 2, OrderPlaced order 7 03 03 3")
 		}},
 		"sql 3": {says: `(?s)pg_current_wal_lsn.*slot_name *\| *confirmed_flush_lsn`},
-		"notifyd run": {play: func(step) {
+		"notifyd run": {run: func(step) {
 			s.start()
 			until(s.T, s.url, `SELECT count(*) = 2 FROM outbox_events WHERE state = 'done'`)
 		}},

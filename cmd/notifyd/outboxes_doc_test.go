@@ -55,7 +55,7 @@ func TestOutboxesPage(t *testing.T) {
 		case "sh":
 			want, known := says[st.line()]
 			if !known {
-				t.Fatalf("%q is not played", st.line())
+				t.Fatalf("%q is not run", st.line())
 			}
 			got := commandIn(t, env, append(words(st.line())[1:], "-c", s.reloadable.path)...)
 			if got.code != 0 || !strings.Contains(got.stdout, want) {

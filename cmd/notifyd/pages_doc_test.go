@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestReadmePage plays README.md: its configuration, its commands and its SQL.
+// TestReadmePage runs README.md: its configuration, its commands and its SQL.
 func TestReadmePage(t *testing.T) {
 	t.Parallel()
 	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "swordfish"})
@@ -24,11 +24,11 @@ func TestReadmePage(t *testing.T) {
 	}
 	s.write("notifyd.yaml", config)
 	s.run("export SMTP_PASSWORD=swordfish")
-	s.play("README.md", map[string]act{
+	s.follow("README.md", map[string]act{
 		"notifyd check-config": {says: `: ok, 2 destinations, 2 routes`},
 		"notifyd migrate":      {says: `version`},
-		"sql 1":                {play: func(st step) { placing = st.text }},
-		"notifyd run": {play: func(step) {
+		"sql 1":                {run: func(st step) { placing = st.text }},
+		"notifyd run": {run: func(step) {
 			s.relay(config)
 			s.psql("CREATE TABLE orders (id bigint PRIMARY KEY, email text);\n"+placing, "")
 			if m, err := mails(t, sink, 1)[0].Parse(); err != nil || m.To != "<ann@example.com>" || m.Subject != "Your order 1042" {
@@ -59,17 +59,17 @@ func (s *stage) dead(event string) {
 const auditOnly = "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\nadmin: {listen: 127.0.0.1:9470}\n" +
 	"destinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"
 
-// TestShortPages plays the pages that have a command or two, beside one relay.
+// TestShortPages runs the pages that have a command or two, beside one relay.
 func TestShortPages(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, database(t))
 	s.relay(auditOnly)
-	s.play("docs/README.md", map[string]act{"notifyd run --help": {says: `Usage:\n  notifyd run`}, "notifyd doctor --help": {says: `Usage:\n  notifyd doctor`}})
-	s.play("docs/concepts.md", map[string]act{
+	s.follow("docs/README.md", map[string]act{"notifyd run --help": {says: `Usage:\n  notifyd run`}, "notifyd doctor --help": {says: `Usage:\n  notifyd doctor`}})
+	s.follow("docs/concepts.md", map[string]act{
 		"notifyd status":                {says: `(?m)^relays +\S+, process \d+, .* \(session \d+, notifyd/keeper`},
 		"notifyd migrate --mode stream": {as: "%s --database-url '" + testenv.Database(t) + "'", says: `mode stream\n$`}, // here a relay runs
 	})
-	s.play("docs/faq.md", map[string]act{"notifyd migrate --bell off": {after: func(string) {
+	s.follow("docs/faq.md", map[string]act{"notifyd migrate --bell off": {after: func(string) {
 		equal(t, s.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`, "0")
 	}}})
 	s.stop()
@@ -80,8 +80,8 @@ func TestTemplatesPageCommands(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "postgres://127.0.0.1:1/none")
 	s.write("notifyd.yaml", shopConfig("", 25))
-	s.play("docs/templates.md", map[string]act{
-		"cat event.json": {play: func(st step) { s.write("event.json", printedBy(t, "docs/templates.md", st)) }},
+	s.follow("docs/templates.md", map[string]act{
+		"cat event.json": {run: func(st step) { s.write("event.json", printedBy(t, "docs/templates.md", st)) }},
 		"notifyd template test --destination mail --event event.json": {says: `(?s)Subject: Order 7, attempt 1.*To: <ann@example.com>.*Thank you for order 7\.`},
 	})
 }
@@ -112,7 +112,7 @@ func TestInlineCommands(t *testing.T) {
 	acts := map[string]act{
 		"notifyd config init":           {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
 		"notifyd config schema":         {says: `"\$schema"`},
-		"notifyd demo --keep":           {play: func(step) {}}, // TestDemoKeep ends it, too
+		"notifyd demo --keep":           {run: func(step) {}}, // TestDemoKeep ends it, too
 		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},
 		"notifyd events":                {code: exitUsage, says: `needs a command`},
 		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
@@ -122,8 +122,8 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd resume NAME":           {as: "notifyd resume audit", says: `audit (is resumed at all relays|was not paused)`},
 		"notifyd reload":                {says: `process \d+: has taken the new configuration`},
 		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
-		"notifyd run":                   {play: func(step) {}}, // it is what all this is beside of
-		"notifyd run --until-idle":      {play: func(step) {}}, // TestManagedPage runs it; here it would find the address of the relay in use
+		"notifyd run":                   {run: func(step) {}}, // it is what all this is beside of
+		"notifyd run --until-idle":      {run: func(step) {}}, // TestManagedPage runs it; here it would find the address of the relay in use
 		"notifyd status --watch":        {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
 		"notifyd template test":         preview,
 		"notifyd template test --destination NAME --event FILE": preview,

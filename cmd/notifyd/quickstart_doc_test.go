@@ -110,7 +110,7 @@ func (p *shell) shows(block, want string) {
 	}
 }
 
-// quickstart is what the page is played with.
+// quickstart is what the page is run with.
 type quickstart struct {
 	*testing.T
 
@@ -153,8 +153,8 @@ func (q *quickstart) keep(block, shown string) {
 	}
 }
 
-// play does what a block says; shown is the output of it that the page has.
-func (q *quickstart) play(block, shown string) {
+// run does what a block says; shown is the output of it that the page has.
+func (q *quickstart) run(block, shown string) {
 	q.Helper()
 	switch {
 	case block == "make demo\n":
@@ -231,7 +231,7 @@ func TestQuickstart(t *testing.T) {
 			if mode == "stream" {
 				page = onStream(t, page)
 			}
-			q.playAll(page)
+			q.runAll(page)
 		})
 	}
 }
@@ -266,12 +266,12 @@ func onStream(t *testing.T, page string) string {
 	return page[:from] + page[to:]
 }
 
-// playAll plays the page from its first block to its last.
-func (q *quickstart) playAll(page string) {
+// runAll runs the page from its first block to its last.
+func (q *quickstart) runAll(page string) {
 	t := q.T
 	t.Helper()
 	blocks := append(fences(page), fence{language: "text"}) // so that each has one behind it
-	demo, played := "", 0
+	demo, run := "", 0
 	for i, b := range blocks {
 		shown := ""
 		if b.language == "sh" && blocks[i+1].language == "text" {
@@ -285,19 +285,19 @@ func (q *quickstart) playAll(page string) {
 			if strings.HasPrefix(b.text, "bin/notifyd doctor") {
 				q.looks() // before all is stopped
 			}
-			q.play(strings.TrimPrefix(b.text, "make build\n"), shown)
-			played++
+			q.run(strings.TrimPrefix(b.text, "make build\n"), shown)
+			run++
 		case "sql":
 			execute(t, q.url, b.text)
 		case "":
 			q.first.screen.await(t, b.text)
 		case "text": // compared above
 		default:
-			t.Errorf("nobody plays a block of %q:\n%s", b.language, b.text)
+			t.Errorf("nobody runs a block of %q:\n%s", b.language, b.text)
 		}
 	}
-	if played < 15 {
-		t.Errorf("%d blocks were played", played)
+	if run < 15 {
+		t.Errorf("%d blocks were run", run)
 	}
 	q.second.run("wait")
 	// What the demo says, but for the figures.

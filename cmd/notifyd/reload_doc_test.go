@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestReloadPage plays docs/reload.md, and brings about each exit code in its table.
+// TestReloadPage runs docs/reload.md, and brings about each exit code in its table.
 func TestReloadPage(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, database(t))
@@ -17,7 +17,7 @@ func TestReloadPage(t *testing.T) {
 	s.write("etc/notifyd/config.yaml", read(t, old))
 	s.write("new.yaml", read(t, next))
 	const plan = "notifyd plan -c new.yaml --against /etc/notifyd/config.yaml"
-	s.play("docs/reload.md", map[string]act{
+	s.follow("docs/reload.md", map[string]act{
 		"notifyd reload":                        {as: "%s -c etc/notifyd/config.yaml", code: exitFailure}, // none runs; TestReloadCommand has one
 		"notifyd check-config -c new.yaml":      {says: `new.yaml: ok, `},
 		plan:                                    {says: `(?s)~ audit \(log\).*\+ queue \(log\).*relay\.batch: 1000 -> 50.*needs a restart`},

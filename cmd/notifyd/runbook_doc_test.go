@@ -34,7 +34,7 @@ type runbook struct {
 	sink *smtpsink.Sink
 }
 
-// TestRunbookPage plays docs/runbook.md beside a relay that is in the state which
+// TestRunbookPage runs docs/runbook.md beside a relay that is in the state which
 // each entry is about.
 func TestRunbookPage(t *testing.T) {
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestRunbookPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.start()
-	b.play("docs/runbook.md", map[string]act{
+	b.follow("docs/runbook.md", map[string]act{
 		"notifyd status":      {before: b.mailDown, says: `(?m)^mail +down `},
 		"notifyd doctor":      {code: exitFailure, says: `(?m)^error +destination mail `},
 		"notifyd healthcheck": {says: `(?m)^\[\+\] database: ok$`},

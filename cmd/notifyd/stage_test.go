@@ -34,7 +34,7 @@ func installed(t *testing.T, dir string) {
 	}
 }
 
-// stage is where the steps of a page are played: a shell in a directory of its own,
+// stage is where the steps of a page are run: a shell in a directory of its own,
 // with notifyd on the path, and with a database.
 type stage struct {
 	*shell
@@ -69,13 +69,13 @@ func (s *stage) write(name, text string) {
 	}
 }
 
-// act says how a step is played that is not simply to end with 0.
+// act says how a step is run that is not simply to end with 0.
 type act struct {
 	before func()               // brings about what the page tells of
 	as     string               // is typed in its place; %s is the command
 	code   int                  // the exit code
 	says   string               // matches what is printed
-	play   func(s step)         // plays the step, in place of the shell
+	run    func(s step)         // runs the step, in place of the shell
 	after  func(printed string) // looks what came of it
 }
 
@@ -84,7 +84,7 @@ func programs() []string {
 	return []string{"cat", "cd", "curl", "echo", "export", "install", "kill", "kubectl", "notifyd", "printf", "psql", "sha256sum", "tar"}
 }
 
-// do plays one step.
+// do runs one step.
 func (s *stage) do(st step, a act) {
 	s.Helper()
 	printed := ""
@@ -92,8 +92,8 @@ func (s *stage) do(st step, a act) {
 		a.before()
 	}
 	switch {
-	case a.play != nil:
-		a.play(st)
+	case a.run != nil:
+		a.run(st)
 	case st.language == "sql":
 		printed = s.psql(st.text, a.says)
 	default:
@@ -118,10 +118,10 @@ func (s *stage) command(st step, a act) (printed string) {
 	return s.types("{ "+text+"\n} </dev/null", a.code, a.says, again(st.text))
 }
 
-// lookingPatience bounds how long a step that only looks is played again.
+// lookingPatience bounds how long a step that only looks is run again.
 const lookingPatience = patience
 
-// again is for how long a step may be played again: not at all, if it changes anything.
+// again is for how long a step may be run again: not at all, if it changes anything.
 func again(text string) time.Duration {
 	if regexp.MustCompile(`^(notifyd (check-config|doctor|healthcheck|plan|status)|curl|SELECT)\b`).MatchString(text) {
 		return lookingPatience
@@ -157,16 +157,16 @@ func (s *stage) psql(text, says string) (printed string) {
 	return s.types(`psql -X -q -v ON_ERROR_STOP=1 -P footer=off -f `+name+` "$DATABASE_URL"`, 0, says, again(text))
 }
 
-// play plays the steps of a page in their order, each of them: a command by the shell,
+// follow runs the steps of a page in their order, each of them: a command by the shell,
 // SQL by psql. acts are for those that need more, by their line; "sql 1" and so on
 // are those for the blocks of SQL. Blocks of other languages are those of TestDocsBlocks.
-func (s *stage) play(page string, acts map[string]act) {
+func (s *stage) follow(page string, acts map[string]act) {
 	s.Helper()
-	s.playAll(steps(read(s.T, root+page)), acts)
+	s.followAll(steps(read(s.T, root+page)), acts)
 }
 
-// playAll is play for some steps of a page.
-func (s *stage) playAll(list []step, acts map[string]act) {
+// followAll is follow for some steps of a page.
+func (s *stage) followAll(list []step, acts map[string]act) {
 	s.Helper()
 	var met []string
 	sql := 0

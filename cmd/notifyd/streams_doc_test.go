@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestStreamsPage plays docs/streams.md: a destination that is new reads the past, reads it again, and is
+// TestStreamsPage runs docs/streams.md: a destination that is new reads the past, reads it again, and is
 // forgotten.
 func TestStreamsPage(t *testing.T) {
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestStreamsPage(t *testing.T) {
 		until(t, s.url, strings.Replace(atEnd, "%", destination, 1)+delivered+`)`)
 	}
 	past("mail", "3")
-	s.play("docs/streams.md", map[string]act{
+	s.follow("docs/streams.md", map[string]act{
 		"notifyd positions list":      {says: `(?m)^mail +3 +0 +0 +3 `},
 		"notifyd positions show mail": {says: `routes +from 1 on: order\.\*`},
 		"notifyd reload":              {before: func() { s.write("notifyd.yaml", config) }, says: `has taken the new configuration`},

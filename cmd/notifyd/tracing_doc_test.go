@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTracingPage plays docs/tracing.md: variables and relay, SQL and the command. The
+// TestTracingPage runs docs/tracing.md: variables and relay, SQL and the command. The
 // spans that the collector gets are those of the page's events.
 func TestTracingPage(t *testing.T) {
 	t.Parallel()
@@ -19,8 +19,8 @@ func TestTracingPage(t *testing.T) {
 			equal(t, s.url, `SELECT `+column+` FROM outbox_events ORDER BY id DESC LIMIT 1`, writer)
 		}}
 	}
-	s.play("docs/tracing.md", map[string]act{
-		"notifyd run": {play: func(step) { s.start() }},
+	s.follow("docs/tracing.md", map[string]act{
+		"notifyd run": {run: func(step) { s.start() }},
 		"sql 1":       written("traceparent"),
 		"sql 2":       written("traceparent"),
 		`notifyd publish order.placed '{"order": 7}' --header traceparent=` + writer: written("headers->>'traceparent'"),

@@ -30,7 +30,7 @@ type fakeDB struct {
 	ears     []*Engine
 	settled  map[Ref]bool // deliveries known to be acknowledged
 	newly    []Ref        // those of the current transaction
-	judge    func([]Ref)  // checks newly
+	check    func([]Ref)  // checks newly
 	broken   []string     // violated invariants
 	history  []string     // requests and answers
 	claims   int
@@ -272,8 +272,8 @@ func (db *fakeDB) checkLocked() {
 			db.breakLocked("event %d is deferred and has no deliveries left", id)
 		}
 	}
-	if db.judge != nil {
-		db.judge(db.newly)
+	if db.check != nil {
+		db.check(db.newly)
 	}
 	db.newly = nil
 }

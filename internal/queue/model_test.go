@@ -17,10 +17,10 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// The model test draws a plan first, plays it in a bubble of virtual time, and
-// judges it afterwards.
+// The model test draws a plan first, runs it in a bubble of virtual time, and
+// checks it afterwards.
 
-// model plays a plan.
+// model runs a plan.
 type model struct {
 	t     *testing.T
 	plan  *modelPlan
@@ -69,8 +69,8 @@ func (m *model) deliver(ctx context.Context, ref Ref, e *delivery.Event, settled
 	return err
 }
 
-// begins judges the start of a call, and returns its script and its number.
-func (m *model) begins(ref Ref, e *delivery.Event, settled bool) (s script, n int) { //nolint:revive // it is judged, and not what to do
+// begins checks the start of a call, and returns its script and its number.
+func (m *model) begins(ref Ref, e *delivery.Event, settled bool) (s script, n int) { //nolint:revive // it is checked, and not what to do
 	m.db.set(func() {
 		m.db.note("deliver %v, attempt %d, key %q", ref, e.Attempt, e.AggregateID)
 		if time.Since(m.db.faulted) <= lateAnswer+m.db.roundTrip {
@@ -138,7 +138,7 @@ func (m *model) answer(ctx context.Context, dest string, e *delivery.Event, s *s
 	return delivery.ClassEvent, errors.New("failed")
 }
 
-// check judges the beginning of a call.
+// check checks the beginning of a call.
 func (m *model) check(ref Ref, e *delivery.Event) {
 	if e.Attempt < 1 || e.Attempt > modelAttempts || e.Attempt > 1 && !m.failed[ref][e.Attempt-1] {
 		m.breaks("%v: attempt %d without a failure before it", ref, e.Attempt)
@@ -227,8 +227,8 @@ func (m *model) keep(i int, until <-chan struct{}) {
 	}
 }
 
-// play runs the plan to its end and returns the violations.
-func play(t *testing.T, plan *modelPlan) (broken []string) {
+// run runs the plan to its end and returns the violations.
+func run(t *testing.T, plan *modelPlan) (broken []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{
@@ -272,7 +272,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		}
 		close(until)
 		relays.Wait()
-		m.judge()
+		m.compare()
 		if len(m.broken) > 0 && os.Getenv("NOTIFYD_TEST_HISTORY") != "" {
 			_ = os.WriteFile(os.Getenv("NOTIFYD_TEST_HISTORY"), []byte(strings.Join(append(m.db.history, m.broken...), "\n")), 0o600)
 		}
@@ -281,8 +281,8 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 	return broken
 }
 
-// judge compares the outcome of all events with the expected one.
-func (m *model) judge() {
+// compare compares the outcome of all events with the expected one.
+func (m *model) compare() {
 	again := 0
 	for id, e := range m.byID {
 		if state := m.db.events[id].state; state != "done" {
@@ -315,7 +315,7 @@ func (m *model) judge() {
 func TestModelHard(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		if broken := play(t, drawHard(rt)); len(broken) > 0 {
+		if broken := run(t, drawHard(rt)); len(broken) > 0 {
 			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
 		}
 	})
@@ -324,7 +324,7 @@ func TestModelHard(t *testing.T) {
 func TestModelDense(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		if broken := play(t, drawDense(rt)); len(broken) > 0 {
+		if broken := run(t, drawDense(rt)); len(broken) > 0 {
 			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
 		}
 	})
@@ -333,7 +333,7 @@ func TestModelDense(t *testing.T) {
 func TestModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		if broken := play(t, drawPlan(rt)); len(broken) > 0 {
+		if broken := run(t, drawPlan(rt)); len(broken) > 0 {
 			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
 		}
 	})

@@ -138,7 +138,7 @@ func TestRunNamesTheTimeout(t *testing.T) {
 	})
 }
 
-func TestRunJudgesEachEventOfABatch(t *testing.T) {
+func TestRunDecidesForEachEventOfABatch(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		db, r := t.db, t.r

@@ -287,7 +287,7 @@ func (m *markModel) end(t *rapid.T) {
 }
 
 func (m *markModel) check(t *rapid.T) {
-	judge := func(id int64, xid uint64) {
+	check := func(id int64, xid uint64) {
 		near, low := m.s.near.low, m.s.low.low
 		if back, apart := m.s.doubts.apart[xid]; apart {
 			near, low = back, back // the marks go back when it is known to have ended
@@ -301,11 +301,11 @@ func (m *markModel) check(t *rapid.T) {
 	}
 	for xid, ids := range m.open {
 		for _, id := range ids {
-			judge(id, xid)
+			check(id, xid)
 		}
 	}
 	for id, xid := range m.fresh {
-		judge(id, xid)
+		check(id, xid)
 	}
 }
 

@@ -36,7 +36,7 @@ type keeperPlan struct {
 	steps []keeperStep
 }
 
-// keeperModel plays a plan in virtual time. No delivery may start below one that a later owner has
+// keeperModel runs a plan in virtual time. No delivery may start below one that a later owner has
 // started, none may be running when a unit is handed over, and in the end all units are shared
 // fairly and stay so.
 type keeperModel struct {
@@ -189,8 +189,8 @@ func (m *keeperModel) do(s keeperStep) {
 	}
 }
 
-// play returns the violations.
-func (p keeperPlan) play(t *testing.T) (broken []string) {
+// run returns the violations.
+func (p keeperPlan) run(t *testing.T) (broken []string) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		m := newKeeperModel(p)
@@ -296,7 +296,7 @@ func drawKeeperPlan(t *rapid.T) keeperPlan {
 func TestKeeperModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		if broken := drawKeeperPlan(rt).play(t); len(broken) > 0 {
+		if broken := drawKeeperPlan(rt).run(t); len(broken) > 0 {
 			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
 		}
 	})

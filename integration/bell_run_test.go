@@ -26,9 +26,9 @@ type session struct {
 	saves int // savepoints
 }
 
-// player executes a plan. Its methods return errors instead of failing the test,
+// planRun executes a plan. Its methods return errors instead of failing the test,
 // because rapid needs the failure as an error.
-type player struct {
+type planRun struct {
 	*env
 	ctx      context.Context //nolint:containedctx // of one plan
 	patience time.Duration
@@ -44,18 +44,18 @@ type player struct {
 	calls map[int64]int // by event
 }
 
-func newPlayer(e *env, patience time.Duration) *player {
+func newPlanRun(e *env, patience time.Duration) *planRun {
 	ctx, stop := context.WithCancel(e.ctx)
-	y := &player{env: e, ctx: ctx, patience: patience, stop: stop, gates: map[string]*gate{}, calls: map[int64]int{}}
+	y := &planRun{env: e, ctx: ctx, patience: patience, stop: stop, gates: map[string]*gate{}, calls: map[int64]int{}}
 	for _, event := range eventTypes {
 		y.gates[event] = newGate()
 	}
 	return y
 }
 
-// play executes a plan on an empty table and returns the failure.
-func play(e *env, p plan, patience, poll time.Duration) (err error) {
-	y := newPlayer(e, patience)
+// execute executes a plan on an empty table and returns the failure.
+func execute(e *env, p plan, patience, poll time.Duration) (err error) {
+	y := newPlanRun(e, patience)
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, y.dump())
@@ -89,7 +89,7 @@ func play(e *env, p plan, patience, poll time.Duration) (err error) {
 }
 
 // empty resets the table.
-func (y *player) empty() error {
+func (y *planRun) empty() error {
 	sql := `TRUNCATE outbox_events, outbox_deliveries RESTART IDENTITY`
 	if y.mode == outboxsql.ModeStream {
 		sql += `; TRUNCATE outbox_routes, outbox_positions; UPDATE outbox_mode SET origin_head = 0, origin_open = '{}'`
@@ -100,7 +100,7 @@ func (y *player) empty() error {
 
 // finish lets the relays fall asleep before the last transactions commit, and
 // compares the committed events with the delivered ones.
-func (y *player) finish() error {
+func (y *planRun) finish() error {
 	if err := y.rouse(); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (y *player) finish() error {
 
 // startRelay starts a relay whose limits are small, so that a few hundred
 // events are a backlog.
-func (y *player) startRelay(poll time.Duration) error {
+func (y *planRun) startRelay(poll time.Duration) error {
 	log := &logBuffer{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r, err := notifyd.New(y.pool, notifyd.WithLogger(logger), notifyd.WithPollInterval(poll),
@@ -162,7 +162,7 @@ func (y *player) startRelay(poll time.Duration) error {
 	}
 }
 
-func (y *player) handler(g *gate) notifyd.Handler {
+func (y *planRun) handler(g *gate) notifyd.Handler {
 	return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
 		y.mu.Lock()
 		y.calls[e.ID]++
@@ -176,7 +176,7 @@ func (y *player) handler(g *gate) notifyd.Handler {
 	})
 }
 
-func (y *player) connect() error {
+func (y *planRun) connect() error {
 	conn, err := pgx.ConnectConfig(y.ctx, y.pool.Config().ConnConfig)
 	if err == nil {
 		y.sessions = append(y.sessions, &session{Conn: conn})
@@ -185,7 +185,7 @@ func (y *player) connect() error {
 }
 
 // end stops everything that belongs to the plan.
-func (y *player) end() error {
+func (y *planRun) end() error {
 	for _, s := range y.sessions {
 		_ = s.Close(context.WithoutCancel(y.ctx)) // the socket is closed either way
 	}
@@ -204,7 +204,7 @@ func (y *player) end() error {
 }
 
 // until waits for a query to return true.
-func (y *player) until(what, sql string, args ...any) error {
+func (y *planRun) until(what, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeoutCause(y.ctx, y.patience, errors.New(what+" did not happen"))
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -226,7 +226,7 @@ func (y *player) until(what, sql string, args ...any) error {
 }
 
 // await waits for the committed events whose handlers answer.
-func (y *player) await() error {
+func (y *planRun) await() error {
 	var answering []string
 	for event, g := range y.gates {
 		if g.isOpen() {
@@ -246,7 +246,7 @@ func (y *player) await() error {
 		doneWhere(y.mode, everyPlace, `e.event_type = p.destination AND e.event_type = ANY ($1) AND e.id <= $2`), answering, last)
 }
 
-func (y *player) openGates() {
+func (y *planRun) openGates() {
 	for _, g := range y.gates {
 		g.open()
 	}
@@ -256,7 +256,7 @@ func (y *player) openGates() {
 // and leaves a backlog behind them; earlier events are delivered first, because a
 // relay with full destinations would stay asleep. The relay of a stream falls
 // asleep over a standing backlog; a steady flow of new events keeps it awake.
-func (y *player) hush() error {
+func (y *planRun) hush() error {
 	y.openGates()
 	if y.mode == outboxsql.ModeStream {
 		if y.pumping == nil {
@@ -282,12 +282,12 @@ func (y *player) hush() error {
 }
 
 // unhush stops keeping a relay awake.
-func (y *player) unhush() error {
+func (y *planRun) unhush() error {
 	y.openGates()
 	return y.endPump()
 }
 
-func (y *player) endPump() error {
+func (y *planRun) endPump() error {
 	if y.pumping == nil {
 		return nil
 	}
@@ -297,7 +297,7 @@ func (y *player) endPump() error {
 }
 
 // rouse lets the relays work off all events and fall asleep.
-func (y *player) rouse() error {
+func (y *planRun) rouse() error {
 	if err := y.unhush(); err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (y *player) rouse() error {
 }
 
 // endTx ends the transaction of a session. Serialization failures concern only the writer.
-func (y *player) endTx(s *session, how string) error {
+func (y *planRun) endTx(s *session, how string) error {
 	s.open, s.saves = false, 0
 	_, err := s.Exec(y.ctx, how)
 	if isSerialization(err) {
