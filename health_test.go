@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -53,12 +53,11 @@ func inBothModes(t *testing.T, f func(t *testing.T, pool *pgxpool.Pool)) {
 
 func tables(t *testing.T, mode outboxsql.Mode) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), testenv.Database(t))
+	pool, err := pgxpool.New(t.Context(), testdb.URL(t, testdb.Tables{Mode: mode}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	migrate(t, pool, mode)
 	return pool
 }
 

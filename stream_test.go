@@ -12,29 +12,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // streamPool returns a pool of a database whose outbox_events is a stream.
 func streamPool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), testenv.Database(t))
+	pool, err := pgxpool.New(t.Context(), testdb.URL(t, testdb.Tables{Mode: outboxsql.ModeStream}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	if _, err := outboxsql.Migrate(t.Context(), conn.Conn(), "public", outboxsql.BellAuto); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Exec(t.Context(), `UPDATE outbox_mode SET mode = 'stream'; DROP INDEX outbox_events_fresh`); err != nil {
-		t.Fatal(err)
-	}
 	return pool
 }
 

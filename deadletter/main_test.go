@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -25,7 +26,7 @@ const schema = `Odd "shop"`
 
 func newDB(tb testing.TB, deleteEvents bool) *db {
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
+	cfg, err := pgxpool.ParseConfig(testdb.URL(tb, testdb.Tables{Schema: schema}))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -35,14 +36,6 @@ func newDB(tb testing.TB, deleteEvents bool) *db {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(pool.Close)
-	conn, err := pool.Acquire(tb.Context())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer conn.Release()
-	if _, err := outboxsql.Migrate(tb.Context(), conn.Conn(), schema, outboxsql.BellAuto); err != nil {
-		tb.Fatal(err)
-	}
 	store, err := deadletter.New(pool, deadletter.Config{Schema: schema, DeleteEvents: deleteEvents})
 	if err != nil {
 		tb.Fatal(err)
@@ -52,9 +45,7 @@ func newDB(tb testing.TB, deleteEvents bool) *db {
 
 func (d *db) exec(sql string, args ...any) {
 	d.Helper()
-	if _, err := d.pool.Exec(d.Context(), sql, args...); err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
+	testdb.Exec(d, d.pool, sql, args...)
 }
 
 // expect fails the test unless the query returns exactly these lines.

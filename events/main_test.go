@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -27,7 +28,11 @@ type db struct {
 
 func newDB(tb testing.TB, stream, partitioned bool) *db { //nolint:revive // four tables
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
+	tables := testdb.Tables{Schema: schema, Partitioned: partitioned}
+	if stream {
+		tables.Mode = outboxsql.ModeStream
+	}
+	cfg, err := pgxpool.ParseConfig(testdb.URL(tb, tables))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -37,21 +42,6 @@ func newDB(tb testing.TB, stream, partitioned bool) *db { //nolint:revive // fou
 		tb.Fatal(err)
 	}
 	tb.Cleanup(pool.Close)
-	conn, err := pool.Acquire(tb.Context())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer conn.Release()
-	_, err = outboxsql.Migrate(tb.Context(), conn.Conn(), schema, outboxsql.BellAuto)
-	if err == nil && partitioned {
-		err = outboxsql.Partition(tb.Context(), conn.Conn(), schema, outboxsql.PartitionOptions{})
-	}
-	if err == nil && stream {
-		err = outboxsql.SetMode(tb.Context(), conn.Conn(), schema, outboxsql.ModeStream, outboxsql.ModeOptions{})
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
 	store, err := events.New(pool, schema)
 	if err != nil {
 		tb.Fatal(err)
@@ -72,9 +62,7 @@ func allTables(t *testing.T, stream bool, f func(t *testing.T, d *db)) {
 
 func (d *db) exec(sql string, args ...any) {
 	d.Helper()
-	if _, err := d.pool.Exec(d.Context(), sql, args...); err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
+	testdb.Exec(d, d.pool, sql, args...)
 }
 
 // says is what Show says of an event, on one line.

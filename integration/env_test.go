@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -71,14 +71,21 @@ func (e *env) becomeIn(schema string, mode outboxsql.Mode) *env {
 // newEnv creates a database on the shared server and migrates it.
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	return envAt(t, testenv.Database(t))
+	return envOf(t, testdb.URL(t, testdb.Tables{}))
 }
 
 // envPartitions names the environment variable that makes all tests of this
 // package use partitioned tables.
 const envPartitions = "NOTIFYD_TEST_PARTITIONS"
 
+// envAt is newEnv in an empty database of the test's own.
 func envAt(t *testing.T, url string) *env {
+	t.Helper()
+	testdb.At(t, url, testdb.Tables{})
+	return envOf(t, url)
+}
+
+func envOf(t *testing.T, url string) *env {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {
@@ -86,7 +93,6 @@ func envAt(t *testing.T, url string) *env {
 	}
 	t.Cleanup(pool.Close)
 	e := &env{t: t, ctx: t.Context(), url: url, pool: pool, mode: outboxsql.ModeQueue}
-	e.migrate(outboxsql.DefaultSchema, outboxsql.BellKeep)
 	if os.Getenv(envPartitions) != "" {
 		e.partition(time.Time{})
 		// ON CONFLICT DO NOTHING alone ignores nothing there.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // silent reports whether a relay keeps the bell silent, as the trigger finds out.
@@ -24,7 +26,7 @@ func newBell(tb testing.TB, url string) (*Bell, *dialer, func()) {
 // until repeats the query until the answer is want; go test's timeout bounds it.
 func until(tb testing.TB, conn *pgx.Conn, query string, want bool) {
 	tb.Helper()
-	for value[bool](tb, conn, query) != want {
+	for testdb.One[bool](tb, conn, query) != want {
 		if tb.Context().Err() != nil {
 			tb.Fatal(tb.Context().Err())
 		}
@@ -57,21 +59,21 @@ func TestBell(t *testing.T) {
 		b.Silence()
 		b.Silence()
 		until(t, conn, held, true)
-		if !value[bool](t, conn, silent) {
+		if !testdb.One[bool](t, conn, silent) {
 			t.Error("the trigger is not silent")
 		}
-		exec(t, conn, `BEGIN`)
-		exec(t, conn, insert, 1)
-		before := value[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`)
+		testdb.Exec(t, conn, `BEGIN`)
+		testdb.Exec(t, conn, insert, 1)
+		before := testdb.One[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`)
 		xid := mustRing(t, b)
-		if value[bool](t, conn, held) || value[bool](t, conn, silent) {
+		if testdb.One[bool](t, conn, held) || testdb.One[bool](t, conn, silent) {
 			t.Error("silent after the ring")
 		}
-		after := value[uint64](t, connect(t, url), `SELECT pg_current_xact_id()::text::bigint`)
+		after := testdb.One[uint64](t, testdb.Connect(t, url), `SELECT pg_current_xact_id()::text::bigint`)
 		if xid <= before || xid >= after {
 			t.Errorf("ring returned %d between %d, silent, and %d, later", xid, before, after)
 		}
-		exec(t, conn, `COMMIT`)
+		testdb.Exec(t, conn, `COMMIT`)
 	}
 	// The session ends, and with it the silence, until the bell notices.
 	b.Silence()
@@ -81,7 +83,7 @@ func TestBell(t *testing.T) {
 	d.terminate(t, conn)
 	for {
 		if xid, err := b.Ring(t.Context()); err == nil {
-			if before := value[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`); xid == 0 || xid >= before {
+			if before := testdb.One[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`); xid == 0 || xid >= before {
 				t.Errorf("ring returned %d before %d", xid, before)
 			}
 			break
@@ -111,7 +113,7 @@ func TestRunOfTheBellEnds(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
 	// A writer that never releases the lock, so that the bell queues again and again.
-	exec(t, conn, `SELECT pg_advisory_lock_shared(`+bellKey+`)`)
+	testdb.Exec(t, conn, `SELECT pg_advisory_lock_shared(`+bellKey+`)`)
 	b, _, stop := newBell(t, url)
 	b.Silence()
 	until(t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
@@ -134,11 +136,11 @@ func TestTwoBells(t *testing.T) {
 		second.Silence()
 		mustRing(t, second)
 	}
-	if !value[bool](t, conn, held) {
+	if !testdb.One[bool](t, conn, held) {
 		t.Error("the ring of the second bell ended the silence of the first")
 	}
 	holder := func() int64 {
-		return value[int64](t, conn, `SELECT coalesce(max(pid), 0)::bigint FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
+		return testdb.One[int64](t, conn, `SELECT coalesce(max(pid), 0)::bigint FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
 			AND classid = 1853122162::oid AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 	}
 	pid := func(d *dialer) int64 {
@@ -170,12 +172,12 @@ func TestBellUnderLoad(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
 	b, _, _ := newBell(t, url)
-	exec(t, conn, `CREATE TABLE said (id bigint, xid bigint, silent boolean)`)
+	testdb.Exec(t, conn, `CREATE TABLE said (id bigint, xid bigint, silent boolean)`)
 	var rounds atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 16 {
-		writer := connect(t, url)
+		writer := testdb.Connect(t, url)
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				// The trigger's test, next to the transaction's own id. The test comes last, so that
@@ -198,10 +200,10 @@ func TestBellUnderLoad(t *testing.T) {
 		// Transactions below xid may still be open; those above were not silent, unless because of
 		// a later silence.
 		until(t, conn, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > `+strconv.FormatUint(xid, 10), true)
-		if n := value[int](t, conn, `SELECT count(*) FROM said WHERE silent AND xid >= $1::bigint`, int64(xid)); n != 0 {
+		if n := testdb.One[int](t, conn, `SELECT count(*) FROM said WHERE silent AND xid >= $1::bigint`, int64(xid)); n != 0 {
 			t.Fatalf("round %d: %d writers were silent with an id above the ring's", round, n)
 		}
-		quiet = value[int](t, conn, `SELECT count(*) FROM said WHERE silent`)
+		quiet = testdb.One[int](t, conn, `SELECT count(*) FROM said WHERE silent`)
 	}
 	cancel()
 	wg.Wait()
@@ -219,11 +221,11 @@ func TestForeignBell(t *testing.T) {
 	start(t, b.Run)
 	mustRing(t, b)
 	log.expect(t)
-	exec(t, conn, `SET application_name = 'notifyd/bell'`)
-	exec(t, conn, `SELECT pg_advisory_lock(`+bellKey+`)`)
+	testdb.Exec(t, conn, `SET application_name = 'notifyd/bell'`)
+	testdb.Exec(t, conn, `SELECT pg_advisory_lock(`+bellKey+`)`)
 	mustRing(t, b)
 	log.expect(t) // another relay
-	exec(t, conn, `SET application_name = 'psql'`)
+	testdb.Exec(t, conn, `SET application_name = 'psql'`)
 	for range 3 {
 		mustRing(t, b)
 	}

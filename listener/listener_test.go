@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // ears takes hints, in order: "look" or an id.
@@ -41,21 +43,21 @@ func TestListen(t *testing.T) {
 	stop := start(t, l.Run)
 	heard.expect(t, "look")
 
-	exec(t, conn, insert, 3)
+	testdb.Exec(t, conn, insert, 3)
 	heard.expect(t, "1", "2", "3")
-	exec(t, conn, insert, 100)
+	testdb.Exec(t, conn, insert, 100)
 	heard.expect(t, "look")
-	exec(t, conn, `NOTIFY outbox_events, 'what?'`)
-	exec(t, conn, `NOTIFY other, '1'`)
-	exec(t, conn, `NOTIFY outbox_events, '42'`)
+	testdb.Exec(t, conn, `NOTIFY outbox_events, 'what?'`)
+	testdb.Exec(t, conn, `NOTIFY other, '1'`)
+	testdb.Exec(t, conn, `NOTIFY outbox_events, '42'`)
 	heard.expect(t, "look", "42")
 
 	for range 3 {
 		d.terminate(t, conn)
 		// Committed while no session listens, or just then: the look finds the event.
-		exec(t, conn, insert, 65)
+		testdb.Exec(t, conn, insert, 65)
 		heard.expect(t, "look")
-		exec(t, conn, `NOTIFY outbox_events, '43'`)
+		testdb.Exec(t, conn, `NOTIFY outbox_events, '43'`)
 		for got := range heard { // 65 may have been heard as well
 			if got == "43" {
 				break
@@ -78,9 +80,9 @@ func TestListensBeforeItLooks(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
 	d, heard := &dialer{url: url}, make(ears, 1000)
-	l := New(d.connect, "outbox_events", lookers{heard, func() { exec(t, conn, `NOTIFY outbox_events, '7'`) }}, slog.New(&logbook{}), nil)
+	l := New(d.connect, "outbox_events", lookers{heard, func() { testdb.Exec(t, conn, `NOTIFY outbox_events, '7'`) }}, slog.New(&logbook{}), nil)
 	stop := start(t, l.Run)
-	admin := connect(t, url)
+	admin := testdb.Connect(t, url)
 	for range 3 {
 		heard.expect(t, "look", "7")
 		d.terminate(t, admin)
@@ -108,7 +110,7 @@ func TestChannelOfAnotherSchema(t *testing.T) {
 	channel := `Odd "name".outbox_events`
 	start(t, New((&dialer{url: url}).connect, channel, heard, slog.New(&logbook{}), nil).Run)
 	heard.expect(t, "look")
-	exec(t, conn, `SELECT pg_notify('outbox_events', '1'), pg_notify($1, '2')`, channel)
+	testdb.Exec(t, conn, `SELECT pg_notify('outbox_events', '1'), pg_notify($1, '2')`, channel)
 	heard.expect(t, "2")
 }
 
@@ -130,7 +132,7 @@ func TestReportsOnce(t *testing.T) {
 	l.OnChange(func(err error) { changes <- err })
 	stop := start(t, l.Run)
 	heard.expect(t, "look")
-	exec(t, conn, insert, 1)
+	testdb.Exec(t, conn, insert, 1)
 	heard.expect(t, "1")
 	for range 3 { // none of which is an incident of its own
 		d.terminate(t, conn)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -21,38 +21,8 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // connection.
 func database(tb testing.TB) (string, *pgx.Conn) {
 	tb.Helper()
-	url := testenv.Database(tb)
-	conn := connect(tb, url)
-	if _, err := outboxsql.Migrate(tb.Context(), conn, "public", outboxsql.BellAuto); err != nil {
-		tb.Fatal(err)
-	}
-	return url, conn
-}
-
-func connect(tb testing.TB, url string) *pgx.Conn {
-	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), url)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = conn.Close(context.WithoutCancel(tb.Context())) })
-	return conn
-}
-
-func exec(tb testing.TB, conn *pgx.Conn, query string, args ...any) {
-	tb.Helper()
-	if _, err := conn.Exec(tb.Context(), query, args...); err != nil {
-		tb.Fatalf("%s: %v", query, err)
-	}
-}
-
-func value[T any](tb testing.TB, conn *pgx.Conn, query string, args ...any) T {
-	tb.Helper()
-	var v T
-	if err := conn.QueryRow(tb.Context(), query, args...).Scan(&v); err != nil {
-		tb.Fatalf("%s: %v", query, err)
-	}
-	return v
+	d := testdb.New(tb, testdb.Tables{})
+	return d.URL, d.Conn
 }
 
 // dialer opens connections and records the server process of the last one.
@@ -79,7 +49,7 @@ func (d *dialer) terminate(tb testing.TB, admin *pgx.Conn) {
 	d.mu.Lock()
 	pid := d.pids[len(d.pids)-1]
 	d.mu.Unlock()
-	if !value[bool](tb, admin, `SELECT pg_terminate_backend($1, 60000)`, pid) {
+	if !testdb.One[bool](tb, admin, `SELECT pg_terminate_backend($1, 60000)`, pid) {
 		tb.Fatal("the session did not end")
 	}
 }

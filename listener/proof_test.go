@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // patience bounds the wait for an expected event.
@@ -76,7 +77,7 @@ func TestCanary(t *testing.T) {
 		return s.Sent > 5 && !s.Proven.IsZero() && s.RoundTrip > 0 && s.Listening && s.Trouble == nil
 	})
 	p.heard.expect(t, "look")
-	exec(t, conn, insert, 1)
+	testdb.Exec(t, conn, insert, 1)
 	p.heard.expect(t, "1") // no canary is a hint
 	stop()
 	if p.State().Unheard > 0 {
@@ -148,7 +149,7 @@ func TestDeadConnection(t *testing.T) {
 		t.Errorf("reported %v", err)
 	}
 	p.heard.expect(t, "look")
-	exec(t, conn, insert, 1)
+	testdb.Exec(t, conn, insert, 1)
 	p.heard.expect(t, "1")
 	if err := next(t, "the end of the incident", p.changes); err != nil {
 		t.Errorf("reported %v", err)

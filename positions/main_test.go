@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -33,24 +34,7 @@ type db struct {
 
 func newDB(tb testing.TB, mode outboxsql.Mode, partitioned bool) *db { //nolint:revive // two tables
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	admin, err := pgx.ConnectConfig(tb.Context(), cfg.ConnConfig)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	_, err = outboxsql.Migrate(tb.Context(), admin, schema, outboxsql.BellAuto)
-	if err == nil && partitioned {
-		err = outboxsql.Partition(tb.Context(), admin, schema, outboxsql.PartitionOptions{})
-	}
-	if err == nil && mode == outboxsql.ModeStream {
-		err = outboxsql.SetMode(tb.Context(), admin, schema, mode, outboxsql.ModeOptions{})
-	}
-	if err == nil {
-		err = admin.Close(tb.Context())
-	}
+	cfg, err := pgxpool.ParseConfig(testdb.URL(tb, testdb.Tables{Schema: schema, Mode: mode, Partitioned: partitioned}))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -17,7 +18,7 @@ func eachKind(t *testing.T, test func(t *testing.T, conn *pgx.Conn)) {
 	for _, kind := range []string{"plain", "partitioned"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, testenv.Database(t))
+			conn := testdb.Connect(t, testenv.Database(t))
 			migrate(t, conn, "public", outboxsql.BellAuto)
 			if kind == "partitioned" {
 				writeOne(t, conn) // so that the table itself becomes a partition

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -41,14 +42,14 @@ func alike() [][]string {
 // values are one group, and others are not.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	id, groups := 0, map[string]string{}
 	for _, list := range alike() {
 		var first string
 		for _, text := range list {
 			id++
-			got := value[string](t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
+			got := testdb.One[string](t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
 				VALUES ($1, 'x', 'a', 'dead', $2) RETURNING error_fingerprint`, id, text)
 			if len(got) != 12 {
 				t.Errorf("%q: fingerprint %q", text, got)
@@ -70,15 +71,15 @@ func TestFingerprint(t *testing.T) {
 // TestFingerprintOfEveryBurial: by an insert, an update, and ON CONFLICT.
 func TestFingerprintOfEveryBurial(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
+	testdb.Exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
 		VALUES (1, 'x', 'a', 'dead', 'order 7 is bad'), (2, 'x', 'a', 'retry', 'order 8 is bad'), (3, 'x', 'a', 'dead', NULL)`)
-	exec(t, conn, `UPDATE outbox_deliveries SET state = 'dead' WHERE event_id = 2`)
-	exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error) VALUES (4, 'x', 'a', 'retry', 'other')`)
-	exec(t, conn, `INSERT INTO outbox_deliveries AS d (event_id, destination, event_type, state, last_error) VALUES (4, 'x', 'a', 'dead', 'order 9 is bad')
+	testdb.Exec(t, conn, `UPDATE outbox_deliveries SET state = 'dead' WHERE event_id = 2`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error) VALUES (4, 'x', 'a', 'retry', 'other')`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_deliveries AS d (event_id, destination, event_type, state, last_error) VALUES (4, 'x', 'a', 'dead', 'order 9 is bad')
 		ON CONFLICT (event_id, destination) DO UPDATE SET state = excluded.state, last_error = coalesce(excluded.last_error, d.last_error)`)
-	got := values[string](t, conn, `SELECT format('%s %s %s', min(event_id), count(*), count(error_fingerprint)) FROM outbox_deliveries
+	got := testdb.List[string](t, conn, `SELECT format('%s %s %s', min(event_id), count(*), count(error_fingerprint)) FROM outbox_deliveries
 		WHERE state = 'dead' GROUP BY error_fingerprint ORDER BY 1`)
 	if fmt.Sprint(got) != "[1 3 3 3 1 1]" {
 		t.Errorf("first event, dead letters, fingerprints of each group: %v", got)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -25,7 +26,7 @@ func granted(t *testing.T, conn *pgx.Conn, schema string, bell outboxsql.Bell) (
 	for i := range names {
 		names[i] = cut(names[i])
 		quoted := pgx.Identifier{names[i]}.Sanitize()
-		exec(t, conn, "CREATE ROLE "+quoted)
+		testdb.Exec(t, conn, "CREATE ROLE "+quoted)
 		t.Cleanup(func() {
 			if _, err := conn.Exec(context.WithoutCancel(t.Context()), "RESET ROLE; DROP OWNED BY "+quoted+"; DROP ROLE "+quoted); err != nil {
 				t.Errorf("drop the role of the test: %v", err)
@@ -37,7 +38,7 @@ func granted(t *testing.T, conn *pgx.Conn, schema string, bell outboxsql.Bell) (
 		t.Fatal(err)
 	}
 	for range 2 { // as after an upgrade
-		exec(t, conn, script)
+		testdb.Exec(t, conn, script)
 	}
 	return names[0], names[1]
 }
@@ -54,7 +55,7 @@ func cut(name string) string {
 
 func become(t *testing.T, conn *pgx.Conn, role string) {
 	t.Helper()
-	exec(t, conn, "SET ROLE "+pgx.Identifier{role}.Sanitize())
+	testdb.Exec(t, conn, "SET ROLE "+pgx.Identifier{role}.Sanitize())
 }
 
 // refused fails the test unless the statement is refused for lack of privilege.
@@ -71,14 +72,14 @@ func TestGrantsWriter(t *testing.T) {
 		t.Run(string(bell), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			conn := connect(t, url)
+			conn := testdb.Connect(t, url)
 			writer, _ := granted(t, conn, "Odd \"schema\"", bell)
-			exec(t, conn, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA \"Odd \"\"schema\"\"\" FROM PUBLIC")
+			testdb.Exec(t, conn, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA \"Odd \"\"schema\"\"\" FROM PUBLIC")
 			become(t, conn, writer)
-			exec(t, conn, `SET search_path = "Odd ""schema"""`)
+			testdb.Exec(t, conn, `SET search_path = "Odd ""schema"""`)
 
-			exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
-			exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'many', '1' FROM generate_series(1, 70)`)
+			testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
+			testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'many', '1' FROM generate_series(1, 70)`)
 			all := outbox.Event{
 				Type: "a", AggregateType: "order", AggregateID: "7", IdempotencyKey: "k", AvailableAt: time.Unix(1<<31, 0),
 				Headers: map[string]string{"h": "v"}, Payload: map[string]int{"n": 1},
@@ -94,7 +95,7 @@ func TestGrantsWriter(t *testing.T) {
 			writeAll(t, conn, outbox.Event{Type: "a", Payload: []byte{0, 255}, ContentType: "application/x-protobuf"})
 			writeAll(t, conn, outbox.Event{Type: "a", Payload: []byte(nil), ContentType: "application/x-protobuf"}, outbox.Event{Type: "a", Payload: 1})
 
-			if id := value[int64](t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id`); id < 1 {
+			if id := testdb.One[int64](t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id`); id < 1 {
 				t.Errorf("id %d", id)
 			}
 			for _, statement := range []string{
@@ -108,8 +109,8 @@ func TestGrantsWriter(t *testing.T) {
 			} {
 				refused(t, conn, statement)
 			}
-			exec(t, conn, "RESET ROLE")
-			if n := value[int](t, conn, "SELECT count(*) FROM outbox_events"); n != 78 {
+			testdb.Exec(t, conn, "RESET ROLE")
+			if n := testdb.One[int](t, conn, "SELECT count(*) FROM outbox_events"); n != 78 {
 				t.Errorf("%d events, want 78", n)
 			}
 		})
@@ -130,10 +131,10 @@ func writeAll(t *testing.T, conn *pgx.Conn, events ...outbox.Event) {
 // able to do.
 func TestGrantsRelay(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	_, relay := granted(t, conn, "relay", outboxsql.BellAuto)
 	become(t, conn, relay)
-	exec(t, conn, "SET search_path = relay")
+	testdb.Exec(t, conn, "SET search_path = relay")
 	for _, statement := range []string{
 		"INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')", "UPDATE outbox_events SET payload = '2'",
 		"UPDATE outbox_events SET event_type = 'b'", "TRUNCATE outbox_events", "TRUNCATE outbox_deliveries", "DELETE FROM outbox_migrations",
@@ -153,16 +154,16 @@ func TestGrantsRelay(t *testing.T) {
 // privileges.
 func TestGrantsCoverEveryTable(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	tables := values[string](t, conn, `SELECT relname::text FROM pg_class
+	tables := testdb.List[string](t, conn, `SELECT relname::text FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm') AND NOT relispartition ORDER BY relname`)
 	known := outboxsql.GrantedTables()
 	slices.Sort(known)
 	if !slices.Equal(tables, known) {
 		t.Errorf("tables:\n%v\nin tableGrants:\n%v", tables, known)
 	}
-	insert := value[string](t, conn, `SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute
+	insert := testdb.One[string](t, conn, `SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute
 		WHERE attrelid = 'outbox_events'::regclass AND attnum > 0 AND NOT attisdropped
 		AND attname NOT IN ('id', 'created_at', 'processed_at', 'state',
 			'traceparent')`) // its default reads a setting, which checks it; other writers have headers
@@ -212,10 +213,10 @@ func TestTriggerTrustsNoSearchPath(t *testing.T) {
 		t.Run(string(bell), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			conn, ears := connect(t, url), listen(t, url, "shop")
+			conn, ears := testdb.Connect(t, url), listen(t, url, "shop")
 			migrate(t, conn, "shop", bell)
-			exec(t, conn, `CREATE SCHEMA trap; CREATE TABLE trap.outbox_inserted (id text)`)
-			exec(t, conn, `CREATE FUNCTION trap.sprung(value anyelement) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap is sprung'; END $$;
+			testdb.Exec(t, conn, `CREATE SCHEMA trap; CREATE TABLE trap.outbox_inserted (id text)`)
+			testdb.Exec(t, conn, `CREATE FUNCTION trap.sprung(value anyelement) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap is sprung'; END $$;
 				CREATE DOMAIN trap.text AS pg_catalog.text CHECK (trap.sprung(VALUE))`)
 			for operator, kinds := range map[string][][3]string{
 				"||": {{"name", "name", "text"}, {"name", "text", "text"}, {"text", "text", "text"}},
@@ -227,21 +228,21 @@ func TestTriggerTrustsNoSearchPath(t *testing.T) {
 						k[j] = "pg_catalog." + strings.NewReplacer("bigint", "int8", "int", "int4").Replace(k[j])
 					}
 					f := fmt.Sprintf("trap.f%x_%d", operator, i)
-					exec(t, conn, fmt.Sprintf(`CREATE FUNCTION %s(a %s, b %s) RETURNS pg_catalog.%s LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap %s is sprung'; END $$;
+					testdb.Exec(t, conn, fmt.Sprintf(`CREATE FUNCTION %s(a %s, b %s) RETURNS pg_catalog.%s LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap %s is sprung'; END $$;
 						CREATE OPERATOR trap.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = %s)`,
 						f, k[0], k[1], strings.NewReplacer("bigint", "int8", "boolean", "bool").Replace(k[2]), operator, operator, k[0], k[1], f))
 				}
 			}
 			for _, name := range []string{"pg_notify(text, text)", "pg_try_advisory_lock_shared(bigint)", "array_length(bigint[], int)"} {
-				exec(t, conn, "CREATE FUNCTION trap."+name+" RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap is sprung'; END $$")
+				testdb.Exec(t, conn, "CREATE FUNCTION trap."+name+" RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap is sprung'; END $$")
 			}
-			exec(t, conn, "SET search_path = trap, pg_catalog, shop")
+			testdb.Exec(t, conn, "SET search_path = trap, pg_catalog, shop")
 			if _, err := conn.Exec(t.Context(), "SELECT 2 > 1"); err == nil || !strings.Contains(err.Error(), "sprung") {
 				t.Fatalf("the trap does not work: %v", err)
 			}
 			writer := func(statement string) {
 				t.Helper()
-				exec(t, conn, statement, pgx.QueryExecModeSimpleProtocol)
+				testdb.Exec(t, conn, statement, pgx.QueryExecModeSimpleProtocol)
 			}
 			writer(insertOne)
 			writer(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 65)`)
@@ -250,9 +251,9 @@ func TestTriggerTrustsNoSearchPath(t *testing.T) {
 			}
 		})
 	}
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
 		AND NOT EXISTS (SELECT FROM unnest(proconfig) AS c WHERE c LIKE 'search\_path=pg_catalog, %, pg_temp')`); n != 0 {
 		t.Errorf("%d functions run as their owner, with the search_path of the caller", n)
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func TestMigrateTwice(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	s := state(t, conn, "public")
 	if s.Current != 0 || s.Latest < 1 || len(s.Versions) != s.Latest || s.Bell != outboxsql.BellOff || !s.Versions[0].AppliedAt.IsZero() {
 		t.Errorf("before: %+v", s)
@@ -55,12 +56,12 @@ func TestMigrateAtOnce(t *testing.T) {
 		t.Run(isolation, func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			first := connect(t, url)
-			exec(t, first, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_isolation = %s",
+			first := testdb.Connect(t, url)
+			testdb.Exec(t, first, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_isolation = %s",
 				pgx.Identifier{first.Config().Database}.Sanitize(), "'"+isolation+"'"))
 			conns := make([]*pgx.Conn, 8)
 			for i := range conns {
-				conns[i] = connect(t, url)
+				conns[i] = testdb.Connect(t, url)
 			}
 			var wg sync.WaitGroup
 			applied, errs := make([]int, len(conns)), make([]error, len(conns))
@@ -88,29 +89,29 @@ func TestMigrateIntoSchema(t *testing.T) {
 	for _, schema := range []string{"relay", `Odd "name"; it's`, "pg", "näme", strings.Repeat("x", 49)} {
 		t.Run(schema, func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, testenv.Database(t))
-			before := value[string](t, conn, "SHOW search_path")
+			conn := testdb.Connect(t, testenv.Database(t))
+			before := testdb.One[string](t, conn, "SHOW search_path")
 			migrate(t, conn, schema, outboxsql.BellAuto)
 			migrate(t, conn, schema, outboxsql.BellAuto)
 			if err := outboxsql.Check(t.Context(), conn, schema); err != nil {
 				t.Error(err)
 			}
-			tables := values[string](t, conn, `SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY 1`,
+			tables := testdb.List[string](t, conn, `SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY 1`,
 				pgx.Identifier{schema}.Sanitize())
 			if want := []string{"outbox_audit", "outbox_deliveries", "outbox_events", "outbox_limits", "outbox_migrations", "outbox_mode", "outbox_pauses", "outbox_positions", "outbox_relays", "outbox_replays", "outbox_routes"}; !slices.Equal(tables, want) {
 				t.Errorf("tables %v, want %v", tables, want)
 			}
-			if n := value[int](t, conn, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {
+			if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {
 				t.Errorf("%d relations in public", n)
 			}
-			if after := value[string](t, conn, "SHOW search_path"); after != before {
+			if after := testdb.One[string](t, conn, "SHOW search_path"); after != before {
 				t.Errorf("search_path is %s after it, was %s", after, before)
 			}
 			if len(outboxsql.Channel(schema)) > 63 {
 				t.Errorf("channel %s is too long", outboxsql.Channel(schema))
 			}
-			exec(t, conn, "LISTEN "+pgx.Identifier{outboxsql.Channel(schema)}.Sanitize())
-			id := value[int64](t, conn, "INSERT INTO "+pgx.Identifier{schema, "outbox_events"}.Sanitize()+
+			testdb.Exec(t, conn, "LISTEN "+pgx.Identifier{outboxsql.Channel(schema)}.Sanitize())
+			id := testdb.One[int64](t, conn, "INSERT INTO "+pgx.Identifier{schema, "outbox_events"}.Sanitize()+
 				" (event_type, payload) VALUES ('a', '1') RETURNING id")
 			n, err := conn.WaitForNotification(t.Context())
 			if err != nil || n.Channel != outboxsql.Channel(schema) || n.Payload != fmt.Sprint(id) {
@@ -122,7 +123,7 @@ func TestMigrateIntoSchema(t *testing.T) {
 
 func TestTwoSchemasInOneDatabase(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "one", outboxsql.BellAlways)
 	migrate(t, conn, "two", outboxsql.BellOff)
 	if s := state(t, conn, "one"); s.Bell != outboxsql.BellAlways {
@@ -138,7 +139,7 @@ func TestTwoSchemasInOneDatabase(t *testing.T) {
 
 func TestRefusedSettings(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	for _, c := range []struct {
 		schema string
 		bell   outboxsql.Bell
@@ -158,16 +159,16 @@ func TestRefusedSettings(t *testing.T) {
 			t.Errorf("Script(%q, %q) = %v, want %q", c.schema, c.bell, err, c.want)
 		}
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_class WHERE relname LIKE 'outbox%'`); n != 0 {
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_class WHERE relname LIKE 'outbox%'`); n != 0 {
 		t.Errorf("%d relations were made", n)
 	}
 }
 
 func TestTooNew(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAlways)
-	exec(t, conn, `INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')`)
 	before := catalog(t, conn, "public")
 	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellOff)
 	for _, err := range []error{err, outboxsql.Check(t.Context(), conn, "public")} {
@@ -188,7 +189,7 @@ func TestTooNew(t *testing.T) {
 // before it then refuses the schema.
 func TestNextVersion(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	// It fails if it runs twice.
 	const next = `CREATE TABLE outbox_next (id bigint PRIMARY KEY);
 		INSERT INTO outbox_migrations (version, name) VALUES (2, 'next');`
@@ -205,7 +206,7 @@ func TestNextVersion(t *testing.T) {
 	}
 	migrate(t, conn, "public", outboxsql.BellAlways)
 	// What version 1 would undo.
-	exec(t, conn, `COMMENT ON TABLE outbox_audit IS 'ours'; DROP INDEX outbox_audit_event`)
+	testdb.Exec(t, conn, `COMMENT ON TABLE outbox_audit IS 'ours'; DROP INDEX outbox_audit_event`)
 	before := catalog(t, conn, "public")
 	if got := migrateNext("public"); !slices.Equal(got, []int{2}) {
 		t.Errorf("applied versions %v to version 1, want 2 alone", got)
@@ -213,7 +214,7 @@ func TestNextVersion(t *testing.T) {
 	if got := migrateNext("public"); len(got) > 0 {
 		t.Errorf("applied versions %v again", got)
 	}
-	if got := values[string](t, conn, `SELECT version || ' ' || name FROM outbox_migrations ORDER BY version`); !slices.Equal(got, []string{"1 events and deliveries", "2 next"}) {
+	if got := testdb.List[string](t, conn, `SELECT version || ' ' || name FROM outbox_migrations ORDER BY version`); !slices.Equal(got, []string{"1 events and deliveries", "2 next"}) {
 		t.Errorf("recorded %q", got)
 	}
 	after := slices.DeleteFunc(catalog(t, conn, "public"), func(line string) bool { return strings.Contains(line, "outbox_next") })
@@ -244,7 +245,7 @@ func TestFilesRestore(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := catalog(t, conn, "public")
-				exec(t, conn, `DROP INDEX outbox_deliveries_due, outbox_replays_running; DROP TABLE outbox_pauses;
+				testdb.Exec(t, conn, `DROP INDEX outbox_deliveries_due, outbox_replays_running; DROP TABLE outbox_pauses;
 					DROP TRIGGER outbox_deliveries_fingerprint ON outbox_deliveries`)
 				runFiles(t, conn)
 				if got := catalog(t, conn, "public"); !slices.Equal(got, want) {
@@ -258,7 +259,7 @@ func TestFilesRestore(t *testing.T) {
 // catalog describes everything in a schema, one line per thing.
 func catalog(tb testing.TB, conn *pgx.Conn, schema string) []string {
 	tb.Helper()
-	return values[string](tb, conn, `
+	return testdb.List[string](tb, conn, `
 		WITH r AS (SELECT oid, relname FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r')
 		SELECT format('column %s.%s %s %s %s %s %s', relname, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
 			pg_get_expr(adbin, adrelid), col_description(r.oid, attnum)) AS line
@@ -276,7 +277,7 @@ func catalog(tb testing.TB, conn *pgx.Conn, schema string) []string {
 // by hand.
 func TestWaysToMigrate(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	for _, bell := range []outboxsql.Bell{outboxsql.BellKeep, outboxsql.BellAuto, outboxsql.BellAlways, outboxsql.BellOff} {
 		migrated, scripted, byHand := "m"+string(bell), "s"+string(bell), "h"+string(bell)
 		migrate(t, conn, migrated, bell)
@@ -289,11 +290,11 @@ func TestWaysToMigrate(t *testing.T) {
 				t.Fatalf("script: %v", err)
 			}
 		}
-		hand := connect(t, conn.Config().ConnString())
-		exec(t, hand, "CREATE SCHEMA "+byHand)
-		exec(t, hand, "SET search_path = "+byHand)
+		hand := testdb.Connect(t, conn.Config().ConnString())
+		testdb.Exec(t, hand, "CREATE SCHEMA "+byHand)
+		testdb.Exec(t, hand, "SET search_path = "+byHand)
 		if bell != outboxsql.BellKeep {
-			exec(t, hand, "SET notifyd.bell = '"+string(bell)+"'")
+			testdb.Exec(t, hand, "SET notifyd.bell = '"+string(bell)+"'")
 		}
 		runFiles(t, hand)
 		runFiles(t, hand)
@@ -361,7 +362,7 @@ func statements(text string) []string {
 
 func TestBellModes(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	const drop = `DROP TRIGGER outbox_events_bell ON outbox_events`
 	for i, c := range []struct {
 		before     string
@@ -382,7 +383,7 @@ func TestBellModes(t *testing.T) {
 		{"", outboxsql.BellAlways, outboxsql.BellAlways},
 	} {
 		if c.before != "" {
-			exec(t, conn, c.before)
+			testdb.Exec(t, conn, c.before)
 		}
 		migrate(t, conn, "public", c.bell)
 		if got := state(t, conn, "public").Bell; got != c.want {
@@ -390,7 +391,7 @@ func TestBellModes(t *testing.T) {
 		}
 	}
 	// A mistake in a run by hand is refused as well.
-	exec(t, conn, `SET notifyd.bell = 'loud'`)
+	testdb.Exec(t, conn, `SET notifyd.bell = 'loud'`)
 	text, err := os.ReadFile("triggers.sql")
 	if err != nil {
 		t.Fatal(err)
@@ -407,20 +408,20 @@ func TestBellModes(t *testing.T) {
 func TestKeepTakesNoLock(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, writer := connect(t, url), connect(t, url)
+	conn, writer := testdb.Connect(t, url), testdb.Connect(t, url)
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	exec(t, writer, `BEGIN`)
-	exec(t, writer, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
-	exec(t, conn, `SET lock_timeout = '100ms'`)
+	testdb.Exec(t, writer, `BEGIN`)
+	testdb.Exec(t, writer, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
+	testdb.Exec(t, conn, `SET lock_timeout = '100ms'`)
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	migrate(t, conn, "public", outboxsql.BellKeep)
 }
 
 func TestEverythingHasAComment(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	silent := values[string](t, conn, `
+	silent := testdb.List[string](t, conn, `
 		SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
 			AND coalesce(obj_description(c.oid, 'pg_class'), '') = ''
 		UNION ALL
@@ -437,7 +438,7 @@ func TestEverythingHasAComment(t *testing.T) {
 // TestRefusedRows: rows that the relay could not handle are refused.
 func TestRefusedRows(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	for name, insert := range map[string]string{
 		"no type":        `(payload) VALUES ('1')`,
@@ -462,10 +463,10 @@ func TestRefusedRows(t *testing.T) {
 // TestMigrateAsOwnerOfTheSchema: a role that was given a schema needs no more.
 func TestMigrateAsOwnerOfTheSchema(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	role := role(t, conn)
-	exec(t, conn, "CREATE SCHEMA relay AUTHORIZATION "+role)
-	exec(t, conn, "SET ROLE "+role)
+	testdb.Exec(t, conn, "CREATE SCHEMA relay AUTHORIZATION "+role)
+	testdb.Exec(t, conn, "SET ROLE "+role)
 	migrate(t, conn, "relay", outboxsql.BellKeep)
 	migrate(t, conn, "relay", outboxsql.BellKeep)
 	if err := outboxsql.Check(t.Context(), conn, "relay"); err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -14,10 +15,10 @@ import (
 func TestHoldMode(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, relay := connect(t, url), connect(t, url)
+	conn, relay := testdb.Connect(t, url), testdb.Connect(t, url)
 	hold := func(want outboxsql.Mode) error { return outboxsql.HoldMode(t.Context(), relay, "a \"b", want) }
 	held := func() int {
-		return value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		return testdb.One[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 	}
 	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
@@ -33,12 +34,12 @@ func TestHoldMode(t *testing.T) {
 		t.Errorf("%d locks are held after a refusal", n)
 	}
 	const guard = `1853122168::bigint << 32 | '"a ""b".outbox_mode'::regclass::oid::bigint`
-	exec(t, conn, `SELECT pg_advisory_lock(`+guard+`)`)
-	pid := strconv.Itoa(value[int](t, conn, `SELECT pg_backend_pid()`))
+	testdb.Exec(t, conn, `SELECT pg_advisory_lock(`+guard+`)`)
+	pid := strconv.Itoa(testdb.One[int](t, conn, `SELECT pg_backend_pid()`))
 	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrModeChanging) || !strings.Contains(err.Error(), "pid "+pid+",") {
 		t.Errorf("beside a session with the lock, pid %s: %v", pid, err)
 	}
-	exec(t, conn, `UPDATE "a ""b".outbox_mode SET mode = 'stream'; SELECT pg_advisory_unlock(`+guard+`)`)
+	testdb.Exec(t, conn, `UPDATE "a ""b".outbox_mode SET mode = 'stream'; SELECT pg_advisory_unlock(`+guard+`)`)
 	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrMode) {
 		t.Errorf("after it: %v", err)
 	}
@@ -48,7 +49,7 @@ func TestHoldMode(t *testing.T) {
 	if n := held(); n != 1 {
 		t.Errorf("%d locks are held, want 1", n)
 	}
-	if value[bool](t, conn, `SELECT pg_try_advisory_lock(`+guard+`)`) {
+	if testdb.One[bool](t, conn, `SELECT pg_try_advisory_lock(`+guard+`)`) {
 		t.Error("the mode can be changed below the relay")
 	}
 	if s := state(t, conn, "a \"b"); s.Mode != outboxsql.ModeStream {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -19,15 +20,15 @@ func TestPartitionExtendBesideWriters(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
 	later := monday().Add(240 * time.Hour)
-	writer, open := connect(t, conn.Config().ConnString()), connect(t, conn.Config().ConnString())
-	exec(t, open, "BEGIN")
+	writer, open := testdb.Connect(t, conn.Config().ConnString()), testdb.Connect(t, conn.Config().ConnString())
+	testdb.Exec(t, open, "BEGIN")
 	writeOne(t, open)
 	writeOne(t, writer)
 
-	exec(t, conn, "BEGIN")
-	made := values[string](t, conn, `SELECT outbox_partitions_extend($1, 3)`, later)
+	testdb.Exec(t, conn, "BEGIN")
+	made := testdb.List[string](t, conn, `SELECT outbox_partitions_extend($1, 3)`, later)
 	writeOne(t, writer)
-	exec(t, conn, "COMMIT")
+	testdb.Exec(t, conn, "COMMIT")
 	if len(made) != 4 {
 		t.Errorf("made %v", made)
 	}
@@ -39,12 +40,12 @@ func TestPartitionExtendBesideWriters(t *testing.T) {
 				t.Errorf("event %d is where a transaction that was open does not find its way", id)
 			}
 		}
-		if made := values[string](t, conn, `SELECT outbox_partitions_extend($1, 3)`, later); len(made) != 0 {
+		if made := testdb.List[string](t, conn, `SELECT outbox_partitions_extend($1, 3)`, later); len(made) != 0 {
 			t.Errorf("made again: %v", made)
 		}
 	}
-	exec(t, open, "COMMIT")
-	exec(t, open, "BEGIN")
+	testdb.Exec(t, open, "COMMIT")
+	testdb.Exec(t, open, "BEGIN")
 	writeOne(t, open)
 	extend(t, conn, later)
 	for _, c := range []*pgx.Conn{writer, open} {
@@ -60,17 +61,17 @@ func TestPartitionKeysWithoutEvent(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
 	const write = `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', $1, '1')`
-	exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'other', '1')`)
-	exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'conflict', '1') ON CONFLICT DO NOTHING`)
-	exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'purged', '1') ON CONFLICT DO NOTHING`)
-	if next := value[*int64](t, conn, `SELECT outbox_keys_purge(0, 10)`); next != nil {
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'other', '1')`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'conflict', '1') ON CONFLICT DO NOTHING`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'purged', '1') ON CONFLICT DO NOTHING`)
+	if next := testdb.One[*int64](t, conn, `SELECT outbox_keys_purge(0, 10)`); next != nil {
 		t.Errorf("go on from %d", *next)
 	}
-	if keys := values[string](t, conn, `SELECT idempotency_key FROM outbox_keys`); !slices.Equal(keys, []string{"other"}) {
+	if keys := testdb.List[string](t, conn, `SELECT idempotency_key FROM outbox_keys`); !slices.Equal(keys, []string{"other"}) {
 		t.Errorf("keys %v", keys)
 	}
-	exec(t, conn, `INSERT INTO outbox_keys VALUES (1, 'a', 'dropped'), (2, 'a', 'raced')`)
-	exec(t, conn, write, "dropped")
+	testdb.Exec(t, conn, `INSERT INTO outbox_keys VALUES (1, 'a', 'dropped'), (2, 'a', 'raced')`)
+	testdb.Exec(t, conn, write, "dropped")
 	for _, key := range []string{"dropped", "other"} {
 		if _, err := conn.Exec(t.Context(), write, key); sqlState(err) != "23505" {
 			t.Errorf("%s once more: %v", key, err)
@@ -90,16 +91,16 @@ func TestPartitionKeysWithoutEvent(t *testing.T) {
 		t.Errorf("copied: %v", err)
 	}
 
-	other := connect(t, conn.Config().ConnString())
-	exec(t, other, "BEGIN")
-	exec(t, other, write, "raced")
+	other := testdb.Connect(t, conn.Config().ConnString())
+	testdb.Exec(t, other, "BEGIN")
+	testdb.Exec(t, other, write, "raced")
 	ended := make(chan error, 1)
 	go func() {
 		_, err := conn.Exec(t.Context(), write, "raced")
 		ended <- err
 	}()
 	waitFor(t, other, `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
-	exec(t, other, "COMMIT")
+	testdb.Exec(t, other, "COMMIT")
 	if err := <-ended; sqlState(err) != "23505" {
 		t.Errorf("taken by two: %v", err)
 	}
@@ -110,15 +111,15 @@ func TestPartitionKeysWithoutEvent(t *testing.T) {
 func TestPartitionDropSeesThePresent(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', '2001-01-01')`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', '2001-01-01')`)
 	extend(t, conn, monday().Add(24*time.Hour))
 	for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE"} {
-		exec(t, conn, "BEGIN ISOLATION LEVEL "+level)
+		testdb.Exec(t, conn, "BEGIN ISOLATION LEVEL "+level)
 		_, err := conn.Exec(t.Context(), `SELECT outbox_partition_drop('outbox_events_p20310310', now())`)
 		if err == nil || !strings.Contains(err.Error(), "sees the past") {
 			t.Errorf("%s: %v", level, err)
 		}
-		exec(t, conn, "ROLLBACK")
+		testdb.Exec(t, conn, "ROLLBACK")
 	}
 	if got := drop(t, conn, "p20310310"); got != "dropped" {
 		t.Errorf("%s", got)
@@ -129,15 +130,15 @@ func TestPartitionDropSeesThePresent(t *testing.T) {
 // may create objects in the schema, however well it fits.
 func TestPartitionFunctionsTrustNobody(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	writeOne(t, conn)
 	partition(t, conn, "public")
 	stranger := role(t, conn)
-	exec(t, conn, `GRANT CREATE, USAGE ON SCHEMA public TO `+stranger+`; SET ROLE `+stranger)
+	testdb.Exec(t, conn, `GRANT CREATE, USAGE ON SCHEMA public TO `+stranger+`; SET ROLE `+stranger)
 	trap := func(signature, result string) {
 		t.Helper()
-		exec(t, conn, `CREATE FUNCTION public.`+signature+` RETURNS `+result+` LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stranger runs as %', current_user; END $$`)
+		testdb.Exec(t, conn, `CREATE FUNCTION public.`+signature+` RETURNS `+result+` LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stranger runs as %', current_user; END $$`)
 	}
 	for _, types := range []string{"text, text", "text, name", "text, text, text", "text, name, text", "text, name, name", "text, name, name, text", "text, name, name, text, bigint, bigint"} { //nolint:dupword // types of parameters
 		trap("format("+types+")", "text")
@@ -149,28 +150,28 @@ func TestPartitionFunctionsTrustNobody(t *testing.T) {
 	for _, types := range []string{"oid, regclass", "name, text", "float8, numeric", "numeric, float8"} {
 		trap("trap("+types+")", "boolean")
 	}
-	exec(t, conn, `CREATE OPERATOR public.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = trap);
+	testdb.Exec(t, conn, `CREATE OPERATOR public.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = trap);
 		CREATE OPERATOR public.~~ (LEFTARG = name, RIGHTARG = text, FUNCTION = trap);
 		CREATE OPERATOR public.* (LEFTARG = float8, RIGHTARG = numeric, FUNCTION = trap);
 		CREATE OPERATOR public.+ (LEFTARG = numeric, RIGHTARG = float8, FUNCTION = trap)`)
-	exec(t, conn, `RESET ROLE`)
+	testdb.Exec(t, conn, `RESET ROLE`)
 
 	const write = `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'k', '1')`
-	exec(t, conn, write)
+	testdb.Exec(t, conn, write)
 	if _, err := conn.Exec(t.Context(), write); sqlState(err) != "23505" {
 		t.Errorf("a duplicate: %v", err)
 	}
 	extend(t, conn, monday().Add(96*time.Hour))
-	exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2001-01-01'`)
-	other := connect(t, conn.Config().ConnString())
-	exec(t, other, "BEGIN")
+	testdb.Exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2001-01-01'`)
+	other := testdb.Connect(t, conn.Config().ConnString())
+	testdb.Exec(t, other, "BEGIN")
 	writeOne(t, other)
 	if got := drop(t, conn, "before"); !strings.HasPrefix(got, "busy") {
 		t.Errorf("beside a writer: %s", got)
 	}
-	exec(t, other, "ROLLBACK")
+	testdb.Exec(t, other, "ROLLBACK")
 	if got := drop(t, conn, "before"); got != "dropped" {
 		t.Errorf("%s", got)
 	}
-	exec(t, conn, `DELETE FROM outbox_events; SELECT outbox_keys_purge(0, 10); SELECT * FROM outbox_partitions()`)
+	testdb.Exec(t, conn, `DELETE FROM outbox_events; SELECT outbox_keys_purge(0, 10); SELECT * FROM outbox_partitions()`)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -33,7 +34,7 @@ func partition(tb testing.TB, conn *pgx.Conn, schema string) {
 // partitioned returns a database with a new, partitioned table.
 func partitioned(tb testing.TB) *pgx.Conn {
 	tb.Helper()
-	conn := connect(tb, testenv.Database(tb))
+	conn := testdb.Connect(tb, testenv.Database(tb))
 	migrate(tb, conn, "public", outboxsql.BellAuto)
 	partition(tb, conn, "public")
 	return conn
@@ -41,7 +42,7 @@ func partitioned(tb testing.TB) *pgx.Conn {
 
 func partitionNames(tb testing.TB, conn *pgx.Conn) []string {
 	tb.Helper()
-	return values[string](tb, conn, `SELECT substr(name, length('outbox_events_') + 1) FROM outbox_partitions() ORDER BY low`)
+	return testdb.List[string](tb, conn, `SELECT substr(name, length('outbox_events_') + 1) FROM outbox_partitions() ORDER BY low`)
 }
 
 func expectNames(tb testing.TB, conn *pgx.Conn, want ...string) {
@@ -54,18 +55,18 @@ func expectNames(tb testing.TB, conn *pgx.Conn, want ...string) {
 func extend(tb testing.TB, conn *pgx.Conn, at time.Time) {
 	tb.Helper()
 	for range 3 { // made, there for everybody, begun
-		exec(tb, conn, `SELECT outbox_partitions_extend($1, 1)`, at)
+		testdb.Exec(tb, conn, `SELECT outbox_partitions_extend($1, 1)`, at)
 	}
 }
 
 func writeOne(tb testing.TB, conn *pgx.Conn) int64 {
 	tb.Helper()
-	return value[int64](tb, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id`)
+	return testdb.One[int64](tb, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id`)
 }
 
 func in(tb testing.TB, conn *pgx.Conn, id int64) string {
 	tb.Helper()
-	return value[string](tb, conn, `SELECT tableoid::regclass::text FROM outbox_events WHERE id = $1`, id)
+	return testdb.One[string](tb, conn, `SELECT tableoid::regclass::text FROM outbox_events WHERE id = $1`, id)
 }
 
 // TestPartitionNew: a new table begins with id 1, today, and has some days ahead.
@@ -107,7 +108,7 @@ func TestPartitionDays(t *testing.T) {
 		t.Errorf("id %d after the clock has gone back, want %d", id, tuesday+1)
 	}
 	// No relay for ten days: the table goes on where it is, then with today.
-	exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES ($1, 'chosen', '1'), (-7, 'chosen', '1')`, 4*width+9)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES ($1, 'chosen', '1'), (-7, 'chosen', '1')`, 4*width+9)
 	extend(t, conn, monday().Add(10*day))
 	expectNames(t, conn, "p20310310", "p20310311", "p20310312", "p20310313", "p20310320", "p20310321")
 	id := writeOne(t, conn)
@@ -120,7 +121,7 @@ func TestPartitionDays(t *testing.T) {
 		}
 	}
 	// A day with more events than a partition has ids goes on in the next one.
-	exec(t, conn, `SELECT setval('outbox_events_id_seq', $1)`, 6*width-1)
+	testdb.Exec(t, conn, `SELECT setval('outbox_events_id_seq', $1)`, 6*width-1)
 	if id := writeOne(t, conn); in(t, conn, id) != "outbox_events_p20310321" {
 		t.Errorf("id %d in %s after the last one of the day", id, in(t, conn, id))
 	}
@@ -130,7 +131,7 @@ func TestPartitionDays(t *testing.T) {
 	}
 	// Odd times do not matter: they do not decide where an event goes.
 	for _, at := range []string{"infinity", "-infinity", "4713-01-01 BC", "294276-01-01"} {
-		exec(t, conn, `INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', $1::text::timestamptz)`, at)
+		testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', $1::text::timestamptz)`, at)
 	}
 }
 
@@ -138,15 +139,15 @@ func TestPartitionDays(t *testing.T) {
 // so have later partitions.
 func TestPartitionLikeParent(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAlways)
-	exec(t, conn, `ALTER TABLE outbox_events ADD COLUMN trace text DEFAULT 'none'`)
-	exec(t, conn, `CREATE INDEX mine ON outbox_events (aggregate_id, id) WHERE aggregate_id IS NOT NULL`)
+	testdb.Exec(t, conn, `ALTER TABLE outbox_events ADD COLUMN trace text DEFAULT 'none'`)
+	testdb.Exec(t, conn, `CREATE INDEX mine ON outbox_events (aggregate_id, id) WHERE aggregate_id IS NOT NULL`)
 	partition(t, conn, "public")
-	exec(t, conn, `ALTER TABLE outbox_events ADD COLUMN later int NOT NULL DEFAULT 3`)
+	testdb.Exec(t, conn, `ALTER TABLE outbox_events ADD COLUMN later int NOT NULL DEFAULT 3`)
 	extend(t, conn, monday().Add(96*time.Hour))
 	id := writeOne(t, conn)
-	got := value[string](t, conn, `SELECT concat_ws(' ', tableoid::regclass, trace, later, state) FROM outbox_events WHERE id = $1`, id)
+	got := testdb.One[string](t, conn, `SELECT concat_ws(' ', tableoid::regclass, trace, later, state) FROM outbox_events WHERE id = $1`, id)
 	if got != "outbox_events_p20310314 none 3 fresh" {
 		t.Errorf("%s", got)
 	}
@@ -157,7 +158,7 @@ func TestPartitionLikeParent(t *testing.T) {
 		`SELECT count(DISTINCT (SELECT array_agg(o ORDER BY o) FROM unnest(reloptions) o)) - 1 FROM pg_class WHERE oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass)`,
 		`SELECT count(*) - 3 FROM pg_index WHERE indrelid = 'outbox_events'::regclass`,
 	} {
-		if n := value[int](t, conn, query); n != 0 {
+		if n := testdb.One[int](t, conn, query); n != 0 {
 			t.Errorf("%s: %d", query, n)
 		}
 	}
@@ -174,7 +175,7 @@ func TestPartitionLikeParent(t *testing.T) {
 // CONFLICT; it lives as long as the event.
 func TestPartitionKeys(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	write := func(eventType, key string) error {
 		_, err := conn.Exec(t.Context(), `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ($1, $2, '1')`, eventType, key)
@@ -187,9 +188,9 @@ func TestPartitionKeys(t *testing.T) {
 		}
 	}
 	mustBe("first", write("a", "before"), "")
-	exec(t, conn, `INSERT INTO outbox_events (event_type, idempotency_key, payload) SELECT 'many', i::text, '1' FROM generate_series(1, 12000) i`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, idempotency_key, payload) SELECT 'many', i::text, '1' FROM generate_series(1, 12000) i`)
 	partition(t, conn, "public")
-	if n := value[int](t, conn, `SELECT count(*) FROM outbox_keys`); n != 12001 {
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM outbox_keys`); n != 12001 {
 		t.Errorf("%d keys were copied", n)
 	}
 	mustBe("a key of the old table", write("a", "before"), "23505")
@@ -202,20 +203,20 @@ func TestPartitionKeys(t *testing.T) {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.ConstraintName != "outbox_events_idempotency" || pg.TableName != "outbox_events" {
 		t.Errorf("the error is not that of the unique index: %+v", pg)
 	}
-	exec(t, conn, `SET notifyd.duplicate = 'ignore'`)
+	testdb.Exec(t, conn, `SET notifyd.duplicate = 'ignore'`)
 	mustBe("ignored", write("a", "k"), "")
 	mustBe("not ignored", write("a", "l"), "")
-	exec(t, conn, `RESET notifyd.duplicate`)
-	if got := values[string](t, conn, `SELECT idempotency_key FROM outbox_events WHERE event_type = 'a' ORDER BY id`); !slices.Equal(got, []string{"before", "k", "l"}) {
+	testdb.Exec(t, conn, `RESET notifyd.duplicate`)
+	if got := testdb.List[string](t, conn, `SELECT idempotency_key FROM outbox_events WHERE event_type = 'a' ORDER BY id`); !slices.Equal(got, []string{"before", "k", "l"}) {
 		t.Errorf("events with the keys %v", got)
 	}
 
 	keysAtOnce(t, conn, write, mustBe)
 
-	exec(t, conn, `DELETE FROM outbox_events WHERE idempotency_key IN ('k', 'before')`)
+	testdb.Exec(t, conn, `DELETE FROM outbox_events WHERE idempotency_key IN ('k', 'before')`)
 	mustBe("a key that is free again", write("a", "k"), "")
 	mustBe("a key that is free again", write("a", "before"), "")
-	exec(t, conn, `TRUNCATE outbox_events`)
+	testdb.Exec(t, conn, `TRUNCATE outbox_events`)
 	mustBe("after TRUNCATE", write("a", "k"), "")
 }
 
@@ -223,14 +224,14 @@ func TestPartitionKeys(t *testing.T) {
 // its outcome.
 func keysAtOnce(t *testing.T, conn *pgx.Conn, write func(eventType, key string) error, mustBe func(what string, err error, state string)) {
 	t.Helper()
-	other := connect(t, conn.Config().ConnString())
+	other := testdb.Connect(t, conn.Config().ConnString())
 	for _, end := range []string{"COMMIT", "ROLLBACK"} {
-		exec(t, other, "BEGIN")
-		exec(t, other, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('race', $1, '1')`, end)
+		testdb.Exec(t, other, "BEGIN")
+		testdb.Exec(t, other, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('race', $1, '1')`, end)
 		ended := make(chan error, 1)
 		go func() { ended <- write("race", end) }()
 		waitFor(t, other, `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
-		exec(t, other, end)
+		testdb.Exec(t, other, end)
 		mustBe(end, <-ended, map[string]string{"COMMIT": "23505", "ROLLBACK": ""}[end])
 	}
 }
@@ -240,7 +241,7 @@ func waitFor(tb testing.TB, conn *pgx.Conn, query string) {
 	tb.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(4 * time.Minute); !value[bool](tb, conn, query); <-tick.C {
+	for end := time.Now().Add(4 * time.Minute); !testdb.One[bool](tb, conn, query); <-tick.C {
 		if time.Now().After(end) {
 			tb.Fatalf("never: %s", query)
 		}
@@ -250,7 +251,7 @@ func waitFor(tb testing.TB, conn *pgx.Conn, query string) {
 // drop drops a partition in which every event was done before the time.
 func drop(tb testing.TB, conn *pgx.Conn, name string) string {
 	tb.Helper()
-	return value[string](tb, conn, `SELECT coalesce(outbox_partition_drop('outbox_events_' || $1, '2031-03-01'), 'dropped')`, name)
+	return testdb.One[string](tb, conn, `SELECT coalesce(outbox_partition_drop('outbox_events_' || $1, '2031-03-01'), 'dropped')`, name)
 }
 
 // TestPartitionDrop: a partition is dropped when every event in it was done long enough ago; the
@@ -259,7 +260,7 @@ func TestPartitionDrop(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
 	done := func(when string) int64 {
-		return value[int64](t, conn, `INSERT INTO outbox_events (event_type, payload, state, processed_at, idempotency_key)
+		return testdb.One[int64](t, conn, `INSERT INTO outbox_events (event_type, payload, state, processed_at, idempotency_key)
 			VALUES ('a', '1', 'done', $1::text::timestamptz, 'k' || clock_timestamp()) RETURNING id`, when)
 	}
 	wants := func(what, name, part string) {
@@ -282,26 +283,26 @@ func TestPartitionDrop(t *testing.T) {
 		"with a dead letter":      {`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'x', 'a', 'dead')`, `DELETE FROM outbox_deliveries`, "event 1 has a delivery"},
 		"with one that is parked": {`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'x', 'a', 'parked')`, `DELETE FROM outbox_deliveries`, "event 1 has a delivery"},
 	} {
-		exec(t, conn, c[0])
+		testdb.Exec(t, conn, c[0])
 		wants(what, "p20310310", c[2])
-		exec(t, conn, c[1])
+		testdb.Exec(t, conn, c[1])
 	}
 	young := done("2031-03-10")
-	exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, 'x', 'a', 'dead')`, young)
+	testdb.Exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, 'x', 'a', 'dead')`, young)
 	wants("done and old", "p20310310", "dropped")
 	expectNames(t, conn, "p20310311", "p20310312", "p20310313")
-	if got := values[int64](t, conn, `SELECT id FROM outbox_events`); !slices.Equal(got, []int64{young}) {
+	if got := testdb.List[int64](t, conn, `SELECT id FROM outbox_events`); !slices.Equal(got, []int64{young}) {
 		t.Errorf("events %v are left, want %d", got, young)
 	}
 	// Its keys go after it, those of others stay.
-	if next := value[*int64](t, conn, `SELECT outbox_keys_purge($1, 10)`, old-1); next != nil {
+	if next := testdb.One[*int64](t, conn, `SELECT outbox_keys_purge($1, 10)`, old-1); next != nil {
 		t.Errorf("go on from %d", *next)
 	}
-	if got := values[int64](t, conn, `SELECT event_id FROM outbox_keys`); !slices.Equal(got, []int64{young}) {
+	if got := testdb.List[int64](t, conn, `SELECT event_id FROM outbox_keys`); !slices.Equal(got, []int64{young}) {
 		t.Errorf("keys of %v are left, want %d", got, young)
 	}
 	// New writes to that range still succeed.
-	exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES (2, 'a', '1')`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES (2, 'a', '1')`)
 }
 
 // TestPartitionDropBesideWriters: a writer that has not committed keeps the partition, and no
@@ -309,24 +310,24 @@ func TestPartitionDrop(t *testing.T) {
 func TestPartitionDropBesideWriters(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
-	late, third := connect(t, conn.Config().ConnString()), connect(t, conn.Config().ConnString())
-	exec(t, late, "BEGIN")
+	late, third := testdb.Connect(t, conn.Config().ConnString()), testdb.Connect(t, conn.Config().ConnString())
+	testdb.Exec(t, late, "BEGIN")
 	id := writeOne(t, late)
 	extend(t, conn, monday().Add(24*time.Hour)) // does not wait for it
 
 	dropped := make(chan string, 1)
 	go func() { dropped <- drop(t, conn, "p20310310") }()
 	waitFor(t, third, `SELECT count(*) > 0 FROM pg_locks WHERE relation = 'outbox_events'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted`)
-	exec(t, third, `SET lock_timeout = '60s'`)
+	testdb.Exec(t, third, `SET lock_timeout = '60s'`)
 	writeOne(t, third) // while late is open: the drop has stood aside
 	if got := <-dropped; !strings.Contains(got, "busy") {
 		t.Errorf("beside an open transaction: %s", got)
 	}
-	exec(t, late, "COMMIT")
+	testdb.Exec(t, late, "COMMIT")
 	if got := drop(t, conn, "p20310310"); got != fmt.Sprintf("event %d is waiting", id) {
 		t.Errorf("after it: %s", got)
 	}
-	exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2031-02-28' WHERE id = $1`, id)
+	testdb.Exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2031-02-28' WHERE id = $1`, id)
 	if got := drop(t, conn, "p20310310"); got != "dropped" {
 		t.Errorf("done: %s", got)
 	}
@@ -335,13 +336,13 @@ func TestPartitionDropBesideWriters(t *testing.T) {
 // TestPartitionObstacles: properties that would be lost are named, and kept.
 func TestPartitionObstacles(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{})
 	if !errors.Is(err, outboxsql.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	exec(t, conn, `CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	testdb.Exec(t, conn, `CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 	for _, c := range [][3]string{
 		{`CREATE VIEW seen AS SELECT id FROM outbox_events`, `DROP VIEW seen`, "view seen"},
 		{`CREATE TRIGGER mine AFTER INSERT ON outbox_events EXECUTE FUNCTION other()`, `DROP TRIGGER mine ON outbox_events`, "trigger mine"},
@@ -355,12 +356,12 @@ func TestPartitionObstacles(t *testing.T) {
 		{`CREATE INDEX broken ON outbox_events (aggregate_id); UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'broken'::regclass`, `DROP INDEX broken`, "index broken is not valid"},
 		{`CREATE RULE r AS ON DELETE TO outbox_events DO ALSO NOTHING`, `DROP RULE r ON outbox_events`, "rule r"},
 	} {
-		exec(t, conn, c[0])
+		testdb.Exec(t, conn, c[0])
 		err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{})
 		if !errors.Is(err, outboxsql.ErrObstacle) || !strings.Contains(err.Error(), c[2]) {
 			t.Errorf("%s: %v", c[0], err)
 		}
-		exec(t, conn, c[1])
+		testdb.Exec(t, conn, c[1])
 	}
 	partition(t, conn, "public")
 }
@@ -369,16 +370,16 @@ func TestPartitionObstacles(t *testing.T) {
 // no harm, and the next one continues.
 func TestPartitionWaits(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	writeOne(t, conn)
-	other := connect(t, conn.Config().ConnString())
-	exec(t, other, `SET application_name = 'the open one'`)
+	other := testdb.Connect(t, conn.Config().ConnString())
+	testdb.Exec(t, other, `SET application_name = 'the open one'`)
 	for _, step := range []string{"bounding", "putting"} {
 		o := outboxsql.PartitionOptions{LockPatience: time.Millisecond, Now: monday()}
 		o.Progress = func(what string) {
 			if strings.HasPrefix(what, step) {
-				exec(t, other, "BEGIN")
+				testdb.Exec(t, other, "BEGIN")
 				writeOne(t, other)
 			}
 		}
@@ -386,23 +387,23 @@ func TestPartitionWaits(t *testing.T) {
 		if sqlState(err) != "55P03" || !strings.Contains(err.Error(), "the open one") {
 			t.Errorf("%s: %v", step, err)
 		}
-		exec(t, other, "COMMIT")
+		testdb.Exec(t, other, "COMMIT")
 	}
-	exec(t, other, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'between', '1')`)
+	testdb.Exec(t, other, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'between', '1')`)
 	_, err := conn.Exec(t.Context(), `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'between', '1')`)
 	if sqlState(err) != "23505" {
 		t.Errorf("between the steps: %v", err)
 	}
-	exec(t, conn, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'between', '1') ON CONFLICT DO NOTHING`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'between', '1') ON CONFLICT DO NOTHING`)
 	partition(t, conn, "public")
 	expectNames(t, conn, "before", "p20310310", "p20310311", "p20310312", "p20310313")
-	if got := values[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id`); !slices.Equal(got, []int64{1, 2, 3, 4}) {
+	if got := testdb.List[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id`); !slices.Equal(got, []int64{1, 2, 3, 4}) {
 		t.Errorf("events %v", got)
 	}
 	if id := writeOne(t, conn); id != width {
 		t.Errorf("the next id is %d, want %d", id, width)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_events_bound'`); n != 0 {
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_events_bound'`); n != 0 {
 		t.Error("the bound of the old table is left")
 	}
 }
@@ -423,11 +424,11 @@ func TestPartitionReadsNothingAlone(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
-	exec(t, conn, `CREATE FUNCTION debug() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN SET LOCAL client_min_messages = debug1; END $$`)
-	exec(t, conn, `CREATE EVENT TRIGGER debug ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION debug()`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
+	testdb.Exec(t, conn, `CREATE FUNCTION debug() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN SET LOCAL client_min_messages = debug1; END $$`)
+	testdb.Exec(t, conn, `CREATE EVENT TRIGGER debug ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION debug()`)
 	node := func() string {
-		return value[string](t, conn, `SELECT string_agg(c.relfilenode::text, ' ' ORDER BY c.relname) FROM pg_class c
+		return testdb.One[string](t, conn, `SELECT string_agg(c.relfilenode::text, ' ' ORDER BY c.relname) FROM pg_class c
 			WHERE oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = (SELECT min(tableoid::oid) FROM outbox_events) AND indisprimary) OR oid = (SELECT min(tableoid::oid) FROM outbox_events)`)
 	}
 	before := node()
@@ -446,17 +447,17 @@ func TestPartitionReadsNothingAlone(t *testing.T) {
 // more than before. The functions of the owner run no object of a caller.
 func TestPartitionGrants(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	writer, relay := granted(t, conn, "events", outboxsql.BellAuto)
-	exec(t, conn, `SET search_path = events`)
+	testdb.Exec(t, conn, `SET search_path = events`)
 	writeOne(t, conn)
 	partition(t, conn, "events")
-	exec(t, conn, `CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO PUBLIC`)
+	testdb.Exec(t, conn, `CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO PUBLIC`)
 
 	become(t, conn, writer)
-	exec(t, conn, `SET search_path = events`)
-	exec(t, conn, `CREATE TEMPORARY TABLE outbox_keys (event_id bigint, event_type text, idempotency_key text, PRIMARY KEY (event_type, idempotency_key))`)
-	exec(t, conn, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'k', '1')`)
+	testdb.Exec(t, conn, `SET search_path = events`)
+	testdb.Exec(t, conn, `CREATE TEMPORARY TABLE outbox_keys (event_id bigint, event_type text, idempotency_key text, PRIMARY KEY (event_type, idempotency_key))`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'k', '1')`)
 	for _, statement := range []string{
 		`SELECT count(*) FROM events.outbox_keys`, `INSERT INTO events.outbox_keys VALUES (1, 'a', 'b')`, `SELECT outbox_partitions_extend(now(), 1)`,
 		`SELECT outbox_partition_drop('outbox_events_before', now())`, `SELECT outbox_keys_purge(0, 1)`, `SELECT * FROM outbox_events_before`,
@@ -464,29 +465,29 @@ func TestPartitionGrants(t *testing.T) {
 	} {
 		refused(t, conn, statement)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_temp.outbox_keys`); n != 0 {
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_temp.outbox_keys`); n != 0 {
 		t.Error("the owner's function has written to a table of the writer")
 	}
-	exec(t, conn, `DROP TABLE pg_temp.outbox_keys; RESET ROLE`)
-	if n := value[int](t, conn, `SELECT count(*) FROM events.outbox_keys`); n != 1 {
+	testdb.Exec(t, conn, `DROP TABLE pg_temp.outbox_keys; RESET ROLE`)
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM events.outbox_keys`); n != 1 {
 		t.Errorf("%d keys", n)
 	}
 
 	become(t, conn, relay)
 	extend(t, conn, monday().Add(24*time.Hour))
-	if got := value[string](t, conn, `SELECT outbox_partition_drop('outbox_events_before', '2031-03-01')`); got != "event 1 is waiting" {
+	if got := testdb.One[string](t, conn, `SELECT outbox_partition_drop('outbox_events_before', '2031-03-01')`); got != "event 1 is waiting" {
 		t.Errorf("drop: %s", got)
 	}
-	exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2031-02-01' WHERE id = 1`)
-	exec(t, conn, `DELETE FROM outbox_events WHERE id > 1`)
-	if got := value[*string](t, conn, `SELECT outbox_partition_drop('outbox_events_before', '2031-03-01')`); got != nil {
+	testdb.Exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2031-02-01' WHERE id = 1`)
+	testdb.Exec(t, conn, `DELETE FROM outbox_events WHERE id > 1`)
+	if got := testdb.One[*string](t, conn, `SELECT outbox_partition_drop('outbox_events_before', '2031-03-01')`); got != nil {
 		t.Errorf("drop: %s", *got)
 	}
 	for _, statement := range []string{`DROP TABLE outbox_events_p20310310`, `TRUNCATE outbox_events`, `DELETE FROM outbox_keys`, `SELECT setval('outbox_events_id_seq', 1)`} {
 		refused(t, conn, statement)
 	}
-	exec(t, conn, "RESET ROLE")
-	if n := value[int](t, conn, `SELECT count(*) FROM events.outbox_keys`); n != 0 {
+	testdb.Exec(t, conn, "RESET ROLE")
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM events.outbox_keys`); n != 0 {
 		t.Errorf("%d keys are left of events that were deleted", n)
 	}
 }

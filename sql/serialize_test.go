@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -23,7 +24,7 @@ func serialize(tb testing.TB, conn *pgx.Conn, schema string, on bool) {
 func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) { //nolint:revive // two kinds of tables
 	t.Helper()
 	url = testenv.Database(t)
-	conn = connect(t, url)
+	conn = testdb.Connect(t, url)
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	serialize(t, conn, "public", true)
 	if partitioned {
@@ -38,7 +39,7 @@ func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) { //nol
 // takes it away or brings it back.
 func TestLineStays(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "shop", outboxsql.BellAuto)
 	expect := func(want bool, what string) {
 		t.Helper()
@@ -72,7 +73,7 @@ func TestLineStays(t *testing.T) {
 		}
 		expect(true, c.what)
 	}
-	exec(t, conn, `ALTER TABLE shop.outbox_events DISABLE TRIGGER outbox_events_serialize`)
+	testdb.Exec(t, conn, `ALTER TABLE shop.outbox_events DISABLE TRIGGER outbox_events_serialize`)
 	expect(false, "disabled")
 	serialize(t, conn, "shop", true)
 	expect(true, "turned on when it was disabled")
@@ -88,7 +89,7 @@ func TestLineStays(t *testing.T) {
 // TestNoLineInPartition: a table becomes partitioned without a line if it had none.
 func TestNoLineInPartition(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func TestNoLineInPartition(t *testing.T) {
 // awaitLine waits until the session stands in line.
 func awaitLine(t *testing.T, conn *pgx.Conn, pid uint32) {
 	t.Helper()
-	for !value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND classid = 1853122167 AND NOT granted)`, int64(pid)) {
+	for !testdb.One[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND classid = 1853122167 AND NOT granted)`, int64(pid)) {
 		if t.Context().Err() != nil {
 			t.Fatal("it does not wait")
 		}
@@ -135,25 +136,25 @@ func TestWritersStandInLine(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				url, conn := inLine(t, partitioned)
-				first, second := connect(t, url), connect(t, url)
-				exec(t, first, `BEGIN`)
-				exec(t, first, insertOne)
-				exec(t, first, `SAVEPOINT a`)
-				exec(t, first, insertOne)
-				exec(t, first, `ROLLBACK TO a`) // the lock of the first insert stays
+				first, second := testdb.Connect(t, url), testdb.Connect(t, url)
+				testdb.Exec(t, first, `BEGIN`)
+				testdb.Exec(t, first, insertOne)
+				testdb.Exec(t, first, `SAVEPOINT a`)
+				testdb.Exec(t, first, insertOne)
+				testdb.Exec(t, first, `ROLLBACK TO a`) // the lock of the first insert stays
 				done := make(chan error, 1)
 				go func() { done <- write(t.Context(), second) }()
 				awaitLine(t, conn, second.PgConn().PID())
-				exec(t, first, insertOne)
-				last := value[int64](t, first, `SELECT max(id) FROM outbox_events`)
-				exec(t, first, `COMMIT`)
+				testdb.Exec(t, first, insertOne)
+				last := testdb.One[int64](t, first, `SELECT max(id) FROM outbox_events`)
+				testdb.Exec(t, first, `COMMIT`)
 				if err := <-done; err != nil {
 					t.Fatal(err)
 				}
-				if next := values[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id OFFSET 2`); len(next) == 0 || next[0] != last+1 {
+				if next := testdb.List[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id OFFSET 2`); len(next) == 0 || next[0] != last+1 {
 					t.Errorf("after %d: %v", last, next)
 				}
-				if locks := value[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND classid = 1853122167
+				if locks := testdb.One[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND classid = 1853122167
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); locks != 0 {
 					t.Errorf("%d locks are left", locks)
 				}
@@ -169,19 +170,19 @@ func TestLinesApart(t *testing.T) {
 	migrate(t, conn, "other", outboxsql.BellAuto)
 	serialize(t, conn, "other", true)
 	holder := openWriter(t, url)
-	exec(t, conn, `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1')`)
-	exec(t, holder, `ROLLBACK`)
+	testdb.Exec(t, conn, `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1')`)
+	testdb.Exec(t, holder, `ROLLBACK`)
 }
 
 // TestLineIsOurs: nothing in a writer's search_path comes between it and the line, and it needs no
 // privilege but INSERT.
 func TestLineIsOurs(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "shop", outboxsql.BellOff)
 	serialize(t, conn, "shop", true)
 	role := role(t, conn)
-	exec(t, conn, `CREATE SCHEMA trap;
+	testdb.Exec(t, conn, `CREATE SCHEMA trap;
 		CREATE FUNCTION trap.caught(bigint, integer) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
 		CREATE FUNCTION trap.caught(bigint, bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
 		CREATE FUNCTION trap.pg_advisory_xact_lock(bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
@@ -189,13 +190,13 @@ func TestLineIsOurs(t *testing.T) {
 		CREATE OPERATOR trap.| (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = trap.caught);
 		REVOKE ALL ON ALL FUNCTIONS IN SCHEMA shop FROM public;
 		GRANT USAGE ON SCHEMA shop, trap TO `+role+`; GRANT INSERT ON shop.outbox_events TO `+role)
-	exec(t, conn, `SET ROLE `+role)
-	exec(t, conn, `SET search_path = trap, pg_catalog, shop`)
-	exec(t, conn, `BEGIN`)
-	exec(t, conn, insertOne)
-	held := value[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND classid = 1853122167`)
-	exec(t, conn, `ROLLBACK`)
-	exec(t, conn, `RESET ROLE; RESET search_path`)
+	testdb.Exec(t, conn, `SET ROLE `+role)
+	testdb.Exec(t, conn, `SET search_path = trap, pg_catalog, shop`)
+	testdb.Exec(t, conn, `BEGIN`)
+	testdb.Exec(t, conn, insertOne)
+	held := testdb.One[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND classid = 1853122167`)
+	testdb.Exec(t, conn, `ROLLBACK`)
+	testdb.Exec(t, conn, `RESET ROLE; RESET search_path`)
 	if held != 1 {
 		t.Errorf("the writer holds %d locks", held)
 	}
@@ -209,7 +210,7 @@ func TestCommitOrderIsIDOrder(t *testing.T) {
 	const writers, each = 16, 25
 	done := make(chan error, writers)
 	for w := range writers {
-		writer := connect(t, url)
+		writer := testdb.Connect(t, url)
 		go func() { done <- lineWriter(t.Context(), writer, w, each) }()
 	}
 	var seen []int64
@@ -222,7 +223,7 @@ func TestCommitOrderIsIDOrder(t *testing.T) {
 			ended++
 		default:
 		}
-		all := values[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id`)
+		all := testdb.List[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id`)
 		if len(all) < len(seen) || !slices.Equal(all[:len(seen)], seen) {
 			t.Fatalf("an id has come into view below %d", seen[len(seen)-1])
 		}
@@ -257,18 +258,18 @@ func TestPreparedHoldsLine(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})
 	url := server.URL("postgres")
-	conn, second := connect(t, url), connect(t, url)
+	conn, second := testdb.Connect(t, url), testdb.Connect(t, url)
 	migrate(t, conn, "public", outboxsql.BellOff)
 	serialize(t, conn, "public", true)
-	exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('prepared', '1'); PREPARE TRANSACTION 'p'`)
+	testdb.Exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('prepared', '1'); PREPARE TRANSACTION 'p'`)
 	done := make(chan error, 1)
 	go func() { _, err := second.Exec(t.Context(), insertOne); done <- err }()
 	awaitLine(t, conn, second.PgConn().PID())
-	exec(t, conn, `COMMIT PREPARED 'p'`)
+	testdb.Exec(t, conn, `COMMIT PREPARED 'p'`)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := values[string](t, conn, `SELECT event_type FROM outbox_events ORDER BY id`); !slices.Equal(got, []string{"prepared", "order.created"}) {
+	if got := testdb.List[string](t, conn, `SELECT event_type FROM outbox_events ORDER BY id`); !slices.Equal(got, []string{"prepared", "order.created"}) {
 		t.Error(got)
 	}
 }

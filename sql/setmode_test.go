@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -64,12 +65,12 @@ func tables(t *testing.T, test func(t *testing.T, conn *pgx.Conn)) {
 	for name, days := range map[string]bool{"plain": false, "partitioned": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, testenv.Database(t))
+			conn := testdb.Connect(t, testenv.Database(t))
 			migrate(t, conn, "public", outboxsql.BellAuto)
 			if days {
 				writeOne(t, conn)
 				partition(t, conn, "public")
-				exec(t, conn, `DELETE FROM outbox_events`)
+				testdb.Exec(t, conn, `DELETE FROM outbox_events`)
 			}
 			test(t, conn)
 		})
@@ -86,7 +87,7 @@ func crowd(t *testing.T, url string) (stop func() []int64) {
 	var mu sync.Mutex
 	var committed []int64
 	for w := range 3 {
-		conn := connect(t, url)
+		conn := testdb.Connect(t, url)
 		all.Go(func() {
 			pace := time.NewTicker(2 * time.Millisecond) // without one, the writers take the machine from the change
 			defer pace.Stop()
@@ -167,15 +168,15 @@ func writeSome(ctx context.Context, conn *pgx.Conn, way int) (ids []int64, err e
 // with rows in all states, and a third is fresh, the last hundredth all fresh.
 func fill(tb testing.TB, conn *pgx.Conn, n int) {
 	tb.Helper()
-	exec(tb, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state, processed_at, available_at)
+	testdb.Exec(tb, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state, processed_at, available_at)
 		SELECT 'type.' || i % 4, 'order', i % 1000, '1', s, CASE s WHEN 'done' THEN now() END, CASE WHEN i % 50 = 0 THEN now() + interval '1 hour' END
 		FROM (SELECT i, CASE WHEN i > $1 * 99 / 100 THEN 'fresh' ELSE (ARRAY['fresh', 'deferred', 'done'])[1 + i / 7 % 3] END AS s FROM generate_series(1, $1::int) AS i) AS e`, n)
-	exec(tb, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, available_at, last_error, lease_owner, lease_token, lease_until)
+	testdb.Exec(tb, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, available_at, last_error, lease_owner, lease_token, lease_until)
 		SELECT id, CASE WHEN s IN ('delayed', 'unrouted') THEN '' ELSE 'd' || id % 2 END, event_type, CASE s WHEN 'delayed' THEN 'retry' ELSE s END, 3, NULL,
 			CASE s WHEN 'delayed' THEN now() + interval '1 hour' ELSE now() END, 'no', x, x + 0, CASE WHEN x IS NOT NULL THEN now() + interval '1 hour' END
 		FROM (SELECT *, CASE s WHEN 'running' THEN 7 END AS x FROM (
 			SELECT *, (ARRAY['retry', 'retry', 'dead', 'delayed', 'unrouted', 'running'])[1 + id % 6] AS s FROM outbox_events WHERE state = 'deferred') AS e) AS e`)
-	exec(tb, conn, `UPDATE outbox_events AS e SET state = 'done', processed_at = now() FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state = 'dead'`)
+	testdb.Exec(tb, conn, `UPDATE outbox_events AS e SET state = 'done', processed_at = now() FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state = 'dead'`)
 }
 
 // storedRows are the stored deliveries, and keyedRows the form that a stream gives to those of a
@@ -196,38 +197,38 @@ func TestQueueToStream(t *testing.T) {
 		t.Helper()
 		const n = 100_000
 		fill(t, conn, n)
-		exec(t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('old', 1000000000); INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('old', 1, '{*}', 1)`)
-		fresh, rows := values[int64](t, conn, freshIDs), values[string](t, conn, keyedRows)
-		exec(t, conn, `DELETE FROM outbox_positions`) // would be ahead of the sequence
+		testdb.Exec(t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('old', 1000000000); INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('old', 1, '{*}', 1)`)
+		fresh, rows := testdb.List[int64](t, conn, freshIDs), testdb.List[string](t, conn, keyedRows)
+		testdb.Exec(t, conn, `DELETE FROM outbox_positions`) // would be ahead of the sequence
 		stop := crowd(t, conn.Config().ConnString())
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
 		late := stop()
-		aside := values[int64](t, conn, `SELECT event_id FROM outbox_deliveries WHERE destination = '' AND last_error IS NULL ORDER BY 1`)
-		now := values[int64](t, conn, freshIDs)
+		aside := testdb.List[int64](t, conn, `SELECT event_id FROM outbox_deliveries WHERE destination = '' AND last_error IS NULL ORDER BY 1`)
+		now := testdb.List[int64](t, conn, freshIDs)
 		all := append(slices.Clone(fresh), late...)
 		slices.Sort(all)
 		both := append(slices.Clone(now), aside...)
 		slices.Sort(both)
 		same(t, "fresh or put aside", both, all)
-		same(t, "open", values[int64](t, conn, openIDs), now)
-		if got := values[string](t, conn, storedRows); !slices.Equal(got, rows) {
+		same(t, "open", testdb.List[int64](t, conn, openIDs), now)
+		if got := testdb.List[string](t, conn, storedRows); !slices.Equal(got, rows) {
 			t.Errorf("%d stored deliveries have become %d others", len(rows), len(got))
 		}
-		if n := value[int](t, conn, `SELECT count(*) FROM outbox_deliveries WHERE state = 'running'`); n > 0 {
+		if n := testdb.One[int](t, conn, `SELECT count(*) FROM outbox_deliveries WHERE state = 'running'`); n > 0 {
 			t.Errorf("%d leases are left", n)
 		}
 		// n / 21 ranges, of which 4,000 fit.
-		ranges := value[int](t, conn, `SELECT count(*) FROM outbox_mode, unnest(origin_open)`)
-		if ranges != 4000 || len(aside) == 0 || slices.Max(aside) >= value[int64](t, conn, `SELECT lower(origin_open) FROM outbox_mode`) {
+		ranges := testdb.One[int](t, conn, `SELECT count(*) FROM outbox_mode, unnest(origin_open)`)
+		if ranges != 4000 || len(aside) == 0 || slices.Max(aside) >= testdb.One[int64](t, conn, `SELECT lower(origin_open) FROM outbox_mode`) {
 			t.Errorf("%d ranges, %d events aside", ranges, len(aside))
 		}
 		noFreshIndex(t, conn)
-		if n := value[int](t, conn, `SELECT (SELECT count(*) FROM outbox_positions) + (SELECT count(*) FROM outbox_routes)`); n > 0 {
+		if n := testdb.One[int](t, conn, `SELECT (SELECT count(*) FROM outbox_positions) + (SELECT count(*) FROM outbox_routes)`); n > 0 {
 			t.Errorf("%d positions and routes are left of before", n)
 		}
-		before := value[string](t, conn, `SELECT m::text FROM outbox_mode AS m`)
+		before := testdb.One[string](t, conn, `SELECT m::text FROM outbox_mode AS m`)
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-		if after := value[string](t, conn, `SELECT m::text FROM outbox_mode AS m`); after != before {
+		if after := testdb.One[string](t, conn, `SELECT m::text FROM outbox_mode AS m`); after != before {
 			t.Error("done again, it changes something")
 		}
 	})
@@ -235,7 +236,7 @@ func TestQueueToStream(t *testing.T) {
 
 func noFreshIndex(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	if names := values[string](tb, conn, `SELECT indexrelid::regclass::text FROM pg_index WHERE pg_get_expr(indpred, indrelid) LIKE '%fresh%'`); len(names) > 0 {
+	if names := testdb.List[string](tb, conn, `SELECT indexrelid::regclass::text FROM pg_index WHERE pg_get_expr(indpred, indrelid) LIKE '%fresh%'`); len(names) > 0 {
 		tb.Errorf("indexes of fresh events: %v", names)
 	}
 }
@@ -246,20 +247,20 @@ func TestQueueToStreamRanges(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
-		first := value[int64](t, conn, `SELECT id FROM outbox_last_id`)
-		exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100000)`)
+		first := testdb.One[int64](t, conn, `SELECT id FROM outbox_last_id`)
+		testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100000)`)
 		mark := func(where string) {
 			t.Helper()
-			exec(t, conn, `UPDATE outbox_events SET state = 'done' WHERE id - $1 `+where, first)
+			testdb.Exec(t, conn, `UPDATE outbox_events SET state = 'done' WHERE id - $1 `+where, first)
 		}
-		exec(t, conn, `DELETE FROM outbox_events WHERE id - $1 BETWEEN 20 AND 25 OR id - $1 BETWEEN 60000 AND 69999`, first)
+		testdb.Exec(t, conn, `DELETE FROM outbox_events WHERE id - $1 BETWEEN 20 AND 25 OR id - $1 BETWEEN 60000 AND 69999`, first)
 		mark(`IN (1, 2, 10, 11, 40, 90000)`)
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
 		want := fmt.Sprintf("%d {[%d,%d),[%d,%d),[%d,%d)}", first+90000, first+3, first+10, first+12, first+40, first+41, first+90000)
-		if got := value[string](t, conn, `SELECT origin_head || ' ' || origin_open FROM outbox_mode`); got != want {
+		if got := testdb.One[string](t, conn, `SELECT origin_head || ' ' || origin_open FROM outbox_mode`); got != want {
 			t.Errorf("origin %s, want %s", got, want)
 		}
-		same(t, "open", values[int64](t, conn, openIDs), values[int64](t, conn, freshIDs))
+		same(t, "open", testdb.List[int64](t, conn, openIDs), testdb.List[int64](t, conn, freshIDs))
 	})
 }
 
@@ -270,21 +271,21 @@ func TestNewStream(t *testing.T) {
 		t.Helper()
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
 		const origin = `SELECT origin_head || ' ' || origin_open FROM outbox_mode`
-		if got := value[string](t, conn, origin); got != "0 {}" {
+		if got := testdb.One[string](t, conn, origin); got != "0 {}" {
 			t.Errorf("a new stream begins at %s", got)
 		}
 		writeOne(t, conn)
 		setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{})
-		if got := values[int64](t, conn, freshIDs); len(got) != 1 {
+		if got := testdb.List[int64](t, conn, freshIDs); len(got) != 1 {
 			t.Errorf("waiting in the queue: %v", got)
 		}
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-		if got := value[string](t, conn, origin); got != "0 {}" {
+		if got := testdb.One[string](t, conn, origin); got != "0 {}" {
 			t.Errorf("a stream of which nothing is delivered begins at %s", got)
 		}
 		migrate(t, conn, "public", outboxsql.BellKeep)
 		noFreshIndex(t, conn)
-		if len(values[int64](t, conn, openIDs)) != 1 {
+		if len(testdb.List[int64](t, conn, openIDs)) != 1 {
 			t.Error("its event is not open")
 		}
 	})
@@ -303,12 +304,12 @@ func TestQueueToStreamLate(t *testing.T) {
 			t.Parallel()
 			tables(t, func(t *testing.T, conn *pgx.Conn) {
 				t.Helper()
-				other := connect(t, conn.Config().ConnString())
-				exec(t, other, `SET application_name = 'the late one'`)
-				exec(t, other, `BEGIN`)
-				exec(t, other, late, pgx.QueryExecModeSimpleProtocol)
-				id := value[int64](t, conn, `SELECT id FROM outbox_last_id`)
-				exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
+				other := testdb.Connect(t, conn.Config().ConnString())
+				testdb.Exec(t, other, `SET application_name = 'the late one'`)
+				testdb.Exec(t, other, `BEGIN`)
+				testdb.Exec(t, other, late, pgx.QueryExecModeSimpleProtocol)
+				id := testdb.One[int64](t, conn, `SELECT id FROM outbox_last_id`)
+				testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
 				err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{LockPatience: time.Millisecond})
 				if err == nil || !strings.Contains(err.Error(), "the late one") {
 					t.Errorf("beside a transaction that may have an id below the mark: %v", err)
@@ -317,11 +318,11 @@ func TestQueueToStreamLate(t *testing.T) {
 					t.Errorf("state %+v", s)
 				}
 				if name == "drawn" {
-					exec(t, other, `INSERT INTO outbox_events (id, event_type, payload) VALUES ($1, 'a', '1')`, id)
+					testdb.Exec(t, other, `INSERT INTO outbox_events (id, event_type, payload) VALUES ($1, 'a', '1')`, id)
 				}
-				exec(t, other, `COMMIT`)
+				testdb.Exec(t, other, `COMMIT`)
 				setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-				same(t, "open", values[int64](t, conn, openIDs), values[int64](t, conn, freshIDs))
+				same(t, "open", testdb.List[int64](t, conn, openIDs), testdb.List[int64](t, conn, freshIDs))
 			})
 		})
 	}
@@ -331,23 +332,23 @@ func TestQueueToStreamLate(t *testing.T) {
 // change wait.
 func TestSetModeBesideRelays(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{})
 	if !errors.Is(err, outboxsql.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	relay := connect(t, conn.Config().ConnString())
-	exec(t, relay, `SET application_name = 'notifyd/keeper'`)
+	relay := testdb.Connect(t, conn.Config().ConnString())
+	testdb.Exec(t, relay, `SET application_name = 'notifyd/keeper'`)
 	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
 		t.Fatal(err)
 	}
-	pid := value[int](t, relay, `SELECT pg_backend_pid()`)
+	pid := testdb.One[int](t, relay, `SELECT pg_backend_pid()`)
 	err = outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{})
 	if !errors.Is(err, outboxsql.ErrRelays) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d,", pid)) || !strings.Contains(err.Error(), "notifyd/keeper") {
 		t.Errorf("beside a relay: %v", err)
 	}
-	beside := connect(t, conn.Config().ConnString())
+	beside := testdb.Connect(t, conn.Config().ConnString())
 	done := make(chan error, 1)
 	go func() {
 		_, err := beside.Exec(t.Context(), `DO $$ BEGIN
@@ -363,17 +364,17 @@ func TestSetModeBesideRelays(t *testing.T) {
 		t.Error(err)
 	}
 	setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{})
-	relay = connect(t, conn.Config().ConnString())
+	relay = testdb.Connect(t, conn.Config().ConnString())
 	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
 		t.Fatal(err)
 	}
 	setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{}) // which it is
-	exec(t, relay, `SELECT pg_advisory_unlock_all()`)
+	testdb.Exec(t, relay, `SELECT pg_advisory_unlock_all()`)
 	setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
 	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeStream); err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`); n != 0 {
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`); n != 0 {
 		t.Errorf("%d locks are left", n)
 	}
 	if err := outboxsql.SetMode(t.Context(), conn, "public", "log", outboxsql.ModeOptions{}); err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -25,7 +26,7 @@ func TestCheckStream(t *testing.T) {
 		if err := check(); err != nil {
 			t.Errorf("an empty table: %v", err)
 		}
-		exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100)`)
+		testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100)`)
 		if err := check(); err != nil {
 			t.Errorf("a table: %v", err)
 		}
@@ -43,7 +44,7 @@ func TestCheckStream(t *testing.T) {
 				`the sequence gives out ids again that were delivered`, "",
 			},
 		} {
-			exec(t, conn, c.spoil)
+			testdb.Exec(t, conn, c.spoil)
 			err := check()
 			if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", c.spoil, err)
@@ -55,14 +56,14 @@ func TestCheckStream(t *testing.T) {
 			if c.cure == "" {
 				c.cure = cure.FindString(err.Error())
 			}
-			exec(t, conn, c.cure)
+			testdb.Exec(t, conn, c.cure)
 			if err := check(); err != nil {
 				t.Errorf("%s: %s does not help: %v", c.spoil, c.cure, err)
 			}
 		}
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-		exec(t, conn, `DELETE FROM outbox_positions; UPDATE outbox_mode SET origin_head = (SELECT id FROM outbox_last_id)`)
-		exec(t, conn, `TRUNCATE outbox_events RESTART IDENTITY`)
+		testdb.Exec(t, conn, `DELETE FROM outbox_positions; UPDATE outbox_mode SET origin_head = (SELECT id FROM outbox_last_id)`)
+		testdb.Exec(t, conn, `TRUNCATE outbox_events RESTART IDENTITY`)
 		if err := check(); !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "the beginning of the stream is at") {
 			t.Errorf("a sequence that begins again: %v", err)
 		}
@@ -72,14 +73,14 @@ func TestCheckStream(t *testing.T) {
 // TestCheckStreamWithoutSequence: ids of the application's own.
 func TestCheckStreamWithoutSequence(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	exec(t, conn, `CREATE OR REPLACE VIEW outbox_last_id AS SELECT NULL::bigint AS id; ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
+	testdb.Exec(t, conn, `CREATE OR REPLACE VIEW outbox_last_id AS SELECT NULL::bigint AS id; ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
 	err := outboxsql.CheckStream(t.Context(), conn, "public")
 	if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "no sequence of its own") {
 		t.Errorf("without a sequence: %v", err)
 	}
-	exec(t, conn, `ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY`)
+	testdb.Exec(t, conn, `ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY`)
 	migrate(t, conn, "public", outboxsql.BellAuto) // the view of the sequence
 	if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
 		t.Errorf("with ids that writers cannot choose: %v", err)
@@ -92,9 +93,9 @@ func TestCheckStreamAsRelay(t *testing.T) {
 	for _, days := range []bool{false, true} {
 		t.Run(fmt.Sprint("partitioned ", days), func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, testenv.Database(t))
+			conn := testdb.Connect(t, testenv.Database(t))
 			_, relay := granted(t, conn, `Odd "schema"`, outboxsql.BellAuto)
-			exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_events (event_type, payload) VALUES ('a', '1')`)
+			testdb.Exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_events (event_type, payload) VALUES ('a', '1')`)
 			if days {
 				partition(t, conn, `Odd "schema"`)
 			}
@@ -102,7 +103,7 @@ func TestCheckStreamAsRelay(t *testing.T) {
 			if err := outboxsql.CheckStream(t.Context(), conn, `Odd "schema"`); err != nil {
 				t.Error(err)
 			}
-			exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_positions (destination, head) VALUES ('x', 1::bigint << 40)`)
+			testdb.Exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_positions (destination, head) VALUES ('x', 1::bigint << 40)`)
 			if err := outboxsql.CheckStream(t.Context(), conn, `Odd "schema"`); !errors.Is(err, outboxsql.ErrStream) {
 				t.Errorf("behind a position: %v", err)
 			}
@@ -117,7 +118,7 @@ func TestCheckStreamSubscribed(t *testing.T) {
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
 		name := pgx.Identifier{"s" + conn.Config().Database}.Sanitize()
-		exec(t, conn, `CREATE SUBSCRIPTION `+name+` CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false)`)
+		testdb.Exec(t, conn, `CREATE SUBSCRIPTION `+name+` CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false)`)
 		t.Cleanup(func() {
 			for _, sql := range []string{`ALTER SUBSCRIPTION ` + name + ` DISABLE`, `ALTER SUBSCRIPTION ` + name + ` SET (slot_name = NONE)`, `DROP SUBSCRIPTION ` + name} {
 				if _, err := conn.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
@@ -129,7 +130,7 @@ func TestCheckStreamSubscribed(t *testing.T) {
 			t.Errorf("one of other tables: %v", err)
 		}
 		// The rows that REFRESH would write if there were a publisher.
-		exec(t, conn, `INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT b.oid, coalesce((SELECT max(inhrelid) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass), 'outbox_events'::regclass), 'r'
+		testdb.Exec(t, conn, `INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT b.oid, coalesce((SELECT max(inhrelid) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass), 'outbox_events'::regclass), 'r'
 			FROM pg_subscription AS b WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 		err := outboxsql.CheckStream(t.Context(), conn, "public")
 		if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "the subscription s"+conn.Config().Database) {
@@ -142,10 +143,10 @@ func TestCheckStreamSubscribed(t *testing.T) {
 func TestCheckStreamStandby(t *testing.T) {
 	t.Parallel()
 	primary := testenv.OwnPostgres(t, nil)
-	conn := connect(t, primary.URL("postgres"))
+	conn := testdb.Connect(t, primary.URL("postgres"))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	_ = conn.Close(t.Context())
-	standby := connect(t, testenv.Standby(t, primary, 0).URL("postgres"))
+	standby := testdb.Connect(t, testenv.Standby(t, primary, 0).URL("postgres"))
 	err := outboxsql.CheckStream(t.Context(), standby, "public")
 	if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "standby") {
 		t.Errorf("on a standby: %v", err)
@@ -157,15 +158,15 @@ func TestCheckStreamStandby(t *testing.T) {
 func TestQueueToStreamPrepared(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})
-	conn := connect(t, server.URL("postgres"))
+	conn := testdb.Connect(t, server.URL("postgres"))
 	migrate(t, conn, "public", outboxsql.BellOff)
-	exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'); PREPARE TRANSACTION 'p'`)
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
+	testdb.Exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'); PREPARE TRANSACTION 'p'`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
 	err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{LockPatience: time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), "pg_prepared_xacts") {
 		t.Errorf("beside it: %v", err)
 	}
-	exec(t, conn, `COMMIT PREPARED 'p'`)
+	testdb.Exec(t, conn, `COMMIT PREPARED 'p'`)
 	setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-	same(t, "open", values[int64](t, conn, openIDs), []int64{1})
+	same(t, "open", testdb.List[int64](t, conn, openIDs), []int64{1})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -32,10 +33,10 @@ func (s *stream) misses(destination string, id int64) bool {
 // rows of failed deliveries.
 func newStream(tb testing.TB, conn *pgx.Conn, n int) *stream {
 	tb.Helper()
-	exec(tb, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state)
+	testdb.Exec(tb, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state)
 		SELECT 'type.' || i % 5, CASE WHEN i % 3 > 0 THEN 'order' END, nullif(i % 1000, 0)::text, '1', CASE WHEN i <= $1 / 20 THEN 'done' ELSE 'fresh' END FROM generate_series(1, $1::int) AS i`, n)
 	setMode(tb, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-	first, last := value[int64](tb, conn, `SELECT origin_head FROM outbox_mode`), value[int64](tb, conn, `SELECT id FROM outbox_last_id`)
+	first, last := testdb.One[int64](tb, conn, `SELECT origin_head FROM outbox_mode`), testdb.One[int64](tb, conn, `SELECT id FROM outbox_last_id`)
 	s := &stream{
 		routes: map[string][]string{"type.0": {"a"}, "type.1": {"a", "b"}, "type.2": {"a", "b", "c", "new"}, "type.3": {"c"}},
 		heads:  map[string]int64{"a": last - 100, "b": last - 150, "c": last - int64(n)/4, "": last - 120},
@@ -52,7 +53,7 @@ func newStream(tb testing.TB, conn *pgx.Conn, n int) *stream {
 				s.gaps[name][id] = true
 			}
 		}
-		exec(tb, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2, $3::text::int8multirange)`, name, head, "{"+strings.Join(open, ",")+"}")
+		testdb.Exec(tb, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2, $3::text::int8multirange)`, name, head, "{"+strings.Join(open, ",")+"}")
 	}
 	s.store(tb, conn)
 	return s
@@ -78,7 +79,7 @@ func (s *stream) store(tb testing.TB, conn *pgx.Conn) {
 			ids, names, in = append(ids, e.id), append(names, ""), append(in, "unrouted")
 		}
 	}
-	exec(tb, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
+	testdb.Exec(tb, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
 		SELECT e.id, d, e.event_type, s, 'no' FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(id, d, s) JOIN outbox_events AS e USING (id)`, ids, names, in)
 }
 
@@ -105,7 +106,7 @@ func events(tb testing.TB, conn *pgx.Conn) []row {
 func deliveries(tb testing.TB, conn *pgx.Conn) map[string]string {
 	tb.Helper()
 	all := make(map[string]string)
-	for _, line := range values[string](tb, conn, `SELECT event_id || '/' || destination || ' ' || state FROM outbox_deliveries`) {
+	for _, line := range testdb.List[string](tb, conn, `SELECT event_id || '/' || destination || ' ' || state FROM outbox_deliveries`) {
 		key, state, _ := strings.Cut(line, " ")
 		all[key] = state
 	}
@@ -156,15 +157,15 @@ func TestStreamToQueue(t *testing.T) {
 		stop := crowd(t, conn.Config().ConnString())
 		o := outboxsql.ModeOptions{Route: func(eventType string) []string { return s.routes[eventType] }, Unordered: func(d string) bool { return d == "b" }}
 		// A row locked by another session interrupts it.
-		holder := connect(t, conn.Config().ConnString())
-		exec(t, holder, `BEGIN`)
-		exec(t, holder, `SELECT FROM outbox_deliveries WHERE event_id = (SELECT min(event_id) FROM outbox_deliveries WHERE event_id > (SELECT origin_head + 60000 FROM outbox_mode)) FOR UPDATE`)
+		holder := testdb.Connect(t, conn.Config().ConnString())
+		testdb.Exec(t, holder, `BEGIN`)
+		testdb.Exec(t, holder, `SELECT FROM outbox_deliveries WHERE event_id = (SELECT min(event_id) FROM outbox_deliveries WHERE event_id > (SELECT origin_head + 60000 FROM outbox_mode)) FOR UPDATE`)
 		o.LockPatience = time.Millisecond
 		err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeQueue, o)
 		if sqlState(err) != "55P03" {
 			t.Errorf("while another session has locked a row: %v", err)
 		}
-		if done := value[int](t, conn, `SELECT count(*) FROM outbox_events WHERE state <> 'fresh'`); done < 50_000 || done > 70_000 {
+		if done := testdb.One[int](t, conn, `SELECT count(*) FROM outbox_events WHERE state <> 'fresh'`); done < 50_000 || done > 70_000 {
 			t.Errorf("%d events are marked", done)
 		}
 		for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
@@ -175,7 +176,7 @@ func TestStreamToQueue(t *testing.T) {
 		if err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, o); !errors.Is(err, outboxsql.ErrModeChanging) {
 			t.Errorf("the way back in between: %v", err)
 		}
-		exec(t, holder, `COMMIT`)
+		testdb.Exec(t, holder, `COMMIT`)
 		o.LockPatience = 0
 		setMode(t, conn, outboxsql.ModeQueue, o)
 		for _, id := range stop() {
@@ -212,11 +213,11 @@ func (s *stream) compare(t *testing.T, conn *pgx.Conn, owed map[string]bool, bef
 			t.Errorf("the delivery %s is %q, was %q", key, rows[key], state)
 		}
 	}
-	for _, line := range values[string](t, conn, `SELECT format('%s/%s %s %s', d.event_id, d.destination, d.state, d.ordering_key) FROM outbox_deliveries AS d JOIN outbox_events AS e ON e.id = d.event_id
+	for _, line := range testdb.List[string](t, conn, `SELECT format('%s/%s %s %s', d.event_id, d.destination, d.state, d.ordering_key) FROM outbox_deliveries AS d JOIN outbox_events AS e ON e.id = d.event_id
 		WHERE d.last_error IS NULL AND d.state <> 'retry' LIMIT 5`) {
 		t.Errorf("a delivery that was made is %s", line)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM outbox_events AS e WHERE (state = 'done') <> (processed_at IS NOT NULL)
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM outbox_events AS e WHERE (state = 'done') <> (processed_at IS NOT NULL)
 		AND id > (SELECT min(id) FROM outbox_events WHERE processed_at IS NOT NULL) OR state = 'deferred' AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`); n > 0 {
 		t.Errorf("%d events are not marked as a queue marks them", n)
 	}
@@ -226,13 +227,13 @@ func (s *stream) compare(t *testing.T, conn *pgx.Conn, owed map[string]bool, bef
 func queueAsNew(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	const index = `SELECT replace(pg_get_indexdef(indexrelid), ' ON ONLY ', ' ON ') || ' ' || indisvalid FROM pg_index WHERE indexrelid = to_regclass('outbox_events_fresh')`
-	if got, want := value[string](t, conn, index), "CREATE INDEX outbox_events_fresh ON public.outbox_events USING btree (id) WHERE (state = 'fresh'::text) true"; got != want {
+	if got, want := testdb.One[string](t, conn, index), "CREATE INDEX outbox_events_fresh ON public.outbox_events USING btree (id) WHERE (state = 'fresh'::text) true"; got != want {
 		t.Errorf("index %s", got)
 	}
-	if n := value[int](t, conn, `SELECT (SELECT count(*) FROM outbox_positions) + (SELECT count(*) FROM outbox_routes)`); n > 0 {
+	if n := testdb.One[int](t, conn, `SELECT (SELECT count(*) FROM outbox_positions) + (SELECT count(*) FROM outbox_routes)`); n > 0 {
 		t.Errorf("%d positions and routes are left", n)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass
 		AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = inhrelid AND indisvalid AND pg_get_expr(indpred, indrelid) LIKE '%fresh%')`); n > 0 {
 		t.Errorf("%d partitions have no index of fresh events", n)
 	}
@@ -244,12 +245,12 @@ func TestStreamToQueueWithoutRoutes(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
-		exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', CASE i WHEN 1 THEN 'done' ELSE 'fresh' END FROM generate_series(1, 100) AS i`)
+		testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', CASE i WHEN 1 THEN 'done' ELSE 'fresh' END FROM generate_series(1, 100) AS i`)
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-		at := value[int64](t, conn, `SELECT origin_head - 1 FROM outbox_mode`)
-		exec(t, conn, `DELETE FROM outbox_events WHERE id - $1 BETWEEN 41 AND 50`, at)
+		at := testdb.One[int64](t, conn, `SELECT origin_head - 1 FROM outbox_mode`)
+		testdb.Exec(t, conn, `DELETE FROM outbox_events WHERE id - $1 BETWEEN 41 AND 50`, at)
 		position := func(name string, head int64, low, high int64) {
-			exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2::bigint + $3, int8multirange(int8range($2::bigint + $4, $2::bigint + $5)))`, name, at, head, low, high)
+			testdb.Exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2::bigint + $3, int8multirange(int8range($2::bigint + $4, $2::bigint + $5)))`, name, at, head, low, high)
 		}
 		// Positions that differ only by ids without events.
 		position("a", 45, 20, 22)
@@ -263,13 +264,13 @@ func TestStreamToQueueWithoutRoutes(t *testing.T) {
 		if s := state(t, conn, "public"); s.Mode != outboxsql.ModeStream || s.Becoming != "" {
 			t.Errorf("state %+v", s)
 		}
-		exec(t, conn, `DELETE FROM outbox_positions WHERE destination = 'c'`)
+		testdb.Exec(t, conn, `DELETE FROM outbox_positions WHERE destination = 'c'`)
 		setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{})
 		want := []int64{at + 20, at + 21}
 		for id := at + 51; id <= at+100; id++ {
 			want = append(want, id)
 		}
-		same(t, "fresh", values[int64](t, conn, freshIDs), want)
+		same(t, "fresh", testdb.List[int64](t, conn, freshIDs), want)
 		queueAsNew(t, conn)
 	})
 }
@@ -280,13 +281,13 @@ func TestStreamToQueueUnread(t *testing.T) {
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
 		fill(t, conn, 2000)
-		fresh, rows := values[int64](t, conn, freshIDs), values[string](t, conn, keyedRows)
+		fresh, rows := testdb.List[int64](t, conn, freshIDs), testdb.List[string](t, conn, keyedRows)
 		for range 2 {
 			setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
 			setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{Route: func(string) []string { return []string{"d0", "d1"} }})
 		}
-		same(t, "fresh", values[int64](t, conn, freshIDs), fresh)
-		if got := values[string](t, conn, storedRows); !slices.Equal(got, rows) {
+		same(t, "fresh", testdb.List[int64](t, conn, freshIDs), fresh)
+		if got := testdb.List[string](t, conn, storedRows); !slices.Equal(got, rows) {
 			t.Error("stored deliveries have changed")
 		}
 		queueAsNew(t, conn)
@@ -296,7 +297,7 @@ func TestStreamToQueueUnread(t *testing.T) {
 // TestQueueToStreamKeys: a delivery to retry has the key that relays make of its aggregate.
 func TestQueueToStreamKeys(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	var want []string
 	for _, e := range [][2]string{
@@ -317,14 +318,14 @@ func TestQueueToStreamKeys(t *testing.T) {
 		{"orde", strings.Repeat("😀", 60)},
 		{strings.Repeat("t", 1000), "1"},
 	} {
-		id := value[int64](t, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', nullif($1, ''), nullif($2, ''), '1') RETURNING id`, e[0], e[1])
+		id := testdb.One[int64](t, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', nullif($1, ''), nullif($2, ''), '1') RETURNING id`, e[0], e[1])
 		want = append(want, fmt.Sprint(id, " ", keyOf(e[0], e[1])))
 	}
-	exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, d, 'a', 'retry' FROM outbox_events, unnest('{x,y}'::text[]) AS d`)
-	exec(t, conn, `UPDATE outbox_events SET state = 'deferred'`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, d, 'a', 'retry' FROM outbox_events, unnest('{x,y}'::text[]) AS d`)
+	testdb.Exec(t, conn, `UPDATE outbox_events SET state = 'deferred'`)
 	setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{Unordered: func(name string) bool { return name == "y" }})
-	got := values[string](t, conn, `SELECT event_id || ' ' || coalesce(ordering_key, '') FROM outbox_deliveries WHERE destination = 'x' ORDER BY event_id`)
-	if n := value[int](t, conn, `SELECT count(*) FROM outbox_deliveries WHERE destination = 'y' AND ordering_key IS NOT NULL`); n > 0 {
+	got := testdb.List[string](t, conn, `SELECT event_id || ' ' || coalesce(ordering_key, '') FROM outbox_deliveries WHERE destination = 'x' ORDER BY event_id`)
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM outbox_deliveries WHERE destination = 'y' AND ordering_key IS NOT NULL`); n > 0 {
 		t.Errorf("%d deliveries for a destination without order have a key", n)
 	}
 	for i := range want {

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -16,10 +17,10 @@ const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 // the writer names, and invalid values are not.
 func TestTraceparentCaptured(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Database(t))
+	conn := testdb.Connect(t, testenv.Database(t))
 	writer, _ := granted(t, conn, "relay", outboxsql.BellAuto)
 	// A function of that name in front of the real one must not run.
-	exec(t, conn, `CREATE SCHEMA front; GRANT USAGE ON SCHEMA front TO PUBLIC;
+	testdb.Exec(t, conn, `CREATE SCHEMA front; GRANT USAGE ON SCHEMA front TO PUBLIC;
 		CREATE FUNCTION front.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT (1/0)::text'`)
 	captured := func(setting, columns, values string) (got *string) {
 		t.Helper()
@@ -35,13 +36,13 @@ func TestTraceparentCaptured(t *testing.T) {
 		if err != nil {
 			t.Errorf("with %q: %v", setting, err)
 		}
-		exec(t, conn, "RESET ROLE")
-		got = value[*string](t, conn, `SELECT traceparent FROM relay.outbox_events ORDER BY id DESC LIMIT 1`)
+		testdb.Exec(t, conn, "RESET ROLE")
+		got = testdb.One[*string](t, conn, `SELECT traceparent FROM relay.outbox_events ORDER BY id DESC LIMIT 1`)
 		become(t, conn, writer)
 		return got
 	}
 	become(t, conn, writer)
-	exec(t, conn, `SET search_path = front, relay, pg_catalog`)
+	testdb.Exec(t, conn, `SET search_path = front, relay, pg_catalog`)
 	if got := captured("unset", "", ""); got != nil {
 		t.Errorf("captured %q of nothing", *got)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -21,8 +22,8 @@ type ears struct {
 
 func listen(tb testing.TB, url, schema string) *ears {
 	tb.Helper()
-	e := &ears{conn: connect(tb, url), channel: outboxsql.Channel(schema)}
-	exec(tb, e.conn, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
+	e := &ears{conn: testdb.Connect(tb, url), channel: outboxsql.Channel(schema)}
+	testdb.Exec(tb, e.conn, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
 	return e
 }
 
@@ -32,7 +33,7 @@ func (e *ears) heard(tb testing.TB) []string {
 	tb.Helper()
 	e.marks++
 	mark := "mark " + strconv.Itoa(e.marks)
-	exec(tb, e.conn, `SELECT pg_notify($1, $2)`, e.channel, mark)
+	testdb.Exec(tb, e.conn, `SELECT pg_notify($1, $2)`, e.channel, mark)
 	payloads := []string{}
 	for {
 		n, err := e.conn.WaitForNotification(tb.Context())
@@ -57,7 +58,7 @@ func (e *ears) expect(tb testing.TB, what string, want ...string) {
 // insertMany inserts n events in one statement and returns their ids as text.
 func insertMany(tb testing.TB, conn *pgx.Conn, n int) []string {
 	tb.Helper()
-	return values[string](tb, conn, `WITH i AS (INSERT INTO outbox_events (event_type, payload)
+	return testdb.List[string](tb, conn, `WITH i AS (INSERT INTO outbox_events (event_type, payload)
 		SELECT 'a', to_json(i) FROM generate_series(1, $1::int) i RETURNING id) SELECT id::text FROM i`, n)
 }
 
@@ -74,7 +75,7 @@ func TestBellRings(t *testing.T) {
 		t.Run(string(bell), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			conn, ears := connect(t, url), listen(t, url, "public")
+			conn, ears := testdb.Connect(t, url), listen(t, url, "public")
 			migrate(t, conn, "public", bell)
 
 			ears.expect(t, "one row", insertMany(t, conn, 1)...)
@@ -84,11 +85,11 @@ func TestBellRings(t *testing.T) {
 			insertMany(t, conn, 100_000)
 			ears.expect(t, "100,000 rows", "")
 
-			exec(t, conn, "BEGIN")
+			testdb.Exec(t, conn, "BEGIN")
 			ids := insertMany(t, conn, 3)
 			ids = append(ids, insertMany(t, conn, 2)...)
 			ears.expect(t, "before the commit")
-			exec(t, conn, "COMMIT")
+			testdb.Exec(t, conn, "COMMIT")
 			ears.expect(t, "two statements", ids...)
 
 			if _, err := conn.CopyFrom(t.Context(), pgx.Identifier{"outbox_events"}, []string{"event_type", "payload"},
@@ -111,80 +112,80 @@ func TestBellRings(t *testing.T) {
 func TestBellNamesGivenIDs(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, ears := connect(t, url), listen(t, url, "public")
+	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES (-9223372036854775808, 'a', '1'), (0, 'a', '1'), (9223372036854775807, 'a', '1')`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES (-9223372036854775808, 'a', '1'), (0, 'a', '1'), (9223372036854775807, 'a', '1')`)
 	ears.expect(t, "given ids", "-9223372036854775808", "0", "9223372036854775807")
 }
 
 func TestBellStaysSilent(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, ears := connect(t, url), listen(t, url, "public")
+	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
 	migrate(t, conn, "public", outboxsql.BellAuto)
 
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload, idempotency_key) VALUES ('a', '1', 'k')`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, idempotency_key) VALUES ('a', '1', 'k')`)
 	if heard := ears.heard(t); len(heard) != 1 {
 		t.Fatalf("heard %q", heard)
 	}
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload, idempotency_key) VALUES ('a', '1', 'k') ON CONFLICT DO NOTHING`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, idempotency_key) VALUES ('a', '1', 'k') ON CONFLICT DO NOTHING`)
 	ears.expect(t, "ON CONFLICT DO NOTHING of nothing")
-	exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' WHERE false`)
+	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' WHERE false`)
 	ears.expect(t, "no row")
-	exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = now()`)
-	exec(t, conn, `DELETE FROM outbox_events`)
+	testdb.Exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = now()`)
+	testdb.Exec(t, conn, `DELETE FROM outbox_events`)
 	ears.expect(t, "update and delete")
 
-	exec(t, conn, "BEGIN")
+	testdb.Exec(t, conn, "BEGIN")
 	insertMany(t, conn, 5)
-	exec(t, conn, "ROLLBACK")
+	testdb.Exec(t, conn, "ROLLBACK")
 	ears.expect(t, "rollback")
 
-	exec(t, conn, "BEGIN")
+	testdb.Exec(t, conn, "BEGIN")
 	kept := insertMany(t, conn, 1)
-	exec(t, conn, "SAVEPOINT s")
+	testdb.Exec(t, conn, "SAVEPOINT s")
 	insertMany(t, conn, 5)
-	exec(t, conn, "ROLLBACK TO s")
-	exec(t, conn, "COMMIT")
+	testdb.Exec(t, conn, "ROLLBACK TO s")
+	testdb.Exec(t, conn, "COMMIT")
 	ears.expect(t, "rollback to a savepoint", kept...)
 }
 
 func TestBellWhileARelayIsAwake(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, relay, ears := connect(t, url), connect(t, url), listen(t, url, "public")
+	conn, relay, ears := testdb.Connect(t, url), testdb.Connect(t, url), listen(t, url, "public")
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	migrate(t, conn, "other", outboxsql.BellAuto)
 	others := listen(t, url, "other")
 
-	exec(t, relay, lockBell)
+	testdb.Exec(t, relay, lockBell)
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
-		exec(t, conn, "BEGIN ISOLATION LEVEL "+isolation)
+		testdb.Exec(t, conn, "BEGIN ISOLATION LEVEL "+isolation)
 		insertMany(t, conn, 3)
 		insertMany(t, conn, 100)
-		exec(t, conn, "COMMIT")
+		testdb.Exec(t, conn, "COMMIT")
 		ears.expect(t, "awake, "+isolation)
 	}
-	id := value[string](t, conn, `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id::text`)
+	id := testdb.One[string](t, conn, `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id::text`)
 	others.expect(t, "the relay of another schema", id)
 
 	// The lock counts when the row is inserted, in a transaction old or new.
-	exec(t, conn, "BEGIN ISOLATION LEVEL SERIALIZABLE")
+	testdb.Exec(t, conn, "BEGIN ISOLATION LEVEL SERIALIZABLE")
 	insertMany(t, conn, 1)
-	exec(t, relay, unlockBell)
+	testdb.Exec(t, relay, unlockBell)
 	named := insertMany(t, conn, 1)
-	exec(t, conn, "COMMIT")
+	testdb.Exec(t, conn, "COMMIT")
 	ears.expect(t, "released in the middle", named...)
 
-	exec(t, relay, lockBell)
+	testdb.Exec(t, relay, lockBell)
 	insertMany(t, conn, 1)
 	ears.expect(t, "awake again")
 	if err := relay.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// The server releases the lock a moment after the socket has closed.
-	exec(t, conn, lockBell)
-	exec(t, conn, unlockBell)
+	testdb.Exec(t, conn, lockBell)
+	testdb.Exec(t, conn, unlockBell)
 	ears.expect(t, "the relay is gone", insertMany(t, conn, 1)...)
 }
 
@@ -193,32 +194,32 @@ func TestBellWhileARelayIsAwake(t *testing.T) {
 func TestBellLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, relay := connect(t, url), connect(t, url)
+	conn, relay := testdb.Connect(t, url), testdb.Connect(t, url)
 	migrate(t, conn, "public", outboxsql.BellAuto)
-	exec(t, conn, "BEGIN")
+	testdb.Exec(t, conn, "BEGIN")
 	insertMany(t, conn, 1)
 	insertMany(t, conn, 100)
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`); n != 0 {
+	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`); n != 0 {
 		t.Errorf("%d advisory locks are held after an insert", n)
 	}
-	exec(t, relay, `SET lock_timeout = '100ms'`)
-	exec(t, relay, lockBell)
-	exec(t, conn, "COMMIT")
+	testdb.Exec(t, relay, `SET lock_timeout = '100ms'`)
+	testdb.Exec(t, relay, lockBell)
+	testdb.Exec(t, conn, "COMMIT")
 }
 
 func TestBellAlwaysIgnoresTheLock(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, relay, ears := connect(t, url), connect(t, url), listen(t, url, "public")
+	conn, relay, ears := testdb.Connect(t, url), testdb.Connect(t, url), listen(t, url, "public")
 	migrate(t, conn, "public", outboxsql.BellAlways)
-	exec(t, relay, lockBell)
+	testdb.Exec(t, relay, lockBell)
 	ears.expect(t, "always", insertMany(t, conn, 2)...)
 }
 
 func TestBellOff(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, ears := connect(t, url), listen(t, url, "public")
+	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
 	migrate(t, conn, "public", outboxsql.BellOff)
 	insertMany(t, conn, 2)
 	ears.expect(t, "off")
@@ -232,23 +233,23 @@ func TestWriterNeedsNoMore(t *testing.T) {
 		t.Run(string(bell), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			conn, ears := connect(t, url), listen(t, url, "relay")
+			conn, ears := testdb.Connect(t, url), listen(t, url, "relay")
 			migrate(t, conn, "relay", bell)
 			role := role(t, conn)
-			exec(t, conn, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA relay FROM public")
-			exec(t, conn, "GRANT USAGE ON SCHEMA relay TO "+role)
-			exec(t, conn, "GRANT INSERT ON relay.outbox_events TO "+role)
-			exec(t, conn, "SET ROLE "+role)
-			exec(t, conn, "SET search_path = relay")
-			exec(t, conn, insertOne)
+			testdb.Exec(t, conn, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA relay FROM public")
+			testdb.Exec(t, conn, "GRANT USAGE ON SCHEMA relay TO "+role)
+			testdb.Exec(t, conn, "GRANT INSERT ON relay.outbox_events TO "+role)
+			testdb.Exec(t, conn, "SET ROLE "+role)
+			testdb.Exec(t, conn, "SET search_path = relay")
+			testdb.Exec(t, conn, insertOne)
 			if heard := ears.heard(t); len(heard) != 1 {
 				t.Errorf("heard %q", heard)
 			}
-			exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 65)`)
+			testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 65)`)
 			ears.expect(t, "65 rows", "")
 			// A writer may have any search_path, and tables of any name in it.
-			exec(t, conn, "RESET ROLE; RESET search_path; CREATE TEMP TABLE outbox_inserted (id text)")
-			exec(t, conn, "INSERT INTO relay.outbox_events (event_type, payload) VALUES ('a', '1')")
+			testdb.Exec(t, conn, "RESET ROLE; RESET search_path; CREATE TEMP TABLE outbox_inserted (id text)")
+			testdb.Exec(t, conn, "INSERT INTO relay.outbox_events (event_type, payload) VALUES ('a', '1')")
 			if heard := ears.heard(t); len(heard) != 1 {
 				t.Errorf("heard %q beside a table of the same name", heard)
 			}
@@ -260,12 +261,12 @@ func TestWriterNeedsNoMore(t *testing.T) {
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn, ears := connect(t, url), listen(t, url, "public")
+	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	const writers, each = 8, 50
 	results := make(chan error, writers)
 	for range writers {
-		writer := connect(t, url)
+		writer := testdb.Connect(t, url)
 		go func() {
 			for range each {
 				if _, err := writer.Exec(t.Context(), insertOne); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -35,8 +36,8 @@ func changes() map[string]func(ctx context.Context, conn *pgx.Conn, patience tim
 // openWriter returns a session with an open transaction that has written an event.
 func openWriter(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	writer := connect(t, url)
-	exec(t, writer, `BEGIN`)
+	writer := testdb.Connect(t, url)
+	testdb.Exec(t, writer, `BEGIN`)
 	writeOne(t, writer)
 	return writer
 }
@@ -50,14 +51,14 @@ func TestWritersPass(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			conn, other := connect(t, url), connect(t, url)
+			conn, other := testdb.Connect(t, url), testdb.Connect(t, url)
 			migrate(t, conn, "public", outboxsql.BellAuto)
 			holder := openWriter(t, url)
 			lines := make(chan string, 100)
 			done := make(chan error, 1)
 			go func() { done <- apply(t.Context(), conn, time.Hour, func(line string) { lines <- line }) }()
 			line := <-lines // it has tried once
-			if pid := value[string](t, holder, `SELECT pg_backend_pid()::text`); !strings.Contains(line, "pid "+pid+",") || !strings.Contains(line, "try 1,") || !strings.Contains(line, "INSERT INTO outbox_events") {
+			if pid := testdb.One[string](t, holder, `SELECT pg_backend_pid()::text`); !strings.Contains(line, "pid "+pid+",") || !strings.Contains(line, "try 1,") || !strings.Contains(line, "INSERT INTO outbox_events") {
 				t.Errorf("waiting for %s it says %q", pid, line)
 			}
 			for range 3 {
@@ -69,7 +70,7 @@ func TestWritersPass(t *testing.T) {
 				t.Fatalf("it did not wait for the open transaction: %v", err)
 			default:
 			}
-			exec(t, holder, `COMMIT`)
+			testdb.Exec(t, holder, `COMMIT`)
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
@@ -80,7 +81,7 @@ func TestWritersPass(t *testing.T) {
 // awaitLock waits until the session of that process waits for a lock on outbox_events.
 func awaitLock(t *testing.T, conn *pgx.Conn, pid uint32) {
 	t.Helper()
-	for !value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND relation = 'outbox_events'::regclass AND NOT granted)`, int64(pid)) {
+	for !testdb.One[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND relation = 'outbox_events'::regclass AND NOT granted)`, int64(pid)) {
 		if t.Context().Err() != nil {
 			t.Fatal("it does not wait")
 		}
@@ -95,15 +96,15 @@ func TestPatienceEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			conn := connect(t, url)
+			conn := testdb.Connect(t, url)
 			migrate(t, conn, "public", outboxsql.BellAuto)
 			holder := openWriter(t, url)
 			err := apply(t.Context(), conn, time.Nanosecond, nil)
-			pid := value[string](t, holder, `SELECT pg_backend_pid()::text`)
+			pid := testdb.One[string](t, holder, `SELECT pg_backend_pid()::text`)
 			if err == nil || !strings.Contains(err.Error(), "pid "+pid+",") || !strings.Contains(err.Error(), "repeat the command") {
 				t.Fatalf("waiting for %s it fails with: %v", pid, err)
 			}
-			exec(t, holder, `COMMIT`)
+			testdb.Exec(t, holder, `COMMIT`)
 			if err := apply(t.Context(), conn, time.Hour, nil); err != nil {
 				t.Error(err)
 			}
@@ -118,11 +119,11 @@ func TestOtherChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			conn, holder := connect(t, url), connect(t, url)
+			conn, holder := testdb.Connect(t, url), testdb.Connect(t, url)
 			migrate(t, conn, "public", outboxsql.BellAuto)
 			const key = `(1853122157::bigint << 32 | hashtext('public')::bigint & 4294967295)`
-			exec(t, holder, `SELECT pg_advisory_lock(`+key+`)`)
-			pid := value[string](t, holder, `SELECT pg_backend_pid()::text`)
+			testdb.Exec(t, holder, `SELECT pg_advisory_lock(`+key+`)`)
+			pid := testdb.One[string](t, holder, `SELECT pg_backend_pid()::text`)
 			if err := apply(t.Context(), conn, time.Nanosecond, nil); err == nil || !strings.Contains(err.Error(), "another change of the schema") || !strings.Contains(err.Error(), "pid "+pid+",") {
 				t.Errorf("at the end of its patience: %v", err)
 			}

@@ -1,6 +1,10 @@
 package postgres
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+)
 
 // TestConnectionsHaveAnAge: a connection that is always in use is replaced.
 func TestConnectionsHaveAnAge(t *testing.T) {
@@ -14,7 +18,7 @@ func TestConnectionsHaveAnAge(t *testing.T) {
 		}
 	}
 	var sessions int
-	if err := connect(t, url).QueryRow(t.Context(), `SELECT count(DISTINCT pid) FROM received_events`).Scan(&sessions); err != nil || sessions != 3 {
+	if err := testdb.Connect(t, url).QueryRow(t.Context(), `SELECT count(DISTINCT pid) FROM received_events`).Scan(&sessions); err != nil || sessions != 3 {
 		t.Errorf("%d connections for 3 rows: %v", sessions, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -20,28 +21,11 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // patience bounds waiting for something that is to happen; no test expects it to run out.
 const patience = time.Minute
 
-// connect opens a connection of the test's own.
-func connect(tb testing.TB, url string) *pgx.Conn {
-	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), url)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		_ = conn.Close(ctx) // the test may have killed the server
-	})
-	return conn
-}
-
 func execute(tb testing.TB, url string, statements ...string) {
 	tb.Helper()
-	conn := connect(tb, url)
+	conn := testdb.Connect(tb, url)
 	for _, s := range statements {
-		if _, err := conn.Exec(tb.Context(), s); err != nil {
-			tb.Fatalf("%s: %v", s, err)
-		}
+		testdb.Exec(tb, conn, s)
 	}
 }
 
@@ -89,7 +73,7 @@ func events(n int) []*delivery.Event {
 // ids returns the ids in the table in the order of arrival.
 func ids(tb testing.TB, url string) []int64 {
 	tb.Helper()
-	rows, err := connect(tb, url).Query(tb.Context(), `SELECT event_id FROM received_events ORDER BY n`)
+	rows, err := testdb.Connect(tb, url).Query(tb.Context(), `SELECT event_id FROM received_events ORDER BY n`)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -125,7 +109,7 @@ func wantClasses(tb testing.TB, errs []error, want string) {
 // arrivedAs returns payload and content type of the row of an event.
 func arrivedAs(tb testing.TB, url string, id int64) (payload []byte, contentType string) {
 	tb.Helper()
-	err := connect(tb, url).QueryRow(tb.Context(), `SELECT coalesce(payload_bytes, convert_to(payload::text, 'UTF8')), coalesce(content_type, 'application/json')
+	err := testdb.Connect(tb, url).QueryRow(tb.Context(), `SELECT coalesce(payload_bytes, convert_to(payload::text, 'UTF8')), coalesce(content_type, 'application/json')
 FROM received_events WHERE event_id = $1`, id).Scan(&payload, &contentType)
 	if err != nil {
 		tb.Fatal(err)

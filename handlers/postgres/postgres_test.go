@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 func TestRowIsTheEvent(t *testing.T) {
@@ -22,7 +23,7 @@ func TestRowIsTheEvent(t *testing.T) {
 	url := inbox(t)
 	bare := &delivery.Event{ID: 2, Replay: 1, Type: "tick", Payload: []byte(`7`), CreatedAt: time.Unix(1, 0)}
 	wantClasses(t, append(open(t, url).DeliverBatch(t.Context(), append(events(1), bare)), nil), "ok")
-	rows, err := connect(t, url).Query(t.Context(), `SELECT concat_ws('|', source, dedupe_id, event_id, event_type, aggregate_type, aggregate_id, payload::text, headers ->> 'tenant',
+	rows, err := testdb.Connect(t, url).Query(t.Context(), `SELECT concat_ws('|', source, dedupe_id, event_id, event_type, aggregate_type, aggregate_id, payload::text, headers ->> 'tenant',
 		created_at AT TIME ZONE 'UTC', received_at > created_at) FROM received_events ORDER BY n`)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func TestAnotherEventIsNoRepeat(t *testing.T) {
 func TestPoisonedRows(t *testing.T) {
 	t.Parallel()
 	url := inbox(t)
-	h, conn := open(t, url), connect(t, url)
+	h, conn := open(t, url), testdb.Connect(t, url)
 	rapid.Check(t, func(r *rapid.T) {
 		if _, err := conn.Exec(t.Context(), `TRUNCATE received_events`); err != nil {
 			r.Fatal(err)
@@ -170,7 +171,7 @@ func TestKilledServer(t *testing.T) {
 func TestLockedTable(t *testing.T) {
 	t.Parallel()
 	url := inbox(t)
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := testdb.Connect(t, url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	var n int
-	if err := connect(t, url).QueryRow(t.Context(), `SELECT count(*) FROM seen`).Scan(&n); err != nil || n != 0 {
+	if err := testdb.Connect(t, url).QueryRow(t.Context(), `SELECT count(*) FROM seen`).Scan(&n); err != nil || n != 0 {
 		t.Errorf("the check has left %d rows, %v", n, err)
 	}
 	wantClasses(t, []error{open(t, url, func(c *Config) { c.Table = "nowhere" }).Check(t.Context())}, "unavailable")

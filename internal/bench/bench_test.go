@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -34,20 +35,10 @@ func options(t *testing.T, url string) (o Options, out *bytes.Buffer) {
 	return Options{DatabaseURL: url, Out: out, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Relay: []string{self}}, out
 }
 
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 // checkEmpty fails the test if a schema of a bench is left.
 func checkEmpty(t *testing.T, url string) {
 	t.Helper()
-	rows, err := connect(t, url).Query(t.Context(), `SELECT nspname FROM pg_namespace WHERE nspname LIKE 'notifyd%'`)
+	rows, err := testdb.Connect(t, url).Query(t.Context(), `SELECT nspname FROM pg_namespace WHERE nspname LIKE 'notifyd%'`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +308,7 @@ func TestTakeover(t *testing.T) {
 func TestUsedDatabase(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn := connect(t, url)
+	conn := testdb.Connect(t, url)
 	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellAuto); err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +372,7 @@ func TestCancelled(t *testing.T) {
 // waitForEvents waits until a bench has begun to write.
 func waitForEvents(t *testing.T, url string) {
 	t.Helper()
-	conn := connect(t, url)
+	conn := testdb.Connect(t, url)
 	for {
 		// Written, and not only created: the size needs no name of a schema.
 		var written bool

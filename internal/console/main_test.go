@@ -20,6 +20,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -118,21 +119,12 @@ func serve(t *testing.T, change func(*Config)) *site {
 // prepare does all of serve but the start.
 func prepare(t *testing.T, change func(*Config)) *site {
 	t.Helper()
-	db := testenv.Database(t)
+	db := testdb.URL(t, testdb.Tables{})
 	pool, err := pgxpool.New(t.Context(), db)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = outboxsql.Migrate(t.Context(), conn.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep)
-	conn.Release()
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: observe.Stats{
 		Bell: "asleep", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
 	}}}

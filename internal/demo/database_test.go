@@ -13,23 +13,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
-
-// connect opens a connection that the end of the test closes.
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	return conn
-}
 
 // stranger creates a role that may connect to the database and create nothing in it.
 func stranger(t *testing.T, url string) (keywords string) {
 	t.Helper()
-	conn := connect(t, url)
+	conn := testdb.Connect(t, url)
 	role := "demo_" + strings.ToLower(rand.Text())
 	if _, err := conn.Exec(t.Context(), "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'"); err != nil {
 		t.Fatal(err)
@@ -72,7 +62,7 @@ func TestFind(t *testing.T) {
 // exists; but not in place of a database that the user has named.
 func TestFindGuessed(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, testenv.Postgres(t).URL(""))
+	conn := testdb.Connect(t, testenv.Postgres(t).URL(""))
 	cfg := conn.Config()
 	none := fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=not_there", cfg.Host, cfg.Port, cfg.User, cfg.Password)
 	found, _, err := find(t.Context(), []Database{{URL: none, Guessed: true}})
@@ -106,7 +96,7 @@ func TestFindEnds(t *testing.T) {
 func TestSchemaIsOurs(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	conn := connect(t, url)
+	conn := testdb.Connect(t, url)
 	d := &demo{Options: Options{Databases: []Database{{URL: url, Place: "the test"}}, Out: &bytes.Buffer{}}}
 	if err := d.connect(t.Context()); err != nil {
 		t.Fatal(err)

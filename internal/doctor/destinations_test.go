@@ -7,22 +7,22 @@ func deliveryTroubles() map[string]illness {
 	return map[string]illness{
 		"unconfigured": {func(p *patient, o *Options) {
 			o.Route, o.Destinations = func(string) []string { return nil }, []Destination{{Name: "mail", Type: "log"}}
-			p.exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'deferred')`)
-			p.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'gone', 'a', 'retry')`)
+			p.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'deferred')`)
+			p.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'gone', 'a', 'retry')`)
 		}, "unconfigured", Warning, "has no destination gone, and deliveries wait for it: 1.", "put it back into the configuration"},
 		"unconfigured dead letters": {func(p *patient, o *Options) {
 			o.Route, o.Destinations = func(string) []string { return nil }, []Destination{{Name: "mail", Type: "log"}}
-			p.exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'done')`)
-			p.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'gone', 'a', 'dead')`)
+			p.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'done')`)
+			p.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'gone', 'a', 'dead')`)
 		}, "unconfigured", Note, "there are dead letters of it: 1.", "notifyd dlq list --destination gone"},
 		"paused": {func(p *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "log"}}
-			p.exec(`INSERT INTO outbox_pauses (destination, paused_by, reason) VALUES ('mail', 'ann', E'it\nmoves')`)
+			p.Exec(`INSERT INTO outbox_pauses (destination, paused_by, reason) VALUES ('mail', 'ann', E'it\nmoves')`)
 		}, "destination mail", Warning, "by ann: it moves.", "notifyd resume mail"},
 		"refused": {func(p *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "webhook", Check: func(context.Context) error { return nil }, Describe: func() (string, string) { return "the door", "the key" }}}
-			p.exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'deferred')`)
-			p.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, error_class, last_error) VALUES (1, 'mail', 'a', 'retry', 'destination', '401')`)
+			p.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'deferred')`)
+			p.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, error_class, last_error) VALUES (1, 'mail', 'a', 'retry', 'destination', '401')`)
 		}, "destination mail", Warning, " ago (event 1, no attempt was counted): 401.", "destinations.mail"},
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -42,7 +43,7 @@ func connectTo(to string) Connect {
 // examine runs all checks on the patient's database.
 func (p *patient) examine(change func(*Options)) Report {
 	p.Helper()
-	o := Options{Connect: connectTo(p.url), Schema: "public", Limits: calm()}
+	o := Options{Connect: connectTo(p.URL), Schema: "public", Limits: calm()}
 	if change != nil {
 		change(&o)
 	}
@@ -62,7 +63,7 @@ func (r Report) of(check string) (all []Finding) {
 // relay holds the lock by which a relay shows that it lives.
 func (p *patient) relay() {
 	p.Helper()
-	cfg, err := pgx.ParseConfig(p.url)
+	cfg, err := pgx.ParseConfig(p.URL)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func sql(statements string) func(*patient, *Options) {
 	return func(p *patient, _ *Options) {
 		p.Helper()
 		for statement := range strings.SplitSeq(statements, ";") {
-			p.exec(statement)
+			p.Exec(statement)
 		}
 	}
 }
@@ -138,10 +139,10 @@ func partitionTroubles() map[string]illness {
 		},
 		"partitions of others": {func(p *patient, _ *Options) {
 			p.partition()
-			p.exec(`DROP FUNCTION outbox_keys_purge`)
+			p.Exec(`DROP FUNCTION outbox_keys_purge`)
 		}, "partitions", Error, "may not call outbox_keys_purge", "--print-grants"},
 		"no partition for tomorrow": {func(p *patient, _ *Options) {
-			if err := outboxsql.Partition(p.Context(), p.conn, "public", outboxsql.PartitionOptions{Now: time.Now().AddDate(0, 0, -9)}); err != nil {
+			if err := outboxsql.Partition(p.Context(), p.Conn, "public", outboxsql.PartitionOptions{Now: time.Now().AddDate(0, 0, -9)}); err != nil {
 				p.Fatal(err)
 			}
 		}, "partitions", Warning, "no partition for tomorrow", "notifyd run"},
@@ -152,21 +153,21 @@ func partitionTroubles() map[string]illness {
 func troubles() map[string]illness {
 	return map[string]illness{
 		"replication role": {func(p *patient, _ *Options) {
-			p.exec(`ALTER DATABASE "` + p.conn.Config().Database + `" SET session_replication_role = replica`)
+			p.Exec(`ALTER DATABASE "` + p.Conn.Config().Database + `" SET session_replication_role = replica`)
 		}, "replication role", Warning, "no trigger fires there", "RESET session_replication_role"},
 		"replication role of the connection": {func(p *patient, o *Options) {
 			o.Connect = connectTo(p.with("options", "-c session_replication_role=replica"))
 		}, "replication role", Warning, "no trigger fires", "connection string"},
 		"frozen relay": {func(p *patient, _ *Options) {
-			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
-			p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
+			p.Exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
 		}, "bell", Error, "is frozen", "pg_terminate_backend"},
 		"sequence that is behind": {func(p *patient, _ *Options) {
-			p.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 5)`)
-			p.exec(`SELECT setval('outbox_events_id_seq', 2)`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 5)`)
+			p.Exec(`SELECT setval('outbox_events_id_seq', 2)`)
 		}, "ids", Error, "is at 2, and the table has ids up to 5: inserts fail with a duplicate key (23505) from the id 3 on", "SELECT setval('outbox_events_id_seq'"},
 		"foreign lock": {func(p *patient, _ *Options) {
-			p.exec(`SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`)
+			p.Exec(`SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`)
 		}, "locks", Error, "no relay can start", "REVOKE CONNECT"},
 		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
 		"no relay, nothing": {sql(`SELECT 1`), "relays", Note, "nothing waits", "notifyd run"},
@@ -188,42 +189,42 @@ func troubles() map[string]illness {
 		}, "notify", Error, "no notification arrives", "database.listen_url"},
 		"cannot listen": {func(_ *patient, o *Options) { o.Listen = connectTo("postgres://127.0.0.1:1/x") }, "notify", Error, "cannot be opened", "listen_url"},
 		"transaction pooler": {func(p *patient, o *Options) {
-			o.Connect, o.Limits.Silence = connectTo(p.through(startPooler(p, p.url))), time.Second
-			o.Listen = connectTo(p.url)
+			o.Connect, o.Limits.Silence = connectTo(p.through(startPooler(p, p.URL))), time.Second
+			o.Listen = connectTo(p.URL)
 		}, "pooler", Error, "transaction pooler", "pool_mode = session"},
 		"listens through a transaction pooler": {func(p *patient, o *Options) {
-			o.Listen, o.Limits.Silence = connectTo(p.through(startPooler(p, p.url))), time.Second
+			o.Listen, o.Limits.Silence = connectTo(p.through(startPooler(p, p.URL))), time.Second
 		}, "notify", Error, "no notification arrives", "listen_url"},
 		"row level security": {func(p *patient, _ *Options) {
-			p.exec(`ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
+			p.Exec(`ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
 		}, "schema", Error, "row level security", "DISABLE ROW LEVEL SECURITY"},
 		"open transaction": {func(p *patient, o *Options) {
-			other := p.connect(p.with("application_name", "report"))
+			other := testdb.Connect(p, p.with("application_name", "report"))
 			if _, err := other.Exec(p.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 'a secret', count(*) FROM outbox_events`); err != nil {
 				p.Fatal(err)
 			}
 			o.Limits.Transaction = time.Microsecond
 		}, "transactions", Warning, `application "report", idle in transaction, query since`, "pg_terminate_backend"},
 		"dead rows": {func(p *patient, o *Options) {
-			p.exec(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`)
-			p.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 300)`)
-			p.exec(`DELETE FROM outbox_events`)
+			p.Exec(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 300)`)
+			p.Exec(`DELETE FROM outbox_events`)
 			p.until(`SELECT n_dead_tup >= 300 FROM pg_stat_user_tables WHERE relname = 'outbox_events'`)
 			o.Limits.DeadRows = 299
 		}, "dead rows", Warning, "outbox_events has 300 dead rows and 0 live ones", "VACUUM"},
 		"missing events": {func(p *patient, _ *Options) {
-			p.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (98, 'mail', 'a', 'parked'), (99, 'mail', 'a', 'dead')`)
+			p.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (98, 'mail', 'a', 'parked'), (99, 'mail', 'a', 'dead')`)
 		}, "orphans", Warning, "missing from outbox_events, among the first 100000: 2, the first one of event 98", "notifyd dlq discard --missing"},
 		"missing deliveries": {func(p *patient, _ *Options) {
-			p.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'deferred'), ('a', '1', 'deferred')`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'deferred'), ('a', '1', 'deferred')`)
 		}, "orphans", Error, "wait for stored deliveries and have none: 2, the first one is 1", "SET state = 'fresh' WHERE state = 'deferred' AND NOT EXISTS"},
 		"payload too large": {func(p *patient, o *Options) {
-			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000))), ('big', '1'), ('small', '1')`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000))), ('big', '1'), ('small', '1')`)
 			o.Route = func(string) []string { return []string{"mail", "queue"} }
 			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}, {Name: "queue", Type: "sqs", MaxBytes: 5002}}
 		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
 		"bytes too large": {func(p *patient, o *Options) {
-			p.exec(`INSERT INTO outbox_events (event_type, payload_bytes) VALUES ('big', convert_to(repeat('x', 5002), 'UTF8')), ('small', '')`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload_bytes) VALUES ('big', convert_to(repeat('x', 5002), 'UTF8')), ('small', '')`)
 			o.Route = func(string) []string { return []string{"mail"} }
 			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}}
 		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
@@ -231,7 +232,7 @@ func troubles() map[string]illness {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}
 		}, "destination mail", Error, "cannot be used from here: no route.", "destinations.mail"},
 		"no database":   {func(_ *patient, o *Options) { o.Connect = connectTo("postgres://127.0.0.1:1/x") }, "database", Error, "cannot be reached", "start the server, or fix the connection string"},
-		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "has no tables of notifyd", "notifyd migrate"},
+		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.Exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "has no tables of notifyd", "notifyd migrate"},
 		"small timeout": {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c lock_timeout=50")) }, "settings", Note, "lock_timeout is 50ms", "reset lock_timeout, which comes from the client"},
 		"careless":      {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c synchronous_commit=off")) }, "settings", Note, "synchronous_commit", "reset synchronous_commit"},
 		"queue":         {fillQueue, "notification queue", Warning, "does not receive its notifications", "pg_stat_activity"},
@@ -241,20 +242,20 @@ func troubles() map[string]illness {
 
 // fillQueue leaves a session that listens inside a transaction.
 func fillQueue(p *patient, o *Options) {
-	listener := p.connect(p.url)
+	listener := testdb.Connect(p, p.URL)
 	for _, statement := range []string{`LISTEN doctor`, `BEGIN`, `SELECT 1`} {
 		if _, err := listener.Exec(p.Context(), statement); err != nil {
 			p.Fatal(err)
 		}
 	}
-	p.exec(`SELECT pg_notify('doctor', i || repeat('x', 7000)) FROM generate_series(1, 100) i`)
+	p.Exec(`SELECT pg_notify('doctor', i || repeat('x', 7000)) FROM generate_series(1, 100) i`)
 	o.Limits.QueueUsage = 1e-9
 }
 
 // with returns the URL with one more parameter.
 func (p *patient) with(name, value string) string {
 	p.Helper()
-	u, err := url.Parse(p.url)
+	u, err := url.Parse(p.URL)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -278,7 +279,7 @@ func (p *patient) until(query string) {
 	deadline := time.After(patience)
 	for {
 		var is bool
-		if err := p.conn.QueryRow(p.Context(), query).Scan(&is); err != nil {
+		if err := p.Conn.QueryRow(p.Context(), query).Scan(&is); err != nil {
 			p.Fatal(err)
 		}
 		if is {
@@ -333,21 +334,19 @@ func TestIllnesses(t *testing.T) {
 func TestHealthy(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"fsync": "on", "max_prepared_transactions": "2", "wal_level": "replica", "max_replication_slots": "2"})
-	p := &patient{TB: t, url: server.URL("")}
-	p.conn = p.connect(p.url)
-	p.migrate("public", outboxsql.BellAuto)
+	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{})}
 	p.migrate("shop", outboxsql.BellAlways)
 	p.relay()
-	p.exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', now())`)
-	p.exec(`CREATE ROLE relay LOGIN PASSWORD 'x'`)
+	p.Exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', now())`)
+	p.Exec(`CREATE ROLE relay LOGIN PASSWORD 'x'`)
 	p.grant("public", outboxsql.Roles{Relay: "relay"})
 	p.grant("shop", outboxsql.Roles{Relay: "relay"})
-	asRelay, err := url.Parse(p.url)
+	asRelay, err := url.Parse(p.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	asRelay.User = url.UserPassword("relay", "x")
-	for _, u := range []string{p.url, asRelay.String()} {
+	for _, u := range []string{p.URL, asRelay.String()} {
 		for _, schema := range []string{"public", "shop"} {
 			r := p.examine(func(o *Options) {
 				o.Connect, o.Schema = connectTo(u), schema
@@ -361,7 +360,7 @@ func TestHealthy(t *testing.T) {
 	worse := func(check string, severity Severity, text, cure string, change func(*Options), statements ...string) {
 		t.Helper()
 		for _, s := range statements {
-			p.exec(s)
+			p.Exec(s)
 		}
 		got := p.examine(change).of(check)
 		if len(got) != 1 || got[0].Severity != severity || !strings.Contains(got[0].Text, text) || !strings.Contains(got[0].Cure, cure) {

@@ -21,23 +21,23 @@ func (p *patient) grant(schema string, roles outboxsql.Roles) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	p.exec(script)
+	p.Exec(script)
 }
 
 // role creates a role with a name of its own, and returns the quoted name and a
 // function to connect as the role.
 func (p *patient) role(what string) (name, quoted string, connect Connect) {
 	p.Helper()
-	db := p.conn.Config().Database
+	db := p.Conn.Config().Database
 	name = fmt.Sprintf(`%s "%s"`, what, db[len(db)-10:])
 	quoted = pgx.Identifier{name}.Sanitize()
-	p.exec(`CREATE ROLE ` + quoted + ` LOGIN PASSWORD 'x'`)
+	p.Exec(`CREATE ROLE ` + quoted + ` LOGIN PASSWORD 'x'`)
 	p.Cleanup(func() {
-		if _, err := p.conn.Exec(context.WithoutCancel(p.Context()), `DROP OWNED BY `+quoted+`; DROP ROLE `+quoted); err != nil {
+		if _, err := p.Conn.Exec(context.WithoutCancel(p.Context()), `DROP OWNED BY `+quoted+`; DROP ROLE `+quoted); err != nil {
 			p.Errorf("drop the role of the test: %v", err)
 		}
 	})
-	u, err := url.Parse(p.url)
+	u, err := url.Parse(p.URL)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -71,26 +71,26 @@ func TestRights(t *testing.T) {
 		if n.Columns != nil {
 			what += " (" + strings.Join(slices.Sorted(slices.Values(n.Columns)), ", ") + ")" // as the finding says
 		}
-		p.exec(`REVOKE ` + what + ` ON ` + table + ` FROM ` + quoted)
+		p.Exec(`REVOKE ` + what + ` ON ` + table + ` FROM ` + quoted)
 		got := rights(asRelay)
 		if len(got) != 1 || got[0].Severity != Error || got[0].Cure != `GRANT `+what+` ON `+table+` TO `+quoted || !strings.Contains(got[0].Text, `lacks `+what+` on `+table) {
 			t.Errorf("without %s on %s: %+v", what, table, got)
-			p.exec(`GRANT ` + what + ` ON ` + table + ` TO ` + quoted)
+			p.Exec(`GRANT ` + what + ` ON ` + table + ` TO ` + quoted)
 			continue
 		}
-		p.exec(got[0].Cure)
+		p.Exec(got[0].Cure)
 		well("cured of " + what + " on " + table)
 	}
 	if len(needs) < 9 {
 		t.Errorf("only %d privileges: %+v", len(needs), needs)
 	}
-	p.exec(`REVOKE UPDATE (processed_at) ON outbox_events FROM ` + quoted)
+	p.Exec(`REVOKE UPDATE (processed_at) ON outbox_events FROM ` + quoted)
 	if got := rights(asRelay); len(got) != 1 || got[0].Cure != `GRANT UPDATE (processed_at) ON "public"."outbox_events" TO `+quoted {
 		t.Errorf("one column: %+v", got)
 	}
-	p.exec(`GRANT UPDATE ON outbox_events TO ` + quoted) // more than is needed
+	p.Exec(`GRANT UPDATE ON outbox_events TO ` + quoted) // more than is needed
 	well("with the whole table")
-	p.exec(`ALTER TABLE outbox_audit ENABLE ROW LEVEL SECURITY`)
+	p.Exec(`ALTER TABLE outbox_audit ENABLE ROW LEVEL SECURITY`)
 	if got := rights(asRelay); len(got) != 1 || !strings.Contains(got[0].Text, "Row level security") {
 		t.Errorf("row level security of outbox_audit: %+v", got)
 	}

@@ -27,7 +27,7 @@ func TestExpectedSchema(t *testing.T) {
 
 func compareSchema(t *testing.T, p *patient, file, want string) {
 	t.Helper()
-	parts, err := describe(t.Context(), p.conn, "public")
+	parts, err := describe(t.Context(), p.Conn, "public")
 	if err != nil {
 		t.Fatal(err)
 	}

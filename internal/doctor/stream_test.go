@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -14,19 +15,19 @@ import (
 // that no relay moves.
 func (p *patient) stream() {
 	p.Helper()
-	p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'a', '1', now() - interval '1 h' FROM generate_series(1, 10)`)
-	p.exec(`UPDATE outbox_events SET state = 'done', processed_at = now()`)
-	if err := outboxsql.SetMode(p.Context(), p.conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{}); err != nil {
+	p.Exec(`INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'a', '1', now() - interval '1 h' FROM generate_series(1, 10)`)
+	p.Exec(`UPDATE outbox_events SET state = 'done', processed_at = now()`)
+	if err := outboxsql.SetMode(p.Context(), p.Conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{}); err != nil {
 		p.Fatal(err)
 	}
-	p.exec(`DELETE FROM outbox_positions`)
-	p.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('', 10), ('mail', 10)`)
+	p.Exec(`DELETE FROM outbox_positions`)
+	p.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('', 10), ('mail', 10)`)
 }
 
 // member is a relay of the stream that holds the units of these destinations.
 func (p *patient) member(destinations ...string) {
 	p.Helper()
-	conn := p.connect(p.with("application_name", "notifyd/units"))
+	conn := testdb.Connect(p, p.with("application_name", "notifyd/units"))
 	_, err := conn.Exec(p.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0)`)
 	if err == nil {
 		_, err = conn.Exec(p.Context(), `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination = ANY($1)`, destinations)
@@ -55,7 +56,7 @@ func streamTroubles() map[string]illness {
 		},
 		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
 		"foreign lock of a unit": {func(p *patient, _ *Options) {
-			p.exec(`SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, 1)`)
+			p.Exec(`SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, 1)`)
 		}, "locks", Error, "no relay delivers from that unit", "REVOKE CONNECT"},
 		"unit without an owner": {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them owns the unit of the destination mail", "notifyd run"},
 		"router without an owner": {
@@ -63,29 +64,29 @@ func streamTroubles() map[string]illness {
 		},
 		"destination gone": {func(p *patient, _ *Options) {
 			p.member("", "mail")
-			p.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('it''s gone', 3)`)
+			p.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('it''s gone', 3)`)
 		}, "units", Warning, "no destination it's gone, no relay has it, and its position keeps the events above 3", `notifyd positions forget "it's gone"`},
 		"stands still": {func(p *patient, _ *Options) {
 			p.member("", "mail")
-			p.exec(`UPDATE outbox_positions SET head = 4, updated_at = now() - interval '10 min' WHERE destination = 'mail'`)
+			p.Exec(`UPDATE outbox_positions SET head = 4, updated_at = now() - interval '10 min' WHERE destination = 'mail'`)
 		}, "positions", Warning, "The position of the destination mail has not moved for 10m", "notifyd status"},
 		"gap": {func(p *patient, o *Options) {
-			writer := p.connect(p.with("application_name", "import"))
+			writer := testdb.Connect(p, p.with("application_name", "import"))
 			if _, err := writer.Exec(p.Context(), `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a secret', '1')`); err != nil {
 				p.Fatal(err)
 			}
 			o.Limits.Gap = time.Microsecond
 		}, "gaps", Warning, `application "import", idle in transaction: BEGIN; INSERT INTO`, "pg_terminate_backend"},
 		"frozen relay": {func(p *patient, _ *Options) {
-			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
-			p.exec(`UPDATE outbox_positions SET head = 4`)
+			p.Exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
+			p.Exec(`UPDATE outbox_positions SET head = 4`)
 		}, "bell", Error, "is frozen", "pg_terminate_backend"},
 		"autovacuum off for events": {
 			sql(`ALTER TABLE outbox_deliveries SET (autovacuum_enabled = off); ALTER TABLE outbox_positions SET (autovacuum_enabled = off)`),
 			"autovacuum", Warning, "Autovacuum is off for outbox_positions", "RESET",
 		},
 		"payload too large": {func(p *patient, o *Options) {
-			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000)))`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000)))`)
 			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}}
 		}, "payloads", Warning, "of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
 	}
@@ -137,7 +138,7 @@ func TestHealthyStream(t *testing.T) {
 			p.stream()
 			p.member("", "mail")
 			// An event that is being read is no problem, nor is one of another destination.
-			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
+			p.Exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
 			r := p.examine(func(o *Options) {
 				routed(o)
 				o.Daily = &daily
@@ -159,16 +160,14 @@ func TestHealthyStream(t *testing.T) {
 func TestPreparedGap(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "2"})
-	p := &patient{TB: t, url: server.URL("")}
-	p.conn = p.connect(p.url)
-	p.migrate("public", outboxsql.BellOff)
+	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{Bell: outboxsql.BellOff})}
 	p.stream()
 	for _, s := range []string{`BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'it''s forgotten'`} {
-		p.exec(s)
+		p.Exec(s)
 	}
 	got := p.examine(func(o *Options) { o.Limits.Gap = time.Microsecond }).of("gaps")
 	if len(got) != 1 || !strings.Contains(got[0].Text, `prepared as "it's forgotten"`) || !strings.Contains(got[0].Cure, `ROLLBACK PREPARED 'it''s forgotten'`) {
 		t.Errorf("%+v", got)
 	}
-	p.exec(`ROLLBACK PREPARED 'it''s forgotten'`)
+	p.Exec(`ROLLBACK PREPARED 'it''s forgotten'`)
 }

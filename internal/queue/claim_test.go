@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
 func TestClaimByIDs(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	all := d.insert("a", 5)
-	d.exec(`UPDATE outbox_events SET state = 'done' WHERE id = $1`, all[1])
-	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, all[2])
+	all := d.Insert("a", 5)
+	d.Exec(`UPDATE outbox_events SET state = 'done' WHERE id = $1`, all[1])
+	d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, all[2])
 	s := d.session(options())
 	c := d.claim(s, Query{Source: SourceIDs, IDs: []int64{all[3], all[0], all[1], all[2], all[0], -1, 1 << 62}})
 	got := ids(c)
@@ -38,9 +39,9 @@ func TestClaimByIDs(t *testing.T) {
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	a := d.insert("a", 3)
-	b := d.insert("b", 3)
-	c := d.insert("c", 3)
+	a := d.Insert("a", 3)
+	b := d.Insert("b", 3)
+	c := d.Insert("c", 3)
 	s := d.session(options())
 	for _, q := range []struct {
 		name string
@@ -74,13 +75,13 @@ func TestSnapshotOfASweep(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	s := d.session(options())
-	d.exec(`BEGIN`)
-	xid := one[uint64](d, `SELECT pg_current_xact_id()::text::bigint`)
-	d.insert("a", 1)
+	d.Exec(`BEGIN`)
+	xid := testdb.One[uint64](d, d.Conn, `SELECT pg_current_xact_id()::text::bigint`)
+	d.Insert("a", 1)
 	if c := d.claim(s, Query{Source: SourceSweep, Limit: 1}); c.Xmin > xid || len(c.Work) > 0 {
 		t.Errorf("xmin %d and %d events while %d is open", c.Xmin, len(c.Work), xid)
 	}
-	d.exec(`COMMIT`)
+	d.Exec(`COMMIT`)
 	for { // transactions of other tests, in other databases, hold it back too
 		c := d.claim(s, Query{Source: SourceSweep, Limit: 1})
 		if len(c.Work) != 1 {
@@ -96,8 +97,8 @@ func TestSnapshotOfASweep(t *testing.T) {
 func TestTwoSessionsShare(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	all := d.insert("a", 6)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'x', 'a', 'retry' FROM outbox_events WHERE id > $1`, all[3])
+	all := d.Insert("a", 6)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'x', 'a', 'retry' FROM outbox_events WHERE id > $1`, all[3])
 	first, second := d.session(options()), d.session(options())
 	if got := d.sweep(first, 2); !slices.Equal(got, all[:2]) {
 		t.Errorf("the first claimed %v", got)
@@ -116,7 +117,7 @@ func TestTwoSessionsShare(t *testing.T) {
 	if err := first.conn.PgConn().Conn().Close(); err != nil {
 		t.Fatal(err)
 	}
-	d.exec(`SELECT FROM outbox_events FOR UPDATE`) // waits for the server to notice
+	d.Exec(`SELECT FROM outbox_events FOR UPDATE`) // waits for the server to notice
 	if got := d.sweep(second, 2); !slices.Equal(got, all[:2]) {
 		t.Errorf("claimed %v after the first had died", got)
 	}
@@ -135,16 +136,16 @@ func TestTwoSessionsShare(t *testing.T) {
 func TestClaimDue(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	all := d.insert("a", 8)
-	d.exec(`UPDATE outbox_events SET state = 'deferred'`)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at) VALUES
+	all := d.Insert("a", 8)
+	d.Exec(`UPDATE outbox_events SET state = 'deferred'`)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at) VALUES
 		($1, 'x', 'a', 'retry', 3, now() - interval '1 s'), ($2, 'x', 'a', 'retry', 0, now() - interval '3 s'),
 		($3, 'x', 'a', 'retry', 0, now() - interval '2 s'), ($4, 'y', 'a', 'retry', 0, now() - interval '1 s'),
 		($5, '', 'a', 'retry', 0, now() - interval '1 s'), ($6, 'x', 'a', 'retry', 0, now() + interval '1 hour'),
 		($7, 'x', 'a', 'dead', 9, now() - interval '1 s'), ($8, '', 'a', 'unrouted', 0, now() - interval '1 s')`,
 		all[0], all[1], all[2], all[3], all[4], all[5], all[6], all[7])
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, 'y', 'a', 'parked')`, all[0])
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (4242, 'y', 'a', 'retry')`)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, 'y', 'a', 'parked')`, all[0])
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (4242, 'y', 'a', 'retry')`)
 	s := d.session(options())
 	claim := func(wanted map[string]int, want ...string) Claimed {
 		t.Helper()
@@ -187,11 +188,11 @@ func TestClaimDue(t *testing.T) {
 func TestNothingFallsBetweenDueAndNextDue(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	id := d.insert("a", 1)[0]
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, 'x', 'a', 'retry')`, id)
+	id := d.Insert("a", 1)[0]
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, 'x', 'a', 'retry')`, id)
 	s := d.session(options())
 	for i := range 1000 {
-		d.exec(`UPDATE outbox_deliveries SET available_at = clock_timestamp() + $1 * interval '1 microsecond'`, 200+i%500)
+		d.Exec(`UPDATE outbox_deliveries SET available_at = clock_timestamp() + $1 * interval '1 microsecond'`, 200+i%500)
 		for {
 			c := d.claim(s, dueFor("x"))
 			if len(c.Work) > 0 {
@@ -214,11 +215,11 @@ func TestWhatIsClaimed(t *testing.T) {
 		`"` + strings.Repeat("x", 70_000) + `"`, `1`, `2`,
 	}
 	for i, p := range payloads {
-		d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, headers, created_at) VALUES ($1, $2, $3, $4, $5::text::json,
+		d.Exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, headers, created_at) VALUES ($1, $2, $3, $4, $5::text::json,
 			'{"a": "text ü", "n": 1.50, "b": true, "z": null, "o": {"k": [1, 2]}, "": "\"quoted\""}', $6)`,
 			i+1, "Ä.type", `o"'\`, "1042", p, created.Add(time.Duration(i)*time.Microsecond))
 	}
-	d.exec(`INSERT INTO outbox_events (id, event_type, payload, headers) VALUES (100, 'bare', '{}', '{}')`)
+	d.Exec(`INSERT INTO outbox_events (id, event_type, payload, headers) VALUES (100, 'bare', '{}', '{}')`)
 	s := d.session(options())
 	c := d.claim(s, Query{Source: SourceSweep, Limit: 100})
 	if len(c.Work) != len(payloads)+1 {
@@ -277,7 +278,7 @@ func TestDelayedEvents(t *testing.T) {
 		{"'294276-12-31'", 90 * 365 * 24 * time.Hour, 1<<63 - 1},
 		{"'infinity'", 90 * 365 * 24 * time.Hour, 1<<63 - 1},
 	} {
-		d.exec(`INSERT INTO outbox_events (id, event_type, payload, available_at) VALUES ($1, 'a', '1', `+c.at+`)`, id)
+		d.Exec(`INSERT INTO outbox_events (id, event_type, payload, available_at) VALUES ($1, 'a', '1', `+c.at+`)`, id)
 		s := d.session(options())
 		for _, q := range []Query{
 			{Source: SourceSweep, After: int64(id) - 1, Upto: int64(id), Limit: 1},
@@ -311,10 +312,10 @@ func TestDelayedEvents(t *testing.T) {
 func TestOddTimesOfDeliveries(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	d.insert("a", 2)
+	d.Insert("a", 2)
 	for _, at := range []string{"infinity", "294276-12-31", "9999-12-31"} {
-		d.exec(`DELETE FROM outbox_deliveries`)
-		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at) VALUES (1, 'x', 'a', 'retry', '-infinity'), (2, 'x', 'a', 'retry', $1::text::timestamptz)`, at)
+		d.Exec(`DELETE FROM outbox_deliveries`)
+		d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at) VALUES (1, 'x', 'a', 'retry', '-infinity'), (2, 'x', 'a', 'retry', $1::text::timestamptz)`, at)
 		s := d.session(options())
 		c, err := s.Claim(t.Context(), dueFor("x"))
 		if err != nil || len(c.Work) != 1 || c.NextDue < time.Hour {
@@ -329,7 +330,7 @@ func TestOddHeaders(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	deep := `{"a": ` + strings.Repeat("[", 12_000) + strings.Repeat("]", 12_000) + `}`
-	d.exec(`INSERT INTO outbox_events (event_type, payload, headers) VALUES ('a', '1', $1::text::jsonb), ('a', '2', '{"b": "c"}')`, deep)
+	d.Exec(`INSERT INTO outbox_events (event_type, payload, headers) VALUES ('a', '1', $1::text::jsonb), ('a', '2', '{"b": "c"}')`, deep)
 	c := d.claim(d.session(options()), Query{Source: SourceSweep, Limit: 5})
 	if len(c.Work) != 2 || c.Work[0].Event.Headers[wire.UnreadableHeaders] != deep || c.Work[1].Event.Headers["b"] != "c" {
 		t.Errorf("claimed %d events", len(c.Work))

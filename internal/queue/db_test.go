@@ -13,51 +13,25 @@ import (
 
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
-// db is a database with the tables, seen by its administrator.
+// db is a database with the tables, and a connector of a relay.
 type db struct {
-	testing.TB
+	*testdb.DB
 	*store.Connector
-	conn *pgx.Conn
 }
 
 func newDB(tb testing.TB) *db {
 	tb.Helper()
-	d := &db{TB: tb}
-	url := testenv.Database(tb)
-	var err error
-	d.Connector = connector(tb, url)
-	if d.conn, err = pgx.Connect(tb.Context(), url); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { store.Close(context.WithoutCancel(tb.Context()), d.conn) })
-	if _, err := outboxsql.Migrate(tb.Context(), d.conn, "public", outboxsql.BellAuto); err != nil {
-		tb.Fatal(err)
-	}
-	return d
-}
-
-func (d *db) exec(query string, args ...any) {
-	d.Helper()
-	if _, err := d.conn.Exec(d.Context(), query, args...); err != nil {
-		d.Fatalf("%s: %v", query, err)
-	}
-}
-
-// insert inserts n events of a type and returns their ids.
-func (d *db) insert(eventType string, n int) []int64 {
-	d.Helper()
-	return list[int64](d, `WITH i AS (INSERT INTO outbox_events (event_type, payload)
-		SELECT $1, to_json(i) FROM generate_series(1, $2::int) i RETURNING id) SELECT id FROM i ORDER BY id`, eventType, n)
+	d := testdb.New(tb, testdb.Tables{})
+	return &db{d, connector(tb, d.URL)}
 }
 
 // expect fails the test unless the query returns exactly these lines.
 func (d *db) expect(what, query string, want ...string) {
 	d.Helper()
-	if got := list[string](d, query); fmt.Sprint(got) != fmt.Sprint(want) {
+	if got := testdb.List[string](d, d.Conn, query); fmt.Sprint(got) != fmt.Sprint(want) {
 		d.Errorf("%s: %q, want %q", what, got, want)
 	}
 }
@@ -67,28 +41,6 @@ const (
 	events     = `SELECT format('%s %s %s', id, state, processed_at IS NOT NULL) FROM outbox_events ORDER BY id`
 	deliveries = `SELECT format('%s/%s %s %s', event_id, destination, state, attempts) FROM outbox_deliveries ORDER BY event_id, destination`
 )
-
-func list[T any](d *db, query string, args ...any) []T {
-	d.Helper()
-	rows, err := d.conn.Query(d.Context(), query, args...)
-	if err != nil {
-		d.Fatalf("%s: %v", query, err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
-	if err != nil {
-		d.Fatalf("%s: %v", query, err)
-	}
-	return all
-}
-
-func one[T any](d *db, query string, args ...any) T {
-	d.Helper()
-	all := list[T](d, query, args...)
-	if len(all) != 1 {
-		d.Fatalf("%s: %d rows", query, len(all))
-	}
-	return all[0]
-}
 
 func options() SessionOptions { return SessionOptions{Owner: store.NewOwner(), Lease: time.Minute} }
 
@@ -140,7 +92,7 @@ func (d *db) settle(s *Session, settlement *Settlement) {
 // end ends the session that proves that a relay is alive, and waits until it is gone.
 func (d *db) end(owner int64) {
 	d.Helper()
-	if !one[bool](d, `SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory' AND granted
+	if !testdb.One[bool](d, d.Conn, `SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory' AND granted
 		AND classid = ($1::bigint >> 32)::oid AND objid = ($1::bigint & 4294967295)::oid`, owner) {
 		d.Fatal("the session did not end")
 	}

@@ -15,9 +15,9 @@ import (
 // lease writes a running delivery for an event of its own and returns its entry.
 func (d *db) lease(owner, token int64, until string) Entry {
 	d.Helper()
-	id := d.insert("a", 1)[0]
-	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, id)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, lease_owner, lease_token, lease_until)
+	id := d.Insert("a", 1)[0]
+	d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, id)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, lease_owner, lease_token, lease_until)
 		VALUES ($1, 'x', 'a', 'running', 2, $2, $3, `+until+`)`, id, owner, token)
 	e := entry(id, "x", EntryRunning)
 	e.Token = token
@@ -84,9 +84,9 @@ func TestFencing(t *testing.T) {
 		d.lease(mine.Owner, 4, soon),   // taken over and due
 		d.lease(mine.Owner, 5, soon),   // gone
 	}
-	d.exec(`UPDATE outbox_deliveries SET lease_token = 99 WHERE event_id = 3`)
-	d.exec(`UPDATE outbox_deliveries SET state = 'retry', lease_owner = NULL, lease_token = NULL, lease_until = NULL WHERE event_id = 4`)
-	d.exec(`DELETE FROM outbox_deliveries WHERE event_id = 5`)
+	d.Exec(`UPDATE outbox_deliveries SET lease_token = 99 WHERE event_id = 3`)
+	d.Exec(`UPDATE outbox_deliveries SET state = 'retry', lease_owner = NULL, lease_token = NULL, lease_until = NULL WHERE event_id = 4`)
+	d.Exec(`DELETE FROM outbox_deliveries WHERE event_id = 5`)
 	want := []string{"2/x running 2", "3/x running 2", "4/x retry 2"}
 
 	put := slices.Clone(entries)
@@ -149,16 +149,16 @@ func TestTakeOverMany(t *testing.T) {
 	k := d.keeper(o)
 	d.hold(k)
 	const gone, many = 7, 2*takeOverBatch + 500
-	d.exec(fmt.Sprintf(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+	d.Exec(fmt.Sprintf(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 		SELECT i, 'x', 'a', 'running', %d, i, now() + interval '1 h' FROM generate_series(1001, 1000 + %d) AS i`, gone, many))
 	d.lease(o.Owner, 1, soon)
-	if _, err := d.conn.Exec(t.Context(), `BEGIN; SELECT FROM outbox_deliveries WHERE event_id = 1003 FOR UPDATE`); err != nil {
+	if _, err := d.Conn.Exec(t.Context(), `BEGIN; SELECT FROM outbox_deliveries WHERE event_id = 1003 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
 	if n := d.takeOver(k); n != many-1 {
 		t.Errorf("%d of %d were taken over beside the one that is locked", n, many)
 	}
-	d.exec(`ROLLBACK`)
+	d.Exec(`ROLLBACK`)
 	if n := d.takeOver(k); n != 1 {
 		t.Errorf("%d were taken over, want the one that was locked", n)
 	}
@@ -169,7 +169,7 @@ func TestReroute(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	for i, eventType := range []string{"a", "b", "b", "c", "a.b"} {
-		d.exec(`INSERT INTO outbox_deliveries (event_id, event_type, state, available_at) VALUES ($1, $2, 'unrouted', now() + interval '1 hour')`, i+1, eventType)
+		d.Exec(`INSERT INTO outbox_deliveries (event_id, event_type, state, available_at) VALUES ($1, $2, 'unrouted', now() + interval '1 hour')`, i+1, eventType)
 	}
 	k := d.keeper(options())
 	var asked []string
@@ -193,10 +193,10 @@ func TestRerouteMany(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	const many = 600
-	d.exec(`INSERT INTO outbox_deliveries (event_id, event_type, destination, state)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, event_type, destination, state)
 		SELECT i, CASE WHEN i % 3 = 0 THEN 'b' ELSE 'a' END, CASE WHEN i % 2 = 0 THEN '' ELSE 'x' END, CASE WHEN i % 2 = 0 THEN 'unrouted' ELSE 'retry' END
 		FROM generate_series(1, 2 * $1::int) AS i`, many)
-	d.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
+	d.Exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
 		CREATE TRIGGER slow BEFORE UPDATE ON outbox_deliveries FOR EACH ROW EXECUTE FUNCTION slow()`)
 	k := d.keeper(options())
 	err := k.Do(t.Context(), "shorten the timeout", func(ctx context.Context, c *pgx.Conn) error {

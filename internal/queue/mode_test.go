@@ -17,19 +17,19 @@ func TestModeIsHeld(t *testing.T) {
 	o.Refused = func(err error) { refused = append(refused, err) }
 	k, s := d.keeper(o), d.session(o)
 	d.hold(k)
-	d.insert("a", 1)
+	d.Insert("a", 1)
 	s.Close(t.Context())
 	const guard = `1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint`
 	d.expect("beside the keeper", `SELECT pg_try_advisory_lock(`+guard+`)::text`, "false")
 	k.Close(t.Context())
-	d.exec(`SELECT pg_advisory_lock(` + guard + `)`) // waits for the end of the session
+	d.Exec(`SELECT pg_advisory_lock(` + guard + `)`) // waits for the end of the session
 	if _, err := s.Claim(t.Context(), Query{Source: SourceSweep, Upto: 1, Limit: 1}); !errors.Is(err, outboxsql.ErrModeChanging) {
 		t.Errorf("a claim while the mode is changed: %v", err)
 	}
 	if len(refused) > 0 {
 		t.Errorf("refused for good: %v", refused)
 	}
-	d.exec(`UPDATE outbox_mode SET mode = 'stream'; SELECT pg_advisory_unlock(` + guard + `)`)
+	d.Exec(`UPDATE outbox_mode SET mode = 'stream'; SELECT pg_advisory_unlock(` + guard + `)`)
 	_, err := s.Claim(t.Context(), Query{Source: SourceSweep, Upto: 1, Limit: 1})
 	for what, err := range map[string]error{"claim": err, "keeper": k.Hold(t.Context())} {
 		if !errors.Is(err, outboxsql.ErrMode) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 func (d *db) keep(p *store.Partitions, at time.Time, keep time.Duration) {
@@ -25,7 +26,7 @@ func TestSettlePartitioned(t *testing.T) {
 		var all []int64
 		for n := range 3 {
 			d.keep(store.NewPartitions(d.Connector), partitionDay(n), time.Hour)
-			all = append(all, d.insert("a", 3)...)
+			all = append(all, d.Insert("a", 3)...)
 		}
 		o := options()
 		o.Delete = remove
@@ -58,7 +59,7 @@ func TestSessionBesideExtension(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)
 	s := d.session(options())
-	old := d.insert("a", 2)
+	old := d.Insert("a", 2)
 	if got := d.sweep(s, 100); !slices.Equal(got, old) {
 		t.Errorf("sweep: %v, want %v", got, old)
 	}
@@ -66,7 +67,7 @@ func TestSessionBesideExtension(t *testing.T) {
 	d.claim(s, Query{Source: SourceIDs, IDs: old}) // with the plans made before
 	d.settle(s, &Settlement{Done: old})
 	d.keep(store.NewPartitions(d.Connector), partitionDay(20), time.Hour)
-	fresh := d.insert("a", 3)
+	fresh := d.Insert("a", 3)
 	d.expect("their partition", `SELECT DISTINCT tableoid::regclass::text FROM outbox_events WHERE state = 'fresh'`, "outbox_events_p20310321")
 	if got := ids(d.claim(s, Query{Source: SourceIDs, IDs: fresh[2:]})); !slices.Equal(got, fresh[2:]) {
 		t.Errorf("by id: %v, want %v", got, fresh[2:])
@@ -93,15 +94,15 @@ func TestSettleDetached(t *testing.T) {
 	k, s := d.keeper(o), d.session(o)
 	done, dead, retry := d.lease(o.Owner, 1, soon), d.lease(o.Owner, 2, soon), d.lease(o.Owner, 3, soon)
 	dead.State, retry.State = EntryDead, EntryRetry
-	due := d.insert("a", 1)[0]
-	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, due)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at) VALUES ($1, 'x', 'a', 'retry', 2, now())`, due)
+	due := d.Insert("a", 1)[0]
+	d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, due)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at) VALUES ($1, 'x', 'a', 'retry', 2, now())`, due)
 	d.claim(s, dueFor("x"))
 	d.terminate(s.conn)
 
-	partition := one[string](d, `SELECT tableoid::regclass::text FROM outbox_events WHERE id = $1`, due)
-	bounds := one[string](d, `SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = $1::text::regclass`, partition)
-	d.exec(`ALTER TABLE outbox_events DETACH PARTITION ` + partition)
+	partition := testdb.One[string](d, d.Conn, `SELECT tableoid::regclass::text FROM outbox_events WHERE id = $1`, due)
+	bounds := testdb.One[string](d, d.Conn, `SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = $1::text::regclass`, partition)
+	d.Exec(`ALTER TABLE outbox_events DETACH PARTITION ` + partition)
 	if fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{dead, retry}); err != nil || fenced != 2 {
 		t.Errorf("%d fenced, %v; want 2", fenced, err)
 	}
@@ -110,7 +111,7 @@ func TestSettleDetached(t *testing.T) {
 		t.Error("settled on a connection that is lost")
 	}
 	d.settle(s, &Settlement{Remove: []Ref{ref(due, "x")}})
-	d.exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + partition + ` ` + bounds)
+	d.Exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + partition + ` ` + bounds)
 	d.expect("deliveries", `SELECT state FROM outbox_deliveries ORDER BY event_id`, "running", "running", "retry", "retry")
 	d.expect("events", `SELECT state FROM outbox_events ORDER BY id`, "deferred", "deferred", "deferred", "deferred")
 	if fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{dead}); err != nil || fenced != 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -23,7 +24,7 @@ func partitionDay(n int) time.Time {
 func newPartitionedDB(tb testing.TB) *db {
 	tb.Helper()
 	d := newDB(tb)
-	if err := outboxsql.Partition(tb.Context(), d.conn, "public", outboxsql.PartitionOptions{Now: partitionDay(0)}); err != nil {
+	if err := outboxsql.Partition(tb.Context(), d.Conn, "public", outboxsql.PartitionOptions{Now: partitionDay(0)}); err != nil {
 		tb.Fatal(err)
 	}
 	return d
@@ -45,14 +46,14 @@ func TestPlansPartitioned(t *testing.T) {
 			t.Parallel()
 			d := newPartitionedDB(t)
 			for n := range days {
-				d.exec(`SELECT outbox_partitions_extend($1, 3)`, partitionDay(n))
+				d.Exec(`SELECT outbox_partitions_extend($1, 3)`, partitionDay(n))
 				if fill != "empty" {
-					d.exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at)
+					d.Exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at)
 						SELECT 'a', '1', CASE WHEN $1 >= 28 AND i % 2 = 0 THEN 'fresh' ELSE 'done' END, now() FROM generate_series(1, 2000) i`, n)
 				}
 			}
 			if fill == "analysed" {
-				d.exec(`VACUUM ANALYZE outbox_events`)
+				d.Exec(`VACUUM ANALYZE outbox_events`)
 			}
 			d.plansPartitioned()
 		})
@@ -61,8 +62,8 @@ func TestPlansPartitioned(t *testing.T) {
 
 func (d *db) plansPartitioned() {
 	d.Helper()
-	parts := one[int](d, `SELECT count(*)::int FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass`)
-	low := one[int64](d, `SELECT low FROM outbox_partitions() ORDER BY low OFFSET 29 LIMIT 1`)
+	parts := testdb.One[int](d, d.Conn, `SELECT count(*)::int FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass`)
+	low := testdb.One[int64](d, d.Conn, `SELECT low FROM outbox_partitions() ORDER BY low OFFSET 29 LIMIT 1`)
 	s := d.session(options())
 	if err := s.connect(d.Context()); err != nil {
 		d.Fatal(err)

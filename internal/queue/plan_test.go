@@ -23,7 +23,7 @@ func forEachFill(t *testing.T, f func(t *testing.T, d *db)) {
 			t.Parallel()
 			d := newDB(t)
 			for _, statement := range statements {
-				d.exec(statement)
+				d.Exec(statement)
 			}
 			f(t, d)
 		})
@@ -92,7 +92,7 @@ func TestPlansAsRun(t *testing.T) {
 	t.Parallel()
 	forEachFill(t, func(t *testing.T, d *db) {
 		t.Helper()
-		if _, err := d.conn.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {
+		if _, err := d.Conn.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {
 			testenv.Need(t, "auto_explain", err)
 		}
 		var mu sync.Mutex
@@ -106,11 +106,11 @@ func TestPlansAsRun(t *testing.T) {
 		}
 		name := d.Config.Database
 		for _, setting := range []string{"session_preload_libraries = auto_explain", "auto_explain.log_min_duration = 0", "auto_explain.log_level = notice"} {
-			d.exec(`ALTER DATABASE "` + name + `" SET ` + setting)
+			d.Exec(`ALTER DATABASE "` + name + `" SET ` + setting)
 		}
 		o := options()
 		s, k := d.session(o), d.keeper(o)
-		ids := d.insert("a", 4)
+		ids := d.Insert("a", 4)
 		d.claim(s, Query{Source: SourceSweep, After: ids[0] - 1, Limit: 4})
 		running := entry(ids[3], "x", EntryRunning)
 		d.settle(s, &Settlement{

@@ -10,11 +10,11 @@ func TestReplayIsClaimed(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	s := d.session(options())
-	id := d.insert("a", 1)[0]
+	id := d.Insert("a", 1)[0]
 	d.claim(s, Query{Source: SourceIDs, IDs: []int64{id}})
 	d.settle(s, &Settlement{Buried: []int64{id}, Put: []Entry{entry(id, "x", EntryDead)}})
-	d.exec(`UPDATE outbox_events SET state = 'deferred', processed_at = NULL`)
-	d.exec(`UPDATE outbox_deliveries SET state = 'retry', attempts = 0, available_at = now(), replays = 2`)
+	d.Exec(`UPDATE outbox_events SET state = 'deferred', processed_at = NULL`)
+	d.Exec(`UPDATE outbox_deliveries SET state = 'retry', attempts = 0, available_at = now(), replays = 2`)
 	c := d.claim(s, dueFor("x"))
 	if len(c.Work) != 1 || c.Work[0].Event.Replay != 2 || c.Work[0].Failures != 0 {
 		t.Fatalf("claimed %+v", c.Work)

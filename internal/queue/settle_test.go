@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -24,7 +25,7 @@ func ref(id int64, destination string) Ref {
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	d.insert("a", 6)
+	d.Insert("a", 6)
 	o := options()
 	s := d.session(o)
 	d.sweep(s, 10)
@@ -48,7 +49,7 @@ func TestSettle(t *testing.T) {
 	d.expect("when", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE available_at BETWEEN now() + interval '59 min' AND now() + interval '61 min'`, "3")
 
 	// A second failure keeps the values that it does not replace, and a repetition is harmless.
-	d.exec(`UPDATE outbox_deliveries SET available_at = now() WHERE event_id = 3 AND destination = 'x'`)
+	d.Exec(`UPDATE outbox_deliveries SET available_at = now() WHERE event_id = 3 AND destination = 'x'`)
 	if got := ids(d.claim(s, dueFor("x"))); len(got) != 1 {
 		t.Fatalf("due %v", got)
 	}
@@ -69,7 +70,7 @@ func TestSettle(t *testing.T) {
 	d.expect("no lease is left", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE lease_owner IS NOT NULL`)
 
 	// Put splits the undecided row: it goes, those of its destinations come.
-	d.exec(`UPDATE outbox_deliveries SET state = 'retry' WHERE event_id = 4`)
+	d.Exec(`UPDATE outbox_deliveries SET state = 'retry' WHERE event_id = 4`)
 	d.claim(s, dueFor(""))
 	d.settle(s, &Settlement{Remove: []Ref{ref(4, "")}, Put: []Entry{entry(4, "x", EntryRetry), entry(4, "y", EntryRetry)}})
 	d.expect("split up", `SELECT format('%s/%s', event_id, destination) FROM outbox_deliveries WHERE event_id = 4 ORDER BY 1`, "4/x", "4/y")
@@ -79,7 +80,7 @@ func TestSettle(t *testing.T) {
 func TestSettleDeletes(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	d.insert("a", 5)
+	d.Insert("a", 5)
 	o := options()
 	o.Delete = true
 	s := d.session(o)
@@ -110,13 +111,13 @@ func TestLastTwoDestinations(t *testing.T) {
 			sessions := []*Session{d.session(o), d.session(o)}
 			keeper := d.keeper(o)
 			for round := range rounds {
-				all := d.insert("a", width)
-				d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE state = 'fresh'`)
-				d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT e, n, 'a', 'retry' FROM unnest($1::bigint[]) e, unnest($2::text[]) n`, all, names)
+				all := d.Insert("a", width)
+				d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE state = 'fresh'`)
+				d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT e, n, 'a', 'retry' FROM unnest($1::bigint[]) e, unnest($2::text[]) n`, all, names)
 				var wg sync.WaitGroup
 				errs := make([]error, 3)
 				if round%3 == 0 { // a third way to end: the keeper, for a slow delivery
-					d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+					d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 						SELECT e, 'slow', 'a', 'running', $2::bigint, e, now() + interval '1 min' FROM unnest($1::bigint[]) e`, all, o.Owner)
 					var done []Entry
 					for _, id := range all {
@@ -153,10 +154,10 @@ func TestLastTwoDestinations(t *testing.T) {
 				if err := errors.Join(errs...); err != nil {
 					t.Fatalf("round %d: %v", round, err)
 				}
-				if n := one[int](d, `SELECT count(*) FROM outbox_events WHERE state <> 'done'`); n != 0 {
+				if n := testdb.One[int](d, d.Conn, `SELECT count(*) FROM outbox_events WHERE state <> 'done'`); n != 0 {
 					t.Fatalf("round %d: %d events are not done", round, n)
 				}
-				if remove && one[int](d, `SELECT count(*) FROM outbox_events AS e WHERE NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`) != 0 {
+				if remove && testdb.One[int](d, d.Conn, `SELECT count(*) FROM outbox_events AS e WHERE NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`) != 0 {
 					t.Fatalf("round %d: delivered events are still there", round)
 				}
 			}
@@ -168,9 +169,9 @@ func TestLastTwoDestinations(t *testing.T) {
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	d.insert("a", 5)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (5, 'x', 'a', 'retry')`)
-	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 5`)
+	d.Insert("a", 5)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (5, 'x', 'a', 'retry')`)
+	d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 5`)
 	s := d.session(options())
 
 	d.sweep(s, 10)
@@ -185,7 +186,7 @@ func TestLostClaim(t *testing.T) {
 	}
 	d.expect("nothing is written with an error", events, "1 fresh f", "2 fresh f", "3 fresh f", "4 fresh f", "5 deferred f")
 	// Another relay has deferred one of them in the meantime.
-	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 2`)
+	d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 2`)
 	d.settle(s, settlement)
 	d.expect("salvaged", events, "1 done t", "2 deferred f", "3 fresh f", "4 fresh f", "5 deferred f")
 	d.expect("failures are not", deliveries, "5/x retry 0")
@@ -217,7 +218,7 @@ func TestLostClaim(t *testing.T) {
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (77, 'x', 'a', 'retry'), (77, '', 'a', 'retry')`)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (77, 'x', 'a', 'retry'), (77, '', 'a', 'retry')`)
 	s := d.session(options())
 	c := d.claim(s, dueFor("x", ""))
 	if len(c.Work) != 2 || !c.Work[0].Missing || !c.Work[1].Missing {
@@ -236,7 +237,7 @@ func TestErrorText(t *testing.T) {
 		"a\x00b", "\xff\xfe broken \xc3", strings.Repeat("ü", 5000), strings.Repeat("x", 999) + "€€€", "\\ ' \" { } , NULL", "\x00", "line\nanother",
 	} {
 		id := int64(i + 1)
-		d.insert("a", 1)
+		d.Insert("a", 1)
 		d.sweep(s, 10)
 		e := entry(id, "x", EntryRunning)
 		e.Err, e.Class, e.Token = text, "event", 1
@@ -245,7 +246,7 @@ func TestErrorText(t *testing.T) {
 		if fenced, err := k.Finish(t.Context(), nil, []Entry{e}); err != nil || fenced != 0 {
 			t.Errorf("%.20q: %d fenced, %v", text, fenced, err)
 		}
-		got := one[*string](d, `SELECT last_error FROM outbox_deliveries WHERE event_id = $1`, id)
+		got := testdb.One[*string](d, d.Conn, `SELECT last_error FROM outbox_deliveries WHERE event_id = $1`, id)
 		if got == nil {
 			if text != "\x00" {
 				t.Errorf("%.20q: no text", text)
@@ -267,7 +268,7 @@ func TestExtremeDelays(t *testing.T) {
 	d := newDB(t)
 	s := d.session(options())
 	for _, delay := range []time.Duration{-time.Hour, 0, 1<<63 - 1} {
-		id := d.insert("a", 1)[0]
+		id := d.Insert("a", 1)[0]
 		d.sweep(s, 1)
 		e := entry(id, "x", EntryRetry)
 		e.Delay = delay
@@ -282,12 +283,12 @@ func TestConnections(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	name := d.Config.Database
-	d.exec(`ALTER DATABASE "` + name + `" SET default_transaction_isolation = 'serializable'`)
-	d.exec(`ALTER DATABASE "` + name + `" SET synchronous_commit = 'on'`)
-	d.exec(`ALTER DATABASE "` + name + `" SET search_path = 'nowhere'`)
-	d.exec(`ALTER DATABASE "` + name + `" SET TimeZone = 'Asia/Kolkata'`)
+	d.Exec(`ALTER DATABASE "` + name + `" SET default_transaction_isolation = 'serializable'`)
+	d.Exec(`ALTER DATABASE "` + name + `" SET synchronous_commit = 'on'`)
+	d.Exec(`ALTER DATABASE "` + name + `" SET search_path = 'nowhere'`)
+	d.Exec(`ALTER DATABASE "` + name + `" SET TimeZone = 'Asia/Kolkata'`)
 	for _, timeout := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} {
-		d.exec(`ALTER DATABASE "` + name + `" SET ` + timeout + ` = '1min'`)
+		d.Exec(`ALTER DATABASE "` + name + `" SET ` + timeout + ` = '1min'`)
 	}
 	conn, err := d.Connect(t.Context(), "test")
 	if err != nil {
@@ -334,7 +335,7 @@ func TestStandby(t *testing.T) {
 // terminate ends the server side of a session and waits until it is gone.
 func (d *db) terminate(c *pgx.Conn) {
 	d.Helper()
-	if !one[bool](d, `SELECT pg_terminate_backend($1, 60000)`, int64(c.PgConn().PID())) {
+	if !testdb.One[bool](d, d.Conn, `SELECT pg_terminate_backend($1, 60000)`, int64(c.PgConn().PID())) {
 		d.Fatal("the session does not end")
 	}
 }

@@ -18,8 +18,8 @@ func TestDueClaimsReadNoMoreWithTime(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	const rows, room = 20_000, 500
-	d.exec(`INSERT INTO outbox_events (id, event_type, payload, state) SELECT i, 'a', '{}', 'deferred' FROM generate_series(1, $1::int) AS i`, rows)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
+	d.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) SELECT i, 'a', '{}', 'deferred' FROM generate_series(1, $1::int) AS i`, rows)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
 		SELECT i, 'x', 'a', 'retry', now() - interval '1 hour' + i * interval '1 millisecond' FROM generate_series(1, $1::int) AS i`, rows)
 	holder, err := d.Connect(t.Context(), "test")
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -20,11 +21,11 @@ func TestBytesCountTheRow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDB(t)
-			d.exec(`INSERT INTO outbox_events ` + insert + ` FROM generate_series(1, 100)`)
+			d.Exec(`INSERT INTO outbox_events ` + insert + ` FROM generate_series(1, 100)`)
 			s := d.session(options())
 			for _, q := range []Query{
 				{Source: SourceSweep, Limit: 100, Bytes: 10_000},
-				{Source: SourceIDs, IDs: list[int64](d, `SELECT id FROM outbox_events`), Bytes: 10_000},
+				{Source: SourceIDs, IDs: testdb.List[int64](d, d.Conn, `SELECT id FROM outbox_events`), Bytes: 10_000},
 			} {
 				c := d.claim(s, q)
 				if n := len(c.Work); n < 5 || n > 9 || c.Bytes > q.Bytes || c.Bytes < n*1000 || !c.Cut {
@@ -32,7 +33,7 @@ func TestBytesCountTheRow(t *testing.T) {
 				}
 				d.settle(s, &Settlement{})
 			}
-			d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'x', 'a', 'retry' FROM outbox_events`)
+			d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'x', 'a', 'retry' FROM outbox_events`)
 			due := dueFor("x")
 			due.Wanted["x"], due.Bytes = 100, 10_000
 			if c := d.claim(s, due); len(c.Work) < 5 || len(c.Work) > 9 || !c.Cut {
@@ -47,11 +48,11 @@ func TestBytesCountTheRow(t *testing.T) {
 func TestLargeEventIsNotRead(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	d.exec(`ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_headers_small`) // as for an event that is older
-	d.exec(`INSERT INTO outbox_events (event_type, payload, headers) VALUES
+	d.Exec(`ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_headers_small`) // as for an event that is older
+	d.Exec(`INSERT INTO outbox_events (event_type, payload, headers) VALUES
 		('payload', to_json(repeat('x', 100000)), '{"a": "b"}'), ('headers', '1', jsonb_build_object('x', repeat('x', 100000))),
 		('fits', to_json(repeat('x', 49000)), jsonb_build_object('x', repeat('x', 900))), ('small', '1', NULL)`)
-	ids := list[int64](d, `SELECT id FROM outbox_events ORDER BY id`)
+	ids := testdb.List[int64](d, d.Conn, `SELECT id FROM outbox_events ORDER BY id`)
 	o := options()
 	o.EventBytes = 50_000
 	s := d.session(o)
@@ -81,7 +82,7 @@ func TestLargeEventIsNotRead(t *testing.T) {
 	d.settle(s, &Settlement{})
 	check("ids", d.claim(s, Query{Source: SourceIDs, IDs: ids}).Work)
 	d.settle(s, &Settlement{})
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
 		SELECT id, 'x', event_type, 'retry', now() - interval '1 hour' + id * interval '1 second' FROM outbox_events`)
 	due := dueFor("x")
 	due.Wanted["x"] = 10

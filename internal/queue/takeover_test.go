@@ -61,8 +61,8 @@ func TestTakeOver(t *testing.T) {
 	}
 	// A relay that stops in order is gone at once.
 	alive.Close(t.Context())
-	d.exec(`SELECT pg_advisory_lock($1)`, a.Owner) // waits for the server to notice
-	d.exec(`SELECT pg_advisory_unlock($1)`, a.Owner)
+	d.Exec(`SELECT pg_advisory_lock($1)`, a.Owner) // waits for the server to notice
+	d.Exec(`SELECT pg_advisory_unlock($1)`, a.Owner)
 	if n := d.takeOver(other); n != 1 {
 		t.Errorf("%d taken over from the one that has stopped", n)
 	}
@@ -178,7 +178,7 @@ func TestClaimersAreListed(t *testing.T) {
 	if !listed() {
 		t.Error("a session that claims is not listed")
 	}
-	d.exec(`SELECT pg_terminate_backend($1, 60000)`, s.conn.PgConn().PID())
+	d.Exec(`SELECT pg_terminate_backend($1, 60000)`, s.conn.PgConn().PID())
 	if listed() {
 		t.Error("a session that has ended is listed")
 	}

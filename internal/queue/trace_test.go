@@ -11,12 +11,12 @@ const captured = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 func TestTraceOfTheWriter(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	d.exec(`BEGIN`)
-	d.exec(`SET LOCAL notifyd.traceparent = '` + captured + `'`)
-	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, headers) VALUES
+	d.Exec(`BEGIN`)
+	d.Exec(`SET LOCAL notifyd.traceparent = '` + captured + `'`)
+	d.Exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, headers) VALUES
 		(1, 'a', 'o', '1', '1', NULL), (2, 'a', 'o', '1', '1', '{"tenant": "a"}'), (3, 'a', 'o', '1', '1', '{"Traceparent": "own"}')`)
-	d.exec(`COMMIT`)
-	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, traceparent) VALUES (4, 'a', 'o', '1', '1', 'broken'), (5, 'a', 'o', '1', '1', DEFAULT)`)
+	d.Exec(`COMMIT`)
+	d.Exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, traceparent) VALUES (4, 'a', 'o', '1', '1', 'broken'), (5, 'a', 'o', '1', '1', DEFAULT)`)
 	s := d.session(options())
 	check := func(how string, c Claimed) {
 		t.Helper()

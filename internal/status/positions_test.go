@@ -1,7 +1,6 @@
 package status
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -11,8 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestStatusOfStream reads a stream with a position that is owned, one that is
@@ -89,16 +87,8 @@ notifyd run, with a configuration that has it; notifyd doctor, if one runs
 // stream makes a stream in which a session owns the router's unit.
 func stream(t *testing.T, partitioned bool) *pgx.Conn { //nolint:revive // two tables
 	t.Helper()
-	url := testenv.Database(t)
-	conn, owner := connect(t, url), connect(t, url)
-	if _, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellAuto); err != nil {
-		t.Fatal(err)
-	}
-	if partitioned {
-		if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	url := testdb.URL(t, testdb.Tables{Partitioned: partitioned})
+	conn, owner := testdb.Connect(t, url), testdb.Connect(t, url)
 	exec(t, conn, `UPDATE outbox_mode SET mode = 'stream'`, `DROP INDEX outbox_events_fresh`,
 		`INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'a', '1', now() - (4 - i) * interval '1 h' FROM generate_series(1, 5) i`,
 		`UPDATE outbox_events SET created_at = now() - interval '2 h' WHERE id >= 4`,
@@ -108,16 +98,6 @@ func stream(t *testing.T, partitioned bool) *pgx.Conn { //nolint:revive // two t
 			VALUES (1, 'audit', 'a', 'retry', 2, 'k', 'no', now() + interval '90 min')`)
 	exec(t, owner, `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
 		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination = ''`)
-	return conn
-}
-
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
 

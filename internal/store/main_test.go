@@ -23,17 +23,24 @@ type db struct {
 func newDB(tb testing.TB) *db {
 	tb.Helper()
 	d := &db{TB: tb}
-	url := testenv.Database(tb)
+	url := testenv.Copy(tb, "tables", makeTables)
 	var err error
 	d.Connector = connector(tb, url)
 	if d.conn, err = pgx.Connect(tb.Context(), url); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { Close(context.WithoutCancel(tb.Context()), d.conn) })
-	if _, err := outboxsql.Migrate(tb.Context(), d.conn, "public", outboxsql.BellAuto); err != nil {
-		tb.Fatal(err)
-	}
 	return d
+}
+
+func makeTables(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer Close(ctx, conn)
+	_, err = outboxsql.Migrate(ctx, conn, "public", outboxsql.BellAuto)
+	return err
 }
 
 func (d *db) exec(query string, args ...any) {

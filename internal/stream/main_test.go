@@ -15,14 +15,21 @@ type log struct{ *testdb.DB }
 
 func newLog(tb testing.TB) *log {
 	tb.Helper()
-	return newLogAt(tb, testenv.Database(tb))
+	return asStream(testdb.New(tb, tables()))
 }
 
 func newLogAt(tb testing.TB, url string) *log {
 	tb.Helper()
-	l := &log{testdb.At(tb, url, outboxsql.BellOff)} // a bell keeps transactions from being prepared
-	l.Exec(`DROP INDEX outbox_events_fresh`)         // as in a stream
-	return l
+	return asStream(testdb.At(tb, url, tables()))
+}
+
+// tables are without a bell, which keeps transactions from being prepared.
+func tables() testdb.Tables { return testdb.Tables{Bell: outboxsql.BellOff} }
+
+func asStream(d *testdb.DB) *log {
+	d.Helper()
+	d.Exec(`DROP INDEX outbox_events_fresh`)
+	return &log{d}
 }
 
 // insert inserts an event of an aggregate.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -15,13 +14,20 @@ import (
 // newLog returns a database with an outbox_events that is read.
 func newLog(tb testing.TB) *testdb.DB {
 	tb.Helper()
-	return newLogAt(tb, testenv.Database(tb))
+	return stream(testdb.New(tb, tables()))
 }
 
 func newLogAt(tb testing.TB, url string) *testdb.DB {
 	tb.Helper()
-	d := testdb.At(tb, url, outboxsql.BellOff) // a bell keeps transactions from being prepared
-	d.Exec(`DROP INDEX outbox_events_fresh`)   // as in a stream
+	return stream(testdb.At(tb, url, tables()))
+}
+
+// tables are without a bell, which keeps transactions from being prepared.
+func tables() testdb.Tables { return testdb.Tables{Bell: outboxsql.BellOff} }
+
+func stream(d *testdb.DB) *testdb.DB {
+	d.Helper()
+	d.Exec(`DROP INDEX outbox_events_fresh`)
 	return d
 }
 

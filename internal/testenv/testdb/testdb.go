@@ -2,14 +2,58 @@
 package testdb
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
+
+// Tables say what a database has.
+type Tables struct {
+	// Schema is "public" where it is empty.
+	Schema string
+	// Bell is as in [outboxsql.Migrate]; empty is BellAuto.
+	Bell outboxsql.Bell
+	// Mode is the mode of the tables, empty for a queue.
+	Mode outboxsql.Mode
+	// Partitioned says that they have partitions of a day.
+	Partitioned bool
+}
+
+// URL returns the URL of a database with these tables, of this test alone.
+func URL(tb testing.TB, tables Tables) string {
+	tb.Helper()
+	return testenv.Copy(tb, fmt.Sprintf("%+v", tables), tables.make)
+}
+
+// make makes the tables in a database.
+func (t Tables) make(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	schema := cmp.Or(t.Schema, outboxsql.DefaultSchema)
+	if _, err := outboxsql.Migrate(ctx, conn, schema, cmp.Or(t.Bell, outboxsql.BellAuto)); err != nil {
+		return err
+	}
+	if t.Partitioned {
+		if err := outboxsql.Partition(ctx, conn, schema, outboxsql.PartitionOptions{}); err != nil {
+			return err
+		}
+	}
+	if t.Mode == "" || t.Mode == outboxsql.ModeQueue {
+		return nil
+	}
+	return outboxsql.SetMode(ctx, conn, schema, t.Mode, outboxsql.ModeOptions{})
+}
 
 // DB is a database with the tables in schema public, seen by its administrator. It fails the test where a statement fails.
 type DB struct {
@@ -18,25 +62,32 @@ type DB struct {
 	Conn *pgx.Conn // of the administrator
 }
 
-// At makes the tables in the database of a URL.
-func At(tb testing.TB, url string, bell outboxsql.Bell) *DB {
+// New makes a database with these tables, which must be in schema public.
+func New(tb testing.TB, tables Tables) *DB {
+	tb.Helper()
+	return open(tb, URL(tb, tables))
+}
+
+// At makes the tables in the database of a URL, on a server of the test's own.
+func At(tb testing.TB, url string, tables Tables) *DB {
+	tb.Helper()
+	if err := tables.make(tb.Context(), url); err != nil {
+		tb.Fatal(err)
+	}
+	return open(tb, url)
+}
+
+func open(tb testing.TB, url string) *DB {
 	tb.Helper()
 	d := &DB{TB: tb, URL: url}
 	d.Conn = d.Dial()
-	if _, err := outboxsql.Migrate(tb.Context(), d.Conn, "public", bell); err != nil {
-		tb.Fatal(err)
-	}
 	return d
 }
 
 // Dial opens a connection of an application. The end of the test closes it.
 func (d *DB) Dial() *pgx.Conn {
 	d.Helper()
-	conn, err := pgx.Connect(d.Context(), d.URL)
-	if err != nil {
-		d.Fatal(err)
-	}
-	return d.closed(conn)
+	return Connect(d, d.URL)
 }
 
 // Connector returns a connector of a relay.
@@ -56,48 +107,78 @@ func (d *DB) Relay() *pgx.Conn {
 	if err != nil {
 		d.Fatal(err)
 	}
-	return d.closed(conn)
-}
-
-func (d *DB) closed(conn *pgx.Conn) *pgx.Conn {
-	d.Cleanup(func() { store.Close(context.WithoutCancel(d.Context()), conn) })
-	return conn
+	return closed(d, conn)
 }
 
 // Exec runs a statement of the administrator.
 func (d *DB) Exec(query string, args ...any) {
 	d.Helper()
-	d.On(d.Conn, query, args...)
+	Exec(d, d.Conn, query, args...)
 }
 
 // On runs a statement on a connection.
 func (d *DB) On(conn *pgx.Conn, query string, args ...any) {
 	d.Helper()
-	if _, err := conn.Exec(d.Context(), query, args...); err != nil {
-		d.Fatalf("%s: %v", query, err)
+	Exec(d, conn, query, args...)
+}
+
+// Insert writes events of a type, and returns their ids.
+func (d *DB) Insert(eventType string, n int) []int64 {
+	d.Helper()
+	return List[int64](d, d.Conn, `WITH i AS (INSERT INTO outbox_events (event_type, payload)
+		SELECT $1, to_json(i) FROM generate_series(1, $2::int) i RETURNING id) SELECT id FROM i ORDER BY id`, eventType, n)
+}
+
+// Connect opens a connection. The end of the test closes it.
+func Connect(tb testing.TB, url string) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return closed(tb, conn)
+}
+
+func closed(tb testing.TB, conn *pgx.Conn) *pgx.Conn {
+	tb.Helper()
+	tb.Cleanup(func() { store.Close(context.WithoutCancel(tb.Context()), conn) })
+	return conn
+}
+
+// Querier is a connection, a transaction or a pool.
+type Querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Exec runs a statement.
+func Exec(tb testing.TB, q Querier, query string, args ...any) {
+	tb.Helper()
+	if _, err := q.Exec(tb.Context(), query, args...); err != nil {
+		tb.Fatalf("%s: %v", query, err)
 	}
 }
 
 // List returns the only column of a query.
-func List[T any](d *DB, conn *pgx.Conn, query string, args ...any) []T {
-	d.Helper()
-	rows, err := conn.Query(d.Context(), query, args...)
+func List[T any](tb testing.TB, q Querier, query string, args ...any) []T {
+	tb.Helper()
+	rows, err := q.Query(tb.Context(), query, args...)
 	if err != nil {
-		d.Fatalf("%s: %v", query, err)
+		tb.Fatalf("%s: %v", query, err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
 	if err != nil {
-		d.Fatalf("%s: %v", query, err)
+		tb.Fatalf("%s: %v", query, err)
 	}
 	return all
 }
 
 // One returns the only value of a query.
-func One[T any](d *DB, conn *pgx.Conn, query string, args ...any) T {
-	d.Helper()
-	all := List[T](d, conn, query, args...)
+func One[T any](tb testing.TB, q Querier, query string, args ...any) T {
+	tb.Helper()
+	all := List[T](tb, q, query, args...)
 	if len(all) != 1 {
-		d.Fatalf("%s: %d rows", query, len(all))
+		tb.Fatalf("%s: %d rows", query, len(all))
 	}
 	return all[0]
 }
