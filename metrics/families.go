@@ -59,7 +59,7 @@ func families() []family {
 		{"notifyd_replay_remaining", "Number of ids that the running replay of a destination has yet to send, some of which have no event, at the relay that owns the unit. Absent while none runs.", destination},
 		{"notifyd_position_unowned", "1 while no relay holds the unit of a destination of this relay, according to the tables: nothing is delivered to it.", position},
 		{"notifyd_bell_awake", "1 while the relay keeps the bell silent and sweeps.", nil},
-		{"notifyd_bell_mode", "1 for the current mode of the bell: asleep (writers notify), awake (they are silent, the relay sweeps), ringing and drowsy (on the way from awake to asleep).", []string{"mode"}},
+		{"notifyd_bell_mode", "1 for the current mode of the bell: listening (writers notify), polling (they do not, the relay reads without a pause), settling (they notify again, some may not have noticed).", []string{"mode"}},
 		{"notifyd_listener_connected", "1 while notifications are heard, according to the last proof.", nil},
 		{"notifyd_listener_proof_age_seconds", "Time since the last proof that notifications are heard: a canary that came back. It grows while the relay sweeps, when nothing depends on notifications; absent before the first proof.", nil},
 		{"notifyd_listener_lost_total", "Listening connections that were lost, or given up because a canary was not heard.", nil},

@@ -96,8 +96,8 @@ func (o output) relay(s *observe.Stats) {
 		o.claims(s)
 	}
 	o.counter("notifyd_fenced_total", s.Fenced)
-	o.gauge("notifyd_bell_awake", truth(s.Bell == "awake"))
-	for _, mode := range []string{"asleep", "awake", "ringing", "drowsy"} {
+	o.gauge("notifyd_bell_awake", truth(s.Bell == "polling"))
+	for _, mode := range []string{"listening", "polling", "settling"} {
 		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
 	}
 	o.listener(s.Listener)

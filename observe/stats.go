@@ -24,8 +24,8 @@ type Stats struct {
 	ByID, Sweeps, Due Asked
 	// Leases are those of deliveries that outlived their claim.
 	Leases LeaseStats
-	// Bell is the state of the relay: "asleep" (writers ring), "awake" (it keeps them silent and
-	// sweeps), "ringing" or "drowsy" (about to fall asleep).
+	// Bell is the state of the relay: "listening" (writers notify), "polling" (they do not, and it reads without a
+	// pause) or "settling" (they notify again, and some may not have noticed).
 	Bell string
 	// DatabaseDown reports that the database does not answer.
 	DatabaseDown bool

@@ -1,9 +1,8 @@
-// Package engine has the parts that both engines use: limits, and the bell. An engine finds the
+// Package engine has the parts that both engines use: limits, and when a relay starts. An engine finds the
 // events to deliver: package queue claims them, package stream reads them in order.
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -86,15 +85,4 @@ func (l Limits) Validate() error {
 		errs = append(errs, fmt.Errorf("poll interval of %v is below 1ms", l.PollInterval))
 	}
 	return errors.Join(errs...)
-}
-
-// Bell keeps writers from notifying while the engine reads the table anyway.
-type Bell interface {
-	// Silence requests silence and returns at once. It may be granted late, or never, which only
-	// slows writers down.
-	Silence()
-	// Ring ends the silence, and returns a transaction id: every silent writer has a smaller one.
-	Ring(ctx context.Context) (xid uint64, err error)
-	// Queued returns how many writers wait for one another to ring.
-	Queued(ctx context.Context) (writers int, err error)
 }

@@ -22,6 +22,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 		s.tally.claimed(n)
 		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
 	}
+	if q.Source != SourceDue {
+		s.relay.Saw(len(c.Work), c.Cut || q.Source == SourceSweep && len(c.Work) >= q.Limit, q.Source == SourceIDs)
+	}
 	switch q.Source {
 	case SourceIDs:
 		for i := range c.Work {
@@ -83,7 +86,6 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 		s.sweep.head = max(s.sweep.head, last)
 	}
 	if q.lane != nil {
-		s.sweep.rate.count += len(c.Work) // counts towards staying awake
 		s.caughtUpLocked(q, c)
 		return nil
 	}
@@ -96,13 +98,8 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 		s.yieldLocked(c, last)
 	}
 	s.makeWayLocked(now, q, full)
-	switch s.sweep.swept(now, *q, c) {
-	case bellSilence:
-		s.bell.silence()
-	case bellRing:
-		s.bell.ring()
-	case bellLeave:
-	}
+	s.behindLocked(full)
+	s.sweep.swept(now, *q, c)
 	s.swept = true
 	s.readyLocked()
 	anew := s.sweep.restarted(q, c)
@@ -130,20 +127,15 @@ func (s *scheduler) readyLocked() {
 	}
 }
 
-// rang records that the bell rings again, and the transaction id below which silent writers are.
-func (s *scheduler) rang(xid uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sweep.rang(time.Now(), xid)
-	s.idle.wakeAll()
-}
-
-// wakeUpLocked switches from ids to sweeping.
-func (s *scheduler) wakeUpLocked() {
-	s.ids = nil
-	if s.sweep.wake() {
-		s.bell.silence()
+// behindLocked tells the relay whether there is more to claim.
+func (s *scheduler) behindLocked(is bool) { //nolint:revive // the state itself
+	switch {
+	case is && !s.behind:
+		s.relay.Behind(1)
+	case !is && s.behind:
+		s.relay.Behind(-1)
 	}
+	s.behind = is
 }
 
 // again records that rows of a claim are free again, unchanged.
@@ -162,7 +154,7 @@ func (s *scheduler) armLocked(now time.Time) {
 	var at time.Time
 	if !s.sweeping {
 		at = s.sweep.next
-		if s.sweep.awake() && s.sweep.restUntil.Before(at) {
+		if s.sweep.polling && s.sweep.restUntil.Before(at) {
 			at = s.sweep.restUntil
 		}
 		if now.Before(s.turns.wayUntil) && (s.sweep.due(now) || at.Before(s.turns.wayUntil)) {
@@ -173,10 +165,10 @@ func (s *scheduler) armLocked(now time.Time) {
 		at = s.due.at
 	}
 	if at.IsZero() {
-		s.wake.Stop()
+		s.timer.Stop()
 		return
 	}
-	s.wake.Reset(max(0, at.Sub(now)))
+	s.timer.Reset(max(0, at.Sub(now)))
 	s.part.BeginIn(at.Sub(now))
 }
 
@@ -198,5 +190,5 @@ func (s *scheduler) stats(to *observe.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tally.stats(to)
-	to.Bell = s.sweep.mode.String()
+	to.Bell = s.relay.State().String()
 }

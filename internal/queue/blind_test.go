@@ -9,9 +9,10 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wake"
 )
 
-// TestBlindPollsFast: while notifications are not heard, the table is polled every fastPoll, at
+// TestBlindPollsFast: while notifications are not heard, the table is polled every 20 ms, at
 // once and until they are heard again; then at the poll interval.
 func TestBlindPollsFast(t *testing.T) {
 	t.Parallel()
@@ -26,9 +27,12 @@ func TestBlindPollsFast(t *testing.T) {
 		if err := d.Add("a", h, dispatch.DefaultLaneConfig()); err != nil {
 			t.Fatal(err)
 		}
-		s := newScheduler(cfg.Limits, d.Lanes(), d, &silentBell{})
+		relay := wake.New(wake.Options{Poll: cfg.PollInterval, Report: func(error) {}})
+		e := &Engine{relay: relay, sched: newScheduler(cfg.Limits, d.Lanes(), d, relay)}
+		s := e.sched
 		defer s.stop()
-		s.rang(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		go relay.Run(ctx)
 		queries := make(chan time.Time, 10000)
 		go func() {
 			for {
@@ -55,18 +59,19 @@ func TestBlindPollsFast(t *testing.T) {
 		if n := during(10 * time.Minute); n != 0 {
 			t.Errorf("%d sweeps in ten minutes with a poll interval of an hour, want none", n)
 		}
-		s.blind(true)
+		e.Blind(true)
 		if n := during(time.Millisecond); n == 0 {
 			t.Error("no sweep at once when notifications are not heard any more")
 		}
 		if n := during(10 * time.Second); n < 400 || n > 600 {
 			t.Errorf("%d sweeps in ten seconds, want about 500", n)
 		}
-		s.blind(false)
+		e.Blind(false)
 		during(time.Minute)
 		if n := during(10 * time.Minute); n > 0 {
 			t.Errorf("%d sweeps in ten minutes after notifications are heard again, want none", n)
 		}
+		cancel()
 		s.stop()
 		synctest.Wait()
 	})

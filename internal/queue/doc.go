@@ -12,15 +12,14 @@
 //	work.go       what scheduler, claimers and sessions exchange
 //	scheduler.go  chooses the next query
 //	answers.go    processes the results of queries
-//	sweep.go      cursor, marks; awake, ringing, drowsy, asleep
+//	sweep.go      cursor and marks
 //	doubt.go      marks beside transactions that stay open, and where ids begin again
 //	span.go       bounds the ids that a sweep passes after one that took too long
 //	since.go      where claims of due deliveries begin
 //	lag.go        lanes that the common sweep passed over
 //	priority.go   which sweep goes first
-//	tally.go      counts queries, and measures how often the bell rings
+//	tally.go      counts queries
 //	idle.go       waiting claimers
-//	ringer.go     works the bell, so that the scheduler does not wait for it
 //	claimer.go    claims, hands out, waits, settles
 //	claim.go      one claim: its parts in the lanes, its settlement
 //	recording.go  keeps claimers from rows whose settlement is under way

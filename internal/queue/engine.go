@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/wake"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -31,7 +32,7 @@ type Options struct {
 	// Companions are the sessions that claim, of all relays.
 	Companions Companions
 	// Bell is nil where the relay polls.
-	Bell engine.Bell
+	Bell wake.Bell
 	// Watch notices loops that hang; nil for none.
 	Watch *engine.Watch
 	Log   *slog.Logger
@@ -45,7 +46,7 @@ type Engine struct {
 	d       *dispatch.Dispatcher
 	sched   *scheduler
 	leases  *leases
-	ringer  *ringer
+	relay   *wake.Machine
 	missing *engine.Missing
 	house   *engine.Part
 
@@ -62,9 +63,8 @@ type Engine struct {
 // New returns an engine. All destinations must have been added to the dispatcher before.
 func New(o Options) *Engine {
 	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), recording: make(recording, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
-	e.ringer = &ringer{bell: o.Bell, report: func(err error) { e.report("bell", err) }, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
-	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.ringer)
-	e.ringer.rang, e.ringer.queued = e.sched.rang, e.sched.queued
+	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Bell: o.Bell, Report: func(err error) { e.report("bell", err) }})
+	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.relay)
 	e.leases.report, e.leases.retryIn, e.leases.standStill = e.report, e.sched.dueIn, e.sched.salvage
 	e.watched()
 	for _, l := range e.d.Lanes() {
@@ -77,8 +77,6 @@ func New(o Options) *Engine {
 func (e *Engine) watched() {
 	e.sched.part = e.Watch.Part("scheduler", "the choice of what to claim next", engine.Patience)
 	e.leases.part = e.Watch.Part("leases", "the renewal of leases, or from writing late answers", engine.Patience)
-	// Each of the two may wait for the loop of the bell, several times, and that for the database.
-	e.ringer.part = e.Watch.Part("bell's orders", "the bell", 2*engine.Patience)
 	// A dead relay may have left many leases, which are taken over in one round.
 	e.house = e.Watch.Part("housekeeping", "taking over leases, or from the search for events that have gained a route", housePatience)
 }
@@ -107,7 +105,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	keepCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopKeeping()
 	keepers.Go(func() { e.leases.run(keepCtx, lastWrite) })
-	keepers.Go(func() { e.ringer.run(keepCtx) })
+	keepers.Go(func() { e.relay.Run(keepCtx) })
 	keepers.Go(func() { e.keepHouse(keepCtx) })
 
 	<-ctx.Done()
@@ -155,10 +153,14 @@ func (e *Engine) Heard(word string) bool {
 
 // Blind switches fast polling on or off: on while notifications are not heard, or not known to be
 // heard. While it is on, the table is polled every 20 ms. Blind never blocks.
-func (e *Engine) Blind(is bool) { e.sched.blind(is) }
+func (e *Engine) Blind(is bool) {
+	if e.relay.Blind(is); is {
+		e.sched.sweepNow()
+	}
+}
 
 // Awake reports whether the relay sweeps without a break. Then nothing depends on notifications.
-func (e *Engine) Awake() bool { return e.sched.awake() }
+func (e *Engine) Awake() bool { return e.relay.State() == wake.Polling }
 
 // Ready is closed after the first sweep of the table.
 func (e *Engine) Ready() <-chan struct{} { return e.sched.ready }

@@ -1,12 +1,14 @@
 package queue
 
 import (
+	"context"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/wake"
 )
 
 // scheduler decides what is claimed next. Hints, timers and lanes report where work may be;
@@ -19,20 +21,19 @@ type scheduler struct {
 	limits engine.Limits
 	lanes  []dispatch.Lane
 	route  routes
-	bell   bellControl
+	relay  *wake.Machine
 	part   *engine.Part // its round begins when a claimer asks, and in time for the timer
 
-	mu   sync.Mutex
-	idle idle // claimers that wait until something below has changed
-	wake *time.Timer
+	mu    sync.Mutex
+	idle  idle // claimers that wait until something below has changed
+	timer *time.Timer
 
 	stopped   bool
 	hurry     chan struct{} // capacity 1: a claimer that waits for handlers should come
 	salvaging int           // claimers that must first write the answers of a lost claim
 
 	ids      []int64 // named by the bell, not yet claimed
-	hearing  hearing
-	sweeping bool // a sweep is in flight
+	sweeping bool    // a sweep is in flight
 	sweep    sweep
 	span     span
 	lagged   map[dispatch.Lane]*lag // lanes that were passed over
@@ -46,7 +47,8 @@ type scheduler struct {
 	ready   chan struct{} // closed after the first sweep, once all claimers are warm
 	isReady bool
 	swept   bool
-	cold    int // claimers that have not tried to connect
+	behind  bool // the last common sweep was full
+	cold    int  // claimers that have not tried to connect
 }
 
 // due is the state of searching for due deliveries. The scheduler's lock guards it.
@@ -66,25 +68,15 @@ type routes interface {
 	TypesOf(f func(lanes []dispatch.Lane) bool) []string
 }
 
-// bellControl operates the bell for the scheduler; see ringer.
-type bellControl interface {
-	silence()
-	ring()
-	watch(rate float64)
-}
-
-func newScheduler(limits engine.Limits, lanes []dispatch.Lane, route routes, bell bellControl) *scheduler {
+func newScheduler(limits engine.Limits, lanes []dispatch.Lane, route routes, relay *wake.Machine) *scheduler {
 	s := &scheduler{
-		limits: limits, lanes: lanes, route: route, bell: bell, turns: turns{ranked: isRanked(lanes)}, lagged: make(map[dispatch.Lane]*lag),
+		limits: limits, lanes: lanes, route: route, relay: relay, turns: turns{ranked: isRanked(lanes)}, lagged: make(map[dispatch.Lane]*lag),
 		hurry: make(chan struct{}, 1), ready: make(chan struct{}), due: due{now: true}, cold: limits.Claims,
 	}
-	s.wake = time.AfterFunc(time.Hour, s.poke)
-	s.sweep.low.settle, s.sweep.poll = settleTime, limits.PollInterval
+	s.timer = time.AfterFunc(time.Hour, s.poke)
+	s.sweep.low.settle, s.sweep.poll = settleTime, relay.PollEvery
 	s.sweep.begin(sweepFull)
-	// Writers may have been silent because of a relay that has died since, and may not have
-	// committed yet. Falling asleep in the proper steps waits for them.
-	s.sweep.mode = ringing
-	bell.ring()
+	relay.Settle, relay.Changed = s.settle, s.changed
 	return s
 }
 
@@ -100,24 +92,21 @@ func (s *scheduler) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true
-	s.wake.Stop()
+	s.timer.Stop()
 	s.idle.wakeAll()
 }
 
-// hint passes an id from the bell. It never blocks. Too many ids wake the relay up, which then
+// hint passes an id from a notification. It never blocks. Too many ids make the relay poll: it then
 // sweeps the table.
 func (s *scheduler) hint(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sweep.awake() {
+	if s.sweep.polling {
 		return // the sweep will find it
 	}
-	s.ids = append(s.ids, id)
-	if rate := s.hearing.count(time.Now()); rate >= watchFrom {
-		s.bell.watch(rate)
-	}
-	if len(s.ids) >= pressure {
-		s.wakeUpLocked()
+	s.relay.Heard()
+	if s.ids = append(s.ids, id); len(s.ids) >= wake.Pressure {
+		s.relay.Poke()
 	}
 	if s.idle.allBusy() {
 		select {
@@ -128,16 +117,35 @@ func (s *scheduler) hint(id int64) {
 	s.idle.wake()
 }
 
-// queued records that writers queue up to ring, and the rate of named ids. Silence pays if more
-// events are found in it.
-func (s *scheduler) queued(rate float64) {
+// changed records the state of the relay. While it polls, sweeps find the events that notifications named.
+func (s *scheduler) changed(state wake.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sweep.awake() {
-		return
+	s.sweep.turn(state == wake.Polling)
+	if s.sweep.polling {
+		s.ids = nil
 	}
-	s.wakeUpLocked()
-	s.sweep.rate.floor = rate * silencePays
+	s.idle.wakeAll()
+}
+
+// settle waits for silent writers. They have transaction ids below xid, and have ended when a snapshot says
+// so that a sweep took.
+func (s *scheduler) settle(xid uint64) func(context.Context) (wake.Writers, error) {
+	return func(context.Context) (wake.Writers, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.sweep.xmin < xid {
+			return wake.Open, nil
+		}
+		return wake.Ended, nil
+	}
+}
+
+// sweepNow requests a sweep of what may be new.
+func (s *scheduler) sweepNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep.begin(sweepLow)
 	s.idle.wakeAll()
 }
 

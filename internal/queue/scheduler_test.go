@@ -10,15 +10,8 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wake"
 )
-
-// silentBell records the last order of the scheduler.
-type silentBell struct{ last bellOrder }
-
-func (b *silentBell) silence()    { b.last = bellSilence }
-func (*silentBell) watch(float64) {}
-
-func (b *silentBell) ring() { b.last = bellRing }
 
 // newTestScheduler has two lanes: slow takes type s, fast takes type f, and both types are known.
 // The first full sweep is over.
@@ -35,7 +28,7 @@ func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow 
 		}
 		d.LanesOf(typ)
 	}
-	s = newScheduler(testConfig().Limits, d.Lanes(), d, &silentBell{})
+	s = newScheduler(testConfig().Limits, d.Lanes(), d, wake.New(wake.Options{Poll: testConfig().PollInterval}))
 	t.Cleanup(s.stop)
 	q := s.pick(t)
 	s.claimed(&q, &Claimed{NextDue: -1}, nil)
@@ -144,7 +137,7 @@ func TestSchedulerTakesTurnsBetweenSweeps(t *testing.T) {
 	t.Parallel()
 	s, _, slow := newTestScheduler(t)
 	s.lag(slow, 10)
-	s.sweep.wake()
+	s.sweep.turn(true)
 	lane, common := 0, 0
 	for range 20 {
 		q := s.pick(t)
@@ -187,7 +180,6 @@ func TestSchedulerComesBackAfterARest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newTestScheduler(t)
-		s.sweep.mode = asleep
 		s.turns.wayUntil = time.Now().Add(longestWay)
 		s.sweep.begin(sweepFull)
 		if took := s.nextOf(t, func(q *Query) bool { return q.Source == SourceSweep }); took > longestWay {

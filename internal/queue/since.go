@@ -25,11 +25,14 @@ func (s *since) begin(now time.Time) map[string]int64 {
 	return maps.Clone(s.at)
 }
 
+// sinceEvery is the shortest time between two claims that begin with the first row.
+const sinceEvery = 20 * time.Millisecond
+
 // claimed records the result of a claim, and reports whether there may be rows before it. Claims that
 // begin with the first row may take a share of sweepShare of the time.
 func (s *since) claimed(now time.Time, q *Query, c *Claimed) (behind bool) {
 	if s.full {
-		s.restart = now.Add(max(fastPoll, time.Duration(float64(now.Sub(q.asked))/sweepShare)))
+		s.restart = now.Add(max(sinceEvery, time.Duration(float64(now.Sub(q.asked))/sweepShare)))
 	}
 	found := make(map[string]int, len(q.Wanted))
 	at := make(map[string]int64, len(q.Wanted))

@@ -3,28 +3,11 @@ package queue
 import (
 	"math"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/wake"
 )
 
 const (
-	// pressure is how many ids may wait for a claimer before the relay switches to sweeping, where
-	// one claim takes hundreds of events. It exceeds the number of claimers, so that a handful of
-	// simultaneous events is not yet a backlog.
-	pressure = 8
-	// awakeFor is the period over which an awake relay counts events, before it stays awake or
-	// falls asleep.
-	awakeFor = 20 * time.Millisecond
-	// awakePause separates the sweeps of an awake relay that has caught up: empty sweeps would take
-	// processor time from the writers.
-	awakePause = 500 * time.Microsecond
-	// idleRate is the number of events per second that a sleeping relay claims by their ids as well
-	// as by sweeps, and with less delay.
-	idleRate = 2500
-	// silencePays is how much more writers must get done in silence for silence to pay, if they had
-	// queued up for the bell.
-	silencePays = 1.2
-	// drowsyFirst is the first pause between the sweeps of a relay that falls asleep; each pause is
-	// twice as long as the one before.
-	drowsyFirst = time.Millisecond
 	// fullSweepEvery bounds how long an event may stay behind all cursors: an id may be drawn long
 	// before its transaction begins to write.
 	fullSweepEvery = 30 * time.Second
@@ -33,10 +16,6 @@ const (
 	// settleTime keeps the low mark away from ids drawn by statements that had not written yet, and
 	// so had no transaction id.
 	settleTime = 2 * time.Second
-	// fastPoll is the poll interval while polls find unannounced events.
-	fastPoll = 20 * time.Millisecond
-	// fastPollFor is how long fast polling continues after the last such event.
-	fastPollFor = 5 * time.Second
 )
 
 // cheapSweep is how long a full sweep may take without being rationed.
@@ -58,25 +37,6 @@ const (
 	sweepNear                  // at the near mark
 	sweepLow                   // at the low mark
 	sweepFull                  // at the very beginning
-)
-
-// mode is how awake the relay is.
-type mode uint8
-
-const (
-	asleep  mode = iota // the bell names ids; the poll is the floor
-	awake               // sweeps without a break; the bell is silent
-	ringing             // about to fall asleep; the bell is being released
-	drowsy              // asleep, but silent writers may not have committed yet
-)
-
-// bellOrder is an order for the bell.
-type bellOrder uint8
-
-const (
-	bellLeave bellOrder = iota
-	bellSilence
-	bellRing
 )
 
 // watermark is an id below which all events are settled, except those of transactions that had no
@@ -124,12 +84,12 @@ type fullRun struct {
 //
 // Cursors and marks only save time: the full sweep finds the events behind all of them.
 type sweep struct {
-	poll   time.Duration // the poll interval
-	mode   mode
-	active bool      // a run is under way: continue until a claim comes back short
-	kind   sweepKind // where the run began
-	asked  bool      // another run, of kind wanted, will follow
-	wanted sweepKind
+	poll    func() time.Duration // the poll interval
+	polling bool                 // sweeps without a break: the relay polls
+	active  bool                 // a run is under way: continue until a claim comes back short
+	kind    sweepKind            // where the run began
+	asked   bool                 // another run, of kind wanted, will follow
+	wanted  sweepKind
 
 	cursor int64 // the run continues after this id
 	full   fullRun
@@ -143,23 +103,9 @@ type sweep struct {
 	next      time.Time // time of the next sweep if nothing requests one sooner
 	nextNear  time.Time
 	nextFull  time.Time
-	fastUntil time.Time
 	began     time.Time // start of the claim in flight
-	found     int       // events found in this run
-	rate      awakeRate
-	restUntil time.Time     // awake: no sweep before this time
-	pause     time.Duration // drowsy: until the next sweep
-	xid       uint64        // drowsy: silent writers are below it
+	restUntil time.Time // while it polls: no sweep before this time
 }
-
-// awakeRate is the rate at which an awake relay finds events.
-type awakeRate struct {
-	floor float64   // the relay stays awake above it, in events per second
-	since time.Time // start of the count
-	count int       // events found since then
-}
-
-func (s *sweep) awake() bool { return s.mode == awake }
 
 // begin requests a run; a more thorough kind replaces a lesser one.
 func (s *sweep) begin(kind sweepKind) {
@@ -168,24 +114,15 @@ func (s *sweep) begin(kind sweepKind) {
 	}
 }
 
-// wake switches to sweeping without a break. It reports whether that is a change.
-func (s *sweep) wake() bool {
+// turn records whether the relay polls. Whatever its state becomes, a sweep from the low mark follows.
+func (s *sweep) turn(polling bool) { //nolint:revive // the state itself
+	s.polling, s.restUntil = polling, time.Time{}
 	s.begin(sweepLow)
-	if s.mode == awake {
-		return false
-	}
-	s.rise()
-	return true
-}
-
-// rise starts the time awake.
-func (s *sweep) rise() {
-	s.mode, s.rate = awake, awakeRate{floor: idleRate}
 }
 
 // due reports whether a sweep should be started.
 func (s *sweep) due(now time.Time) bool {
-	return s.active || s.asked || s.mode == awake && !now.Before(s.restUntil) || !now.Before(s.next)
+	return s.active || s.asked || s.polling && !now.Before(s.restUntil) || !now.Before(s.next)
 }
 
 // start chooses where the next claim begins. It reports whether that starts a new run.
@@ -200,12 +137,12 @@ func (s *sweep) start(now time.Time) bool {
 		kind = s.wanted
 	case !now.Before(s.nextFull):
 		kind = sweepFull
-	case s.mode != awake || !now.Before(s.next):
+	case !s.polling || !now.Before(s.next):
 		kind = sweepLow
 	case !now.Before(s.nextNear):
 		kind = sweepNear
 	}
-	s.asked, s.active, s.kind, s.found = false, true, kind, 0
+	s.asked, s.active, s.kind = false, true, kind
 	s.near.runBegins(now, s.doubts.ended)
 	s.low.runBegins(now, s.doubts.ended)
 	switch kind {
@@ -228,7 +165,7 @@ func (s *sweep) start(now time.Time) bool {
 func (s *sweep) leave(now time.Time) {
 	s.active = false
 	if s.kind == sweepFull {
-		s.nextFull = now.Add(s.poll)
+		s.nextFull = now.Add(s.poll())
 	}
 }
 
@@ -247,46 +184,43 @@ func (s *sweep) rest(now time.Time, d time.Duration) {
 	s.next = now.Add(jittered(d))
 }
 
+// roomAgain is how often a relay that polls checks by itself whether a lane has room.
+const roomAgain = 20 * time.Millisecond
+
 // wait postpones the next sweep of a relay whose lanes have no room. They report when they have
-// room again. An awake relay also checks by itself, in case room appeared before it was waiting.
+// room again. A relay that polls also checks by itself, in case room appeared before it was waiting.
 func (s *sweep) wait(now time.Time) {
-	s.rest(now, s.poll)
-	s.restUntil = now.Add(min(fastPoll, s.poll))
+	s.rest(now, s.poll())
+	s.restUntil = now.Add(min(roomAgain, s.poll()))
 }
 
-// swept records the result of a claim of the common sweep, and returns the order for the bell.
-func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
+// swept records the result of a claim of the common sweep.
+func (s *sweep) swept(now time.Time, q Query, c *Claimed) {
 	n := len(c.Work)
 	s.look(now, &q, c)
 	if n > 0 {
 		s.doubts.behind = s.doubts.behind || c.Work[0].Event.ID <= s.near.low
 		s.cursor = max(s.cursor, c.Work[n-1].Event.ID)
 	}
-	s.found += n
 	// Not the current head: since the snapshot, ids may have been drawn and claimed, next to others
 	// whose transactions the snapshot does not know.
 	s.near.propose(now, s.before, c.Xmax)
 	s.low.propose(now, s.before, c.Xmax)
-	if c.Cut || n >= q.Limit {
-		if s.mode != awake {
-			s.rise()
-			return bellSilence
-		}
-		return bellLeave
-	}
-	if q.step { // the run continues behind it
+	switch {
+	case c.Cut || n >= q.Limit: // the run continues
+	case q.step: // it continues behind the step
 		s.cursor = max(s.cursor, q.Upto)
 		if s.kind == sweepFull {
 			s.active, s.full.begun, s.full.after = false, true, s.cursor
 			s.nextFull = now.Add(time.Duration(float64(now.Sub(s.began)) / sweepShare))
 		}
-		return bellLeave
+	default:
+		s.ended(now, max(0, now.Sub(s.began)-time.Duration(n)*rowCost))
 	}
-	return s.ended(now, max(0, now.Sub(s.began)-time.Duration(n)*rowCost))
 }
 
 // ended closes a run that found nothing more to claim. cost is how long its last claim took.
-func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
+func (s *sweep) ended(now time.Time, cost time.Duration) {
 	s.active = false
 	stretch := time.Duration(float64(cost) / sweepShare)
 	if s.kind >= sweepNear {
@@ -297,11 +231,11 @@ func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 	}
 	if s.kind >= sweepLow {
 		s.low.runEnded()
-		s.rest(now, max(s.poll, stretch))
+		s.rest(now, max(s.poll(), stretch))
 	}
 	if s.kind == sweepFull {
-		s.nextFull = now.Add(s.poll)
-		if stretch > s.poll {
+		s.nextFull = now.Add(s.poll())
+		if stretch > s.poll() {
 			s.nextFull = now.Add(max(fullSweepEvery, stretch))
 		}
 		if s.full.again {
@@ -309,104 +243,5 @@ func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 		}
 		s.full = fullRun{}
 	}
-	switch s.mode {
-	case awake:
-		return s.stayAwake(now)
-	case drowsy:
-		s.doze(now)
-	case ringing:
-	case asleep:
-		s.pollFaster(now)
-	}
-	return bellLeave
-}
-
-// stayAwake counts the events found, and falls asleep when their rate is low.
-func (s *sweep) stayAwake(now time.Time) bellOrder {
-	s.restUntil = now.Add(awakePause)
-	s.rate.count += s.found
-	if s.rate.since.IsZero() {
-		s.rate.since = now
-		return bellLeave
-	}
-	took := now.Sub(s.rate.since)
-	if took < awakeFor {
-		return bellLeave
-	}
-	rate := float64(s.rate.count) / took.Seconds()
-	s.rate.since, s.rate.count = now, 0
-	if rate >= s.rate.floor {
-		return bellLeave
-	}
-	s.mode = ringing
-	return bellRing
-}
-
-// rang begins the drowsy time: silent writers have a transaction id below xid.
-func (s *sweep) rang(now time.Time, xid uint64) {
-	if s.mode == ringing {
-		s.mode, s.xid, s.pause = drowsy, xid, min(drowsyFirst, s.poll)
-		s.next = now
-	}
-}
-
-// doze falls asleep once no silent writer is left: the snapshot was taken before the sweep, so the
-// sweep has seen the events of every transaction that had ended by then.
-func (s *sweep) doze(now time.Time) {
-	if s.found == 0 && s.xmin >= s.xid {
-		s.mode = asleep
-		s.pollFaster(now)
-		return
-	}
-	if s.found > 0 {
-		// A writer is still silent: the relay that keeps the bell may be frozen.
-		s.pause, s.fastUntil = min(drowsyFirst, s.poll), now.Add(fastPollFor)
-	}
-	s.next = now.Add(s.pause)
-	s.pause = min(2*s.pause, s.poll) // bounded, or doubling would overflow
-}
-
-// pollFaster shortens the poll while it finds unannounced events: a frozen relay may keep the bell
-// silent, or there is no bell.
-func (s *sweep) pollFaster(now time.Time) {
-	if s.found > 0 {
-		s.fastUntil = now.Add(fastPollFor)
-	}
-	if now.Before(s.fastUntil) {
-		s.next = now.Add(min(fastPoll, s.poll))
-	}
-}
-
-func (m mode) String() string {
-	switch m {
-	case asleep:
-		return "asleep"
-	case awake:
-		return "awake"
-	case ringing:
-		return "ringing"
-	case drowsy:
-		return "drowsy"
-	default:
-		return "unknown"
-	}
-}
-
-// blind polls fast while notifications are not heard. As with every poll, sweeps that take long are
-// further apart.
-func (s *scheduler) blind(is bool) { //nolint:revive // the state itself
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sweep.poll = s.limits.PollInterval
-	if is {
-		s.sweep.poll = min(fastPoll, s.limits.PollInterval)
-		s.sweep.begin(sweepLow)
-	}
-	s.idle.wakeAll()
-}
-
-func (s *scheduler) awake() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sweep.awake()
+	s.restUntil = now.Add(wake.PollingPause)
 }

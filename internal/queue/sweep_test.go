@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/internal/wake"
 )
 
 // sweptBy passes s a claim of n events that ended at the id last.
-func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) bellOrder { //nolint:revive // a test may say what it means
-	s.poll = testConfig().PollInterval
+func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) { //nolint:revive // a test may say what it means
+	s.poll = pollSeldom
 	claimed := *c
 	claimed.Work = make([]Work, n)
 	if n > 0 {
@@ -19,79 +21,70 @@ func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) 
 	if full {
 		q.Limit = n
 	}
-	return s.swept(now, q, &claimed)
+	s.swept(now, q, &claimed)
 }
+
+func pollSeldom() time.Duration { return testConfig().PollInterval }
 
 // sweptIn is one sweep of the tests: it starts, and a claim comes back.
-func (s *sweep) sweptIn(now time.Time, took time.Duration, found int, c Claimed) bellOrder {
+func (s *sweep) sweptIn(now time.Time, took time.Duration, found int, c Claimed) {
 	s.start(now)
-	return sweptBy(s, now.Add(took), s.head, false, found, &c)
+	sweptBy(s, now.Add(took), s.head, false, found, &c)
 }
 
-func TestSweepFallsAsleepInSteps(t *testing.T) {
+// TestSweepTurns: whatever the state of the relay becomes, a sweep follows. While it polls, sweeps follow each other.
+func TestSweepTurns(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := &sweep{}
+	s := &sweep{poll: pollSeldom}
 	s.begin(sweepFull)
 	if !s.due(now) {
 		t.Fatal("a new relay does not sweep")
 	}
-	s.sweptIn(now, 0, 0, Claimed{Snapshot: Snapshot{Xmin: 10, Xmax: 10}})
-	if s.mode != asleep || s.due(now) {
-		t.Fatalf("mode %d after sweeping an empty table, due %t", s.mode, s.due(now))
-	}
-	if !s.wake() || s.mode != awake || s.wake() {
-		t.Fatal("waking is news once")
-	}
-	step := func(d time.Duration, want mode, order bellOrder, c Claimed) {
-		t.Helper()
-		now = now.Add(d)
-		if got := s.sweptIn(now, 0, 0, c); got != order || s.mode != want {
-			t.Fatalf("mode %d and order %d, want %d and %d", s.mode, got, want, order)
-		}
-	}
-	step(0, awake, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
-	step(awakeFor/2, awake, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
-	step(awakeFor/2, ringing, bellRing, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
+	s.sweptIn(now, 0, 0, Claimed{})
 	if s.due(now) {
-		t.Error("sweeps while the bell is being released")
+		t.Fatal("sweeps an empty table again at once")
 	}
-	s.rang(now, 12)
-	if s.mode != drowsy || !s.due(now) {
-		t.Fatalf("mode %d after the bell rang", s.mode)
+	s.turn(true)
+	for range 3 {
+		if !s.due(now) {
+			t.Fatal("a relay that polls does not sweep")
+		}
+		s.sweptIn(now, 0, 0, Claimed{})
+		if s.due(now) {
+			t.Fatal("a relay that polls sweeps an empty table without a pause")
+		}
+		now = now.Add(wake.PollingPause)
 	}
-	step(0, drowsy, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 13}})
-	if s.due(now) || !s.due(now.Add(drowsyFirst)) {
-		t.Error("the first pause of a drowsy relay is wrong")
+	s.sweptIn(now, 0, 0, Claimed{})
+	s.turn(false)
+	if !s.due(now) || s.wanted != sweepLow {
+		t.Error("no sweep from the low mark follows when the relay polls no more")
 	}
-	step(drowsyFirst, drowsy, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 13}})
-	if s.due(now.Add(drowsyFirst)) {
-		t.Error("the pauses do not grow")
-	}
-	step(2*drowsyFirst, asleep, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 12, Xmax: 13}})
-	s.rang(now, 99)
-	if s.mode != asleep {
-		t.Error("a late ring changes the mode")
-	}
-}
-
-func TestSweepStaysDrowsyWhileItFinds(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	s := &sweep{mode: drowsy, xid: 5, pause: drowsyFirst}
-	s.sweptIn(now, 0, 1, Claimed{Snapshot: Snapshot{Xmin: 9, Xmax: 9}})
-	if s.mode != drowsy {
-		t.Errorf("mode %d after a find", s.mode)
+	s.sweptIn(now, 0, 0, Claimed{})
+	if s.due(now.Add(wake.PollingPause)) {
+		t.Error("sweeps go on")
 	}
 }
 
-func TestSweepWakesOnAFullClaim(t *testing.T) {
+// TestSettles: silent writers have ended once a sweep has taken a snapshot that says so.
+func TestSettles(t *testing.T) {
 	t.Parallel()
-	for _, m := range []mode{asleep, ringing, drowsy} {
-		s := &sweep{mode: m}
-		s.start(time.Now())
-		if order := sweptBy(s, time.Now(), 7, true, 7, &Claimed{}); order != bellSilence || s.mode != awake {
-			t.Errorf("from mode %d: order %d, mode %d", m, order, s.mode)
+	s, _, _ := newTestScheduler(t)
+	ended := s.settle(12)
+	for _, c := range []struct {
+		xmin uint64
+		want wake.Writers
+	}{{11, wake.Open}, {11, wake.Open}, {12, wake.Ended}} {
+		s.sweepNow()
+		q := s.pick(t)
+		for q.Source != SourceSweep {
+			s.claimed(&q, &Claimed{NextDue: -1}, nil)
+			q = s.pick(t)
+		}
+		s.claimed(&q, &Claimed{Snapshot: Snapshot{Xmin: c.xmin, Xmax: 13}}, nil)
+		if got, err := ended(t.Context()); got != c.want || err != nil {
+			t.Errorf("with all below %d ended: %v, %v; want %v", c.xmin, got, err, c.want)
 		}
 	}
 }
@@ -99,7 +92,7 @@ func TestSweepWakesOnAFullClaim(t *testing.T) {
 func TestSweepLooksAgainAfterTheRunUnderWay(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := &sweep{head: 100}
+	s := &sweep{poll: pollSeldom, head: 100}
 	s.begin(sweepFull)
 	s.start(now)
 	sweptBy(s, now, 50, true, 50, &Claimed{})
@@ -116,7 +109,7 @@ func TestSweepLooksAgainAfterTheRunUnderWay(t *testing.T) {
 	if s.kind != sweepFull || s.cursor != beforeAll {
 		t.Errorf("the next run is of kind %d from %d", s.kind, s.cursor)
 	}
-	lesser := &sweep{active: true, kind: sweepNear, cursor: 70}
+	lesser := &sweep{poll: pollSeldom, active: true, kind: sweepNear, cursor: 70}
 	lesser.begin(sweepFull)
 	lesser.start(now)
 	if lesser.kind != sweepFull || lesser.cursor != beforeAll {
@@ -127,7 +120,7 @@ func TestSweepLooksAgainAfterTheRunUnderWay(t *testing.T) {
 func TestSweepRationsWhatIsDear(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := &sweep{}
+	s := &sweep{poll: pollSeldom}
 	s.begin(sweepFull)
 	s.sweptIn(now, time.Second, 0, Claimed{})
 	if wait := s.next.Sub(now); wait < 15*time.Second {
@@ -141,7 +134,7 @@ func TestSweepRationsWhatIsDear(t *testing.T) {
 func TestMarksAreNotAheadOfTheirSnapshot(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := &sweep{}
+	s := &sweep{poll: pollSeldom}
 	s.begin(sweepFull)
 	s.start(now)
 	// After the snapshot, which ends at 100, transaction 100 draws id 1, and
@@ -163,7 +156,7 @@ func TestMarksPassNoOpenTransaction(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &markModel{xid: 100, open: make(map[uint64][]int64), fresh: make(map[int64]uint64)}
 		m.now = time.Unix(1000, 0)
-		m.s.low.settle = settleTime
+		m.s.low.settle, m.s.poll = settleTime, pollSeldom
 		m.s.begin(sweepFull)
 		actions := map[string]func(*rapid.T){
 			"": m.check,
@@ -197,9 +190,9 @@ func TestMarksPassNoOpenTransaction(t *testing.T) {
 			"time": func(t *rapid.T) {
 				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
 			},
-			"wake":  func(*rapid.T) { m.s.wake() },
-			"look":  func(*rapid.T) { m.s.begin(sweepFull) },
-			"rings": func(*rapid.T) { m.s.rang(m.now, m.xid) },
+			"polls":    func(*rapid.T) { m.s.turn(true) },
+			"is quiet": func(*rapid.T) { m.s.turn(false) },
+			"look":     func(*rapid.T) { m.s.begin(sweepFull) },
 		}
 		for range 10 { // marks go on without a transaction only after many steps
 			t.Repeat(actions)
@@ -314,7 +307,7 @@ func (m *markModel) check(t *rapid.T) {
 func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
 	t.Parallel()
 	now, last := time.Now(), int64(1_000_000)
-	s := &sweep{low: watermark{settle: settleTime}}
+	s := &sweep{poll: pollSeldom, low: watermark{settle: settleTime}}
 	xid := uint64(100)
 	sweep := func(open ...uint64) {
 		now = now.Add(100 * time.Millisecond)
@@ -395,22 +388,5 @@ func TestMarksGoBackWhenIDsBeginAgain(t *testing.T) {
 				t.Error("doubts are left")
 			}
 		})
-	}
-}
-
-// TestSweepStaysDrowsyForLong: a transaction that stays open for hours keeps
-// the relay drowsy, and must not make it sweep without a break.
-func TestSweepStaysDrowsyForLong(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	s := &sweep{poll: testConfig().PollInterval}
-	s.mode = ringing
-	s.rang(now, 12)
-	for i := range 100 {
-		s.sweptIn(now, 0, 0, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 13}})
-		if s.mode != drowsy || s.due(now) {
-			t.Fatalf("mode %d and due %t at once after %d sweeps, want drowsy and a pause", s.mode, s.due(now), i+1)
-		}
-		now = s.next
 	}
 }

@@ -34,7 +34,7 @@
 //
 // All of them:
 //
-//	engine.go   units, vigil and keeper together; the API of the relay
+//	engine.go   units and keeper together; the API of the relay
 //	absence.go  reports once that no session owns units, and once that one does again
 //	keeper.go   owns units for a relay
 //	tenure.go   one session of the keeper: takes, proves, gives, waits out doubt
@@ -47,6 +47,5 @@
 //	note.go     records their changes
 //	router.go   finds events that no destination reads
 //	handout.go  hands them to destinations that have gained a route
-//	vigil.go    awake, drowsy, asleep: the bell
-//	doze.go     how a relay falls asleep beside silent writers and other relays
+//	settle.go   when the writers have ended that were silent
 package stream

@@ -18,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/wake"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -38,7 +39,7 @@ type Options struct {
 	// Outbox is the name of the outbox; empty for none.
 	Outbox string
 	// Bell is nil where the relay polls.
-	Bell engine.Bell
+	Bell wake.Bell
 	// Starts are the starts of destinations that have no position yet, by name. The others begin as
 	// engine.Start's zero value.
 	Starts map[string]engine.Start
@@ -59,7 +60,7 @@ type Engine struct {
 	keeper    *Keeper
 	witnesses *tail.Witnesses
 	missing   *engine.Missing
-	vigil     *vigil
+	wake      *wake.Machine
 	lanes     map[string]dispatch.Lane
 	wanted    []Wanted
 
@@ -68,6 +69,7 @@ type Engine struct {
 	refused   chan error                  // capacity 1: why the table cannot be read
 	abandoned chan struct{}               // closed when running deliveries are abandoned
 	loading   atomic.Int64                // units that load their stored deliveries
+	readers   atomic.Int64                // units of destinations
 	last      atomic.Int64                // the highest assigned id at the last query
 	used      atomic.Pointer[tail.Ranges] // the assigned ids at that query; nil before
 
@@ -104,23 +106,19 @@ func New(o Options) *Engine {
 		w := &e.wanted[i]
 		w.Others = slices.DeleteFunc(slices.Compact(slices.Clone(patterns)), func(p string) bool { return slices.Contains(w.Patterns, p) })
 	}
-	e.vigil = newVigil(o.Limits.PollInterval, o.Bell)
-	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, func(err error) { e.report("bell", err) }, e.lookAfter, e.witnesses.Mark
+	e.wake = wake.New(wake.Options{
+		Poll: o.Limits.PollInterval, Bell: o.Bell, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("bell", err) },
+	})
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
 		Owner: o.Owner, Program: o.Program, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
 	}, o.Log)
 	e.keeper.part = o.Watch.Part("keeper of units", "the session that owns its units", engine.Patience)
-	e.vigil.part = o.Watch.Part("vigil", "the bell, or a look at open transactions", vigilPatience)
 	return e
 }
 
 // accepted records that the database refuses a part of the engine nothing any more, or that the part
 // has ended.
 func (e *Engine) accepted(part string) { e.d.ReportRefusal(observe.Refusal{Part: part}) }
-
-// vigilPatience bounds a round of the vigil, for the watch: the round may wait several times for the loop of the
-// bell, which waits for the database.
-const vigilPatience = 3 * engine.Patience
 
 // wantedOf returns the configuration of a destination for the keeper.
 func (e *Engine) wantedOf(name string) Wanted {
@@ -138,7 +136,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.ctx = ctx
 	e.mu.Unlock()
 	var work sync.WaitGroup
-	work.Go(func() { e.vigil.run(ctx) })
+	work.Go(func() { e.wake.Run(ctx) })
 	work.Go(func() { e.watchLast(ctx) })
 	var kept error
 	work.Go(func() {
@@ -175,14 +173,14 @@ func (e *Engine) refuse(err error) {
 
 // Wake reports an event that has just been committed. It never blocks.
 func (e *Engine) Wake(int64) {
-	e.vigil.heard.Add(1)
+	e.wake.Heard()
 	e.poke(false)
 }
 
 // Look requests a read of everything: notifications may have been missed, another relay keeps the
 // bell silent, or a relay came or went. It never blocks.
 func (e *Engine) Look() {
-	e.vigil.wake()
+	e.wake.Poke()
 	e.keeper.Look()
 	e.poke(true)
 }
@@ -199,7 +197,7 @@ const (
 func (e *Engine) Heard(word string) bool {
 	switch word {
 	case wordAwake:
-		e.vigil.wake()
+		e.wake.Poke()
 	case wordUnits:
 		e.keeper.Look()
 	case wordDeliveries:
@@ -212,12 +210,12 @@ func (e *Engine) Heard(word string) bool {
 
 // Blind records whether notifications are not heard, or not known to be heard. It never blocks.
 func (e *Engine) Blind(is bool) {
-	e.vigil.blind.Store(is)
+	e.wake.Blind(is)
 	e.poke(false)
 }
 
 // Awake reports whether the relay reads without notifications: then nothing depends on them.
-func (e *Engine) Awake() bool { return e.vigil.is() == awake }
+func (e *Engine) Awake() bool { return e.wake.State() == wake.Polling }
 
 // Ready is closed after the table has been read for the first time, or when other
 // relays own all units.
@@ -225,7 +223,7 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Stats adds the figures of the stream.
 func (e *Engine) Stats(s *observe.Stats) {
-	s.Mode, s.Bell = observe.ModeStream, e.vigil.is().String()
+	s.Mode, s.Bell = observe.ModeStream, e.wake.State().String()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Positions = []observe.PositionStats{}
@@ -323,13 +321,14 @@ func (e *Engine) lost(destination string, _ int) {
 	e.countUnitsLocked()
 }
 
-// countUnitsLocked tells the vigil for how many destinations the relay reads. The router reports nothing that it finds.
+// countUnitsLocked records for how many destinations the relay reads. The router reports nothing that it finds.
 func (e *Engine) countUnitsLocked() {
 	n := len(e.units)
 	if e.units[""] != nil {
 		n--
 	}
-	e.vigil.units.Store(int64(n))
+	e.readers.Store(int64(n))
+	e.wake.Readers(n)
 }
 
 // began records that a unit has read the table.
@@ -338,7 +337,7 @@ func (e *Engine) began() { e.readyOnce.Do(func() { close(e.ready) }) }
 // memory is how many bytes of events a unit may have in memory. All units share twice the bound of
 // one read, and each has a minimum.
 func (e *Engine) memory() int {
-	return max(memoryShare*e.limits.Bytes/int(max(1, e.vigil.units.Load())), leastMemory)
+	return max(memoryShare*e.limits.Bytes/int(max(1, e.readers.Load())), leastMemory)
 }
 
 const (
@@ -346,25 +345,12 @@ const (
 	leastMemory = 256 << 10
 )
 
-// lookAfter returns a look at the transactions that may have drawn ids, which began after a mark;
-// nil if it is too early for one.
-func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *tail.Look, err error) {
-	err = e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		l, err = e.witnesses.Look(ctx, conn)
-		return err
-	})
-	if err != nil || l == nil || !l.Began(mark) {
-		return nil, err
-	}
-	return l, nil
-}
-
 // lastEvery is how often the highest id is queried, and the ids are checked.
 const lastEvery = time.Second
 
 // watchLast queries the highest id, from which lag is calculated, and checks the ids.
 func (e *Engine) watchLast(ctx context.Context) {
-	part := e.Watch.Part("count of ids", "a query for the highest id, or the check of the ids", vigilPatience)
+	part := e.Watch.Part("count of ids", "a query for the highest id, or the check of the ids", 3*engine.Patience)
 	for ctx.Err() == nil {
 		part.Begin()
 		err := e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) error {

@@ -1,27 +1,46 @@
 package stream
 
 import (
+	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/wake"
 )
 
 // TestHeardDeliveries: a replay of dead letters notifies many times a second. Each time the units look
-// for due rows, and neither the bell nor the shares of the units are touched.
+// for due rows, and neither the state of the relay nor the shares of the units are touched.
 func TestHeardDeliveries(t *testing.T) {
 	t.Parallel()
-	sought := 0
-	e := &Engine{vigil: newVigil(time.Second, nil), keeper: newKeeper(KeeperOptions{}, nil, nil), units: map[string]*running{
-		"a": {poke: func(seek bool) {
-			if seek {
-				sought++
-			}
-		}},
-	}}
-	e.vigil.mode = asleep
-	if !e.Heard(wordDeliveries) || sought != 1 {
-		t.Errorf("units were asked to look for due rows %d times", sought)
-	}
-	if len(e.vigil.rise) > 0 || len(e.keeper.looks) > 0 {
-		t.Errorf("the relay was woken up %d times, and looks at the shares %d times", len(e.vigil.rise), len(e.keeper.looks))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		sought := 0
+		var states []wake.State
+		relay := wake.New(wake.Options{
+			Poll: time.Second, Changed: func(s wake.State) { states = append(states, s) }, Report: func(error) {},
+			Settle: func(uint64) func(context.Context) (wake.Writers, error) {
+				return func(context.Context) (wake.Writers, error) { return wake.Ended, nil }
+			},
+		})
+		e := &Engine{wake: relay, keeper: newKeeper(KeeperOptions{}, nil, nil), units: map[string]*running{
+			"a": {poke: func(seek bool) {
+				if seek {
+					sought++
+				}
+			}},
+		}}
+		if !e.Heard(wordDeliveries) || sought != 1 {
+			t.Errorf("units were asked to look for due rows %d times", sought)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); relay.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		<-ended
+		if want := []wake.State{wake.Settling, wake.Listening}; !slices.Equal(states, want) || len(e.keeper.looks) > 0 {
+			t.Errorf("the states are %v, want %v; the relay looks at the shares %d times", states, want, len(e.keeper.looks))
+		}
+	})
 }

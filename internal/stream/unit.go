@@ -283,8 +283,8 @@ func (u *unit) readNext(ctx context.Context, conn *pgx.Conn, granted int) (did b
 	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.next.gapIDs {
 		u.ledger.dirty = true
 	}
-	u.e.vigil.saw(b.Seen, b.Full, announced)
-	u.next.plan(now, u.e.vigil.pause(), u.e.limits.PollInterval, b.Seen > 0, gapIDs)
+	u.e.wake.Saw(b.Seen, b.Full, announced)
+	u.next.plan(now, u.e.wake.Pause(), u.e.limits.PollInterval, b.Seen > 0, gapIDs)
 	if u.shelf.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.shelf.early) { // the gaps come first
 		u.shelf.early, u.ledger.dirty = 0, true
 	}
@@ -323,13 +323,13 @@ func (u *unit) begins() {
 	}
 }
 
-// setFull records whether there is more to read, for the vigil as well.
+// setFull records whether there is more to read, also for the state of the relay.
 func (u *unit) setFull(full bool) {
 	switch {
 	case full && !u.next.more:
-		u.e.vigil.behind.Add(1)
+		u.e.wake.Behind(1)
 	case !full && u.next.more:
-		u.e.vigil.behind.Add(-1)
+		u.e.wake.Behind(-1)
 	}
 	u.next.more = full
 }

@@ -1,0 +1,354 @@
+package wake
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// Pressure is how many events that wait, or that one read finds, make a relay poll. It exceeds the
+	// number of connections that read: a handful of events at once is no backlog.
+	Pressure = 8
+	// pollingFor is the period over which a polling relay counts events, before it goes on polling
+	// or settles.
+	pollingFor = 20 * time.Millisecond
+	// backlogFor is that period while there is a backlog: a moment without any read is then a pause
+	// of the machine.
+	backlogFor = 250 * time.Millisecond
+	// PollingPause separates the reads of a polling relay that has caught up: empty reads would take
+	// processor time from the writers.
+	PollingPause = 500 * time.Microsecond
+	// idleRate is the number of events per second that a listening relay reads one by one as well,
+	// and with less delay.
+	idleRate = 2500
+	// silencePays is how much more writers must get done in silence for silence to pay, if they had
+	// queued up to notify.
+	silencePays = 1.2
+	// settlingFirst is the first pause between the reads of a relay that settles; each pause is twice
+	// as long as the one before.
+	settlingFirst = time.Millisecond
+	// fastPoll is the poll interval while polls find unannounced events, and fastPollFor how long
+	// it stays so after the last such event.
+	fastPoll    = 20 * time.Millisecond
+	fastPollFor = 5 * time.Second
+	// checkEvery is how often a listening relay counts, and checks whether writers queue up to notify,
+	// from checkRate notifications per second on. queueLength of them make a queue if they are still
+	// there after queueAgain: two commits may always coincide.
+	checkEvery  = 50 * time.Millisecond
+	checkRate   = 100
+	queueLength = 2
+	queueAgain  = 5 * time.Millisecond
+)
+
+// State is how a relay learns of new events.
+type State uint8
+
+// The states; see the package.
+const (
+	Listening State = iota
+	Settling
+	Polling
+)
+
+// String returns the label of the state, as in figures.
+func (s State) String() string {
+	switch s {
+	case Listening:
+		return "listening"
+	case Settling:
+		return "settling"
+	case Polling:
+		return "polling"
+	default:
+		return "unknown"
+	}
+}
+
+// Bell keeps the trigger silent, and lets it notify again.
+type Bell interface {
+	// Silence requests silence and returns at once. It may be granted late, or never, which only
+	// slows writers down.
+	Silence()
+	// Ring ends the silence, and returns a transaction id: every silent writer has a smaller one.
+	Ring(ctx context.Context) (xid uint64, err error)
+	// Queued returns how many writers wait for one another to notify.
+	Queued(ctx context.Context) (writers int, err error)
+}
+
+// Writers says what is known of the writers that were silent.
+type Writers uint8
+
+// What may be known.
+const (
+	Open     Writers = iota // some may not have ended
+	Silenced                // another relay keeps the trigger silent, so there may be new ones
+	Ended                   // none is left
+)
+
+// Options are what a [Machine] needs.
+type Options struct {
+	// Poll is the longest time between two reads of a listening relay.
+	Poll time.Duration
+	// Bell is nil where the trigger always notifies, or never does.
+	Bell Bell
+	// Settle begins to wait for silent writers. The bell has rung, and returned xid. The function that it
+	// returns is called until it says Ended; an error is reported, and it is called again.
+	Settle func(xid uint64) func(context.Context) (Writers, error)
+	// Changed makes all readers read now, in that state. It does not wait for them.
+	Changed func(State)
+	// Report gets the errors of Ring and Settle, and nil once the relay listens.
+	Report func(error)
+}
+
+// Machine is the state of a relay. Its readers report what they find, and get from it how long to wait.
+// The goroutine of [Machine.Run] works the bell, so that no reader waits for it.
+type Machine struct {
+	Options
+	state   atomic.Int32
+	readers atomic.Int64  // among which what is found counts
+	behind  atomic.Int64  // readers that have not caught up
+	found   atomic.Int64  // events found by all readers since the last check
+	heard   atomic.Int64  // notifications since then
+	rise    chan struct{} // capacity 1: poll
+	blind   atomic.Bool   // notifications are not heard
+	fast    atomic.Int64  // until when to poll fast, in unix ns
+	slow    atomic.Bool   // it has left polling during a backlog: reading that is no reason to poll
+
+	counted time.Time // time of the last call of busy; used by Run only
+}
+
+// New returns a machine for one reader, which settles once Run runs. Options may be changed until then.
+func New(o Options) *Machine {
+	m := &Machine{Options: o, rise: make(chan struct{}, 1)}
+	m.state.Store(int32(Settling))
+	m.readers.Store(1)
+	return m
+}
+
+// State returns the state.
+func (m *Machine) State() State { return State(m.state.Load()) } //nolint:gosec // three values
+
+// Poke makes the relay poll. It never blocks. It does not prolong the time of a relay that is already
+// polling: that hears its own notification that it polls, as others do, and would never end.
+func (m *Machine) Poke() {
+	if m.State() == Polling {
+		return
+	}
+	select {
+	case m.rise <- struct{}{}:
+	default:
+	}
+}
+
+// Heard counts a notification of an event. It never blocks.
+func (m *Machine) Heard() { m.heard.Add(1) }
+
+// Blind records whether notifications are not heard, or not known to be heard.
+func (m *Machine) Blind(is bool) { m.blind.Store(is) } //nolint:revive // the state itself
+
+// Readers records among how many readers the events are divided.
+func (m *Machine) Readers(n int) { m.readers.Store(int64(n)) }
+
+// Behind adds to the number of readers that have not caught up.
+func (m *Machine) Behind(delta int) { m.behind.Add(int64(delta)) }
+
+// Saw records the result of one read: the number of events, whether there may be more, and whether a
+// notification had announced them.
+func (m *Machine) Saw(n int, full, announced bool) { //nolint:revive // what the read has shown
+	if n == 0 {
+		return
+	}
+	m.found.Add(int64(n))
+	if m.State() == Polling {
+		return
+	}
+	if (full || n >= Pressure) && !m.slow.Load() {
+		m.Poke()
+	}
+	if !announced {
+		m.fast.Store(time.Now().Add(fastPollFor).UnixNano())
+	}
+}
+
+// Pause returns how long a reader that has caught up waits until it reads again.
+func (m *Machine) Pause() time.Duration {
+	if m.State() == Polling {
+		return PollingPause
+	}
+	return m.PollEvery()
+}
+
+// PollEvery returns the poll interval, which is short while polls find events that were not announced.
+func (m *Machine) PollEvery() time.Duration {
+	if m.blind.Load() || time.Now().UnixNano() < m.fast.Load() {
+		return min(fastPoll, m.Poll)
+	}
+	return m.Poll
+}
+
+// Run works until ctx ends.
+func (m *Machine) Run(ctx context.Context) {
+	floor, again := m.settle(ctx)
+	for ctx.Err() == nil {
+		if again {
+			m.poll(ctx, floor)
+			floor, again = m.settle(ctx)
+		} else {
+			floor, again = m.listen(ctx)
+		}
+	}
+}
+
+func (m *Machine) become(s State) {
+	m.state.Store(int32(s))
+	m.Changed(s)
+}
+
+// listen waits until the relay must poll, and returns the rate below which that no longer pays. It checks now
+// and then whether writers queue up to notify: they then commit one after the other.
+func (m *Machine) listen(ctx context.Context) (floor float64, poll bool) {
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return 0, false
+		case <-m.rise:
+			return idleRate, true
+		case <-tick.C:
+			if m.busy() {
+				return idleRate, true
+			}
+			rate := float64(m.heard.Swap(0)) / checkEvery.Seconds()
+			if rate >= checkRate && m.queued(ctx) {
+				return rate * silencePays, true
+			}
+		}
+	}
+}
+
+// busy reports whether so much was found since its last call that the relay must poll. A backlog that
+// is gone, and of which nothing was found, no longer keeps the relay from it.
+func (m *Machine) busy() bool {
+	now, found := time.Now(), m.found.Swap(0)
+	over := now.Sub(m.counted)
+	m.counted = now
+	if found == 0 && m.behind.Load() == 0 {
+		m.slow.Store(false)
+	}
+	return m.rate(found, over) >= idleRate
+}
+
+// rate returns how many events a reader has found per second.
+func (m *Machine) rate(found int64, over time.Duration) float64 {
+	return float64(found) / float64(max(1, m.readers.Load())) / over.Seconds()
+}
+
+func (m *Machine) queued(ctx context.Context) bool {
+	if m.Bell == nil {
+		return false
+	}
+	for range 2 {
+		if n, err := m.Bell.Queued(ctx); err != nil || n < queueLength {
+			return false // the bell reports its own connection errors
+		}
+		m.rest(ctx, queueAgain, nil)
+	}
+	return true
+}
+
+// poll keeps the trigger silent until the rate of events is below floor.
+func (m *Machine) poll(ctx context.Context, floor float64) {
+	m.become(Polling)
+	if m.Bell != nil {
+		m.Bell.Silence()
+	}
+	m.found.Store(0)
+	for began, found := time.Now(), int64(0); ; {
+		m.rest(ctx, pollingFor, nil)
+		found += m.found.Swap(0)
+		over, behind := time.Since(began), m.behind.Load() > 0
+		switch {
+		case ctx.Err() == nil && m.rate(found, over) >= floor:
+			began, found = time.Now(), 0
+		case ctx.Err() == nil && behind && over < backlogFor:
+		default:
+			// Otherwise a slow destination would make the trigger silent and notify again for as long as
+			// its backlog lasts.
+			m.slow.Store(behind || found > 0)
+			return
+		}
+	}
+}
+
+// settle lets the trigger notify, and waits for silent writers. It reports whether the relay must poll again
+// before they have ended.
+func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
+	pause := settlingFirst
+	m.become(Settling)
+	var ended func(context.Context) (Writers, error)
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	m.counted = time.Now()
+	for ctx.Err() == nil {
+		writers, err := m.goOn(ctx, &ended)
+		if writers == Ended {
+			m.Report(nil)
+			m.become(Listening) // and all read once more
+			return 0, false
+		}
+		if err != nil && ctx.Err() == nil {
+			m.Report(err)
+		}
+		if m.rest(ctx, pause, tick.C) {
+			return idleRate, true
+		}
+		pause = min(2*pause, m.Poll)
+		if writers == Silenced {
+			pause = min(pause, fastPoll) // no writer notifies this relay
+		}
+		m.Changed(Settling)
+	}
+	return 0, false
+}
+
+// goOn takes the next step of settling: it rings, once, and then asks for the silent writers.
+func (m *Machine) goOn(ctx context.Context, ended *func(context.Context) (Writers, error)) (Writers, error) {
+	if *ended == nil {
+		var xid uint64
+		if m.Bell != nil {
+			var err error
+			if xid, err = m.Bell.Ring(ctx); err != nil {
+				return Open, err
+			}
+		}
+		*ended = m.Settle(xid)
+	}
+	return (*ended)(ctx)
+}
+
+// rest pauses. While a relay settles, it also reports whether it must poll, which ends the pause: the
+// transaction of a silent writer may last. check is nil otherwise.
+func (m *Machine) rest(ctx context.Context, pause time.Duration, check <-chan time.Time) (poll bool) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	rise := m.rise
+	if check == nil {
+		rise = nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return false
+		case <-rise:
+			return true
+		case <-check:
+			if m.busy() {
+				return true
+			}
+		}
+	}
+}
