@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestLimitsSurviveKills: while sessions of two relays are killed, calls fail and the destination goes down, every aggregate gets its
@@ -30,12 +31,12 @@ func TestLimitsSurviveKills(t *testing.T) {
 			_, stop2 := k.start(options...)
 			for range 4 {
 				n := len(k.until("", count(0)))
-				run(t, k.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+				testdb.Exec(t, k.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 					SELECT 'a', 'k' || (random() * 2)::int, (random() * 9)::int::text, '{}' FROM generate_series(1, 80)`)
 				k.until("it goes on", count(n+rand.IntN(15)+1))
-				run(t, k.pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND random() < 0.7`)
+				testdb.Exec(t, k.pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND random() < 0.7`)
 			}
-			run(t, k.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			testdb.Exec(t, k.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 				SELECT 'a', 'k' || a, b::text, '{}' FROM generate_series(0, 2) AS a, generate_series(0, 9) AS b`)
 			k.until("all", func([]call) bool { return k.seen() == 4*80+30 })
 			stop()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/positions"
 )
 
@@ -47,7 +48,7 @@ func TestReplayDoesNotExpire(t *testing.T) {
 			t.Parallel()
 			r := newLimitRun(t, true)
 			_, stop := r.start(options...)
-			run(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at) VALUES
+			testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at) VALUES
 				('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', '', NULL, '{}', now() - interval '1 hour')`)
 			r.until("all", count(3))
 			stop()

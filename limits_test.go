@@ -15,6 +15,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // limitRun is a destination with limits, at one relay or several.
@@ -36,15 +38,22 @@ type call struct {
 	at      time.Time
 }
 
+// limitPatience allows for a busy machine.
+const limitPatience = 4 * time.Minute
+
 func newLimitRun(t *testing.T, stream bool) *limitRun { //nolint:revive // which of two tables
 	t.Helper()
 	r := &limitRun{t: t, more: make(chan struct{}, 1)}
+	mode := outboxsql.ModeQueue
 	if stream {
-		r.pool = streamPool(t)
-		return r
+		mode = outboxsql.ModeStream
 	}
-	r.pool = openExample(t.Context())
-	t.Cleanup(r.pool.Close)
+	pool, err := pgxpool.New(t.Context(), testdb.URL(t, testdb.Tables{Mode: mode}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	r.pool = pool
 	return r
 }
 
@@ -94,7 +103,7 @@ func (r *limitRun) until(what string, is func(calls []call) bool) []call {
 	r.t.Helper()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
-	for timeout := time.After(settleWithin); ; {
+	for timeout := time.After(limitPatience); ; {
 		r.mu.Lock()
 		calls := slices.Clone(r.calls)
 		r.mu.Unlock()
@@ -122,7 +131,7 @@ func (r *limitRun) read(query string) (text string) {
 // insert writes events whose aggregate types are the keys, and whose aggregate ids are the same or given.
 func (r *limitRun) insert(n int, key, id string) {
 	r.t.Helper()
-	run(r.t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+	testdb.Exec(r.t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'a', '%s', coalesce(nullif('%s', ''), g::text), '{}' FROM generate_series(1, %d) AS g`, key, id, n))
 }
 
@@ -188,7 +197,7 @@ func TestTakeOverRefillsNothing(t *testing.T) {
 		_, stop := r.start(limit)
 		r.insert(5, "k", "")
 		r.until("the burst", count(3))
-		run(t, r.pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
+		testdb.Exec(t, r.pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
 		stop()
 		relay, stop := r.start(limit)
 		r.until("the limit is noticed", func([]call) bool { return relay.Stats().Destinations[0].RateLimited })
@@ -231,7 +240,7 @@ func TestRateKeys(t *testing.T) {
 		}
 		r.until("rows "+want+", and not "+r.read(waiting), func([]call) bool { return r.read(waiting) == want })
 		stop()
-		run(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
+		testdb.Exec(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
 		_, stop = r.start(notifyd.WithRateLimit(quick), byAggregateType())
 		calls = r.until("all", count(10))
 		stop()
@@ -267,7 +276,7 @@ func TestExpiry(t *testing.T) {
 			}
 			return nil
 		}
-		run(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at, available_at) VALUES
+		testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at, available_at) VALUES
 			('a', 'old', '1', '{}', now() - interval '1 hour', NULL), ('a', 'due', '2', '{}', now() - interval '1 hour', now() - interval '1 ms'),
 			('a', 'overdue', '3', '{}', now() - interval '1 hour', now() - interval '1 minute')`)
 		relay, stop := r.start(notifyd.WithExpiry(4*time.Second), notifyd.WithConcurrency(1))
@@ -278,7 +287,7 @@ func TestExpiry(t *testing.T) {
 		r.until("the long one", count(3))
 		r.insert(1, "behind", "")
 		r.until("the rest expires", func([]call) bool { return relay.Stats().Destinations[0].Expired == 4 })
-		run(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at) VALUES ('a', 'later', '1', '{}', now() + interval '5 s')`)
+		testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at) VALUES ('a', 'later', '1', '{}', now() + interval '5 s')`)
 		calls := r.until("one that is delayed for longer than that", count(4))
 		stop()
 		keys := make([]string, len(calls))
@@ -306,7 +315,7 @@ func TestNotExpired(t *testing.T) {
 			}
 			return nil
 		}
-		run(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at) VALUES
+		testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at) VALUES
 			('a', 'retry', '1', '{}', NULL), ('a', 'past', '2', '{}', now() - interval '2 hours')`)
 		relay, stop := r.start(notifyd.WithExpiry(time.Hour))
 		r.until("both, twice", func(calls []call) bool { return len(calls) == 4 || relay.Stats().Destinations[0].Expired > 0 })
@@ -365,7 +374,7 @@ func TestLimitedBehindAFailure(t *testing.T) {
 		acked[e.AggregateID] = e.ID
 		return nil
 	}
-	run(t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+	testdb.Exec(t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'a', 'k', g::text, '{}' FROM generate_series(1, 2) AS n, generate_series(1, %d) AS g ORDER BY n, g`, aggregates))
 	_, stop := r.start(notifyd.WithRateLimit(notifyd.Rate{Events: 20, Per: time.Second, Burst: 1}),
 		notifyd.WithRateKey(func(c *notifyd.Candidate) (string, error) { return c.AggregateID, nil }), notifyd.WithConcurrency(32))

@@ -1,4 +1,4 @@
-package notifyd_test
+package relaytest
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // totalRun is one destination of a stream, in one order or another.
@@ -87,7 +88,7 @@ func (r *totalRun) start(options ...notifyd.HandleOption) (stop func()) {
 // insert writes events of n aggregates, one each.
 func (r *totalRun) insert(n int) {
 	r.t.Helper()
-	run(r.t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+	testdb.Exec(r.t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'a', 'a', nullif(g %% 7, 0)::text, '{}' FROM generate_series(1, %d) AS g`, n))
 }
 
@@ -310,7 +311,7 @@ func TestTotalAndBack(t *testing.T) {
 
 	r.heal(3)
 	r.heal(7)
-	run(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
+	testdb.Exec(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
 	stop = r.start(hour, notifyd.WithTotalOrder())
 	r.insert(1)
 	got := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == 24 })
@@ -393,22 +394,15 @@ func TestTotalBatches(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, pool *pgxpool.Pool, query string) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), query); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestTotalTakesOpenOver: what was in the memory of a relay that kept the order of aggregates comes before what it
 // had parked, where a destination is taken over in total order.
 func TestTotalTakesOpenOver(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
 	r.insert(10)
-	run(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key)
+	testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key)
 		VALUES (5, 'orders', 'a', 'parked', 0, 'a/5'), (6, 'orders', 'a', 'retry', 1, 'a/6')`)
-	run(t, r.pool, `UPDATE outbox_mode SET origin_head = 8, origin_open = '{[1,5)}'`)
+	testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 8, origin_open = '{[1,5)}'`)
 	stop := r.start(notifyd.WithTotalOrder())
 	got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= 8 })
 	stop()
@@ -459,23 +453,23 @@ func TestTotalAndNoAggregate(t *testing.T) {
 		"a route was added": func(r *totalRun) {
 			r.route = "b"
 			stop := r.start(notifyd.WithTotalOrder())
-			run(r.t, r.pool, none)
+			testdb.Exec(r.t, r.pool, none)
 			p := &simulation{t: r.t, pool: r.pool}
 			p.eventually("they have no route", fmt.Sprintf(`SELECT count(*) = %d FROM outbox_deliveries WHERE state = 'unrouted'`, events))
 			stop()
 			r.route = "*"
 		},
 		"a queue had too many ranges": func(r *totalRun) { // what a change of the mode leaves: see putAside
-			run(r.t, r.pool, none)
-			run(r.t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, '', event_type, 'retry' FROM outbox_events`)
-			run(r.t, r.pool, fmt.Sprintf(`UPDATE outbox_mode SET origin_head = %d`, events))
+			testdb.Exec(r.t, r.pool, none)
+			testdb.Exec(r.t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, '', event_type, 'retry' FROM outbox_events`)
+			testdb.Exec(r.t, r.pool, fmt.Sprintf(`UPDATE outbox_mode SET origin_head = %d`, events))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newTotalRun(t)
 			store(r)
-			run(t, r.pool, `INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'a', '{}', now() + interval '1 hour'`) // is in no line before it is due
+			testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'a', '{}', now() + interval '1 hour'`) // is in no line before it is due
 			r.insert(10)
 			stop := r.start(notifyd.WithTotalOrder())
 			got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= events+10 })

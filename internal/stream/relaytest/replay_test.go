@@ -1,4 +1,4 @@
-package notifyd_test
+package relaytest
 
 import (
 	"context"
@@ -95,14 +95,14 @@ func TestStreamReplaySimulation(t *testing.T) {
 				t.Error("nothing was replayed")
 			}
 			for i := range all {
-				p.judgeReplay(s, all[i].ID)
+				p.checkReplay(s, all[i].ID)
 			}
 		})
 	}
 }
 
-// judgeReplay compares what was to come of a replay with what came.
-func (p *simulation) judgeReplay(s *positions.Store, id int64) {
+// checkReplay compares what was to come of a replay with what came.
+func (p *simulation) checkReplay(s *positions.Store, id int64) {
 	p.t.Helper()
 	r, o, err := s.ShowReplay(p.t.Context(), id)
 	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {
