@@ -3,9 +3,7 @@ package integration
 import (
 	"context"
 	"log/slog"
-	"os"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,48 +17,12 @@ import (
 // silent is another relay, which keeps the bell silent.
 type silent struct{ kill, freeze, thaw func() }
 
-// silence makes another relay keep the bell silent. That of a queue is in a
-// process of its own: its handler does not answer, and its backlog exceeds its
-// room. Over such a backlog the relay of a stream falls asleep. Writers and other
-// relays see only the bell of an awake relay, so for a stream there is only the
-// bell.
+// silence makes another relay keep the bell silent. Writers and other relays see only the bell of it.
 func (e *env) silence() silent {
 	e.t.Helper()
-	var s silent
-	if e.mode == outboxsql.ModeStream {
-		s = e.silentBell()
-	} else {
-		s = e.silentProcess()
-	}
+	s := e.silentBell()
 	e.until("bell silent", holdsBell)
 	return s
-}
-
-func (e *env) silentProcess() silent {
-	e.t.Helper()
-	cmd := e.victim(50 * time.Millisecond)
-	cmd.Env = append(cmd.Env, envVictimAnswers+"=1")
-	answer, err := cmd.StdinPipe()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 3000)`)
-	e.run(cmd)
-	signal := func(s os.Signal) {
-		if err := cmd.Process.Signal(s); err != nil {
-			e.t.Fatal(err)
-		}
-	}
-	return silent{
-		kill:   func() { signal(os.Kill) },
-		freeze: func() { signal(syscall.SIGSTOP) },
-		thaw: func() {
-			signal(syscall.SIGCONT)
-			if err := answer.Close(); err != nil {
-				e.t.Fatal(err)
-			}
-		},
-	}
 }
 
 func (e *env) silentBell() silent {
@@ -96,7 +58,7 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 					poll := notifyd.WithPollInterval(poll)
 					if survivor == "started before" {
 						e.relay(handleAll(t, h), poll)
-						e.untilOwn()
+						e.untilDone()
 					}
 					commit, check := e.writeSilently(level)
 					victim.kill()
@@ -117,16 +79,6 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 			}
 		}
 	}
-}
-
-// untilOwn waits until only the events that the silent relay holds are left.
-func (e *env) untilOwn() {
-	e.t.Helper()
-	if e.mode == outboxsql.ModeStream {
-		e.untilDone()
-		return
-	}
-	e.until("all but the other relay's own delivered", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh')`)
 }
 
 // letDoze gives the relay of a stream time to fall asleep, if it is going to: it
@@ -238,7 +190,7 @@ func besideFrozen(t *testing.T, mode outboxsql.Mode, poll time.Duration) (silent
 	e, h := newEnvIn(t, mode), newRecorder(t)
 	frozen := e.silence()
 	e.relay(handleAll(t, h), notifyd.WithPollInterval(poll))
-	e.untilOwn()
+	e.untilDone()
 	frozen.freeze()
 	heard := e.listen()
 	e.untilFoundFast()

@@ -25,7 +25,7 @@ const (
 	stepClose    stepKind = "close gate" // handlers do not answer
 	stepOpen     stepKind = "open gate"  // handlers answer
 	stepAwait    stepKind = "await"      // waits for committed events, if handlers answer
-	stepHush     stepKind = "hush"       // all gates closed, a backlog, a relay awake: the bell is silent
+	stepHush     stepKind = "hush"       // ever more events: a relay polls, and the bell is silent
 	stepRouse    stepKind = "rouse"      // all gates open, until the bell is released
 	stepCrowd    stepKind = "crowd"      // writers at the very moment at which the bell is released
 	stepReserve  stepKind = "reserve"    // an id, to be used later

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pump writes without end, so that the relay of a stream stays awake.
+// pump writes without end, so that a relay goes on polling.
 type pump struct {
 	stop context.CancelFunc
 	done chan error

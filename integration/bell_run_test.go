@@ -252,36 +252,20 @@ func (y *planRun) openGates() {
 	}
 }
 
-// hush keeps some relay awake until rouse. In a queue it fills the destinations
-// and leaves a backlog behind them; earlier events are delivered first, because a
-// relay with full destinations would stay asleep. The relay of a stream falls
-// asleep over a standing backlog; a steady flow of new events keeps it awake.
+// hush makes some relay poll until rouse: a steady flow of new events does, a standing backlog does not.
 func (y *planRun) hush() error {
 	y.openGates()
-	if y.mode == outboxsql.ModeStream {
-		if y.pumping == nil {
-			// First the events that exist: new ones would lead the relay to them.
-			if err := y.await(); err != nil {
-				return err
-			}
-			y.pumping = startPump(y.ctx, y.pool)
+	if y.pumping == nil {
+		// First the events that exist: new ones would lead the relay to them.
+		if err := y.await(); err != nil {
+			return err
 		}
-		return y.until("silence", holdsBell)
-	}
-	if err := y.await(); err != nil {
-		return err
-	}
-	for _, g := range y.gates {
-		g.shut()
-	}
-	if _, err := y.pool.Exec(y.ctx, `INSERT INTO outbox_events (event_type, payload)
-		SELECT (ARRAY['a', 'b'])[1 + n % 2], '1' FROM generate_series(1, 300) n`); err != nil {
-		return err
+		y.pumping = startPump(y.ctx, y.pool)
 	}
 	return y.until("silence", holdsBell)
 }
 
-// unhush stops keeping a relay awake.
+// unhush stops the flow that makes a relay poll.
 func (y *planRun) unhush() error {
 	y.openGates()
 	return y.endPump()
@@ -296,7 +280,7 @@ func (y *planRun) endPump() error {
 	return err
 }
 
-// rouse lets the relays work off all events and fall asleep.
+// rouse lets the relays work off all events and listen.
 func (y *planRun) rouse() error {
 	if err := y.unhush(); err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"testing"
@@ -22,9 +21,6 @@ const envVictim = "NOTIFYD_TEST_VICTIM_URL"
 // envVictimBudget is the lock budget of that relay.
 const envVictimBudget = "NOTIFYD_TEST_VICTIM_BUDGET"
 
-// envVictimAnswers, if set, lets the handler answer once the standard input ends.
-const envVictimAnswers = "NOTIFYD_TEST_VICTIM_ANSWERS"
-
 // victimReady is the output of a victim that listens and claims.
 const victimReady = "ready"
 
@@ -39,25 +35,14 @@ func victim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	answer := make(chan struct{})
-	if os.Getenv(envVictimAnswers) != "" {
-		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin)
-			close(answer)
-		}()
-	}
 	relay, err := notifyd.New(pool, notifyd.WithLockBudget(budget))
 	if err != nil {
 		panic(err)
 	}
 	err = relay.Handle("all", "*", notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
 		fmt.Println(e.ID)
-		select {
-		case <-answer:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		<-ctx.Done()
+		return ctx.Err()
 	}), notifyd.WithTimeout(time.Hour))
 	if err != nil {
 		panic(err)
