@@ -1,79 +1,180 @@
 package notifyd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
-// audit looks for work that is due, and that this relay could begin and does not. It decides by two looks at the tables that are
-// some time apart: the same event is due in both, and in between its lane was well and answered nothing. So
-// neither the age of an event nor any clock decides, and other relays that do the work are seen by what they have done.
+const (
+	// hangAfter is how long due work may stay untouched although nothing holds it back, and how long the audit itself may take.
+	// The relay waits for the database less than half as long, at worst.
+	hangAfter = 2 * time.Minute
+	// lostAfter is how long a hang must last after that until only a restart is likely to end it.
+	lostAfter = 5 * time.Minute
+	// auditEvery is the interval of the audit.
+	auditEvery = hangAfter / 2
+)
+
+// audit finds hangs from outside the relay's loops, which know nothing of it. It compares what the tables show now with what
+// they showed before: the same work is due, nothing holds it back, and nothing has moved. Neither the age of an event nor any
+// clock decides, and work that other relays do is visible in the tables.
+//
+// Its time is counted in ticks by a goroutine of its own. While the process is frozen, or the machine suspended, no time passes.
 type audit struct {
 	relay *Relay
-	lanes map[string]stillness // by destination
-	seen  map[string]sighting  // by what was seen
+	ticks atomic.Int64 // seconds
+
+	mu      sync.Mutex
+	running bool          // find has not returned
+	began   time.Duration // of that call
+	found   []observe.Hang
+	over    bool // the relay stops: its other parts have timeouts of their own
+
+	// Only find uses these.
+	lanes  map[string]stillness // by destination
+	seen   map[string]sighting  // by suspicion.what
+	failed int                  // calls in a row that could not read the tables
 }
 
-// stillness is since when a lane is well and has answered nothing.
+// stillness is since when a lane has been well and has answered nothing.
 type stillness struct {
 	answers uint64
 	since   time.Duration
 	within  time.Duration // of its calls
 }
 
-// sighting is something that should not last.
+// sighting is a suspicion that earlier calls of find have had too.
 type sighting struct {
-	key   string        // of the thing itself: another event is another sighting
-	since time.Duration // of the first look that has seen it
+	key   string
+	since time.Duration
 }
 
-// suspicion is something that must not last until the next looks.
+// suspicion is a state of affairs that must not last.
 type suspicion struct {
-	what   string // what it is of: "mail", or "unit of mail"
-	key    string
+	what   string // the part of the relay: "mail", or "unit of mail"
+	key    string // changes whenever anything moves
 	reason func(lasted time.Duration) string
-	within time.Duration // how long it may last beyond engine.Patience
+	within time.Duration // how long it may last beyond hangAfter
 	work   *store.Overdue
-	own    bool // a restart of this relay is likely to help
+	own    bool // a restart of this relay is likely to help, unless another session has locked work
 }
 
 func newAudit(r *Relay) *audit {
 	return &audit{relay: r, lanes: make(map[string]stillness), seen: make(map[string]sighting)}
 }
 
-// look looks once, and returns what hangs. Where no lane is still it asks the database nothing. Work that
-// a relay does not begin while the database refuses to record deliveries is not a hang.
-func (a *audit) look(ctx context.Context) []engine.Hang {
-	now := a.relay.pulse.Now()
-	still := a.stillLanes(now)
-	if a.relay.dispatcher.Refused() {
-		still = nil
+// now returns the time since the start, in which the process ran.
+func (a *audit) now() time.Duration { return time.Duration(a.ticks.Load()) * time.Second }
+
+// count makes a second pass at each interval, until ctx ends. It calls ticked after each second, which must not block.
+func (a *audit) count(ctx context.Context, interval time.Duration, ticked func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.over = true
+			return
+		case <-tick.C:
+			a.ticks.Add(1)
+			ticked()
+		}
 	}
-	if a.relay.dispatcher.DatabaseDown() || len(still) == 0 && !a.relay.stream {
-		clear(a.seen)
+}
+
+// run calls find, and keeps what it has found.
+func (a *audit) run(ctx context.Context) {
+	a.mu.Lock()
+	a.running, a.began = true, a.now()
+	a.mu.Unlock()
+	found := a.find(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.running, a.found = false, found
+}
+
+// hangs returns what hangs now, what has hung longest first. The audit itself hangs if find does not return: it takes the locks
+// that the loops of the relay take. hangs takes no lock that anything else holds for longer than a moment.
+func (a *audit) hangs() []observe.Hang {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
 		return nil
 	}
+	all := slices.Clone(a.found)
+	if lasts := a.now() - a.began; a.running && lasts > hangAfter {
+		all = append(all, hang("audit", fmt.Sprintf("the audit of the relay has not come back for %v: a lock is held, or a query does not end", lasts), lasts, true))
+	}
+	slices.SortStableFunc(all, func(x, y observe.Hang) int { return cmp.Compare(y.For, x.For) })
+	return all
+}
+
+func hang(part, reason string, lasts time.Duration, restart bool) observe.Hang {
+	return observe.Hang{Part: part, Reason: reason, For: lasts, Restart: restart, Lost: restart && lasts >= hangAfter+lostAfter}
+}
+
+// find compares the tables with what they showed before, and returns what hangs. A relay that begins nothing while the database
+// refuses to record deliveries does not hang.
+func (a *audit) find(ctx context.Context) []observe.Hang {
+	now := a.now()
+	still := a.stillLanes(now)
+	if a.relay.dispatcher.DatabaseDown() {
+		return a.judge(ctx, now, []suspicion{a.untried()})
+	}
+	refused := a.relay.dispatcher.Refused()
+	if refused {
+		still = nil
+	}
 	b, err := a.relay.Waiting(ctx)
-	if err != nil { // the database is down, or slow: what was seen before proves nothing
-		clear(a.seen)
+	if a.readFailed(ctx, err) {
 		return nil
 	}
 	var all []suspicion
 	if a.relay.stream {
-		all = append(a.unheld(&b), a.unread(&b, still)...)
+		all = a.unheld(&b, refused)
 	} else {
-		all = append(a.unclaimed(&b, still), a.unleased(ctx, &b)...)
+		all = a.unleased(ctx, &b, refused)
 	}
-	return a.hangs(ctx, now, all)
+	if refused {
+		return a.judge(ctx, now, all)
+	}
+	unrouted, err := a.unrouted(ctx)
+	if a.readFailed(ctx, err) {
+		return nil
+	}
+	if a.relay.stream {
+		all = append(all, a.unread(&b, still, unrouted)...)
+	} else {
+		all = append(append(all, a.unclaimed(&b, still)...), a.rerouted(unrouted)...)
+	}
+	return a.judge(ctx, now, all)
 }
 
-// stillLanes returns the lanes that are well, and have answered nothing since the look before.
+// readFailed forgets what was seen before if the tables cannot be read: it proves nothing any more. An audit that cannot read
+// them twice in a row finds no hang, and says so.
+func (a *audit) readFailed(ctx context.Context, err error) bool {
+	if err == nil {
+		a.failed = 0
+		return false
+	}
+	clear(a.seen)
+	if a.failed++; a.failed == 2 && ctx.Err() == nil {
+		a.relay.log.WarnContext(ctx, "the audit cannot read the tables; until it can, it finds no hangs", "err", err)
+	}
+	return true
+}
+
+// stillLanes returns the lanes that are well, and have answered nothing since the call before.
 func (a *audit) stillLanes(now time.Duration) []string {
 	var still []string
 	for _, l := range a.relay.dispatcher.Lanes() {
@@ -91,8 +192,8 @@ func (a *audit) stillLanes(now time.Duration) []string {
 	return still
 }
 
-// hangs returns those suspicions that have lasted for too long, and forgets those that have not.
-func (a *audit) hangs(ctx context.Context, now time.Duration, all []suspicion) (hangs []engine.Hang) {
+// judge returns those suspicions that have lasted for too long, and forgets the earlier ones that are not among them.
+func (a *audit) judge(ctx context.Context, now time.Duration, all []suspicion) (hangs []observe.Hang) {
 	seen := make(map[string]sighting, len(all))
 	for _, s := range all {
 		one := a.seen[s.what]
@@ -100,35 +201,52 @@ func (a *audit) hangs(ctx context.Context, now time.Duration, all []suspicion) (
 			one = sighting{key: s.key, since: now}
 		}
 		seen[s.what] = one
-		long := now - one.since - s.within
-		if long < engine.Patience {
+		lasts := now - one.since - s.within
+		if lasts < hangAfter {
 			continue
 		}
-		h := engine.Hang{Part: s.what, Reason: s.reason(now - one.since), For: long, Restart: s.own}
+		reason := s.reason(now - one.since)
 		if s.work != nil {
 			if locked, err := a.relay.watch.Locked(ctx, *s.work); err == nil && locked {
-				h.Reason += "; another session has locked it"
-				h.Restart = false
+				reason += "; another session has locked it"
+				s.own = false
 			}
 		}
-		hangs = append(hangs, h)
+		hangs = append(hangs, hang(s.what, reason, lasts, s.own))
 	}
 	a.seen = seen
 	return hangs
 }
 
-// undone is the reason of work that is due for a destination and not begun.
+// untried suspects that no part of the relay tries to reach the database, which did not answer. Parts try again every few
+// seconds, however long that lasts.
+func (a *audit) untried() suspicion {
+	return suspicion{
+		what: "database", key: fmt.Sprint(a.relay.dispatcher.DatabaseReports()), own: true,
+		reason: func(lasted time.Duration) string {
+			return fmt.Sprintf("the database did not answer, and no part of the relay has tried it again, for %v at least", lasted)
+		},
+	}
+}
+
+// undone returns the reason of work that is due for a destination and not begun.
 func undone(what, destination, not string) func(time.Duration) string {
 	return func(lasted time.Duration) string {
 		return fmt.Sprintf("%s is due for %s and not %s, for %v at least, though the destination works and has received nothing in that time", what, destination, not, lasted)
 	}
 }
 
-// unclaimed returns the work of a queue that is due for lanes that are still.
+// isDue reports whether a time has come at the moment of a backlog.
+func isDue(b *Backlog, at *time.Time) bool { return at != nil && !at.After(b.At) }
+
+// unclaimed returns the work of a queue that is due for lanes that are still. A delayed event is claimed before its
+// destinations are known, by whichever lane has room.
 func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
+	var longest time.Duration
 	for _, name := range still {
+		longest = max(longest, a.lanes[name].within)
 		s := suspicion{what: name, within: a.lanes[name].within, own: true}
-		if due := b.Destination(name).NextDue; due != nil && !due.After(b.At) {
+		if due := b.Destination(name).NextDue; isDue(b, due) {
 			s.key, s.work = due.String(), &store.Overdue{Destination: name}
 			s.reason = undone("a stored delivery", name, "begun")
 			all = append(all, s)
@@ -143,76 +261,167 @@ func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
 			}
 		}
 	}
-	return all
-}
-
-// unleased returns a lease of a queue that has ended, and that no relay takes over.
-func (a *audit) unleased(ctx context.Context, b *Backlog) []suspicion {
-	if !slices.ContainsFunc(b.Destinations, func(d observe.DestinationBacklog) bool { return d.Running.N > 0 }) {
-		return nil
-	}
-	o, ok, err := a.relay.watch.LostLease(ctx, engine.Patience)
-	if err != nil || !ok {
-		return nil
-	}
-	return []suspicion{{
-		what: "leases", key: fmt.Sprint(o),
-		reason: func(lasted time.Duration) string {
-			return fmt.Sprintf("the lease of event %d for %s has ended, and no relay has taken it over, for %v at least", o.EventID, o.Destination, lasted)
-		},
-	}}
-}
-
-// unheld returns the units of a stream that no relay holds, of those that this relay wants.
-func (a *audit) unheld(b *Backlog) (all []suspicion) {
-	for i := range b.Positions {
-		p := &b.Positions[i]
-		if p.Destination != "" && !a.relay.dispatcher.Has(p.Destination) {
-			continue
-		}
-		name := p.Destination
-		if name == "" {
-			name = "the search for types without a route"
-		}
-		what, key := "unit of "+name, p.UpdatedAt.String()
-		// A relay that takes a unit writes its number into the position. While none has, a session that holds the lock
-		// only tries to.
-		if p.Session != nil && p.Owner != nil && a.seen[what].key != key {
-			continue
-		}
+	if len(still) > 0 && isDue(b, b.NextDelayed) {
 		all = append(all, suspicion{
-			what: what, key: key,
+			what: "delayed events", key: b.NextDelayed.String(), within: longest, work: &store.Overdue{}, own: true,
 			reason: func(lasted time.Duration) string {
-				return fmt.Sprintf("no relay holds the unit of %s, for %v at least: nothing is delivered from there", name, lasted)
+				return fmt.Sprintf("an event whose delay has passed is not claimed, for %v at least", lasted)
 			},
 		})
 	}
 	return all
 }
 
-// unread returns the work that is due for lanes that are still, of the units that this relay owns.
-func (a *audit) unread(b *Backlog, still []string) (all []suspicion) {
-	var s Stats
-	(*a.relay.engine.Load()).Stats(&s)
-	for _, unit := range s.Positions {
-		if unit.Loading || !slices.Contains(still, unit.Destination) {
+// unleased returns a lease of a queue that has ended, and that no relay takes over.
+func (a *audit) unleased(ctx context.Context, b *Backlog, refused bool) []suspicion {
+	if !slices.ContainsFunc(b.Destinations, func(d observe.DestinationBacklog) bool { return d.Running.N > 0 }) {
+		return nil
+	}
+	o, ok, err := a.relay.watch.LostLease(ctx, hangAfter)
+	if err != nil || !ok {
+		return nil
+	}
+	return []suspicion{{
+		what: "leases", key: fmt.Sprint(o), work: &o, own: !refused,
+		reason: func(lasted time.Duration) string {
+			return fmt.Sprintf("the lease of event %d for %s has ended, and no relay has taken it over, for %v at least", o.EventID, o.Destination, lasted)
+		},
+	}}
+}
+
+// unrouted returns the first stored event of a type that had no route and has one now; nil if there is none. A relay that still
+// has no route for it writes its row again, after each relay that has.
+func (a *audit) unrouted(ctx context.Context) (*store.Unrouted, error) {
+	all, err := a.relay.watch.Unrouted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if a.relay.dispatcher.Routed(all[i].EventType) {
+			return &all[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// rerouted returns an event of a queue that has gained a route, and that housekeeping does not make due.
+func (a *audit) rerouted(u *store.Unrouted) []suspicion {
+	if u == nil {
+		return nil
+	}
+	return []suspicion{{
+		what: "housekeeping", key: fmt.Sprint(u.EventID, u.UpdatedAt), own: true,
+		reason: func(lasted time.Duration) string {
+			return fmt.Sprintf("event %d of type %q has gained a route and is not made due, for %v at least", u.EventID, u.EventType, lasted)
+		},
+	}}
+}
+
+// unheld returns the units of a stream that no relay holds, of those that this relay wants.
+func (a *audit) unheld(b *Backlog, refused bool) (all []suspicion) {
+	for i := range b.Positions {
+		p := &b.Positions[i]
+		if p.Destination != "" && !a.relay.dispatcher.Has(p.Destination) {
 			continue
 		}
-		found := suspicion{what: unit.Destination, within: a.lanes[unit.Destination].within, own: true}
-		if due := b.Destination(unit.Destination).NextDue; due != nil && !due.After(b.At) {
-			found.key = due.String()
-			found.reason = undone("a stored delivery", unit.Destination, "begun")
-			all = append(all, found)
+		what, key := "unit of "+nameOf(p), p.UpdatedAt.String()
+		// A relay that takes a unit writes its number into the position. While none has, a session that holds the lock
+		// only tries to.
+		if p.Session != nil && p.Owner != nil && a.seen[what].key != key {
 			continue
 		}
-		for _, p := range b.Positions {
-			if p.Destination == unit.Destination && p.Oldest != nil {
-				found.key = fmt.Sprint(p.Oldest.EventID, p.Head, p.Lowest)
-				found.reason = undone(fmt.Sprintf("event %d", p.Oldest.EventID), unit.Destination, "read or not answered")
-				all = append(all, found)
-				break
+		all = append(all, suspicion{
+			what: what, key: key, work: &store.Overdue{Destination: p.Destination, Position: true}, own: p.Session == nil && !refused,
+			reason: func(lasted time.Duration) string {
+				return fmt.Sprintf("no relay holds the unit of %s, for %v at least: nothing is delivered from there", nameOf(p), lasted)
+			},
+		})
+	}
+	return all
+}
+
+// nameOf names the owner of a position.
+func nameOf(p *observe.Position) string {
+	return cmp.Or(p.Destination, "the search for types without a route")
+}
+
+// unread returns the work that is due in the units of a stream that this relay owns, according to the tables.
+func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
+	var figures Stats
+	if e := a.relay.engine.Load(); e != nil {
+		(*e).Stats(&figures)
+	}
+	// Units that begin wait for the search for types without a route, as long as it moves.
+	var searched time.Time
+	for i := range b.Positions {
+		if p := &b.Positions[i]; p.Destination == "" {
+			searched = p.UpdatedAt
+		}
+	}
+	for i := range b.Positions {
+		p := &b.Positions[i]
+		mine := p.Session != nil && p.Owner != nil && *p.Owner == a.relay.owner
+		switch {
+		case !mine:
+		case p.Destination == "":
+			all = append(all, a.unsearched(b, p)...)
+		case slices.Contains(still, p.Destination):
+			begun := observe.PositionStats{Loading: true} // of a unit that is not there yet
+			if at := slices.IndexFunc(figures.Positions, func(f observe.PositionStats) bool { return f.Destination == p.Destination }); at >= 0 {
+				begun = figures.Positions[at]
+			}
+			s, due := a.unsent(b, p, &begun, unrouted)
+			if begun.Loading {
+				s.key += fmt.Sprint(" ", p.UpdatedAt, begun.Blocked, searched)
+			}
+			if due {
+				all = append(all, s)
 			}
 		}
 	}
 	return all
+}
+
+// unsearched returns what the search for types without a route has to read or to hand out.
+func (a *audit) unsearched(b *Backlog, p *observe.Position) []suspicion {
+	s := suspicion{what: nameOf(p), own: true}
+	switch {
+	case p.Oldest != nil:
+		s.key = fmt.Sprint(p.Oldest.EventID, p.UpdatedAt)
+		s.reason = func(lasted time.Duration) string {
+			return fmt.Sprintf("event %d has no route and is not stored, for %v at least", p.Oldest.EventID, lasted)
+		}
+	case isDue(b, b.NextDelayed):
+		s.key = fmt.Sprint(b.NextDelayed, p.UpdatedAt)
+		s.reason = func(lasted time.Duration) string {
+			return fmt.Sprintf("an event whose delay has passed is not handed out, for %v at least", lasted)
+		}
+	default:
+		return nil
+	}
+	return []suspicion{s}
+}
+
+// unsent returns the work that is due for a unit whose lane is still. A unit that begins is also given what has gained a route.
+func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
+	s = suspicion{what: p.Destination, within: a.lanes[p.Destination].within, own: true}
+	d := b.Destination(p.Destination)
+	switch {
+	case isDue(b, d.NextDue):
+		s.key, s.reason = d.NextDue.String(), undone("a stored delivery", p.Destination, "begun")
+	case p.Oldest != nil:
+		s.key = fmt.Sprint(p.Oldest.EventID, p.Head, p.Lowest)
+		s.reason = undone(fmt.Sprintf("event %d", p.Oldest.EventID), p.Destination, "read or not answered")
+	case f.Loading && unrouted != nil && slices.Contains(a.relay.DestinationsOf(unrouted.EventType), p.Destination):
+		s.key = fmt.Sprint(unrouted.EventID, unrouted.UpdatedAt)
+		s.reason = undone(fmt.Sprintf("event %d, which has gained a route,", unrouted.EventID), p.Destination, "handed out")
+	case p.Replay != nil && !f.Loading && f.Blocked == 0 && d.Retry.N == 0: // otherwise it may have to wait for stored deliveries
+		s.key, s.reason = fmt.Sprint(p.Replay.ID, p.Replay.UpdatedAt), undone(fmt.Sprintf("replay %d", p.Replay.ID), p.Destination, "continued")
+		if p.Replay.Rate > 0 {
+			s.within += time.Duration(min(1/p.Replay.Rate, time.Hour.Seconds()) * float64(time.Second))
+		}
+	default:
+		return s, false
+	}
+	return s, true
 }

@@ -3,28 +3,29 @@ package notifyd
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// never is a second of a watch whose time a test makes pass.
+// never is a second of an audit whose time a test makes pass.
 const never = time.Hour
 
-// audited returns what looks for work that is due have found after the given time, in which the relay may do what it wants.
-func (p *patient) audited(long time.Duration) (hangs []engine.Hang) {
+// audited returns what an audit has found after the given time, in which the relay may do what it wants.
+func (p *patient) audited(long time.Duration) (hangs []observe.Hang) {
 	p.Helper()
 	a := newAudit(p.Relay)
 	for range long / auditEvery {
-		hangs = a.look(p.Context())
-		for range auditEvery / time.Second {
-			p.pulse.Tick()
-		}
+		a.find(p.Context())
+		a.ticks.Add(int64(auditEvery / time.Second))
 	}
-	return append(hangs, a.look(p.Context())...)
+	return a.find(p.Context())
 }
 
 const insertThree = `INSERT INTO outbox_events (event_type, payload) SELECT 'x', '{}' FROM generate_series(1, 3)`
@@ -140,5 +141,165 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 			t.Errorf("%+v", hangs)
 		}
 		close(leave)
+	})
+}
+
+// TestStandstill: of a relay that does nothing at all, the audit finds each kind of due work, and that a restart is likely to help.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	const mine = `INSERT INTO outbox_positions (destination, head, owner) VALUES ('mail', 0, $1), ('', 100, $1)`
+	for name, c := range map[string]struct {
+		mode   outboxsql.Mode
+		tables string
+		owned  bool   // the relay owns the units
+		want   string // part of the reason
+	}{
+		"a fresh event": {
+			mode: outboxsql.ModeQueue, tables: insertThree, want: "event 1 is due for mail and not claimed",
+		},
+		"a stored delivery": {
+			mode: outboxsql.ModeQueue, want: "a stored delivery is due for mail and not begun",
+			tables: `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('x', '{}', 'deferred') RETURNING id)
+				INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'mail', 'x', 'retry' FROM e`,
+		},
+		"a delayed event": {
+			mode: outboxsql.ModeQueue, want: "an event whose delay has passed is not claimed",
+			tables: `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('x', '{}', 'deferred') RETURNING id)
+				INSERT INTO outbox_deliveries (event_id, event_type, state) SELECT id, 'x', 'retry' FROM e`,
+		},
+		"a gained route": {
+			mode: outboxsql.ModeQueue, want: "event 1 of type \"x\" has gained a route and is not made due",
+			tables: `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('x', '{}', 'deferred') RETURNING id)
+				INSERT INTO outbox_deliveries (event_id, event_type, state) SELECT id, 'x', 'unrouted' FROM e`,
+		},
+		"a lease": {
+			mode: outboxsql.ModeQueue, want: "the lease of event 1 for mail has ended",
+			tables: `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('x', '{}', 'deferred') RETURNING id)
+				INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+				SELECT id, 'mail', 'x', 'running', 1, 1, now() - interval '1 hour' FROM e`,
+		},
+		"a unit": {
+			mode: outboxsql.ModeStream, want: "no relay holds the unit of mail",
+			tables: `INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`,
+		},
+		"an event of a stream": {
+			mode: outboxsql.ModeStream, owned: true, tables: insertThree, want: "event 1 is due for mail and not read or not answered",
+		},
+		"a stored delivery of a stream": {
+			mode: outboxsql.ModeStream, owned: true, want: "a stored delivery is due for mail and not begun",
+			tables: `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'mail', 'x', 'retry')`,
+		},
+		"a gained route of a stream": {
+			mode: outboxsql.ModeStream, owned: true, want: "event 1, which has gained a route, is due for mail and not handed out",
+			tables: `INSERT INTO outbox_deliveries (event_id, event_type, state) VALUES (1, 'x', 'unrouted')`,
+		},
+		"the search for types without a route": {
+			mode: outboxsql.ModeStream, owned: true, want: "event 101 has no route and is not stored",
+			tables: `INSERT INTO outbox_events (id, event_type, payload) OVERRIDING SYSTEM VALUE VALUES (101, 'y', '{}')`,
+		},
+		"a delayed event from the time as a queue": {
+			mode: outboxsql.ModeStream, owned: true, want: "an event whose delay has passed is not handed out",
+			tables: `INSERT INTO outbox_deliveries (event_id, event_type, state) VALUES (1, 'x', 'retry')`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := tables(t, c.mode)
+			p := &patient{T: t, pool: pool}
+			var err error
+			if p.Relay, err = New(pool); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Handle("mail", "x", HandlerFunc(works)); err != nil {
+				t.Fatal(err)
+			}
+			p.stream = c.mode == outboxsql.ModeStream
+			execute(t, pool, c.tables)
+			if c.owned {
+				p.owns(mine)
+			}
+			hangs := p.audited(auditEvery + hangAfter) // the first audit finds out what lanes do
+			if len(hangs) != 1 || !strings.Contains(hangs[0].Reason, c.want) || !hangs[0].Restart {
+				t.Errorf("%+v, want one: %s", hangs, c.want)
+			}
+			if hangs := p.audited(hangAfter - auditEvery); len(hangs) > 0 {
+				t.Errorf("too early: %+v", hangs)
+			}
+		})
+	}
+}
+
+// owns makes the tables show that the relay owns all units until the end of the test.
+func (p *patient) owns(insert string) {
+	p.Helper()
+	conn, err := p.pool.Acquire(p.Context())
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(conn.Release)
+	if _, err := conn.Exec(p.Context(), insert, p.owner); err != nil {
+		p.Fatal(err)
+	}
+	if _, err := conn.Exec(p.Context(), `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions`); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// TestStandstillOfAReplay: so does a unit that has begun and does not continue a replay.
+func TestStandstillOfAReplay(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeStream)
+	p := newPatient(t, pool, never, HandlerFunc(works))
+	p.stream = true
+	var begun anEngine = loaded{}
+	p.engine.Store(&begun)
+	execute(t, pool, insertThree)
+	p.owns(`INSERT INTO outbox_positions (destination, head, owner) VALUES ('mail', 3, $1)`)
+	execute(t, pool, `INSERT INTO outbox_replays (destination, from_id, to_id, head, number, created_by) VALUES ('mail', 1, 3, 0, 1, 'a test')`)
+	if hangs := p.audited(auditEvery + hangAfter); len(hangs) != 1 || !strings.Contains(hangs[0].Reason, "replay 1 is due for mail and not continued") {
+		t.Errorf("%+v", hangs)
+	}
+}
+
+// loaded is an engine whose unit of mail has begun.
+type loaded struct{ anEngine }
+
+func (loaded) Stats(s *Stats) { s.Positions = []observe.PositionStats{{Destination: "mail"}} }
+
+// TestFrozenProcess: time in which the process was frozen, or the machine suspended, is not the time of a hang. The goroutine that
+// counts is frozen like all others; here it alone is.
+func TestFrozenProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAudit(nil)
+		a.running = true // and never comes back
+		frozen := make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			a.count(ctx, time.Second, func() { <-frozen })
+		}()
+		<-time.After(24 * time.Hour)
+		close(frozen)
+		synctest.Wait()
+		if a.now() > 2*time.Second || len(a.hangs()) > 0 {
+			t.Errorf("after a day frozen: %v have passed, %+v", a.now(), a.hangs())
+		}
+		<-time.After(hangAfter + time.Second)
+		synctest.Wait()
+		if all := a.hangs(); len(all) != 1 || !all[0].Restart || all[0].Lost {
+			t.Errorf("awake again: %+v", all)
+		}
+		<-time.After(lostAfter)
+		synctest.Wait()
+		if all := a.hangs(); len(all) != 1 || !all[0].Lost {
+			t.Errorf("much later: %+v", all)
+		}
+		stop()
+		<-ended
+		if all := a.hangs(); all != nil {
+			t.Errorf("a relay that stops hangs: %+v", all)
+		}
 	})
 }

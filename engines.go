@@ -44,7 +44,7 @@ func (r *Relay) claimQueue() {
 	}
 	keeper := queue.NewKeeper(r.connector, o)
 	options := queue.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Outbox: r.settings.outbox, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Outbox: r.settings.outbox, Leases: keeper, House: keeper, Companions: keeper, Log: r.log,
 	}
 	for range r.settings.limits.Claims {
 		session := queue.NewSession(r.connector, o)
@@ -63,7 +63,7 @@ func (r *Relay) claimQueue() {
 // readStream creates the engine of a stream.
 func (r *Relay) readStream() {
 	o := stream.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.settings.program, Outbox: r.settings.outbox, Starts: r.starts, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.settings.program, Outbox: r.settings.outbox, Starts: r.starts, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell

@@ -7,30 +7,17 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/engine"
-	"github.com/notifyd/notifyd/observe"
 )
 
-// Health says whether the relay works: whether the database answers, and whether a part of the relay hangs. A hang is also an
+// Health says whether the relay works: whether the database answers, and whether the relay hangs. A hang is also an
 // incident, and a line in the log. Health never blocks and makes no query.
 func (r *Relay) Health() Health {
-	return Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: hangs(r.pulse)}
+	return Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.audit.hangs()}
 }
 
-func hangs(pulse *engine.Watch) (all []observe.Hang) {
-	for _, h := range pulse.Hangs() {
-		all = append(all, observe.Hang{Part: h.Part, Reason: h.Reason, For: h.For, Restart: h.Restart, Lost: h.Lost()})
-	}
-	return all
-}
-
-// auditEvery is how often the relay looks for work that is due and not begun, where a destination has received
-// nothing since the look before.
-const auditEvery = engine.Patience / 2
-
-// watchdog notices hangs until ctx ends.
+// watchdog runs the audit, and announces what it finds, until ctx ends.
 func (r *Relay) watchdog(ctx context.Context) {
-	looks, audits := make(chan struct{}, 1), make(chan struct{}, 1)
+	seconds, audits := make(chan struct{}, 1), make(chan struct{}, 1)
 	signal := func(to chan<- struct{}) {
 		select {
 		case to <- struct{}{}:
@@ -39,21 +26,17 @@ func (r *Relay) watchdog(ctx context.Context) {
 	}
 	var work sync.WaitGroup
 	work.Go(func() {
-		r.pulse.Run(ctx, func() {
-			signal(looks)
-			if r.pulse.Now()%auditEvery == 0 {
+		r.audit.count(ctx, r.settings.tick, func() {
+			signal(seconds)
+			if r.audit.now()%auditEvery == 0 {
 				signal(audits)
 			}
 		})
 	})
-	work.Go(func() { announceHangs(ctx, r.pulse, r.dispatcher, looks, r.log) })
+	work.Go(func() { announceHangs(ctx, r.audit, r.dispatcher, seconds, r.log) })
 	work.Go(func() {
-		a := newAudit(r)
-		part := r.pulse.Part("audit", "the search for work that is due", engine.Patience)
 		for await(ctx, audits) {
-			part.Begin()
-			r.pulse.Report(a.look(ctx))
-			part.Rest()
+			r.audit.run(ctx)
 		}
 	})
 	work.Wait()
@@ -71,13 +54,13 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 
 // announceHangs logs and reports the beginning of a hang, and its end. An observer may be what hangs, so
 // nothing waits for one, except the next report to it.
-func announceHangs(ctx context.Context, pulse *engine.Watch, to Observer, looks <-chan struct{}, log *slog.Logger) {
+func announceHangs(ctx context.Context, a *audit, to Observer, seconds <-chan struct{}, log *slog.Logger) {
 	told := make(chan struct{})
 	close(told)
 	known := make(map[string]bool)
-	for await(ctx, looks) {
+	for await(ctx, seconds) {
 		var news []Incident
-		all := hangs(pulse)
+		all := a.hangs()
 		for _, h := range all {
 			if known[h.Part] {
 				continue

@@ -84,7 +84,7 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
 	}
 }
 
-// short is a second of a watch in a hurry: two minutes are six seconds, longer than any wait of a part for the database.
+// short is a second of an audit in a hurry: two minutes are six seconds, longer than any wait for the database.
 const short = 50 * time.Millisecond
 
 // newPatient returns a relay in which a second lasts for beat, with the destination mail for everything.
@@ -193,9 +193,9 @@ func TestFiguresFromTheStart(t *testing.T) {
 	})
 }
 
-// TestRelayHangs: an observer does not return, while the relay tells it that a connection is lost. With it hang the loops that
-// ask after the database: not ready, with an alert that says what hangs; after a longer time not live; and all is well when
-// the observer returns.
+// TestRelayHangs: an observer does not return, while the relay tells it that a connection is lost. Nothing of the relay can report
+// the database any more, or use it: not ready, with an alert that says what hangs; after a longer time not live; and all is well
+// when the observer returns.
 func TestRelayHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
@@ -206,10 +206,7 @@ func TestRelayHangs(t *testing.T) {
 		execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name IN ('notifyd/claim', 'notifyd/stream')`)
 		<-p.held
-		want := "has not come back from a claim"
-		if p.stream {
-			want = "has not come back from"
-		}
+		const want = "no part of the relay has tried it again"
 		p.hears(delivery.IncidentHang, want)
 		h := p.Health()
 		if err := h.Ready(); err == nil || !strings.Contains(err.Error(), want) {
@@ -222,24 +219,55 @@ func TestRelayHangs(t *testing.T) {
 	})
 }
 
-// TestListenerHangs: the same for the connection that listens.
-func TestListenerHangs(t *testing.T) {
+// TestAuditHangs: an observer does not return, and keeps a lock that the audit takes like the loops of the relay.
+func TestAuditHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		p := newPatient(t, pool, short, HandlerFunc(works))
+		p.block = delivery.IncidentRefused
+		p.start()
+		table := "outbox_events"
+		if p.stream {
+			table = "outbox_positions"
+		}
+		execute(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+		execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
+		execute(t, pool, insertThree)
+		<-p.held
+		p.hears(delivery.IncidentHang, "the audit of the relay has not come back")
+		execute(t, pool, `DROP TRIGGER no ON `+table)
+		close(p.free)
+		p.hears(delivery.IncidentHangOver, "")
+		p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil && h.Live() == nil })
+	})
+}
+
+// TestListenerHangs: an observer does not return, while the listener tells it that notifications are not heard. The relay polls, so
+// that no work is late: it does not hang.
+func TestListenerHangs(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		h, called := errands(func(context.Context) error { return nil })
+		p := newPatient(t, pool, short, h)
 		p.block = delivery.IncidentListenerLost
 		p.start()
 		execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/listen'`)
 		<-p.held
-		p.hears(delivery.IncidentHang, "sender of canaries has not come back")
+		execute(t, pool, insertThree)
+		for range 3 {
+			<-called
+		}
+		if p.passes(4 * time.Minute) {
+			t.Errorf("%+v", p.Health())
+		}
 		close(p.free)
-		p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
 	})
 }
 
 // TestDueWorkIsNotBegun: the only worker of a lane hangs, not in a call, which would be given up, but in an observer of what has come of it.
-// Every loop of the relay goes round, and events wait.
+// Events wait.
 func TestDueWorkIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
@@ -302,7 +330,7 @@ func TestLockedWork(t *testing.T) {
 	}
 }
 
-// TestLostLease: nobody takes over a lease that has ended, because its row is locked.
+// TestLostLease: no relay takes over a lease that has ended, because its row is locked.
 func TestLostLease(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeQueue)
@@ -313,6 +341,9 @@ func TestLostLease(t *testing.T) {
 	p := newPatient(t, pool, short, HandlerFunc(works))
 	p.start()
 	p.hears(delivery.IncidentHang, "no relay has taken it over")
+	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
+		t.Errorf("%+v", h)
+	}
 	unlock()
 	p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
 }

@@ -59,7 +59,7 @@ type Relay struct {
 	sessions   []session // closed at the end
 	keeper     *store.Keeper
 	watch      *store.Watch
-	pulse      *engine.Watch
+	audit      *audit
 	limits     *store.Limits
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
@@ -105,9 +105,8 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		refused:   make(chan error, 1),
 		owner:     store.NewOwner(),
 		starts:    make(map[string]engine.Start),
-		pulse:     engine.NewWatch(s.tick),
 	}
-	r.pauses.relay = r
+	r.pauses.relay, r.audit = r, newAudit(r)
 	r.listening = r.connector
 	if s.listen != nil {
 		r.listening = &store.Connector{Config: s.listen, Schema: s.schema}
@@ -120,7 +119,6 @@ func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
-		r.bell.Watch(r.pulse.Part("bell", "its statements", engine.Patience))
 	}
 	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
 	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
@@ -149,8 +147,6 @@ func (r *Relay) wireListener() error {
 		return conn, err
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
-	r.listener.Watch(r.pulse.Part("sender of canaries", "sending one, or from reporting what became of it", engine.Patience),
-		r.pulse.Part("listener", "a connection that was given up", engine.Patience))
 	r.listener.OnChange(func(err error) {
 		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
@@ -275,7 +271,7 @@ func (r *Relay) Stats() Stats {
 		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
 	}
-	s.Connections, s.Hangs = r.connections(), hangs(r.pulse)
+	s.Connections, s.Hangs = r.connections(), r.audit.hangs()
 	return s
 }
 

@@ -32,7 +32,7 @@ type settings struct {
 	keep       time.Duration
 	purgeBatch int
 	partitions bool
-	tick       time.Duration // of the watch: a second, except in tests
+	tick       time.Duration // a second of the audit, except in tests
 	untilIdle  bool
 	program    store.Program
 	outbox     string

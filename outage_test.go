@@ -11,13 +11,13 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// passes waits until a part of the watch's time is over, and returns whether anything hung in it.
+// passes waits until some of the audit's time is over, and returns whether anything hung in it.
 func (p *patient) passes(long time.Duration) (hung bool) {
 	p.Helper()
-	end := p.pulse.Now() + long
+	end := p.audit.now() + long
 	p.waitsUntil("time passes", func(h *Health) bool {
 		hung = hung || len(h.Hangs) > 0
-		return p.pulse.Now() >= end
+		return p.audit.now() >= end
 	})
 	return hung
 }
@@ -35,7 +35,7 @@ func TestOutageIsNoHang(t *testing.T) {
 				t.Fatal(err)
 			}
 			// A server that dies may let a connection wait, for up to five real seconds: those would be
-			// minutes of the watch.
+			// minutes of the audit.
 			cfg.ConnConfig.ConnectTimeout = 500 * time.Millisecond
 			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 			if err != nil {

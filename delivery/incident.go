@@ -28,8 +28,8 @@ const (
 	IncidentListenerLost
 	// IncidentListenerBack means that notifications are heard again, and have been for a while.
 	IncidentListenerBack
-	// IncidentHang means that a part of the relay does not come back, or that work which is due is not begun;
-	// Err says which, and for how long.
+	// IncidentHang means that the relay hangs: work is due, nothing holds it back, and nothing moves. Err names the work, and how
+	// long it has waited.
 	IncidentHang
 	// IncidentHangOver means that nothing hangs any more.
 	IncidentHangOver

@@ -26,9 +26,12 @@ type health struct {
 	log      *slog.Logger
 	observer delivery.Observer
 
-	// Both are apart from mu: observers, which are called one after the other, may read them.
+	// These are apart from mu: observers, which are called one after the other, may read them.
 	lost atomic.Bool
 	cure atomic.Pointer[string] // of the refusal, empty for an outage
+	// reports counts the calls of report. It tells whether the relay still tries the database, also while an observer
+	// does not return and holds mu.
+	reports atomic.Uint64
 
 	mu     sync.Mutex
 	since  time.Time   // zero while there is no outage
@@ -40,6 +43,7 @@ type health struct {
 }
 
 func (h *health) report(err error) {
+	h.reports.Add(1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {

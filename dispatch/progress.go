@@ -35,6 +35,9 @@ func (l *lane) progress() (p Progress) {
 // lock.
 func (d *Dispatcher) DatabaseDown() bool { return d.health.down() }
 
+// DatabaseReports counts how often connections have reported that the database answers, or does not. It takes no lock.
+func (d *Dispatcher) DatabaseReports() uint64 { return d.health.reports.Load() }
+
 // DatabaseCure returns what a person can do where the database refuses the relay's sessions; empty where
 // it does not. It takes no lock.
 func (d *Dispatcher) DatabaseCure() string { return d.health.refusal() }

@@ -40,7 +40,6 @@ const (
 type Bell struct {
 	connect Connect
 	log     *slog.Logger
-	rounds  Rounds
 	wanted  chan struct{} // capacity 1: silence is requested
 	rings   chan chan ring
 	counts  chan chan count
@@ -79,13 +78,10 @@ type ring struct {
 // NewBell returns a bell; it does nothing until Run runs.
 func NewBell(connect Connect, log *slog.Logger) *Bell {
 	return &Bell{
-		connect: connect, log: log, rounds: noRounds{}, wanted: make(chan struct{}, 1), pauses: reconnects(),
+		connect: connect, log: log, wanted: make(chan struct{}, 1), pauses: reconnects(),
 		asks: make(chan chan silenced), rings: make(chan chan ring), counts: make(chan chan count), notes: make(chan note),
 	}
 }
-
-// Watch sets what is notified of the rounds of the bell's loop. Call it before Run.
-func (b *Bell) Watch(rounds Rounds) { b.rounds = rounds }
 
 // Silence requests silence and returns at once.
 func (b *Bell) Silence() {
@@ -181,7 +177,6 @@ func (b *Bell) Run(ctx context.Context) error {
 	defer retry.Stop()
 	wanting := false
 	for {
-		b.rounds.Rest()
 		var unused <-chan time.Time
 		if b.idle > 0 && b.conn != nil && !wanting {
 			unused = time.After(b.idle)
@@ -193,26 +188,20 @@ func (b *Bell) Run(ctx context.Context) error {
 			b.closeConn(ctx)
 			continue
 		case <-b.wanted:
-			b.rounds.Begin()
 			wanting = true
 		case <-retry.C:
-			b.rounds.Begin()
 		case answer := <-b.counts:
-			b.rounds.Begin()
 			answer <- b.count(ctx)
 			continue
 		case n := <-b.notes:
-			b.rounds.Begin()
 			n.sent <- b.notify(ctx, n)
 			continue
 		case answer := <-b.asks:
-			b.rounds.Begin()
 			var s silenced
 			s.is, s.err = b.keptByOther(ctx)
 			answer <- s
 			continue
 		case answer := <-b.rings:
-			b.rounds.Begin()
 			wanting = false
 			select {
 			case <-b.wanted: // requested before this ring

@@ -70,8 +70,6 @@ type life struct {
 	onChange func(err error)
 	onBlind  func(blind bool)
 	poke     chan struct{} // capacity 1: LISTEN has just been accepted
-	rounds   Rounds        // of watch
-	returns  Rounds        // of a connection that was given up
 
 	mu     sync.Mutex
 	conn   *pgx.Conn // the listening connection, nil while there is none
@@ -104,7 +102,6 @@ func (l *life) listens(conn *pgx.Conn, prove bool) { //nolint:revive // prove is
 
 // ended records that the connection is gone, or could not be opened.
 func (l *life) ended(ctx context.Context, err error) {
-	l.returns.Rest()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.Listening = false
@@ -187,7 +184,6 @@ func (l *life) settle() time.Duration {
 // does nothing to a connection that is already gone.
 func (l *life) giveUp(conn *pgx.Conn) {
 	if l.condemn(conn) {
-		l.returns.Begin()
 		_ = conn.PgConn().Conn().Close() // the connection is broken anyway
 	}
 }
@@ -260,7 +256,6 @@ func (l *life) watch(ctx context.Context, p *Proof) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		l.rounds.Begin()
 		var over <-chan time.Time
 		var timer *time.Timer
 		if left := l.settle(); left > 0 {
@@ -268,17 +263,14 @@ func (l *life) watch(ctx context.Context, p *Proof) {
 			over = timer.C
 		}
 		send := false
-		l.rounds.Rest()
 		select {
 		case <-ctx.Done():
 		case <-over:
 		case <-l.poke:
 			send = p != nil
 		case <-tick.C:
-			l.rounds.Begin()
 			send = p != nil && (p.Missed == nil || p.Missed() || l.isBlind())
 		}
-		l.rounds.Begin()
 		if timer != nil {
 			timer.Stop()
 		}

@@ -69,7 +69,7 @@ type Listener struct {
 func New(connect Connect, channel string, hints Hints, log *slog.Logger, onListen func()) *Listener {
 	return &Listener{
 		connect: connect, channel: channel, hints: hints, onListen: onListen,
-		life:   &life{log: log, channel: channel, poke: make(chan struct{}, 1), rounds: noRounds{}, returns: noRounds{}},
+		life:   &life{log: log, channel: channel, poke: make(chan struct{}, 1)},
 		pauses: reconnects(),
 	}
 }
@@ -93,25 +93,6 @@ func (l *Listener) OnChange(f func(err error)) { l.life.onChange = f }
 // to be heard, and with false when they are heard again. It must not block. Call OnBlind before
 // Run.
 func (l *Listener) OnBlind(f func(blind bool)) { l.life.onBlind = f }
-
-// Rounds is notified of the rounds of a loop, so that a loop that hangs can be noticed. Both
-// methods must return at once.
-type Rounds interface {
-	// Begin says that a round begins, which is bounded in time.
-	Begin()
-	// Rest says that the loop waits for what may never happen.
-	Rest()
-}
-
-// noRounds ignores rounds.
-type noRounds struct{}
-
-func (noRounds) Begin() {}
-func (noRounds) Rest()  {}
-
-// Watch sets what is notified of the loop that sends canaries, and of a connection that was given up, until
-// the goroutine that listens has let go of it. Call Watch before Run.
-func (l *Listener) Watch(canaries, returns Rounds) { l.life.rounds, l.life.returns = canaries, returns }
 
 // Prove makes the listener prove that it hears. Without it, an accepted LISTEN counts as proof, and
 // a dead connection or a pooler goes unnoticed. Call Prove before Run. It fails if p is incomplete.

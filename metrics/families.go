@@ -68,7 +68,7 @@ func families() []family {
 		{"notifyd_canary_failures_total", "Canaries that failed: unheard (in time), unsent.", []string{"reason"}},
 		{"notifyd_database_up", "1 while the database answers; 0 also while it refuses the relay, for example its password.", nil},
 		{"notifyd_database_refuses", "Parts of the relay to which the database refuses what they ask for although it answers, by SQLSTATE; absent while it refuses nothing. A part that cannot record what became of deliveries delivers nothing more.", []string{"code"}},
-		{"notifyd_hangs", "Parts of the relay that do not come back, and work that is due and not begun, for 2 minutes or longer; /readyz?verbose and the log say which. 0 while all goes on.", nil},
+		{"notifyd_hangs", "Kinds of work that are due although nothing holds them back, and that the relay has not touched for 2 minutes or longer; /readyz?verbose and the log name them. 0 while the relay works.", nil},
 		{"notifyd_connections", "Open connections to the database, by role; pool is the pool of the program, the others are the relay's own.", []string{"role"}},
 		{"notifyd_connections_opened_total", "Connections to the database that were opened.", []string{"role"}},
 		{"notifyd_missing_events", "Stored deliveries whose events are missing from outbox_events, of each destination and of those without one; 10000 means 10000 or more. They wait for their events.", nil},

@@ -13,21 +13,21 @@ type Health struct {
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong password; empty
 	// otherwise.
 	DatabaseCure string
-	// Hangs are the parts of the relay that hang, and what is due and not begun, what has hung longest first; nil while all
-	// goes on.
+	// Hangs are the kinds of work that are due and do not move, although nothing holds them back. The longest hang comes first;
+	// nil if there is none.
 	Hangs []Hang
 }
 
-// Hang is something in a relay that should go on and does not.
+// Hang is work of a relay that should go on and does not.
 type Hang struct {
-	// Part is the part of the relay: "claimer 0", or "unit of mail".
+	// Part is the part of the relay that the work is for: a destination, "unit of mail", "leases", "database", or "audit".
 	Part string
 	// Reason is a sentence without a full stop: what does not go on, and for how long.
 	Reason string
 	// For is for how long it has hung, in time in which the process ran.
 	For time.Duration
-	// Restart says that a restart of the relay is likely to end the hang. Otherwise the cause is outside, such as a row that
-	// another session has locked.
+	// Restart says that a restart of the relay is likely to end the hang. Otherwise the cause is outside the relay, such as a row
+	// that another session has locked.
 	Restart bool
 	// Lost says that the hang has lasted for so long that only a restart is likely to help.
 	Lost bool

@@ -36,7 +36,7 @@ type Stats struct {
 	// by part; nil if nothing. A part that cannot record what became of deliveries begins no further
 	// ones.
 	Refusals []Refusal
-	// Hangs are the parts of the relay that hang, and what is due and not begun; nil while all goes on.
+	// Hangs are those of [Health].
 	Hangs []Hang
 	// Listener is the connection that listens; nil if the relay only polls, and outside of a relay.
 	Listener *ListenerStats

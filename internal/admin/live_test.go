@@ -16,7 +16,7 @@ func TestLive(t *testing.T) {
 	var lost atomic.Bool
 	address := serve(t, Config{Token: secret.New(token), Live: func() error {
 		if lost.Load() {
-			return errors.New("claimer 0 has not come back")
+			return errors.New("event 42 is due for mail and not claimed")
 		}
 		return nil
 	}})
@@ -24,7 +24,7 @@ func TestLive(t *testing.T) {
 	right.must(t, "/livez", http.StatusOK)
 	stranger.must(t, "/livez", http.StatusOK)
 	lost.Store(true)
-	if text := right.must(t, "/livez", http.StatusServiceUnavailable); text != "claimer 0 has not come back\n" {
+	if text := right.must(t, "/livez", http.StatusServiceUnavailable); text != "event 42 is due for mail and not claimed\n" {
 		t.Errorf("%q", text)
 	}
 	if text := stranger.must(t, "/livez", http.StatusServiceUnavailable); text != "not live; with the token the answer says why\n" {

@@ -18,7 +18,7 @@ func TestHealth(t *testing.T) {
 		text     string
 	}{
 		"ready": {http.StatusOK, "[+] relay: ok\n", OK, "is ready."},
-		"hangs": {http.StatusServiceUnavailable, "[+] database: ok\n[-] relay: claimer 0 has not come back\n[!] listener: polls\n", Error, "is not ready: relay: claimer 0 has not come back."},
+		"hangs": {http.StatusServiceUnavailable, "[+] database: ok\n[-] relay: event 42 is due for mail and not claimed\n[!] listener: polls\n", Error, "is not ready: relay: event 42 is due for mail and not claimed."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

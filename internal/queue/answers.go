@@ -169,7 +169,6 @@ func (s *scheduler) armLocked(now time.Time) {
 		return
 	}
 	s.timer.Reset(max(0, at.Sub(now)))
-	s.part.BeginIn(at.Sub(now))
 }
 
 // settledBelow returns the low mark: fresh events below it are rare.

@@ -27,14 +27,12 @@ type claimer struct {
 
 	claims, answers string       // its names in reports
 	pauses          store.Pauses // after settlements that were refused; they grow until one is accepted at once
-	round           *engine.Part
 }
 
 func newClaimer(e *Engine, session Claimer, i int) *claimer {
 	return &claimer{
 		e: e, i: i, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part),
 		claims: fmt.Sprintf("claims of claimer %d", i), answers: fmt.Sprintf("answers of claimer %d", i), pauses: store.NewPauses(),
-		round: e.Watch.Part(fmt.Sprintf("claimer %d", i), "a claim, its handlers or its settlement", engine.Patience),
 	}
 }
 
@@ -43,20 +41,16 @@ func newClaimer(e *Engine, session Claimer, i int) *claimer {
 func (c *claimer) run(ctx context.Context) {
 	// An empty claim connects, prepares and plans, so that the first event does not wait for it. The
 	// first real claim connects again after an error.
-	c.round.Begin()
-	defer c.round.Rest()
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
 	c.report(ctx, err)
 	c.e.sched.warmed()
 	pauses := store.NewPauses()
 	c.untilAccepted(ctx, pauses, err)
 	for {
-		c.round.Rest()
 		q, ok := c.e.sched.next()
 		if !ok {
 			return
 		}
-		c.round.Begin()
 		claimed, err := c.session.Claim(ctx, q)
 		c.report(ctx, err)
 		if q.Source != SourceSweep {
@@ -81,12 +75,10 @@ func (c *claimer) run(ctx context.Context) {
 // database refuses it.
 func (c *claimer) untilAccepted(ctx context.Context, pauses store.Pauses, err error) {
 	for err != nil && ctx.Err() == nil {
-		c.round.Rest()
 		sleep(ctx, pauses.After(err))
 		if store.IsDown(err) {
 			return
 		}
-		c.round.Begin()
 		_, err = c.session.Claim(ctx, Query{Source: SourceIDs})
 		c.report(ctx, err)
 	}
@@ -106,7 +98,6 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	held := c.handOut(work) //nolint:contextcheck // deliveries may outlive their claim
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
-	c.round.Begin()
 	c.e.recording[c.i].Store(held)
 	err := c.settle(ctx, held, s)
 	c.e.recording[c.i].Store(nil)
@@ -116,7 +107,6 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 		held.release()
 	}
 	if passed {
-		c.round.Rest()
 		sleep(ctx, passByPause)
 	}
 	if err != nil || claimed.Cut || passed {
@@ -323,7 +313,6 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 	c.awaitRunning(held)
 	unexplained := !store.IsDown(err)
 	for {
-		c.round.Begin()
 		held.collect()
 		s, _, _ := held.settlement(c.e.lanesOf)
 		again := c.session.Settle(context.WithoutCancel(ctx), s)
@@ -339,13 +328,11 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			c.log.ErrorContext(ctx, "answers could not be recorded, their events will be delivered again", "err", again, "events", len(held.work))
 			return errors.Join(err, again)
 		}
-		c.round.Rest()
 		sleep(until, c.pauses.After(again))
 	}
 	// The answers are safe. The leases and retries are lost: their events will be claimed again.
 	if unexplained {
 		// What was refused before would be accepted now, and may be refused again all the same.
-		c.round.Rest()
 		sleep(ctx, c.pauses.After(err))
 	}
 	c.accepted()

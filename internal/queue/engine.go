@@ -33,9 +33,7 @@ type Options struct {
 	Companions Companions
 	// Bell is nil where the relay polls.
 	Bell wake.Bell
-	// Watch notices loops that hang; nil for none.
-	Watch *engine.Watch
-	Log   *slog.Logger
+	Log  *slog.Logger
 }
 
 // Engine delivers the events of a queue: it claims rows that no other relay has locked, in any
@@ -48,7 +46,6 @@ type Engine struct {
 	leases  *leases
 	relay   *wake.Machine
 	missing *engine.Missing
-	house   *engine.Part
 
 	recording recording // one of each claimer
 
@@ -66,23 +63,11 @@ func New(o Options) *Engine {
 	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Bell: o.Bell, Report: func(err error) { e.report("bell", err) }})
 	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.relay)
 	e.leases.report, e.leases.retryIn, e.leases.standStill = e.report, e.sched.dueIn, e.sched.salvage
-	e.watched()
 	for _, l := range e.d.Lanes() {
 		l.Serve(e.sched.room)
 	}
 	return e
 }
-
-// watched registers the loops of the engine, except the claimers.
-func (e *Engine) watched() {
-	e.sched.part = e.Watch.Part("scheduler", "the choice of what to claim next", engine.Patience)
-	e.leases.part = e.Watch.Part("leases", "the renewal of leases, or from writing late answers", engine.Patience)
-	// A dead relay may have left many leases, which are taken over in one round.
-	e.house = e.Watch.Part("housekeeping", "taking over leases, or from the search for events that have gained a route", housePatience)
-}
-
-// housePatience bounds one round of housekeeping, for the watch.
-const housePatience = 10 * time.Minute
 
 // report passes on what the statements of a part of the engine have come to.
 func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
@@ -195,7 +180,6 @@ const houseAgain = 100 * time.Millisecond
 func (e *Engine) keepHouse(ctx context.Context) {
 	failing := store.NewPauses()
 	for ctx.Err() == nil {
-		e.house.Begin()
 		more, err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report("housekeeping", err)
@@ -209,7 +193,6 @@ func (e *Engine) keepHouse(ctx context.Context) {
 		} else {
 			failing.Reset()
 		}
-		e.house.Rest()
 		sleep(ctx, pause)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -30,8 +29,7 @@ type leases struct {
 	renewed    atomic.Uint64
 	lost       atomic.Uint64 // given up because a handler outlived its context
 	taken      atomic.Uint64 // taken over from dead relays
-	part       *engine.Part
-	unrenewed  bool // the last renewal has failed: the next one is made even of no lease, or it would be said for ever
+	unrenewed  bool          // the last renewal has failed: the next one is made even of no lease, or it would be said for ever
 	began      time.Time
 	until      atomic.Int64  // in ns since began: until then all leases are certainly held; 0: unknown
 	lapses     atomic.Uint64 // how often until passed before it was extended: older leases may have been taken over
@@ -124,17 +122,13 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	defer renew.Stop()
 	w := newAnswerWriter(ls)
 	for ctx.Err() == nil {
-		ls.part.Rest()
 		select {
 		case <-ctx.Done():
 		case <-renew.C:
-			ls.part.Begin()
 			ls.renew(ctx)
 		case <-w.retry.C:
-			ls.part.Begin()
 			w.flush(ctx)
 		case <-w.wake:
-			ls.part.Begin()
 			w.flush(ctx)
 		}
 	}
@@ -196,7 +190,6 @@ const maxFinish = 1000
 func (ls *leases) flush(ctx context.Context) error {
 	results := ls.take()
 	for len(results) > 0 {
-		ls.part.Begin()
 		n := min(len(results), maxFinish)
 		err := ls.finish(ctx, results[:n])
 		ls.reportFrom(ctx, "answers of leases", err)

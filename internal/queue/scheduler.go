@@ -22,7 +22,6 @@ type scheduler struct {
 	lanes  []dispatch.Lane
 	route  routes
 	relay  *wake.Machine
-	part   *engine.Part // its round begins when a claimer asks, and in time for the timer
 
 	mu    sync.Mutex
 	idle  idle // claimers that wait until something below has changed
@@ -193,7 +192,6 @@ func (s *scheduler) salvage(delta int) {
 	defer s.mu.Unlock()
 	s.salvaging += delta
 	if s.salvaging > 0 {
-		s.part.Rest() // for as long as the database is away
 	}
 	s.idle.wakeAll()
 }
@@ -205,7 +203,6 @@ func (s *scheduler) next() (Query, bool) {
 	for !s.stopped {
 		if s.salvaging == 0 {
 			now := time.Now()
-			s.part.Begin()
 			if q, ok := s.pickLocked(now); ok {
 				return q, true
 			}

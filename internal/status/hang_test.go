@@ -23,7 +23,7 @@ func TestStatusOfARelayThatHangs(t *testing.T) {
 			mux.HandleFunc("/metrics", figures)
 			mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusServiceUnavailable)
-				_, _ = w.Write([]byte("[-] started: not yet\n[-] relay: claimer 0 has not come back\n"))
+				_, _ = w.Write([]byte("[-] started: not yet\n[-] relay: event 42 is due for mail and not claimed\n"))
 			})
 			server := httptest.NewServer(mux)
 			t.Cleanup(server.Close)
@@ -31,7 +31,7 @@ func TestStatusOfARelayThatHangs(t *testing.T) {
 			if s.Relay == nil {
 				t.Fatal("the relay is unknown")
 			}
-			if all := s.attention(); !slices.ContainsFunc(all, func(a Attention) bool { return strings.Contains(a.Text, "hangs: claimer 0 has not come back.") }) {
+			if all := s.attention(); !slices.ContainsFunc(all, func(a Attention) bool { return strings.Contains(a.Text, "hangs: event 42 is due for mail and not claimed.") }) {
 				t.Errorf("%+v", all)
 			}
 		})

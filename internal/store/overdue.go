@@ -8,24 +8,44 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Overdue is work of a queue that no relay has taken.
+// Overdue names a row that relays should have taken.
 type Overdue struct {
-	// EventID is the fresh event; 0 for the stored delivery of Destination that is due first.
+	// EventID alone names a fresh event of a queue, and with Destination a stored delivery. Destination alone names the
+	// stored delivery of that destination that is due first; the empty destination is that of events without one yet.
 	EventID     int64
 	Destination string
+	// Position names the position of Destination in place of a delivery.
+	Position bool
 }
 
-// Locked reports whether another session has locked the work, so that relays pass over it; it is false if the work is
-// gone by now. For a moment it locks the row itself.
+const (
+	sqlLockedEvent = `SELECT EXISTS (SELECT FROM outbox_events WHERE id = $1 AND state = 'fresh')
+		AND NOT EXISTS (SELECT FROM (SELECT id FROM outbox_events WHERE id = $1 FOR UPDATE SKIP LOCKED) AS free)`
+
+	sqlLockedDelivery = `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = $2)
+		AND NOT EXISTS (SELECT FROM (SELECT event_id FROM outbox_deliveries WHERE event_id = $1 AND destination = $2 FOR UPDATE SKIP LOCKED) AS free)`
+
+	sqlLockedDue = `WITH due AS MATERIALIZED (SELECT event_id, destination FROM outbox_deliveries
+			WHERE state = 'retry' AND destination BETWEEN $1 AND $1 AND available_at <= clock_timestamp()
+			ORDER BY destination, available_at LIMIT 1)
+		SELECT EXISTS (SELECT FROM due) AND NOT EXISTS (SELECT FROM (SELECT d.event_id FROM outbox_deliveries AS d
+			WHERE (d.event_id, d.destination) = (SELECT event_id, destination FROM due) FOR UPDATE SKIP LOCKED) AS free)`
+
+	sqlLockedPosition = `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = $1)
+		AND NOT EXISTS (SELECT FROM (SELECT unit FROM outbox_positions WHERE destination = $1 FOR UPDATE SKIP LOCKED) AS free)`
+)
+
+// Locked reports whether another session has locked the row, so that relays pass over it or wait for it. It is false if the
+// row is gone by now. For a moment it locks the row itself.
 func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
-	sql, args := `SELECT EXISTS (SELECT FROM outbox_events WHERE id = $1 AND state = 'fresh')
-		AND NOT EXISTS (SELECT FROM (SELECT id FROM outbox_events WHERE id = $1 FOR UPDATE SKIP LOCKED) AS free)`, []any{o.EventID}
-	if o.EventID == 0 {
-		sql, args = `WITH due AS MATERIALIZED (SELECT event_id, destination FROM outbox_deliveries
-				WHERE state = 'retry' AND destination BETWEEN $1 AND $1 AND available_at <= clock_timestamp()
-				ORDER BY destination, available_at LIMIT 1)
-			SELECT EXISTS (SELECT FROM due) AND NOT EXISTS (SELECT FROM (SELECT d.event_id FROM outbox_deliveries AS d
-				WHERE (d.event_id, d.destination) = (SELECT event_id, destination FROM due) FOR UPDATE SKIP LOCKED) AS free)`, []any{o.Destination}
+	sql, args := sqlLockedDue, []any{o.Destination}
+	switch {
+	case o.Position:
+		sql = sqlLockedPosition
+	case o.EventID != 0 && o.Destination != "":
+		sql, args = sqlLockedDelivery, []any{o.EventID, o.Destination}
+	case o.EventID != 0:
+		sql, args = sqlLockedEvent, []any{o.EventID}
 	}
 	err = w.ask(ctx, "find out whether overdue work is locked", func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, sql, args...).Scan(&is)
@@ -36,7 +56,7 @@ func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
 // LostLease returns a delivery whose lease ended that long ago and was not taken over; ok is false if there is none.
 // It reads the running deliveries of all relays, which are few.
 func (w *Watch) LostLease(ctx context.Context, ago time.Duration) (o Overdue, ok bool, err error) {
-	err = w.ask(ctx, "find leases that nobody holds", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "find leases that no relay holds", func(ctx context.Context, conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, `SELECT event_id, destination FROM outbox_deliveries
 			WHERE state = 'running' AND lease_until < clock_timestamp() - $1::bigint * interval '1 microsecond'
 			ORDER BY lease_owner LIMIT 1`, ago.Microseconds()).Scan(&o.EventID, &o.Destination)
@@ -47,4 +67,34 @@ func (w *Watch) LostLease(ctx context.Context, ago time.Duration) (o Overdue, ok
 		return err
 	})
 	return o, ok, err
+}
+
+// Unrouted is the first event of a type for which no relay has found a route yet.
+type Unrouted struct {
+	EventType string
+	EventID   int64
+	// UpdatedAt is when a relay last wrote its row.
+	UpdatedAt time.Time
+}
+
+// sqlUnrouted skips from type to type in the index, as the backlog does.
+const sqlUnrouted = `WITH RECURSIVE t(type) AS (
+		(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
+		UNION ALL SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
+		FROM t WHERE t.type IS NOT NULL)
+	SELECT t.type, d.event_id, d.updated_at FROM (SELECT type FROM t WHERE type IS NOT NULL LIMIT $1) AS t CROSS JOIN LATERAL (
+		SELECT event_id, updated_at FROM outbox_deliveries
+		WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type, event_id LIMIT 1) AS d`
+
+// Unrouted returns the first stored event without a route of each type.
+func (w *Watch) Unrouted(ctx context.Context) (all []Unrouted, err error) {
+	err = w.ask(ctx, "list event types without a route", func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, sqlUnrouted, backlogNames)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Unrouted])
+		return err
+	})
+	return all, err
 }

@@ -3,19 +3,17 @@ package stream
 import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/engine"
 )
 
 // common has what a unit shares with its parts: its destination, and its ties to the engine. Nothing
 // of it changes while the unit works, so there is no lock, and answers may use it, too.
 type common struct {
-	e     *Engine
-	name  string
-	part  string // its name in reports
-	lane  dispatch.Lane
-	pos   Position
-	round *engine.Part
-	wake  chan struct{} // capacity 1: an answer, room, a notification
+	e    *Engine
+	name string
+	part string // its name in reports
+	lane dispatch.Lane
+	pos  Position
+	wake chan struct{} // capacity 1: an answer, room, a notification
 }
 
 // poke wakes the unit. It never blocks, and any goroutine may call it.

@@ -23,7 +23,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Options are the parts of an [Engine]. All fields except Program, Bell, Starts and Watch are required.
+// Options are the parts of an [Engine]. All fields except Program, Bell and Starts are required.
 type Options struct {
 	// Limits bound the engine; Claims is the number of connections that read, Batch the largest
 	// number of events of one read, and Bytes bounds the payloads of one read.
@@ -43,9 +43,7 @@ type Options struct {
 	// Starts are the starts of destinations that have no position yet, by name. The others begin as
 	// engine.Start's zero value.
 	Starts map[string]engine.Start
-	// Watch notices loops that hang; nil for none.
-	Watch *engine.Watch
-	Log   *slog.Logger
+	Log    *slog.Logger
 }
 
 // Engine delivers the events of a stream: it owns a share of the units, one for each destination,
@@ -112,7 +110,6 @@ func New(o Options) *Engine {
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
 		Owner: o.Owner, Program: o.Program, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
 	}, o.Log)
-	e.keeper.part = o.Watch.Part("keeper of units", "the session that owns its units", engine.Patience)
 	return e
 }
 
@@ -265,15 +262,12 @@ func (e *Engine) gained(p Position) {
 	defer e.mu.Unlock()
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &running{stop: stop, over: make(chan struct{})}
-	part := e.Watch.Part("unit of "+unitName(p.Destination), "reading the table, or from writing its position", engine.Patience)
 	var run func(context.Context) error
 	if p.Destination == "" {
 		router := newRouter(e, p)
-		router.round = part
 		run, r.poke, r.stat = router.run, router.hinted, router.stats
 	} else {
 		u := newUnit(e, e.lanes[p.Destination], p)
-		u.round = part
 		r.unit, run, r.poke, r.stat = u, u.run, u.hinted, u.stats
 	}
 	e.units[p.Destination] = r
@@ -281,7 +275,6 @@ func (e *Engine) gained(p Position) {
 	go func() { // lost waits for it
 		defer close(r.over)
 		err := run(ctx)
-		part.End()
 		if final(err) {
 			e.refuse(err)
 		}
@@ -350,9 +343,7 @@ const lastEvery = time.Second
 
 // watchLast queries the highest id, from which lag is calculated, and checks the ids.
 func (e *Engine) watchLast(ctx context.Context) {
-	part := e.Watch.Part("count of ids", "a query for the highest id, or the check of the ids", 3*engine.Patience)
 	for ctx.Err() == nil {
-		part.Begin()
 		err := e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			last, text, err := store.UsedIDs(ctx, conn, e.Connector.Schema)
 			if err != nil {
@@ -372,7 +363,6 @@ func (e *Engine) watchLast(ctx context.Context) {
 		} else if ctx.Err() == nil {
 			e.report("highest id", err)
 		}
-		part.Rest()
 		sleep(ctx, lastEvery)
 	}
 }

@@ -208,7 +208,6 @@ func (x *exact) open(ctx context.Context) (at cut, err error) {
 		if err != nil {
 			return at, err
 		}
-		x.round.Rest() // it has its own time
 		p := &progress{owner: us, done: make(map[int64]int)}
 		copied, err := x.copied(ctx, p)
 		if err != nil {
@@ -221,7 +220,6 @@ func (x *exact) open(ctx context.Context) (at cut, err error) {
 			x.faulted = false
 			x.lane.Answers()
 		}
-		x.round.Begin()
 		if at, err = x.adopt(ctx, us, copied); err != nil {
 			return at, err
 		}

@@ -118,7 +118,6 @@ func (r *router) routedTypes(ctx context.Context, conn *pgx.Conn) ([]string, err
 
 // hand hands out some rows, and returns the rows that it has read.
 func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ...any) (all handing, err error) {
-	r.round.Begin()
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		// Locks the position against a successor, and proves that it is ours, and that the loaded
 		// routes are current.

@@ -81,7 +81,6 @@ type Keeper struct {
 	log     *slog.Logger
 	open    func(ctx context.Context) (session, func(), error)
 
-	part  *engine.Part
 	proof atomic.Pointer[proof] // of the session, nil while there is none
 	looks chan struct{}         // capacity 1
 	renew atomic.Pointer[proof] // of the session to give up
@@ -179,7 +178,6 @@ func (k *Keeper) Renew(p Position) {
 // outboxsql.ErrMode if the table is not a stream, or not any more.
 func (k *Keeper) Run(ctx context.Context) error {
 	defer k.work.Wait()
-	defer k.part.Rest() // running deliveries have their own time
 	pause := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
 		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
@@ -187,7 +185,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer away.settle(0)
 	for ctx.Err() == nil {
 		began := time.Now()
-		k.part.Begin()
 		err := k.serve(ctx, away.back)
 		if errors.Is(err, outboxsql.ErrMode) {
 			return err
@@ -202,7 +199,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if time.Since(began) > longestReconnect {
 			pause.Reset()
 		}
-		k.part.Rest()
 		sleep(ctx, pause.NextBackOff())
 	}
 	return nil

@@ -33,7 +33,6 @@ func (u *unit) drain() bool {
 	u.gate.release() // the lane gives it back
 	u.setFull(false)
 	for u.collect(); len(u.gate.flight.parcels) > 0 || u.aside.underWay(); u.collect() {
-		u.round.BeginIn(u.lane.Timeout()) // each answer gives the others as much time again
 		select {
 		case <-u.wake:
 		case <-u.e.abandoned:

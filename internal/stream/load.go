@@ -94,7 +94,6 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn) error {
 // line if lines are short. After a page of long ones it skips through a page, and tries again.
 func (l *loader) loadLines(ctx context.Context, conn *pgx.Conn, which string) error {
 	for after, walks := "", true; ; {
-		l.round.Begin()
 		query, page := sqlHeads(which), headsPage
 		if walks {
 			query, page = sqlWalk(which), walkPage
@@ -171,7 +170,6 @@ SELECT (array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
 func (l *loader) unpark(ctx context.Context, conn *pgx.Conn) error {
 	key, id := new(string), int64(math.MinInt64)
 	for key != nil {
-		l.round.Begin()
 		err := l.write(ctx, conn, func(tx pgx.Tx) error {
 			return tx.QueryRow(ctx, sqlUnpark, l.name, *key, id, walkPage).Scan(&key, &id)
 		})

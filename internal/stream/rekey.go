@@ -29,7 +29,6 @@ FROM unnest($2::bigint[], $3::text[]) AS p(event_id, key) WHERE d.destination = 
 func (l *loader) rekey(ctx context.Context, conn *pgx.Conn) error {
 	for _, where := range l.order.misplaced() {
 		for n := rekeyPage; n == rekeyPage; {
-			l.round.Begin()
 			err := l.write(ctx, conn, func(tx pgx.Tx) (err error) {
 				n, err = l.rekeySome(ctx, tx, fmt.Sprintf(sqlMisplaced, where))
 				return err

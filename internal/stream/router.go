@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
@@ -25,7 +24,6 @@ type router struct {
 	pos    Position
 	reader *tail.Reader
 	wake   chan struct{} // capacity 1
-	round  *engine.Part
 	hint   atomic.Bool
 	seek   atomic.Bool
 
@@ -93,22 +91,18 @@ func (r *router) run(ctx context.Context) error {
 	pauses := store.NewPauses()
 	defer r.e.accepted(partRouter)
 	for ctx.Err() == nil {
-		r.round.Rest() // as in unit.run
 		err := r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
-		r.round.Begin()
 		r.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), final(err):
 			return err
 		case err != nil && ctx.Err() == nil:
 			r.e.report(partRouter, err)
-			r.round.Rest()
 			sleep(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
 			r.e.accepted(partRouter)
 			if !r.yielded {
-				r.round.Rest()
 				r.wait(ctx)
 			}
 		}
@@ -137,7 +131,6 @@ func (r *router) wait(ctx context.Context) {
 
 // work reads as far as there are events, and hands out those that have gained a route.
 func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
-	r.round.Begin()
 	if !time.Now().Before(r.checkAt) {
 		if err := r.e.checkIDs(ctx, conn, &r.pos, cut{r.reader.Head(), r.reader.Gaps()}); err != nil {
 			return err
@@ -147,7 +140,6 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	start := time.Now()
 	r.yielded = false
 	for full := true; full && ctx.Err() == nil; {
-		r.round.Begin()
 		if r.yielded = r.e.pool.wanted(start); r.yielded {
 			return nil
 		}

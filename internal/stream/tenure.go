@@ -65,7 +65,6 @@ func (t *tenure) run(ctx context.Context) error {
 	defer look.Stop()
 	done := ctx.Done()
 	for !t.stopping || len(t.held) > 0 {
-		t.k.part.Begin() // it proves the session several times a second, whatever happens
 		var err error
 		select {
 		case <-done:

@@ -94,18 +94,15 @@ func (u *unit) run(ctx context.Context) error {
 	defer u.e.accepted(u.part)
 	defer u.publish()
 	for ctx.Err() == nil {
-		u.round.Rest() // the connection may be long in coming; those that have it are watched
 		err := u.open(ctx)
 		if err == nil {
 			err = u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error {
-				u.round.Begin()
 				if ok, err := u.prepare(ctx, conn); err != nil || !ok {
 					return err
 				}
 				return u.work(ctx, conn)
 			})
 		}
-		u.round.Begin()
 		u.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), final(err):
@@ -116,13 +113,11 @@ func (u *unit) run(ctx context.Context) error {
 			}
 		case err != nil && ctx.Err() == nil:
 			u.e.report(u.part, err)
-			u.round.Rest()
 			sleep(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
 			u.e.accepted(u.part)
 			if !u.yielded {
-				u.round.Rest()
 				u.wait(ctx)
 			}
 		}
@@ -165,7 +160,6 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	began := time.Now()
 	defer func() { u.reader.Wait() }()
 	for ctx.Err() == nil {
-		u.round.Begin()
 		u.collect()
 		u.reader.Wait() // the connection may be that of a read
 		if err := u.handOver(ctx, conn); err != nil {
