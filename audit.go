@@ -129,7 +129,7 @@ func (a *audit) find(ctx context.Context) []observe.Hang {
 	now := a.now()
 	still := a.stillLanes(now)
 	if a.relay.dispatcher.DatabaseDown() {
-		return a.judge(ctx, now, []suspicion{a.untried()})
+		return a.lasting(ctx, now, []suspicion{a.untried()})
 	}
 	refused := a.relay.dispatcher.Refused()
 	if refused {
@@ -146,7 +146,7 @@ func (a *audit) find(ctx context.Context) []observe.Hang {
 		all = a.unleased(ctx, &b, refused)
 	}
 	if refused {
-		return a.judge(ctx, now, all)
+		return a.lasting(ctx, now, all)
 	}
 	unrouted, err := a.unrouted(ctx)
 	if a.readFailed(ctx, err) {
@@ -157,7 +157,7 @@ func (a *audit) find(ctx context.Context) []observe.Hang {
 	} else {
 		all = append(append(all, a.unclaimed(&b, still)...), a.rerouted(unrouted)...)
 	}
-	return a.judge(ctx, now, all)
+	return a.lasting(ctx, now, all)
 }
 
 // readFailed forgets what was seen before if the tables cannot be read: it proves nothing any more. An audit that cannot read
@@ -192,8 +192,8 @@ func (a *audit) stillLanes(now time.Duration) []string {
 	return still
 }
 
-// judge returns those suspicions that have lasted for too long, and forgets the earlier ones that are not among them.
-func (a *audit) judge(ctx context.Context, now time.Duration, all []suspicion) (hangs []observe.Hang) {
+// lasting returns those suspicions that have lasted for too long, and forgets the earlier ones that are not among them.
+func (a *audit) lasting(ctx context.Context, now time.Duration, all []suspicion) (hangs []observe.Hang) {
 	seen := make(map[string]sighting, len(all))
 	for _, s := range all {
 		one := a.seen[s.what]
