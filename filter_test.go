@@ -38,7 +38,7 @@ type sieve struct {
 }
 
 // newSieve writes events of ten aggregates, the payload of each of which is a number.
-func newSieve(t *testing.T, stream bool, events int) *sieve { //nolint:revive // two modes
+func newSieve(t *testing.T, stream bool, events int) *sieve {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), testenv.Database(t))
 	if err != nil {

@@ -41,7 +41,7 @@ type call struct {
 // limitPatience allows for a busy machine.
 const limitPatience = 4 * time.Minute
 
-func newLimitRun(t *testing.T, stream bool) *limitRun { //nolint:revive // which of two tables
+func newLimitRun(t *testing.T, stream bool) *limitRun {
 	t.Helper()
 	r := &limitRun{t: t, more: make(chan struct{}, 1)}
 	mode := outboxsql.ModeQueue

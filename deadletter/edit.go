@@ -55,7 +55,7 @@ func (s *Store) Edit(ctx context.Context, eventID int64, payload []byte, a Actio
 }
 
 // replace writes a payload into the column that holds the present one.
-func (s *Store) replace(ctx context.Context, tx pgx.Tx, eventID int64, payload []byte, isText bool) error { //nolint:revive // which column
+func (s *Store) replace(ctx context.Context, tx pgx.Tx, eventID int64, payload []byte, isText bool) error {
 	if !isText {
 		if payload == nil {
 			payload = []byte{} // nil would be NULL

@@ -66,7 +66,7 @@ func (d *db) expect(what, sql string, want ...string) {
 
 // newStream is newDB with a stream, plain or partitioned, and a position of mail that is past all
 // events.
-func newStream(tb testing.TB, deleteEvents, partitioned bool) *db { //nolint:revive // two tables
+func newStream(tb testing.TB, deleteEvents, partitioned bool) *db {
 	tb.Helper()
 	d := newDB(tb, deleteEvents)
 	if partitioned {

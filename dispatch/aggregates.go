@@ -194,7 +194,7 @@ func (a *aggregates) spill() { a.spilled, a.spills = true, a.spills+1 }
 // cut removes the jobs of a line with the verdict. Jobs that share a call stay in the line and get
 // the verdict of the call. Jobs that a worker would begin next are cancelled if taken is set, and
 // stay otherwise.
-func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) { //nolint:revive // what becomes of a few of them
+func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) {
 	l := a.lane
 	var first, last *job
 	n := 0

@@ -285,7 +285,7 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 
 // fault opens the breaker without blaming an event: the destination did not answer what was asked
 // at the given time, by a call for all its events or by none. With news it is reported in any case.
-func (e *ease) fault(began time.Time, err error, news bool) (pause time.Duration) { //nolint:revive // what the engine knows
+func (e *ease) fault(began time.Time, err error, news bool) (pause time.Duration) {
 	e.lane.mu.Lock()
 	now := time.Now()
 	e.on = true

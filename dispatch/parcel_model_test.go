@@ -349,7 +349,7 @@ func (m *parcelModel) reown() {
 }
 
 // settleDead replays or discards a dead letter.
-func (m *parcelModel) settleDead(replays bool) { //nolint:revive // two operators
+func (m *parcelModel) settleDead(replays bool) {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r, k := m.rows[id], m.key(m.events[id-1])
 		if r.state != rowDead {

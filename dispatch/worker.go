@@ -44,7 +44,7 @@ func (w *worker) begins(c *chunk) {
 
 // goesOn moves the worker from the call for the job at a place to the next one, or to rest. It
 // reports false if the worker was given up meanwhile: then it owns nothing any more.
-func (w *worker) goesOn(place int, more bool) bool { //nolint:revive // what comes next
+func (w *worker) goesOn(place int, more bool) bool {
 	call := 2*(w.chunk.first+uint64(place)) + 1 //nolint:gosec // not negative
 	if more {
 		return w.call.CompareAndSwap(call, call+2)
@@ -205,7 +205,7 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 		l.untake(rest)
 		rest = nil
 	}
-	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest) //nolint:contextcheck // each call has its own
+	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
 	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
 }
 
@@ -260,5 +260,5 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 			broken[group] = l.follows(&outs[i])
 		}
 	}
-	l.finished(c.begin, elapsed, c.jobs, outs) //nolint:contextcheck // each call has its own
+	l.finished(c.begin, elapsed, c.jobs, outs)
 }

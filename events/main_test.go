@@ -26,7 +26,7 @@ type db struct {
 	store *events.Store
 }
 
-func newDB(tb testing.TB, stream, partitioned bool) *db { //nolint:revive // four tables
+func newDB(tb testing.TB, stream, partitioned bool) *db {
 	tb.Helper()
 	tables := testdb.Tables{Schema: schema, Partitioned: partitioned}
 	if stream {

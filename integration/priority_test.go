@@ -16,7 +16,7 @@ import (
 // a more urgent one are delivered first; events for both come first to the urgent
 // one, and in their turn to the other. The destinations of a stream do not wait
 // for each other, and each gets the events of an aggregate in order.
-func TestPriority(t *testing.T) { //nolint:revive // one sequence of steps
+func TestPriority(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {

@@ -87,7 +87,7 @@ type life struct {
 }
 
 // listens records that LISTEN was accepted on conn. Without a proof, that counts as hearing.
-func (l *life) listens(conn *pgx.Conn, prove bool) { //nolint:revive // prove is the configuration of the listener
+func (l *life) listens(conn *pgx.Conn, prove bool) {
 	l.mu.Lock()
 	l.conn, l.proven, l.state.Listening = conn, false, true
 	l.mu.Unlock()
@@ -137,7 +137,7 @@ func (l *life) troubleLocked(ctx context.Context, err error) {
 }
 
 // setBlindLocked reports whether the relay is blind, if that has changed.
-func (l *life) setBlindLocked(blind bool) { //nolint:revive // blind is the new state
+func (l *life) setBlindLocked(blind bool) {
 	if l.blind != blind {
 		l.blind = blind
 		if l.onBlind != nil {

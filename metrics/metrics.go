@@ -71,7 +71,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 // truth converts a condition to 1 or 0.
-func truth(is bool) float64 { //nolint:revive // the value itself, not a switch
+func truth(is bool) float64 {
 	if is {
 		return 1
 	}

@@ -53,7 +53,7 @@ func DatabaseTrouble(cure string) string {
 func (h *Health) Live() error { return hung(h.Hangs, true) }
 
 // hung joins the reasons of hangs, of those that are lost or of all.
-func hung(all []Hang, lost bool) error { //nolint:revive // which hangs
+func hung(all []Hang, lost bool) error {
 	var errs []error
 	for _, h := range all {
 		if h.Lost || !lost {

@@ -32,7 +32,7 @@ type db struct {
 	expires time.Duration // for the relays that are started from now on; 0 for never
 }
 
-func newDB(tb testing.TB, mode outboxsql.Mode, partitioned bool) *db { //nolint:revive // two tables
+func newDB(tb testing.TB, mode outboxsql.Mode, partitioned bool) *db {
 	tb.Helper()
 	cfg, err := pgxpool.ParseConfig(testdb.URL(tb, testdb.Tables{Schema: schema, Mode: mode, Partitioned: partitioned}))
 	if err != nil {

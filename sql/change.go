@@ -146,7 +146,7 @@ func (w *wait) tired() bool { return time.Since(w.began) > w.lasts() }
 // lasts returns the patience of the change.
 func (c *change) lasts() time.Duration { return cmp.Or(c.patience, DefaultLockPatience) }
 
-func waitsFor(busy bool) string { //nolint:revive // two kinds of locks
+func waitsFor(busy bool) string {
 	if busy {
 		return "another change of the schema"
 	}
@@ -180,7 +180,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 }
 
 // holders names the sessions that use the tables, or those that change the schema, longest first.
-func (c *change) holders(ctx context.Context, busy bool) string { //nolint:revive // two kinds of locks
+func (c *change) holders(ctx context.Context, busy bool) string {
 	const here = ` AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 	if busy {
 		return c.sessions(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1

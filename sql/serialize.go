@@ -25,7 +25,7 @@ type SerializeOptions struct {
 // that name a partition, or ids of their own, pass the line, and so do sessions in which no triggers
 // fire. SerializeWriters does nothing if the table is as wanted. It locks the table for some
 // milliseconds, each attempt holds up writers for 200 ms at most, and relays need not be stopped.
-func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on bool, o SerializeOptions) (err error) { //nolint:revive // it is the state of the table
+func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on bool, o SerializeOptions) (err error) {
 	if err := ValidateSchema(schema); err != nil {
 		return err
 	}

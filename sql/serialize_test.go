@@ -21,7 +21,7 @@ func serialize(tb testing.TB, conn *pgx.Conn, schema string, on bool) {
 }
 
 // inLine returns a database with a table whose writers stand in line.
-func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) { //nolint:revive // two kinds of tables
+func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = testenv.Database(t)
 	conn = testdb.Connect(t, url)

@@ -115,7 +115,7 @@ func deliveries(tb testing.TB, conn *pgx.Conn) map[string]string {
 
 // owed returns the remaining deliveries: "event/destination", and "event/" for events without a
 // route. marked reports whether the table is a queue.
-func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]bool { //nolint:revive // two tables
+func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]bool {
 	tb.Helper()
 	owed := make(map[string]bool)
 	rows := deliveries(tb, conn)

@@ -80,7 +80,7 @@ func checkURLs(c *config.Config, path string) error {
 }
 
 // checkOnline asks the database, or names the settings that only the database can check.
-func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool) error { //nolint:revive // the flag of the command
+func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool) error {
 	if !online {
 		for _, s := range c.NeedsStream() {
 			cmd.PrintErrf("%s: %s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n", path, s)

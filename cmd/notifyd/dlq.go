@@ -71,7 +71,7 @@ type dlqFilter struct {
 	older, newer age
 }
 
-func (f *dlqFilter) register(cmd *cobra.Command, missing bool) { //nolint:revive // a flag that some commands have
+func (f *dlqFilter) register(cmd *cobra.Command, missing bool) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Destination, "destination", "", "of the destination with this `name`")
 	flags.StringVar(&f.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*, *")

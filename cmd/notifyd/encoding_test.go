@@ -156,17 +156,17 @@ routes: [{match: 'größe.*', to: [audit, hook]}]
 // TestNoEncoding: a database without an encoding is named where the tables are made, and by doctor.
 func TestNoEncoding(t *testing.T) {
 	t.Parallel()
-	url := testenv.DatabaseIn(t, "SQL_ASCII")
+	databaseURL := testenv.DatabaseIn(t, "SQL_ASCII")
 	for _, args := range [][]string{{"migrate"}, {"doctor"}} {
-		if got := command(t, append(args, "--database-url", url)...); !strings.Contains(got.stdout+got.stderr, "has the encoding SQL_ASCII") {
+		if got := command(t, append(args, "--database-url", databaseURL)...); !strings.Contains(got.stdout+got.stderr, "has the encoding SQL_ASCII") {
 			t.Errorf("%q does not name it: %+v", args, got)
 		}
 	}
 	// An event that is not UTF-8 keeps back no other.
-	d := startDaemon(t, nil, "run", "-c", file(t, logConfig("database: {url: '"+url+"'}\n")))
-	execute(t, url, `INSERT INTO outbox_events (event_type, payload) VALUES ('order.broken', convert_from('\x22fc22', 'SQL_ASCII')::json)`)
-	publishTo(t, url, "order.placed", `{"name": "Zoë"}`)
+	d := startDaemon(t, nil, "run", "-c", file(t, logConfig("database: {url: '"+databaseURL+"'}\n")))
+	execute(t, databaseURL, `INSERT INTO outbox_events (event_type, payload) VALUES ('order.broken', convert_from('\x22fc22', 'SQL_ASCII')::json)`)
+	publishTo(t, databaseURL, "order.placed", `{"name": "Zoë"}`)
 	d.stdout.await(t, "Zoë")
-	untilDone(t, url)
+	untilDone(t, databaseURL)
 	d.end(t)
 }

@@ -50,7 +50,7 @@ type fleet struct {
 // scrapesAtOnce bounds the connections that a scrape opens at the same time.
 const scrapesAtOnce = 4
 
-func newFleet(c *config.Config, from origin, load func() (*config.Config, error), out io.Writer, spans *tracer, sd *systemd.Notifier, log *slog.Logger) *fleet { //nolint:revive // what a run is made of
+func newFleet(c *config.Config, from origin, load func() (*config.Config, error), out io.Writer, spans *tracer, sd *systemd.Notifier, log *slog.Logger) *fleet {
 	return &fleet{
 		load: load, from: from, out: out, first: c, spans: spans, sd: sd, log: log, config: c,
 		state: &reloadState{success: true, read: time.Now()}, shared: newSharedHandlers(), scrapes: make(chan struct{}, scrapesAtOnce),

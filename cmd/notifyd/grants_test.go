@@ -156,8 +156,8 @@ func TestDocumentedRoles(t *testing.T) {
 	relay, asRelay := login(t, owner, "relay")
 	_, asNobody := login(t, owner, "nobody")
 	execute(t, owner, command(t, "migrate", "--print-grants", "--schema", "events", "--writer", writer, "--relay", relay).stdout)
-	in := func(url string, args ...string) result {
-		return command(t, append(args, "--schema", "events", "--database-url", url)...)
+	in := func(databaseURL string, args ...string) result {
+		return command(t, append(args, "--schema", "events", "--database-url", databaseURL)...)
 	}
 	for _, want := range []string{"1\n", "2\n"} {
 		if got := in(asWriter, "publish", "order.placed", `{"n": 1}`); got.code != 0 || got.stdout != want {

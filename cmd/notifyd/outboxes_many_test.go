@@ -179,7 +179,7 @@ outboxes: {query: 'SELECT name, schema, database FROM tenants', every: 1s}
 }
 
 // loseDatabase has a database refuse connections for a while, which concerns its own outbox only.
-func loseDatabase(t *testing.T, server *pgserver.Server, s *tenants, hook *door, names []string, write func(name string, n int)) { //nolint:revive // what the test is made of
+func loseDatabase(t *testing.T, server *pgserver.Server, s *tenants, hook *door, names []string, write func(name string, n int)) {
 	t.Helper()
 	hot, gone := names[0], names[len(names)-1]
 	execute(t, server.URL("postgres"), `ALTER DATABASE `+gone+` ALLOW_CONNECTIONS false`)

@@ -244,24 +244,24 @@ func TestOutboxesDatabase(t *testing.T) {
 	}
 	name, other := strings.TrimPrefix(u.Path, "/"), empty[strings.LastIndex(empty, "/")+1:strings.Index(empty, "?")]
 	server := "postgres://" + u.User.String() + "@" + u.Host
-	config := func(url, outboxes string) string {
-		return file(t, "version: 1\ndatabase: {url: \""+url+"\"}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\noutboxes: {list: ["+outboxes+"]}\n")
+	write := func(main, outboxes string) string {
+		return file(t, "version: 1\ndatabase: {url: \""+main+"\"}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\noutboxes: {list: ["+outboxes+"]}\n")
 	}
-	for _, url := range []string{
+	for _, main := range []string{
 		empty, server + "/x?sslmode=disable&dbname=" + other, server + "/?database=" + other + "&sslmode=disable", server + "?db%6eame=" + other,
 		"host=" + u.Hostname() + " port=" + u.Port() + " user=" + u.User.Username() + " sslmode=disable dbname=" + other,
 	} {
-		path := config(url, "{name: shop, database: "+name+"}")
+		path := write(main, "{name: shop, database: "+name+"}")
 		if got := command(t, "check-config", "--online", "-c", path); got.code != 0 {
-			t.Errorf("%s: %+v", url, got)
+			t.Errorf("%s: %+v", main, got)
 		}
 		got := command(t, "publish", "-c", path, "--outbox", "shop", "order.placed", order)
 		if got.code != 0 {
-			t.Errorf("%s: %+v", url, got)
+			t.Errorf("%s: %+v", main, got)
 		}
-		path = config(url, "{name: shop, database: "+name+"}, {name: again, url: \"postgres://other@"+u.Host+"?dbname="+name+"&sslmode=require\"}")
+		path = write(main, "{name: shop, database: "+name+"}, {name: again, url: \"postgres://other@"+u.Host+"?dbname="+name+"&sslmode=require\"}")
 		if got := command(t, "check-config", "-c", path); got.code != exitConfig || !strings.Contains(got.stderr, `"shop" has the same schema of the same database`) {
-			t.Errorf("%s: %+v", url, got)
+			t.Errorf("%s: %+v", main, got)
 		}
 	}
 	if n := query[int](t, there, `SELECT count(*) FROM outbox_events`); n != 5 {
@@ -350,9 +350,9 @@ func TestOutboxesReload(t *testing.T) {
 // TestOutboxesReloadCommand: "notifyd reload" hears from relays that a reload does not touch.
 func TestOutboxesReloadCommand(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	databaseURL := database(t)
 	text := fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nlog: {format: json}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+
-		"outboxes:\n  list:\n    - {name: one, schema: public}\n", url)
+		"outboxes:\n  list:\n    - {name: one, schema: public}\n", databaseURL)
 	path := file(t, text)
 	p := startProcess(t, "", "run", "-c", path)
 	p.stderr.await(t, `"relay started"`)

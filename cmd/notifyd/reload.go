@@ -247,7 +247,7 @@ func (r *reloadState) metrics() []prometheus.Collector {
 }
 
 // truth is a condition as a figure of Prometheus.
-func truth(is bool) float64 { //nolint:revive // the value itself, not a switch
+func truth(is bool) float64 {
 	if is {
 		return 1
 	}

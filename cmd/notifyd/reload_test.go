@@ -261,7 +261,7 @@ func checkAudit(t *testing.T, mode, text string, total int) {
 
 // TestReloadWrong: a configuration that cannot be used changes nothing, and is
 // reported with its place and without its secrets.
-func TestReloadWrong(t *testing.T) { //nolint:revive // one daemon goes through all of it
+func TestReloadWrong(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	secret := file(t, "marker-secret")

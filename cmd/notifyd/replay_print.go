@@ -29,7 +29,7 @@ func underIDs(r *observe.Replay) string {
 }
 
 // willReplay says what a replay will do.
-func willReplay(r *observe.Replay, counts []positions.TypeCount, more bool) string { //nolint:revive // what the count has shown
+func willReplay(r *observe.Replay, counts []positions.TypeCount, more bool) string {
 	events := strconv.FormatInt(total(counts), 10)
 	if more {
 		events = "more than " + events

@@ -64,7 +64,7 @@ is wrong.`,
 }
 
 // runRelay builds the configured relay, and runs it and its successors after reloads.
-func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error { //nolint:revive // what a run is made of
+func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error {
 	spans, err := startTracing(ctx, a.lookup, log)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 )
 
 // becomeStream makes the table of a database a stream, partitioned or not.
-func becomeStream(t *testing.T, url string, partitioned bool) { //nolint:revive // two tables
+func becomeStream(t *testing.T, url string, partitioned bool) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {

@@ -127,7 +127,7 @@ func retryAfter(value string) time.Duration {
 
 // classify returns the error of a request without an answer. ctx is that of the delivery
 // and rctx that of the request; sent says that the messages were on their way.
-func (*Handler) classify(ctx, rctx context.Context, sent bool, err error) error { //nolint:revive // sent is what has happened
+func (*Handler) classify(ctx, rctx context.Context, sent bool, err error) error {
 	maybe := ""
 	if sent {
 		maybe = "maybe sent: "

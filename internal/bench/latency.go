@@ -470,7 +470,7 @@ func (l *latency) report() LatencyResult {
 
 // rows writes the times of each lap. The floor is a LISTEN and a claim, with a trigger
 // that always notifies.
-func (l *latency) rows(w grid, name string, of func(*mark) time.Duration, disturbed bool) { //nolint:revive // whether there is a row for it
+func (l *latency) rows(w grid, name string, of func(*mark) time.Duration, disturbed bool) {
 	l.printf("%s\n", name)
 	for i, s := range l.sides {
 		w.times("  "+s.name, l.times(of, lap{side: i}))

@@ -33,7 +33,7 @@ func (d *fileDecoder) expressions() (l *when.Language, err error) {
 
 // destinations fills the list from the mapping under the key "destinations". With
 // names, it holds only their types and order settings.
-func (d *fileDecoder) destinations(n *node, names bool) Destinations { //nolint:revive // the part that is read
+func (d *fileDecoder) destinations(n *node, names bool) Destinations {
 	const path = "destinations"
 	if n == nil || n.kind == kindNull {
 		return nil

@@ -27,7 +27,7 @@ func (router) DestinationsOf(eventType string) []string {
 // serveStream is serve with a stream of six events. Its destination hook has
 // reached the first; a session owns the units of mail and audit, the second of
 // which is another relay's.
-func serveStream(t *testing.T, partitioned bool) *site { //nolint:revive // two tables
+func serveStream(t *testing.T, partitioned bool) *site {
 	t.Helper()
 	s := serve(t, func(c *Config) { c.Router = router{} })
 	conn, err := s.pool.Acquire(t.Context())

@@ -128,7 +128,7 @@ func (s *scheduler) readyLocked() {
 }
 
 // behindLocked tells the relay whether there is more to claim.
-func (s *scheduler) behindLocked(is bool) { //nolint:revive // the state itself
+func (s *scheduler) behindLocked(is bool) {
 	switch {
 	case is && !s.behind:
 		s.relay.Behind(1)

@@ -70,7 +70,7 @@ func newPart(l dispatch.Lane) *part {
 }
 
 // answered is called when the parcel has answers.
-func (p *part) answered(last bool) { //nolint:revive // the signature that dispatch.NewParcel takes
+func (p *part) answered(last bool) {
 	c := p.claim
 	if last {
 		p.finished.Store(true)

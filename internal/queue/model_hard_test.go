@@ -267,7 +267,7 @@ func drawHard(t *rapid.T) *modelPlan {
 }
 
 // drawScript draws how a destination behaves towards an event of a hard plan.
-func (p *modelPlan) drawScript(t *rapid.T, dest string, slow time.Duration, throttles bool) script { //nolint:revive // it is drawn once for all
+func (p *modelPlan) drawScript(t *rapid.T, dest string, slow time.Duration, throttles bool) script {
 	s := script{slow: slow}
 	switch rapid.IntRange(0, 24).Draw(t, "behaviour") {
 	case 0:

@@ -70,7 +70,7 @@ func (m *model) deliver(ctx context.Context, ref Ref, e *delivery.Event, settled
 }
 
 // begins checks the start of a call, and returns its script and its number.
-func (m *model) begins(ref Ref, e *delivery.Event, settled bool) (s script, n int) { //nolint:revive // it is checked, and not what to do
+func (m *model) begins(ref Ref, e *delivery.Event, settled bool) (s script, n int) {
 	m.db.set(func() {
 		m.db.note("deliver %v, attempt %d, key %q", ref, e.Attempt, e.AggregateID)
 		if time.Since(m.db.faulted) <= lateAnswer+m.db.roundTrip {

@@ -92,7 +92,7 @@ func (s *scheduler) lagTurnLocked() bool {
 }
 
 // makeWayLocked lets lagging lanes go before the common sweep for a moment.
-func (s *scheduler) makeWayLocked(now time.Time, q *Query, full bool) { //nolint:revive // whether the claim was full decides
+func (s *scheduler) makeWayLocked(now time.Time, q *Query, full bool) {
 	if s.turns.ranked && !full && q.passes {
 		s.turns.wayUntil = now.Add(min(waySize*now.Sub(q.asked), longestWay))
 	}

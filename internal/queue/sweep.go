@@ -115,7 +115,7 @@ func (s *sweep) begin(kind sweepKind) {
 }
 
 // turn records whether the relay polls. Whatever its state becomes, a sweep from the low mark follows.
-func (s *sweep) turn(polling bool) { //nolint:revive // the state itself
+func (s *sweep) turn(polling bool) {
 	s.polling, s.restUntil = polling, time.Time{}
 	s.begin(sweepLow)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // sweptBy passes s a claim of n events that ended at the id last.
-func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) { //nolint:revive // a test may say what it means
+func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) {
 	s.poll = pollSeldom
 	claimed := *c
 	claimed.Work = make([]Work, n)
@@ -26,10 +26,10 @@ func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) 
 
 func pollSeldom() time.Duration { return testConfig().PollInterval }
 
-// sweptIn is one sweep of the tests: it starts, and a claim comes back.
-func (s *sweep) sweptIn(now time.Time, took time.Duration, found int, c Claimed) {
+// sweptIn is one sweep of the tests: it starts, and a claim comes back empty.
+func (s *sweep) sweptIn(now time.Time, took time.Duration, c Claimed) {
 	s.start(now)
-	sweptBy(s, now.Add(took), s.head, false, found, &c)
+	sweptBy(s, now.Add(took), s.head, false, 0, &c)
 }
 
 // TestSweepTurns: whatever the state of the relay becomes, a sweep follows. While it polls, sweeps follow each other.
@@ -41,7 +41,7 @@ func TestSweepTurns(t *testing.T) {
 	if !s.due(now) {
 		t.Fatal("a new relay does not sweep")
 	}
-	s.sweptIn(now, 0, 0, Claimed{})
+	s.sweptIn(now, 0, Claimed{})
 	if s.due(now) {
 		t.Fatal("sweeps an empty table again at once")
 	}
@@ -50,18 +50,18 @@ func TestSweepTurns(t *testing.T) {
 		if !s.due(now) {
 			t.Fatal("a relay that polls does not sweep")
 		}
-		s.sweptIn(now, 0, 0, Claimed{})
+		s.sweptIn(now, 0, Claimed{})
 		if s.due(now) {
 			t.Fatal("a relay that polls sweeps an empty table without a pause")
 		}
 		now = now.Add(wake.PollingPause)
 	}
-	s.sweptIn(now, 0, 0, Claimed{})
+	s.sweptIn(now, 0, Claimed{})
 	s.turn(false)
 	if !s.due(now) || s.wanted != sweepLow {
 		t.Error("no sweep from the low mark follows when the relay polls no more")
 	}
-	s.sweptIn(now, 0, 0, Claimed{})
+	s.sweptIn(now, 0, Claimed{})
 	if s.due(now.Add(wake.PollingPause)) {
 		t.Error("sweeps go on")
 	}
@@ -122,7 +122,7 @@ func TestSweepRationsWhatIsDear(t *testing.T) {
 	now := time.Now()
 	s := &sweep{poll: pollSeldom}
 	s.begin(sweepFull)
-	s.sweptIn(now, time.Second, 0, Claimed{})
+	s.sweptIn(now, time.Second, Claimed{})
 	if wait := s.next.Sub(now); wait < 15*time.Second {
 		t.Errorf("a sweep of a second is repeated after %v", wait)
 	}
@@ -142,7 +142,7 @@ func TestMarksAreNotAheadOfTheirSnapshot(t *testing.T) {
 	s.head = 2
 	sweptBy(s, now, 2, false, 1, &Claimed{Snapshot: Snapshot{Xmin: 100, Xmax: 100}})
 	s.begin(sweepFull)
-	s.sweptIn(now, 0, 0, Claimed{Snapshot: Snapshot{Xmin: 100, Xmax: 102}})
+	s.sweptIn(now, 0, Claimed{Snapshot: Snapshot{Xmin: 100, Xmax: 102}})
 	if s.near.low > 0 {
 		t.Errorf("the mark is at %d while transaction 100 may still commit id 1", s.near.low)
 	}
@@ -320,7 +320,7 @@ func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
 			c.Open, c.LastID = open, &last
 		}
 		s.begin(sweepLow)
-		s.sweptIn(now, 0, 0, c)
+		s.sweptIn(now, 0, c)
 	}
 	for range 100 {
 		sweep()

@@ -10,7 +10,7 @@ type tally struct {
 }
 
 // asked counts a query.
-func (t *tally) asked(s Source, failed bool) { //nolint:revive // what came of it
+func (t *tally) asked(s Source, failed bool) {
 	t.asks[s].Count++
 	if failed {
 		t.asks[s].Failed++

@@ -85,7 +85,7 @@ notifyd run, with a configuration that has it; notifyd doctor, if one runs
 }
 
 // stream makes a stream in which a session owns the router's unit.
-func stream(t *testing.T, partitioned bool) *pgx.Conn { //nolint:revive // two tables
+func stream(t *testing.T, partitioned bool) *pgx.Conn {
 	t.Helper()
 	url := testdb.URL(t, testdb.Tables{Partitioned: partitioned})
 	conn, owner := testdb.Connect(t, url), testdb.Connect(t, url)

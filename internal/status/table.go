@@ -100,7 +100,7 @@ func (s *Status) since(t *time.Time) string {
 	return ", for " + ago(s.At.Sub(*t).Seconds())
 }
 
-func choose(is bool, yes, no string) string { //nolint:revive // one label or the other
+func choose(is bool, yes, no string) string {
 	if is {
 		return yes
 	}

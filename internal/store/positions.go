@@ -59,7 +59,7 @@ const sqlUnitHolders = `SELECT l.objid, l.pid, a.application_name, host(a.client
 		AND l.classid = 'outbox_positions'::regclass::oid
 		AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
 
-func sqlPositions(partitioned bool) string { //nolint:revive // two statements
+func sqlPositions(partitioned bool) string {
 	used := sqlUsedPlain
 	if partitioned {
 		used = sqlUsedPartitioned

@@ -20,7 +20,7 @@ import (
 const width = 4294967296
 
 // newStream is newDB with a table that is a stream, plain or partitioned.
-func newStream(tb testing.TB, partitioned bool) *db { //nolint:revive // two tables
+func newStream(tb testing.TB, partitioned bool) *db {
 	tb.Helper()
 	d := newDB(tb)
 	if partitioned {

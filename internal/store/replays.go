@@ -10,7 +10,7 @@ import (
 )
 
 // sqlReplays reads replays: the running ones, one, or the newest ones.
-func sqlReplays(partitioned bool, which string) string { //nolint:revive // two statements
+func sqlReplays(partitioned bool, which string) string {
 	used := sqlUsedPlain
 	if partitioned {
 		used = sqlUsedPartitioned

@@ -10,7 +10,7 @@ import (
 // are neither acknowledged nor stored elsewhere. Invisible ids are open like those in flight: the
 // next owner reads both again. Rows that are still to be written are open too, which pending
 // includes, unless they are written in the same transaction.
-func (u *unit) account(pending bool) (head int64, open tail.Ranges) { //nolint:revive // which of two it is
+func (u *unit) account(pending bool) (head int64, open tail.Ranges) {
 	ids := u.gate.flight.openIDs()
 	if pending {
 		ids = append(ids, u.shelf.pending.fresh...)

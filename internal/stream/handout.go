@@ -190,7 +190,7 @@ type handing struct {
 // share adds the rows of an event. A destination that waits for them finds them parked, and begins
 // with the first of each aggregate. A working destination has received all events that it had
 // passed; but deliveries decided in the time as a queue, and due now, it finds due.
-func (r *router) share(all *handing, e *delivery.Event, decided bool) { //nolint:revive // two kinds of rows
+func (r *router) share(all *handing, e *delivery.Event, decided bool) {
 	v := r.routes.of(e.Type)
 	if !r.routes.gotten(v) || !decided && r.routes.awaited(v) {
 		all.kept = append(all.kept, e.ID)

@@ -65,7 +65,7 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 
 // hinted reports to the unit that there may be events to read, and with seek that rows may have
 // become due. It never blocks.
-func (u *unit) hinted(seek bool) { //nolint:revive // it is what the caller knows
+func (u *unit) hinted(seek bool) {
 	u.hint.Store(true)
 	if seek {
 		u.seek.Store(true)

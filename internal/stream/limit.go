@@ -51,7 +51,7 @@ func (g *gate) admit(all []dispatch.Delivery, unblock []dispatch.Key) admitted {
 }
 
 // holdBack makes a delivery wait for its rate limit, or behind one that does.
-func (g *gate) holdBack(d dispatch.Delivery, behind bool, wait time.Duration) { //nolint:revive // which of two it is
+func (g *gate) holdBack(d dispatch.Delivery, behind bool, wait time.Duration) {
 	if !g.lane.Limits().ByKey() {
 		g.flight.giveBack(d)
 		return

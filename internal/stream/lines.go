@@ -66,7 +66,7 @@ func (s *shelf) unwritten(rows []stored) bool {
 }
 
 // planDue records the position and time of the next search for due rows.
-func (s *shelf) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error { //nolint:revive // what the read has shown
+func (s *shelf) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error {
 	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
 		s.duePlace = duePlace{last.at, last.id}

@@ -16,7 +16,7 @@ type next struct {
 
 // plan decides when to read again without a notification: after pause, or sooner while there are
 // gaps. seen reports that the last read found rows.
-func (n *next) plan(now time.Time, pause, poll time.Duration, seen bool, gapIDs int64) { //nolint:revive // what the read has shown
+func (n *next) plan(now time.Time, pause, poll time.Duration, seen bool, gapIDs int64) {
 	if gapIDs != n.gapIDs || seen {
 		n.gapIDs, n.gapWait = gapIDs, firstGapPoll
 	}

@@ -68,7 +68,7 @@ func (r *router) stats() observe.PositionStats { return *r.figures.Load() }
 
 // hinted reports to the router that there may be events to read, and with seek that routes may have
 // changed. It never blocks.
-func (r *router) hinted(seek bool) { //nolint:revive // it is what the caller knows
+func (r *router) hinted(seek bool) {
 	if seek {
 		r.seek.Store(true)
 	}

@@ -220,7 +220,7 @@ func (s *routes) read(v verdict, id int64) bool {
 
 // owed reports whether the reader, which gets such events or will, passed this one when it was for
 // no destination: no reader reads it, or those that do have gained their route later.
-func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool { //nolint:revive // whether anybody does is asked once for all
+func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool {
 	latest := r.newest
 	if v.awaits(r) {
 		latest = r.coming

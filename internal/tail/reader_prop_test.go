@@ -63,7 +63,7 @@ type position struct {
 	got  int // how much of propRun.got is acknowledged with it
 }
 
-func newPropRun(t *testing.T, partitioned bool, seed uint64) *propRun { //nolint:revive // two kinds of tables
+func newPropRun(t *testing.T, partitioned bool, seed uint64) *propRun {
 	t.Helper()
 	s := &propRun{
 		server: testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "100"}),

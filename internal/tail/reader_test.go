@@ -329,7 +329,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-func plans(l *testdb.DB, first int64, partitioned bool) { //nolint:revive // two kinds of tables
+func plans(l *testdb.DB, first int64, partitioned bool) {
 	l.Helper()
 	conn := l.Relay()
 	for _, c := range []struct {

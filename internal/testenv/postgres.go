@@ -72,7 +72,7 @@ func DatabaseIn(tb testing.TB, encoding string) string {
 
 // Copy is [Database] with what fill puts into it, under a name of that content. It is filled once: each other test of this
 // binary gets a copy, which takes a third of the time of a migration. fill must close its connections.
-func Copy(tb testing.TB, content string, fill func(ctx context.Context, url string) error) string {
+func Copy(tb testing.TB, content string, fill func(ctx context.Context, databaseURL string) error) string {
 	tb.Helper()
 	server := Postgres(tb)
 	template, err := postgres.template(tb.Context(), content, fill)
@@ -83,7 +83,7 @@ func Copy(tb testing.TB, content string, fill func(ctx context.Context, url stri
 }
 
 // template returns the name of the database with that content.
-func (p *sharedPostgres) template(ctx context.Context, content string, fill func(ctx context.Context, url string) error) (string, error) {
+func (p *sharedPostgres) template(ctx context.Context, content string, fill func(ctx context.Context, databaseURL string) error) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if name := p.templates[content]; name != "" {

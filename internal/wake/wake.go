@@ -145,7 +145,7 @@ func (m *Machine) Poke() {
 func (m *Machine) Heard() { m.heard.Add(1) }
 
 // Blind records whether notifications are not heard, or not known to be heard.
-func (m *Machine) Blind(is bool) { m.blind.Store(is) } //nolint:revive // the state itself
+func (m *Machine) Blind(is bool) { m.blind.Store(is) }
 
 // Readers records among how many readers the events are divided.
 func (m *Machine) Readers(n int) { m.readers.Store(int64(n)) }
@@ -155,7 +155,7 @@ func (m *Machine) Behind(delta int) { m.behind.Add(int64(delta)) }
 
 // Saw records the result of one read: the number of events, whether there may be more, and whether a
 // notification had announced them.
-func (m *Machine) Saw(n int, full, announced bool) { //nolint:revive // what the read has shown
+func (m *Machine) Saw(n int, full, announced bool) {
 	if n == 0 {
 		return
 	}

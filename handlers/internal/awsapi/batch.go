@@ -238,7 +238,7 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 
 // entryError classifies the failure of one entry. others says that the place has taken
 // other entries of the same request: then it works.
-func (c *Conn) entryError(why Reason, others bool) error { //nolint:revive // others is what the server has done
+func (c *Conn) entryError(why Reason, others bool) error {
 	what, cure := c.svc.faultOf(why.Code)
 	err := error(c.refusal(what, c.say(why.Code, why.Text, cure)))
 	switch {

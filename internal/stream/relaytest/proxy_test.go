@@ -43,7 +43,7 @@ func newWay(t *testing.T, database string) (*way, string) {
 }
 
 // set cuts the way, or restores it.
-func (w *way) set(cut bool) { //nolint:revive // the state itself
+func (w *way) set(cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = cut

@@ -198,7 +198,7 @@ func (p *simulation) start(i int) {
 }
 
 // end ends a relay: in order, or with its connection to the database cut.
-func (p *simulation) end(i int, kindly bool) { //nolint:revive // two ends
+func (p *simulation) end(i int, kindly bool) {
 	pl := p.relay[i]
 	if !kindly {
 		pl.way.set(true)
