@@ -303,7 +303,7 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // written, or since it became available. Dead letters and events without a route do not count. It
 // queries the database, by index, on a connection of its own: that disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return r.watch.Oldest(ctx, backlogOptions(r))
+	return r.watch.Oldest(ctx, r.backlogOptions())
 }
 
 // DeadLetters returns the store that lists, replays, discards and edits the dead letters of the
@@ -321,18 +321,18 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 // letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like
 // OldestWaiting it queries the database, by index, on a connection of its own.
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
-	return r.watch.Backlog(ctx, backlogOptions(r))
+	return r.watch.Backlog(ctx, r.backlogOptions())
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types without a route: cheap enough
 // to be called every few seconds.
 func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
-	o := backlogOptions(r)
+	o := r.backlogOptions()
 	o.CountsOnly = true
 	return r.watch.Backlog(ctx, o)
 }
 
-func backlogOptions(r *Relay) store.BacklogOptions {
+func (r *Relay) backlogOptions() store.BacklogOptions {
 	return store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf}
 }
 

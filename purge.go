@@ -6,7 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -137,4 +140,26 @@ func (p *purger) keepPartitions(ctx context.Context) []store.Range {
 		return []store.Range{store.AllIDs()}
 	}
 	return u.Purge
+}
+
+// lookForRemoved raises an incident for each destination that is gone and holds back the purge.
+func (p *purger) lookForRemoved(ctx context.Context) {
+	if !p.stream {
+		return
+	}
+	var all []observe.Position
+	err := p.keeper.Do(ctx, "find positions that hold back the purge", func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+			all, err = store.ListPositions(ctx, tx, p.connector.Schema)
+			return err
+		})
+	})
+	if err != nil {
+		p.report(ctx, fmt.Errorf("positions: %w", err))
+		return
+	}
+	for _, i := range p.removed.look(time.Now(), all) {
+		p.log.WarnContext(ctx, "a destination that is gone holds back the purge", "destination", i.Destination, "err", i.Err)
+		p.dispatcher.Observe(i)
+	}
 }

@@ -123,7 +123,7 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		return false, nil
 	}
 	g.remove(j)
-	goes := v.settles() || v == dead && !a.lane.cfg.BlockOnDead
+	goes := v.Settles() || v == dead && !a.lane.cfg.BlockOnDead
 	switch {
 	case goes:
 	case v == released:

@@ -28,8 +28,9 @@ const (
 	expired           // too old to be delivered, and done with
 )
 
-// settles reports whether nothing is left to do.
-func (v verdict) settles() bool { return v == delivered || v == expired }
+// Settles reports whether nothing is left to do: the destination has acknowledged the delivery, or does
+// not get it any more.
+func (v verdict) Settles() bool { return v == delivered || v == expired }
 
 // tally counts verdicts.
 type tally [expired + 1]int
@@ -60,11 +61,6 @@ type called struct {
 	took   time.Duration
 	proof  time.Time // when the previous answered call of the worker, or this one if it was answered, began; zero if there is none
 	shared bool      // it was for several events, and none was delivered
-}
-
-// says reports whether a reply, or nil, shows that the destination works.
-func (r *reply) says() bool {
-	return r == nil || !r.unavailable && !r.late && !r.unanswered && !r.exhausted
 }
 
 // classify decides the outcome of a failed delivery: whose fault it was, whether to retry it, and

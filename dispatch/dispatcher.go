@@ -238,6 +238,20 @@ func shutdownError(names []string) error {
 // Observe tells the observer of an incident. One that panics, or ends its goroutine, does no harm.
 func (d *Dispatcher) Observe(incident delivery.Incident) { d.observer.Observe(incident) }
 
+// DatabaseDown reports whether the database does not answer, as far as its connections have reported. It takes no
+// lock.
+func (d *Dispatcher) DatabaseDown() bool { return d.health.down() }
+
+// DatabaseReports counts how often connections have reported that the database answers, or does not. It takes no lock.
+func (d *Dispatcher) DatabaseReports() uint64 { return d.health.reports.Load() }
+
+// DatabaseCure returns what a person can do where the database refuses the relay's sessions; empty where
+// it does not. It takes no lock.
+func (d *Dispatcher) DatabaseCure() string { return d.health.refusal() }
+
+// SetClock records what the database's clock says at a moment of this relay's.
+func (d *Dispatcher) SetClock(database, here time.Time) { d.clock.read.Store(&reading{database, here}) }
+
 // guarded is an observer whose panics are logged. It runs in a goroutine of its own, which it may end: those of the relay have
 // other work.
 type guarded struct {

@@ -2,11 +2,13 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/guard"
 )
 
 // Engines find events to deliver and hand them to lanes: package queue claims events, package
@@ -343,4 +345,45 @@ func (l Lane) Busy(key Key) bool {
 	defer l.l.mu.Unlock()
 	_, is := l.l.agg.lines[key]
 	return is
+}
+
+// Limits returns those of the lane.
+func (l Lane) Limits() Limits { return Limits(l) }
+
+// Passes asks a filter whether an event is for the lane, and counts those that are not. If the filter cannot
+// tell, the error is the reason why the event must not be delivered: see Delivery.Refused.
+func (l Lane) Passes(f delivery.Filter, c *delivery.Candidate) (bool, error) {
+	passes, err := ask(f, c)
+	if err != nil {
+		return true, fmt.Errorf("the filter of %q cannot decide about the event: %s", l.l.name, guard.Text(err))
+	}
+	if !passes {
+		l.l.figures.passings.filtered.Add(1)
+	}
+	return passes, nil
+}
+
+// Progress returns the progress of the lane.
+func (l Lane) Progress() Progress { return l.l.progress() }
+
+// GrantAside is Grant for deliveries that may take only what live ones leave: those of a replay. held
+// is how many of them the lane has. They fill half of the lane at most, and of a fast one only as much as
+// it works off in 2 ms, so that a live delivery finds room, and hardly waits. Nothing is granted for
+// less than half of that: the engine asks again after the answers. Where live deliveries have the room,
+// onRoom is called as for Grant.
+func (l Lane) GrantAside(n, held int) int {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	limit := l.l.asideLocked()
+	free := limit - held
+	if 2*free < limit {
+		return 0
+	}
+	now := time.Now()
+	n = min(n, free)
+	room := l.l.roomLocked(now)
+	if room < min(n, l.l.fairLocked()) {
+		room = 0
+	}
+	return l.l.takeRoomLocked(now, n, room)
 }

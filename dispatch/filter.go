@@ -1,8 +1,6 @@
 package dispatch
 
 import (
-	"fmt"
-
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/guard"
 )
@@ -23,19 +21,6 @@ func (d *Dispatcher) FilterOf(l Lane, eventType string) delivery.Filter {
 		}
 	}
 	return l.l.cfg.Filter // a stored delivery whose route has ended
-}
-
-// Passes asks a filter whether an event is for the lane, and counts those that are not. If the filter cannot
-// tell, the error is the reason why the event must not be delivered: see Delivery.Refused.
-func (l Lane) Passes(f delivery.Filter, c *delivery.Candidate) (bool, error) {
-	passes, err := ask(f, c)
-	if err != nil {
-		return true, fmt.Errorf("the filter of %q cannot decide about the event: %s", l.l.name, guard.Text(err))
-	}
-	if !passes {
-		l.l.figures.passings.filtered.Add(1)
-	}
-	return passes, nil
 }
 
 // ask calls a filter, which may panic.

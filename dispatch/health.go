@@ -120,3 +120,13 @@ func (h *health) settleLocked(least time.Duration) {
 	h.stopLocked()
 	h.since, h.errors, h.logged = time.Time{}, 0, time.Time{}
 }
+
+func (h *health) down() bool { return h.lost.Load() }
+
+// refusal is the cure while the database refuses sessions, empty otherwise.
+func (h *health) refusal() string {
+	if cure := h.cure.Load(); cure != nil && h.down() {
+		return *cure
+	}
+	return ""
+}

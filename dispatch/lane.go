@@ -55,6 +55,13 @@ type LaneConfig struct {
 	ExpiresAfter time.Duration
 }
 
+const (
+	// MinPriority is the lowest priority of a destination.
+	MinPriority = -100
+	// MaxPriority is the highest one.
+	MaxPriority = 100
+)
+
 // DefaultLaneConfig returns the limits of a destination that sets none.
 func DefaultLaneConfig() LaneConfig {
 	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: delivery.DefaultBackoff(), LongestPause: longestPause}
@@ -103,6 +110,9 @@ const (
 	maxChunk = 64
 	// slowCall ends a chunk early: the remaining jobs return to the queue.
 	slowCall = time.Millisecond
+	// asideWindow is how much work, in time, an engine may have in a lane for which live deliveries must
+	// not wait.
+	asideWindow = 2 * time.Millisecond
 )
 
 // lane is the way to one destination: a bounded queue, a bounded number of workers, and the
@@ -479,4 +489,15 @@ func (l *lane) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.running+l.crew.stuck > 0
+}
+
+// asideLocked returns how many deliveries may be in the lane that live ones must not wait for.
+func (l *lane) asideLocked() int {
+	half := l.capacityLocked() / 2
+	if l.tempo.pace <= 0 {
+		return max(1, half)
+	}
+	workers := max(1, l.crew.staffLocked())
+	quick := int(int64(workers) * int64(asideWindow) / int64(l.tempo.pace))
+	return max(1, min(half, max(workers*l.perCall()/2, quick)))
 }

@@ -26,9 +26,6 @@ const maxRateKey = 128
 // Limits says what is too much for a destination, what comes too late, and what has been overtaken.
 type Limits struct{ l *lane }
 
-// Limits returns those of the lane.
-func (l Lane) Limits() Limits { return Limits(l) }
-
 // HasRate reports whether there is a rate limit. Then Admit comes before Deliver.
 func (m Limits) HasRate() bool { return m.l.limiter != nil }
 
@@ -136,4 +133,23 @@ func (m Limits) waitLocked(now time.Time) bool {
 		return false
 	}
 	return l.hungry && l.limiter.Wait(now) > 0 || now.UnixNano() < l.figures.passings.limitedUntil.Load()
+}
+
+// Expires returns when an event that was written, or became available, at a time of the database is
+// too old to be delivered: see [Delivery.Expires]. It is zero where events do not expire.
+func (m Limits) Expires(since time.Time) time.Time {
+	if m.l.cfg.ExpiresAfter == 0 {
+		return time.Time{}
+	}
+	return m.l.clock.here(since.Add(m.l.cfg.ExpiresAfter))
+}
+
+// ExpiresFrom is Expires for an event that was written at a time of the database, and became available at one of this
+// relay's clock. The later one counts: a writer may make an event available before it exists.
+func (m Limits) ExpiresFrom(written, here time.Time) time.Time {
+	at := m.Expires(written)
+	if later := here.Add(m.l.cfg.ExpiresAfter); !at.IsZero() && later.After(at) {
+		return later
+	}
+	return at
 }

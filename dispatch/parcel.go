@@ -30,10 +30,6 @@ const (
 	VerdictExpired = expired
 )
 
-// Settles reports whether nothing is left to do: the destination has acknowledged the delivery, or does
-// not get it any more.
-func (v verdict) Settles() bool { return v.settles() }
-
 // Delivery is one event that a [Parcel] brings to a lane.
 type Delivery struct {
 	// Event has its Destination and Attempt set.

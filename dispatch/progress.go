@@ -13,9 +13,6 @@ type Progress struct {
 	Within time.Duration
 }
 
-// Progress returns the progress of the lane.
-func (l Lane) Progress() Progress { return l.l.progress() }
-
 func (l *lane) progress() (p Progress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,14 +27,3 @@ func (l *lane) progress() (p Progress) {
 	}
 	return p
 }
-
-// DatabaseDown reports whether the database does not answer, as far as its connections have reported. It takes no
-// lock.
-func (d *Dispatcher) DatabaseDown() bool { return d.health.down() }
-
-// DatabaseReports counts how often connections have reported that the database answers, or does not. It takes no lock.
-func (d *Dispatcher) DatabaseReports() uint64 { return d.health.reports.Load() }
-
-// DatabaseCure returns what a person can do where the database refuses the relay's sessions; empty where
-// it does not. It takes no lock.
-func (d *Dispatcher) DatabaseCure() string { return d.health.refusal() }

@@ -38,6 +38,11 @@ func (r *reply) Unauthorized() bool { return r.refused }
 // Unwrap returns the handler's error.
 func (r *reply) Unwrap() error { return r.err }
 
+// says reports whether a reply, or nil, shows that the destination works.
+func (r *reply) says() bool {
+	return r == nil || !r.unavailable && !r.late && !r.unanswered && !r.exhausted
+}
+
 // target is the handler of a lane, with its optional interfaces.
 type target struct {
 	handler  delivery.Handler

@@ -45,13 +45,3 @@ func (l *lane) stats() observe.DestinationStats {
 	}
 	return s
 }
-
-func (h *health) down() bool { return h.lost.Load() }
-
-// refusal is the cure while the database refuses sessions, empty otherwise.
-func (h *health) refusal() string {
-	if cure := h.cure.Load(); cure != nil && h.down() {
-		return *cure
-	}
-	return ""
-}

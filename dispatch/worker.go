@@ -225,6 +225,34 @@ func (w *worker) deliverBatch(jobs []*job) {
 	}
 }
 
+// expires settles those of a worker's jobs whose events are too old by now, and returns the others. It
+// comes last before the call.
+func (w *worker) expires(jobs []*job) []*job {
+	l := w.lane
+	if l.cfg.ExpiresAfter == 0 {
+		return jobs
+	}
+	now := time.Now()
+	var late, rest []*job
+	for _, j := range jobs {
+		if d := &j.parcel.events[j.work]; d.late(now) {
+			l.log.Info("event has expired, and is not delivered", "event_id", j.event.ID, "event_type", j.event.Type, "expires_after", l.cfg.ExpiresAfter)
+			late = append(late, j)
+			continue
+		}
+		rest = append(rest, j)
+	}
+	if late == nil {
+		return jobs
+	}
+	outs := make([]outcome, len(late))
+	for i, j := range late {
+		outs[i] = outcome{verdict: expired, failures: j.failures()}
+	}
+	l.finished(now, notBegun, late, outs)
+	return rest
+}
+
 // concludesBatch passes on the outcomes of jobs that shared a call. Jobs behind a failed one of
 // their aggregate were not delivered for that reason, whatever their reply.
 func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {

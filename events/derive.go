@@ -2,6 +2,7 @@ package events
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 	"time"
@@ -113,11 +114,6 @@ func (t *tables) derive(r *raw) Event {
 	return e
 }
 
-// about reports whether the destination is among those of the event.
-func (e *Event) about(name string) bool {
-	return slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == name })
-}
-
 // rest adds what is known of destinations that have no row.
 func (t *tables) rest(r *raw, e *Event) {
 	// An event of a stream has a mark from the time when the table was a queue.
@@ -207,6 +203,22 @@ func (t *tables) behind(name string, id int64) bool {
 // under reports whether a destination has read the event and not acknowledged it.
 func (t *tables) under(name string, id int64) bool {
 	return slices.ContainsFunc(t.positions, func(p position) bool { return p.destination == name && p.open.contains(id) })
+}
+
+// lowest is an id that all positions of a stream have passed, with all below it.
+func (t *tables) lowest() int64 {
+	lowest := int64(math.MaxInt64)
+	for i := range t.positions {
+		p := &t.positions[i]
+		lowest = min(lowest, p.head)
+		if len(p.open.low) > 0 {
+			lowest = min(lowest, p.open.low[0]-1)
+		}
+	}
+	if len(t.positions) == 0 {
+		return math.MinInt64 // nobody has begun to read
+	}
+	return lowest
 }
 
 // delivery is what a row says.

@@ -240,19 +240,3 @@ func (l *lister) candidates(ctx context.Context, n int) (found []raw, read []int
 	found, err = l.byID(ctx, l.tx, read)
 	return found, read, err
 }
-
-// lowest is an id that all positions of a stream have passed, with all below it.
-func (t *tables) lowest() int64 {
-	lowest := int64(math.MaxInt64)
-	for i := range t.positions {
-		p := &t.positions[i]
-		lowest = min(lowest, p.head)
-		if len(p.open.low) > 0 {
-			lowest = min(lowest, p.open.low[0]-1)
-		}
-	}
-	if len(t.positions) == 0 {
-		return math.MinInt64 // nobody has begun to read
-	}
-	return lowest
-}

@@ -189,3 +189,8 @@ func (e *Event) sum() State {
 		return Done
 	}
 }
+
+// about reports whether the destination is among those of the event.
+func (e *Event) about(name string) bool {
+	return slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == name })
+}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/metrics"
 )
 
 // shown is what the admin server shows.
@@ -24,23 +23,6 @@ type shown struct {
 	register func(ctx context.Context, registry *prometheus.Registry)
 	// console makes the console, nil if there is none.
 	console func(ctx context.Context) (*webConsole, error)
-}
-
-// shown is what the admin server shows of the one outbox.
-func (s *supervisor) shown(log *slog.Logger) shown {
-	return shown{
-		checks: append(checks(s.live), s.state.check()),
-		live:   func() error { h := s.live.Health(); return h.Live() },
-		register: func(ctx context.Context, registry *prometheus.Registry) {
-			registry.MustRegister(metrics.NewCollector(ctx, s.live))
-			registry.MustRegister(s.state.metrics()...)
-		},
-		console: func(ctx context.Context) (look *webConsole, err error) {
-			look, err = newConsole(ctx, s.first, s.from.path, s.live, log)
-			s.console = look
-			return look, err
-		},
-	}
 }
 
 // startAdmin serves metrics, health and the console until stop is called, if the

@@ -58,6 +58,20 @@ func newFleet(c *config.Config, from origin, load func() (*config.Config, error)
 	}
 }
 
+// serve runs the relays, and reports them to the admin server and to systemd meanwhile.
+func (f *fleet) serve(ctx context.Context, reloads <-chan struct{}) error {
+	stopAdmin, err := startAdmin(ctx, f.config, f.from.path, f.shown(), f.log)
+	if err != nil {
+		return err
+	}
+	defer stopAdmin()
+	f.log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", f.from.path)
+	logRoutes(ctx, f.config, f.log)
+	stopTelling := tellManager(ctx, f.sd, f, f.log)
+	defer stopTelling()
+	return f.run(ctx, reloads)
+}
+
 // run relays all outboxes until ctx ends, and then stops them together. With untilIdle it returns once each has ended by
 // itself, and returns why those did that were not idle.
 func (f *fleet) run(ctx context.Context, reloads <-chan struct{}) error {

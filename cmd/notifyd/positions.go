@@ -236,3 +236,10 @@ func (f *positionsFlags) forget(cmd *cobra.Command, s *positions.Store, name str
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), verb+what)
 	return err
 }
+
+func (f *positionsFlags) outcome(cmd *cobra.Command, at *replayAt) error {
+	if f.json() {
+		return writeJSON(cmd.OutOrStdout(), at)
+	}
+	return printReplay(cmd.OutOrStdout(), at)
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/systemd"
+	"github.com/notifyd/notifyd/metrics"
 )
 
 // supervisor runs one generation after the other.
@@ -177,6 +178,23 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 			s.log.DebugContext(ctx, "the service manager cannot be notified", "err", err)
 		}
 	default:
+	}
+}
+
+// shown is what the admin server shows of the one outbox.
+func (s *supervisor) shown(log *slog.Logger) shown {
+	return shown{
+		checks: append(checks(s.live), s.state.check()),
+		live:   func() error { h := s.live.Health(); return h.Live() },
+		register: func(ctx context.Context, registry *prometheus.Registry) {
+			registry.MustRegister(metrics.NewCollector(ctx, s.live))
+			registry.MustRegister(s.state.metrics()...)
+		},
+		console: func(ctx context.Context) (look *webConsole, err error) {
+			look, err = newConsole(ctx, s.first, s.from.path, s.live, log)
+			s.console = look
+			return look, err
+		},
 	}
 }
 

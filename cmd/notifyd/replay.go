@@ -167,13 +167,6 @@ func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *positions.
 	return nil
 }
 
-func (f *positionsFlags) outcome(cmd *cobra.Command, at *replayAt) error {
-	if f.json() {
-		return writeJSON(cmd.OutOrStdout(), at)
-	}
-	return printReplay(cmd.OutOrStdout(), at)
-}
-
 func newReplayListCmd(a *app) *cobra.Command {
 	var f positionsFlags
 	cmd := &cobra.Command{

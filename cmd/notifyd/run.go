@@ -76,7 +76,7 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *s
 		if err := checkURLs(c, path); err != nil {
 			return err
 		}
-		return runFleet(ctx, newFleet(c, from, load, a.stderr, spans, sd, log), reloads)
+		return newFleet(c, from, load, a.stderr, spans, sd, log).serve(ctx, reloads)
 	}
 	g, err := newGeneration(ctx, c, from, spans, log)
 	if err != nil {
@@ -92,20 +92,6 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *s
 	stopTelling := tellManager(ctx, sd, s.live, log)
 	defer stopTelling()
 	return s.run(ctx, g, reloads)
-}
-
-// runFleet runs the relays of many outboxes.
-func runFleet(ctx context.Context, f *fleet, reloads <-chan struct{}) error {
-	stopAdmin, err := startAdmin(ctx, f.config, f.from.path, f.shown(), f.log)
-	if err != nil {
-		return err
-	}
-	defer stopAdmin()
-	f.log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", f.from.path)
-	logRoutes(ctx, f.config, f.log)
-	stopTelling := tellManager(ctx, f.sd, f, f.log)
-	defer stopTelling()
-	return f.run(ctx, reloads)
 }
 
 // logStart logs what is about to run, one line for each fact.

@@ -39,6 +39,19 @@ func (l *ledger) failures() int {
 	return most
 }
 
+// failing waits for a delivery, records the failures, and returns the failed events.
+func (l *ledger) failing(dl *call) []*delivery.Event {
+	dl.p.Helper()
+	var failed []*delivery.Event
+	for i, err := range dl.answers() {
+		if err != nil {
+			l.fail(dl.events[i].ID)
+			failed = append(failed, dl.events[i])
+		}
+	}
+	return failed
+}
+
 // checkArrived checks the arrivals of a ledger after one fault with inFlight events:
 // all, not too often, in order.
 func (p *probe) checkArrived(l *ledger, inFlight int) {

@@ -100,19 +100,6 @@ func checkCutBeforeAnswer(p *probe) {
 	}
 }
 
-// failing waits for a delivery, records the failures, and returns the failed events.
-func (l *ledger) failing(dl *call) []*delivery.Event {
-	dl.p.Helper()
-	var failed []*delivery.Event
-	for i, err := range dl.answers() {
-		if err != nil {
-			l.fail(dl.events[i].ID)
-			failed = append(failed, dl.events[i])
-		}
-	}
-	return failed
-}
-
 // checkOutageInStream cuts deliveries under way and refuses connections for a while.
 func checkOutageInStream(p *probe) {
 	p.stream(p.outage, p.recovery)

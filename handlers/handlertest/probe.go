@@ -273,6 +273,22 @@ func (s *subject) needCloser() {
 	}
 }
 
+// mutedDelivery begins a delivery whose answer is held back, and returns when
+// the event has arrived, so that nothing but the answer is missing.
+func (s *subject) mutedDelivery(ctx context.Context, events ...*delivery.Event) *call {
+	p := s.p
+	p.Helper()
+	p.d.Network.Mute()
+	dl := s.start(ctx, events...)
+	ids := idsOf(events)
+	if !p.within(p.d.Prompt, func() bool { return dl.isDone() || p.hasArrived(ids...) }) {
+		// The handler sends another request first: then the answer to that one is
+		// missing.
+		p.Logf("the event does not arrive while answers are held back: this is about an earlier answer")
+	}
+	return dl
+}
+
 // arrivals returns which of ids have arrived, in the order of arrival and as
 // often as they have.
 func (p *probe) arrivals(ids []int64) []int64 {

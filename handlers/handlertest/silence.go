@@ -4,28 +4,10 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/notifyd/notifyd/delivery"
 )
 
 // Each property here holds back the server's answers, so that the handler cannot know
 // the outcome.
-
-// mutedDelivery begins a delivery whose answer is held back, and returns when
-// the event has arrived, so that nothing but the answer is missing.
-func (s *subject) mutedDelivery(ctx context.Context, events ...*delivery.Event) *call {
-	p := s.p
-	p.Helper()
-	p.d.Network.Mute()
-	dl := s.start(ctx, events...)
-	ids := idsOf(events)
-	if !p.within(p.d.Prompt, func() bool { return dl.isDone() || p.hasArrived(ids...) }) {
-		// The handler sends another request first: then the answer to that one is
-		// missing.
-		p.Logf("the event does not arrive while answers are held back: this is about an earlier answer")
-	}
-	return dl
-}
 
 // checkAnswerAwaited: nil comes only after the destination has confirmed.
 func checkAnswerAwaited(p *probe) {

@@ -64,31 +64,6 @@ func (h *Handler) findStream(ctx context.Context, l *link) (*jetstream.StreamCon
 	return found, err
 }
 
-// ask runs a request to JetStream, and ends it when the server refuses its subject: such
-// a request has no answer.
-func (l *link) ask(ctx context.Context, subject string, request func(context.Context) error) error {
-	l.forget(subject)
-	ctx, cancel := context.WithCancelCause(ctx)
-	answer := make(chan error, 1)
-	go func() { answer <- request(ctx) }()
-	for {
-		changed, refused := l.refusal(subject)
-		if refused != nil {
-			cancel(refused)
-			if err := <-answer; err == nil {
-				return nil
-			}
-			return refused
-		}
-		select {
-		case err := <-answer:
-			cancel(nil)
-			return err
-		case <-changed:
-		}
-	}
-}
-
 // DescribeCheck implements delivery.CheckDescriber. What it says about the stream is what
 // the last Check has found.
 func (h *Handler) DescribeCheck() (tested, untested string) {

@@ -217,6 +217,31 @@ func (l *link) forget(subject string) {
 	delete(l.refused, subject)
 }
 
+// ask runs a request to JetStream, and ends it when the server refuses its subject: such
+// a request has no answer.
+func (l *link) ask(ctx context.Context, subject string, request func(context.Context) error) error {
+	l.forget(subject)
+	ctx, cancel := context.WithCancelCause(ctx)
+	answer := make(chan error, 1)
+	go func() { answer <- request(ctx) }()
+	for {
+		changed, refused := l.refusal(subject)
+		if refused != nil {
+			cancel(refused)
+			if err := <-answer; err == nil {
+				return nil
+			}
+			return refused
+		}
+		select {
+		case err := <-answer:
+			cancel(nil)
+			return err
+		case <-changed:
+		}
+	}
+}
+
 // dialer lets a context end a connection attempt of the library.
 type dialer struct {
 	ctx     context.Context //nolint:containedctx // the library has none to pass

@@ -124,3 +124,6 @@ func (c Config) target() (*pgx.ConnConfig, error) {
 	}
 	return to, nil
 }
+
+// name returns the quoted name of the table.
+func (c Config) name() string { return pgx.Identifier{c.Schema, c.Table}.Sanitize() }

@@ -105,12 +105,3 @@ func (h *Handler) network(err error) error {
 	}
 	return line
 }
-
-// leave ends the connection after an error that is not about what was sent: the next statement begins with
-// a new one, on a server that may be another.
-func (l *link) leave(ctx context.Context, err error) {
-	server, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || !isContent(server.Code) || server.Severity == "FATAL" {
-		l.close(ctx)
-	}
-}

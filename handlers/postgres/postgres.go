@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
@@ -135,6 +136,15 @@ func (l *link) close(ctx context.Context) {
 	defer cancel()
 	_ = l.conn.Close(ctx) // the server notices by itself
 	l.conn = nil
+}
+
+// leave ends the connection after an error that is not about what was sent: the next statement begins with
+// a new one, on a server that may be another.
+func (l *link) leave(ctx context.Context, err error) {
+	server, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || !isContent(server.Code) || server.Severity == "FATAL" {
+		l.close(ctx)
+	}
 }
 
 var (

@@ -3,8 +3,6 @@ package postgres
 import (
 	_ "embed" // schema.sql
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 //go:embed schema.sql
@@ -15,9 +13,6 @@ var schemaSQL string
 func Schema(cfg Config) string {
 	return strings.ReplaceAll(schemaSQL, ":table", cfg.WithDefaults().name())
 }
-
-// name returns the quoted name of the table.
-func (c Config) name() string { return pgx.Identifier{c.Schema, c.Table}.Sanitize() }
 
 // insertInto returns the statement that writes a batch.
 func insertInto(table string) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -96,6 +97,30 @@ func (l load) fill(schema, statement string) string {
 		"$payload", "'"+payload(l.payload)+"'", "$backlog", n(l.events+l.fresh), "$half", strconv.FormatInt(l.half(), 10),
 		"$stored", n(l.stored()), "$before", n(l.before()), "$ahead", n(l.ahead), "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes), "$urgent", n(l.urgent), "$total", n(l.total()), "$name", "'"+table(schema)+"'",
 	).Replace(statement)
+}
+
+// sightings expects the events of a load that may be delivered, and no others.
+func (l load) sightings() *sightings {
+	s := newSightings(l.total())
+	if l.held() > 0 {
+		s.want, s.holds = int64(l.events), l.holds
+	}
+	if l.keys > 0 {
+		s.last = make([]atomic.Int64, l.keys)
+	}
+	if l.urgent > 0 {
+		s.urgentFrom, s.wantUrgent = int64(l.total()-l.urgent)+1, int64(l.urgent)
+	}
+	return s
+}
+
+// copied is a sightings for each destination of a load.
+func (l load) copied() []*sightings {
+	all := make([]*sightings, max(1, l.copies))
+	for i := range all {
+		all[i] = l.sightings()
+	}
+	return all
 }
 
 // backlog creates a table and fills it. The table is never vacuumed nor analysed:

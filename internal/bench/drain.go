@@ -158,6 +158,27 @@ func (r DrainResult) OK() bool {
 	return r.Lost == 0 && (r.OutOfOrder == nil || *r.OutOfOrder == 0) && (r.Stream == nil || r.Stream.OK())
 }
 
+// sum replaces the faults of one round by those of all.
+func (r *DrainResult) sum(took [2][]drained) {
+	r.Lost, r.Duplicates = 0, 0
+	var disordered int64
+	for _, one := range slices.Concat(took[0], took[1]) {
+		r.Lost, r.Duplicates, disordered = r.Lost+one.lost, r.Duplicates+one.duplicates, disordered+one.disordered
+	}
+	if r.OutOfOrder != nil {
+		r.OutOfOrder = &disordered
+	}
+}
+
+// verdict is the end of the report.
+func (r *DrainResult) verdict() string {
+	s := fmt.Sprintf("ratio=%.3f lost=%d duplicates=%d", r.Ratio, r.Lost, r.Duplicates)
+	if r.OutOfOrder != nil {
+		s += fmt.Sprintf(" out_of_order=%d", *r.OutOfOrder)
+	}
+	return s
+}
+
 type drain struct {
 	*env
 	want  DrainOptions

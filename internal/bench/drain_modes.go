@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -91,30 +90,6 @@ func (d *drain) besideExact(ctx context.Context, bare drained) (DrainResult, err
 	d.printf("\nrounds, to the first delivery and from there: at least once %s; exactly once %s\n", seconds(took[0]), seconds(took[1]))
 	d.printf("%s events per second exactly once; exact_ratio=%.3f %s\n", number(r.ExactPerSecond), r.ExactRatio, r.verdict())
 	return r, nil
-}
-
-// own is the CPU time that does not depend on the sink.
-func (s split) own() time.Duration { return s.postgres + s.relay }
-
-// sum replaces the faults of one round by those of all.
-func (r *DrainResult) sum(took [2][]drained) {
-	r.Lost, r.Duplicates = 0, 0
-	var disordered int64
-	for _, one := range slices.Concat(took[0], took[1]) {
-		r.Lost, r.Duplicates, disordered = r.Lost+one.lost, r.Duplicates+one.duplicates, disordered+one.disordered
-	}
-	if r.OutOfOrder != nil {
-		r.OutOfOrder = &disordered
-	}
-}
-
-// verdict is the end of the report.
-func (r *DrainResult) verdict() string {
-	s := fmt.Sprintf("ratio=%.3f lost=%d duplicates=%d", r.Ratio, r.Lost, r.Duplicates)
-	if r.OutOfOrder != nil {
-		s += fmt.Sprintf(" out_of_order=%d", *r.OutOfOrder)
-	}
-	return s
 }
 
 // hold opens the transactions that stay open all the time.

@@ -102,30 +102,6 @@ func newSightings(n int) *sightings {
 	return &sightings{seen: make([]uint64, n/64+1), all: make(chan struct{}), n: int64(n), want: int64(n)}
 }
 
-// sightings expects the events of a load that may be delivered, and no others.
-func (l load) sightings() *sightings {
-	s := newSightings(l.total())
-	if l.held() > 0 {
-		s.want, s.holds = int64(l.events), l.holds
-	}
-	if l.keys > 0 {
-		s.last = make([]atomic.Int64, l.keys)
-	}
-	if l.urgent > 0 {
-		s.urgentFrom, s.wantUrgent = int64(l.total()-l.urgent)+1, int64(l.urgent)
-	}
-	return s
-}
-
-// copied is a sightings for each destination of a load.
-func (l load) copied() []*sightings {
-	all := make([]*sightings, max(1, l.copies))
-	for i := range all {
-		all[i] = l.sightings()
-	}
-	return all
-}
-
 // begin takes an event that is about to be delivered.
 func (s *sightings) begin(e *notifyd.Event) {
 	if s.total {
@@ -201,4 +177,12 @@ func (s *sightings) missing() int64 {
 		seen += bits.OnesCount64(atomic.LoadUint64(&s.seen[i]))
 	}
 	return s.want - int64(seen)
+}
+
+// noteUrgent counts the urgent events and, with the last of them, how many others were
+// before it.
+func (s *sightings) noteUrgent(distinct int64) {
+	if n := s.urgent.Add(1); n == s.wantUrgent {
+		s.behind.Store(distinct - n)
+	}
 }

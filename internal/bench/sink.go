@@ -190,3 +190,6 @@ func (d *drain) used(ctx context.Context) (split, error) {
 func (s split) since(from split) split {
 	return split{postgres: s.postgres - from.postgres, sink: s.sink - from.sink, relay: s.relay - from.relay}
 }
+
+// own is the CPU time that does not depend on the sink.
+func (s split) own() time.Duration { return s.postgres + s.relay }

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -20,22 +19,6 @@ type rabbitReader struct {
 	ids  []int64       // since the last call of arrived
 	came chan struct{} // capacity 1
 	err  error
-}
-
-// consume begins to read the queue, and declares it if the handler has not.
-func (s *rabbitSink) consume(all int) error {
-	conn, err := amqp.Dial(s.url)
-	if err != nil {
-		return fmt.Errorf("read from RabbitMQ: %w", errors.New("cannot connect"))
-	}
-	r := &rabbitReader{conn: conn, all: all, done: make(chan struct{}), came: make(chan struct{}, 1)}
-	got, err := r.begin(s)
-	if err != nil {
-		return errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
-	}
-	s.reader = r
-	go r.read(got)
-	return nil
 }
 
 func (r *rabbitReader) begin(s *rabbitSink) (<-chan amqp.Delivery, error) {

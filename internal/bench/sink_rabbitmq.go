@@ -149,3 +149,19 @@ func (s *rabbitSink) close(ctx context.Context) error {
 		return err
 	})
 }
+
+// consume begins to read the queue, and declares it if the handler has not.
+func (s *rabbitSink) consume(all int) error {
+	conn, err := amqp.Dial(s.url)
+	if err != nil {
+		return fmt.Errorf("read from RabbitMQ: %w", errors.New("cannot connect"))
+	}
+	r := &rabbitReader{conn: conn, all: all, done: make(chan struct{}), came: make(chan struct{}, 1)}
+	got, err := r.begin(s)
+	if err != nil {
+		return errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
+	}
+	s.reader = r
+	go r.read(got)
+	return nil
+}

@@ -39,6 +39,11 @@ func (g grid) times(name string, sorted []time.Duration) {
 	g.row(name, cells...)
 }
 
+// note says what the figures do not.
+func (g grid) note() {
+	_, _ = fmt.Fprintln(g.out, "\n-: not measured, or there is no such thing. A queue promises no order, a stream does.")
+}
+
 // number writes n with a comma at each thousand.
 func number(n float64) string {
 	digits := fmt.Sprintf("%.0f", n)

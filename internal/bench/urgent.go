@@ -52,11 +52,3 @@ func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) er
 	h := noting(notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil }), seen)
 	return relay.Handle(urgentName, urgentType, h, notifyd.WithPriority(l.priority))
 }
-
-// noteUrgent counts the urgent events and, with the last of them, how many others were
-// before it.
-func (s *sightings) noteUrgent(distinct int64) {
-	if n := s.urgent.Add(1); n == s.wantUrgent {
-		s.behind.Store(distinct - n)
-	}
-}

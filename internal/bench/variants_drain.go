@@ -30,6 +30,9 @@ func (t Tally) String() string {
 	return fmt.Sprintf("lost=%d duplicates=%d out_of_order=%d", t.Lost, t.Duplicates, t.OutOfOrder)
 }
 
+// cell is the tally in a cell of the table.
+func (t Tally) cell() string { return fmt.Sprintf("%d/%d/%d", t.Lost, t.Duplicates, t.OutOfOrder) }
+
 // drain times the workers, from their start until they have settled everything and ended.
 func (t *trial) drain(ctx context.Context, d *VariantDrain) (err error) {
 	if err := t.fill(ctx); err != nil {

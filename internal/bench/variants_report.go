@@ -23,11 +23,6 @@ func (c *compare) report(r VariantsResult) {
 	s.grid.note()
 }
 
-// note says what the figures do not.
-func (g grid) note() {
-	_, _ = fmt.Fprintln(g.out, "\n-: not measured, or there is no such thing. A queue promises no order, a stream does.")
-}
-
 // sheet is the table of a comparison.
 type sheet struct {
 	grid     grid
@@ -53,9 +48,6 @@ func (s *sheet) row(name string, cell func(VariantResult) string) {
 		s.grid.row(name, cells...)
 	}
 }
-
-// cell is the tally in a cell of the table.
-func (t Tally) cell() string { return fmt.Sprintf("%d/%d/%d", t.Lost, t.Duplicates, t.OutOfOrder) }
 
 // drains writes the rows of the drains, for each number of workers.
 func (s *sheet) drains() {

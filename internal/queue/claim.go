@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -231,6 +232,17 @@ func (c *claim) back(work int, l dispatch.Lane, passed map[dispatch.Lane]int64) 
 	}
 }
 
+// has reports whether a row is among the works, which are in the order of ids.
+func (c *claim) has(id int64, destination string) bool {
+	i, _ := slices.BinarySearchFunc(c.work, id, func(w Work, id int64) int { return cmp.Compare(w.Event.ID, id) })
+	for ; i < len(c.work) && c.work[i].Event.ID == id; i++ {
+		if c.work[i].Destination == destination {
+			return true
+		}
+	}
+	return false
+}
+
 // passes records the first event that a lane has passed over.
 func passes(first map[dispatch.Lane]int64, l dispatch.Lane, id int64) {
 	if least, met := first[l]; !met || id < least {
@@ -251,36 +263,6 @@ func (r *remainder) untouched(w *Work, lanesOf func(*Work) []dispatch.Lane) bool
 		}
 	}
 	return len(r.back) == len(lanesOf(w))
-}
-
-// add adds the rest of a work that at least one lane has started.
-func (s *Settlement) add(w *Work, r *remainder) {
-	first := len(s.Put)
-	s.Put = append(s.Put, r.put...)
-	for _, l := range r.leased {
-		if !l.over {
-			s.Put = append(s.Put, l.entry)
-		}
-	}
-	for i := range r.back {
-		s.Put = append(s.Put, r.back[i].entry)
-	}
-	open := false
-	for i := first; i < len(s.Put); i++ {
-		open = open || s.Put[i].State != EntryDead
-	}
-	rest := len(s.Put) - first
-	switch {
-	case !w.Fresh && w.Destination != "" && rest > 0: // Put replaces the row
-	case !w.Fresh:
-		s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
-	case open:
-		s.Deferred = append(s.Deferred, w.Event.ID)
-	case rest > 0:
-		s.Buried = append(s.Buried, w.Event.ID)
-	default:
-		s.Done = append(s.Done, w.Event.ID)
-	}
 }
 
 // entryOf returns the row of a delivery that was answered with anything but success.

@@ -112,28 +112,6 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	return claimed, nil
 }
 
-// most is how many events the query returns at most.
-func (q *Query) most() int {
-	switch q.Source {
-	case SourceIDs:
-		return len(q.IDs)
-	case SourceDue:
-		n := 0
-		for _, room := range q.Wanted {
-			n += room
-		}
-		return n
-	default:
-		return q.Limit
-	}
-}
-
-// atMost returns the query for n events at most.
-func (q Query) atMost(n int) Query {
-	q.IDs, q.Limit = q.IDs[:min(n, len(q.IDs))], n
-	return q
-}
-
 func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Claimed, err error) {
 	f, err := s.fly(ctx, func(f *flight) { s.queueClaim(f, q, c) })
 	if err != nil {

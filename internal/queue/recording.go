@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -31,15 +30,4 @@ func (r recording) passBy(self int, work []Work) (rest []Work, passed bool) {
 		passed = passed || len(rest) < before
 	}
 	return rest, passed
-}
-
-// has reports whether a row is among the works, which are in the order of ids.
-func (c *claim) has(id int64, destination string) bool {
-	i, _ := slices.BinarySearchFunc(c.work, id, func(w Work, id int64) int { return cmp.Compare(w.Event.ID, id) })
-	for ; i < len(c.work) && c.work[i].Event.ID == id; i++ {
-		if c.work[i].Destination == destination {
-			return true
-		}
-	}
-	return false
 }

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
@@ -180,7 +179,7 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 	if len(settlement.Put) > 0 {
 		send(stmtPut, append(entryParams(settlement.Put, s.conn.PgConn().ParameterStatus("server_encoding")), wire.Int8(s.options.Owner), wire.Int8(s.options.Lease.Microseconds()))...)
 	}
-	if ids := finished(settlement); len(ids) > 0 {
+	if ids := settlement.finished(); len(ids) > 0 {
 		args := s.byID(wire.AppendInt8Array(nil, ids), ids)
 		send(stmtLock, args...)
 		if s.options.Delete {
@@ -188,25 +187,6 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 		}
 		send(stmtFinish, args...)
 	}
-}
-
-// finished returns the events of which a delivery has ended, in order.
-func finished(settlement *Settlement) []int64 {
-	var ids []int64
-	for _, r := range settlement.Remove {
-		ids = append(ids, r.EventID)
-	}
-	fresh := make(map[int64]bool, len(settlement.Buried))
-	for _, id := range settlement.Buried {
-		fresh[id] = true
-	}
-	for _, e := range settlement.Put {
-		if e.State == EntryDead && !fresh[e.EventID] {
-			ids = append(ids, e.EventID)
-		}
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 func splitRefs(refs []Ref) (ids []int64, names []string) {

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -67,6 +68,28 @@ func (q Query) String() string {
 	default:
 		return "nothing"
 	}
+}
+
+// most is how many events the query returns at most.
+func (q *Query) most() int {
+	switch q.Source {
+	case SourceIDs:
+		return len(q.IDs)
+	case SourceDue:
+		n := 0
+		for _, room := range q.Wanted {
+			n += room
+		}
+		return n
+	default:
+		return q.Limit
+	}
+}
+
+// atMost returns the query for n events at most.
+func (q Query) atMost(n int) Query {
+	q.IDs, q.Limit = q.IDs[:min(n, len(q.IDs))], n
+	return q
 }
 
 // Work is a claimed event, or a claimed delivery of one.
@@ -157,6 +180,55 @@ type Settlement struct {
 // Empty reports whether there is nothing to write.
 func (s *Settlement) Empty() bool {
 	return len(s.Done)+len(s.Buried)+len(s.Deferred)+len(s.Put)+len(s.Remove) == 0
+}
+
+// add adds the rest of a work that at least one lane has started.
+func (s *Settlement) add(w *Work, r *remainder) {
+	first := len(s.Put)
+	s.Put = append(s.Put, r.put...)
+	for _, l := range r.leased {
+		if !l.over {
+			s.Put = append(s.Put, l.entry)
+		}
+	}
+	for i := range r.back {
+		s.Put = append(s.Put, r.back[i].entry)
+	}
+	open := false
+	for i := first; i < len(s.Put); i++ {
+		open = open || s.Put[i].State != EntryDead
+	}
+	rest := len(s.Put) - first
+	switch {
+	case !w.Fresh && w.Destination != "" && rest > 0: // Put replaces the row
+	case !w.Fresh:
+		s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
+	case open:
+		s.Deferred = append(s.Deferred, w.Event.ID)
+	case rest > 0:
+		s.Buried = append(s.Buried, w.Event.ID)
+	default:
+		s.Done = append(s.Done, w.Event.ID)
+	}
+}
+
+// finished returns the events of which a delivery has ended, in order.
+func (s *Settlement) finished() []int64 {
+	var ids []int64
+	for _, r := range s.Remove {
+		ids = append(ids, r.EventID)
+	}
+	fresh := make(map[int64]bool, len(s.Buried))
+	for _, id := range s.Buried {
+		fresh[id] = true
+	}
+	for _, e := range s.Put {
+		if e.State == EntryDead && !fresh[e.EventID] {
+			ids = append(ids, e.EventID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // Ref names a row of outbox_deliveries.

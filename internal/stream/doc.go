@@ -22,7 +22,6 @@
 //	load.go     aggregates with stored deliveries, at a take-over
 //	rekey.go    puts what another order has stored into the lines of this one
 //	ledger.go   how far the position was written
-//	account.go  the ids that are open now
 //	position.go the row of a unit: taken over, written, bounded
 //	writes.go   the position, and the rows that go with it, in one transaction
 //	leave.go    the end of a unit

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -194,23 +193,6 @@ func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router cu
 		return fmt.Errorf("forget routes: %w", err)
 	}
 	return nil
-}
-
-// gains reports whether there may be event types that the destination gets now and did not get by
-// the earlier routes. The most specific pattern of both that a type matches decides its routes; a
-// type that matches no other pattern is represented by a name.
-func (r *Routes) gains(before *Routes) bool {
-	const unheard = "\x00"
-	for _, p := range slices.Concat(r.Patterns, r.Others, before.Patterns, before.Others) {
-		name := p
-		if prefix, is := strings.CutSuffix(p, "*"); is {
-			name = prefix + unheard
-		}
-		if r.way(name) == here && before.way(name) != here {
-			return true
-		}
-	}
-	return false
 }
 
 const (

@@ -226,19 +226,3 @@ func (p *pool) close(ctx context.Context) {
 		}
 	})
 }
-
-// verify checks that the session that owns the unit is on the server that conn leads to. It returns
-// errMoved if not.
-func (p Position) verify(ctx context.Context, conn *pgx.Conn) error {
-	var lives bool
-	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted
-		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		AND classid = 'outbox_positions'::regclass::oid AND objid = $1::bigint::oid AND pid = $2)`, int64(p.Unit), p.Backend).Scan(&lives)
-	switch {
-	case err != nil:
-		return fmt.Errorf("find the session that owns the unit: %w", err)
-	case !lives:
-		return errMoved
-	}
-	return nil
-}

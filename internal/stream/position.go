@@ -78,6 +78,22 @@ func (p *Position) bound(head int64, open tail.Ranges) (int64, tail.Ranges) {
 	return bound(head, open)
 }
 
+// verify checks that the session that owns the unit is on the server that conn leads to. It returns
+// errMoved if not.
+func (p Position) verify(ctx context.Context, conn *pgx.Conn) error {
+	var lives bool
+	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND classid = 'outbox_positions'::regclass::oid AND objid = $1::bigint::oid AND pid = $2)`, int64(p.Unit), p.Backend).Scan(&lives)
+	switch {
+	case err != nil:
+		return fmt.Errorf("find the session that owns the unit: %w", err)
+	case !lives:
+		return errMoved
+	}
+	return nil
+}
+
 // bound lowers the head until no more than maxOpen ranges are below it.
 func bound(head int64, open tail.Ranges) (int64, tail.Ranges) {
 	if len(open) <= maxOpen {

@@ -122,12 +122,3 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 	}
 	return &c, nil
 }
-
-// both returns what one of two cuts, or both, has seen.
-func (c cut) both(o cut) cut {
-	head := max(c.head, o.head)
-	mine, others := slices.Clone(c.open), slices.Clone(o.open)
-	mine.Add(tail.Range{From: c.head + 1, To: head})
-	others.Add(tail.Range{From: o.head + 1, To: head})
-	return cut{head, mine.And(others)}
-}

@@ -189,3 +189,18 @@ func (r *replay) name(e *delivery.Event) string {
 	}
 	return r.prefix + name
 }
+
+// reads reports whether the next events must be read.
+func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.head < r.to }
+
+// skipFinished passes over what the owner before has finished.
+func (r *replay) skipFinished() {
+	if r.head >= r.before.head {
+		return
+	}
+	if i := r.before.open.Reaching(r.head + 1); i < len(r.before.open) {
+		r.head = max(r.head, r.before.open[i].From-1)
+		return
+	}
+	r.head = r.before.head
+}

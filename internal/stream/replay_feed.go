@@ -51,9 +51,6 @@ func (u *unit) feedReplay(ctx context.Context, conn *pgx.Conn) (did bool, err er
 // reads reports whether it is time to read the next events.
 func (s *aside) reads() bool { return s.replay.reads() && !time.Now().Before(s.replay.restsUntil) }
 
-// reads reports whether the next events must be read.
-func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.head < r.to }
-
 // next returns what goes next of what was read or given back, as a parcel that the caller passes on; nil if nothing
 // may go. caughtUp reports that stored lines waited for the last of these.
 func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
@@ -110,18 +107,6 @@ func (s *aside) read(ctx context.Context, conn *pgx.Conn, head int64, room int, 
 	r.head = now
 	s.ledger.dirty = true
 	return true, nil
-}
-
-// skipFinished passes over what the owner before has finished.
-func (r *replay) skipFinished() {
-	if r.head >= r.before.head {
-		return
-	}
-	if i := r.before.open.Reaching(r.head + 1); i < len(r.before.open) {
-		r.head = max(r.head, r.before.open[i].From-1)
-		return
-	}
-	r.head = r.before.head
 }
 
 // keep keeps those events of a read that are to be sent. It returns how many were passed over because

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -45,6 +46,15 @@ func (c *cut) within(head int64, gaps tail.Ranges) bool {
 
 func (c *cut) equal(o *cut) bool { return c.head == o.head && slices.Equal(c.open, o.open) }
 
+// both returns what one of two cuts, or both, has seen.
+func (c cut) both(o cut) cut {
+	head := max(c.head, o.head)
+	mine, others := slices.Clone(c.open), slices.Clone(o.open)
+	mine.Add(tail.Range{From: c.head + 1, To: head})
+	others.Add(tail.Range{From: o.head + 1, To: head})
+	return cut{head, mine.And(others)}
+}
+
 // Routes are the patterns of event types that lead to a destination, and those that lead only to
 // others. The most specific one decides.
 type Routes struct {
@@ -81,6 +91,23 @@ func (r *Routes) lists() (patterns, others []string) {
 
 func (r *Routes) equal(o *Routes) bool {
 	return slices.Equal(r.Patterns, o.Patterns) && slices.Equal(r.Others, o.Others) && slices.Equal(r.Drops, o.Drops)
+}
+
+// gains reports whether there may be event types that the destination gets now and did not get by
+// the earlier routes. The most specific pattern of both that a type matches decides its routes; a
+// type that matches no other pattern is represented by a name.
+func (r *Routes) gains(before *Routes) bool {
+	const unheard = "\x00"
+	for _, p := range slices.Concat(r.Patterns, r.Others, before.Patterns, before.Others) {
+		name := p
+		if prefix, is := strings.CutSuffix(p, "*"); is {
+			name = prefix + unheard
+		}
+		if r.way(name) == here && before.way(name) != here {
+			return true
+		}
+	}
+	return false
 }
 
 // span is a row of outbox_routes: from its cut on, until another one, the destination reads by

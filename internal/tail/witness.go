@@ -86,6 +86,31 @@ func (l *Look) Remain(earlier *Look) bool {
 	})
 }
 
+// remaining returns the earlier holders that still hold the lock. PREPARE TRANSACTION may change
+// the name of a transaction: if one has gone that was not prepared, any prepared one may be the
+// same.
+func (l *Look) remaining(before []Holder) []Holder {
+	left := make([]Holder, 0, len(before))
+	renamed := false
+	for _, b := range before {
+		i, ok := slices.BinarySearchFunc(l.Holders, b, byTransaction)
+		if ok {
+			left = append(left, l.Holders[i])
+		}
+		renamed = renamed || !ok && !b.prepared()
+	}
+	if renamed {
+		for _, h := range l.Holders {
+			if h.prepared() {
+				left = append(left, h)
+			}
+		}
+		slices.SortFunc(left, byTransaction)
+		left = slices.Compact(left)
+	}
+	return left
+}
+
 // Witnesses finds transactions that may still write events, for any number of readers. It is safe
 // for concurrent use.
 type Witnesses struct {

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // DecodeInt8 reads a bigint.
@@ -51,4 +53,17 @@ func (n *Names) Intern(raw []byte) string {
 		n.known[name] = name
 	}
 	return name
+}
+
+// Payload returns the payload of an event and its content type, of which one recurs for all events of a
+// type. An event has one of the first two columns: payload as text, or payload_bytes in binary format.
+func (n *Names) Payload(text, bytes, contentType []byte) (payload []byte, kind string) {
+	payload, kind = text, delivery.ContentTypeJSON
+	if bytes != nil {
+		payload, kind = bytes, delivery.ContentTypeBytes
+	}
+	if contentType != nil {
+		kind = n.Intern(contentType)
+	}
+	return payload, kind
 }

@@ -172,6 +172,40 @@ func (s Source) each(ctx context.Context, query string, do func(Rows) error) err
 	return rows.Err()
 }
 
+// undelivered names deliveries that are left of the events up to last, some of each kind.
+func (s Source) undelivered(ctx context.Context, last int64) (waiting, dead []string, err error) {
+	mode := ""
+	if err := s.each(ctx, `SELECT mode FROM {schema}.outbox_mode WHERE $1::bigint IS NOT NULL`, func(r Rows) error { return r.Scan(&mode) }); err != nil {
+		return nil, nil, err
+	}
+	query := sqlQueue
+	if mode == "stream" {
+		query = sqlStream
+	}
+	query = strings.ReplaceAll(query+sqlRows, "{last}", fmt.Sprint(last))
+	err = s.each(ctx, query, func(r Rows) error {
+		var id int64
+		var kind, destination, state, fault string
+		if err := r.Scan(&id, &kind, &destination, &state, &fault); err != nil {
+			return err
+		}
+		line := fmt.Sprintf("#%d %s", id, kind)
+		if destination != "" {
+			line += " to " + destination
+		}
+		if line += ": " + state; fault != "" {
+			line += ": " + shortened(fault)
+		}
+		if state == "dead" {
+			dead = append(dead, line)
+			return nil
+		}
+		waiting = append(waiting, line)
+		return nil
+	})
+	return waiting, dead, err
+}
+
 // release closes rows that were not read to their end. Close of pgx returns nothing, that of
 // database/sql an error, which says nothing that Err has not said.
 func release(rows Rows) {

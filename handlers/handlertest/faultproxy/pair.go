@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"time"
 )
 
 // pair is one connection: the client's half and the server's.
@@ -21,18 +20,6 @@ type pair struct {
 	client, server net.Conn // server is nil while it is being dialled
 	muted          bool
 	writing        bool // an answer is on its way to the client
-}
-
-// serve takes a connection that was accepted.
-func (p *Proxy) serve(client net.Conn) {
-	c := &pair{proxy: p, client: client, gone: make(chan struct{}), done: make(chan struct{})}
-	p.mu.Lock()
-	c.muted = p.muted && p.matches == nil
-	p.pairs[c] = struct{}{}
-	p.accepted++
-	p.announce()
-	p.mu.Unlock()
-	p.work.Go(c.run)
 }
 
 // run lives as long as the connection.
@@ -225,22 +212,4 @@ func (c *pair) leave() {
 	c.writing = false
 	p.announce()
 	p.mu.Unlock()
-}
-
-// quiet returns when no answer is on its way to a client that is muted. It is
-// called with mu held, lets go of it, and takes it again.
-func (p *Proxy) quiet() {
-	for c := range p.pairs {
-		if !c.muted || !c.writing {
-			continue
-		}
-		_ = c.client.SetWriteDeadline(time.Now()) // fails if it is closed, which is as quiet
-		for c.writing {
-			changed := p.changed
-			p.mu.Unlock()
-			<-changed
-			p.mu.Lock()
-		}
-		_ = c.client.SetWriteDeadline(time.Time{})
-	}
 }

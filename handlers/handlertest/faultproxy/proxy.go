@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/notifyd/notifyd/internal/freeport"
 )
@@ -266,4 +267,34 @@ func (p *Proxy) until(ctx context.Context, ok func() bool) error {
 func (p *Proxy) announce() {
 	close(p.changed)
 	p.changed = make(chan struct{})
+}
+
+// serve takes a connection that was accepted.
+func (p *Proxy) serve(client net.Conn) {
+	c := &pair{proxy: p, client: client, gone: make(chan struct{}), done: make(chan struct{})}
+	p.mu.Lock()
+	c.muted = p.muted && p.matches == nil
+	p.pairs[c] = struct{}{}
+	p.accepted++
+	p.announce()
+	p.mu.Unlock()
+	p.work.Go(c.run)
+}
+
+// quiet returns when no answer is on its way to a client that is muted. It is
+// called with mu held, lets go of it, and takes it again.
+func (p *Proxy) quiet() {
+	for c := range p.pairs {
+		if !c.muted || !c.writing {
+			continue
+		}
+		_ = c.client.SetWriteDeadline(time.Now()) // fails if it is closed, which is as quiet
+		for c.writing {
+			changed := p.changed
+			p.mu.Unlock()
+			<-changed
+			p.mu.Lock()
+		}
+		_ = c.client.SetWriteDeadline(time.Time{})
+	}
 }

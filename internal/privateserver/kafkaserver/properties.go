@@ -81,31 +81,6 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 	return all
 }
 
-// addTo adds the settings of the second listener.
-func (s Secure) addTo(all map[string]string) {
-	const of = "listener.name.secure." // Kafka requires lower case
-	if s.Users != nil {
-		var users strings.Builder
-		for _, name := range slices.Sorted(maps.Keys(s.Users)) {
-			fmt.Fprintf(&users, " user_%s=%q", name, s.Users[name])
-		}
-		all[of+"sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
-		all[of+"plain.sasl.jaas.config"] = "org.apache.kafka.common.security.plain.PlainLoginModule required" + users.String() + ";"
-		all[of+"scram-sha-256.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-		all[of+"scram-sha-512.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-		all[of+"oauthbearer.sasl.jaas.config"] = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"broker\";"
-	}
-	if s.KeyStore != "" {
-		all[of+"ssl.keystore.type"] = "PEM"
-		all[of+"ssl.keystore.location"] = s.KeyStore
-	}
-	if s.TrustStore != "" {
-		all[of+"ssl.truststore.type"] = "PEM"
-		all[of+"ssl.truststore.location"] = s.TrustStore
-		all[of+"ssl.client.auth"] = "required"
-	}
-}
-
 // format writes server.properties and creates the data directory.
 func (k *Server) format(ctx context.Context, s *privateserver.Server) error {
 	var text strings.Builder

@@ -3,7 +3,11 @@ package kafkaserver
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -56,6 +60,31 @@ func (s Secure) protocol() string {
 		return "SSL"
 	default:
 		return ""
+	}
+}
+
+// addTo adds the settings of the second listener.
+func (s Secure) addTo(all map[string]string) {
+	const of = "listener.name.secure." // Kafka requires lower case
+	if s.Users != nil {
+		var users strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(s.Users)) {
+			fmt.Fprintf(&users, " user_%s=%q", name, s.Users[name])
+		}
+		all[of+"sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
+		all[of+"plain.sasl.jaas.config"] = "org.apache.kafka.common.security.plain.PlainLoginModule required" + users.String() + ";"
+		all[of+"scram-sha-256.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+		all[of+"scram-sha-512.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+		all[of+"oauthbearer.sasl.jaas.config"] = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"broker\";"
+	}
+	if s.KeyStore != "" {
+		all[of+"ssl.keystore.type"] = "PEM"
+		all[of+"ssl.keystore.location"] = s.KeyStore
+	}
+	if s.TrustStore != "" {
+		all[of+"ssl.truststore.type"] = "PEM"
+		all[of+"ssl.truststore.location"] = s.TrustStore
+		all[of+"ssl.client.auth"] = "required"
 	}
 }
 
