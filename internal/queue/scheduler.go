@@ -191,8 +191,6 @@ func (s *scheduler) salvage(delta int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.salvaging += delta
-	if s.salvaging > 0 {
-	}
 	s.idle.wakeAll()
 }
 

@@ -31,7 +31,9 @@ func TestStatusOfARelayThatHangs(t *testing.T) {
 			if s.Relay == nil {
 				t.Fatal("the relay is unknown")
 			}
-			if all := s.attention(); !slices.ContainsFunc(all, func(a Attention) bool { return strings.Contains(a.Text, "hangs: event 42 is due for mail and not claimed.") }) {
+			if all := s.attention(); !slices.ContainsFunc(all, func(a Attention) bool {
+				return strings.Contains(a.Text, "hangs: event 42 is due for mail and not claimed.")
+			}) {
 				t.Errorf("%+v", all)
 			}
 		})
