@@ -216,7 +216,7 @@ func (s *sieve) received(name string, want []int64) {
 }
 
 // TestFilter: what is delivered is what matches, in both modes, in order, with retries and delays; what does not match leaves
-// nothing behind; what cannot be judged is dead, once, and is judged again when it is replayed.
+// nothing behind; what cannot be decided is dead, once, and is decided again when it is replayed.
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"queue", "stream"} {

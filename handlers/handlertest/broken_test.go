@@ -62,7 +62,7 @@ func TestBrokenHandlersFail(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			// On a machine with too much to do, want of time looks like a fault: what
-			// is judged wrongly is judged again with more of it.
+			// is reported wrongly runs again with more of it.
 			var wrong []string
 			var text string
 			for _, more := range []int64{1, 6} {
@@ -75,7 +75,7 @@ func TestBrokenHandlersFail(t *testing.T) {
 				rep := recordRun(t, d)
 				failed := rep.failed()
 				text = rep.text(failed)
-				if wrong = f.misjudged(failed, text); len(wrong) == 0 {
+				if wrong = f.wrongFindings(failed, text); len(wrong) == 0 {
 					break
 				}
 			}
@@ -89,8 +89,8 @@ func TestBrokenHandlersFail(t *testing.T) {
 	}
 }
 
-// misjudged returns the findings of the suite that are wrong, and the missing ones.
-func (f fault) misjudged(failed []string, text string) (wrong []string) {
+// wrongFindings returns the findings of the suite that are wrong, and the missing ones.
+func (f fault) wrongFindings(failed []string, text string) (wrong []string) {
 	for _, name := range f.fails {
 		if !slices.Contains(failed, name) {
 			wrong = append(wrong, fmt.Sprintf("it passes %q", name))

@@ -149,7 +149,7 @@ func TestMutual(t *testing.T) {
 		{"another name", Config{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", ServerName: "other.example"}, theirs, "not other.example", "bad certificate"},
 		{"the system's authorities", Config{ServerName: "broker.example"}, theirs, "unknown authority", "bad certificate"},
 		{"no certificate shown", Config{CAFile: "ca.pem", ServerName: "broker.example"}, theirs, "", "didn't provide a certificate"},
-		// It is loaded all the same: the server is the one to judge.
+		// It is loaded all the same: the server decides.
 		{"expired", Config{CAFile: "ca.pem", CertFile: "old.pem", KeyFile: "oldkey.pem", ServerName: "broker.example"}, theirs, "", "expired"},
 		{"TLS 1.1", Config{CAFile: "ca.pem", ServerName: "broker.example"}, old, "protocol version", "unsupported versions"},
 	} {

@@ -148,14 +148,14 @@ func TestStreamReplayPlayExactly(t *testing.T) {
 				t.Error("nothing was replayed")
 			}
 			for i := range all {
-				p.judgeExactReplay(s, all[i].ID)
+				p.checkExactReplay(s, all[i].ID)
 			}
 		})
 	}
 }
 
-// judgeExactReplay compares what was to come of a replay with what was committed.
-func (p *simulation) judgeExactReplay(s *positions.Store, id int64) {
+// checkExactReplay compares what was to come of a replay with what was committed.
+func (p *simulation) checkExactReplay(s *positions.Store, id int64) {
 	p.t.Helper()
 	r, o, err := s.ShowReplay(p.t.Context(), id)
 	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {
