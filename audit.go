@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/stream"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -21,6 +22,8 @@ const (
 	lostAfter = 5 * time.Minute
 	// auditEvery is the interval of the audit.
 	auditEvery = hangAfter / 2
+	// lockedWithin bounds the search for sessions that have locked what hangs.
+	lockedWithin = hangAfter / 4
 )
 
 // audit finds hangs from outside the relay's loops, which know nothing of it. It compares what the tables show now with what
@@ -194,6 +197,8 @@ func (a *audit) stillLanes(now time.Duration) []string {
 
 // lasting returns those suspicions that have lasted for too long, and forgets the earlier ones that are not among them.
 func (a *audit) lasting(ctx context.Context, now time.Duration, all []suspicion) (hangs []observe.Hang) {
+	ctx, cancel := context.WithTimeout(ctx, lockedWithin)
+	defer cancel()
 	seen := make(map[string]sighting, len(all))
 	for _, s := range all {
 		one := a.seen[s.what]
@@ -207,7 +212,10 @@ func (a *audit) lasting(ctx context.Context, now time.Duration, all []suspicion)
 		}
 		reason := s.reason(now - one.since)
 		if s.work != nil {
-			if locked, err := a.relay.watch.Locked(ctx, *s.work); err == nil && locked {
+			switch locked, err := a.relay.watch.Locked(ctx, *s.work); {
+			case err != nil: // it may be
+				s.own = false
+			case locked:
 				reason += "; another session has locked it"
 				s.own = false
 			}
@@ -254,6 +262,7 @@ func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
 		}
 		for _, t := range b.Types {
 			if t.Oldest != nil && slices.Contains(a.relay.DestinationsOf(t.EventType), name) {
+				s.within += a.relay.settings.limits.PollInterval
 				s.key, s.work = fmt.Sprint(t.Oldest.EventID), &store.Overdue{EventID: t.Oldest.EventID}
 				s.reason = undone(fmt.Sprintf("event %d", t.Oldest.EventID), name, "claimed")
 				all = append(all, s)
@@ -263,7 +272,7 @@ func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
 	}
 	if len(still) > 0 && isDue(b, b.NextDelayed) {
 		all = append(all, suspicion{
-			what: "delayed events", key: b.NextDelayed.String(), within: longest, work: &store.Overdue{}, own: true,
+			what: "delayed events", key: b.NextDelayed.String(), within: longest + a.relay.settings.limits.PollInterval, work: &store.Overdue{}, own: true,
 			reason: func(lasted time.Duration) string {
 				return fmt.Sprintf("an event whose delay has passed is not claimed, for %v at least", lasted)
 			},
@@ -384,7 +393,7 @@ func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (al
 
 // unsearched returns what the search for types without a route has to read or to hand out.
 func (a *audit) unsearched(b *Backlog, p *observe.Position) []suspicion {
-	s := suspicion{what: nameOf(p), own: true}
+	s := suspicion{what: nameOf(p), own: true, within: a.relay.settings.limits.PollInterval}
 	switch {
 	case p.Oldest != nil:
 		s.key = fmt.Sprint(p.Oldest.EventID, p.UpdatedAt)
@@ -402,6 +411,17 @@ func (a *audit) unsearched(b *Backlog, p *observe.Position) []suspicion {
 	return []suspicion{s}
 }
 
+// mayNotRead reports whether a unit reads nothing new on purpose: the order of all events waits for a stored delivery, or a
+// destination that keeps its position for transactions that hide too many ids.
+func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionStats) bool {
+	lane, ok := a.relay.dispatcher.LaneOf(d.Name)
+	if !ok {
+		return true
+	}
+	waits := f.Blocked > 0 || d.Retry.N+d.Parked.N > 0 || lane.Blocks() && d.Dead.N > 0
+	return lane.Total() && waits || lane.PositionKeeper() != nil && f.Ranges >= stream.MaxGaps
+}
+
 // unsent returns the work that is due for a unit whose lane is still. A unit that begins is also given what has gained a route.
 func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
 	s = suspicion{what: p.Destination, within: a.lanes[p.Destination].within, own: true}
@@ -409,8 +429,11 @@ func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats
 	switch {
 	case isDue(b, d.NextDue):
 		s.key, s.reason = d.NextDue.String(), undone("a stored delivery", p.Destination, "begun")
+	case p.Oldest != nil && a.mayNotRead(&d, f):
+		return s, false
 	case p.Oldest != nil:
 		s.key = fmt.Sprint(p.Oldest.EventID, p.Head, p.Lowest)
+		s.within += a.relay.settings.limits.PollInterval
 		s.reason = undone(fmt.Sprintf("event %d", p.Oldest.EventID), p.Destination, "read or not answered")
 	case f.Loading && unrouted != nil && slices.Contains(a.relay.DestinationsOf(unrouted.EventType), p.Destination):
 		s.key = fmt.Sprint(unrouted.EventID, unrouted.UpdatedAt)

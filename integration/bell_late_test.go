@@ -57,7 +57,7 @@ func (e *env) commitLate(level pgx.TxIsoLevel) (silent bool) {
 // that no gap of ids makes the relay of a stream look for it.
 func (e *env) keepAwake() {
 	e.t.Helper()
-	p := startPump(e.ctx, e.pool)
+	p := startPump(e.ctx, e.pool, e.mode)
 	e.until("bell silent", holdsBell)
 	if err := p.end(); err != nil {
 		e.t.Fatal(err)

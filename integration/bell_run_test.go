@@ -233,14 +233,14 @@ func (y *planRun) await() error {
 			answering = append(answering, event)
 		}
 	}
-	if y.mode != outboxsql.ModeStream {
-		return y.until("delivery of all that is committed",
-			`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done' AND event_type = ANY ($1))`, answering)
-	}
 	// Up to now, because a pump may be running.
 	var last int64
 	if err := y.pool.QueryRow(y.ctx, `SELECT coalesce(max(id), 0) FROM outbox_events`).Scan(&last); err != nil {
 		return err
+	}
+	if y.mode != outboxsql.ModeStream {
+		return y.until("delivery of all that is committed",
+			`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done' AND event_type = ANY ($1) AND id <= $2)`, answering, last)
 	}
 	return y.until("delivery of all that is committed",
 		doneWhere(y.mode, everyPlace, `e.event_type = p.destination AND e.event_type = ANY ($1) AND e.id <= $2`), answering, last)
@@ -260,7 +260,7 @@ func (y *planRun) hush() error {
 		if err := y.await(); err != nil {
 			return err
 		}
-		y.pumping = startPump(y.ctx, y.pool)
+		y.pumping = startPump(y.ctx, y.pool, y.mode)
 	}
 	return y.until("silence", holdsBell)
 }

@@ -234,6 +234,8 @@ func (e *Engine) lookAfterOthers(ctx context.Context) error {
 	e.companions = now
 	if before == nil || slices.ContainsFunc(before, func(pid int32) bool { return !slices.Contains(now, pid) }) {
 		e.sched.look()
+		// A writer that was silent because of that relay may not have committed. This one settles anew, and waits for it.
+		e.relay.Poke()
 	}
 	return nil
 }

@@ -60,9 +60,9 @@ func (x *exact) doubt(err error) {
 
 const (
 	firstOpen = 100 * time.Millisecond
-	// maxGaps is up to how many ranges of invisible ids a position with a copy goes on: all are in each copy, which
+	// MaxGaps is up to how many ranges of invisible ids a position with a copy goes on: all are in each copy, which
 	// must fit into a message of the destination, and without one nothing would be delivered at all.
-	maxGaps = 16_384
+	MaxGaps = 16_384
 )
 
 // crowded reports whether only gaps may be read, because a copy would become too large.
@@ -70,14 +70,14 @@ func (x *exact) crowded(ctx context.Context, r *tail.Reader) bool {
 	switch {
 	case x == nil:
 		return false
-	case r.GapStats().Ranges < maxGaps:
+	case r.GapStats().Ranges < MaxGaps:
 		x.told = false
 		return false
 	}
 	if pids := r.GapStats().PIDs; !x.told && len(pids) > 0 {
 		x.told = true
 		x.e.log.WarnContext(ctx, "a destination that keeps its position reads no new events until a transaction that is open for long ends: it hides whether too many ids have events",
-			"destination", x.name, "ranges", maxGaps, "pids", pids)
+			"destination", x.name, "ranges", MaxGaps, "pids", pids)
 	}
 	return true
 }

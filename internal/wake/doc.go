@@ -19,15 +19,18 @@
 //
 // A relay begins in Settling: the writers may have been silent because of one that has died.
 //
-// # Proof that no event waits for a poll
+// # Proof that no event waits for a poll because of this relay
 //
 // Say an event was written in silence. The trigger was silent because a relay held the lock, so the
 // transaction had written before that relay released it. A relay that leaves Polling releases the lock first
 // ([Bell.Ring]); after that it asks whether writers of before are open ([Options.Settle]). What they have
 // written is visible once they have ended, and all readers read once more after the answer, before the relay
-// counts on notifications. What is written after the release is announced.
+// counts on notifications. What is written after the release is announced. While the relay settles, its
+// readers read once a second at least, so that what silent writers commit waits no longer.
 //
 // What each engine asks is its own. A stream asks who holds the lock of the sequence of the ids, and waits
 // for other relays that keep the trigger silent. A queue asks whether all transactions below an id have
-// ended that was drawn after the release.
+// ended that was drawn after the release. It does not ask for other relays, because any of them takes its
+// events: what only this one can deliver meanwhile waits for its poll, which is fast once it finds such an
+// event. Where a relay of a queue is gone, the others poll and settle anew, for the writers that it left.
 package wake

@@ -26,8 +26,9 @@ const (
 	// queued up to notify.
 	silencePays = 1.2
 	// settlingFirst is the first pause between the reads of a relay that settles; each pause is twice
-	// as long as the one before.
+	// as long as the one before, and settlingMost the longest: what a silent writer writes waits for a read.
 	settlingFirst = time.Millisecond
+	settlingMost  = time.Second
 	// fastPoll is the poll interval while polls find unannounced events, and fastPollFor how long
 	// it stays so after the last such event.
 	fastPoll    = 20 * time.Millisecond
@@ -97,7 +98,7 @@ type Options struct {
 	Settle func(xid uint64) func(context.Context) (Writers, error)
 	// Changed makes all readers read now, in that state. It does not wait for them.
 	Changed func(State)
-	// Report gets the errors of Ring and Settle, and nil once the relay listens.
+	// Report gets the errors of Ring and Settle, and nil where they succeed.
 	Report func(error)
 }
 
@@ -115,7 +116,7 @@ type Machine struct {
 	fast    atomic.Int64  // until when to poll fast, in unix ns
 	slow    atomic.Bool   // it has left polling during a backlog: reading that is no reason to poll
 
-	counted time.Time // time of the last call of busy; used by Run only
+	checked time.Time // time of the last check; used by Run only
 }
 
 // New returns a machine for one reader, which settles once Run runs. Options may be changed until then.
@@ -217,23 +218,29 @@ func (m *Machine) listen(ctx context.Context) (floor float64, poll bool) {
 		case <-m.rise:
 			return idleRate, true
 		case <-tick.C:
-			if m.busy() {
-				return idleRate, true
-			}
-			rate := float64(m.heard.Swap(0)) / checkEvery.Seconds()
-			if rate >= checkRate && m.queued(ctx) {
-				return rate * silencePays, true
+			if floor, poll := m.check(ctx); poll {
+				return floor, true
 			}
 		}
 	}
 }
 
-// busy reports whether so much was found since its last call that the relay must poll. A backlog that
+// check reports whether the relay must poll, because much is found, or writers queue up to notify.
+func (m *Machine) check(ctx context.Context) (floor float64, poll bool) {
+	now := time.Now()
+	over := now.Sub(m.checked)
+	m.checked = now
+	if m.busy(over) {
+		return idleRate, true
+	}
+	rate := float64(m.heard.Swap(0)) / over.Seconds()
+	return rate * silencePays, rate >= checkRate && m.queued(ctx)
+}
+
+// busy reports whether so much was found in that time that the relay must poll. A backlog that
 // is gone, and of which nothing was found, no longer keeps the relay from it.
-func (m *Machine) busy() bool {
-	now, found := time.Now(), m.found.Swap(0)
-	over := now.Sub(m.counted)
-	m.counted = now
+func (m *Machine) busy(over time.Duration) bool {
+	found := m.found.Swap(0)
 	if found == 0 && m.behind.Load() == 0 {
 		m.slow.Store(false)
 	}
@@ -253,7 +260,7 @@ func (m *Machine) queued(ctx context.Context) bool {
 		if n, err := m.Bell.Queued(ctx); err != nil || n < queueLength {
 			return false // the bell reports its own connection errors
 		}
-		m.rest(ctx, queueAgain, nil)
+		sleep(ctx, queueAgain)
 	}
 	return true
 }
@@ -266,7 +273,7 @@ func (m *Machine) poll(ctx context.Context, floor float64) {
 	}
 	m.found.Store(0)
 	for began, found := time.Now(), int64(0); ; {
-		m.rest(ctx, pollingFor, nil)
+		sleep(ctx, pollingFor)
 		found += m.found.Swap(0)
 		over, behind := time.Since(began), m.behind.Load() > 0
 		switch {
@@ -290,21 +297,21 @@ func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
 	var ended func(context.Context) (Writers, error)
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
-	m.counted = time.Now()
+	m.checked = time.Now()
+	m.heard.Store(0)
 	for ctx.Err() == nil {
 		writers, err := m.goOn(ctx, &ended)
+		if err == nil || ctx.Err() == nil {
+			m.Report(err)
+		}
 		if writers == Ended {
-			m.Report(nil)
 			m.become(Listening) // and all read once more
 			return 0, false
 		}
-		if err != nil && ctx.Err() == nil {
-			m.Report(err)
+		if floor, poll := m.rest(ctx, pause, tick.C); poll {
+			return floor, true
 		}
-		if m.rest(ctx, pause, tick.C) {
-			return idleRate, true
-		}
-		pause = min(2*pause, m.Poll)
+		pause = min(2*pause, m.Poll, settlingMost)
 		if writers == Silenced {
 			pause = min(pause, fastPoll) // no writer notifies this relay
 		}
@@ -328,27 +335,33 @@ func (m *Machine) goOn(ctx context.Context, ended *func(context.Context) (Writer
 	return (*ended)(ctx)
 }
 
-// rest pauses. While a relay settles, it also reports whether it must poll, which ends the pause: the
-// transaction of a silent writer may last. check is nil otherwise.
-func (m *Machine) rest(ctx context.Context, pause time.Duration, check <-chan time.Time) (poll bool) {
+// rest pauses between the reads of a relay that settles, and reports whether it must poll, which ends the pause: the
+// transaction of a silent writer may last.
+func (m *Machine) rest(ctx context.Context, pause time.Duration, check <-chan time.Time) (floor float64, poll bool) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
-	rise := m.rise
-	if check == nil {
-		rise = nil
-	}
 	for {
 		select {
 		case <-ctx.Done():
-			return false
+			return 0, false
 		case <-timer.C:
-			return false
-		case <-rise:
-			return true
+			return 0, false
+		case <-m.rise:
+			return idleRate, true
 		case <-check:
-			if m.busy() {
-				return true
+			if floor, poll := m.check(ctx); poll {
+				return floor, true
 			}
 		}
+	}
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
