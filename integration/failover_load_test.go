@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -184,7 +185,7 @@ func TestStartsOnAStandby(t *testing.T) {
 			id := e.insert("n", "1")
 			next.untilFollowed(e)
 			r := next.start(handleAll(t, h))
-			awaitTrue(t, "the refusal", func() bool {
+			testenv.Await(t, "the refusal", func() bool {
 				return r.Stats().DatabaseDown && strings.Contains(r.log.text(), "the server is a standby")
 			})
 			e.killAndPromote(primary, standby)

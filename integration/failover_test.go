@@ -34,7 +34,7 @@ func TestFailover(t *testing.T) {
 				t.Errorf("%d events are done, want 1200", n)
 			}
 			h.all(e, 4*300)
-			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+			testenv.Await(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 		})
 	}
 }

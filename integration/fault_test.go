@@ -264,8 +264,8 @@ func TestListenerTerminated(t *testing.T) {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
 			// The old session may stay visible until it has noticed that it was ended.
-			awaitTrue(t, "the loss of the listener", func() bool { return r.count("not listening") > 0 })
-			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+			testenv.Await(t, "the loss of the listener", func() bool { return r.count("not listening") > 0 })
+			testenv.Await(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 			id = e.insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)

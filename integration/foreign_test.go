@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -46,7 +47,7 @@ func TestForeignLocks(t *testing.T) {
 			}
 			r := e.start(handleAll(t, h), notifyd.WithPollInterval(20*time.Millisecond))
 			pid := fmt.Sprint("pid ", holder.Conn().PgConn().PID(), ",")
-			awaitTrue(t, "the report", func() bool {
+			testenv.Await(t, "the report", func() bool {
 				text := strings.ReplaceAll(r.log.text(), fmt.Sprint("pid=", holder.Conn().PgConn().PID(), " "), pid)
 				return strings.Contains(text, c.says) && strings.Contains(text, pid)
 			})

@@ -38,15 +38,15 @@ func TestNetworkCut(t *testing.T) {
 				h.next()
 				network.Cut()
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
-				awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
-				awaitTrue(t, "the loss of the database", func() bool { return r.Stats().DatabaseDown })
+				testenv.Await(t, "the loss of the listener", func() bool { return !r.Listening() })
+				testenv.Await(t, "the loss of the database", func() bool { return r.Stats().DatabaseDown })
 				network.Restore()
 				e.untilDone()
 				if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 1000*(round+1) {
 					t.Errorf("%d events are done, want %d", n, 1000*(round+1))
 				}
 				h.all(e, 1000*(round+1))
-				awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+				testenv.Await(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 			}
 		})
 	}
@@ -63,9 +63,9 @@ func TestListenerHalfOpen(t *testing.T) {
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			network, through := e.cuttable()
 			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through), notifyd.WithCanary(100*time.Millisecond))
-			awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
-			awaitTrue(t, "listening", r.Listening) // a busy machine may be late with a canary
-			awaitTrue(t, "the end of earlier incidents", func() bool { return r.count("listening again") == r.count("not listening") })
+			testenv.Await(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+			testenv.Await(t, "listening", r.Listening) // a busy machine may be late with a canary
+			testenv.Await(t, "the end of earlier incidents", func() bool { return r.count("listening again") == r.count("not listening") })
 			before := r.count("not listening")
 			network.Cut()
 			id := e.insert("order.created", `{}`)
@@ -73,9 +73,9 @@ func TestListenerHalfOpen(t *testing.T) {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
 			// The first sweep may have found it before the canary was missed.
-			awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
+			testenv.Await(t, "the loss of the listener", func() bool { return !r.Listening() })
 			network.Restore()
-			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+			testenv.Await(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 			if n := r.count("not listening") - before; n != 1 {
 				t.Errorf("the loss was reported %d times", n)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // envRows names the environment variable with the number of rows that the tests
@@ -136,7 +137,7 @@ func TestIDsBeginAgain(t *testing.T) {
 				e.exec(statement)
 			}
 			const message = "ids of events begin again"
-			awaitTrue(t, "the report", func() bool {
+			testenv.Await(t, "the report", func() bool {
 				e.insert("a", "1")
 				return r.count(message) > 0
 			})

@@ -114,10 +114,10 @@ func (l *leaseTrial) outlive() bool {
 		FROM lease_history WHERE event_id = $1`, id, length) {
 		l.t.Errorf("%d renewals have not moved the end of the lease by twice its length", renewed)
 	}
-	awaitTrue(l.t, "the renewals counted", func() bool {
+	testenv.Await(l.t, "the renewals counted", func() bool {
 		return l.sum(func(s observe.LeaseStats) uint64 { return s.Renewed }) >= 3
 	})
-	awaitTrue(l.t, "the lease that was taken over counted", func() bool {
+	testenv.Await(l.t, "the lease that was taken over counted", func() bool {
 		return l.sum(func(s observe.LeaseStats) uint64 { return s.TakenOver }) > 0
 	})
 	l.finish()

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -119,7 +120,7 @@ func (e *env) startLeaseVictim() *leaseProcess {
 			e.t.Logf("the other process said:\n%s", v.said.text())
 		}
 	})
-	awaitTrue(e.t, "the start of the other process", func() bool { return v.has(victimReady) })
+	testenv.Await(e.t, "the start of the other process", func() bool { return v.has(victimReady) })
 	return v
 }
 
@@ -210,14 +211,14 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) {
 		t.Error("the frozen relay has lost the lock that proves life, so its leases prove nothing")
 	}
-	awaitTrue(t, "the take-over counted", func() bool { return other.Stats().Leases.TakenOver > 0 })
+	testenv.Await(t, "the take-over counted", func() bool { return other.Stats().Leases.TakenOver > 0 })
 	frozen.tell(sayAnswer)
 	frozen.tell(sayAnswer)
 	frozen.signal(syscall.SIGCONT)
 	// When all calls that it held are answered, it begins none of the rest.
 	refused := fmt.Sprint(sayFenced, " ", leases+1, " in all")
 	settled := false
-	awaitTrue(t, "the answers refused", func() bool {
+	testenv.Await(t, "the answers refused", func() bool {
 		frozen.tell(sayFenced)
 		settled = scan[bool](e, `SELECT state = 'done' FROM outbox_events WHERE id = $1`, held)
 		// They are counted before they are logged.
@@ -257,7 +258,7 @@ func TestFanOutSurvivesAKill(t *testing.T) {
 			} else {
 				e.until("one of two delivered", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'b' AND state = 'running')`, id)
 			}
-			awaitTrue(t, "both begun", func() bool { return killed.times("a", id) > 0 && killed.times("b", id) > 0 })
+			testenv.Await(t, "both begun", func() bool { return killed.times("a", id) > 0 && killed.times("b", id) > 0 })
 			killed.signal(syscall.SIGKILL)
 			e.relay(killed.register(a, b, newRecorder(t)))
 			if got := b.next(); got.ID != id || got.Attempt != 1 {

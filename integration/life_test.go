@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -36,18 +35,6 @@ func listenAt(t *testing.T, url string) notifyd.Option {
 		t.Fatal(err)
 	}
 	return notifyd.WithListenConfig(cfg)
-}
-
-// awaitTrue waits for a condition that nothing signals.
-func awaitTrue(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen within %v", what, patience)
-		}
-	}
 }
 
 // count returns how often the relay has logged a message.
@@ -95,7 +82,7 @@ func TestListenThroughALatePooler(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := e.start(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through))
-			awaitTrue(t, "the loss of the listener", func() bool { return r.count("not listening") == 1 })
+			testenv.Await(t, "the loss of the listener", func() bool { return r.count("not listening") == 1 })
 			if err := pooler.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +145,7 @@ func TestPastAPooler(t *testing.T) {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
 			e.untilDone()
-			awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+			testenv.Await(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 			if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
 				t.Errorf("the log is:\n%s", r.log.text())
 			}
@@ -175,7 +162,7 @@ func TestPoolInSessionMode(t *testing.T) {
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			pooled := e.through(testenv.PgBouncer(t, e.url, "session"))
 			r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-			awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+			testenv.Await(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 3000)`)
 			id := e.insert("order.created", `{}`)
 			e.untilState(id, "done")

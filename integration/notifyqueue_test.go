@@ -68,14 +68,14 @@ func TestNotifyQueueFull(t *testing.T) {
 				e.migrate(outboxsql.DefaultSchema, bell)
 				options := []notifyd.Option{notifyd.WithPollInterval(never), notifyd.WithCanary(100 * time.Millisecond)}
 				first := e.relay(handleAll(t, h), options...)
-				awaitTrue(t, "listening", func() bool { return !first.Stats().Listener.Proven.IsZero() })
+				testenv.Await(t, "listening", func() bool { return !first.Stats().Listener.Proven.IsZero() })
 				culprit := fillQueue(t, server)
 				for range 20 {
 					e.insert("order.created", `{}`) // in a transaction of its own, which must not be refused
 				}
 				e.untilDone()
 				h.all(e, 20)
-				awaitTrue(t, "that the relay knows", func() bool { return errors.Is(first.Stats().Listener.Trouble, outboxsql.ErrNotifyQueue) })
+				testenv.Await(t, "that the relay knows", func() bool { return errors.Is(first.Stats().Listener.Trouble, outboxsql.ErrNotifyQueue) })
 				if err := first.end(); err != nil {
 					t.Fatal(err)
 				}
@@ -86,7 +86,7 @@ func TestNotifyQueueFull(t *testing.T) {
 				if err := culprit.Close(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				awaitTrue(t, "listening again", func() bool { s := second.Stats().Listener; return s.Listening && s.Trouble == nil })
+				testenv.Await(t, "listening again", func() bool { s := second.Stats().Listener; return s.Listening && s.Trouble == nil })
 				id := e.insert("order.created", `{}`)
 				e.untilState(id, "done")
 			})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/outbox"
 
@@ -256,7 +257,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 				}
 			}, notifyd.WithPollInterval(50*time.Millisecond))
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 1000)`)
-			awaitTrue(t, "the outage noticed, with no call under way", func() bool {
+			testenv.Await(t, "the outage noticed, with no call under way", func() bool {
 				d := destination(r, "mail") // of one moment
 				return d.Unavailable && d.Running == 0
 			})

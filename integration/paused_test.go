@@ -6,6 +6,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestPausedFromTheStart: a relay that starts while the database refuses to say what is paused
@@ -27,7 +28,7 @@ func TestPausedFromTheStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := e.start(handleAll(t, h), notifyd.WithObserver(seen))
-			until(t, "a refusal, or a delivery", func() bool { return len(r.Stats().Refusals) > 0 || h.times(id) > 0 })
+			testenv.Await(t, "a refusal, or a delivery", func() bool { return len(r.Stats().Refusals) > 0 || h.times(id) > 0 })
 			if s := r.Stats(); h.times(id) > 0 || s.DatabaseDown || s.Refusals[0].Code != "55P03" {
 				t.Fatalf("%d deliveries, database down: %t, refusals: %+v", h.times(id), s.DatabaseDown, s.Refusals)
 			}

@@ -7,13 +7,13 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -117,7 +117,7 @@ func TestRefusedAnswers(t *testing.T) {
 					}
 					return n
 				}
-				until(t, "three more refusals", func() bool { return refused() >= 4 })
+				testenv.Await(t, "three more refusals", func() bool { return refused() >= 4 })
 				if n, m := h.times(first), h.times(second); n != 1 || m > 1 || r.Stats().DatabaseDown {
 					t.Errorf("delivered %d and %d times while nothing could be recorded; %+v", n, m, r.Stats().Refusals)
 				}
@@ -135,18 +135,6 @@ func TestRefusedAnswers(t *testing.T) {
 					t.Errorf("%d and %d attempts", n, m)
 				}
 			})
-		}
-	}
-}
-
-// until waits for a condition that nothing signals.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen within %v", what, patience)
 		}
 	}
 }

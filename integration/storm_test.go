@@ -44,7 +44,7 @@ func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 			}
 			e.insertWhenUp("n")
 			e.untilDone()
-			awaitTrue(t, "the end of the incidents", func() bool {
+			testenv.Await(t, "the end of the incidents", func() bool {
 				return r.count("database answers again") == r.count("database does not answer") && r.count("listening again") == r.count("not listening") &&
 					r.count("the session that owns units is back") == r.count("no session that owns units")
 			})
@@ -85,7 +85,7 @@ func TestTooManyClients(t *testing.T) {
 			e.pool.Reset()
 			others := e.takeAllConnections(admin, most)
 			begin, before := time.Now(), refusals(t, server)
-			awaitTrue(t, "a number of refusals", func() bool { return refusals(t, server) >= before+25 })
+			testenv.Await(t, "a number of refusals", func() bool { return refusals(t, server) >= before+25 })
 			limit := 100 + int(time.Since(begin)/(50*time.Millisecond))
 			if n := refusals(t, server) - before; n > limit {
 				t.Errorf("the server refused %d connections, want %d at most", n, limit)
@@ -102,7 +102,7 @@ func TestTooManyClients(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			awaitTrue(t, "the end of the incidents", func() bool {
+			testenv.Await(t, "the end of the incidents", func() bool {
 				return r.count("database answers again") == 1 && r.count("listening again") == 1
 			})
 			e.untilDone()
@@ -121,7 +121,7 @@ func TestTooManyClients(t *testing.T) {
 // it cannot come back.
 func (e *env) takeAllConnections(admin *pgx.Conn, most int) (others []*pgx.Conn) {
 	e.t.Helper()
-	awaitTrue(e.t, "that the relay has no connection left", func() bool {
+	testenv.Await(e.t, "that the relay has no connection left", func() bool {
 		var n int
 		err := admin.QueryRow(e.ctx, `SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
 			WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND application_name <> 'other' OFFSET 0) AS rest`).Scan(&n)

@@ -136,7 +136,7 @@ func TestVanishBehindAPooler(t *testing.T) {
 			e.until("the end of the silence", `SELECT NOT (`+holdsBell+`)`)
 			e.insert("fast", "1")
 			e.untilDone()
-			awaitTrue(t, "the end of the outage", func() bool { return !r.Stats().DatabaseDown })
+			testenv.Await(t, "the end of the outage", func() bool { return !r.Stats().DatabaseDown })
 		})
 	}
 }

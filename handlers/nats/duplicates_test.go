@@ -27,7 +27,7 @@ func TestDuplicateWindow(t *testing.T) {
 	proxy.Mute()
 	answer := make(chan []error, 1)
 	go func() { answer <- first.DeliverBatch(t.Context(), events(2, 3, 4)) }()
-	await(t, "they are in the stream", func() bool { return len(written(t, js, place.Name)) == 4 })
+	testenv.Await(t, "they are in the stream", func() bool { return len(written(t, js, place.Name)) == 4 })
 	proxy.Cut()
 	proxy.Heal()
 	for _, err := range <-answer {
@@ -40,25 +40,10 @@ func TestDuplicateWindow(t *testing.T) {
 	}
 	cfg.Duplicates = 100 * time.Millisecond // the shortest
 	newStream(t, js, cfg)
-	await(t, "the stream has forgotten it", func() bool {
+	testenv.Await(t, "the stream has forgotten it", func() bool {
 		deliver(t, second, events(5))
 		return len(written(t, js, place.Name)) == 6
 	})
-}
-
-// await waits for a change that a server does not announce.
-func await(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			tb.Fatalf("%s: not within %v", what, patience)
-		}
-	}
 }
 
 // TestCheckStream has a check find the stream and what it drops, if it may ask.

@@ -147,7 +147,7 @@ func TestTimeouts(t *testing.T) {
 			})
 			// Connecting, or writing to a busy disk, may take longer than the timeouts.
 			// The stream drops the copies.
-			awaitTrue(t, "it answers", func() bool { return h.Deliver(t.Context(), events(1)[0]) == nil })
+			testenv.Await(t, "it answers", func() bool { return h.Deliver(t.Context(), events(1)[0]) == nil })
 			if err := s.Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -164,27 +164,12 @@ func TestTimeouts(t *testing.T) {
 			if err := s.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			awaitTrue(t, "it answers again", func() bool { return h.DeliverBatch(t.Context(), events(2, 3, 4)) == nil })
+			testenv.Await(t, "it answers again", func() bool { return h.DeliverBatch(t.Context(), events(2, 3, 4)) == nil })
 			if mode == ModeJetStream {
 				if got := written(t, js, "S"); len(got) != 4 {
 					t.Errorf("the copies of 2 and 3 were stored: %d", got)
 				}
 			}
 		})
-	}
-}
-
-// awaitTrue waits for an unannounced change of a server.
-func awaitTrue(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			tb.Fatalf("%s: not within %v", what, patience)
-		}
 	}
 }

@@ -130,7 +130,7 @@ func TestDeduplicateCut(t *testing.T) {
 	proxy.Mute()
 	answer := make(chan []error, 1)
 	go func() { answer <- h.DeliverBatch(t.Context(), all) }()
-	awaitTrue(t, "the entries are there", func() bool { return len(written(t, cl, "s")) == perScript })
+	testenv.Await(t, "the entries are there", func() bool { return len(written(t, cl, "s")) == perScript })
 	proxy.Cut()
 	proxy.Heal()
 	for _, err := range <-answer {
@@ -289,7 +289,7 @@ func TestDeduplicateReplicas(t *testing.T) {
 	cl, other := client(t, primary.Addr()), client(t, replica.Addr())
 	host, port, _ := net.SplitHostPort(primary.Addr())
 	do(t, other, "replicaof", host, port)
-	awaitTrue(t, "the replica is there", func() bool {
+	testenv.Await(t, "the replica is there", func() bool {
 		return strings.Contains(fmt.Sprint(do(t, cl, "info", "replication")), "state=online")
 	})
 	wait := func(d time.Duration) *Handler {

@@ -131,7 +131,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(t, cl, "bgsave")
-	awaitTrue(t, "saving fails", func() bool {
+	testenv.Await(t, "saving fails", func() bool {
 		return strings.Contains(fmt.Sprint(do(t, cl, "info", "persistence")), "rdb_last_bgsave_status:err")
 	})
 	for _, err := range h.DeliverBatch(t.Context(), events(2, 3)) {
@@ -233,7 +233,7 @@ func TestTimeouts(t *testing.T) {
 	s := testenv.OwnRedis(t)
 	h := open(t, "redis://"+s.Addr(), func(c *Config) { c.ReadTimeout, c.ConnectTimeout = 50*time.Millisecond, time.Second })
 	// Writing to a busy disk may take longer than the timeout.
-	awaitTrue(t, "it answers", func() bool { return h.Deliver(t.Context(), events(1)[0]) == nil })
+	testenv.Await(t, "it answers", func() bool { return h.Deliver(t.Context(), events(1)[0]) == nil })
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -249,5 +249,5 @@ func TestTimeouts(t *testing.T) {
 	if err := s.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	awaitTrue(t, "it answers again", func() bool { return h.Deliver(t.Context(), events(4)[0]) == nil })
+	testenv.Await(t, "it answers again", func() bool { return h.Deliver(t.Context(), events(4)[0]) == nil })
 }

@@ -262,7 +262,7 @@ func TestReplicas(t *testing.T) {
 	}
 	host, port, _ := net.SplitHostPort(primary.Addr())
 	do(t, other, "replicaof", host, port)
-	awaitTrue(t, "the replica is there", func() bool {
+	testenv.Await(t, "the replica is there", func() bool {
 		return strings.Contains(fmt.Sprint(do(t, cl, "info", "replication")), "state=online")
 	})
 	patient := open(t, "redis://"+primary.Addr(), func(c *Config) { c.WaitReplicas, c.WaitTimeout = 1, patience })
@@ -307,21 +307,6 @@ func TestLosers(t *testing.T) {
 	}
 }
 
-// awaitTrue waits for an unannounced change of a server.
-func awaitTrue(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			tb.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
-
 // TestSentinel has the sentinels name the primary, and name another one after a
 // failover.
 func TestSentinel(t *testing.T) {
@@ -331,7 +316,7 @@ func TestSentinel(t *testing.T) {
 	do(t, client(t, replica.Addr()), "replicaof", host, port)
 	sentinel := testenv.OwnSentinel(t, primary.Addr())
 	watcher := client(t, sentinel.Addr())
-	awaitTrue(t, "the sentinel knows the replica", func() bool {
+	testenv.Await(t, "the sentinel knows the replica", func() bool {
 		reply, err := watcher.Do(t.Context(), "sentinel", "replicas", "mymaster").Slice()
 		return err == nil && len(reply) == 1 && strings.Contains(fmt.Sprint(reply), "master-link-status ok")
 	})
@@ -341,12 +326,12 @@ func TestSentinel(t *testing.T) {
 		t.Errorf("written: %d", got)
 	}
 	cl := client(t, replica.Addr())
-	awaitTrue(t, "the replica has it", func() bool { return len(written(t, cl, "s")) == 2 })
+	testenv.Await(t, "the replica has it", func() bool { return len(written(t, cl, "s")) == 2 })
 	if err := primary.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// No event may be blamed for it.
-	awaitTrue(t, "the new primary takes events", func() bool {
+	testenv.Await(t, "the new primary takes events", func() bool {
 		errs := h.DeliverBatch(t.Context(), events(3, 4))
 		for _, err := range errs {
 			wantClass(t, err, "unavailable")
@@ -378,7 +363,7 @@ func cluster(t *testing.T, n int) (addrs []string, clients []*goredis.Client) {
 		do(t, cl, "cluster", "meet", host, port, bus)
 	}
 	for _, cl := range clients {
-		awaitTrue(t, "the cluster is up", func() bool {
+		testenv.Await(t, "the cluster is up", func() bool {
 			info := fmt.Sprint(do(t, cl, "cluster", "info"))
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", n))
 		})
