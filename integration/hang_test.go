@@ -44,7 +44,7 @@ func TestOutageThatBeginsWithAHang(t *testing.T) {
 			if mode == outboxsql.ModeQueue {
 				e.until("leased", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'running')`)
 			} else {
-				e.until("the position is past them", `SELECT head = (SELECT id FROM outbox_last_id) FROM outbox_positions WHERE destination = 'all'`)
+				e.until("the position is past them", `SELECT head = outbox_last_id() FROM outbox_positions WHERE destination = 'all'`)
 			}
 			down.Store(false)
 			close(gone)

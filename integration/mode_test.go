@@ -180,6 +180,6 @@ func TestQueueBecomesStream(t *testing.T) {
 			t.Errorf("event %d was done, and comes again", event.ID)
 		}
 	}
-	e.until("everything is settled", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries) AND open = '{}' AND head = (SELECT id FROM outbox_last_id) FROM outbox_positions WHERE destination = 'x'`)
+	e.until("everything is settled", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries) AND open = '{}' AND head = outbox_last_id() FROM outbox_positions WHERE destination = 'x'`)
 	rec.each(owed)
 }

@@ -103,7 +103,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, destination string) (head i
 
 // target finds the id that the position is moved to.
 func (m *Moved) target(ctx context.Context, tx pgx.Tx, to engine.Start) error {
-	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), (SELECT id FROM outbox_last_id)`).Scan(&m.First, &m.Last)
+	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()`).Scan(&m.First, &m.Last)
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,7 @@ func (s *Store) Show(ctx context.Context, destination string) (d Details, err er
 		if len(d.Parts) == 0 {
 			return missing(destination, all)
 		}
-		err = tx.QueryRow(ctx, `SELECT min(created_at), coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), (SELECT id FROM outbox_last_id)
+		err = tx.QueryRow(ctx, `SELECT min(created_at), coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()
 			FROM outbox_positions WHERE destination = $1`, destination).Scan(&d.CreatedAt, &d.First, &d.Last)
 		if err != nil {
 			return err

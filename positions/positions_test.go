@@ -18,7 +18,7 @@ import (
 )
 
 // atHead is true when a destination has come to the last id.
-const atHead = `SELECT head = (SELECT id FROM outbox_last_id) AND open = '{}' FROM outbox_positions WHERE destination = `
+const atHead = `SELECT head = outbox_last_id() AND open = '{}' FROM outbox_positions WHERE destination = `
 
 // TestSeekBack: under a running relay, a destination receives what came since again, in order, and the
 // others nothing twice.

@@ -114,7 +114,7 @@ type ends struct {
 // bounds finds the first and the last id of a range.
 func bounds(ctx context.Context, tx pgx.Tx, r *observe.Replay, e ends) (err error) {
 	var first, last int64
-	err = tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), (SELECT id FROM outbox_last_id) + 1), (SELECT id FROM outbox_last_id)`).Scan(&first, &last)
+	err = tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id()`).Scan(&first, &last)
 	if err != nil {
 		return err
 	}

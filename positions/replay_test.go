@@ -31,7 +31,7 @@ func TestReplay(t *testing.T) {
 		d.insert("b", 5)
 		d.insert("a.two", 10)
 		s.await(t, "mail", 30)
-		d.until(`SELECT head = (SELECT id FROM outbox_last_id) AND open = '{}' FROM outbox_positions WHERE destination = 'mail'`)
+		d.until(`SELECT head = outbox_last_id() AND open = '{}' FROM outbox_positions WHERE destination = 'mail'`)
 
 		planned, err := d.store.Replay(t.Context(), positions.Range{Destination: "mail"}, positions.Action{DryRun: true})
 		if err != nil || planned.ID != 0 || planned.To-planned.From != 34 {
@@ -99,7 +99,7 @@ func TestReplayFails(t *testing.T) {
 	d.relay(t, &s, route{"mail", "*"})
 	ids := d.insert("a", 12) // aggregates 1, 2, 0, 1, ...
 	s.await(t, "mail", 12)
-	d.until(`SELECT head = (SELECT id FROM outbox_last_id) AND open = '{}' FROM outbox_positions WHERE destination = 'mail'`)
+	d.until(`SELECT head = outbox_last_id() AND open = '{}' FROM outbox_positions WHERE destination = 'mail'`)
 	d.exec(fmt.Sprintf(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (%d, 'mail', 'a', 'dead')`, ids[2]))
 	s.mu.Lock()
 	fails[fmt.Sprintf("%dr1000", ids[0])] = true
@@ -195,7 +195,7 @@ func TestReplayOfTotalOrder(t *testing.T) {
 	d.relay(t, &s, route{"total", "*"})
 	d.insert("a", 3)
 	s.await(t, "total", 3)
-	d.until(`SELECT head = (SELECT id FROM outbox_last_id) AND open = '{}' FROM outbox_positions WHERE destination = 'total'`)
+	d.until(`SELECT head = outbox_last_id() AND open = '{}' FROM outbox_positions WHERE destination = 'total'`)
 	r, err := d.store.Replay(t.Context(), positions.Range{Destination: "total"}, positions.Action{Reason: "lost"})
 	if err != nil {
 		t.Fatal(err)

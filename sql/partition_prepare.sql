@@ -11,7 +11,7 @@ BEGIN
         RETURN; -- an earlier call was interrupted after this step
     END IF;
     LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE;
-    SELECT greatest(max(id), (SELECT id FROM outbox_last_id), 0) INTO last FROM outbox_events;
+    SELECT greatest(max(id), outbox_last_id(), 0) INTO last FROM outbox_events;
     IF last > 9223372036854775807 - 1000 * width THEN
         RAISE EXCEPTION 'the highest id, %, leaves no room for partitions', last
             USING HINT = 'Give the event with that id a lower one, or delete it.';

@@ -19,7 +19,7 @@ BEGIN
     LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE;
     SELECT substring(pg_get_constraintdef(oid) FROM '[0-9]+')::bigint INTO STRICT bound
     FROM pg_constraint WHERE conrelid = old AND conname = 'outbox_events_bound' AND convalidated;
-    last := (SELECT id FROM outbox_last_id);
+    last := outbox_last_id();
     IF last >= bound THEN
         RAISE EXCEPTION 'the ids have passed %, up to where they were to go into the first partition', bound
             USING HINT = 'ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_bound, then begin again.';

@@ -461,7 +461,7 @@ func TestPartitionGrants(t *testing.T) {
 	for _, statement := range []string{
 		`SELECT count(*) FROM events.outbox_keys`, `INSERT INTO events.outbox_keys VALUES (1, 'a', 'b')`, `SELECT outbox_partitions_extend(now(), 1)`,
 		`SELECT outbox_partition_drop('outbox_events_before', now())`, `SELECT outbox_keys_purge(0, 1)`, `SELECT * FROM outbox_events_before`,
-		`INSERT INTO outbox_events_default (id, event_type, payload) VALUES (-1, 'a', '1')`, `SELECT id FROM outbox_last_id`,
+		`INSERT INTO outbox_events_default (id, event_type, payload) VALUES (-1, 'a', '1')`, `SELECT outbox_last_id()`,
 	} {
 		refused(t, conn, statement)
 	}

@@ -100,7 +100,7 @@ COMMENT ON FUNCTION outbox_partitions() IS 'The partitions of outbox_events, exc
 -- somebody has detached. Its events may come back.
 CREATE OR REPLACE FUNCTION outbox_away() RETURNS int8multirange
     LANGUAGE sql STABLE AS $away$
-    SELECT CASE WHEN (SELECT id FROM outbox_last_id) < 1 THEN '{}' ELSE int8multirange(int8range(1, (SELECT id FROM outbox_last_id), '[]')) END - coalesce((SELECT range_agg(int8range(p.low, p.high)) FROM outbox_partitions() AS p), '{}') - m.dropped
+    SELECT CASE WHEN outbox_last_id() < 1 THEN '{}' ELSE int8multirange(int8range(1, outbox_last_id(), '[]')) END - coalesce((SELECT range_agg(int8range(p.low, p.high)) FROM outbox_partitions() AS p), '{}') - m.dropped
     FROM outbox_mode AS m
 $away$;
 COMMENT ON FUNCTION outbox_away() IS 'The assigned ids that lie in no partition of outbox_events, unless the partition was dropped by retention.';
@@ -135,7 +135,7 @@ BEGIN
     SELECT p.low INTO ready
     FROM outbox_partitions() AS p JOIN pg_class c ON c.relname = p.name AND c.relnamespace = space
     JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass::oid AND d.objsubid = 0
-    WHERE p.day <= today AND p.low > (SELECT id FROM outbox_last_id) AND NOT EXISTS (
+    WHERE p.day <= today AND p.low > outbox_last_id() AND NOT EXISTS (
         SELECT FROM pg_locks l JOIN pg_locks x ON x.virtualtransaction = l.virtualtransaction
         WHERE l.locktype = 'relation' AND l.relation = 'outbox_events'::regclass::oid AND l.mode = 'RowExclusiveLock' AND l.granted
         AND l.database = (SELECT b.oid FROM pg_database b WHERE b.datname = pg_catalog.current_database())
@@ -154,7 +154,7 @@ BEGIN
         part := 'outbox_events_p' || pg_catalog.to_char((today + n)::timestamp, 'YYYYMMDD');
         -- Behind all ranges and all ids in use, and where no id was chosen by hand.
         -- A new table begins with id 1.
-        SELECT greatest(coalesce(max(high), 0), CASE WHEN (SELECT id FROM outbox_last_id) > 0 THEN ((SELECT id FROM outbox_last_id) / width + 1) * width END)
+        SELECT greatest(coalesce(max(high), 0), CASE WHEN outbox_last_id() > 0 THEN (outbox_last_id() / width + 1) * width END)
         INTO first FROM outbox_partitions();
         WHILE EXISTS (SELECT FROM outbox_events WHERE id >= first AND id < first + width) LOOP
             first := first + width;
@@ -166,7 +166,7 @@ BEGIN
         EXECUTE pg_catalog.format('ALTER TABLE %I.outbox_events ATTACH PARTITION %I.%I FOR VALUES FROM (%s) TO (%s)', place, place, part, first, first + width);
         RETURN NEXT part;
     END LOOP;
-    IF ready > (SELECT id FROM outbox_last_id) THEN -- NULL is not
+    IF ready > outbox_last_id() THEN -- NULL is not
         -- Writers cannot draw as many ids as are in between while this happens.
         PERFORM pg_catalog.setval(pg_catalog.pg_get_serial_sequence('outbox_events', 'id'), ready, false);
     END IF;
@@ -249,7 +249,7 @@ BEGIN
     SELECT low, high INTO first, past FROM outbox_partitions() WHERE name = partition;
     IF first IS NULL THEN
         RETURN 'there is no such partition';
-    ELSIF past > (SELECT id FROM outbox_last_id) + 1 THEN
+    ELSIF past > outbox_last_id() + 1 THEN
         RETURN 'new events still go into it';
     END IF;
     FOR attempt IN 1..10 LOOP

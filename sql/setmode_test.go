@@ -247,7 +247,7 @@ func TestQueueToStreamRanges(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
-		first := testdb.One[int64](t, conn, `SELECT id FROM outbox_last_id`)
+		first := testdb.One[int64](t, conn, `SELECT outbox_last_id()`)
 		testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100000)`)
 		mark := func(where string) {
 			t.Helper()
@@ -308,7 +308,7 @@ func TestQueueToStreamLate(t *testing.T) {
 				testdb.Exec(t, other, `SET application_name = 'the late one'`)
 				testdb.Exec(t, other, `BEGIN`)
 				testdb.Exec(t, other, late, pgx.QueryExecModeSimpleProtocol)
-				id := testdb.One[int64](t, conn, `SELECT id FROM outbox_last_id`)
+				id := testdb.One[int64](t, conn, `SELECT outbox_last_id()`)
 				testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
 				err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{LockPatience: time.Millisecond})
 				if err == nil || !strings.Contains(err.Error(), "the late one") {

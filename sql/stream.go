@@ -82,7 +82,7 @@ func (c *change) badIDs(ctx context.Context) ([]string, error) {
 	events := c.table("outbox_events")
 	// The statement reads the sequence after its snapshot was taken: ids drawn in between do no harm. No
 	// index entry of a deleted event lies in these ranges.
-	err := c.conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT id AS last FROM `+c.table("outbox_last_id")+`)
+	err := c.conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT `+c.table("outbox_last_id")+`() AS last)
 		SELECT last, pg_get_serial_sequence($1, 'id'), (SELECT id FROM `+events+` WHERE id < 1 ORDER BY id LIMIT 1),
 			(SELECT id FROM `+events+` WHERE id > (SELECT last FROM l) ORDER BY id LIMIT 1),
 			(SELECT id FROM `+events+` WHERE id > (SELECT last FROM l) ORDER BY id DESC LIMIT 1),
@@ -146,6 +146,6 @@ func CureOfIDs(sequence string, last, head int64) string {
 
 // lastID returns the last assigned id, and the name of the sequence.
 func (c *change) lastID(ctx context.Context) (last int64, sequence string, err error) {
-	err = c.conn.QueryRow(ctx, `SELECT id, pg_get_serial_sequence($1, 'id') FROM `+c.table("outbox_last_id"), c.table("outbox_events")).Scan(&last, &sequence)
+	err = c.conn.QueryRow(ctx, `SELECT `+c.table("outbox_last_id")+`(), pg_get_serial_sequence($1, 'id')`, c.table("outbox_events")).Scan(&last, &sequence)
 	return last, sequence, err
 }

@@ -36,7 +36,7 @@ func newStream(tb testing.TB, conn *pgx.Conn, n int) *stream {
 	testdb.Exec(tb, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state)
 		SELECT 'type.' || i % 5, CASE WHEN i % 3 > 0 THEN 'order' END, nullif(i % 1000, 0)::text, '1', CASE WHEN i <= $1 / 20 THEN 'done' ELSE 'fresh' END FROM generate_series(1, $1::int) AS i`, n)
 	setMode(tb, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-	first, last := testdb.One[int64](tb, conn, `SELECT origin_head FROM outbox_mode`), testdb.One[int64](tb, conn, `SELECT id FROM outbox_last_id`)
+	first, last := testdb.One[int64](tb, conn, `SELECT origin_head FROM outbox_mode`), testdb.One[int64](tb, conn, `SELECT outbox_last_id()`)
 	s := &stream{
 		routes: map[string][]string{"type.0": {"a"}, "type.1": {"a", "b"}, "type.2": {"a", "b", "c", "new"}, "type.3": {"c"}},
 		heads:  map[string]int64{"a": last - 100, "b": last - 150, "c": last - int64(n)/4, "": last - 120},

@@ -26,7 +26,7 @@ func TestStreamsPage(t *testing.T) {
 	for range 3 {
 		publishTo(t, s.url, "order.placed", `{"order": 1}`)
 	}
-	const atEnd = `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = '%' AND head = (SELECT id FROM outbox_last_id) AND open = '{}' AND delivered = `
+	const atEnd = `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = '%' AND head = outbox_last_id() AND open = '{}' AND delivered = `
 	past := func(destination, delivered string) {
 		t.Helper()
 		until(t, s.url, strings.Replace(atEnd, "%", destination, 1)+delivered+`)`)

@@ -36,7 +36,7 @@ func checkIDs(ctx context.Context, e *exam) (string, []Finding, error) {
 			continue
 		case s.Readable:
 		case isEvents:
-			last = "SELECT id FROM " + e.table("outbox_last_id") + " WHERE $1::text <> ''"
+			last = "SELECT " + e.table("outbox_last_id") + "() WHERE $1::text <> ''"
 		default:
 			continue
 		}

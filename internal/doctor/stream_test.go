@@ -48,8 +48,8 @@ func streamTroubles() map[string]illness {
 	return map[string]illness{
 		"sequence with a cache": {sql(`ALTER SEQUENCE outbox_events_id_seq CACHE 20`), "stream", Error, "CACHE 20", "ALTER SEQUENCE"},
 		"steps of the sequence": {sql(`ALTER SEQUENCE outbox_events_id_seq INCREMENT 2`), "stream", Error, "INCREMENT 2", "INCREMENT BY 1 CACHE 1"},
-		"sequence behind":       {sql(`UPDATE outbox_positions SET head = (SELECT id FROM outbox_last_id) + 5 WHERE destination = 'mail'`), "stream", Error, "gives out ids again", "setval"},
-		"ids of the writer":     {sql(`INSERT INTO outbox_events (id, event_type, payload) SELECT (SELECT id FROM outbox_last_id) + 100, 'a', '1'`), "stream", Error, "that the sequence, which is at", "setval"},
+		"sequence behind":       {sql(`UPDATE outbox_positions SET head = outbox_last_id() + 5 WHERE destination = 'mail'`), "stream", Error, "gives out ids again", "setval"},
+		"ids of the writer":     {sql(`INSERT INTO outbox_events (id, event_type, payload) SELECT outbox_last_id() + 100, 'a', '1'`), "stream", Error, "that the sequence, which is at", "setval"},
 		"index of a queue": {
 			sql(`CREATE INDEX outbox_events_fresh ON outbox_events (id) WHERE state = 'fresh'`), "schema", Warning,
 			"outbox_events_fresh belongs to a queue", `DROP INDEX "public"."outbox_events_fresh"`,

@@ -232,8 +232,11 @@ func (e *Engine) lookAfterOthers(ctx context.Context) error {
 	}
 	before := e.companions
 	e.companions = now
-	if before == nil || slices.ContainsFunc(before, func(pid int32) bool { return !slices.Contains(now, pid) }) {
+	gone := slices.ContainsFunc(before, func(pid int32) bool { return !slices.Contains(now, pid) })
+	if before == nil || gone {
 		e.sched.look()
+	}
+	if gone {
 		// A writer that was silent because of that relay may not have committed. This one settles anew, and waits for it.
 		e.relay.Poke()
 	}

@@ -143,7 +143,7 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 		return cured("list partitions", err)
 	}
 	var last int64
-	if err := conn.QueryRow(ctx, `SELECT id FROM outbox_last_id`).Scan(&last); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT outbox_last_id()`).Scan(&last); err != nil {
 		return cured("list partitions", err)
 	}
 	u.Kept = make(map[string]string)

@@ -44,7 +44,7 @@ func UsedIDs(ctx context.Context, conn *pgx.Conn, schema string) (last int64, us
 	if partitioned {
 		ids = sqlUsedPartitioned
 	}
-	err = conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT coalesce((SELECT id FROM outbox_last_id), 0) AS last) SELECT l.last, used.ids::text FROM l, (`+ids+`) AS used`).Scan(&last, &used)
+	err = conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT coalesce(outbox_last_id(), 0) AS last) SELECT l.last, used.ids::text FROM l, (`+ids+`) AS used`).Scan(&last, &used)
 	if err != nil {
 		return 0, "", fmt.Errorf("read the assigned ids: %w", err)
 	}
@@ -64,7 +64,7 @@ func sqlPositions(partitioned bool) string {
 	if partitioned {
 		used = sqlUsedPartitioned
 	}
-	return `WITH l AS MATERIALIZED (SELECT id AS last FROM outbox_last_id),
+	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
 		used AS MATERIALIZED (` + used + `),
 		held AS MATERIALIZED (` + sqlUnitHolders + `)
 	SELECT p.destination, p.part, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,

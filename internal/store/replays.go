@@ -15,7 +15,7 @@ func sqlReplays(partitioned bool, which string) string {
 	if partitioned {
 		used = sqlUsedPartitioned
 	}
-	return `WITH l AS MATERIALIZED (SELECT id AS last FROM outbox_last_id), used AS MATERIALIZED (` + used + `)
+	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last), used AS MATERIALIZED (` + used + `)
 	SELECT r.id, r.destination, r.from_id, r.to_id, r.patterns, r.rate, r.number, r.state, r.head,
 		CASE WHEN r.state = 'running' THEN (SELECT coalesce(sum(upper(s) - lower(s)), 0)
 			FROM unnest((r.open + int8multirange(int8range(r.head, greatest(r.head, r.to_id), '(]'))) * used.ids) AS s)::bigint ELSE 0 END,

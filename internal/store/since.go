@@ -16,7 +16,7 @@ import (
 // writer chose another created_at, may lie on either side.
 func FirstSince(ctx context.Context, db querier, t time.Time) (int64, error) {
 	var low, high int64 // the result is low, high, or between them
-	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), (SELECT id FROM outbox_last_id) + 1), (SELECT id FROM outbox_last_id) + 1`).
+	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id() + 1`).
 		Scan(&low, &high)
 	for err == nil && low < high {
 		middle := low + (high-low)/2

@@ -98,7 +98,7 @@ type ownPosition struct {
 }
 
 const sqlOwn = `SELECT p.id::text, p.head, p.open::text, p.sealed, p.void, p.delivered,
-	(SELECT id FROM outbox_last_id), coalesce(pg_get_serial_sequence('outbox_events', 'id'), '')
+	outbox_last_id(), coalesce(pg_get_serial_sequence('outbox_events', 'id'), '')
 	FROM outbox_positions AS p WHERE p.unit = $1 AND p.epoch = $2 FOR UPDATE OF p`
 
 // own reads the position. It waits for a statement that is changing it, and in a transaction keeps others from that.

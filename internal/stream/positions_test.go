@@ -35,7 +35,7 @@ type PositionRow struct {
 func Positions(ctx context.Context, db querier) ([]PositionRow, error) {
 	rows, err := db.Query(ctx, `SELECT p.destination, p.part, p.unit, p.epoch, p.owner, p.head, p.open::text, p.delivered,
 		greatest(l.last - p.head, 0), p.updated_at
-		FROM outbox_positions AS p, (SELECT id AS last FROM outbox_last_id) AS l ORDER BY p.destination COLLATE "C", p.part`)
+		FROM outbox_positions AS p, (SELECT outbox_last_id() AS last) AS l ORDER BY p.destination COLLATE "C", p.part`)
 	if err != nil {
 		return nil, fmt.Errorf("read the positions: %w", err)
 	}

@@ -51,7 +51,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 	var origin, last int64
 	var open, old, now string
 	var first bool
-	err = tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, (SELECT id FROM outbox_last_id),
+	err = tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
 		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+outboxsql.SQLSequence+` AS now) AS s`).Scan(&origin, &open, &old, &now, &last, &first)
 	if err != nil {
 		return nil, fmt.Errorf("make positions: %w", err)

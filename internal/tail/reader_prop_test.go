@@ -105,8 +105,12 @@ func (s *propRun) run() {
 		}
 	}
 	s.drain()
-	s.look()
-	s.drain()
+	testenv.Await(s, "the gaps end", func() bool { // once the server has noticed the end of each session
+		s.look()
+		s.drain()
+		return len(s.Gaps()) == 0
+	})
+	s.Drop()
 	s.verify()
 }
 

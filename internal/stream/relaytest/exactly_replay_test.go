@@ -121,8 +121,8 @@ func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	}
 }
 
-// TestStreamReplayPlayExactly is TestStreamSimulationExactly with replays beside it: each ends, and all of its range has come.
-func TestStreamReplayPlayExactly(t *testing.T) {
+// TestStreamReplaySimulationExactly is TestStreamSimulationExactly with replays beside it: each ends, and all of its range has come.
+func TestStreamReplaySimulationExactly(t *testing.T) {
 	t.Parallel()
 	for seed := range 3 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/stream"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -378,6 +380,34 @@ func TestStreamIDsAgain(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTruncateBesideWaitingReads: a relay locks the table before the sequence of its ids, as TRUNCATE ... RESTART IDENTITY does:
+// neither ends as the victim of a deadlock.
+func TestTruncateBesideWaitingReads(t *testing.T) {
+	t.Parallel()
+	i := newIDsTest(t)
+	write := i.writer()
+	r := i.start()
+	write(0)
+	r.settle()
+	tx, err := i.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	testdb.Exec(t, tx, `LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`)
+	// The units read, and the ids are checked once a second.
+	testenv.Await(t, "statements of the relay wait, and the check of the ids among them", func() bool {
+		return testdb.One[bool](t, i.pool, `SELECT count(*) >= 3 AND bool_or(query LIKE '%subscription%' OR query LIKE '%last FROM l)%') FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND wait_event_type = 'Lock'`)
+	})
+	testdb.Exec(t, tx, `TRUNCATE outbox_events RESTART IDENTITY`)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	write(0)
+	r.refused(stream.ErrIDs, "positions seek DESTINATION beginning")
 }
 
 // partition gives the table partitions.

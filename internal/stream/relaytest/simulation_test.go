@@ -313,7 +313,7 @@ const settleWithin = 4 * time.Minute
 func (p *simulation) clean() (left string) {
 	p.t.Helper()
 	err := p.pool.QueryRow(p.t.Context(), `SELECT format('%s rows, positions %s', (SELECT count(*) FROM outbox_deliveries),
-		(SELECT string_agg(format('%s %s %s of %s', destination, head, open, (SELECT id FROM outbox_last_id)), ', ') FROM outbox_positions))
+		(SELECT string_agg(format('%s %s %s of %s', destination, head, open, outbox_last_id()), ', ') FROM outbox_positions))
 		WHERE EXISTS (SELECT FROM outbox_deliveries) OR EXISTS (SELECT FROM outbox_positions, (SELECT coalesce(max(id), 0) AS top FROM outbox_events) AS e
 			WHERE open <> '{}' OR head < top) OR EXISTS (SELECT FROM outbox_replays WHERE state = 'running')`).Scan(&left)
 	if err != nil {
@@ -388,6 +388,10 @@ func (p *simulation) run(events int) {
 		if p.also != nil {
 			p.also()
 		}
+	}
+	if p.also != nil { // once at least when it can succeed
+		p.eventually("each destination has read events", `SELECT count(*) > 1 AND min(head) > 0 FROM outbox_positions`)
+		p.also()
 	}
 	p.settle()
 	for i := range p.relay {
