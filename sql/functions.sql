@@ -24,12 +24,27 @@ BEGIN
     IF owner <> (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_last_id'::regclass) THEN
         EXECUTE format('ALTER VIEW outbox_last_id OWNER TO %I', owner);
     END IF;
-    -- A statement takes the locks of the views in it first. One that reads the table as well calls this function, or it would
-    -- lock the sequence before the table, and TRUNCATE ... RESTART IDENTITY locks them the other way round.
-    EXECUTE format('CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint LANGUAGE plpgsql STABLE AS $last$ BEGIN RETURN (SELECT v.id FROM %I.outbox_last_id AS v); END $last$',
-        (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass));
-    EXECUTE format('ALTER FUNCTION outbox_last_id() OWNER TO %I', owner);
 END
 $create$;
 COMMENT ON VIEW outbox_last_id IS 'The highest id that outbox_events has given out.';
+
+-- A statement takes the locks of the views in it first. One that reads the table as well calls this function, or it would
+-- lock the sequence before the table, and TRUNCATE ... RESTART IDENTITY locks them the other way round.
+CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint
+    LANGUAGE plpgsql STABLE AS $last$
+BEGIN
+    RETURN (SELECT v.id FROM outbox_last_id AS v);
+END
+$last$;
+
+DO $rights$
+DECLARE
+    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
+    owner CONSTANT name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass);
+BEGIN
+    -- pg_temp last: otherwise a caller could create a view of that name that goes first.
+    EXECUTE format('ALTER FUNCTION outbox_last_id() SET search_path = pg_catalog, %I, pg_temp', place);
+    EXECUTE format('ALTER FUNCTION outbox_last_id() OWNER TO %I', owner);
+END
+$rights$;
 COMMENT ON FUNCTION outbox_last_id() IS 'The highest id that outbox_events has given out, for statements that read the table.';
