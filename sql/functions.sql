@@ -1,9 +1,6 @@
 -- The id that was drawn last, as a view: it reads the sequence with the rights of its owner, and costs nothing beside it.
 -- A relay that is at the end of a stream asks with each read, and a function would take ten times as long.
 --
--- It reads the sequence twice. nextval writes a value ahead into the row for a moment, with its lock on the page held, and a
--- read that had that lock just before may see it. The second read needs the lock again, and comes after that moment.
---
 -- Runs with every migration. Every statement may be repeated.
 
 DO $create$
@@ -18,8 +15,7 @@ BEGIN
     -- Replacing a view waits for all that read it, and relays do, so it is made only where it is not as it must be.
     IF NOT EXISTS (SELECT FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
         WHERE r.ev_class = to_regclass('outbox_last_id') AND d.refobjid = seq::regclass) THEN
-        EXECUTE format('CREATE OR REPLACE VIEW outbox_last_id AS SELECT least((SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM %1$s),
-            (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM %1$s)) AS id', seq);
+        EXECUTE format('CREATE OR REPLACE VIEW outbox_last_id AS SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS id FROM %s', seq);
     END IF;
     IF owner <> (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_last_id'::regclass) THEN
         EXECUTE format('ALTER VIEW outbox_last_id OWNER TO %I', owner);
@@ -30,10 +26,17 @@ COMMENT ON VIEW outbox_last_id IS 'The highest id that outbox_events has given o
 
 -- A statement takes the locks of the views in it first. One that reads the table as well calls this function, or it would
 -- lock the sequence before the table, and TRUNCATE ... RESTART IDENTITY locks them the other way round.
+--
+-- It reads the sequence twice. nextval writes a value ahead into the row for a moment, with its lock on the page held, and a
+-- read that had that lock just before may see it. The second read needs the lock again, and comes after that moment. So a
+-- destination that begins after the last id passes none that is yet to be drawn.
 CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint
     LANGUAGE plpgsql STABLE AS $last$
+DECLARE
+    first  CONSTANT bigint := (SELECT v.id FROM outbox_last_id AS v);
+    second CONSTANT bigint := (SELECT v.id FROM outbox_last_id AS v);
 BEGIN
-    RETURN (SELECT v.id FROM outbox_last_id AS v);
+    RETURN least(first, second);
 END
 $last$;
 
