@@ -95,7 +95,7 @@ func (a *audit) count(ctx context.Context, interval time.Duration, ticked func()
 	}
 }
 
-// run calls find, and keeps what it has found.
+// run calls find and keeps the result.
 func (a *audit) run(ctx context.Context) {
 	a.mu.Lock()
 	a.running, a.began = true, a.now()
@@ -106,7 +106,7 @@ func (a *audit) run(ctx context.Context) {
 	a.running, a.found = false, found
 }
 
-// hangs returns what hangs now, what has hung longest first. The audit itself hangs if find does not return: it takes the locks
+// hangs returns the current hangs, the longest first. The audit itself hangs if find does not return: it takes the locks
 // that the loops of the relay take. hangs takes no lock that anything else holds for longer than a moment.
 func (a *audit) hangs() []observe.Hang {
 	a.mu.Lock()
@@ -391,7 +391,7 @@ func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (al
 	return all
 }
 
-// unsearched returns what the search for types without a route has to read or to hand out.
+// unsearched returns the work that is due in the search for types without a route.
 func (a *audit) unsearched(b *Backlog, p *observe.Position) []suspicion {
 	s := suspicion{what: nameOf(p), own: true, within: a.relay.settings.limits.PollInterval}
 	switch {
