@@ -257,7 +257,7 @@ func (p *patient) owns(insert string) {
 	if _, err := conn.Exec(p.Context(), insert, p.owner); err != nil {
 		p.Fatal(err)
 	}
-	if _, err := conn.Exec(p.Context(), `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions`); err != nil {
+	if _, err := conn.Exec(p.Context(), `INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES ($1, 1, 'infinity', pg_backend_pid(), '{}')`, p.owner); err != nil {
 		p.Fatal(err)
 	}
 }

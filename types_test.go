@@ -21,9 +21,9 @@ const mostFields = 80
 var loops = []string{
 	"cmd/notifyd.generation",
 	"cmd/notifyd.supervisor",
+	"internal/lease.Holder",
 	"internal/queue.Engine",
 	"internal/queue.claimer",
-	"internal/stream.Keeper",
 	"internal/stream.router",
 	"internal/stream.unit",
 	"internal/tail.Reader",
@@ -40,7 +40,7 @@ var wideOwners = []struct {
 }{
 	{"dispatch.lane", 146, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
 	{"internal/queue.scheduler", 83, "one lock for the next query: sweeps, routes, due deliveries, notifications"},
-	{"internal/stream.unit", 167, "one goroutine reads, hands over, stores, replays and writes the position"},
+	{"internal/stream.unit", 161, "one goroutine reads, hands over, stores, replays and writes the position"},
 	{"internal/tail.Reader", 90, "gaps, open writers and a read ahead belong to one position"},
 }
 
@@ -127,7 +127,6 @@ var splitTypes = []struct {
 		"internal/store.Keeper":        3,
 		"internal/store.Watch":         2,
 		"internal/store.backlogReader": 4,
-		"internal/stream.dbSession":    3,
 		"internal/stream.loader":       2,
 		"positions.Store":              4,
 	}},

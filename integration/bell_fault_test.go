@@ -89,7 +89,7 @@ func (e *env) letDoze() {
 	if e.mode != outboxsql.ModeStream {
 		return
 	}
-	const shown = `SELECT max(query_start)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/units'`
+	const shown = `SELECT max(query_start)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/leases'`
 	for range 3 {
 		e.until("a sign of life of a relay", `SELECT (`+shown+`) > $1::text`, scan[string](e, shown))
 	}

@@ -306,7 +306,7 @@ func (r *running) end() error {
 
 // lostClaim reports whether the relay has given up a claim, as it does when the
 // machine stalls it for some seconds: then its events come again. In a stream it
-// reports the loss of the session that owns units.
+// reports that the leases cannot be renewed.
 func (r *running) lostClaim() bool { return r.log.lostClaim() }
 
 // logBuffer collects a log from several goroutines.
@@ -328,7 +328,7 @@ func (l *logBuffer) text() string {
 }
 
 func (l *logBuffer) lostClaim() bool {
-	return strings.Contains(l.text(), "claim was lost") || strings.Contains(l.text(), "no session that owns units")
+	return strings.Contains(l.text(), "claim was lost") || strings.Contains(l.text(), "no connection to renew the leases")
 }
 
 // recorder is a handler that records its calls.

@@ -162,7 +162,7 @@ func (x *exactlyRun) strike(i int) {
 		x.signal(n, syscall.SIGCONT)
 	case "frozen and woken late": // the other one owns the positions by then
 		x.signal(n, syscall.SIGSTOP)
-		x.cut(`application_name = 'notifyd/units'`)
+		x.cut(`application_name = 'notifyd/leases'`)
 		time.Sleep(2*time.Second + some) //nolint:forbidigo // the length of the fault itself
 		x.signal(n, syscall.SIGCONT)
 	case "cut off":

@@ -23,7 +23,6 @@ func TestForeignLocks(t *testing.T) {
 		"bell":   {outboxsql.ModeQueue, `pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`, "keeps the bell silent"},
 		"mode":   {outboxsql.ModeQueue, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
 		"stream": {outboxsql.ModeStream, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
-		"unit":   {outboxsql.ModeStream, `pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions`, "has the lock of a unit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -188,12 +188,10 @@ func (c *chaos) bury(n int, sig os.Signal) {
 }
 
 // unitsHeld is the number of positions that a relay owns.
-const unitsHeld = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
-	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+const unitsHeld = `SELECT count(*) FROM outbox_positions AS p JOIN outbox_members AS m ON m.owner = p.owner`
 
 // members is the number of relays that share them.
-const members = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ShareLock' AND classid = 'outbox_positions'::regclass AND objid = 0
-	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+const members = `SELECT count(*) FROM outbox_members WHERE wants <> '{}'`
 
 // allHeld holds if each position has a relay: those of the destinations, and that
 // of the search for routes.
@@ -260,9 +258,9 @@ func (c *chaos) strike(kinds int) {
 	case 4:
 		c.freeze(n, some, func() {})
 	case 5: // it has lost everything without noticing
-		c.freeze(n, some, func() { c.cut(`application_name = 'notifyd/units'`) })
+		c.freeze(n, some, func() { c.cut(`application_name = 'notifyd/leases'`) })
 	case 6:
-		c.cut(`application_name = 'notifyd/units'`)
+		c.cut(`application_name = 'notifyd/leases'`)
 		c.untilShared()
 	case 7:
 		c.cut(`random() < $1`, c.r.Float64())

@@ -71,7 +71,7 @@ func TestSlowTakeover(t *testing.T) {
 		t.Errorf("got event %d, want %d", got.ID, s)
 	}
 	e.untilDone()
-	if log := r.log.text(); strings.Contains(log, "no session that owns units") {
+	if log := r.log.text(); strings.Contains(log, "no connection to renew the leases") {
 		t.Errorf("the session was lost:\n%s", log)
 	}
 }

@@ -46,15 +46,15 @@ func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 			e.untilDone()
 			testenv.Await(t, "the end of the incidents", func() bool {
 				return r.count("database answers again") == r.count("database does not answer") && r.count("listening again") == r.count("not listening") &&
-					r.count("the session that owns units is back") == r.count("no session that owns units")
+					r.count("the leases are renewed again") == r.count("no connection to renew the leases")
 			})
-			for _, message := range []string{"database does not answer", "not listening", "no session that owns units"} {
-				if got := r.count(message); got > breaks || got < 1 && (mode == outboxsql.ModeStream || message != "no session that owns units") {
+			for _, message := range []string{"database does not answer", "not listening", "no connection to renew the leases"} {
+				if got := r.count(message); got > breaks || got < 1 && (mode == outboxsql.ModeStream || message != "no connection to renew the leases") {
 					t.Errorf("%q was logged %d times in %d storms", message, got, breaks)
 				}
 			}
 			for line := range strings.Lines(r.log.text()) { // nothing else is logged about it
-				if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") && !strings.Contains(line, "no session that owns units") &&
+				if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") && !strings.Contains(line, "no connection to renew the leases") &&
 					(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine stalled for 5 s
 					t.Errorf("the relay logged: %s", line)
 				}

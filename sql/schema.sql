@@ -246,9 +246,9 @@ COMMENT ON TABLE outbox_positions IS
 COMMENT ON COLUMN outbox_positions.destination IS 'Name of the destination. Empty: the search for event types without a route.';
 COMMENT ON COLUMN outbox_positions.part IS 'Which part of the destination, beginning with 0.';
 COMMENT ON COLUMN outbox_positions.id IS 'Names the position in the copy that a destination with exactly_once keeps: one that was forgotten and made anew has another id.';
-COMMENT ON COLUMN outbox_positions.unit IS 'Number of the advisory lock of the relay that delivers this position.';
+COMMENT ON COLUMN outbox_positions.unit IS 'Number of the row.';
 COMMENT ON COLUMN outbox_positions.epoch IS 'Raised by each relay that takes the position over. Writes with an older epoch are refused.';
-COMMENT ON COLUMN outbox_positions.owner IS 'Number of the relay that delivers this position. NULL: handed over.';
+COMMENT ON COLUMN outbox_positions.owner IS 'Number of the relay that delivers this position, while it is in outbox_members. NULL: handed over.';
 COMMENT ON COLUMN outbox_positions.head IS 'Everything up to this id is acknowledged, or in open, or in outbox_deliveries.';
 COMMENT ON COLUMN outbox_positions.open IS
     'Ids up to head that are not acknowledged: in flight, or invisible because their transaction is open or was rolled back.';
@@ -266,6 +266,35 @@ COMMENT ON COLUMN outbox_positions.seen IS
 COMMENT ON COLUMN outbox_positions.seen_at IS 'When seen was written. An older event was not written since, but rewritten, as by a conversion of the table.';
 COMMENT ON COLUMN outbox_positions.reused IS
     'Ids above this one were passed, and may have been assigned again since: no relay delivers until a person has moved the position. NULL: none.';
+
+-- A crash and a failover empty both tables, and with them what relays remember: ids that a crash has
+-- taken back are assigned again.
+CREATE UNLOGGED TABLE IF NOT EXISTS outbox_server (
+    life  uuid        NOT NULL,
+    since timestamptz NOT NULL DEFAULT clock_timestamp(),
+    one   boolean     PRIMARY KEY DEFAULT true CHECK (one)
+);
+
+COMMENT ON TABLE outbox_server IS 'Names the life of the server: a relay keeps nothing in memory from one life to the next.';
+COMMENT ON COLUMN outbox_server.life IS 'Random; written by the first relay after a crash or a failover.';
+COMMENT ON COLUMN outbox_server.since IS 'When it was written. For a term, relays of the life before may still deliver.';
+COMMENT ON COLUMN outbox_server.one IS 'Keeps the table at one row.';
+
+CREATE UNLOGGED TABLE IF NOT EXISTS outbox_members (
+    owner       bigint      PRIMARY KEY,
+    renewals    bigint      NOT NULL,
+    alive_until timestamptz NOT NULL,
+    pid         integer     NOT NULL,
+    wants       text[]      NOT NULL
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE outbox_members IS
+    'The relays of a stream. Each renews its row several times a second; another relay removes the row of one that does not, and then takes its positions.';
+COMMENT ON COLUMN outbox_members.owner IS 'Number of the relay, as in outbox_positions.';
+COMMENT ON COLUMN outbox_members.renewals IS 'Counts the renewals, from a random number on. Relays that see the same number for a whole term remove the row.';
+COMMENT ON COLUMN outbox_members.alive_until IS 'When the term ends by the clock of the server; for people, and for a relay that starts.';
+COMMENT ON COLUMN outbox_members.pid IS 'Server process of the session that renews.';
+COMMENT ON COLUMN outbox_members.wants IS 'The destinations that the relay delivers; an empty name is the search for event types without a route. Empty: it stops.';
 
 CREATE TABLE IF NOT EXISTS outbox_routes (
     since       bigint         NOT NULL,

@@ -27,7 +27,7 @@ const (
 	// modeSay is the shortest time between two lines of progress of one step.
 	modeSay = 5 * time.Second
 	// relaysEnd is how long relays may take to be gone: the server ends the sessions of one that has just
-	// been stopped a moment later. relaysLook is the time between two looks.
+	// been stopped a moment later, and the leases of one that was killed expire. relaysLook is the time between two looks.
 	relaysEnd, relaysLook = 2 * time.Second, 50 * time.Millisecond
 	// maxOpen is the largest number of open ranges that a stream begins with. Each write of a
 	// position writes all of its ranges.
@@ -156,12 +156,35 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 		who := m.sessions(ctx, guardUsers(m.schema)+` AND granted`)
 		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, who)
 	}
-	return func(ctx context.Context) error {
+	release = func(ctx context.Context) error {
 		if _, err := m.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+modeGuard(m.schema)+`)`); err != nil {
 			return fmt.Errorf("let relays in again: %w", err)
 		}
 		return nil
-	}, nil
+	}
+	if err := m.expire(ctx); err != nil {
+		return nil, errors.Join(err, release(ctx))
+	}
+	return release, nil
+}
+
+// expire waits until the leases of relays that have lost their sessions have expired.
+func (m *modeChange) expire(ctx context.Context) error {
+	live := `SELECT pid FROM ` + m.table("outbox_members") + ` WHERE alive_until > clock_timestamp()`
+	for deadline := time.Now().Add(relaysEnd); ; {
+		var some bool
+		switch err := m.conn.QueryRow(ctx, `SELECT EXISTS (`+live+`)`).Scan(&some); {
+		case err != nil:
+			return fmt.Errorf("find the leases of relays: %w", err)
+		case !some:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.sessions(ctx, live))
+		}
+		if !rest(ctx, relaysLook) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // step runs f in a transaction of some hundredths of a second, whose statements find events by

@@ -137,9 +137,8 @@ func (o *office) shared() {
 	if len(o.relays) == 0 {
 		return
 	}
-	until(o.T, o.url, `SELECT count(*) = (SELECT count(*) FROM outbox_positions) AND count(*) > 0 AND count(DISTINCT pid) = $1
-		FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
-		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, len(o.relays))
+	until(o.T, o.url, `SELECT count(*) = (SELECT count(*) FROM outbox_positions) AND count(*) > 0 AND count(DISTINCT p.owner) = $1
+		FROM outbox_positions AS p JOIN outbox_members AS m ON m.owner = p.owner`, len(o.relays))
 }
 
 // loses ends the relay that was opened first; the others have its destinations then.

@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -75,16 +76,12 @@ func failingStream(t *testing.T) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := (&store.Connector{Config: cfg, Schema: "public"}).Connect(t.Context(), store.RoleUnits)
+	conn, err := (&store.Connector{Config: cfg, Schema: "public"}).Connect(t.Context(), store.RoleLeases)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close(context.WithoutCancel(t.Context()), conn) })
-	_, err = conn.Exec(t.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
-		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination IN ('', 'mail')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Member(t, conn, 7, "", "mail")
 	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	return file(t, shopConfig(url, sink.Port()))
 }

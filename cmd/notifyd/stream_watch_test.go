@@ -74,7 +74,7 @@ func TestWatchStream(t *testing.T) {
 					s.Mode == outboxsql.ModeStream && len(s.Relays) == 1 && s.Relays[0].Owner != 0
 			}
 			r := commandUntil(t, "at the tip", atTheTip, "status", "-c", path, "-o", "json")
-			for _, key := range []string{`"destination": "mail"`, `"lag": 0`, `"application_name": "notifyd/units"`} {
+			for _, key := range []string{`"destination": "mail"`, `"lag": 0`, `"application_name": "notifyd/leases"`} {
 				if !strings.Contains(r.stdout, key) {
 					t.Errorf("status lacks %s:\n%s", key, r.stdout)
 				}

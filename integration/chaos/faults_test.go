@@ -63,10 +63,10 @@ func faults() []fault {
 		{"listen", ""},
 		{"bell", ""},
 		{"keeper", outboxsql.ModeQueue},
-		{"units", outboxsql.ModeStream},
+		{"leases", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{
-			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "units", turns: s.role == "listen" || s.role == "bell",
+			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "leases", turns: s.role == "listen" || s.role == "bell",
 			inject: func(c *cell) { endSessions(c, s.role) },
 		})
 	}

@@ -146,7 +146,7 @@ func (c *cell) wake(name string, r *child) time.Time {
 	}
 	woken := time.Now()
 	r.signal(c.t, syscall.SIGCONT)
-	c.await("the frozen relay has a session again", func() bool { return r.log.has("the session that owns units is back") })
+	c.await("the frozen relay has a session again", func() bool { return r.log.has("the leases are renewed again") })
 	return woken
 }
 

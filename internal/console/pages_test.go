@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestDestinationThatIsDown: the page says when it is probed, and for which relays a pause holds.
@@ -295,11 +296,11 @@ func TestRelaysSayWhatTheyAre(t *testing.T) {
 			defer conn.Release()
 			owner := store.NewOwner()
 			_, err = conn.Exec(t.Context(), `SELECT pg_advisory_lock_shared($1)`, owner)
-			if err == nil && stream {
-				_, err = conn.Exec(t.Context(), `UPDATE outbox_positions SET owner = $1 WHERE destination = 'mail'`, owner)
-			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if stream {
+				testdb.Member(t, conn.Conn(), owner, "mail")
 			}
 			s.exec(`INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at, refused)
 				VALUES ($1, 4711, 'web-1', 'v9', '/etc/x', now() - interval '1 min', now(), 'line 3: no')`, owner)

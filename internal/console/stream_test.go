@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -58,11 +59,7 @@ func serveStream(t *testing.T, partitioned bool) *site {
 		_ = owner.Conn().Close(context.WithoutCancel(t.Context()))
 		owner.Release()
 	})
-	_, err = owner.Exec(t.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
-		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination IN ('mail', 'audit')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Member(t, owner.Conn(), 7, "mail", "audit")
 	return s
 }
 

@@ -32,8 +32,6 @@ func harm(kind store.LockKind) string {
 		return "a relay that has died counts as alive until its leases end, or one cannot show that it is alive"
 	case store.LockMode:
 		return "no relay can start or connect again"
-	case store.LockUnits:
-		return "no relay delivers from that unit, or units stay reserved for a session that never takes them"
 	default:
 		return "its purpose is unknown"
 	}

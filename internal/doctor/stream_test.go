@@ -27,14 +27,8 @@ func (p *patient) stream() {
 // member is a relay of the stream that holds the units of these destinations.
 func (p *patient) member(destinations ...string) {
 	p.Helper()
-	conn := testdb.Connect(p, p.with("application_name", "notifyd/units"))
-	_, err := conn.Exec(p.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0)`)
-	if err == nil {
-		_, err = conn.Exec(p.Context(), `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination = ANY($1)`, destinations)
-	}
-	if err != nil {
-		p.Fatal(err)
-	}
+	conn := testdb.Connect(p, p.with("application_name", "notifyd/leases"))
+	testdb.Member(p, conn, 7, destinations...)
 }
 
 // routed routes all events to mail.
@@ -54,10 +48,7 @@ func streamTroubles() map[string]illness {
 			sql(`CREATE INDEX outbox_events_fresh ON outbox_events (id) WHERE state = 'fresh'`), "schema", Warning,
 			"outbox_events_fresh belongs to a queue", `DROP INDEX "public"."outbox_events_fresh"`,
 		},
-		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
-		"foreign lock of a unit": {func(p *patient, _ *Options) {
-			p.Exec(`SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, 1)`)
-		}, "locks", Error, "no relay delivers from that unit", "REVOKE CONNECT"},
+		"no relay delivers":     {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
 		"unit without an owner": {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them owns the unit of the destination mail", "notifyd run"},
 		"router without an owner": {
 			func(p *patient, _ *Options) { p.member("mail") }, "units", Error, "the unit of types without a route", "notifyd run",

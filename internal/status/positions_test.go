@@ -96,8 +96,7 @@ func stream(t *testing.T, partitioned bool) *pgx.Conn {
 		`INSERT INTO outbox_replays (destination, from_id, to_id, head, number, created_by, delivered, failed, skipped, open, rate) VALUES ('mail', 2, 5, 3, 1000, 'ann', 1, 0, 0, '{[2,3)}', 50)`,
 		`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, last_error, available_at)
 			VALUES (1, 'audit', 'a', 'retry', 2, 'k', 'no', now() + interval '90 min')`)
-	exec(t, owner, `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
-		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination = ''`)
+	testdb.Member(t, owner, 7, "")
 	return conn
 }
 

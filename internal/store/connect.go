@@ -33,21 +33,21 @@ const (
 	// idleInTransaction lets the server end the transaction of a relay that
 	// froze, so that its rows are free again. The lock budget is far below it.
 	idleInTransaction = 5 * time.Second
-	// unitsIdle lets the server end the session that owns units of a stream, if its relay froze, so
-	// that other relays get them. An owner uses the session several times a second.
+	// unitsIdle lets the server end the session that renews the leases of a stream, if its relay froze, so
+	// that the mode of the table can change. A relay uses the session several times a second.
 	unitsIdle = 5 * time.Second
 	// closeTimeout bounds the orderly end of a connection.
 	closeTimeout = time.Second
 )
 
-// RoleUnits is the role of the session that owns units of a stream. The server ends it after 5 s
+// RoleLeases is the role of the session that renews the leases of a stream. The server ends it after 5 s
 // without a statement.
-const RoleUnits = "units"
+const RoleLeases = "leases"
 
 // idleLimit returns how long a session may be idle, 0 for no limit: a quiet night is not a reason to
 // lose the bell.
 func idleLimit(role string) time.Duration {
-	if role == RoleUnits {
+	if role == RoleLeases {
 		return unitsIdle
 	}
 	return 0

@@ -25,8 +25,6 @@ const (
 	LockLife LockKind = "life"
 	// LockMode keeps the mode of the table from changing.
 	LockMode LockKind = "mode"
-	// LockUnits are the locks of the units of a stream.
-	LockUnits LockKind = "units"
 )
 
 // ForeignHolder is a session that is not a relay, and has a lock that relays need, or waits for one. Every
@@ -56,13 +54,12 @@ func (s ForeignHolder) String() string {
 // role may not read events.
 const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode FROM pg_catalog.pg_locks
 		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())),
-	used AS (SELECT CASE WHEN objsubid = 2 THEN 'units' WHEN classid = $2::bigint::oid THEN 'bell' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
+	used AS (SELECT CASE WHEN classid = $2::bigint::oid THEN 'bell' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
 			pid, mode FROM held
 		WHERE objsubid = 1 AND mode = 'ExclusiveLock' AND (classid = $2::bigint::oid AND objid = to_regclass($1 || '.outbox_events')::oid
 				OR classid = $4::bigint::oid AND objid = to_regclass($1 || '.outbox_mode')::oid
 					AND NOT EXISTS (SELECT FROM held AS change WHERE change.pid = held.pid AND change.classid = $5::bigint::oid))
-			OR objsubid = 1 AND classid = $3::bigint::oid
-			OR objsubid = 2 AND classid = to_regclass($1 || '.outbox_positions')::oid)
+			OR objsubid = 1 AND classid = $3::bigint::oid)
 	SELECT DISTINCT used.kind, coalesce(used.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(host(a.client_addr), '')
 	FROM used LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = used.pid
 	WHERE coalesce(a.application_name, '') NOT LIKE 'notifyd/%'

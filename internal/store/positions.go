@@ -51,13 +51,10 @@ func UsedIDs(ctx context.Context, conn *pgx.Conn, schema string) (last int64, us
 	return last, used, nil
 }
 
-// sqlUnitHolders returns the sessions that hold units: the lock of a unit is the number of the
-// table of positions, and its own.
-const sqlUnitHolders = `SELECT l.objid, l.pid, a.application_name, host(a.client_addr) AS client
-	FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.mode = 'ExclusiveLock'
-		AND l.classid = 'outbox_positions'::regclass::oid
-		AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
+// sqlHolders returns the relays whose leases have not expired, and their sessions.
+const sqlHolders = `SELECT m.owner, m.pid, a.application_name, host(a.client_addr) AS client
+	FROM outbox_members AS m LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = m.pid
+	WHERE m.alive_until > clock_timestamp()`
 
 func sqlPositions(partitioned bool) string {
 	used := sqlUsedPlain
@@ -66,14 +63,14 @@ func sqlPositions(partitioned bool) string {
 	}
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
 		used AS MATERIALIZED (` + used + `),
-		held AS MATERIALIZED (` + sqlUnitHolders + `)
+		held AS MATERIALIZED (` + sqlHolders + `)
 	SELECT p.destination, p.part, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
 			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
 		h.pid, coalesce(h.application_name, ''), coalesce(h.client, '')
 	FROM (SELECT * FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p
-	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.objid = p.unit::bigint::oid`
+	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.owner = p.owner`
 }
 
 // The first events above each position, and those in open ranges below it, by type. An open range

@@ -173,8 +173,8 @@ func TestLagLeavesOutTheNight(t *testing.T) {
 	}
 }
 
-// TestHoldersOfUnits: the holder of the lock delivers, whatever the row says.
-func TestHoldersOfUnits(t *testing.T) {
+// TestHoldersOfShards: the owner of a position delivers while its lease lasts.
+func TestHoldersOfShards(t *testing.T) {
 	t.Parallel()
 	d := newStream(t, false)
 	d.position("mail", 0, "{}")
@@ -190,15 +190,19 @@ func TestHoldersOfUnits(t *testing.T) {
 	if got := who(); got != "7, nobody" {
 		t.Error(got)
 	}
-	conn := d.unit("mail")
-	if got := who(); got != "7, notifyd/units" {
+	conn := d.leased("mail")
+	if got := who(); got != "7, notifyd/leases" {
 		t.Error(got)
 	}
 	relays, err := ReadMembers(t.Context(), d.conn, "public")
-	if err != nil || len(relays) != 1 || relays[0].Owner != 7 || relays[0].PID != int32(conn.PgConn().PID()) || relays[0].Application != "notifyd/units" {
+	if err != nil || len(relays) != 1 || relays[0].Owner != 7 || relays[0].PID != int32(conn.PgConn().PID()) || relays[0].Application != "notifyd/leases" {
 		t.Errorf("%+v, %v", relays, err)
 	}
-	d.terminate(conn)
+	d.terminate(conn) // it may be about to connect again
+	if got := who(); got != "7, " {
+		t.Error(got)
+	}
+	d.exec(`UPDATE outbox_members SET alive_until = now()`)
 	if got := who(); got != "7, nobody" {
 		t.Error(got)
 	}
@@ -207,16 +211,16 @@ func TestHoldersOfUnits(t *testing.T) {
 	}
 }
 
-// unit holds a unit as a relay does, on a session that is a member.
-func (d *db) unit(destination string) *pgx.Conn {
+// leased makes a session that of the owner of a position.
+func (d *db) leased(destination string) *pgx.Conn {
 	d.Helper()
-	conn, err := d.Connect(d.Context(), "units")
+	conn, err := d.Connect(d.Context(), RoleLeases)
 	if err != nil {
 		d.Fatal(err)
 	}
 	d.Cleanup(func() { Close(context.WithoutCancel(d.Context()), conn) })
-	_, err = conn.Exec(d.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
-		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination = $1`, destination)
+	_, err = conn.Exec(d.Context(), `INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants)
+		SELECT owner, 1, 'infinity', pg_backend_pid(), '{}' FROM outbox_positions WHERE destination = $1`, destination)
 	if err != nil {
 		d.Fatal(err)
 	}

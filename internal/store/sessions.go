@@ -93,18 +93,11 @@ func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, er
 	return bell, nil
 }
 
-// ReadMembers returns the relays that take part in a stream, the oldest session first. Owner is 0
-// for one without a unit.
+// ReadMembers returns the relays that take part in a stream, the oldest session first.
 func ReadMembers(ctx context.Context, conn *pgx.Conn, schema string) ([]RelaySession, error) {
-	positions := pgx.Identifier{schema, "outbox_positions"}.Sanitize()
-	rows, err := conn.Query(ctx, `WITH l AS MATERIALIZED (SELECT objid, mode, pid FROM pg_catalog.pg_locks
-			WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = to_regclass($1)::oid
-				AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))
-		SELECT coalesce((SELECT max(p.owner) FROM l AS u JOIN `+positions+` AS p ON u.objid = p.unit::bigint::oid
-				WHERE u.pid = l.pid AND u.mode = 'ExclusiveLock'), 0),
-			l.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''), coalesce(host(a.client_addr), ''), a.backend_start
-		FROM l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-		WHERE l.objid = 0 AND l.mode = 'ShareLock' ORDER BY a.backend_start, l.pid`, positions)
+	rows, err := conn.Query(ctx, `SELECT m.owner, m.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''), coalesce(host(a.client_addr), ''), a.backend_start
+		FROM `+pgx.Identifier{schema, "outbox_members"}.Sanitize()+` AS m LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = m.pid
+		WHERE m.alive_until > clock_timestamp() ORDER BY a.backend_start, m.pid`)
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}

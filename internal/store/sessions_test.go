@@ -119,11 +119,10 @@ func TestReadForeignHolders(t *testing.T) {
 		bell = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
 		life = `SELECT pg_advisory_lock_shared(1853122159::bigint << 32 | 7)`
 		mode = `SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`
-		unit = `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, 1)`
 	)
 	k := d.keeper(options())
 	d.hold(k)
-	relay := d.session(user, "notifyd/bell", bell, life, unit, `SELECT pg_advisory_lock(42)`)
+	relay := d.session(user, "notifyd/bell", bell, life, `SELECT pg_advisory_lock(42)`)
 	if got := d.holders(); len(got) != 0 {
 		t.Errorf("beside relays: %q", got)
 	}
@@ -135,8 +134,8 @@ func TestReadForeignHolders(t *testing.T) {
 	}
 	d.terminate(change)
 	d.session(user, "psql", mode, life)
-	d.session(role, "notifyd/claim", bell, unit)
-	want := []string{`bell by "notifyd/claim" of ` + role, `life by "psql" of ` + user, `mode by "psql" of ` + user, `units by "notifyd/claim" of ` + role}
+	d.session(role, "notifyd/claim", bell)
+	want := []string{`bell by "notifyd/claim" of ` + role, `life by "psql" of ` + user, `mode by "psql" of ` + user}
 	if got := d.holders(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q, want %q", got, want)
 	}

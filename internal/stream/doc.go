@@ -22,7 +22,7 @@
 //	load.go     aggregates with stored deliveries, at a take-over
 //	rekey.go    puts what another order has stored into the lines of this one
 //	ledger.go   how far the position was written
-//	position.go the row of a unit: taken over, written, bounded
+//	position.go the row of a unit: loaded, written, bounded
 //	writes.go   the position, and the rows that go with it, in one transaction
 //	leave.go    the end of a unit
 //	aside.go    what is sent beside that: finds a replay, and ends it
@@ -33,14 +33,7 @@
 //
 // All of them:
 //
-//	engine.go   units and keeper together; the API of the relay
-//	absence.go  reports once that no session owns units, and once that one does again
-//	keeper.go   owns units for a relay
-//	tenure.go   one session of the keeper: takes, proves, gives, waits out doubt
-//	session.go  its SQL
-//	foreign.go  sessions that are not relays and have their locks
-//	share.go    which relay should have which unit: a pure function of what all relays see
-//	sure.go     how long a session is known to be alive
+//	engine.go   the units that the relay holds, by its leases: see package lease; the API of the relay
 //	pool.go     the few connections that all units share
 //	routes.go   between which ids a destination reads which event types
 //	note.go     records their changes

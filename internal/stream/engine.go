@@ -16,6 +16,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wake"
@@ -55,7 +56,7 @@ type Engine struct {
 	log       *slog.Logger
 	keys      dispatch.Keys
 	pool      *pool
-	keeper    *Keeper
+	leases    *lease.Holder
 	witnesses *tail.Witnesses
 	missing   *engine.Missing
 	wake      *wake.Machine
@@ -78,11 +79,26 @@ type Engine struct {
 
 // running is a working unit.
 type running struct {
-	unit *unit // nil for the router
 	stop context.CancelFunc
 	over chan struct{} // closed when it has ended
-	poke func(seek bool)
-	stat func() observe.PositionStats
+	part part          // nil until its position is loaded; guarded by the engine's mutex
+}
+
+// part is a unit, or the router.
+type part interface {
+	run(ctx context.Context) error
+	hinted(seek bool)
+	stats() observe.PositionStats
+}
+
+// Wanted is a destination that a relay delivers.
+type Wanted struct {
+	// Destination is its name; empty for the router.
+	Destination string
+	// Start is where it begins if it has no position yet.
+	Start engine.Start
+	// Routes are the routes of its events. They are stored with a new position.
+	Routes
 }
 
 // New returns an engine.
@@ -107,9 +123,11 @@ func New(o Options) *Engine {
 	e.wake = wake.New(wake.Options{
 		Poll: o.Limits.PollInterval, Bell: o.Bell, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("bell", err) },
 	})
-	e.keeper = NewKeeper(o.Connector, KeeperOptions{
-		Owner: o.Owner, Program: o.Program, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
-	}, o.Log)
+	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Gained: e.gained, Lost: e.lost, Report: e.report}
+	for _, w := range e.wanted {
+		leases.Destinations = append(leases.Destinations, w.Destination)
+	}
+	e.leases = lease.NewHolder(o.Connector, leases, o.Log)
 	return e
 }
 
@@ -117,9 +135,20 @@ func New(o Options) *Engine {
 // has ended.
 func (e *Engine) accepted(part string) { e.d.ReportRefusal(observe.Refusal{Part: part}) }
 
-// wantedOf returns the configuration of a destination for the keeper.
+// wantedOf returns the configuration of a destination.
 func (e *Engine) wantedOf(name string) Wanted {
 	return e.wanted[slices.IndexFunc(e.wanted, func(w Wanted) bool { return w.Destination == name })]
+}
+
+// create creates the positions of destinations that have none.
+func (e *Engine) create(ctx context.Context, conn *pgx.Conn, names []string) error {
+	missing := make([]Wanted, len(names))
+	for i, name := range names {
+		if name != "" {
+			missing[i] = e.wantedOf(name)
+		}
+	}
+	return create(ctx, conn, e.wanted, missing, e.log)
 }
 
 // Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and
@@ -135,9 +164,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	work.Go(func() { e.wake.Run(ctx) })
 	work.Go(func() { e.watchLast(ctx) })
-	var kept error
+	var leased error
 	work.Go(func() {
-		kept = e.keeper.Run(ctx) // it waits for the units
+		leased = e.leases.Run(ctx) // it waits for the units
 		cancel()
 	})
 	var refused error
@@ -149,7 +178,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	err := e.d.Drain(&sync.WaitGroup{})
 	close(e.abandoned)
 	work.Wait()
-	return errors.Join(refused, kept, err)
+	return errors.Join(refused, leased, err)
 }
 
 // Lend runs f on a connection that is not in use; f may take up to 15 s. After Close it fails.
@@ -178,7 +207,7 @@ func (e *Engine) Wake(int64) {
 // bell silent, or a relay came or went. It never blocks.
 func (e *Engine) Look() {
 	e.wake.Poke()
-	e.keeper.Look()
+	e.leases.Look()
 	e.poke(true)
 }
 
@@ -196,7 +225,7 @@ func (e *Engine) Heard(word string) bool {
 	case wordAwake:
 		e.wake.Poke()
 	case wordUnits:
-		e.keeper.Look()
+		e.leases.Look()
 	case wordDeliveries:
 		e.poke(true) // a replay says so many times a second: nothing else may come of it
 	default:
@@ -224,8 +253,11 @@ func (e *Engine) Stats(s *observe.Stats) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Positions = []observe.PositionStats{}
-	for _, r := range e.units {
-		p := r.stat()
+	for name, r := range e.units {
+		p := observe.PositionStats{Destination: name, Loading: true}
+		if r.part != nil {
+			p = r.part.stats()
+		}
 		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head {
 			p.Unread = e.possible(tail.Ranges{{From: p.Head + 1, To: p.Last}})
 		}
@@ -247,7 +279,9 @@ func (e *Engine) poke(seek bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.units {
-		r.poke(seek)
+		if r.part != nil {
+			r.part.hinted(seek)
+		}
 	}
 }
 
@@ -257,37 +291,79 @@ func (e *Engine) wakeAll() { e.poke(false) }
 func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
 
 // gained starts a unit.
-func (e *Engine) gained(p Position) {
+func (e *Engine) gained(l lease.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &running{stop: stop, over: make(chan struct{})}
-	var run func(context.Context) error
-	if p.Destination == "" {
-		router := newRouter(e, p)
-		run, r.poke, r.stat = router.run, router.hinted, router.stats
-	} else {
-		u := newUnit(e, e.lanes[p.Destination], p)
-		r.unit, run, r.poke, r.stat = u, u.run, u.hinted, u.stats
-	}
-	e.units[p.Destination] = r
+	e.units[l.Destination] = r
 	e.countUnitsLocked()
 	go func() { // lost waits for it
 		defer close(r.over)
-		err := run(ctx)
+		err := e.serve(ctx, r, l)
 		if final(err) {
 			e.refuse(err)
 		}
 		if err != nil {
 			// Not an incident of its own: a unit ends because another owner continues, because
-			// routes have changed, or because the session is lost, which the keeper reports.
-			e.log.InfoContext(ctx, "left a unit to its next owner", "destination", unitName(p.Destination), "err", err)
-			e.keeper.Look()
+			// routes have changed, or because the server is another one.
+			e.log.InfoContext(ctx, "left a unit to its next owner", "destination", unitName(l.Destination), "err", err)
+			e.leases.Look()
 		}
 		if errors.Is(err, errMoved) {
-			e.keeper.Renew(p)
+			e.leases.Doubt(&l)
 		}
 	}()
+}
+
+// serve loads the position of a unit, and works until ctx ends. It returns an error if the unit is lost.
+func (e *Engine) serve(ctx context.Context, r *running, l lease.Lease) error {
+	p, err := e.load(ctx, l)
+	if err != nil || p == nil {
+		return err
+	}
+	var part part
+	if l.Destination == "" {
+		part = newRouter(e, *p)
+	} else {
+		part = newUnit(e, e.lanes[l.Destination], *p)
+	}
+	e.mu.Lock()
+	r.part = part
+	e.mu.Unlock()
+	return part.run(ctx)
+}
+
+// load reads the position of a unit. It returns nil if ctx ends before.
+func (e *Engine) load(ctx context.Context, l lease.Lease) (*Position, error) {
+	name := partOf(l.Destination)
+	pauses := store.NewPauses()
+	defer e.accepted(name)
+	for ctx.Err() == nil {
+		var p Position
+		err := e.pool.use(ctx, &l, func(conn *pgx.Conn) (err error) {
+			p, err = loadPosition(ctx, conn, l)
+			return err
+		})
+		switch {
+		case err == nil:
+			return &p, nil
+		case errors.Is(err, errFenced), errors.Is(err, errMoved):
+			return nil, err
+		case ctx.Err() == nil:
+			e.report(name, err)
+			sleep(ctx, pauses.After(err))
+		}
+	}
+	return nil, nil //nolint:nilnil // the unit must be given away before it has begun
+}
+
+// partOf is the name of a unit in reports.
+func partOf(destination string) string {
+	if destination == "" {
+		return partRouter
+	}
+	return "destination " + destination
 }
 
 // unitName is the name of a destination in a log: the router has no name.
@@ -299,7 +375,7 @@ func unitName(destination string) string {
 }
 
 // lost ends a unit, and returns when none of its deliveries is running.
-func (e *Engine) lost(destination string, _ int) {
+func (e *Engine) lost(destination string) {
 	e.mu.Lock()
 	r := e.units[destination]
 	e.mu.Unlock()
@@ -367,7 +443,24 @@ func (e *Engine) watchLast(ctx context.Context) {
 	}
 }
 
+const (
+	// firstReconnect is short: most connections can be replaced at once.
+	firstReconnect = 20 * time.Millisecond
+	// longestReconnect bounds how long the return of a database goes unnoticed.
+	longestReconnect = 2 * time.Second
+)
+
 func reconnectPauses() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstReconnect),
 		backoff.WithMaxInterval(longestReconnect), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }

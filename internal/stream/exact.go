@@ -182,7 +182,7 @@ func (u *unit) open(ctx context.Context) error {
 		return nil
 	}
 	// Before the position moves to where the destination is.
-	err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error { return u.checkIDs(ctx, conn) })
+	err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error { return u.checkIDs(ctx, conn) })
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (x *exact) open(ctx context.Context) (at cut, err error) {
 	for ctx.Err() == nil {
 		var us owner
 		// Before: another owner must not be disturbed.
-		err := x.e.pool.use(ctx, x.pos, func(conn *pgx.Conn) (err error) {
+		err := x.e.pool.use(ctx, &x.pos.Lease, func(conn *pgx.Conn) (err error) {
 			us, err = x.identify(ctx, conn)
 			return err
 		})
@@ -299,7 +299,7 @@ const maxStride = 1 << 32
 // statement of this unit that was given up may be on its way.
 func (x *exact) adopt(ctx context.Context, us owner, c *positionCopy) (at cut, err error) {
 	var a adopted
-	err = x.e.pool.use(ctx, x.pos, func(conn *pgx.Conn) error {
+	err = x.e.pool.use(ctx, &x.pos.Lease, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlow)
 		defer cancel()
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
@@ -468,7 +468,7 @@ func (u *unit) restart(ctx context.Context) error {
 	if !u.shelf.pending.empty() || u.aside.replay != nil {
 		// What has failed for certain, and what a replay has delivered: of that the destination keeps nothing.
 		// If it cannot be written, the events are read again.
-		if err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error { return u.save(ctx, conn) }); err != nil {
+		if err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error { return u.save(ctx, conn) }); err != nil {
 			u.e.report(u.part, err)
 		}
 	}

@@ -73,14 +73,14 @@ type staged struct {
 
 // shut reports whether nothing may go that is not in memory yet.
 func (g *gate) shut() bool {
-	g.unsure = !g.pos.Sure()
+	g.unsure = !g.pos.Valid()
 	g.stuck = g.unsure || g.flight.bytes >= g.e.memory()
 	return g.stuck
 }
 
 // feedAgain hands over returned deliveries, in the order of ids.
 func (g *gate) feedAgain() bool {
-	g.unsure = !g.pos.Sure()
+	g.unsure = !g.pos.Valid()
 	if g.stuck = g.unsure; g.stuck {
 		return false
 	}

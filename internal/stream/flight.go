@@ -24,7 +24,7 @@ func newFlight() flight { return flight{sizes: make(map[*dispatch.Parcel]int)} }
 func (f *flight) parcel(c *common) *dispatch.Parcel {
 	n := len(f.spare)
 	if n == 0 {
-		return dispatch.NewParcel(c.pos.Sure, func(bool) { c.poke() })
+		return dispatch.NewParcel(c.pos.Valid, func(bool) { c.poke() })
 	}
 	p := f.spare[n-1]
 	f.spare = f.spare[:n-1]

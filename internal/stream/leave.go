@@ -52,7 +52,7 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 	defer cancel()
 	pause := reconnectPauses()
 	for {
-		err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error { return u.save(ctx, conn) })
+		err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error { return u.save(ctx, conn) })
 		switch {
 		case err == nil:
 			return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -24,17 +25,16 @@ const roundTrip = 15 * time.Second
 
 var errClosed = errors.New("the engine has ended")
 
-// errMoved means that the session on which a unit was taken is gone. The server may have crashed
-// meanwhile, and reassigned ids that the unit has in memory.
-var errMoved = errors.New("the session that owns the unit is gone")
+// errMoved means that connections lead to another server, or to another life of it, than the one in which a unit was
+// taken: it may have assigned ids again that the unit has in memory.
+var errMoved = errors.New("the server has crashed, or is another one, since the unit was taken")
 
 // pool has the few connections that all units of a relay share. Reads are single statements, so
 // that a connection is needed for a moment only. What else the relay asks uses them, too.
 //
-// A connection is used for a unit only if it certainly leads to the server that holds the session
-// that owns the unit, in the same server life: the memory of a unit is worthless after a crash,
-// when ids may be assigned again. A connection does not outlive a crash either, so one check is
-// enough.
+// A connection is used for a unit only if it leads to the server in the life in which the unit was
+// taken: the memory of a unit is worthless after a crash, when ids may be assigned again. A
+// connection does not outlive a crash either, so one check is enough.
 type pool struct {
 	connector *store.Connector
 	uses      chan struct{} // one for each use by a unit; its capacity is how many there can be at the same time
@@ -50,10 +50,10 @@ type pool struct {
 }
 
 type pooled struct {
-	conn    *pgx.Conn // nil while it is not connected
-	backend int32     // the session for which it was verified
-	mode    bool      // it keeps the table a stream
-	since   time.Time // when it was last used
+	conn  *pgx.Conn // nil while it is not connected
+	life  string    // of the server, for which it was verified
+	mode  bool      // it keeps the table a stream
+	since time.Time // when it was last used
 }
 
 func newPool(c *store.Connector, n int) *pool {
@@ -122,31 +122,37 @@ func (p *pool) put(c *pooled) (stale *pgx.Conn) {
 
 // use runs f on a connection that is verified for the unit. After an error that is not an answer of
 // the server the connection is given up.
-func (p *pool) use(ctx context.Context, pos Position, f func(*pgx.Conn) error) error {
+func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error) error {
 	return p.with(ctx, p.uses, func(ctx context.Context, c *pooled) error {
-		if c.backend != pos.Backend {
-			if err := p.verify(ctx, c, pos); err != nil {
+		if c.life != l.Server {
+			if err := p.verify(ctx, c, l); err != nil {
 				return err
 			}
-			c.backend = pos.Backend
+			c.life = l.Server
 		}
 		return f(c.conn)
 	})
 }
 
-// verify checks the connection for the unit. An older connection may lead to the session's former
-// server: then a new one is tried.
-func (p *pool) verify(ctx context.Context, c *pooled, pos Position) error {
-	err := pos.verify(ctx, c.conn)
-	if !errors.Is(err, errMoved) || c.backend == 0 {
+// verify checks the connection for the unit. An older connection may lead to a former server: then a new one is tried.
+func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
+	err := verify(ctx, c.conn, l)
+	if !errors.Is(err, errMoved) || c.life == "" {
 		return err
 	}
 	store.Close(ctx, c.conn)
-	c.backend, c.mode = 0, false
+	c.life, c.mode = "", false
 	if c.conn, err = p.connector.Connect(ctx, roleStream); err != nil {
 		return err
 	}
-	return pos.verify(ctx, c.conn)
+	return verify(ctx, c.conn, l)
+}
+
+func verify(ctx context.Context, conn *pgx.Conn, l *lease.Lease) error {
+	if is, err := lease.Verify(ctx, conn, l.Server); err != nil || is {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	return errMoved
 }
 
 // lend runs f on any connection, which has the time of one continuous use for it, and after which it is kept if the server
@@ -195,7 +201,7 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 		if err != nil {
 			return err
 		}
-		c.conn, c.backend, c.mode = conn, 0, false
+		c.conn, c.life, c.mode = conn, "", false
 	}
 	err := f(ctx, c)
 	if err != nil && !errors.Is(err, errFenced) && c.conn != nil {

@@ -1,6 +1,9 @@
 package stream
 
 import (
+	"errors"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -56,25 +60,27 @@ func TestBound(t *testing.T) {
 	})
 }
 
-// owned returns the position of a destination as a new owner takes it over.
-func (l *log) owned(unit int32, owner int64) *Position {
+// owned returns the position of a destination as a new owner loads it.
+func (l *log) owned(unit int32) *Position {
 	l.Helper()
-	got, err := takeOver(l.Context(), l.Conn, owner, unit)
+	epoch := testdb.One[int64](l.DB, l.Conn, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE unit = $1 RETURNING epoch`, unit)
+	p, err := loadPosition(l.Context(), l.Conn, lease.Lease{Unit: unit, Epoch: epoch})
 	if err != nil {
 		l.Fatal(err)
 	}
-	return &got.Position
+	return &p
 }
 
-// TestSave: only the last owner writes, in one flight with other statements or alone.
+// TestSave: only the last owner writes, in one flight with other statements or alone, and also where others have written
+// the row meanwhile.
 func TestSave(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	l.Exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('a', 7, '{[2,4),[5,6)}')`)
 	unit := testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)
-	old := l.owned(unit, 1)
-	if old.Head != 7 || old.Open.String() != "{[2,4),[5,6)}" || !old.Clean || old.Epoch != 1 || old.Destination != "a" {
-		t.Fatalf("taken over: %+v", old)
+	old := l.owned(unit)
+	if old.Head != 7 || old.Open.String() != "{[2,4),[5,6)}" || old.Epoch != 1 {
+		t.Fatalf("loaded: %+v", old)
 	}
 	save := func(p *Position, head int64, open tail.Ranges, delivered int64) bool {
 		t.Helper()
@@ -84,21 +90,53 @@ func TestSave(t *testing.T) {
 		}
 		return ok
 	}
-	if !save(old, 9, tail.Ranges{{From: 3, To: 3}, {From: 8, To: 8}}, 5) {
+	if !save(old, 8, nil, 2) || !save(old, 9, tail.Ranges{{From: 3, To: 3}, {From: 8, To: 8}}, 2) {
 		t.Error("the owner is fenced")
 	}
-	next := l.owned(unit, 2)
-	if next.Head != 9 || next.Open.String() != "{[3,4),[8,9)}" || next.Clean || next.Epoch != 2 || next.Delivered != 5 {
-		t.Errorf("taken over: %+v", next)
+	l.Exec(`UPDATE outbox_positions SET sealed = 1`)
+	if !save(old, 9, tail.Ranges{{From: 3, To: 3}, {From: 8, To: 8}}, 1) {
+		t.Error("the owner is fenced by a write of another column")
+	}
+	next := l.owned(unit)
+	if next.Head != 9 || next.Open.String() != "{[3,4),[8,9)}" || next.Epoch != 2 || next.Delivered != 5 {
+		t.Errorf("loaded: %+v", next)
 	}
 	if save(old, 20, nil, 1) {
 		t.Error("an old owner writes")
 	}
-	if again := l.owned(unit, 2); !again.Clean || again.Epoch != 3 || again.Head != 9 {
-		t.Errorf("taken over by the same: %+v", again)
+	if again := l.owned(unit); again.Epoch != 3 || again.Head != 9 {
+		t.Errorf("loaded again: %+v", again)
 	}
 	if save(next, 20, nil, 1) {
-		t.Error("an old epoch of the same owner writes")
+		t.Error("an old epoch writes")
+	}
+	if _, err := loadPosition(t.Context(), l.Conn, next.Lease); !errors.Is(err, errFenced) {
+		t.Errorf("an old epoch loads: %v", err)
+	}
+}
+
+// TestSaveUnderASnapshot: a save finds its row by its place, and reads none of the versions that an old snapshot keeps.
+func TestSaveUnderASnapshot(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('a', 0)`)
+	p := l.owned(testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`))
+	old := l.Dial()
+	l.On(old, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
+	l.On(old, `SELECT FROM outbox_positions`)
+	relay := l.Relay()
+	for range 500 {
+		if ok, err := p.Save(t.Context(), relay, 1, nil, 0); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	plan := strings.Join(testdb.List[string](l.DB, relay, `EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) `+sqlSave, pgx.QueryExecModeSimpleProtocol, p.Unit, p.Epoch, 2, "{}", 0, p.row), "\n")
+	if !strings.Contains(plan, "Tid Scan") {
+		t.Error(plan)
+	}
+	hit := regexp.MustCompile(`Tid Scan[^\n]*\n(?:.*\n)*?\s*Buffers: shared hit=(\d+)`).FindStringSubmatch(plan)
+	if hit == nil || len(hit[1]) > 1 {
+		t.Errorf("it reads %v pages:\n%s", hit, plan)
 	}
 }
 
@@ -106,7 +144,7 @@ func TestSave(t *testing.T) {
 func (l *log) create(wanted ...Wanted) {
 	l.Helper()
 	err := pgx.BeginFunc(l.Context(), l.Conn, func(tx pgx.Tx) error {
-		_, err := createPositions(l.Context(), tx, 1, wanted, wanted)
+		_, err := createPositions(l.Context(), tx, wanted, wanted)
 		return err
 	})
 	if err != nil {

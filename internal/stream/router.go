@@ -91,7 +91,7 @@ func (r *router) run(ctx context.Context) error {
 	pauses := store.NewPauses()
 	defer r.e.accepted(partRouter)
 	for ctx.Err() == nil {
-		err := r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
+		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
 		r.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), final(err):
@@ -109,7 +109,7 @@ func (r *router) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
-	return r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.save(ctx, conn) })
+	return r.e.pool.use(ctx, &r.pos.Lease, func(conn *pgx.Conn) error { return r.save(ctx, conn) })
 }
 
 func (r *router) wait(ctx context.Context) {

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5"
 
@@ -14,28 +14,25 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// createWithin bounds the creation of positions: some are found by time, and where many events were
-// deleted the search for the first takes a while.
-const createWithin = 15 * time.Second
-
-// create creates the missing positions. Relays that start at the same time do it one after the
+// create creates the positions of some of the wanted destinations. Relays that start at the same time do it one after the
 // other.
-func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
+func create(ctx context.Context, conn *pgx.Conn, all, missing []Wanted, log *slog.Logger) error {
 	var made []madePosition
-	err := within(ctx, createWithin, func(ctx context.Context) error {
-		return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) (err error) {
-			made, err = createPositions(ctx, tx, s.class, s.options.Destinations, missing)
-			return err
-		})
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+		made, err = createPositions(ctx, tx, all, missing)
+		return err
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("create positions: %w", err)
 	}
 	for _, m := range made {
-		s.log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
+		log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
 	}
 	return nil
 }
+
+// sqlCreating lets relays create positions one after the other.
+const sqlCreating = `SELECT pg_advisory_xact_lock('outbox_positions'::regclass::oid::bigint::bit(32)::int, 0)`
 
 // madePosition is a new position, as a log shows it.
 type madePosition struct {
@@ -44,8 +41,8 @@ type madePosition struct {
 	head        int64
 }
 
-func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing []Wanted) (made []madePosition, err error) {
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, class, creating); err != nil {
+func createPositions(ctx context.Context, tx pgx.Tx, all, missing []Wanted) (made []madePosition, err error) {
+	if _, err := tx.Exec(ctx, sqlCreating); err != nil {
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
 	var origin, last int64

@@ -58,7 +58,7 @@ type unit struct {
 
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
-		common: common{e: e, name: p.Destination, part: "destination " + p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1)},
+		common: common{e: e, name: p.Destination, part: partOf(p.Destination), lane: lane, pos: p, wake: make(chan struct{}, 1)},
 		order:  newOrder(lane, e.keys),
 	}
 	u.exact = newExact(&u.common)
@@ -97,7 +97,7 @@ func (u *unit) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := u.open(ctx)
 		if err == nil {
-			err = u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error {
+			err = u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error {
 				if ok, err := u.prepare(ctx, conn); err != nil || !ok {
 					return err
 				}

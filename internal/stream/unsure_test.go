@@ -10,12 +10,13 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// TestProvenBetweenFeedAndWait: a session that is proven alive again just after a unit has found
-// that it is not wakes no unit. So the unit looks again soon, and not with the next poll.
-func TestProvenBetweenFeedAndWait(t *testing.T) {
+// TestValidAgain: a renewal that comes late makes the lease valid again, and wakes no unit. So a unit that has found its
+// lease not valid looks again soon, and not with the next poll.
+func TestValidAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := dispatch.New(dispatch.Config{Window: 50 * time.Millisecond}, nil, slog.New(slog.DiscardHandler))
@@ -30,12 +31,11 @@ func TestProvenBetweenFeedAndWait(t *testing.T) {
 		lane.Own(func() {})
 		e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits()}
 		e.limits.PollInterval = time.Hour
-		u := newUnit(e, lane, Position{Destination: "all", proof: &proof{}})
+		u := newUnit(e, lane, Position{Lease: lease.Lease{Destination: "all"}})
 		u.loaded = true
 		if did, err := u.feed(t.Context(), nil); did || err != nil {
-			t.Fatalf("fed %t, %v, without a proof", did, err)
+			t.Fatalf("fed %t, %v, without a valid lease", did, err)
 		}
-		u.pos.proof.answered(time.Now())
 		began := time.Now()
 		u.wait(t.Context())
 		if took := time.Since(began); took > unsurePoll {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // routing is a stream whose routes change.
@@ -181,17 +182,10 @@ func (r *routing) state() (text string) {
 // hold keeps the unit of a destination from all relays, while it is free.
 func (r *routing) hold(destination string) (let func()) {
 	r.t.Helper()
-	conn, err := r.pool.Acquire(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if _, err := conn.Exec(r.t.Context(), `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::bigint::bit(32)::int, unit) FROM outbox_positions WHERE destination = $1`, destination); err != nil {
-		r.t.Fatal(err)
-	}
-	let = sync.OnceFunc(func() {
-		_, _ = conn.Exec(context.Background(), `SELECT pg_advisory_unlock_all()`)
-		conn.Release()
-	})
+	testdb.Exec(r.t, r.pool, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	testdb.Exec(r.t, r.pool, `CREATE TRIGGER keep BEFORE UPDATE ON outbox_positions FOR EACH ROW
+		WHEN (OLD.destination = '`+destination+`' AND NEW.owner IS NOT NULL AND OLD.owner IS NULL) EXECUTE FUNCTION keep()`)
+	let = sync.OnceFunc(func() { _, _ = r.pool.Exec(context.Background(), `DROP FUNCTION IF EXISTS keep() CASCADE`) })
 	r.t.Cleanup(let)
 	return let
 }

@@ -182,3 +182,11 @@ func One[T any](tb testing.TB, q Querier, query string, args ...any) T {
 	}
 	return all[0]
 }
+
+// Member makes the session of conn a relay of a stream that holds these destinations for ever. Relays that run remove it.
+func Member(tb testing.TB, conn *pgx.Conn, owner int64, destinations ...string) {
+	tb.Helper()
+	Exec(tb, conn, `INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES ($1, 1, 'infinity', pg_backend_pid(), $2)
+		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants`, owner, append([]string{}, destinations...))
+	Exec(tb, conn, `UPDATE outbox_positions SET owner = $1, epoch = epoch + 1 WHERE destination = ANY($2)`, owner, append([]string{}, destinations...))
+}

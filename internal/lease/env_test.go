@@ -1,4 +1,4 @@
-package stream
+package lease
 
 import (
 	"context"
@@ -21,9 +21,32 @@ import (
 // patience bounds the wait for an expected event.
 const patience = 2 * time.Minute
 
-// keeping is a running keeper, and its reports.
+// log is a database with a stream.
+type log struct{ *testdb.DB }
+
+func newStream(tb testing.TB) *log {
+	tb.Helper()
+	return asStream(testdb.New(tb, testdb.Tables{Mode: outboxsql.ModeStream, Bell: outboxsql.BellOff}))
+}
+
+func asStream(d *testdb.DB) *log { return &log{d} }
+
+// create creates the positions of destinations.
+func (l *log) create(destinations ...string) {
+	l.Helper()
+	if err := create(l.Context(), l.Conn, destinations); err != nil {
+		l.Fatal(err)
+	}
+}
+
+func create(ctx context.Context, conn *pgx.Conn, missing []string) error {
+	_, err := conn.Exec(ctx, `INSERT INTO outbox_positions (destination, head) SELECT d, 0 FROM unnest($1::text[]) AS d ON CONFLICT DO NOTHING`, missing)
+	return err
+}
+
+// keeping is a running holder, and its reports.
 type keeping struct {
-	*Keeper
+	*Holder
 	tb    testing.TB
 	owner int64
 	stop  func() error
@@ -31,12 +54,12 @@ type keeping struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	units   map[string]Position // that are gained and not lost
+	shards  map[string]Lease // that are gained and not lost
 	losses  int
 	refused map[string]bool // the parts that are refused something
 }
 
-// keep runs a keeper for destinations, which hears the notifications of others.
+// keep runs a holder for destinations, which hears the notifications of others.
 func (l *log) keep(owner int64, destinations ...string) *keeping {
 	l.Helper()
 	return l.keepHalted(owner, nil, destinations...)
@@ -48,13 +71,10 @@ func (l *log) keepHalted(owner int64, halt chan struct{}, destinations ...string
 	if err != nil {
 		l.Fatal(err)
 	}
-	k := &keeping{tb: l.TB, owner: owner, units: make(map[string]Position), halt: halt, refused: make(map[string]bool)}
+	k := &keeping{tb: l.TB, owner: owner, shards: make(map[string]Lease), halt: halt, refused: make(map[string]bool)}
 	k.changed = sync.NewCond(&k.mu)
-	o := KeeperOptions{Owner: owner, Gained: k.gained, Lost: k.lost, Report: k.reported}
-	for _, d := range destinations {
-		o.Destinations = append(o.Destinations, Wanted{Destination: d})
-	}
-	k.Keeper = NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, o, slog.New(slog.DiscardHandler))
+	o := Options{Owner: owner, Destinations: destinations, Create: create, Gained: k.gained, Lost: k.lost, Report: k.reported}
+	k.Holder = NewHolder(&store.Connector{Config: cfg, Schema: "public"}, o, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(l.Context()))
 	var hearing sync.WaitGroup
 	hearing.Go(func() { l.hear(ctx, k.Look) })
@@ -87,16 +107,16 @@ func (l *log) hear(ctx context.Context, look func()) {
 	}
 }
 
-func (k *keeping) gained(p Position) {
+func (k *keeping) gained(p Lease) {
 	if k.halt != nil {
 		<-k.halt
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, has := k.units[p.Destination]; has {
+	if _, has := k.shards[p.Destination]; has {
 		k.tb.Errorf("%d gained %q twice", k.owner, p.Destination)
 	}
-	k.units[p.Destination] = p
+	k.shards[p.Destination] = p
 	k.changed.Broadcast()
 }
 
@@ -107,19 +127,19 @@ func (k *keeping) reported(part string, err error) {
 	k.changed.Broadcast()
 }
 
-func (k *keeping) lost(destination string, _ int) {
+func (k *keeping) lost(destination string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, has := k.units[destination]; !has {
+	if _, has := k.shards[destination]; !has {
 		k.tb.Errorf("%d lost %q, which it did not have", k.owner, destination)
 	}
-	delete(k.units, destination)
+	delete(k.shards, destination)
 	k.losses++
 	k.changed.Broadcast()
 }
 
-// until waits for a condition on the keeper's units.
-func (k *keeping) until(what string, ok func(units map[string]Position) bool) {
+// until waits for a condition on the holder's shards.
+func (k *keeping) until(what string, ok func(shards map[string]Lease) bool) {
 	k.tb.Helper()
 	late := false
 	timer := time.AfterFunc(patience, func() {
@@ -131,9 +151,9 @@ func (k *keeping) until(what string, ok func(units map[string]Position) bool) {
 	defer timer.Stop()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for !ok(k.units) {
+	for !ok(k.shards) {
 		if late {
-			k.tb.Fatalf("%s did not happen; %d has %+v", what, k.owner, k.units)
+			k.tb.Fatalf("%s did not happen; %d has %+v", what, k.owner, k.shards)
 		}
 		k.changed.Wait()
 	}
@@ -141,27 +161,26 @@ func (k *keeping) until(what string, ok func(units map[string]Position) bool) {
 
 func (k *keeping) untilHas(n int) {
 	k.tb.Helper()
-	k.until(fmt.Sprintf("%d units", n), func(units map[string]Position) bool { return len(units) == n })
+	k.until(fmt.Sprintf("%d shards", n), func(shards map[string]Lease) bool { return len(shards) == n })
 }
 
-// untilSure waits until a position is surely this relay's: on a busy machine an answer may take
-// longer than that is known for.
-func (k *keeping) untilSure(p Position) {
+// untilValid waits until a lease is valid: on a busy machine an answer may take longer than a term.
+func (k *keeping) untilValid(l Lease) {
 	k.tb.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !p.Sure() || !k.Sure(); <-tick.C {
+	for deadline := time.Now().Add(patience); !l.Valid(); <-tick.C {
 		if time.Now().After(deadline) {
-			k.tb.Fatalf("it is not sure of %+v", p)
+			k.tb.Fatalf("it is not valid: %+v", l)
 		}
 	}
 }
 
-// has returns the destinations that the keeper has, in order.
+// has returns the destinations that the holder has, in order.
 func (k *keeping) has() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for name := range k.units {
+	for name := range k.shards {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -174,17 +193,14 @@ func (k *keeping) lostSoFar() int {
 	return k.losses
 }
 
-func (k *keeping) position(destination string) Position {
+func (k *keeping) position(destination string) Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.units[destination]
+	return k.shards[destination]
 }
 
-// holders returns the relays by the process of their session, and how many units
-// each has.
-const holders = `SELECT format('%s members, %s units', count(*) FILTER (WHERE objid = 0), count(*) FILTER (WHERE mode = 'ExclusiveLock'))
-	FROM pg_locks WHERE locktype = 'advisory' AND classid = 'outbox_positions'::regclass AND granted
-	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+// holders returns the number of members, and of positions with an owner.
+const holders = `SELECT format('%s members, %s shards', (SELECT count(*) FROM outbox_members), (SELECT count(owner) FROM outbox_positions))`
 
 // owners returns the owners in the order of destinations.
 func (l *log) owners() string {
@@ -204,9 +220,8 @@ func (l *log) untilTrue(what, query string, args ...any) {
 	}
 }
 
-// sessionOf returns the process of the session that has a unit.
-func (l *log) sessionOf(unit int32) int32 {
+// endSession ends the session of a relay.
+func (l *log) endSession(owner int64) {
 	l.Helper()
-	return testdb.One[int32](l.DB, l.Conn, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 'outbox_positions'::regclass
-		AND objid = $1 AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, int64(unit))
+	l.Exec(`SELECT pg_terminate_backend(pid) FROM outbox_members WHERE owner = $1`, owner)
 }

@@ -1,4 +1,4 @@
-package stream
+package lease
 
 import (
 	"maps"
@@ -9,7 +9,7 @@ import (
 )
 
 // as returns the picture as another member sees it.
-func (p picture) as(member int32) picture {
+func (p picture) as(member int64) picture {
 	p.me = member
 	return p
 }
@@ -55,8 +55,8 @@ func (p picture) sameWants() bool {
 	return true
 }
 
-func (p picture) load() map[int32]int {
-	load := make(map[int32]int)
+func (p picture) load() map[int64]int {
+	load := make(map[int64]int)
 	for _, owner := range p.owners {
 		load[owner]++
 	}
@@ -64,11 +64,11 @@ func (p picture) load() map[int32]int {
 }
 
 func genPicture(t *rapid.T) picture {
-	p := picture{wants: make(map[int32][]int32), owners: make(map[int32]int32)}
+	p := picture{wants: make(map[int64][]int32), owners: make(map[int32]int64)}
 	units := rapid.Int32Range(0, 12).Draw(t, "units")
-	members := rapid.Int32Range(1, 5).Draw(t, "members")
+	members := rapid.Int64Range(1, 5).Draw(t, "members")
 	same := rapid.Bool().Draw(t, "same wants")
-	for m := int32(1); m <= members; m++ {
+	for m := int64(1); m <= members; m++ {
 		p.wants[m] = []int32{}
 		for unit := int32(1); unit <= units; unit++ {
 			if same || rapid.Bool().Draw(t, "wants") {
@@ -78,7 +78,7 @@ func genPicture(t *rapid.T) picture {
 	}
 	for unit := int32(1); unit <= units; unit++ {
 		// 0 is no relay, and one more than there are members is a relay that stops.
-		owner := rapid.Int32Range(0, members+1).Draw(t, "owner")
+		owner := rapid.Int64Range(0, members+1).Draw(t, "owner")
 		if owner > 0 && (owner > members || p.wantedBy(owner, unit)) {
 			p.owners[unit] = owner
 		}

@@ -1,4 +1,4 @@
-package stream
+package lease
 
 import (
 	"cmp"
@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// picture is the distribution of the units at one moment. Relays that look at the same time see the
-// same picture, and make the same plan without communicating.
+// picture is the distribution of the units at one moment, each the number of a shard's row. Relays
+// that look at the same time see the same picture, and make the same plan without communicating.
 type picture struct {
-	// me is the session of this relay, by the process id of its server process.
-	me int32
+	// me is the number of this relay.
+	me int64
 	// wants has the units that each member wants, in ascending order. So a unit is never given to a
 	// member that does not deliver it, while relays of different configurations run next to each
 	// other.
-	wants map[int32][]int32
-	// owners has the session that holds each unit; a free unit has no entry. An owner that stops is
-	// no member any more.
-	owners map[int32]int32
+	wants map[int64][]int32
+	// owners has the member that holds each unit; a free unit has no entry. An owner that stops wants
+	// none.
+	owners map[int32]int64
 }
 
 // shares returns the units that this relay takes and gives. Wanted free units go to the member with
@@ -40,17 +40,17 @@ func (p picture) shares() (take, give []int32) {
 }
 
 // plan returns the intended owner of each unit.
-func (p picture) plan() map[int32]int32 {
+func (p picture) plan() map[int32]int64 {
 	plan := maps.Clone(p.owners)
 	if plan == nil {
-		plan = make(map[int32]int32)
+		plan = make(map[int32]int64)
 	}
-	load := make(map[int32]int)
+	load := make(map[int64]int)
 	for _, owner := range p.owners {
 		load[owner]++
 	}
 	members := slices.Sorted(maps.Keys(p.wants))
-	least := func(a, b int32) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) }
+	least := func(a, b int64) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) }
 	for _, unit := range p.free() {
 		to := slices.MinFunc(p.wanting(members, unit), least)
 		plan[unit] = to
@@ -83,18 +83,18 @@ func (p picture) free() []int32 {
 }
 
 // wanting returns the members that want a unit.
-func (p picture) wanting(members []int32, unit int32) []int32 {
-	return slices.DeleteFunc(slices.Clone(members), func(m int32) bool { return !p.wantedBy(m, unit) })
+func (p picture) wanting(members []int64, unit int32) []int64 {
+	return slices.DeleteFunc(slices.Clone(members), func(m int64) bool { return !p.wantedBy(m, unit) })
 }
 
-func (p picture) wantedBy(member, unit int32) bool {
+func (p picture) wantedBy(member int64, unit int32) bool {
 	_, found := slices.BinarySearch(p.wants[member], unit)
 	return found
 }
 
 // move returns the next unit to move, from the member with the most to the one with the fewest.
 // members are in the order of their loads.
-func (p picture) move(plan map[int32]int32, load map[int32]int, members []int32) (unit, to int32, found bool) {
+func (p picture) move(plan map[int32]int64, load map[int64]int, members []int64) (unit int32, to int64, found bool) {
 	units := slices.Sorted(maps.Keys(plan))
 	for _, from := range slices.Backward(members) {
 		for _, to := range members {

@@ -1,4 +1,4 @@
-package stream
+package lease
 
 import (
 	"context"
@@ -20,31 +20,32 @@ const (
 	modelDelivery = 100 * time.Millisecond
 )
 
-// keeperStep is an action on relays.
-type keeperStep struct {
+// step is an action on relays.
+type step struct {
 	after time.Duration // the step before
 	op    string
 	relay int
 }
 
-func (s keeperStep) String() string { return fmt.Sprintf("%v %s %d", s.after, s.op, s.relay) }
+func (s step) String() string { return fmt.Sprintf("%v %s %d", s.after, s.op, s.relay) }
 
-type keeperPlan struct {
+type plan struct {
 	deaf  bool
 	slow  time.Duration // what a delivery takes now and then
 	wants [modelRelays][]string
-	steps []keeperStep
+	steps []step
 }
 
-// keeperModel runs a plan in virtual time. No delivery may start below one that a later owner has
-// started, none may be running when a unit is handed over, and in the end all units are shared
+// model runs a plan in virtual time. No delivery may start below one that a later owner has
+// started, none may be running when a shard is handed over, and in the end all shards are shared
 // fairly and stay so.
-type keeperModel struct {
-	plan   keeperPlan
+type model struct {
+	plan   plan
 	server *fakeServer
 	relays [modelRelays]*fakeRelay
 	owners int64
 	all    []*fakeRelay
+	jumped time.Time // when the clock of the server jumped ahead
 
 	mu      sync.Mutex
 	begun   map[string]int64              // the highest epoch that has begun something
@@ -54,59 +55,60 @@ type keeperModel struct {
 	broken  []string
 }
 
-func newKeeperModel(p keeperPlan) *keeperModel {
-	m := &keeperModel{plan: p, server: newFakeServer(), begun: make(map[string]int64), running: make(map[string]map[*fakeRelay]int)}
+func newModel(p plan) *model {
+	m := &model{plan: p, server: newFakeServer(), begun: make(map[string]int64), running: make(map[string]map[*fakeRelay]int)}
 	m.server.deaf = p.deaf
 	return m
 }
 
-func (m *keeperModel) breaks(format string, args ...any) {
+func (m *model) breaks(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.breaksLocked(format, args...)
 }
 
-func (m *keeperModel) breaksLocked(format string, args ...any) {
+func (m *model) breaksLocked(format string, args ...any) {
 	m.broken = append(m.broken, fmt.Sprintf(format, args...))
 }
 
-func (m *keeperModel) gains(r *fakeRelay, p Position) {
+func (m *model) gains(r *fakeRelay, l *Lease) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gained++
-	for other, n := range m.running[p.Destination] {
-		if n > 0 && (p.Clean && p.Sure() || other == r) {
-			m.breaksLocked("%v gained %q in epoch %d while %v was at work with it", r, p.Destination, p.Epoch, other)
+	released := m.server.released(l)
+	for other, n := range m.running[l.Destination] {
+		if n > 0 && (released || other == r) {
+			m.breaksLocked("%v gained %q in epoch %d while %v was at work with it", r, l.Destination, l.Epoch, other)
 		}
 	}
-	if !p.Clean {
-		delete(m.running, p.Destination) // what an owner still does that was cut off, nobody can wait for
+	if !released {
+		delete(m.running, l.Destination) // what an owner still does that was cut off, nobody can wait for
 	}
 }
 
-func (m *keeperModel) begins(u *fakeUnit) {
+func (m *model) begins(u *fakeShard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := u.p.Destination
-	if u.p.Epoch < m.begun[d] {
-		m.breaksLocked("%v began something of %q in epoch %d, behind epoch %d", u.relay, d, u.p.Epoch, m.begun[d])
+	d := u.lease.Destination
+	if u.lease.Epoch < m.begun[d] {
+		m.breaksLocked("%v began something of %q in epoch %d, behind epoch %d", u.relay, d, u.lease.Epoch, m.begun[d])
 	}
-	m.begun[d] = u.p.Epoch
+	m.begun[d] = u.lease.Epoch
 	if m.running[d] == nil {
 		m.running[d] = make(map[*fakeRelay]int)
 	}
 	m.running[d][u.relay]++
 }
 
-func (m *keeperModel) ends(u *fakeUnit) {
+func (m *model) ends(u *fakeShard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := m.running[u.p.Destination]; n[u.relay] > 0 { // else it was killed
+	if n := m.running[u.lease.Destination]; n[u.relay] > 0 { // else it was killed
 		n[u.relay]--
 	}
 }
 
-func (m *keeperModel) forget(r *fakeRelay) {
+func (m *model) forget(r *fakeRelay) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range m.running {
@@ -115,7 +117,7 @@ func (m *keeperModel) forget(r *fakeRelay) {
 }
 
 // duration is how long the next delivery takes.
-func (m *keeperModel) duration() time.Duration {
+func (m *model) duration() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.count++; m.count%50 == 0 {
@@ -124,17 +126,16 @@ func (m *keeperModel) duration() time.Duration {
 	return modelDelivery
 }
 
-func (m *keeperModel) start(i int) {
+func (m *model) start(i int) {
 	if m.relays[i] != nil {
 		return
 	}
+	// A relay that starts just after the clock has jumped ahead may believe it: see the package comment.
+	time.Sleep(time.Until(m.jumped.Add(Term))) //nolint:forbidigo // virtual time
 	m.owners++
-	r := &fakeRelay{model: m, owner: m.owners, units: make(map[string]*fakeUnit), ended: make(chan struct{})}
-	o := KeeperOptions{Owner: r.owner, Gained: r.gained, Lost: r.lost}
-	for _, name := range m.plan.wants[i] {
-		o.Destinations = append(o.Destinations, Wanted{Destination: name})
-	}
-	r.keeper = newKeeper(o, slog.New(slog.DiscardHandler), func(context.Context) (session, func(), error) { return m.server.connect(r) })
+	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[string]*fakeShard), ended: make(chan struct{})}
+	o := Options{Owner: r.owner, Gained: r.gained, Lost: r.lost, Destinations: m.plan.wants[i]}
+	r.holder = newHolder(o, slog.New(slog.DiscardHandler), func(context.Context) (table, func(), error) { return m.server.connect(r) })
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	m.relays[i] = r
@@ -144,13 +145,30 @@ func (m *keeperModel) start(i int) {
 	m.server.mu.Unlock()
 	go func() {
 		defer close(r.ended)
-		if err := r.keeper.Run(ctx); err != nil {
+		if err := r.holder.Run(ctx); err != nil {
 			m.breaks("%v: %v", r, err)
 		}
 	}()
 }
 
-func (m *keeperModel) do(s keeperStep) {
+// jump sets the clock of the server ahead by an hour, or back.
+func (m *model) jump(ahead bool) {
+	m.server.mu.Lock()
+	defer m.server.mu.Unlock()
+	if !ahead {
+		m.server.ahead -= time.Hour
+		return
+	}
+	for _, r := range m.relays {
+		if r != nil && !r.looked {
+			return // see start
+		}
+	}
+	m.server.ahead += time.Hour
+	m.jumped = time.Now()
+}
+
+func (m *model) do(s step) {
 	r := m.relays[s.relay]
 	switch s.op {
 	case "start":
@@ -158,6 +176,12 @@ func (m *keeperModel) do(s keeperStep) {
 		return
 	case "restart":
 		m.server.terminate(nil)
+		return
+	case "crash":
+		m.server.crash()
+		return
+	case "ahead", "back":
+		m.jump(s.op == "ahead")
 		return
 	case "seek":
 		m.server.seek(place{destination: string(rune('a' + s.relay))})
@@ -190,10 +214,10 @@ func (m *keeperModel) do(s keeperStep) {
 }
 
 // run returns the violations.
-func (p keeperPlan) run(t *testing.T) (broken []string) {
+func (p plan) run(t *testing.T) (broken []string) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
-		m := newKeeperModel(p)
+		m := newModel(p)
 		for _, s := range p.steps {
 			time.Sleep(s.after) //nolint:forbidigo // virtual time
 			m.do(s)
@@ -205,8 +229,8 @@ func (p keeperPlan) run(t *testing.T) (broken []string) {
 			r.freeze(false)
 			r.partition(false)
 		}
-		// Sessions of relays that were cut off end, and long deliveries finish.
-		time.Sleep(slowFor + fakeIdle + p.slow + 5*time.Second) //nolint:forbidigo // virtual time
+		// Leases of relays that were cut off expire, and long deliveries finish.
+		time.Sleep(Term + answerWithin + longestReconnect + p.slow + 5*time.Second) //nolint:forbidigo // virtual time
 		m.settled()
 		m.mu.Lock()
 		gained := m.gained
@@ -215,7 +239,7 @@ func (p keeperPlan) run(t *testing.T) (broken []string) {
 		m.settled()
 		m.mu.Lock()
 		if m.gained != gained {
-			m.breaksLocked("%d units changed hands for nothing", m.gained-gained)
+			m.breaksLocked("%d shards changed hands for nothing", m.gained-gained)
 		}
 		m.mu.Unlock()
 		m.stopAll()
@@ -225,7 +249,7 @@ func (p keeperPlan) run(t *testing.T) (broken []string) {
 }
 
 // stopAll stops all relays.
-func (m *keeperModel) stopAll() {
+func (m *model) stopAll() {
 	for _, r := range m.all {
 		r.stop()
 		<-r.ended
@@ -237,38 +261,38 @@ func (m *keeperModel) stopAll() {
 	}
 }
 
-// settled checks that all units are working, and shared fairly.
-func (m *keeperModel) settled() {
+// settled checks that all shards are working, and shared fairly.
+func (m *model) settled() {
 	m.server.mu.Lock()
-	pic := picture{wants: make(map[int32][]int32), owners: make(map[int32]int32)}
+	pic := picture{wants: make(map[int64][]int32), owners: make(map[int32]int64)}
 	for i, r := range m.relays {
-		pid := int32(i)
+		pid := int64(i)
 		for _, name := range append([]string{""}, m.plan.wants[i]...) {
 			pic.wants[pid] = append(pic.wants[pid], m.server.rows[place{destination: name}].unit)
 		}
 		slices.Sort(pic.wants[pid])
 		r.mu.Lock()
-		for name, u := range r.units {
+		for name, u := range r.shards {
 			u.mu.Lock()
 			if late := time.Since(u.lastTime); late > time.Second+m.plan.slow {
 				m.breaks("%v has begun nothing of %q for %v", r, name, late)
 			}
 			u.mu.Unlock()
-			pic.owners[u.p.Unit] = pid
+			pic.owners[u.lease.Unit] = pid
 		}
 		r.mu.Unlock()
 	}
 	m.server.mu.Unlock()
 	for i := range m.relays {
-		pic.me = int32(i)
+		pic.me = int64(i)
 		if take, give := pic.shares(); len(take) > 0 || len(give) > 0 {
 			m.breaks("relay %d should take %v and give %v: %v", i, take, give, pic)
 		}
 	}
 }
 
-func drawKeeperPlan(t *rapid.T) keeperPlan {
-	p := keeperPlan{
+func drawPlan(t *rapid.T) plan {
+	p := plan{
 		deaf: rapid.Bool().Draw(t, "deaf"),
 		slow: time.Duration(rapid.SampledFrom([]int{100, 100, 300, 3000}).Draw(t, "slow ms")) * time.Millisecond,
 	}
@@ -281,9 +305,9 @@ func drawKeeperPlan(t *rapid.T) keeperPlan {
 		}
 	}
 	for range rapid.IntRange(1, 12).Draw(t, "steps") {
-		p.steps = append(p.steps, keeperStep{
+		p.steps = append(p.steps, step{
 			after: time.Duration(rapid.IntRange(0, 3000).Draw(t, "after")) * time.Millisecond,
-			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "seek"}).
+			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "crash", "ahead", "back", "seek"}).
 				Draw(t, "op"),
 			relay: rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
 		})
@@ -291,12 +315,12 @@ func drawKeeperPlan(t *rapid.T) keeperPlan {
 	return p
 }
 
-// TestKeeperModel is a model of units and their owners: relays that come and go, are
-// killed, frozen, and cut off.
-func TestKeeperModel(t *testing.T) {
+// TestModel is a model of shards and their owners: relays that come and go, are
+// killed, frozen, and cut off, a server that restarts or crashes, and a clock that jumps.
+func TestModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		if broken := drawKeeperPlan(rt).run(t); len(broken) > 0 {
+		if broken := drawPlan(rt).run(t); len(broken) > 0 {
 			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
 		}
 	})

@@ -1,4 +1,4 @@
-package stream
+package lease
 
 import (
 	"slices"
@@ -10,10 +10,10 @@ import (
 // These tests run in virtual time, on the fakes of the model.
 
 // timed runs a test in virtual time, with relays that want a to d.
-func timed(t *testing.T, f func(m *keeperModel)) {
+func timed(t *testing.T, f func(m *model)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := newKeeperModel(keeperPlan{slow: modelDelivery})
+		m := newModel(plan{slow: modelDelivery})
 		for i := range m.plan.wants {
 			m.plan.wants[i] = []string{"a", "b", "c", "d"}
 		}
@@ -34,7 +34,7 @@ func elapse(d time.Duration) {
 func (r *fakeRelay) begun() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, u := range r.units {
+	for name, u := range r.shards {
 		u.mu.Lock()
 		if !u.lastTime.IsZero() {
 			names = append(names, name)
@@ -48,14 +48,14 @@ func (r *fakeRelay) begun() (names []string) {
 // TestNoWaitAlone: a relay that is alone has all units after a few round trips.
 func TestNoWaitAlone(t *testing.T) {
 	t.Parallel()
-	timed(t, func(m *keeperModel) {
+	timed(t, func(m *model) {
 		m.start(0)
 		elapse(20 * fakeRoundTrip)
 		if got := m.relays[0].begun(); len(got) != 5 {
 			t.Errorf("at work with %q", got)
 		}
 		// And again after a stop and a start.
-		m.do(keeperStep{op: "stop"})
+		m.do(step{op: "stop"})
 		elapse(time.Second)
 		m.start(0)
 		elapse(20 * fakeRoundTrip)
@@ -69,14 +69,14 @@ func TestNoWaitAlone(t *testing.T) {
 // round trips and the running deliveries.
 func TestStopHandsOver(t *testing.T) {
 	t.Parallel()
-	timed(t, func(m *keeperModel) {
+	timed(t, func(m *model) {
 		m.start(0)
 		m.start(1)
 		elapse(3 * time.Second)
 		if a, b := m.relays[0].begun(), m.relays[1].begun(); len(a)+len(b) != 5 || len(a) < 2 || len(b) < 2 {
 			t.Fatalf("at work with %q and %q", a, b)
 		}
-		m.do(keeperStep{op: "stop", relay: 0})
+		m.do(step{op: "stop", relay: 0})
 		elapse(m.plan.slow + 30*fakeRoundTrip)
 		if got := m.relays[1].begun(); len(got) != 5 {
 			t.Errorf("at work with %q", got)
@@ -84,22 +84,22 @@ func TestStopHandsOver(t *testing.T) {
 	})
 }
 
-// TestKillIsTakenOver: within 2 s, and not before the former owner certainly starts nothing more.
+// TestKillIsTakenOver: within 2 s, and not before the term of the killed relay has ended.
 func TestKillIsTakenOver(t *testing.T) {
 	t.Parallel()
 	for _, deaf := range []bool{false, true} {
-		timed(t, func(m *keeperModel) {
+		timed(t, func(m *model) {
 			m.server.deaf = deaf
 			for i := range modelRelays {
 				m.start(i)
 			}
 			elapse(5 * time.Second)
-			m.do(keeperStep{op: "kill", relay: 0})
-			elapse(sureFor - time.Millisecond)
+			m.do(step{op: "kill", relay: 0})
+			elapse(Term - renewEvery - fakeRoundTrip)
 			if a, b := m.relays[1].begun(), m.relays[2].begun(); len(a)+len(b) > 4 {
 				t.Errorf("at work with %q and %q too early", a, b)
 			}
-			elapse(time.Second)
+			elapse(2*time.Second - (Term - renewEvery - fakeRoundTrip))
 			if a, b := m.relays[1].begun(), m.relays[2].begun(); len(a)+len(b) != 5 || len(a) < 2 || len(b) < 2 {
 				t.Errorf("at work with %q and %q", a, b)
 			}
@@ -107,24 +107,51 @@ func TestKillIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestFrozenIsTakenOver: within 10 s, also by a relay that already had its share if the one that
+// TestStartAfterAKill: a relay that starts does not wait for one that was killed before, and waits for one that was
+// killed just now.
+func TestStartAfterAKill(t *testing.T) {
+	t.Parallel()
+	timed(t, func(m *model) {
+		m.start(0)
+		elapse(5 * time.Second)
+		m.do(step{op: "kill", relay: 0})
+		elapse(Term + fakeRoundTrip)
+		m.start(0)
+		elapse(30 * fakeRoundTrip)
+		if got := m.relays[0].begun(); len(got) != 5 {
+			t.Errorf("at work with %q", got)
+		}
+		m.do(step{op: "kill", relay: 0})
+		m.start(0)
+		elapse(30 * fakeRoundTrip)
+		if got := m.relays[0].begun(); len(got) != 0 {
+			t.Errorf("at work with %q too early", got)
+		}
+		elapse(Term)
+		if got := m.relays[0].begun(); len(got) != 5 {
+			t.Errorf("at work with %q", got)
+		}
+	})
+}
+
+// TestFrozenIsTakenOver: within 2 s, also by a relay that already had its share if the one that
 // has less is frozen as well.
 func TestFrozenIsTakenOver(t *testing.T) {
 	t.Parallel()
-	timed(t, func(m *keeperModel) {
+	timed(t, func(m *model) {
 		for i := range modelRelays {
 			m.start(i)
 		}
 		elapse(5 * time.Second)
-		m.do(keeperStep{op: "freeze", relay: 0})
-		m.do(keeperStep{op: "freeze", relay: 1})
-		elapse(10 * time.Second)
+		m.do(step{op: "freeze", relay: 0})
+		m.do(step{op: "freeze", relay: 1})
+		elapse(2 * time.Second)
 		if got := m.relays[2].begun(); len(got) != 5 {
 			t.Errorf("at work with %q", got)
 		}
 		// They add nothing when they wake, and get their shares again.
-		m.do(keeperStep{op: "thaw", relay: 0})
-		m.do(keeperStep{op: "thaw", relay: 1})
+		m.do(step{op: "thaw", relay: 0})
+		m.do(step{op: "thaw", relay: 1})
 		elapse(5 * time.Second)
 		for _, r := range m.relays {
 			if got := r.begun(); len(got) < 1 || len(got) > 2 {
@@ -134,59 +161,53 @@ func TestFrozenIsTakenOver(t *testing.T) {
 	})
 }
 
-// TestStaleUnits: one relay is killed while the next in line is frozen.
-func TestStaleUnits(t *testing.T) {
-	t.Parallel()
-	timed(t, func(m *keeperModel) {
-		for i := range modelRelays {
-			m.start(i)
-		}
-		elapse(5 * time.Second)
-		order := []int{0, 1, 2}
-		slices.SortFunc(order, func(a, b int) int { return len(m.relays[a].begun()) - len(m.relays[b].begun()) })
-		frozen, third := m.relays[order[0]], m.relays[order[2]]
-		m.do(keeperStep{op: "freeze", relay: order[0]})
-		m.do(keeperStep{op: "kill", relay: order[1]})
-		elapse(4 * time.Second) // the session of the frozen one is still there
-		if a, b := frozen.begun(), third.begun(); len(a) != 1 || len(b) != 4 {
-			t.Errorf("at work with %q, and the frozen one with %q", b, a)
-		}
-		if m.gained > 5+2+1+2 { // shared first, and what the killed one had
-			t.Errorf("units were gained %d times", m.gained)
-		}
-		m.do(keeperStep{op: "thaw", relay: order[0]})
-		elapse(5 * time.Second)
-	})
-}
+// valid reports whether the relay may start something.
+func (r *fakeRelay) valid() bool { return r.holder.term.valid() }
 
-// TestSureEnds: a second after the last proof was sent nothing starts, whatever the relay knows of
-// its session by then.
-func TestSureEnds(t *testing.T) {
+// TestValidEnds: once the term is nearly over nothing starts, whatever the relay knows of its connection by then; a
+// renewal makes its leases valid again if nobody has removed it.
+func TestValidEnds(t *testing.T) {
 	t.Parallel()
-	timed(t, func(m *keeperModel) {
+	timed(t, func(m *model) {
 		m.start(0)
 		elapse(time.Second)
 		r := m.relays[0]
-		if !r.keeper.Sure() {
-			t.Fatal("not sure")
+		if !r.valid() {
+			t.Fatal("not valid")
 		}
 		r.partition(true)
-		elapse(sureFor)
-		if r.keeper.Sure() {
-			t.Error("sure without an answer for a second")
+		elapse(Term - margin)
+		if r.valid() {
+			t.Error("valid without a renewal for a term")
 		}
 		r.partition(false)
 		elapse(answerWithin + longestReconnect)
-		if !r.keeper.Sure() {
-			t.Error("not sure though it is connected again")
+		if !r.valid() || m.gained != 5 {
+			t.Errorf("valid: %t, shards were gained %d times", r.valid(), m.gained)
 		}
 	})
 }
 
-// TestMovedPosition: a position that was moved by hand is taken over again, unchanged.
+// TestLostConnection: a connection that is replaced in time costs no shard.
+func TestLostConnection(t *testing.T) {
+	t.Parallel()
+	timed(t, func(m *model) {
+		m.start(0)
+		m.start(1)
+		elapse(3 * time.Second)
+		gained := m.gained
+		m.do(step{op: "restart"})
+		elapse(3 * time.Second)
+		if m.gained != gained {
+			t.Errorf("%d shards were taken again", m.gained-gained)
+		}
+	})
+}
+
+// TestMovedPosition: a position that was moved by hand is taken again.
 func TestMovedPosition(t *testing.T) {
 	t.Parallel()
-	timed(t, func(m *keeperModel) {
+	timed(t, func(m *model) {
 		m.start(0)
 		elapse(time.Second)
 		m.server.seek(place{destination: "b"})
@@ -197,33 +218,32 @@ func TestMovedPosition(t *testing.T) {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if p := r.units["b"].p; p.Epoch != 3 || !p.Clean {
-			t.Errorf("the position is %+v", p)
+		if l := r.shards["b"].lease; l.Epoch != 3 {
+			t.Errorf("the lease is %+v", l)
 		}
 	})
 }
 
-// TestDoubtIsRemembered: a relay that loses its session while it waits for a former owner continues
-// to wait, though it is itself the last owner.
-func TestDoubtIsRemembered(t *testing.T) {
+// TestCrash: a relay takes its own shards at once, and those of one that is cut off, and may not know of the crash, a term
+// later.
+func TestCrash(t *testing.T) {
 	t.Parallel()
-	timed(t, func(m *keeperModel) {
+	timed(t, func(m *model) {
 		m.start(0)
-		elapse(5 * time.Second)
 		m.start(1)
 		elapse(5 * time.Second)
-		m.do(keeperStep{op: "cut off", relay: 0})
-		m.relays[1].keeper.Look()
-		elapse(20 * fakeRoundTrip) // the other has taken everything, and waits
-		m.do(keeperStep{op: "terminate", relay: 1})
-		elapse(proveEvery + firstReconnect + 20*fakeRoundTrip) // it has everything again
-		if got := m.relays[1].begun(); len(got) > 3 {
-			t.Errorf("at work with %q too early", got)
+		m.do(step{op: "cut", relay: 0})
+		own := len(m.relays[1].begun())
+		m.do(step{op: "crash"})
+		elapse(renewEvery + longestReconnect/10 + m.plan.slow)
+		if got := m.relays[1].begun(); len(got) != own {
+			t.Errorf("at work with %q, want %d", got, own)
 		}
-		elapse(2 * time.Second)
+		elapse(2 * Term)
 		if got := m.relays[1].begun(); len(got) != 5 {
 			t.Errorf("at work with %q", got)
 		}
-		m.do(keeperStep{op: "heal", relay: 0})
+		m.do(step{op: "heal", relay: 0})
+		elapse(5 * time.Second)
 	})
 }

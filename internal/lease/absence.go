@@ -1,4 +1,4 @@
-package stream
+package lease
 
 import (
 	"log/slog"
@@ -10,8 +10,8 @@ import (
 // that restarts again and again is one incident.
 const calm = 5 * time.Second
 
-// absence reports once that there is no session that owns units, and once that there is one again,
-// however often it comes and goes.
+// absence reports once that there is no connection that renews the leases, and once that there is one again, however
+// often it comes and goes.
 type absence struct {
 	log *slog.Logger
 
@@ -29,7 +29,7 @@ func (a *absence) begin(err error) {
 	a.lost++
 	if a.since.IsZero() {
 		a.since = time.Now()
-		a.log.Warn("no session that owns units; nothing is delivered until it is back", "err", err)
+		a.log.Warn("no connection to renew the leases", "err", err)
 	}
 }
 
@@ -51,7 +51,7 @@ func (a *absence) settle(least time.Duration) {
 	if a.over == nil || time.Since(a.well) < least {
 		return
 	}
-	a.log.Info("the session that owns units is back", "after", a.well.Sub(a.since).Round(time.Millisecond), "lost", a.lost)
+	a.log.Info("the leases are renewed again", "after", a.well.Sub(a.since).Round(time.Millisecond), "lost", a.lost)
 	a.stopLocked()
 	a.since, a.lost = time.Time{}, 0
 }

@@ -1,0 +1,48 @@
+// Package lease decides which relay holds which shard of a stream. A shard is a position: a
+// destination, or the search for events without a route.
+//
+// # Rows
+//
+// Each relay is a row of outbox_members, which it renews every [renewEvery]; it is the lease of all
+// its shards. A shard belongs to the relay in outbox_positions.owner, as long as that relay is a
+// member. Both tables of members and outbox_server are UNLOGGED: a crash and a failover empty them,
+// so that no membership, and no memory of a relay, outlives the life of the server in which it began.
+//
+// # Rules
+//
+//   - Valid: a relay starts a delivery only within [Term] less [margin] of the moment at which it
+//     sent its last successful renewal, by the monotonic and by the wall clock.
+//   - Expired: a relay removes another one that it has seen without a renewal for a whole term, by
+//     its own monotonic clock, on one session. The DELETE names the renewal that it saw, so it
+//     removes nothing if the other one has renewed meanwhile.
+//   - A start does not wait: in its first look a relay also removes members whose term has ended by
+//     the clock of the database.
+//   - After a crash nobody is a member. A shard of a relay of an earlier life is taken a term after the
+//     new life began: until then that relay may not know of the crash. Its own shards a relay takes
+//     at once.
+//   - A relay whose renewal finds no row has lost everything: it ends all its shards, joins again,
+//     and takes shards with new epochs.
+//   - Take: only a shard without an owner, or whose owner is no member, at the epoch that was read;
+//     it raises the epoch. Positions are read before members, so an owner that is missing from the
+//     members has left them after it took the shard.
+//   - Every write of a position has its epoch in the condition, and runs on a connection to the
+//     server life in which the shard was taken.
+//
+// # Proof
+//
+// Let relay A start something for a shard at time s, and relay B take the shard. A's last successful
+// renewal was sent at r, s < r + Term - margin. If A released the shard, it had stopped before. If the server
+// has crashed, B waited for a term after the crash, and r was before it. Else A was removed, and whoever removed A had seen the renewal of r, or an earlier one, unchanged for
+// a term. Had it seen an earlier one, the row had changed by r, and the DELETE would have found
+// nothing. So it first saw the renewal of r after r, removed A after r + Term > s, and B takes after
+// that. Clocks of different machines are never compared, except in the first look of a relay: if the
+// clock of the database jumps ahead by more than a term within the second before a relay starts, that
+// relay may remove one that is alive. Then both deliver for a moment, until the other one renews; the
+// epochs keep the position right, so events come twice, and none is lost.
+//
+//	holder.go  the loop
+//	term.go    how long a lease is valid
+//	share.go   which relay should have which shard: a pure function of what all relays see
+//	table.go   the SQL
+//	absence.go reports once that the database is away, and once that it is back
+package lease

@@ -1,0 +1,394 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// The fakes below are a server and relays in virtual time, for the model of the holder.
+
+const fakeRoundTrip = time.Millisecond
+
+var errFake = errors.New("the connection is gone")
+
+// fakeRow is a position.
+type fakeRow struct {
+	unit     int32
+	epoch    int64
+	owner    int64
+	released bool // the owner before had released it, or there was none
+}
+
+type fakeMember struct {
+	wants    []string
+	renewals int64
+	until    time.Time // by the clock of the server
+}
+
+// fakeServer has the tables.
+type fakeServer struct {
+	mu       sync.Mutex
+	deaf     bool // notifications do not arrive
+	ahead    time.Duration
+	lives    int
+	named    time.Time // when the life was, by the clock of the server; zero: not yet
+	rows     map[place]*fakeRow
+	members  map[int64]*fakeMember
+	sessions map[*fakeSession]bool
+	looks    map[*fakeRelay]bool
+}
+
+func newFakeServer() *fakeServer {
+	return &fakeServer{
+		rows: make(map[place]*fakeRow), members: make(map[int64]*fakeMember),
+		sessions: make(map[*fakeSession]bool), looks: make(map[*fakeRelay]bool),
+	}
+}
+
+func (f *fakeServer) nowLocked() time.Time { return time.Now().Add(f.ahead) }
+
+// notifyLocked makes all listening relays look.
+func (f *fakeServer) notifyLocked() {
+	for r := range f.looks {
+		if !f.deaf {
+			r.holder.Look()
+		}
+	}
+}
+
+// terminate ends the connections of one relay, or of all.
+func (f *fakeServer) terminate(r *fakeRelay) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s := range f.sessions {
+		if r == nil || s.relay == r {
+			delete(f.sessions, s)
+		}
+	}
+}
+
+// crash empties the unlogged tables as well.
+func (f *fakeServer) crash() {
+	f.terminate(nil)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lives++
+	f.named = time.Time{}
+	clear(f.members)
+}
+
+// seek moves a position by hand.
+func (f *fakeServer) seek(at place) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r := f.rows[at]; r != nil {
+		r.epoch++
+		f.notifyLocked()
+	}
+}
+
+// fakeSession implements table.
+type fakeSession struct {
+	server *fakeServer
+	relay  *fakeRelay
+	name   string
+	old    bool
+}
+
+func (f *fakeServer) connect(r *fakeRelay) (table, func(), error) {
+	r.awake()
+	if r.is(func() bool { return r.cut }) {
+		sleep(context.Background(), answerWithin)
+		return nil, nil, errFake
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.named.IsZero() {
+		f.named = f.nowLocked()
+	}
+	s := &fakeSession{server: f, relay: r, name: strconv.Itoa(f.lives), old: f.nowLocked().Sub(f.named) > Term}
+	f.sessions[s] = true
+	return s, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.sessions, s)
+	}, nil
+}
+
+// call is one round trip.
+func (s *fakeSession) call(do func()) error {
+	s.relay.awake()
+	if s.relay.is(func() bool { return s.relay.cut }) {
+		sleep(context.Background(), answerWithin)
+		return errFake
+	}
+	sleep(context.Background(), fakeRoundTrip/2)
+	s.server.mu.Lock()
+	lives := s.server.sessions[s]
+	if lives {
+		do()
+	}
+	s.server.mu.Unlock()
+	sleep(context.Background(), fakeRoundTrip/2)
+	s.relay.awake()
+	if !lives || s.relay.is(func() bool { return s.relay.killed }) {
+		return errFake
+	}
+	return nil
+}
+
+func (s *fakeSession) life() (name string, old bool) { return s.name, s.old }
+
+func (s *fakeSession) join(_ context.Context, wants []string) error {
+	return s.call(func() {
+		m := s.server.members[s.relay.owner]
+		if m == nil {
+			m = &fakeMember{renewals: rand.Int64N(1 << 62)}
+			s.server.members[s.relay.owner] = m
+		} else {
+			m.renewals++
+		}
+		m.wants, m.until = slices.Clone(wants), s.server.nowLocked().Add(Term)
+		s.server.notifyLocked()
+	})
+}
+
+func (s *fakeSession) renew(context.Context) (is bool, err error) {
+	err = s.call(func() {
+		if m := s.server.members[s.relay.owner]; m != nil {
+			is = true
+			m.renewals++
+			m.until = s.server.nowLocked().Add(Term)
+		}
+	})
+	return is, err
+}
+
+func (s *fakeSession) look(context.Context) (shown sight, err error) {
+	shown = sight{rows: make(map[place]*row), members: make(map[int64]member)}
+	err = s.call(func() {
+		s.relay.looked = true
+		for at, r := range s.server.rows {
+			shown.rows[at] = &row{r.unit, r.epoch, r.owner}
+		}
+		for owner, m := range s.server.members {
+			shown.members[owner] = member{slices.Clone(m.wants), m.renewals, m.until.Before(s.server.nowLocked())}
+		}
+	})
+	return shown, err
+}
+
+func (s *fakeSession) create(_ context.Context, missing []string) error {
+	return s.call(func() {
+		for _, name := range missing {
+			if at := (place{destination: name}); s.server.rows[at] == nil {
+				s.server.rows[at] = &fakeRow{unit: int32(len(s.server.rows) + 1)}
+			}
+		}
+	})
+}
+
+func (s *fakeSession) remove(_ context.Context, owner, renewals int64) (removed bool, err error) {
+	err = s.call(func() {
+		if m := s.server.members[owner]; m != nil && m.renewals == renewals {
+			delete(s.server.members, owner)
+			removed = true
+		}
+	})
+	return removed, err
+}
+
+func (s *fakeSession) take(_ context.Context, w *row) (epoch int64, answer, lost error) {
+	err := s.call(func() {
+		for _, r := range s.server.rows {
+			if r.unit == w.unit && r.epoch == w.epoch {
+				r.released = r.owner == 0
+				r.epoch++
+				r.owner = s.relay.owner
+				epoch = r.epoch
+			}
+		}
+	})
+	return epoch, nil, err
+}
+
+func (s *fakeSession) release(_ context.Context, unit int32, epoch int64) (done bool, answer, lost error) {
+	err := s.call(func() {
+		for _, r := range s.server.rows {
+			if r.unit == unit && r.epoch == epoch {
+				r.owner = 0
+			}
+		}
+		s.server.notifyLocked()
+	})
+	return true, nil, err
+}
+
+func (s *fakeSession) leave(context.Context) error {
+	return s.call(func() {
+		delete(s.server.members, s.relay.owner)
+		s.server.notifyLocked()
+	})
+}
+
+// fakeRelay is a relay that delivers all the time.
+type fakeRelay struct {
+	model  *model
+	owner  int64
+	holder *Holder
+	stop   context.CancelFunc
+	ended  chan struct{} // closed when Run has returned
+	looked bool          // guarded by the mutex of the server
+
+	mu     sync.Mutex
+	frozen chan struct{} // closed when it goes on, nil while it does
+	cut    bool
+	killed bool
+	shards map[string]*fakeShard
+}
+
+func (r *fakeRelay) is(what func() bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return what()
+}
+
+// awake returns when the relay is not frozen.
+func (r *fakeRelay) awake() {
+	for {
+		r.mu.Lock()
+		frozen := r.frozen
+		r.mu.Unlock()
+		if frozen == nil {
+			return
+		}
+		<-frozen
+	}
+}
+
+// freeze stops the relay, or lets it continue.
+func (r *fakeRelay) freeze(is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case is && r.frozen == nil:
+		r.frozen = make(chan struct{})
+	case !is && r.frozen != nil:
+		close(r.frozen)
+		r.frozen = nil
+	}
+}
+
+func (r *fakeRelay) partition(is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = is
+}
+
+// fakeShard delivers one thing after another.
+type fakeShard struct {
+	relay *fakeRelay
+	lease Lease
+	done  chan struct{}
+
+	mu       sync.Mutex
+	stopped  bool
+	lastTime time.Time
+}
+
+func (r *fakeRelay) gained(l Lease) {
+	r.awake()
+	u := &fakeShard{relay: r, lease: l, done: make(chan struct{})}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.killed {
+		return
+	}
+	if r.shards[l.Destination] != nil {
+		r.model.breaks("%d gained %q twice", r.owner, l.Destination)
+	}
+	r.shards[l.Destination] = u
+	r.model.gains(r, &l)
+	go u.run()
+}
+
+func (r *fakeRelay) lost(destination string) {
+	r.awake()
+	r.mu.Lock()
+	u := r.shards[destination]
+	delete(r.shards, destination)
+	killed := r.killed
+	r.mu.Unlock()
+	if u == nil {
+		if !killed {
+			r.model.breaks("%d lost %q, which it did not have", r.owner, destination)
+		}
+		return
+	}
+	u.halt()
+	<-u.done
+	r.awake()
+}
+
+func (u *fakeShard) halt() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.stopped = true
+}
+
+func (u *fakeShard) run() {
+	defer close(u.done)
+	for {
+		u.relay.awake()
+		u.mu.Lock()
+		stopped := u.stopped
+		begins := !stopped && u.lease.Valid()
+		if begins {
+			u.lastTime = time.Now()
+			u.relay.model.begins(u)
+		}
+		u.mu.Unlock()
+		if stopped {
+			return
+		}
+		if !begins {
+			sleep(context.Background(), 10*time.Millisecond)
+			continue
+		}
+		sleep(context.Background(), u.relay.model.duration())
+		u.relay.awake()
+		u.relay.model.ends(u)
+	}
+}
+
+// kill ends the relay as kill -9 does.
+func (r *fakeRelay) kill() {
+	r.mu.Lock()
+	r.killed = true
+	shards := r.shards
+	r.shards = make(map[string]*fakeShard)
+	r.mu.Unlock()
+	r.model.server.terminate(r)
+	for _, u := range shards {
+		u.halt()
+	}
+	r.freeze(false)
+	r.stop()
+	r.model.forget(r)
+}
+
+func (r *fakeRelay) String() string { return fmt.Sprint("relay ", r.owner) }
+
+// released reports whether the owner before that of l had released the shard.
+func (f *fakeServer) released(l *Lease) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.rows[l.place()]
+	return r.epoch == l.Epoch && r.released
+}

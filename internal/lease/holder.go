@@ -1,0 +1,712 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+const (
+	// lookEvery is how often a relay compares the shards with its fair share, plus or minus a fifth, so
+	// that relays do not look in step.
+	lookEvery = 300 * time.Millisecond
+	// lookPart bounds the part of the time, 1/lookPart, that looks take: under an old snapshot they read
+	// all versions of the rows since.
+	lookPart = 20
+	// lookAtMost bounds the time between two looks.
+	lookAtMost = 5 * time.Second
+)
+
+const (
+	// firstReconnect is short: most connections can be replaced at once.
+	firstReconnect = 20 * time.Millisecond
+	// longestReconnect bounds how long the return of a database goes unnoticed.
+	longestReconnect = 2 * time.Second
+)
+
+// Lease is a shard that this relay has taken.
+type Lease struct {
+	// Destination is empty for the search for events without a route.
+	Destination string
+	Part        int
+	// Unit is the number of the position's row.
+	Unit int32
+	// Epoch numbers the owners: the next owner's is higher. Every write of the position has it in its
+	// condition.
+	Epoch int64
+	// Server names the life of the server in which the shard was taken: see [Verify].
+	Server string
+
+	term *term
+}
+
+// Valid reports whether the lease is known to last. While it is false no delivery may start; it may become true again, unless
+// another relay has removed this one.
+func (l *Lease) Valid() bool { return l.term.valid() }
+
+func (l *Lease) place() place { return place{l.Destination, l.Part} }
+
+// place is a destination, or a part of it.
+type place struct {
+	destination string
+	part        int
+}
+
+// Options configure a [Holder].
+type Options struct {
+	// Owner is the number of the relay, see store.NewOwner.
+	Owner int64
+	// Program is what the relay says of itself; nothing without a process.
+	Program store.Program
+	// Destinations are those of the relay, each at most once. The search for events without a route
+	// is always among its shards.
+	Destinations []string
+	// Create creates the positions of destinations that have none; "" is the search for events
+	// without a route.
+	Create func(ctx context.Context, conn *pgx.Conn, missing []string) error
+	// Gained is called with each shard that was taken. It must not block: no lease is renewed while it
+	// runs.
+	Gained func(Lease)
+	// Lost is called with each shard that must be given away, and at once with all of them when another
+	// relay has removed this one. It stops the shard, waits for its deliveries, writes the last
+	// position, and returns: then another relay may have the shard. It runs on a goroutine of its own,
+	// once for each call of Gained, and may take as long as that takes; the shard is not gained again
+	// before it has returned.
+	Lost func(destination string)
+	// Report, if set, is called with what the statements of a part of the holder have come to: nil if
+	// all is well.
+	Report func(part string, err error)
+}
+
+// Holder holds the shards of one relay. Create one with [NewHolder], and call Run once.
+type Holder struct {
+	options Options
+	log     *slog.Logger
+	open    func(ctx context.Context) (table, func(), error)
+
+	looks    chan struct{}        // capacity 1
+	doubted  atomic.Pointer[term] // the term to end
+	work     sync.WaitGroup       // calls of Lost
+	left     chan place           // shards for which Lost has returned; has capacity for all
+	stopping bool                 // this and the rest belong to the goroutine of Run
+
+	term     *term // nil while the relay is no member
+	server   string
+	settled  time.Time // from when no relay of an earlier life of the server starts anything
+	held     map[place]*held
+	leaving  map[place]bool     // Lost is running
+	seen     map[int64]sighting // the other members, on this session
+	looked   bool               // on any session
+	refused  map[int32]*refusal // shards whose position could not be written
+	reported []string           // the shards that others see this relay wants
+}
+
+// held is a shard that the relay holds.
+type held struct {
+	Lease
+	state state
+}
+
+type state int
+
+const (
+	working   state = iota
+	leaving         // Lost is running
+	releasing       // Lost has returned, and the row still names this relay
+)
+
+// sighting is the last renewal of a member that was seen, and since when.
+type sighting struct {
+	renewals int64
+	since    time.Time
+}
+
+// refusal is a shard whose position could not be written. Until the next attempt the session has
+// time for renewals.
+type refusal struct {
+	pauses store.Pauses
+	next   time.Time
+}
+
+// table is the holder's access to the database, on one connection. An error means that the
+// connection is lost.
+type table interface {
+	// life returns the life of the server that the connection leads to, and whether it is older than a term, by the
+	// clock of the database.
+	life() (name string, old bool)
+	// join makes the relay a member that wants these shards, or changes what it wants, and notifies the
+	// other relays. It begins with a renewal that no other relay has seen.
+	join(ctx context.Context, wants []string) error
+	// renew renews the membership. It reports false if the relay is no member.
+	renew(ctx context.Context) (bool, error)
+	// look returns the positions and the members, read in this order.
+	look(ctx context.Context) (sight, error)
+	// create creates positions.
+	create(ctx context.Context, missing []string) error
+	// remove ends the membership of another relay. It reports false if that one has renewed it since.
+	remove(ctx context.Context, owner, renewals int64) (bool, error)
+	// take takes a shard, if its row is still as it was seen, and is not locked. It returns the new
+	// epoch, 0 if it did not. answer is an error with which the connection can be used further.
+	take(ctx context.Context, r *row) (epoch int64, answer, lost error)
+	// release gives a shard away, and notifies the other relays. It reports false if the row is locked.
+	release(ctx context.Context, unit int32, epoch int64) (done bool, answer, lost error)
+	// leave ends the membership of this relay, and notifies the others.
+	leave(ctx context.Context) error
+}
+
+// sight is the result of a look.
+type sight struct {
+	rows    map[place]*row
+	members map[int64]member
+}
+
+// row is a position.
+type row struct {
+	unit  int32
+	epoch int64
+	owner int64 // 0: none
+}
+
+// member is a relay.
+type member struct {
+	wants    []string
+	renewals int64
+	ended    bool // its term, by the clock of the database
+}
+
+// NewHolder returns a holder that connects when it runs.
+func NewHolder(c *store.Connector, o Options, log *slog.Logger) *Holder {
+	return newHolder(o, log, func(ctx context.Context) (table, func(), error) { return openSession(ctx, c, &o) })
+}
+
+func newHolder(o Options, log *slog.Logger, open func(context.Context) (table, func(), error)) *Holder {
+	return &Holder{
+		options: o, log: log, open: open, looks: make(chan struct{}, 1), left: make(chan place, 1+len(o.Destinations)),
+		held: make(map[place]*held), leaving: make(map[place]bool), seen: make(map[int64]sighting), refused: make(map[int32]*refusal),
+	}
+}
+
+// Look makes the holder compare the shards with its fair share now: another relay came or went, or
+// a write found that a position has another epoch. It never blocks.
+func (h *Holder) Look() {
+	select {
+	case h.looks <- struct{}{}:
+	default: // a look is already requested
+	}
+}
+
+// Doubt makes the holder reconnect, and take all shards anew, unless it has done so since l was
+// taken: connections do not lead to the server of l any more. That happens after a failover where
+// the old primary keeps its sessions. It never blocks.
+func (h *Holder) Doubt(l *Lease) {
+	h.doubted.Store(l.term)
+	h.Look()
+}
+
+// Run holds this relay's share of the shards until ctx ends, and then gives all of them away and
+// returns nil. A lost connection is replaced, for as long as necessary. It ends with
+// outboxsql.ErrMode if the table is not a stream, or not any more.
+func (h *Holder) Run(ctx context.Context) error {
+	defer h.work.Wait()
+	defer h.end()
+	pause := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
+		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
+	away := absence{log: h.log}
+	defer away.settle(0)
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := h.serve(ctx, away.back)
+		if errors.Is(err, outboxsql.ErrMode) {
+			return err
+		}
+		if ctx.Err() != nil || err == nil {
+			return nil
+		}
+		away.begin(err)
+		if !store.IsDown(err) { // others notice that the database does not answer
+			h.report(connection, err)
+		}
+		if time.Since(began) > longestReconnect {
+			pause.Reset()
+		}
+		sleep(ctx, pause.NextBackOff())
+	}
+	return nil
+}
+
+// The parts that report.
+const (
+	connection = "session of the leases"
+	positions  = "owners of shards"
+)
+
+func (h *Holder) report(part string, err error) {
+	if h.options.Report != nil {
+		h.options.Report(part, err)
+	}
+}
+
+// serve holds shards for as long as one connection lasts, or until ctx ends.
+func (h *Holder) serve(ctx context.Context, up func()) error {
+	t, hangUp, err := h.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	// Nobody knows how long the database was away for the others.
+	clear(h.seen)
+	h.reported = nil
+	if err := h.renew(ctx, t); err != nil {
+		return err
+	}
+	up()
+	return h.hold(ctx, t)
+}
+
+// hold returns when the connection is lost, or nil when ctx has ended and all shards are given away.
+func (h *Holder) hold(ctx context.Context, t table) error {
+	renew := time.NewTicker(renewEvery)
+	defer renew.Stop()
+	look := time.NewTimer(0)
+	defer look.Stop()
+	done := ctx.Done()
+	for !h.stopping || h.busy() {
+		var err error
+		select {
+		case <-done:
+			done = nil
+			err = h.stop(ctx, t)
+		case <-renew.C:
+			err = h.renew(ctx, t)
+		case <-look.C:
+			var next time.Duration
+			next, err = h.look(ctx, t)
+			look.Reset(next)
+		case <-h.looks:
+			if d := h.doubted.Load(); d != nil && d == h.term {
+				h.end()
+				return errElsewhere
+			}
+			var next time.Duration
+			next, err = h.look(ctx, t)
+			look.Reset(next)
+		case at := <-h.left:
+			err = h.handOver(ctx, t, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if h.term == nil {
+		return nil
+	}
+	return t.leave(ctx)
+}
+
+// errElsewhere is the reason to give up a connection that works.
+var errElsewhere = errors.New("connections lead to another server than the one where the leases are")
+
+// busy reports whether deliveries of a shard may be running.
+func (h *Holder) busy() bool {
+	for _, s := range h.held {
+		if s.state != releasing {
+			return true
+		}
+	}
+	return false
+}
+
+// end stops all shards at once, because another relay may have them, or the server has lost what they
+// have in memory.
+func (h *Holder) end() {
+	if h.term == nil {
+		return
+	}
+	h.term.end()
+	h.term = nil
+	for at, s := range h.held {
+		if s.state == working {
+			h.lose(at)
+		}
+	}
+	clear(h.held)
+}
+
+// lose stops a shard.
+func (h *Holder) lose(at place) {
+	h.leaving[at] = true
+	h.work.Go(func() {
+		h.options.Lost(at.destination)
+		h.left <- at
+	})
+}
+
+// renew renews the membership, or begins another one.
+func (h *Holder) renew(ctx context.Context, t table) error {
+	sent := time.Now()
+	if h.term != nil {
+		now, _ := t.life()
+		is := now == h.server
+		if is {
+			var err error
+			if is, err = t.renew(ctx); err != nil {
+				return err
+			}
+		}
+		if is {
+			h.term.answered(sent)
+			return nil
+		}
+		h.log.WarnContext(ctx, "the leases of this relay have expired, or the server has crashed: all shards are taken again")
+		h.end()
+	}
+	if h.stopping {
+		return nil
+	}
+	// Before others see what it wants: a share is fair among positions that exist.
+	s, err := t.look(ctx)
+	if err != nil {
+		return err
+	}
+	if missing := h.missing(s.rows); len(missing) > 0 {
+		if err := t.create(ctx, missing); err != nil {
+			return err
+		}
+	}
+	wants := h.would()
+	sent = time.Now()
+	if err := t.join(ctx, wants); err != nil {
+		return err
+	}
+	h.term, h.reported = &term{}, wants
+	h.term.answered(sent)
+	if now, old := t.life(); now != h.server {
+		h.server, h.settled = now, time.Time{}
+		if !old {
+			h.settled = time.Now().Add(Term)
+		}
+	}
+	h.Look()
+	return nil
+}
+
+// would returns the shards that this relay wants. Those that it is giving away are among them: if its share has grown
+// meanwhile, it takes them again. Those of an earlier term that still end are not.
+func (h *Holder) would() []string {
+	would := []string{}
+	for _, name := range append([]string{""}, h.options.Destinations...) {
+		at := place{destination: name}
+		if !h.leaving[at] || h.held[at] != nil {
+			would = append(would, name)
+		}
+	}
+	return would
+}
+
+// look takes and gives shards according to the fair share. It returns the time to the next look.
+func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err error) {
+	began := time.Now()
+	next = jittered(lookEvery)
+	if h.term == nil {
+		return next, h.renew(ctx, t)
+	}
+	if wants := h.would(); !h.stopping && !slices.Equal(wants, h.reported) {
+		if err := t.join(ctx, wants); err != nil {
+			return next, err
+		}
+		h.reported = wants
+	}
+	s, err := t.look(ctx)
+	if err != nil {
+		return next, err
+	}
+	next = min(max(next, lookPart*time.Since(began)), lookAtMost)
+	if left := time.Until(h.settled); left > 0 {
+		next = min(next, left)
+	}
+	if _, is := s.members[h.options.Owner]; !is {
+		return next, h.renew(ctx, t)
+	}
+	if h.stopping {
+		return next, h.releaseAll(ctx, t, s.rows)
+	}
+	if missing := h.missing(s.rows); len(missing) > 0 {
+		if err := t.create(ctx, missing); err != nil {
+			return next, err
+		}
+		h.Look()
+		return next, nil
+	}
+	h.report(connection, nil)
+	soonest, err := h.removeExpired(ctx, t, s.members)
+	if err != nil {
+		return next, err
+	}
+	h.dropFenced(s.rows)
+	if err := h.releaseAll(ctx, t, s.rows); err != nil {
+		return next, err
+	}
+	return min(next, soonest), h.share(ctx, t, &s)
+}
+
+// missing returns the destinations without a position.
+func (h *Holder) missing(rows map[place]*row) (missing []string) {
+	for _, name := range append([]string{""}, h.options.Destinations...) {
+		if rows[place{destination: name}] == nil {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// removeExpired removes members that have not renewed for a term, also from members, and returns how long it takes until
+// the next one has not.
+func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]member) (soonest time.Duration, err error) {
+	now := time.Now()
+	soonest = lookAtMost
+	maps.DeleteFunc(h.seen, func(owner int64, _ sighting) bool { _, is := members[owner]; return !is })
+	first := !h.looked
+	h.looked = true
+	for owner, m := range members {
+		if owner == h.options.Owner {
+			continue
+		}
+		s, known := h.seen[owner]
+		if !known || s.renewals != m.renewals {
+			s = sighting{m.renewals, now}
+			h.seen[owner] = s
+		}
+		left := Term - now.Sub(s.since)
+		if left > 0 && !(first && m.ended) {
+			soonest = min(soonest, left)
+			continue
+		}
+		removed, err := t.remove(ctx, owner, m.renewals)
+		if err != nil {
+			return soonest, err
+		}
+		if removed {
+			h.log.WarnContext(ctx, "removed a relay that has not renewed its leases", "owner", owner)
+			delete(members, owner)
+		}
+	}
+	return soonest, nil
+}
+
+// dropFenced gives away shards whose position was overwritten: moved by hand, or forgotten. They are
+// taken again with the current position.
+func (h *Holder) dropFenced(rows map[place]*row) {
+	for at, s := range maps.Clone(h.held) {
+		if r := rows[at]; r != nil && r.unit == s.Unit && r.epoch == s.Epoch {
+			continue
+		}
+		switch s.state {
+		case working:
+			s.state = leaving
+			h.lose(at)
+		case releasing:
+			delete(h.held, at)
+		case leaving:
+		}
+	}
+}
+
+// releaseAll tries again to release shards whose rows were locked.
+func (h *Holder) releaseAll(ctx context.Context, t table, rows map[place]*row) error {
+	for at, s := range maps.Clone(h.held) {
+		if s.state != releasing {
+			continue
+		}
+		if err := h.release(ctx, t, s); err != nil {
+			return err
+		}
+		if h.held[at] == nil && rows[at] != nil {
+			rows[at].owner = 0
+		}
+	}
+	return nil
+}
+
+// share takes and gives.
+func (h *Holder) share(ctx context.Context, t table, s *sight) error {
+	pic := picture{me: h.options.Owner, wants: make(map[int64][]int32), owners: make(map[int32]int64)}
+	at := make(map[int32]place)
+	for p, r := range s.rows {
+		at[r.unit] = p
+		if _, is := s.members[r.owner]; is || r.owner != 0 && time.Now().Before(h.settled) {
+			pic.owners[r.unit] = r.owner
+		}
+		if have := h.held[p]; have != nil && have.state != working {
+			delete(pic.owners, r.unit) // as good as gone: no other shard must go in its place
+		}
+	}
+	for owner, m := range s.members {
+		for _, name := range m.wants {
+			if r := s.rows[place{destination: name}]; r != nil {
+				pic.wants[owner] = append(pic.wants[owner], r.unit)
+			}
+		}
+		slices.Sort(pic.wants[owner])
+	}
+	take, give := pic.shares()
+	for _, unit := range give {
+		p := at[unit]
+		if have := h.held[p]; have != nil {
+			have.state = leaving
+			h.lose(p)
+			continue
+		}
+		if h.leaving[p] {
+			continue // deliveries of an earlier term may still be running
+		}
+		if _, answer, lost := t.release(ctx, unit, s.rows[p].epoch); lost != nil {
+			return lost
+		} else if answer != nil {
+			h.complain(ctx, unit, answer)
+		}
+	}
+	for p, r := range s.rows { // of an earlier term, too
+		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.unit) {
+			take = append(take, r.unit)
+		}
+		if r.owner != 0 && r.owner != h.options.Owner {
+			h.accept(r.unit) // whether that position can be written is for another relay to say
+		}
+	}
+	for _, unit := range take {
+		if p := at[unit]; h.held[p] == nil && !h.leaving[p] {
+			if err := h.take(ctx, t, p, s.rows[p]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// take takes a shard.
+func (h *Holder) take(ctx context.Context, t table, at place, r *row) error {
+	if known := h.refused[r.unit]; known != nil && time.Now().Before(known.next) {
+		return nil
+	}
+	epoch, answer, lost := t.take(ctx, r)
+	switch {
+	case lost != nil:
+		return lost
+	case answer != nil:
+		h.complain(ctx, r.unit, answer)
+		return nil
+	}
+	h.accept(r.unit)
+	if epoch == 0 { // until the next look: whoever has locked the row may keep it for long
+		return nil
+	}
+	s := &held{Lease: Lease{at.destination, at.part, r.unit, epoch, h.server, h.term}}
+	h.held[at] = s
+	h.log.InfoContext(ctx, "took a shard", "destination", shardName(at.destination), "part", at.part, "unit", r.unit, "epoch", epoch, "released", r.owner == 0)
+	h.options.Gained(s.Lease)
+	return nil
+}
+
+// shardName is the name of a destination in a log: the search for events without a route has none.
+func shardName(destination string) string {
+	if destination == "" {
+		return "(router)"
+	}
+	return destination
+}
+
+// handOver releases a shard that has stopped.
+func (h *Holder) handOver(ctx context.Context, t table, at place) error {
+	delete(h.leaving, at)
+	if s := h.held[at]; s != nil && s.state == leaving {
+		s.state = releasing
+		return h.release(ctx, t, s)
+	}
+	h.Look() // it was of an earlier term, and may now be taken again
+	return nil
+}
+
+// release releases a shard. This relay looks, too: a shard that no other relay takes, it takes again.
+func (h *Holder) release(ctx context.Context, t table, s *held) error {
+	done, answer, lost := t.release(ctx, s.Unit, s.Epoch)
+	switch {
+	case lost != nil:
+		return lost
+	case answer != nil:
+		h.complain(ctx, s.Unit, answer)
+	case done:
+		h.accept(s.Unit)
+		delete(h.held, s.place())
+		h.log.InfoContext(ctx, "released a shard", "destination", shardName(s.Destination), "part", s.Part, "unit", s.Unit, "epoch", s.Epoch)
+		h.Look()
+	}
+	return nil
+}
+
+// stop gives all shards away.
+func (h *Holder) stop(ctx context.Context, t table) error {
+	h.stopping = true
+	if h.term == nil {
+		return nil
+	}
+	if err := t.join(ctx, nil); err != nil { // it wants none any more
+		return err
+	}
+	for at, s := range h.held {
+		if s.state == working {
+			s.state = leaving
+			h.lose(at)
+		}
+	}
+	return nil
+}
+
+// complain reports that the position of a shard could not be written, and postpones the next attempt.
+func (h *Holder) complain(ctx context.Context, unit int32, err error) {
+	r := h.refused[unit]
+	if r == nil {
+		r = &refusal{pauses: store.NewPauses()}
+		h.refused[unit] = r
+		h.log.WarnContext(ctx, "the owner of a position could not be written; trying again", "unit", unit, "err", err)
+	}
+	r.next = time.Now().Add(r.pauses.After(err))
+	h.report(positions, err)
+}
+
+// accept ends the refusal of a shard.
+func (h *Holder) accept(unit int32) {
+	if h.refused[unit] == nil {
+		return
+	}
+	if delete(h.refused, unit); len(h.refused) == 0 {
+		h.report(positions, nil)
+	}
+}
+
+// jittered returns about d.
+func jittered(d time.Duration) time.Duration {
+	return d - d/5 + rand.N(2*d/5) //nolint:gosec // spreads the looks, hides nothing
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,386 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func TestAlone(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	k := l.keep(7, "a", "b")
+	k.untilHas(3)
+	if got := l.owners(); got != "7 7 7" {
+		t.Errorf("owners: %s", got)
+	}
+	if got := testdb.One[string](l.DB, l.Conn, holders); got != "1 members, 3 shards" {
+		t.Error(got)
+	}
+	for _, name := range []string{"", "a", "b"} {
+		p := k.position(name)
+		if p.Epoch != 1 {
+			t.Errorf("%q: %+v", name, p)
+		}
+		k.untilValid(p)
+	}
+	// The mode cannot change while the relay is there.
+	err := outboxsql.SetMode(t.Context(), l.Dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{})
+	if !errors.Is(err, outboxsql.ErrRelays) {
+		t.Errorf("the mode was changed: %v", err)
+	}
+	p := k.position("a")
+	if err := k.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.owners(); got != "- - -" {
+		t.Errorf("owners after the end: %s", got)
+	}
+	if got := testdb.One[string](l.DB, l.Conn, holders); got != "0 members, 0 shards" {
+		t.Error(got)
+	}
+	if len(k.has()) > 0 || p.Valid() {
+		t.Errorf("after the end it has %q", k.has())
+	}
+}
+
+// TestModeWaitsForLeases: a relay that has lost its session still delivers until its term ends; the mode does not change
+// before.
+func TestModeWaitsForLeases(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.Exec(`INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES (1, 1, clock_timestamp() + interval '500 ms', 1, '{}')`)
+	if err := outboxsql.SetMode(t.Context(), l.Dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if !testdb.One[bool](l.DB, l.Conn, `SELECT clock_timestamp() >= alive_until FROM outbox_members`) {
+		t.Error("the mode was changed while a lease was valid")
+	}
+	l.Exec(`UPDATE outbox_mode SET mode = 'stream'; UPDATE outbox_members SET alive_until = clock_timestamp() + interval '1 h'`)
+	if err := outboxsql.SetMode(t.Context(), l.Dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{}); !errors.Is(err, outboxsql.ErrRelays) {
+		t.Errorf("while a lease is valid: %v", err)
+	}
+}
+
+func TestOfAQueue(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.Exec(`UPDATE outbox_mode SET mode = 'queue'`)
+	cfg, err := pgx.ParseConfig(l.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := NewHolder(&store.Connector{Config: cfg, Schema: "public"}, Options{}, slog.New(slog.DiscardHandler))
+	if err := q.Run(t.Context()); !errors.Is(err, outboxsql.ErrMode) {
+		t.Errorf("a queue: %v", err)
+	}
+}
+
+// TestShare: new relays get their share, and the shards of one that stops go to the others.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	names := []string{"a", "b", "c", "d", "e"}
+	first := l.keep(1, names...)
+	first.untilHas(6)
+	second := l.keep(2, names...)
+	second.untilHas(3)
+	first.untilHas(3)
+	third := l.keep(3, names...)
+	third.untilHas(2)
+	first.untilHas(2)
+	second.untilHas(2)
+	for _, k := range []*keeping{second, third} {
+		for _, name := range k.has() {
+			if p := k.position(name); p.Epoch < 2 {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	second.untilHas(3)
+	third.untilHas(3)
+	if second.lostSoFar()+third.lostSoFar() > 1 {
+		t.Errorf("%d and %d shards changed hands for nothing", second.lostSoFar(), third.lostSoFar())
+	}
+}
+
+// TestTell: a relay that comes, gives or goes notifies the others.
+func TestTell(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	hears := l.Dial()
+	l.On(hears, `LISTEN outbox_events`)
+	hear := func(what string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if n, err := hears.WaitForNotification(ctx); err != nil || n.Payload != "units" {
+			t.Fatalf("%s: %+v, %v", what, n, err)
+		}
+	}
+	k := l.keep(1, "a")
+	hear("a relay that came")
+	k.untilHas(2)
+	if err := k.stop(); err != nil {
+		t.Fatal(err)
+	}
+	hear("a relay that takes no part any more")
+	hear("the first shard")
+	hear("the second shard")
+	hear("a relay that left")
+}
+
+// TestDifferentDestinations: as when relays are replaced one after the other.
+func TestDifferentDestinations(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	before := l.keep(1, "a", "b", "c")
+	before.untilHas(4)
+	after := l.keep(2, "c", "d")
+	after.until("d and one of the others", func(shards map[string]Lease) bool { return len(shards) == 2 && shards["d"].Epoch == 1 })
+	before.untilHas(3)
+	if has := before.has(); !slices.Contains(has, "a") || !slices.Contains(has, "b") || before.lostSoFar() != 1 {
+		t.Errorf("the first has %q and lost %d", has, before.lostSoFar())
+	}
+	if err := before.stop(); err != nil {
+		t.Fatal(err)
+	}
+	after.untilHas(3)
+	if got := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(destination, ' ' ORDER BY destination) FROM outbox_positions WHERE owner IS NULL`); got != "a b" {
+		t.Errorf("nobody has %q", got)
+	}
+}
+
+// TestLostSession: a relay whose session ends keeps its shards, and renews on another session.
+func TestLostSession(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	a, b := l.keep(1, "a", "b", "c"), l.keep(2, "a", "b", "c")
+	a.untilHas(2)
+	b.untilHas(2)
+	before := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(unit || ' ' || owner || ' ' || epoch, ', ' ORDER BY unit) FROM outbox_positions`)
+	pid := testdb.One[int32](l.DB, l.Conn, `SELECT pid FROM outbox_members WHERE owner = 1`)
+	l.endSession(1)
+	l.untilTrue("another session", `SELECT pid <> $1 FROM outbox_members WHERE owner = 1`, pid)
+	if after := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(unit || ' ' || owner || ' ' || epoch, ', ' ORDER BY unit) FROM outbox_positions`); after != before {
+		t.Errorf("owners and epochs: %s, before %s", after, before)
+	}
+	for _, name := range a.has() {
+		a.untilValid(a.position(name))
+	}
+}
+
+// TestRemoved: a relay whose row is gone takes everything anew, and what it had is not valid any more.
+func TestRemoved(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	k := l.keep(1, "a", "b")
+	k.untilHas(3)
+	before := k.position("a")
+	l.Exec(`DELETE FROM outbox_members`)
+	k.until("new epochs", func(shards map[string]Lease) bool { return len(shards) == 3 && shards["a"].Epoch == 2 })
+	k.untilValid(k.position("a"))
+	if before.Valid() || k.lostSoFar() != 3 {
+		t.Errorf("after %d losses the old lease is valid: %t", k.lostSoFar(), before.Valid())
+	}
+}
+
+// TestAfterAKill: the shards of a relay that was killed were not released, and its term is over or not.
+func TestAfterAKill(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.create("", "a")
+	l.Exec(`UPDATE outbox_positions SET owner = 99, epoch = 5 WHERE destination = 'a'`)
+	l.Exec(`INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES (99, 1, clock_timestamp() - interval '1 ms', 1, '{"",a}')`)
+	k := l.keep(1, "a")
+	k.untilHas(2)
+	if a := k.position("a"); a.Epoch != 6 {
+		t.Errorf("taken: %+v", a)
+	}
+	if err := k.stop(); err != nil {
+		t.Fatal(err)
+	}
+	l.Exec(`UPDATE outbox_positions SET owner = 98 WHERE destination = 'a'`)
+	l.Exec(`INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES (98, 1, clock_timestamp() + interval '1 h', 1, '{"",a}')`)
+	k = l.keep(2, "a")
+	k.untilHas(2) // it does not believe the hour
+	if got := testdb.One[string](l.DB, l.Conn, holders); got != "1 members, 2 shards" {
+		t.Error(got)
+	}
+}
+
+// TestFrozen: another relay takes the shards of one that is silent; it has no valid lease by then, and adds nothing when it wakes.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	halt := make(chan struct{})
+	frozen := l.keepHalted(1, halt, "a")
+	wake := sync.OnceFunc(func() { close(halt) })
+	t.Cleanup(wake) // before the holder is stopped
+	l.untilTrue("the first shard", `SELECT count(*) = 1 FROM outbox_positions WHERE owner = 1`)
+	name := testdb.One[string](l.DB, l.Conn, `SELECT destination FROM outbox_positions WHERE owner = 1`)
+	other := l.keep(2, "a")
+	other.untilHas(2)
+	if p := other.position(name); p.Epoch != 2 {
+		t.Errorf("taken: %+v", p)
+	}
+	wake()
+	frozen.until("a share", func(shards map[string]Lease) bool {
+		for _, p := range shards {
+			return len(shards) == 1 && p.Epoch > 1 && p.Valid()
+		}
+		return false
+	})
+	other.untilHas(1)
+}
+
+// TestLockedRow: a position that is locked costs no other shard, and is taken when it is not any more.
+func TestLockedRow(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.create("", "a", "b")
+	tx, err := l.Conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Exec(`SELECT FROM outbox_positions WHERE destination = 'a' FOR UPDATE`)
+	k := l.keep(1, "a", "b")
+	k.untilHas(2)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k.untilHas(3)
+	if k.lostSoFar() > 0 {
+		t.Errorf("%d shards were lost for it", k.lostSoFar())
+	}
+}
+
+// TestLockedRelease: a shard whose row is locked while it is given away is released later; a relay that stops does not wait.
+func TestLockedRelease(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	first := l.keep(1, "a", "b", "c")
+	first.untilHas(4)
+	lock := l.Dial()
+	l.On(lock, `BEGIN`)
+	l.On(lock, `SELECT FROM outbox_positions FOR UPDATE`)
+	second := l.keep(2, "a", "b", "c")
+	first.untilHas(2)
+	l.On(lock, `ROLLBACK`)
+	second.untilHas(2)
+	l.On(lock, `BEGIN`)
+	l.On(lock, `SELECT FROM outbox_positions FOR UPDATE`)
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	l.On(lock, `ROLLBACK`)
+	second.untilHas(4)
+}
+
+// TestRefusedTake: a write that the database refuses is reported until it is accepted, and costs no other shard.
+func TestRefusedTake(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.create("", "a", "b")
+	l.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.destination = ''a'' THEN RAISE ''no''; END IF; RETURN NEW; END'`)
+	l.Exec(`CREATE TRIGGER refuse BEFORE UPDATE ON outbox_positions FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	k := l.keep(1, "a", "b")
+	k.until("its write is refused", func(map[string]Lease) bool { return k.refused[positions] })
+	k.untilHas(2)
+	l.Exec(`DROP TRIGGER refuse ON outbox_positions`)
+	k.untilHas(3)
+	k.until("nothing is refused", func(map[string]Lease) bool { return !k.refused[positions] })
+}
+
+// TestTakesAgain: positions that were moved by hand, or forgotten.
+func TestTakesAgain(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	k := l.keep(1, "a", "b")
+	k.untilHas(3)
+	unit := k.position("b").Unit
+	l.Exec(`UPDATE outbox_positions SET head = 42, epoch = epoch + 1 WHERE destination = 'a'`)
+	l.Exec(`DELETE FROM outbox_positions WHERE destination = 'b'`)
+	k.until("both again", func(shards map[string]Lease) bool {
+		return len(shards) == 3 && shards["a"].Epoch == 3 && shards["b"].Unit > unit
+	})
+	if b := k.position("b"); b.Epoch != 1 || k.lostSoFar() != 2 {
+		t.Errorf("after %d losses: %+v", k.lostSoFar(), b)
+	}
+}
+
+// TestDoubt: when connections lead to another server everything is taken anew, once, however many shards report it.
+func TestDoubt(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	k := l.keep(1, "a", "b")
+	k.untilHas(3)
+	a, b := k.position("a"), k.position("b")
+	k.Doubt(&a)
+	k.Doubt(&b)
+	k.until("new epochs", func(shards map[string]Lease) bool { return len(shards) == 3 && shards["a"].Epoch == 2 })
+	k.Doubt(&b)
+	k.Look()
+	l.Exec(`DELETE FROM outbox_positions WHERE destination = 'b'`) // so that a look shows
+	k.until("a look later", func(shards map[string]Lease) bool { return len(shards) == 3 && shards["b"].Unit != b.Unit })
+	if now := k.position("a"); now.Epoch != 2 || a.Valid() {
+		t.Errorf("taken again: %+v; the old lease is valid: %t", now, a.Valid())
+	}
+}
+
+// TestRestart: a server that was restarted forgets no relay, and one that crashed every one: all shards are taken anew,
+// and what a relay had before is no lease of this server.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, nil)
+	l := asStream(testdb.At(t, server.URL(""), testdb.Tables{Mode: outboxsql.ModeStream, Bell: outboxsql.BellOff}))
+	a, b := l.keep(1, "a", "b", "c"), l.keep(2, "a", "b", "c")
+	a.untilHas(2)
+	b.untilHas(2)
+	lifeOf := func() string {
+		t.Helper()
+		return testdb.One[string](l.DB, l.Dial(), `SELECT life::text FROM outbox_server`)
+	}
+	life := lifeOf()
+	if err := server.Restart(t.Context(), pgserver.Fast); err != nil {
+		t.Fatal(err)
+	}
+	if now := lifeOf(); now != life {
+		t.Errorf("a restart ends the life of the server: %s, %s", life, now)
+	}
+	before := []Lease{a.position(a.has()[0]), b.position(b.has()[0])}
+	if err := server.Restart(t.Context(), pgserver.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	for i, k := range []*keeping{a, b} {
+		k.until("a lease of the new life", func(shards map[string]Lease) bool {
+			for _, l := range shards {
+				if l.Server == life {
+					return false
+				}
+			}
+			return len(shards) == 2
+		})
+		if ok, err := Verify(t.Context(), l.Dial(), before[i].Server); ok || err != nil || before[i].Valid() {
+			t.Errorf("the lease before the crash: of this server %t, valid %t, %v", ok, before[i].Valid(), err)
+		}
+	}
+	if strings.Contains(testdb.One[string](l.DB, l.Dial(), holders), "0 members") {
+		t.Error("no members")
+	}
+}

@@ -1,0 +1,267 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+const (
+	// answerWithin bounds one round trip: without an answer for that long the connection counts as
+	// lost. No delivery has started for more than a second by then.
+	answerWithin = 3 * time.Second
+	// writeWithin bounds the write of a position's owner, which fires the triggers of the table. It is
+	// above the statement_timeout: the connection outlives a write that takes too long.
+	writeWithin = store.RoundTripTimeout
+	// createWithin bounds the creation of positions: some are found by time, and where many events were
+	// deleted the search for the first takes a while.
+	createWithin = 15 * time.Second
+)
+
+// session is a connection of its own.
+type session struct {
+	conn    *pgx.Conn
+	options *Options
+	channel string
+	server  string
+	old     bool   // the life of the server is older than a term
+	row     string // the ctid of the membership
+}
+
+// openSession connects, and checks that the table is a stream and stays one.
+func openSession(ctx context.Context, c *store.Connector, o *Options) (table, func(), error) {
+	conn, err := c.Connect(ctx, store.RoleLeases)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &session{conn: conn, options: o, channel: outboxsql.Channel(c.Schema)}
+	hangUp := func() { s.close(ctx) }
+	if err := s.begin(ctx, c.Schema); err != nil {
+		hangUp()
+		return nil, nil, err
+	}
+	return s, hangUp, nil
+}
+
+// close releases the locks of life and of the mode explicitly: the server notices the end of a
+// connection a moment later.
+func (s *session) close(ctx context.Context) {
+	if !s.conn.IsClosed() {
+		_ = s.trip(ctx, func(ctx context.Context) error { // if it fails, the end of the connection releases the locks
+			_, err := s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
+			return err
+		})
+	}
+	store.Close(ctx, s.conn)
+}
+
+// trip runs f within the time for one round trip. A running statement finishes even if ctx ends:
+// interrupting it would lose the connection.
+func (s *session) trip(ctx context.Context, f func(context.Context) error) error {
+	return within(ctx, answerWithin, f)
+}
+
+func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, fmt.Errorf("the database did not answer within %v", limit))
+	defer cancel()
+	if err := f(ctx); err != nil {
+		return fmt.Errorf("lease shards: %w", err)
+	}
+	return nil
+}
+
+// sqlLife returns the life of the server, and whether it is older than a term; the first relay after a crash names it.
+const sqlLife = `WITH made AS (INSERT INTO outbox_server (life) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT FROM outbox_server)
+		ON CONFLICT DO NOTHING RETURNING life)
+	SELECT life::text, false FROM made
+	UNION ALL SELECT life::text, since < clock_timestamp() - $1::bigint * interval '1 microsecond' FROM outbox_server`
+
+// begin keeps the table a stream, and shows that the relay lives. Take-overs are flushed to disk: a
+// lost epoch would be given out twice.
+func (s *session) begin(ctx context.Context, schema string) error {
+	err := s.trip(ctx, func(ctx context.Context) error {
+		_, err := s.conn.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false)`)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = s.trip(ctx, func(ctx context.Context) error { return outboxsql.HoldMode(ctx, s.conn, schema, outboxsql.ModeStream) })
+	if err != nil {
+		return err
+	}
+	err = s.trip(ctx, func(ctx context.Context) error {
+		return store.ShowLife(ctx, s.conn, schema, s.options.Owner, s.options.Program)
+	})
+	if err != nil {
+		return err
+	}
+	for range 2 { // another relay may name it at the same time
+		err = s.trip(ctx, func(ctx context.Context) error {
+			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.old)
+		})
+		if !errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
+	}
+	return err
+}
+
+// Verify reports whether conn leads to the server in the life in which a shard was taken. Later
+// statements on conn need no other check, because a connection does not outlive a crash.
+func Verify(ctx context.Context, conn *pgx.Conn, life string) (ok bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_server WHERE life = $1::text::uuid)`, life).Scan(&ok)
+	if err != nil {
+		return false, fmt.Errorf("find the life of the server: %w", err)
+	}
+	return ok, nil
+}
+
+func (s *session) life() (name string, old bool) { return s.server, s.old }
+
+// sqlJoin adds the relay to the members, or changes what it wants.
+const sqlJoin = `WITH joined AS (
+		INSERT INTO outbox_members AS m (owner, wants, pid, alive_until, renewals)
+			VALUES ($1, $2, pg_backend_pid(), clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
+		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
+		RETURNING ctid)
+	SELECT ctid::text, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM joined`
+
+func (s *session) join(ctx context.Context, wants []string) error {
+	if wants == nil {
+		wants = []string{}
+	}
+	return s.trip(ctx, func(ctx context.Context) error {
+		return s.conn.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, rand.Int64N(1<<62)).Scan(&s.row, nil) //nolint:gosec // differs from earlier ones, hides nothing
+	})
+}
+
+// sqlRenew finds the row by its place: under an old snapshot its earlier versions stay, and a search by
+// the key would read all of them.
+const (
+	sqlRenew = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond'
+		WHERE owner = $1 AND ctid = $3::text::tid RETURNING ctid::text`
+	sqlRenewByKey = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond', pid = pg_backend_pid()
+		WHERE owner = $1 RETURNING ctid::text`
+)
+
+func (s *session) renew(ctx context.Context) (is bool, err error) {
+	err = s.trip(ctx, func(ctx context.Context) error {
+		term := Term.Microseconds()
+		err := pgx.ErrNoRows
+		if s.row != "" {
+			err = s.conn.QueryRow(ctx, sqlRenew, s.options.Owner, term, s.row).Scan(&s.row)
+		}
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term).Scan(&s.row)
+		}
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+const (
+	sqlPositions = `SELECT destination, part, unit, epoch, coalesce(owner, 0) FROM outbox_positions WHERE part = 0`
+	sqlMembers   = `SELECT owner, wants, renewals, alive_until < clock_timestamp() FROM outbox_members`
+)
+
+// look is one flight. Each statement has a snapshot of its own, and the members' is the later one.
+func (s *session) look(ctx context.Context) (sight, error) {
+	seen := sight{rows: make(map[place]*row), members: make(map[int64]member)}
+	var batch pgx.Batch
+	batch.Queue(sqlPositions).Query(func(rows pgx.Rows) error {
+		var at place
+		var r row
+		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.part, &r.unit, &r.epoch, &r.owner}, func() error {
+			seen.rows[at] = new(r)
+			return nil
+		})
+		return err
+	})
+	batch.Queue(sqlMembers).Query(func(rows pgx.Rows) error {
+		var owner int64
+		var m member
+		_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.renewals, &m.ended}, func() error {
+			seen.members[owner] = m
+			m.wants = nil
+			return nil
+		})
+		return err
+	})
+	err := s.trip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
+	return seen, err
+}
+
+func (s *session) create(ctx context.Context, missing []string) error {
+	return within(ctx, createWithin, func(ctx context.Context) error { return s.options.Create(ctx, s.conn, missing) })
+}
+
+func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bool, err error) {
+	err = s.trip(ctx, func(ctx context.Context) error {
+		tag, err := s.conn.Exec(ctx, `DELETE FROM outbox_members WHERE owner = $1 AND renewals = $2`, owner, renewals)
+		removed = tag.RowsAffected() == 1
+		return err
+	})
+	return removed, err
+}
+
+// sqlTake leaves a row alone that another session has locked: the renewal must not wait for it.
+const sqlTake = `WITH free AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED)
+	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.unit = free.unit RETURNING p.epoch`
+
+func (s *session) take(ctx context.Context, r *row) (epoch int64, answer, lost error) {
+	err := within(ctx, writeWithin, func(ctx context.Context) error {
+		return s.conn.QueryRow(ctx, sqlTake, r.unit, r.epoch, s.options.Owner).Scan(&epoch)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil, nil
+	}
+	answer, lost = s.sort(err)
+	return epoch, answer, lost
+}
+
+// sqlRelease does nothing where the position has another epoch, and that is done, too.
+const sqlRelease = `WITH mine AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED),
+	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.unit = mine.unit RETURNING p.unit)
+	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE unit = $1 AND epoch = $2),
+		CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'units') END::text`
+
+func (s *session) release(ctx context.Context, unit int32, epoch int64) (done bool, answer, lost error) {
+	err := within(ctx, writeWithin, func(ctx context.Context) error {
+		return s.conn.QueryRow(ctx, sqlRelease, unit, epoch, s.channel).Scan(&done, nil)
+	})
+	answer, lost = s.sort(err)
+	return done && err == nil, answer, lost
+}
+
+func (s *session) leave(ctx context.Context) error {
+	return s.trip(ctx, func(ctx context.Context) error {
+		_, err := s.conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
+			SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($2, 'units') END`, s.options.Owner, s.channel)
+		return err
+	})
+}
+
+// sort separates an answer of the server, after which the connection is as it was, from its end, or its uselessness: after a
+// failover the old primary may keep its sessions, but is read-only.
+func (s *session) sort(err error) (answer, lost error) {
+	const readOnly = "25006"
+	switch pg, ok := errors.AsType[*pgconn.PgError](err); {
+	case err == nil:
+		return nil, nil
+	case !ok || pg.Code == readOnly || s.conn.IsClosed() || s.conn.PgConn().TxStatus() != 'I':
+		return nil, err
+	}
+	return err, nil
+}
