@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -54,7 +55,7 @@ func failing(t *testing.T) (path, url string) {
 	if err := k.Hold(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	text := strings.Replace(shopConfig(url, sink.Port()), "order.placed, to", "user.*, to", 1) + "  - {match: order.placed, to: [mail]}\n"
 	return file(t, text), url
 }
@@ -85,7 +86,7 @@ func failingStream(t *testing.T) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	return file(t, shopConfig(url, sink.Port()))
 }
 
@@ -119,7 +120,7 @@ func TestStatus(t *testing.T) {
 // TestStatusOfRelay asks a relay by its admin server, twice.
 func TestStatusOfRelay(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	base := shopConfig(url, sink.Port())
 	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
 	d.stderr.await(t, `"relay started"`)
@@ -156,7 +157,7 @@ func TestStatusOfRelay(t *testing.T) {
 // well. The figures of the relay and "notifyd status" follow.
 func TestStatusOfOutage(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	// One mail at a time: the first that is taken ends the outage.
 	base := strings.Replace(shopConfig(url, sink.Port()), "    tls: none\n", "    tls: none\n    concurrency: 1\n", 1)
 	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
