@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"testing"
 
@@ -26,8 +25,7 @@ type result struct {
 // command runs a command line in an environment of its own.
 func command(t *testing.T, args ...string) result {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	nothing := func(string) (string, bool) { return "", false }
-	code := run(t.Context(), args, &stdout, &stderr, nothing)
-	return result{code, stdout.String(), stderr.String()}
+	var r result
+	r.code, r.stdout, r.stderr = testenv.Command(t, run, nil, args...)
+	return r
 }

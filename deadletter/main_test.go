@@ -26,16 +26,7 @@ const schema = `Odd "shop"`
 
 func newDB(tb testing.TB, deleteEvents bool) *db {
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testdb.URL(tb, testdb.Tables{Schema: schema}))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cfg.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
+	pool := testdb.Pool(tb, testdb.URL(tb, testdb.Tables{Schema: schema}), testdb.InSchema(schema))
 	store, err := deadletter.New(pool, deadletter.Config{Schema: schema, DeleteEvents: deleteEvents})
 	if err != nil {
 		tb.Fatal(err)
@@ -51,15 +42,7 @@ func (d *db) exec(sql string, args ...any) {
 // expect fails the test unless the query returns exactly these lines.
 func (d *db) expect(what, sql string, want ...string) {
 	d.Helper()
-	rows, err := d.pool.Query(d.Context(), sql)
-	if err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
-	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+	if got := d.list(sql); fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		d.Errorf("%s: %q, want %q", what, got, want)
 	}
 }

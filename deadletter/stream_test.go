@@ -9,20 +9,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // bothTables runs f for a plain stream and for a partitioned one.
 func bothTables(t *testing.T, deleteEvents bool, f func(t *testing.T, d *db)) {
 	t.Helper()
-	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f(t, newStream(t, deleteEvents, partitioned))
-		})
-	}
+	testdb.Partitions(t, func(tb testing.TB, partitioned bool) *db {
+		tb.Helper()
+		return newStream(tb, deleteEvents, partitioned)
+	}, f)
 }
 
 // versions distinguishes the row versions of events: none may be written.
@@ -165,13 +162,5 @@ func TestShowOfStream(t *testing.T) {
 // list returns the lines of a query.
 func (d *db) list(sql string) []string {
 	d.Helper()
-	rows, err := d.pool.Query(d.Context(), sql)
-	if err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
-	return all
+	return testdb.List[string](d, d.pool, sql)
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/events"
@@ -32,16 +31,7 @@ func newDB(tb testing.TB, stream, partitioned bool) *db {
 	if stream {
 		tables.Mode = outboxsql.ModeStream
 	}
-	cfg, err := pgxpool.ParseConfig(testdb.URL(tb, tables))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cfg.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
+	pool := testdb.Pool(tb, testdb.URL(tb, tables), testdb.InSchema(schema))
 	store, err := events.New(pool, schema)
 	if err != nil {
 		tb.Fatal(err)
@@ -52,12 +42,7 @@ func newDB(tb testing.TB, stream, partitioned bool) *db {
 // allTables runs f for plain and partitioned tables.
 func allTables(t *testing.T, stream bool, f func(t *testing.T, d *db)) {
 	t.Helper()
-	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f(t, newDB(t, stream, partitioned))
-		})
-	}
+	testdb.Partitions(t, func(tb testing.TB, partitioned bool) *db { tb.Helper(); return newDB(tb, stream, partitioned) }, f)
 }
 
 func (d *db) exec(sql string, args ...any) {

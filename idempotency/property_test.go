@@ -20,6 +20,7 @@ import (
 	"github.com/notifyd/notifyd/idempotency/pgstore"
 	"github.com/notifyd/notifyd/idempotency/redisstore"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // place is a store whose connections can be killed.
@@ -33,17 +34,7 @@ func postgres(tb testing.TB) place {
 	tb.Helper()
 	url := testenv.Database(tb)
 	open := func(name string) *pgxpool.Pool {
-		cfg, err := pgxpool.ParseConfig(url)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		cfg.ConnConfig.RuntimeParams["application_name"] = name
-		pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(pool.Close)
-		return pool
+		return testdb.Pool(tb, url, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["application_name"] = name })
 	}
 	victims, killer := open("victim"), open("killer")
 	if err := pgstore.Create(tb.Context(), killer, ""); err != nil {

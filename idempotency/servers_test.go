@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/idempotency"
 	"github.com/notifyd/notifyd/idempotency/pgstore"
 	"github.com/notifyd/notifyd/idempotency/redisstore"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // server is a store's server, which a test may kill and freeze.
@@ -26,11 +26,7 @@ type server struct {
 func ownPostgres(tb testing.TB) server {
 	tb.Helper()
 	s := testenv.OwnPostgres(tb, nil)
-	pool, err := pgxpool.New(tb.Context(), s.URL("postgres"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
+	pool := testdb.Pool(tb, s.URL("postgres"))
 	if err := pgstore.Create(tb.Context(), pool, ""); err != nil {
 		tb.Fatal(err)
 	}

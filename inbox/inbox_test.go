@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/inbox"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // patience bounds each wait of a test on a busy machine.
@@ -24,16 +23,6 @@ const patience = 2 * time.Minute
 var stock = inbox.Consumer{Name: "stock"}
 
 var errBroken = errors.New("broken")
-
-func begin(tb testing.TB, pool *pgxpool.Pool, o pgx.TxOptions) pgx.Tx {
-	tb.Helper()
-	tx, err := pool.BeginTx(tb.Context(), o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(tb.Context())) })
-	return tx
-}
 
 // effect is a function for Once that leaves a row.
 func effect(tx pgx.Tx, c inbox.Consumer, id string) func(context.Context) error {
@@ -44,13 +33,6 @@ func effect(tx pgx.Tx, c inbox.Consumer, id string) func(context.Context) error 
 }
 
 func nothing(context.Context) error { return nil }
-
-func state(err error) string {
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return e.Code
-	}
-	return ""
-}
 
 func TestOnce(t *testing.T) {
 	t.Parallel()
@@ -98,7 +80,7 @@ func TestOnce(t *testing.T) {
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := testdb.Begin(t, pool, pgx.TxOptions{})
 	for name, c := range map[string]struct {
 		consumer inbox.Consumer
 		id       string
@@ -131,7 +113,7 @@ func TestErrorsOfTheDatabase(t *testing.T) {
 	pool, _ := database(t)
 	try := func(o pgx.TxOptions, c inbox.Consumer, before string, wantCode, wantText string) {
 		t.Helper()
-		tx := begin(t, pool, o)
+		tx := testdb.Begin(t, pool, o)
 		if _, err := tx.Exec(t.Context(), before); (err != nil) != (before == "SELECT 1/0") {
 			t.Fatal(err)
 		}
@@ -139,7 +121,7 @@ func TestErrorsOfTheDatabase(t *testing.T) {
 			t.Error("the function was called")
 			return nil
 		})
-		if ran || state(err) != wantCode || !strings.Contains(fmt.Sprint(err), wantText) {
+		if ran || testdb.SQLState(err) != wantCode || !strings.Contains(fmt.Sprint(err), wantText) {
 			t.Errorf("%v, %v: want %s, %s", ran, err, wantCode, wantText)
 		}
 	}
@@ -153,7 +135,7 @@ func TestOtherSchema(t *testing.T) {
 	t.Parallel()
 	pool, db := database(t)
 	const schema = `odd "one; :schema`
-	if err := inbox.Create(t.Context(), pool, schema); state(err) != "3F000" {
+	if err := inbox.Create(t.Context(), pool, schema); testdb.SQLState(err) != "3F000" {
 		t.Errorf("a schema that is not there: %v", err)
 	}
 	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA `+pgx.Identifier{schema}.Sanitize()); err != nil {
@@ -175,7 +157,7 @@ func TestOtherSchema(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := testdb.Begin(t, pool, pgx.TxOptions{})
 	if ran, err := inbox.Once(t.Context(), tx, inbox.Consumer{Name: "stock", Schema: schema}, "1", nothing); !ran || err != nil {
 		t.Errorf("%v, %v", ran, err)
 	}
@@ -191,7 +173,7 @@ func TestFailure(t *testing.T) {
 		"goexit":  func(context.Context) error { runtime.Goexit(); return nil },
 		"timeout": func(context.Context) error { return context.DeadlineExceeded },
 	} {
-		tx := begin(t, pool, pgx.TxOptions{})
+		tx := testdb.Begin(t, pool, pgx.TxOptions{})
 		if _, err := tx.Exec(t.Context(), `INSERT INTO effects VALUES ('before', $1)`, name); err != nil {
 			t.Fatal(err)
 		}
@@ -225,12 +207,12 @@ func TestFailure(t *testing.T) {
 func TestStatementFails(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := testdb.Begin(t, pool, pgx.TxOptions{})
 	ran, err := inbox.Once(t.Context(), tx, stock, "1", func(ctx context.Context) error {
 		_, err := tx.Exec(ctx, `SELECT 1/0`)
 		return err
 	})
-	if !ran || state(err) != "22012" || strings.Contains(err.Error(), "could not be removed") {
+	if !ran || testdb.SQLState(err) != "22012" || strings.Contains(err.Error(), "could not be removed") {
 		t.Errorf("%v, %v", ran, err)
 	}
 	if err := tx.Commit(t.Context()); !errors.Is(err, pgx.ErrTxCommitRollback) {
@@ -245,7 +227,7 @@ func TestStatementFails(t *testing.T) {
 func TestNoteThatStays(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := testdb.Begin(t, pool, pgx.TxOptions{})
 	var rows pgx.Rows
 	_, err := inbox.Once(t.Context(), tx, stock, "1", func(ctx context.Context) (err error) {
 		if rows, err = tx.Query(ctx, `SELECT generate_series(1, 100000)`); err != nil { //nolint:sqlclosecheck // that is what is tested
@@ -263,7 +245,7 @@ func TestNoteThatStays(t *testing.T) {
 func TestNested(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := testdb.Begin(t, pool, pgx.TxOptions{})
 	for _, id := range []string{"1", "2", "1"} {
 		err := pgx.BeginFunc(t.Context(), tx, func(nested pgx.Tx) error {
 			_, err := inbox.Once(t.Context(), nested, stock, id, func(ctx context.Context) error {
@@ -305,7 +287,7 @@ func TestSecondWaits(t *testing.T) {
 		"serial, committed":       {pgx.Serializable, true, false, "40001"},
 		"serial, rolled back":     {pgx.Serializable, false, true, ""},
 	} {
-		first, second := begin(t, pool, pgx.TxOptions{IsoLevel: c.level}), begin(t, pool, pgx.TxOptions{IsoLevel: c.level})
+		first, second := testdb.Begin(t, pool, pgx.TxOptions{IsoLevel: c.level}), testdb.Begin(t, pool, pgx.TxOptions{IsoLevel: c.level})
 		if ran, err := inbox.Once(ctx, first, stock, name, nothing); !ran || err != nil {
 			t.Fatalf("%s: the first: %v, %v", name, ran, err)
 		}
@@ -331,7 +313,7 @@ func TestSecondWaits(t *testing.T) {
 		if err := end(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if o := <-got; o.ran != c.wantRan || state(o.err) != c.wantCode || (o.err != nil) != (c.wantCode != "") {
+		if o := <-got; o.ran != c.wantRan || testdb.SQLState(o.err) != c.wantCode || (o.err != nil) != (c.wantCode != "") {
 			t.Errorf("%s: the second: %v, %v", name, o.ran, o.err)
 		}
 		if err := second.Rollback(ctx); err != nil {
@@ -344,14 +326,14 @@ func TestSecondWaits(t *testing.T) {
 func TestWaitEnds(t *testing.T) {
 	t.Parallel()
 	pool, db := database(t)
-	if ran, err := inbox.Once(t.Context(), begin(t, pool, pgx.TxOptions{}), stock, "1", nothing); !ran || err != nil {
+	if ran, err := inbox.Once(t.Context(), testdb.Begin(t, pool, pgx.TxOptions{}), stock, "1", nothing); !ran || err != nil {
 		t.Fatal(ran, err)
 	}
-	second := begin(t, pool, pgx.TxOptions{})
+	second := testdb.Begin(t, pool, pgx.TxOptions{})
 	if _, err := second.Exec(t.Context(), `SET LOCAL lock_timeout = '10ms'`); err != nil {
 		t.Fatal(err)
 	}
-	if ran, err := inbox.Once(t.Context(), second, stock, "1", nothing); ran || state(err) != "55P03" {
+	if ran, err := inbox.Once(t.Context(), second, stock, "1", nothing); ran || testdb.SQLState(err) != "55P03" {
 		t.Errorf("lock_timeout: %v, %v", ran, err)
 	}
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{})
@@ -402,7 +384,7 @@ func TestPurge(t *testing.T) {
 		t.Errorf("the oldest that is left is %d", n)
 	}
 	// Rows that another purge is removing are skipped.
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := testdb.Begin(t, pool, pgx.TxOptions{})
 	if _, err := tx.Exec(t.Context(), `DELETE FROM inbox_events WHERE event_id = '96'`); err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +396,7 @@ func TestPurge(t *testing.T) {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}
-	if _, _, err := inbox.Purge(t.Context(), pool, inbox.Retention{Schema: "nowhere"}); state(err) != "42P01" {
+	if _, _, err := inbox.Purge(t.Context(), pool, inbox.Retention{Schema: "nowhere"}); testdb.SQLState(err) != "42P01" {
 		t.Errorf("no table: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/inbox"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -17,12 +18,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // a pool of each kind.
 func database(tb testing.TB) (*pgxpool.Pool, *sql.DB) {
 	tb.Helper()
-	url := testenv.Database(tb)
-	pool, err := pgxpool.New(tb.Context(), url)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
+	pool := testdb.Pool(tb, testenv.Database(tb))
 	db := stdlib.OpenDBFromPool(pool)
 	tb.Cleanup(func() { _ = db.Close() })
 	if err := inbox.Create(tb.Context(), pool, ""); err != nil {
@@ -37,9 +33,5 @@ func database(tb testing.TB) (*pgxpool.Pool, *sql.DB) {
 // count returns the one number that query asks for.
 func count(tb testing.TB, pool *pgxpool.Pool, query string, args ...any) int {
 	tb.Helper()
-	var n int
-	if err := pool.QueryRow(tb.Context(), query, args...).Scan(&n); err != nil {
-		tb.Fatal(err)
-	}
-	return n
+	return testdb.One[int](tb, pool, query, args...)
 }

@@ -87,11 +87,7 @@ func envAt(t *testing.T, url string) *env {
 
 func envOf(t *testing.T, url string) *env {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := testdb.Pool(t, url)
 	e := &env{t: t, ctx: t.Context(), url: url, pool: pool, mode: outboxsql.ModeQueue}
 	if os.Getenv(envPartitions) != "" {
 		e.partition(time.Time{})
@@ -116,9 +112,7 @@ func (e *env) migrate(schema string, bell outboxsql.Bell) {
 
 func (e *env) exec(sql string, args ...any) {
 	e.t.Helper()
-	if _, err := e.pool.Exec(e.ctx, sql, args...); err != nil {
-		e.t.Fatalf("%s: %v", sql, err)
-	}
+	testdb.Exec(e.t, e.pool, sql, args...)
 }
 
 // insert writes one event in a transaction of its own and returns its id.

@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -58,11 +57,7 @@ func either(standby, primary *pgserver.Server) string {
 // on returns e as seen on another server.
 func (e *env) on(server *pgserver.Server) *env {
 	e.t.Helper()
-	pool, err := pgxpool.New(e.ctx, server.URL(""))
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.t.Cleanup(pool.Close)
+	pool := testdb.Pool(e.t, server.URL(""))
 	return &env{t: e.t, ctx: e.ctx, url: server.URL(""), pool: pool, mode: e.mode}
 }
 

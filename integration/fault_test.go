@@ -47,7 +47,7 @@ func TestKilledInTheMiddleOfAHandler(t *testing.T) {
 			cmd, lines := e.startVictim(test.budget)
 			begin := time.Now()
 			id := e.insert("order.created", `{}`)
-			if line := waitLine(t, lines); line != strconv.FormatInt(id, 10) {
+			if line := testenv.Receive(t, patience, "a line of the relay that is to be killed", lines); line != strconv.FormatInt(id, 10) {
 				t.Fatalf("the relay to be killed got event %s, want %d", line, id)
 			}
 			if test.state == "deferred" {

@@ -142,9 +142,7 @@ func (v *leaseProcess) tell(line string) {
 
 func (v *leaseProcess) signal(sig os.Signal) {
 	v.t.Helper()
-	if err := v.process.Signal(sig); err != nil {
-		v.t.Fatal(err)
-	}
+	testenv.Signal(v.t, v.process, sig)
 }
 
 // tailed makes the process hold leases for an event that it has begun and for

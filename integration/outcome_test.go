@@ -263,7 +263,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 			})
 			away.Store(true)
 			for range 3 {
-				if n := next(t, begun); n != 1 {
+				if n := testenv.Receive(t, patience, "the beginning of a call", begun); n != 1 {
 					t.Fatalf("%d calls at once while the destination is away", n)
 				}
 				// Claims continue during the probe, and find as many events for the
@@ -276,7 +276,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 				case answer <- struct{}{}:
 				}
 			}
-			if n := next(t, begun); n != 1 {
+			if n := testenv.Receive(t, patience, "the beginning of a call", begun); n != 1 {
 				t.Fatalf("%d calls at once while the destination is away", n)
 			}
 			close(up)
@@ -286,17 +286,6 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 			}
 		})
 	}
-}
-
-// next returns the next value.
-func next[T any](t *testing.T, from <-chan T) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(patience):
-		t.Fatalf("nothing came within %v", patience)
-	}
-	return value
 }
 
 // destination returns the figures of a destination.

@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/postgres"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -100,11 +101,7 @@ func TestReceivedOnce(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
-			inbox, err := pgxpool.New(t.Context(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(inbox.Close)
+			inbox := testdb.Pool(t, url)
 			if _, err := inbox.Exec(t.Context(), postgres.Schema(postgres.Config{})+`
 				ALTER TABLE received_events ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY, ADD CHECK (payload ->> 'refused' = 'false')`); err != nil {
 				t.Fatal(err)

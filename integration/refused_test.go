@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -40,11 +40,7 @@ func (e *env) asRelay() (relay *env, role string) {
 		e.t.Fatal(err)
 	}
 	u.User = url.UserPassword(name, "x")
-	pool, err := pgxpool.New(e.ctx, u.String())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.t.Cleanup(pool.Close)
+	pool := testdb.Pool(e.t, u.String())
 	return &env{t: e.t, ctx: e.ctx, url: u.String(), pool: pool, mode: e.mode}, role
 }
 

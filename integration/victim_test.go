@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // envVictim makes this test binary a relay on the given database, whose handler
@@ -59,7 +59,7 @@ func (e *env) startVictim(budget time.Duration) (cmd *exec.Cmd, lines <-chan str
 	e.t.Helper()
 	cmd = e.victim(budget)
 	lines = e.run(cmd)
-	if line := waitLine(e.t, lines); line != victimReady {
+	if line := testenv.Receive(e.t, patience, "a line of the relay that is to be killed", lines); line != victimReady {
 		e.t.Fatalf("the relay printed %s before it was ready", line)
 	}
 	return cmd, lines
@@ -105,15 +105,4 @@ func (e *env) run(cmd *exec.Cmd) (lines <-chan string) {
 		_ = cmd.Wait()
 	})
 	return ch
-}
-
-func waitLine(t *testing.T, lines <-chan string) string {
-	t.Helper()
-	select {
-	case line := <-lines:
-		return line
-	case <-time.After(patience):
-		t.Fatal("the relay that is to be killed printed nothing")
-		return ""
-	}
 }

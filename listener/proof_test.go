@@ -58,16 +58,6 @@ func (p *proving) until(tb testing.TB, what string, ok func(State) bool) {
 	tb.Fatalf("%s did not happen; the state is %+v", what, p.State())
 }
 
-func next[T any](tb testing.TB, what string, from <-chan T) (v T) {
-	tb.Helper()
-	select {
-	case v = <-from:
-	case <-time.After(patience):
-		tb.Fatalf("%s did not come", what)
-	}
-	return v
-}
-
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -139,19 +129,19 @@ func TestDeadConnection(t *testing.T) {
 	p.heard.expect(t, "look")
 	p.until(t, "proof", func(s State) bool { return !s.Proven.IsZero() })
 	close(cut)
-	if !next(t, "blindness", p.blind) {
+	if !testenv.Receive(t, patience, "blindness", p.blind) {
 		t.Error("not blind on a dead connection")
 	}
-	if next(t, "sight", p.blind) {
+	if testenv.Receive(t, patience, "sight", p.blind) {
 		t.Error("blind on a good connection")
 	}
-	if err := next(t, "the incident", p.changes); !errors.Is(err, errDead) {
+	if err := testenv.Receive(t, patience, "the incident", p.changes); !errors.Is(err, errDead) {
 		t.Errorf("reported %v", err)
 	}
 	p.heard.expect(t, "look")
 	testdb.Exec(t, conn, insert, 1)
 	p.heard.expect(t, "1")
-	if err := next(t, "the end of the incident", p.changes); err != nil {
+	if err := testenv.Receive(t, patience, "the end of the incident", p.changes); err != nil {
 		t.Errorf("reported %v", err)
 	}
 	stop()
@@ -170,10 +160,10 @@ func TestPoolerIsFound(t *testing.T) {
 	p := proved(t, d.connect, url)
 	stop := start(t, p.Run)
 	p.heard.expect(t, "look")
-	if err := next(t, "the incident", p.changes); !errors.Is(err, ErrDeaf) {
+	if err := testenv.Receive(t, patience, "the incident", p.changes); !errors.Is(err, ErrDeaf) {
 		t.Errorf("reported %v", err)
 	}
-	if !next(t, "blindness", p.blind) {
+	if !testenv.Receive(t, patience, "blindness", p.blind) {
 		t.Error("not blind behind a pooler")
 	}
 	p.until(t, "another attempt", func(s State) bool { return s.Unheard >= 2 })
@@ -210,17 +200,17 @@ func TestCanaryThatCannotBeSent(t *testing.T) {
 	}
 	stop := start(t, p.Run)
 	p.until(t, "trouble", func(s State) bool { return s.Unsent > 3 && s.Trouble != nil })
-	if !next(t, "blindness", p.blind) {
+	if !testenv.Receive(t, patience, "blindness", p.blind) {
 		t.Error("not blind")
 	}
 	close(down)
-	if next(t, "sight", p.blind) {
+	if testenv.Receive(t, patience, "sight", p.blind) {
 		t.Error("still blind")
 	}
-	if err := next(t, "the incident", p.changes); err == nil {
+	if err := testenv.Receive(t, patience, "the incident", p.changes); err == nil {
 		t.Error("reported only the end")
 	}
-	if err := next(t, "its end", p.changes); err != nil {
+	if err := testenv.Receive(t, patience, "its end", p.changes); err != nil {
 		t.Errorf("reported %v", err)
 	}
 	stop()
@@ -281,7 +271,7 @@ func TestNoCanaryWithoutNeed(t *testing.T) {
 		<-asked
 	}
 	for range 5 {
-		next(t, "the question", asked)
+		testenv.Receive(t, patience, "the question", asked)
 	}
 	if s := p.State(); s.Sent != 1 {
 		t.Errorf("%d canaries, want the first only", s.Sent)

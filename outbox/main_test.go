@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -16,16 +17,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // database creates a database with the tables in the given schemas, and a pool.
 func database(tb testing.TB, mode pgx.QueryExecMode, schemas ...string) *pgxpool.Pool {
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cfg.ConnConfig.DefaultQueryExecMode = mode
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
+	pool := testdb.Pool(tb, testenv.Database(tb), func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode })
 	for _, schema := range append(schemas, "public") {
 		if err := pool.AcquireFunc(tb.Context(), func(c *pgxpool.Conn) error {
 			_, err := outboxsql.Migrate(tb.Context(), c.Conn(), schema, outboxsql.BellAuto)

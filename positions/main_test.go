@@ -34,16 +34,8 @@ type db struct {
 
 func newDB(tb testing.TB, mode outboxsql.Mode, partitioned bool) *db {
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testdb.URL(tb, testdb.Tables{Schema: schema, Mode: mode, Partitioned: partitioned}))
-	if err != nil {
-		tb.Fatal(err)
-	}
 	// The names of the store's own statements lead to the schema by themselves.
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
+	pool := testdb.Pool(tb, testdb.URL(tb, testdb.Tables{Schema: schema, Mode: mode, Partitioned: partitioned}))
 	s, err := positions.New(pool, schema)
 	if err != nil {
 		tb.Fatal(err)
@@ -54,12 +46,10 @@ func newDB(tb testing.TB, mode outboxsql.Mode, partitioned bool) *db {
 // bothTables runs f with a plain and with a partitioned stream.
 func bothTables(t *testing.T, f func(t *testing.T, d *db)) {
 	t.Helper()
-	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f(t, newDB(t, outboxsql.ModeStream, partitioned))
-		})
-	}
+	testdb.Partitions(t, func(tb testing.TB, partitioned bool) *db {
+		tb.Helper()
+		return newDB(tb, outboxsql.ModeStream, partitioned)
+	}, f)
 }
 
 // in runs f in a transaction whose names lead to the schema.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"net/http"
 	"os"
 	"regexp"
@@ -11,13 +10,14 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestAdmin asks a daemon everything that its admin server answers, and holds
 // the list of metrics in the documentation against what is exported.
 func TestAdmin(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())+"\nadmin:\n  listen: 127.0.0.1:0\n"))
 	d.stderr.await(t, `"relay started"`)
 	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
@@ -121,16 +121,8 @@ func fetch(t *testing.T, url string) (code int, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close() //nolint:errcheck // read to its end
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(body)
+	a := testenv.Ask(t, client, request)
+	return a.Code, a.Body
 }
 
 func names(pattern, text string) (all []string) {

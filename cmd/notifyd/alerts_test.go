@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestAlerts lets a mail be refused for good, and stops the daemon, which then
 // sends the pending alert.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	config := shopConfig(url, sink.Port()) + "\nalerts:\n  to: audit\n  on: [dead_letter, database]\n"
 	d := startDaemon(t, nil, "run", "-c", file(t, config))
 	d.stderr.await(t, `"relay started"`)

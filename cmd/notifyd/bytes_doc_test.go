@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestBytesPage types docs/bytes.md beside a relay with a log.
@@ -16,7 +18,7 @@ func TestBytesPage(t *testing.T) {
 			says: `^1\n$`, after: func(string) { until(t, s.url, `SELECT bool_and(state = 'done') FROM outbox_events`) },
 		},
 		"notifyd events show 1 --payload": {after: func(printed string) {
-			for _, st := range steps(read(t, root+page)) {
+			for _, st := range steps(testenv.ReadFile(t, root+page)) {
 				if st.text == "notifyd events show 1 --payload" && masked(printed) != masked(printedBy(t, page, st)) {
 					t.Errorf("printed is\n%s\nand not\n%s", printed, printedBy(t, page, st))
 				}
@@ -24,7 +26,7 @@ func TestBytesPage(t *testing.T) {
 		}},
 		"sql 1": {after: func(string) { until(t, s.url, `SELECT count(*) = 2 AND bool_and(state = 'done') FROM outbox_events`) }},
 	})
-	if got := read(t, s.dir+"/events.log"); strings.Count(got, `"content_type":"application/x-protobuf","payload_size":8}`) != 2 {
+	if got := testenv.ReadFile(t, s.dir+"/events.log"); strings.Count(got, `"content_type":"application/x-protobuf","payload_size":8}`) != 2 {
 		t.Errorf("the log has\n%s", got)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestPageConfigsRun starts a relay with every configuration of every page. A relay
@@ -23,7 +25,7 @@ func TestPageConfigsRun(t *testing.T) {
 		if name := filepath.Base(page); name == "operations.md" || name == "managed-postgresql.md" || name == "outboxes.md" {
 			continue
 		}
-		for _, st := range steps(read(t, page)) {
+		for _, st := range steps(testenv.ReadFile(t, page)) {
 			if st.language != "yaml" {
 				continue
 			}

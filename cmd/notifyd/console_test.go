@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // visitor is a browser without JavaScript.
@@ -59,16 +60,8 @@ func (v visitor) post(path string, form url.Values) (code int, text string) {
 
 func (v visitor) do(request *http.Request) (code int, text string) {
 	v.Helper()
-	response, err := v.client.Do(request)
-	if err != nil {
-		v.Fatal(err)
-	}
-	defer response.Body.Close() //nolint:errcheck // read to its end
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		v.Fatal(err)
-	}
-	return response.StatusCode, string(body)
+	a := testenv.Ask(v, v.client, request)
+	return a.Code, a.Body
 }
 
 // awaits loads a page until it says something.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestContributingPage holds the commands of CONTRIBUTING.md against what they are
@@ -15,7 +17,7 @@ import (
 // scripts, modules. To run them would be to run all tests from within one.
 func TestContributingPage(t *testing.T) {
 	t.Parallel()
-	page := read(t, root+"CONTRIBUTING.md")
+	page := testenv.ReadFile(t, root+"CONTRIBUTING.md")
 	seen := make(map[string]int)
 	for _, st := range steps(page) {
 		if st.language != "sh" {
@@ -38,12 +40,12 @@ func TestContributingPage(t *testing.T) {
 			goTestFinds(t, args[2:])
 		case "go generate":
 			found, err := filepath.Glob(root + args[2] + "/*.go")
-			if err != nil || !slices.ContainsFunc(found, func(path string) bool { return strings.Contains(read(t, path), "\n//go:generate ") }) {
+			if err != nil || !slices.ContainsFunc(found, func(path string) bool { return strings.Contains(testenv.ReadFile(t, path), "\n//go:generate ") }) {
 				t.Errorf("%s: generates nothing, %v", line, err)
 			}
 		case "go get":
 			module, _, _ := strings.Cut(args[2], "@")
-			if !strings.Contains(read(t, root+"go.mod"), "\t"+module+" v") {
+			if !strings.Contains(testenv.ReadFile(t, root+"go.mod"), "\t"+module+" v") {
 				t.Errorf("%s: go.mod has no such module", line)
 			}
 		case "./scripts/release-notes": // of TestReleaseNotes in scripts
@@ -72,7 +74,7 @@ func shellWords(t *testing.T, line string) []string {
 // variable names.
 func makeKnows(t *testing.T, args []string) {
 	t.Helper()
-	makefile := read(t, root+"Makefile")
+	makefile := testenv.ReadFile(t, root+"Makefile")
 	vars := make(map[string]string)
 	for _, arg := range args {
 		if name, value, isVar := strings.Cut(arg, "="); isVar {
@@ -90,7 +92,7 @@ func makeKnows(t *testing.T, args []string) {
 	}
 	if slices.Contains(args, "dist") {
 		for _, flag := range regexp.MustCompile(`-([a-z-]+) `).FindAllStringSubmatch(vars["ARGS"], -1) {
-			if !strings.Contains(read(t, root+"internal/dist/cmd/dist/main.go"), `("`+flag[1]+`"`) {
+			if !strings.Contains(testenv.ReadFile(t, root+"internal/dist/cmd/dist/main.go"), `("`+flag[1]+`"`) {
 				t.Errorf("make %q: dist has no flag -%s", args, flag[1])
 			}
 		}
@@ -146,7 +148,7 @@ func testFiles(t *testing.T, pattern string) (text string) {
 			t.Fatal(err)
 		}
 		for _, path := range found {
-			text += read(t, path)
+			text += testenv.ReadFile(t, path)
 		}
 	}
 	return text
@@ -163,7 +165,7 @@ func isThere(t *testing.T, path string) {
 // there.
 func TestContributingNames(t *testing.T) {
 	t.Parallel()
-	page := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(read(t, root+"CONTRIBUTING.md"), "")
+	page := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(testenv.ReadFile(t, root+"CONTRIBUTING.md"), "")
 	paths := 0
 	for _, m := range regexp.MustCompile("`([\\w.-]*(?:/[\\w.-]*)+|[\\w.-]+\\.(?:go|md|ya?ml))`").FindAllStringSubmatch(page, -1) {
 		switch path := m[1]; path {
@@ -177,8 +179,8 @@ func TestContributingNames(t *testing.T) {
 	if paths < 25 {
 		t.Errorf("found %d paths", paths)
 	}
-	code := read(t, root+"scripts/test") + read(t, root+"internal/testenv/testenv.go") + testFiles(t, "./integration") + testFiles(t, "./internal/...")
-	for _, name := range regexp.MustCompile(`NOTIFYD_\w+`).FindAllString(read(t, root+"CONTRIBUTING.md"), -1) {
+	code := testenv.ReadFile(t, root+"scripts/test") + testenv.ReadFile(t, root+"internal/testenv/testenv.go") + testFiles(t, "./integration") + testFiles(t, "./internal/...")
+	for _, name := range regexp.MustCompile(`NOTIFYD_\w+`).FindAllString(testenv.ReadFile(t, root+"CONTRIBUTING.md"), -1) {
 		if !strings.Contains(code, name) {
 			t.Errorf("nothing reads %s", name)
 		}

@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 
 func checkRun(t *testing.T, url string) {
 	t.Helper()
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())))
 	d.stderr.await(t, `"relay started"`)
 	for _, want := range []string{
@@ -81,7 +81,7 @@ func TestSignalFinishesDelivery(t *testing.T) {
 			if signal.Ignored(signals[0]) {
 				t.Skip("this process ignores the signal, and so do its children")
 			}
-			url, sink := databaseOf(t, c.mode), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			url, sink := databaseOf(t, c.mode), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 			slow := startGate(t, sink.Addr())
 			p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, slow.port)))
 			publishTo(t, url, "order.placed", order)
@@ -110,7 +110,7 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	for _, second := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(second.String(), func(t *testing.T) {
 			t.Parallel()
-			url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 			slow := startGate(t, sink.Addr()) // never opens
 			p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, slow.port)))
 			publishTo(t, url, "order.placed", order)
@@ -191,7 +191,7 @@ func TestRunWaitsForDatabase(t *testing.T) {
 // TestRunWaitsForMailServer starts before the mail server does.
 func TestRunWaitsForMailServer(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	if err := sink.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 func TestDeployRoles(t *testing.T) {
 	t.Parallel()
 	admin := testenv.Database(t)
-	page := read(t, root+"docs/deploy.md")
+	page := testenv.ReadFile(t, root+"docs/deploy.md")
 	db := query[string](t, admin, "SELECT current_database()")
 	suffix := db[len(db)-10:]
 	owner, app, relay := "o_"+suffix, "w_"+suffix, "r_"+suffix
@@ -95,7 +95,7 @@ func dropRoles(t *testing.T, admin string, roles []string) {
 func TestDeployLinks(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{"../../docs/deploy.md", "../../docs/runbook.md", "../../SECURITY.md", "../../README.md"} {
-		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`).FindAllStringSubmatch(read(t, page), -1) {
+		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`).FindAllStringSubmatch(testenv.ReadFile(t, page), -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(page), link[1])); err != nil {
 				t.Errorf("%s: %v", page, err)
 			}

@@ -230,7 +230,7 @@ func TestDeployChartCommand(t *testing.T) {
 	t.Parallel()
 	values := file(t, "replicaCount: 3\n")
 	ran := 0
-	for _, st := range steps(read(t, root+"docs/deploy.md")) {
+	for _, st := range steps(testenv.ReadFile(t, root+"docs/deploy.md")) {
 		line, isHelm := strings.CutPrefix(st.line(), "helm install ")
 		if !isHelm || st.language != "sh" {
 			continue

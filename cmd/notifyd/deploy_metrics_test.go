@@ -82,11 +82,11 @@ type ruleSpec struct {
 func TestDeployAlerts(t *testing.T) {
 	t.Parallel()
 	var rules ruleFile
-	if err := yaml.Unmarshal([]byte(read(t, deployDir+"/prometheus/rules.yaml")), &rules); err != nil {
+	if err := yaml.Unmarshal([]byte(testenv.ReadFile(t, deployDir+"/prometheus/rules.yaml")), &rules); err != nil {
 		t.Fatal(err)
 	}
-	exported, page, runbook := known(t), read(t, "../../docs/metrics.md"), read(t, "../../docs/runbook.md")
-	tested := read(t, deployDir+"/prometheus/rules_test.yaml")
+	exported, page, runbook := known(t), testenv.ReadFile(t, "../../docs/metrics.md"), testenv.ReadFile(t, "../../docs/runbook.md")
+	tested := testenv.ReadFile(t, deployDir+"/prometheus/rules_test.yaml")
 	var alerts []string
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
@@ -130,10 +130,10 @@ func TestDeployDashboard(t *testing.T) {
 			Targets            []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, deployDir+"/grafana/notifyd.json")), &dashboard); err != nil {
+	if err := json.Unmarshal([]byte(testenv.ReadFile(t, deployDir+"/grafana/notifyd.json")), &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	exported, page, all := known(t), read(t, "../../docs/metrics.md"), ""
+	exported, page, all := known(t), testenv.ReadFile(t, "../../docs/metrics.md"), ""
 	var rules ruleFile
 	rules.Groups = append(rules.Groups, struct {
 		Name  string     `json:"name"  yaml:"name"`
@@ -184,7 +184,7 @@ func TestRunbook(t *testing.T) {
 	execute(t, owner, command(t, "migrate", "--print-grants", "--relay", relay).stdout)
 	execute(t, owner, `INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('order.placed', '1', 'done', now());
 		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, last_error) VALUES (1, 'mail', 'order.placed', 'dead', 20, 'no')`)
-	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(read(t, "../../docs/runbook.md"), -1)
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(testenv.ReadFile(t, "../../docs/runbook.md"), -1)
 	if len(blocks) < 5 {
 		t.Fatalf("%d blocks of SQL", len(blocks))
 	}
@@ -198,7 +198,7 @@ func TestRunbook(t *testing.T) {
 			t.Errorf("%v in\n%s", err, b[1])
 		}
 	}
-	commands := regexp.MustCompile(`(?m)^\$ notifyd (dlq \w+ --destination mail) --reason "([^"]+)" --yes$`).FindAllStringSubmatch(read(t, "../../docs/runbook.md"), -1)
+	commands := regexp.MustCompile(`(?m)^\$ notifyd (dlq \w+ --destination mail) --reason "([^"]+)" --yes$`).FindAllStringSubmatch(testenv.ReadFile(t, "../../docs/runbook.md"), -1)
 	if len(commands) != 2 {
 		t.Fatalf("%d commands", len(commands))
 	}

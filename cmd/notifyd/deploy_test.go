@@ -11,18 +11,11 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 const deployDir = "../../deploy"
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
 
 // deployEnv is what the example configurations take from the environment.
 func deployEnv() vars {
@@ -44,7 +37,7 @@ func TestDeployConfigs(t *testing.T) {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".yaml") {
 			return err
 		}
-		text := read(t, path)
+		text := testenv.ReadFile(t, path)
 		if !strings.Contains(text, "\nversion: 1\n") {
 			return nil // of another program
 		}
@@ -63,7 +56,7 @@ func TestDeployConfigs(t *testing.T) {
 // TestDeployImage holds the Dockerfile against what it takes from elsewhere.
 func TestDeployImage(t *testing.T) {
 	t.Parallel()
-	docker, module := read(t, deployDir+"/Dockerfile"), read(t, "../../go.mod")
+	docker, module := testenv.ReadFile(t, deployDir+"/Dockerfile"), testenv.ReadFile(t, "../../go.mod")
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(module)
 	if !strings.Contains(docker, "\nARG GO_VERSION="+version[1]+"\n") {
 		t.Errorf("the image is not built with Go %s", version[1])
@@ -81,7 +74,7 @@ func TestDeployImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ignore := strings.Split(read(t, deployDir+"/Dockerfile.dockerignore"), "\n")
+	ignore := strings.Split(testenv.ReadFile(t, deployDir+"/Dockerfile.dockerignore"), "\n")
 	for pkg := range strings.FieldsSeq(string(out)) {
 		top, _, _ := strings.Cut(strings.TrimPrefix(pkg, "github.com/notifyd/notifyd/"), "/")
 		if pkg != "github.com/notifyd/notifyd" && !slices.Contains(ignore, "!"+top) {
@@ -103,7 +96,7 @@ func TestDeployCompose(t *testing.T) {
 			DependsOn      map[string]struct{ Condition string } `yaml:"depends_on"`
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, deployDir+"/compose/compose.yaml")), &compose); err != nil {
+	if err := yaml.Unmarshal([]byte(testenv.ReadFile(t, deployDir+"/compose/compose.yaml")), &compose); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"postgres", "mailpit", "migrate", "notifyd"} {

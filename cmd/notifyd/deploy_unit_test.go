@@ -20,7 +20,7 @@ func TestDeployUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := read(t, deployDir+"/systemd/notifyd.service")
+	text := testenv.ReadFile(t, deployDir+"/systemd/notifyd.service")
 	unit := filepath.Join(t.TempDir(), "notifyd.service")
 	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/local/bin/notifyd run ", "RestartPreventExitStatus=2 78\n"} {
 		if !strings.Contains(text, "\n"+want) {

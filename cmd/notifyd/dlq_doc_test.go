@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // masked makes what differs from run to run the same.
@@ -27,8 +28,8 @@ func words(line string) (list []string) {
 // beside a running relay, and compares what they print with what it says.
 func TestDeadLettersPage(t *testing.T) {
 	t.Parallel()
-	page := read(t, root+"docs/dead-letters.md")
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	page := testenv.ReadFile(t, root+"docs/dead-letters.md")
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	config := strings.Replace(shopConfig(url, sink.Port()), "    from:", "    headers: {X-Shop: \"${env:SHOP_SECRET}\"}\n    from:", 1)
 	path := file(t, config)
 	startDaemon(t, vars{"SHOP_SECRET": "x"}, "run", "-c", path)
@@ -57,7 +58,7 @@ func TestDeadLettersPage(t *testing.T) {
 				t.Errorf("%d rows in the audit", n)
 			}
 		case "go":
-			if !strings.Contains(read(t, root+"example_deadletters_test.go"), strings.ReplaceAll(strings.TrimSpace(st.text), "\n", "\n\t")) {
+			if !strings.Contains(testenv.ReadFile(t, root+"example_deadletters_test.go"), strings.ReplaceAll(strings.TrimSpace(st.text), "\n", "\n\t")) {
 				t.Errorf("the example of the package does not have\n%s", st.text)
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // step is one thing of a page that a reader copies: a command, typed at a prompt
@@ -216,7 +218,7 @@ func checkPageTests(t *testing.T, all map[string]pageTest) {
 			t.Errorf("the page of %s: %v", p.test, err)
 		}
 		found := slices.ContainsFunc(files, func(name string) bool {
-			text := read(t, name)
+			text := testenv.ReadFile(t, name)
 			return strings.Contains(text, "\nfunc "+p.test+"(t *testing.T)") && strings.Contains(text, filepath.Base(page))
 		})
 		if !found {
@@ -230,7 +232,7 @@ func TestNamedCommands(t *testing.T) {
 	t.Parallel()
 	met := make(map[string]bool)
 	for _, page := range docPages(t) {
-		for _, st := range steps(read(t, page)) {
+		for _, st := range steps(testenv.ReadFile(t, page)) {
 			met[st.line()] = true
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // fence is one block of a page.
@@ -80,7 +82,7 @@ func TestDocsBlocks(t *testing.T) {
 	checkPageTests(t, compile)
 	for _, path := range docPages(t) {
 		page := strings.TrimPrefix(path, root)
-		for _, st := range steps(read(t, path)) {
+		for _, st := range steps(testenv.ReadFile(t, path)) {
 			ran[st.language]++
 			line := st.line()
 			switch st.language {
@@ -142,7 +144,7 @@ func TestDocsLinks(t *testing.T) {
 	t.Parallel()
 	checked := 0
 	for _, page := range docPages(t) {
-		text := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(read(t, page), "")
+		text := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(testenv.ReadFile(t, page), "")
 		for _, link := range regexp.MustCompile(`\]\(([^)\s:#]*)(?:#([^)\s]*))?\)`).FindAllStringSubmatch(text, -1) {
 			target := page
 			if link[1] != "" {
@@ -151,7 +153,7 @@ func TestDocsLinks(t *testing.T) {
 			checked++
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: %v", page, err)
-			} else if link[2] != "" && filepath.Ext(target) == ".md" && !slices.Contains(anchors(read(t, target)), link[2]) {
+			} else if link[2] != "" && filepath.Ext(target) == ".md" && !slices.Contains(anchors(testenv.ReadFile(t, target)), link[2]) {
 				t.Errorf("%s: %s has no heading #%s", page, target, link[2])
 			}
 		}

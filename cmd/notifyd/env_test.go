@@ -17,7 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -54,9 +53,9 @@ func (v vars) lookup(name string) (string, bool) {
 // commandIn runs a command line with these variables alone.
 func commandIn(t *testing.T, env vars, args ...string) result {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), args, &stdout, &stderr, env.lookup)
-	return result{code, stdout.String(), stderr.String()}
+	var r result
+	r.code, r.stdout, r.stderr = testenv.Command(t, run, env.lookup, args...)
+	return r
 }
 
 // database makes a database with the tables and returns its URL.
@@ -178,21 +177,6 @@ func deadLetter(t *testing.T, url, id string) string {
 	t.Helper()
 	until(t, url, "SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1::text::bigint AND state = 'dead')", id)
 	return query[string](t, url, "SELECT last_error FROM outbox_deliveries WHERE event_id = $1::text::bigint", id)
-}
-
-func startSink(t *testing.T, o smtpsink.Options) *smtpsink.Sink {
-	t.Helper()
-	o.Listen = freeport.At // which finds the port again at a Restart
-	sink, err := smtpsink.Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := sink.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return sink
 }
 
 // mails waits until the sink has n mails.
@@ -372,10 +356,8 @@ func startProgramTo(t *testing.T, stdout *os.File, stdin io.Reader, program stri
 	return p
 }
 
-// signal sends SIGTERM.
+// signal sends a signal.
 func (p *process) signal(t *testing.T, s os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Signal(t, p.cmd.Process, s)
 }

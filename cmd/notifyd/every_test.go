@@ -74,7 +74,7 @@ func startEverything(t *testing.T, name string) *everywhere {
 	name += "-" + rand.Text() // the shared servers keep what an earlier round of -count left
 	e := &everywhere{
 		T: t, name: name, traces: make(map[string]string), database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL, pubsub: testenv.PubSub(t),
-		redis: testenv.Redis(t), nats: testenv.NATS(t), mail: startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS}),
+		redis: testenv.Redis(t), nats: testenv.NATS(t), mail: testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS}),
 		hooks: receive(t, "{}"), slack: receive(t, `{"ok": true, "ts": "1.2", "channel": "C1"}`),
 	}
 	e.clouds = startClouds(t, name)

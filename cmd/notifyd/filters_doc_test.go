@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/when"
 )
 
 // TestFiltersPage evaluates every expression of docs/filters.md.
 func TestFiltersPage(t *testing.T) {
 	t.Parallel()
-	text := read(t, "../../docs/filters.md")
+	text := testenv.ReadFile(t, "../../docs/filters.md")
 	_, event, _ := strings.Cut(text, "```json\n")
 	event, _, _ = strings.Cut(event, "```")
 	var f eventFile

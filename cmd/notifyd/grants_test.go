@@ -69,7 +69,7 @@ func TestLeastPrivilege(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			owner := database(t)
-			sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 			writer, asWriter := login(t, owner, "writer")
 			relay, asRelay := login(t, owner, "relay")
 			got := command(t, "migrate", "--print-grants", "--writer", writer, "--relay", relay)

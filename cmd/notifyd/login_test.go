@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestRefusedLogin: a mail server that refuses the password sees one login of each connection, and no further one for
@@ -15,7 +16,7 @@ import (
 func TestRefusedLogin(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "r1ght-w0rd"})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "r1ght-w0rd"})
 	text := strings.Replace(shopConfig(url, sink.Port()), "    tls: none\n", "    tls: none\n    username: shop\n    password: wr0ng-w0rd\n    connections: 2\n", 1) +
 		"admin: {listen: \"127.0.0.1:0\"}\n"
 	for range 20 {

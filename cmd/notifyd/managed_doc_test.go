@@ -24,7 +24,7 @@ var managedURL = regexp.MustCompile(`postgres://\S+`)
 func TestManagedPage(t *testing.T) {
 	t.Parallel()
 	ran, commands := 0, 0
-	for _, st := range steps(read(t, managedPage)) {
+	for _, st := range steps(testenv.ReadFile(t, managedPage)) {
 		switch st.language {
 		case "sh":
 			commands++

@@ -27,7 +27,7 @@ func equal(t *testing.T, url, sql, want string) {
 func TestMigratePages(t *testing.T) {
 	t.Parallel()
 	const begins = "Coming from another outbox"
-	all := steps(read(t, root+"docs/migrating.md"))
+	all := steps(testenv.ReadFile(t, root+"docs/migrating.md"))
 	for heading, acts := range map[string]func(*stage) map[string]act{"From a polling table": polling, "From Debezium": debezium} {
 		t.Run(heading, func(t *testing.T) {
 			t.Parallel()
@@ -159,7 +159,7 @@ func TestMigrateDebeziumToKafka(t *testing.T) {
 	s := newStage(t, url, "kafka-1.example.com:9092", strings.Join(brokers, ","))
 	s.command(step{text: "notifyd migrate"}, act{})
 	sql, config := 0, ""
-	for _, st := range steps(read(t, root+"docs/migrating.md")) {
+	for _, st := range steps(testenv.ReadFile(t, root+"docs/migrating.md")) {
 		switch {
 		case st.heading != "From Debezium":
 		case st.language == "yaml":

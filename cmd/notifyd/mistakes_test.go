@@ -108,7 +108,7 @@ func TestTemplateFile(t *testing.T) {
 // that says why.
 func TestEventMistakes(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	yaml := shopConfig(url, sink.Port())
 	maybe := strings.Replace(yaml, "{{ .Payload.email }}", "{{ get .Payload `email` | default `` }}", 1)
 	d := startDaemon(t, nil, "run", "-c", file(t, yaml))

@@ -32,7 +32,7 @@ func TestOutboxesPage(t *testing.T) {
 		"notifyd migrate --outbox east --mode stream":                   "schema east is at version ",
 	}
 	ran := 0
-	for _, st := range steps(read(t, root+"docs/outboxes.md")) {
+	for _, st := range steps(testenv.ReadFile(t, root+"docs/outboxes.md")) {
 		ran++
 		switch st.language {
 		case "yaml":

@@ -14,10 +14,10 @@ import (
 // TestReadmePage runs README.md: its configuration, its commands and its SQL.
 func TestReadmePage(t *testing.T) {
 	t.Parallel()
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "swordfish"})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "swordfish"})
 	s := newStage(t, testenv.Database(t), "host: smtp.example.com", fmt.Sprintf("host: 127.0.0.1, port: %d, tls: none", sink.Port()))
 	config, placing := "", ""
-	for _, st := range steps(read(t, root+"README.md")) {
+	for _, st := range steps(testenv.ReadFile(t, root+"README.md")) {
 		if st.language == "yaml" {
 			config = s.own.Replace(st.text) + "admin: {listen: '" + s.address + "'}\n"
 		}
@@ -89,7 +89,7 @@ func TestTemplatesPageCommands(t *testing.T) {
 // printedBy is what a page shows behind a command at a prompt.
 func printedBy(t *testing.T, page string, st step) string {
 	t.Helper()
-	_, rest, found := strings.Cut(read(t, root+page), "$ "+st.text+"\n")
+	_, rest, found := strings.Cut(testenv.ReadFile(t, root+page), "$ "+st.text+"\n")
 	if !found {
 		t.Fatalf("%s does not show %s", page, st.text)
 	}
@@ -104,7 +104,7 @@ func printedBy(t *testing.T, page string, st step) string {
 // table of a page, beside a relay.
 func TestInlineCommands(t *testing.T) {
 	t.Parallel()
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	s := newStage(t, database(t))
 	s.relay(shopConfig(s.url, sink.Port()) + "admin: {listen: 127.0.0.1:9470}\n")
 	s.write("event.json", `{"event_type": "order.placed", "payload": `+order+`}`)
@@ -131,7 +131,7 @@ func TestInlineCommands(t *testing.T) {
 	var done []string
 	fenced := make(map[string]bool)
 	for _, page := range docPages(t) {
-		for _, st := range steps(read(t, page)) {
+		for _, st := range steps(testenv.ReadFile(t, page)) {
 			st.text = strings.TrimPrefix(st.text, "bin/")
 			line := st.line()
 			fenced[line] = fenced[line] || st.language == "sh"

@@ -212,7 +212,7 @@ func newQuickstart(t *testing.T) (q *quickstart, page string) {
 	}
 	page = strings.NewReplacer("127.0.0.1:9470", "127.0.0.1:"+ports[0], "127.0.0.1:8080", "127.0.0.1:"+ports[1],
 		"make demo ARGS=--keep\n", "bin/with -also "+envSpare+"=shop bin/notifyd demo --keep\n",
-		"go build -o bin/ ./", "go build -C '"+here+"' -o '"+dir+"/bin/' ./").Replace(read(t, root+"docs/quickstart.md"))
+		"go build -o bin/ ./", "go build -C '"+here+"' -o '"+dir+"/bin/' ./").Replace(testenv.ReadFile(t, root+"docs/quickstart.md"))
 	q = &quickstart{T: t, first: openShell(t, dir), second: openShell(t, dir, "PORT="+ports[1])}
 	q.console = regexp.MustCompile(`<(http://127[^>]*)>`).FindStringSubmatch(page)[1]
 	return q, page

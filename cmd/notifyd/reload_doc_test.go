@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestReloadPage runs docs/reload.md, and brings about each exit code in its table.
@@ -14,8 +16,8 @@ func TestReloadPage(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, database(t))
 	old, next := planFiles(t, s.url)
-	s.write("etc/notifyd/config.yaml", read(t, old))
-	s.write("new.yaml", read(t, next))
+	s.write("etc/notifyd/config.yaml", testenv.ReadFile(t, old))
+	s.write("new.yaml", testenv.ReadFile(t, next))
 	const plan = "notifyd plan -c new.yaml --against /etc/notifyd/config.yaml"
 	s.follow("docs/reload.md", map[string]act{
 		"notifyd reload":                        {as: "%s -c etc/notifyd/config.yaml", code: exitFailure}, // none runs; TestReloadCommand has one
@@ -24,8 +26,8 @@ func TestReloadPage(t *testing.T) {
 		plan + " -o json --detailed-exitcode":   {code: exitChanges, says: `^\{`},
 		plan + " --offline --detailed-exitcode": {code: exitChanges, says: `~ audit \(log\)`},
 	})
-	s.write("gone.yaml", strings.Replace(read(t, next), "database:", "database: {url: 'postgres://127.0.0.1:1/none'}\n#", 1))
-	s.write("wrong.yaml", read(t, next)+"more: 1\n")
+	s.write("gone.yaml", strings.Replace(testenv.ReadFile(t, next), "database:", "database: {url: 'postgres://127.0.0.1:1/none'}\n#", 1))
+	s.write("wrong.yaml", testenv.ReadFile(t, next)+"more: 1\n")
 	for line, want := range map[string]int{
 		"plan -c new.yaml --against new.yaml --detailed-exitcode":                0,
 		"plan -c gone.yaml --against new.yaml":                                   1,
@@ -34,7 +36,7 @@ func TestReloadPage(t *testing.T) {
 		"plan -c wrong.yaml":                                                     78,
 	} {
 		s.command(step{language: "sh", text: "notifyd " + line}, act{code: want})
-		if !regexp.MustCompile(`(?m)^\| ` + strconv.Itoa(want) + ` \|`).MatchString(read(t, root+"docs/reload.md")) {
+		if !regexp.MustCompile(`(?m)^\| ` + strconv.Itoa(want) + ` \|`).MatchString(testenv.ReadFile(t, root+"docs/reload.md")) {
 			t.Errorf("the page does not have the exit code %d", want)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/systemd"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // reloadable is a daemon in this process that is reloaded without a signal: all
@@ -59,9 +60,7 @@ func startReloadable(t *testing.T, env vars, text string) *reloadable {
 
 func (r *reloadable) write(t *testing.T, text string) {
 	t.Helper()
-	if err := os.WriteFile(r.path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, r.path, text)
 }
 
 const (

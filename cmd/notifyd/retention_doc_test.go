@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestRetentionPage runs what docs/retention.md says, in its order, with a relay
@@ -12,7 +14,7 @@ func TestRetentionPage(t *testing.T) {
 	url := database(t)
 	var daemons, blocks int
 	var config string // the last one
-	for _, f := range fences(read(t, root+"docs/retention.md")) {
+	for _, f := range fences(testenv.ReadFile(t, root+"docs/retention.md")) {
 		blocks++
 		switch f.language {
 		case "yaml":

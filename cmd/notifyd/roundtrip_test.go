@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	yaml "go.yaml.in/yaml/v4"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // roundTrip is an environment for configurations that are read again when they were printed.
@@ -46,11 +48,7 @@ func newRoundTrip(t *testing.T) *roundTrip {
 
 func (r *roundTrip) write(name, config string) string {
 	r.Helper()
-	path := filepath.Join(r.dir, name)
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		r.Fatal(err)
-	}
-	return path
+	return testenv.WriteFile(r, filepath.Join(r.dir, name), config)
 }
 
 // goes prints a configuration, reads what was printed, and prints that: the prints are
@@ -147,7 +145,7 @@ func TestPagesRoundTrip(t *testing.T) {
 	t.Parallel()
 	ran := 0
 	for _, page := range docPages(t) {
-		for _, st := range steps(read(t, page)) {
+		for _, st := range steps(testenv.ReadFile(t, page)) {
 			if st.language != "yaml" {
 				continue
 			}

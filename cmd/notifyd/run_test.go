@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -9,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 type result struct {
@@ -19,19 +20,12 @@ type result struct {
 // command runs a command line in an environment of its own.
 func command(t *testing.T, args ...string) result {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	nothing := func(string) (string, bool) { return "", false }
-	code := run(t.Context(), args, &stdout, &stderr, nothing)
-	return result{code, stdout.String(), stderr.String()}
+	return commandIn(t, nil, args...)
 }
 
 func file(t *testing.T, data string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "notifyd.yaml")
-	if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), data)
 }
 
 const good = "version: 1\ndestinations: {a: {type: log}, b: {type: log}}\nroutes: [{match: '*', to: [a, b]}]\n"

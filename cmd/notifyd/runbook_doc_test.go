@@ -39,7 +39,7 @@ type runbook struct {
 func TestRunbookPage(t *testing.T) {
 	t.Parallel()
 	testenv.Program(t, "curl")
-	b := &runbook{newStage(t, database(t)), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})}
+	b := &runbook{newStage(t, database(t)), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})}
 	b.write("etc/notifyd/config.yaml", b.own.Replace(fmt.Sprintf(runbookConfig, b.sink.Port())))
 	if err := os.Symlink("etc/notifyd/config.yaml", filepath.Join(b.dir, "notifyd.yaml")); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestRunbookPage(t *testing.T) {
 
 func (b *runbook) log() string {
 	b.Helper()
-	return read(b.T, filepath.Join(b.dir, "notifyd.log"))
+	return testenv.ReadFile(b.T, filepath.Join(b.dir, "notifyd.log"))
 }
 
 // awaitLog waits until the relay has logged something.
@@ -203,7 +203,7 @@ func (b *runbook) bellGone() {
 	b.sink.Heal()
 	for _, mode := range []string{"off", "auto"} {
 		line := "notifyd migrate --bell " + mode
-		if mode == "auto" && !strings.Contains(read(b.T, root+"docs/runbook.md"), "`"+line+"`") {
+		if mode == "auto" && !strings.Contains(testenv.ReadFile(b.T, root+"docs/runbook.md"), "`"+line+"`") {
 			b.Errorf("the page does not say %s", line)
 		}
 		b.command(step{text: line}, act{})
@@ -230,7 +230,7 @@ func (b *runbook) recovered() {
 func (b *runbook) rewrite(from, to string) {
 	b.Helper()
 	const name = "etc/notifyd/config.yaml"
-	b.write(name, strings.Replace(read(b.T, filepath.Join(b.dir, name)), from, to, 1))
+	b.write(name, strings.Replace(testenv.ReadFile(b.T, filepath.Join(b.dir, name)), from, to, 1))
 	if code, text := b.run("kill -HUP $relay"); code != "0" {
 		b.Fatal(text)
 	}

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	yaml "go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/testenv/schematest"
 )
 
 const (
@@ -41,7 +41,7 @@ func TestExamples(t *testing.T) {
 	for name, data := range examples(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := schema.Validate(instance(t, data)); err != nil {
+			if err := schema.Validate(schematest.Instance(t, data)); err != nil {
 				t.Errorf("schema: %v", err)
 			}
 			c, err := config.Parse(name, data, registry("", nil, nil), anything)
@@ -102,37 +102,7 @@ func examples(t *testing.T) map[string][]byte {
 
 func compile(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(command(t, "config", "schema").stdout))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("notifyd.schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := c.Compile("notifyd.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return schema
-}
-
-// instance is a file as an editor hands it to the schema.
-func instance(t *testing.T, data []byte) any {
-	t.Helper()
-	var v any
-	if err := yaml.Load(data, &v); err != nil {
-		t.Fatal(err)
-	}
-	out, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(out))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return doc
+	return schematest.Compile(t, []byte(command(t, "config", "schema").stdout))
 }
 
 // TestReferenceNamesEveryKey, so that a new setting cannot stay undocumented.

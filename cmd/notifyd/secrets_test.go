@@ -17,10 +17,10 @@ import (
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, nil) // takes any password
-	open := startSink(t, smtpsink.Options{Username: "u", Password: "marker-smtp", Faults: []smtpsink.Fault{
+	open := testenv.Mail(t, smtpsink.Options{Username: "u", Password: "marker-smtp", Faults: []smtpsink.Fault{
 		{Stage: smtpsink.Rcpt, Code: 550, Text: "5.1.1 no, marker-smtp", Times: smtpsink.Always},
 	}})
-	locked := startSink(t, smtpsink.Options{Username: "u", Password: "another", Faults: []smtpsink.Fault{
+	locked := testenv.Mail(t, smtpsink.Options{Username: "u", Password: "another", Faults: []smtpsink.Fault{
 		{Stage: smtpsink.Auth, Code: 535, Text: "5.7.8 AUTH failed for marker-smtp", Times: smtpsink.Always},
 	}})
 	destination := func(name string, sink *smtpsink.Sink, text string) string {

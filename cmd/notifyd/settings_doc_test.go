@@ -18,7 +18,7 @@ import (
 // TestOperationsConnections counts the connections that docs/operations.md names.
 func TestOperationsConnections(t *testing.T) {
 	t.Parallel()
-	page := read(t, root+"docs/operations.md")
+	page := testenv.ReadFile(t, root+"docs/operations.md")
 	for _, c := range []struct {
 		mode, heading string
 		names         int
@@ -62,7 +62,7 @@ func countConnections(t *testing.T, url, page, heading string, names int) {
 func TestConsolePage(t *testing.T) {
 	t.Parallel()
 	testenv.Program(t, "curl")
-	page := read(t, root+"docs/console.md")
+	page := testenv.ReadFile(t, root+"docs/console.md")
 	link := regexp.MustCompile(`<(http://127[^>]*/console/)>`).FindStringSubmatch(page)[1]
 	token := strings.Repeat("swordfish", 4)
 	var configs []string
@@ -127,7 +127,7 @@ routes:
 	s.write("notifyd.yaml", config)
 	printed := s.command(step{text: "notifyd check-config"}, act{code: exitConfig})
 	want := ""
-	for _, st := range steps(read(t, root+"docs/configuration.md")) {
+	for _, st := range steps(testenv.ReadFile(t, root+"docs/configuration.md")) {
 		if st.heading == "Mistakes" && st.language == "text" {
 			want = st.text
 		}

@@ -11,6 +11,7 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // inlineSetting recognises a setting with its value in backticks.
@@ -36,13 +37,13 @@ func TestInlineSettings(t *testing.T) {
 	lane := settingNames(reflect.TypeFor[config.Lane]())
 	for name, fresh := range registry(".", nil, nil) {
 		known[name] = append(settingNames(reflect.TypeOf(fresh()).Elem()), lane...)
-		_, example, _ := strings.Cut(read(t, root+"docs/destinations/"+name+".md"), "```yaml\n")
+		_, example, _ := strings.Cut(testenv.ReadFile(t, root+"docs/destinations/"+name+".md"), "```yaml\n")
 		examples[name], _, _ = strings.Cut(example, "```")
 	}
 	ran := 0
 	for _, page := range docPages(t) {
 		section := ""
-		for line := range strings.Lines(regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(read(t, page), "")) {
+		for line := range strings.Lines(regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(testenv.ReadFile(t, page), "")) {
 			if strings.HasPrefix(line, "#") {
 				section = strings.TrimSpace(line)
 			}

@@ -60,13 +60,7 @@ func newStage(t *testing.T, url string, pairs ...string) *stage {
 // write makes a file in the directory of the stage.
 func (s *stage) write(name, text string) {
 	s.Helper()
-	path := filepath.Join(s.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		s.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.Fatal(err)
-	}
+	testenv.WriteFile(s, filepath.Join(s.dir, name), text)
 }
 
 // act says how a step is run that is not simply to end with 0.
@@ -162,7 +156,7 @@ func (s *stage) psql(text, says string) (printed string) {
 // are those for the blocks of SQL. Blocks of other languages are those of TestDocsBlocks.
 func (s *stage) follow(page string, acts map[string]act) {
 	s.Helper()
-	s.followAll(steps(read(s.T, root+page)), acts)
+	s.followAll(steps(testenv.ReadFile(s.T, root+page)), acts)
 }
 
 // followAll is follow for some steps of a page.
@@ -220,7 +214,7 @@ func (s *stage) until(command string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("%s ends with %s:\n%s\n%s", command, is, printed, read(s.T, filepath.Join(s.dir, "notifyd.log")))
+			s.Fatalf("%s ends with %s:\n%s\n%s", command, is, printed, testenv.ReadFile(s.T, filepath.Join(s.dir, "notifyd.log")))
 		}
 	}
 }
@@ -229,6 +223,6 @@ func (s *stage) until(command string) {
 func (s *stage) stop() {
 	s.Helper()
 	if code, printed := s.run("kill $relay; wait $relay"); code != "0" {
-		s.Errorf("notifyd run ends with %s: %s\n%s", code, printed, read(s.T, filepath.Join(s.dir, "notifyd.log")))
+		s.Errorf("notifyd run ends with %s: %s\n%s", code, printed, testenv.ReadFile(s.T, filepath.Join(s.dir, "notifyd.log")))
 	}
 }

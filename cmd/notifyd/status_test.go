@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -55,7 +56,7 @@ func failing(t *testing.T) (path, url string) {
 	if err := k.Hold(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	text := strings.Replace(shopConfig(url, sink.Port()), "order.placed, to", "user.*, to", 1) + "  - {match: order.placed, to: [mail]}\n"
 	return file(t, text), url
 }
@@ -82,7 +83,7 @@ func failingStream(t *testing.T) (path string) {
 	}
 	t.Cleanup(func() { store.Close(context.WithoutCancel(t.Context()), conn) })
 	testdb.Member(t, conn, 7, "", "mail")
-	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	return file(t, shopConfig(url, sink.Port()))
 }
 
@@ -116,7 +117,7 @@ func TestStatus(t *testing.T) {
 // TestStatusOfRelay asks a relay by its admin server, twice.
 func TestStatusOfRelay(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	base := shopConfig(url, sink.Port())
 	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
 	d.stderr.await(t, `"relay started"`)
@@ -153,7 +154,7 @@ func TestStatusOfRelay(t *testing.T) {
 // well. The figures of the relay and "notifyd status" follow.
 func TestStatusOfOutage(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	// One mail at a time: the first that is taken ends the outage.
 	base := strings.Replace(shopConfig(url, sink.Port()), "    tls: none\n", "    tls: none\n    concurrency: 1\n", 1)
 	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))

@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -44,7 +45,7 @@ func TestWatchStream(t *testing.T) {
 	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 			becomeStream(t, url, partitioned)
 			base := shopConfig(url, sink.Port())
 			if partitioned {
@@ -117,7 +118,7 @@ func watchedByPrometheus(t *testing.T, address string) {
 	text := untilSays(t, address, "notifyd_canary_round_trip_seconds", "\nnotifyd_oldest_waiting_seconds 0", "\nnotifyd_mode{mode=\"stream\"} 1\n",
 		`notifyd_position_lag{destination="mail",part="0"} 0`, `notifyd_position_lag{destination="",part="0"} 0`, `notifyd_position_unowned{destination="audit",part="0"} 0`)
 	exported := names(`(?m)^# TYPE (notifyd_\w+) `, text)
-	documented := slices.DeleteFunc(names("(?m)^\\| `(notifyd_\\w+)`", read(t, "../../docs/metrics.md")), func(n string) bool {
+	documented := slices.DeleteFunc(names("(?m)^\\| `(notifyd_\\w+)`", testenv.ReadFile(t, "../../docs/metrics.md")), func(n string) bool {
 		return queueOnly.MatchString(n) || strings.HasPrefix(n, "notifyd_outbox") || n == "notifyd_replay_remaining" || n == "notifyd_database_refuses" || n == "notifyd_destination_connected" || n == "notifyd_destination_blocked" || n == "notifyd_destination_unconfirmed"
 	})
 	if !slices.Equal(exported, documented) {

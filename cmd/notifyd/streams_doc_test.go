@@ -5,6 +5,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestStreamsPage runs docs/streams.md: a destination that is new reads the past, reads it again, and is
@@ -16,7 +18,7 @@ func TestStreamsPage(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	config := ""
-	for _, st := range steps(read(t, root+"docs/streams.md")) {
+	for _, st := range steps(testenv.ReadFile(t, root+"docs/streams.md")) {
 		if st.language == "yaml" {
 			config = s.own.Replace(st.text) + "admin: {listen: '" + s.address + "'}\n"
 		}

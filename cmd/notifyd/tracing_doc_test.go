@@ -5,6 +5,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestTracingPage runs docs/tracing.md: variables and relay, SQL and the command. The
@@ -36,8 +38,8 @@ func TestTracingPage(t *testing.T) {
 			t.Errorf("the span %s of %s", span.GetName(), traceparentOf(span))
 		}
 	}
-	for _, st := range steps(read(t, root+"docs/tracing.md")) {
-		if st.language == "go" && !strings.Contains(read(t, root+"outbox/oteloutbox/example_test.go"), st.text) {
+	for _, st := range steps(testenv.ReadFile(t, root+"docs/tracing.md")) {
+		if st.language == "go" && !strings.Contains(testenv.ReadFile(t, root+"outbox/oteloutbox/example_test.go"), st.text) {
 			t.Errorf("the example of the package is not\n%s", st.text)
 		}
 	}

@@ -250,7 +250,7 @@ func TestUntilIdleRoute(t *testing.T) {
 	forIdleRuns(t, "concurrency: 1", func(r *idleRuns) {
 		execute(r.T, r.url, `INSERT INTO outbox_events (event_type, payload) SELECT 'unknown', '{}' FROM generate_series(1, 3)`)
 		r.ends(r.start(), 0)
-		r.config = file(r.T, strings.Replace(read(r.T, r.config), "order.*", "*", 1))
+		r.config = file(r.T, strings.Replace(testenv.ReadFile(r.T, r.config), "order.*", "*", 1))
 		r.ends(r.start(), 3)
 	})
 }

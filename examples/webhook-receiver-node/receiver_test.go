@@ -47,13 +47,7 @@ type program struct {
 // next returns the next event that was handled.
 func (p *program) next(t *testing.T) string {
 	t.Helper()
-	select {
-	case line := <-p.lines:
-		return line
-	case <-time.After(patience):
-		t.Fatal("the receiver prints nothing")
-		return ""
-	}
+	return testenv.Receive(t, patience, "a line of the receiver", p.lines)
 }
 
 // startReceiver starts the program; the end of the test ends it.

@@ -15,6 +15,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestClassify runs each row against a real server. The name of a row is the
@@ -24,7 +26,7 @@ func TestClassify(t *testing.T) {
 	for _, row := range faults() {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			s := startSink(t, row.sink)
+			s := testenv.Mail(t, row.sink)
 			if row.fault.Stage != "" {
 				s.Fail(row.fault)
 			}
@@ -36,8 +38,8 @@ func TestClassify(t *testing.T) {
 				row.config(&cfg)
 			}
 			h := newHandler(t, cfg)
-			err := h.Deliver(testContext(t), event(ada))
-			if got := class(err); got != row.class {
+			err := h.Deliver(testenv.Within(t, patience), event(ada))
+			if got := deliverytest.Class(err); got != row.class {
 				t.Fatalf("%s, want %s: %v", got, row.class, err)
 			}
 			if err == nil {
@@ -57,7 +59,7 @@ func TestClassify(t *testing.T) {
 			// The next mail goes through on a connection of the pool, after any of them.
 			s.Heal()
 			if row.class == "permanent" || row.class == "retry" || row.class == "throttled" {
-				if err := h.Deliver(testContext(t), event(ada)); err != nil {
+				if err := h.Deliver(testenv.Within(t, patience), event(ada)); err != nil {
 					t.Errorf("the next one: %v", err)
 				}
 			}
@@ -74,13 +76,13 @@ func TestClassifyNil(t *testing.T) {
 
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s)) // makes no connection
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	err := h.Deliver(testContext(t), event(ada))
-	if class(err) != "unavailable" || !errors.Is(err, syscall.ECONNREFUSED) {
+	err := h.Deliver(testenv.Within(t, patience), event(ada))
+	if deliverytest.Class(err) != "unavailable" || !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("got %v", err)
 	}
 	if err := s.Restart(); err != nil {
@@ -98,28 +100,28 @@ func TestCancelled(t *testing.T) {
 	} {
 		t.Run(string(stage), func(t *testing.T) {
 			t.Parallel()
-			s := startSink(t, smtpsink.Options{})
+			s := testenv.Mail(t, smtpsink.Options{})
 			s.Fail(smtpsink.Fault{Stage: stage, Hang: true})
 			h := newHandler(t, config(s))
 			ctx, cancel := context.WithCancelCause(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- h.Deliver(ctx, event(ada)) }()
-			if err := s.WaitHanging(testContext(t), 1); err != nil {
+			if err := s.WaitHanging(testenv.Within(t, patience), 1); err != nil {
 				t.Fatal(err)
 			}
 			cancel(cause)
 			select {
 			case err := <-done:
-				if !errors.Is(err, cause) || class(err) != "retry" {
-					t.Errorf("%s: %v", class(err), err)
+				if !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
+					t.Errorf("%s: %v", deliverytest.Class(err), err)
 				}
 				if stage == smtpsink.DataEnd && !strings.Contains(err.Error(), "maybe sent") {
 					t.Errorf("got %v", err)
 				}
-			case <-testContext(t).Done():
+			case <-testenv.Within(t, patience).Done():
 				t.Fatal("Deliver did not return")
 			}
-			if err := s.WaitOpen(testContext(t), 0); err != nil {
+			if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil {
 				t.Errorf("the connection was leaked: %v", err)
 			}
 			if err := h.Deliver(ctx, event(ada)); !errors.Is(err, cause) {
@@ -133,7 +135,7 @@ func TestCancelled(t *testing.T) {
 // mail that was accepted comes back as an error.
 func TestGoMailResetAfterDelivery(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.Rset, Code: 451})
 	h := newHandler(t, config(s))
 	msg, err := h.build(event(ada))
@@ -144,7 +146,7 @@ func TestGoMailResetAfterDelivery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = client.DialAndSendWithContext(testContext(t), msg)
+	err = client.DialAndSendWithContext(testenv.Within(t, patience), msg)
 	var send *gomail.SendError
 	if !errors.As(err, &send) || send.Reason != gomail.ErrSMTPReset || !msg.IsDelivered() || len(s.Mails()) != 1 {
 		t.Errorf("go-mail has changed: %v, delivered: %v", err, msg.IsDelivered())
@@ -154,14 +156,14 @@ func TestGoMailResetAfterDelivery(t *testing.T) {
 // TestGoMailIsTempKnowsNoNetwork pins why IsTemp is not asked.
 func TestGoMailIsTempKnowsNoNetwork(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.MailCmd, Drop: true})
 	h := newHandler(t, config(s))
 	msg, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, f := h.pool.dial(testContext(t))
+	c, f := h.pool.dial(testenv.Within(t, patience))
 	if f != nil {
 		t.Fatal(f)
 	}
@@ -178,13 +180,13 @@ func TestGoMailIsTempKnowsNoNetwork(t *testing.T) {
 // could have the mail.
 func TestLostWhileWriting(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s))
 	msg, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, f := h.pool.dial(testContext(t))
+	c, f := h.pool.dial(testenv.Within(t, patience))
 	if f != nil {
 		t.Fatal(f)
 	}
@@ -195,7 +197,7 @@ func TestLostWhileWriting(t *testing.T) {
 	if !errors.As(err, &send) || send.Reason != gomail.ErrSMTPDataClose {
 		t.Errorf("go-mail has changed: %v", err)
 	}
-	if f := c.failed(err); f.at != stageData || class(classify(f, f.at)) != "unavailable" {
+	if f := c.failed(err); f.at != stageData || deliverytest.Class(classify(f, f.at)) != "unavailable" {
 		t.Errorf("%v: %v", f.at, f)
 	}
 }
@@ -220,7 +222,7 @@ func (c *cutConn) Write(p []byte) (int, error) {
 // mail with a dot, and the server would deliver the half that it has.
 func TestHalfAMailIsNotSent(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s))
 	big := *event(ada)
 	h.tmpl.text = mustText(t, strings.Repeat("a line of text\n", 50_000))
@@ -238,7 +240,7 @@ func TestHalfAMailIsNotSent(t *testing.T) {
 	if f := h.send(ctx, c, msg); f == nil || f.at != stageData && f.at != stageEnd {
 		t.Fatalf("got %v", f)
 	}
-	if err := s.WaitOpen(testContext(t), 0); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil {
 		t.Error(err)
 	}
 	if n := len(s.Mails()); n != 0 {
@@ -264,7 +266,7 @@ func (c *hookConn) Write(p []byte) (int, error) {
 
 func TestClosedHandlerRefuses(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s))
 	deliverOne(t, h, s, event(ada))
 	for range 2 {
@@ -272,10 +274,10 @@ func TestClosedHandlerRefuses(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := s.WaitOpen(testContext(t), 0); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil {
 		t.Error(err)
 	}
-	if err := h.Deliver(testContext(t), event(ada)); !delivery.IsUnavailable(err) {
+	if err := h.Deliver(testenv.Within(t, patience), event(ada)); !delivery.IsUnavailable(err) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // rawServer sends the given answers line by line, and then the last one for ever:
@@ -59,9 +61,9 @@ func TestGarbageNeitherPanicsNorHangs(t *testing.T) {
 			t.Run(fmt.Sprintf("%q at %d", garbage, i), func(t *testing.T) {
 				t.Parallel()
 				port := rawServer(t, append(polite[:i:i], garbage)...)
-				cfg := config(startSink(t, smtpsink.Options{}))
+				cfg := config(testenv.Mail(t, smtpsink.Options{}))
 				cfg.Port, cfg.ConnectTimeout, cfg.SendTimeout = port, 150*time.Millisecond, 150*time.Millisecond
-				err := newHandler(t, cfg).Deliver(testContext(t), event(ada))
+				err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(ada))
 				if err == nil || strings.ContainsFunc(err.Error(), isControl) {
 					t.Errorf("got %v", err)
 				}
@@ -77,10 +79,10 @@ func TestEndlessRepliesAreCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := config(startSink(t, smtpsink.Options{}))
+			cfg := config(testenv.Mail(t, smtpsink.Options{}))
 			cfg.Port = rawServer(t, greeting)
-			err := newHandler(t, cfg).Deliver(testContext(t), event(ada))
-			if class(err) != "unavailable" || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+			err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(ada))
+			if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 				t.Errorf("got %v", err)
 			}
 		})

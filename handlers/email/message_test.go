@@ -11,11 +11,13 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMailHasWhatTheTemplatesSay(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.From = `"Shop, {{ .Headers.tenant }}" <shop@example.com>`
 	cfg.To = List{`{{ address .Payload.name .Payload.email }}`, "b@example.com, c@example.com,"}
@@ -57,7 +59,7 @@ func TestTraceOfAMail(t *testing.T) {
 	for name, headers := range map[string]map[string]string{
 		trace: nil, "": {"TRACEPARENT": `{{ get .Headers "none" | default "" }}`}, "own": {"traceparent": "own"},
 	} {
-		s := startSink(t, smtpsink.Options{})
+		s := testenv.Mail(t, smtpsink.Options{})
 		cfg := config(s)
 		cfg.Headers = headers
 		e := event(ada)
@@ -70,7 +72,7 @@ func TestTraceOfAMail(t *testing.T) {
 
 func TestOneBodyIsOnePart(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	dir := t.TempDir()
 	writeFile(t, dir, "mail.txt", []byte("text of {{ .Payload.name }}"))
 	writeFile(t, dir, "mail.html", []byte("<b>{{ .Payload.name }}</b>"))
@@ -87,13 +89,13 @@ func TestOneBodyIsOnePart(t *testing.T) {
 
 func TestMessageIDIsTheSameForEveryAttempt(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.MessageIDDomain = "id.example.net"
 	h := newHandler(t, cfg)
 	s.Fail(smtpsink.Fault{Stage: smtpsink.DataEnd, Drop: true})
 	e := event(ada)
-	if err := h.Deliver(testContext(t), e); class(err) != "retry" {
+	if err := h.Deliver(testenv.Within(t, patience), e); deliverytest.Class(err) != "retry" {
 		t.Fatalf("got %v", err)
 	}
 	again := *e
@@ -109,7 +111,7 @@ func TestMessageIDIsTheSameForEveryAttempt(t *testing.T) {
 // reach: either nothing is sent, or it stays inside of its header.
 func TestHeadersCannotBeInjected(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	known := []string{
 		"Auto-Submitted", "Content-Transfer-Encoding", "Content-Type", "Date", "From", "Message-Id", "Mime-Version",
 		"Reply-To", "Subject", "To", "Traceparent", "X-Extra", "X-Notifyd-Event-Id", "X-Notifyd-Event-Type",
@@ -142,10 +144,10 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 			set(&cfg, e)
 			h := newHandler(t, cfg)
 			before := len(s.Mails())
-			err := h.Deliver(testContext(t), e)
+			err := h.Deliver(testenv.Within(t, patience), e)
 			if err != nil {
-				if class(err) != "permanent" || strings.Contains(err.Error(), "\n") {
-					t.Errorf("%s %q: %s: %v", what, evil, class(err), err)
+				if deliverytest.Class(err) != "permanent" || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%s %q: %s: %v", what, evil, deliverytest.Class(err), err)
 				}
 				continue
 			}
@@ -175,7 +177,7 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 
 func TestBadEventsAreDeadAtOnce(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	for payload, want := range map[string]string{
 		`{"name":"secret"}`:                           `template "to", line 1, at {{ .Payload.email }}`,
 		`{"email":null,"name":"secret"}`:              `template "to", line 1, at {{ .Payload.email }}: `,
@@ -185,9 +187,9 @@ func TestBadEventsAreDeadAtOnce(t *testing.T) {
 		`{"email":"a@example.com\nb@c.d","name":"x"}`: "line end",
 		`secret`: "not JSON",
 	} {
-		err := newHandler(t, config(s)).Deliver(testContext(t), event(payload))
-		if class(err) != "permanent" || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %s: %v", payload, class(err), err)
+		err := newHandler(t, config(s)).Deliver(testenv.Within(t, patience), event(payload))
+		if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %s: %v", payload, deliverytest.Class(err), err)
 		}
 	}
 	many := `{"name":"x","email":"` + strings.Repeat("a@example.com,", 3) + `"}`
@@ -198,8 +200,8 @@ func TestBadEventsAreDeadAtOnce(t *testing.T) {
 	for i := range maxRecipients + 1 {
 		list.WriteString(strings.Repeat("a", i/50+1) + strings.Repeat("b", i%50) + "@example.com,")
 	}
-	err := newHandler(t, config(s)).Deliver(testContext(t), event(`{"name":"x","email":"`+list.String()+`"}`))
-	if class(err) != "permanent" || !strings.Contains(err.Error(), "100 is the limit") {
+	err := newHandler(t, config(s)).Deliver(testenv.Within(t, patience), event(`{"name":"x","email":"`+list.String()+`"}`))
+	if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), "100 is the limit") {
 		t.Errorf("got %v", err)
 	}
 	if n := s.Accepted(); n != 1 {

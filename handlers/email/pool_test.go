@@ -12,6 +12,8 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -26,7 +28,7 @@ func mustText(t *testing.T, text string) *tmpl.Template {
 
 func TestConnectionsAreReused(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s))
 	for range 5 {
 		deliverOne(t, h, s, event(ada))
@@ -41,7 +43,7 @@ func TestConnectionsAreReused(t *testing.T) {
 // transaction open.
 func TestRefusalsOfASession(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s))
 	sessions := 1
 	deliverOne(t, h, s, event(ada))
@@ -50,7 +52,7 @@ func TestRefusalsOfASession(t *testing.T) {
 		deliverOne(t, h, s, event(ada))
 		sessions++
 		s.Fail(smtpsink.Fault{Stage: stage, Code: 550, Times: 2})
-		if err := h.Deliver(testContext(t), event(ada)); err == nil {
+		if err := h.Deliver(testenv.Within(t, patience), event(ada)); err == nil {
 			t.Errorf("%s: delivered", stage)
 		}
 		sessions++
@@ -62,7 +64,7 @@ func TestRefusalsOfASession(t *testing.T) {
 			t.Fatalf("%s: %d sessions, want %d", stage, n, sessions)
 		}
 	}
-	if err := s.WaitOpen(testContext(t), 1); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 1); err != nil {
 		t.Error(err)
 	}
 }
@@ -70,7 +72,7 @@ func TestRefusalsOfASession(t *testing.T) {
 // TestConnectionsHaveAnAge: a connection that is always in use ends all the same.
 func TestConnectionsHaveAnAge(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.MaxConnectionAge = time.Nanosecond
 	h := newHandler(t, cfg)
@@ -84,7 +86,7 @@ func TestConnectionsHaveAnAge(t *testing.T) {
 
 func TestDeadReusedConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s))
 	deliverOne(t, h, s, event(ada))
 	// The server restarts: it has closed the idle connection.
@@ -103,7 +105,7 @@ func TestDeadReusedConnectionIsReplaced(t *testing.T) {
 	}
 	// But only once: a server that closes a new one too is down.
 	s.Fail(smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 421, Times: smtpsink.Always})
-	if err := h.Deliver(testContext(t), event(ada)); class(err) != "unavailable" {
+	if err := h.Deliver(testenv.Within(t, patience), event(ada)); deliverytest.Class(err) != "unavailable" {
 		t.Errorf("got %v", err)
 	}
 	if n := s.Accepted(); n != 4 {
@@ -113,7 +115,7 @@ func TestDeadReusedConnectionIsReplaced(t *testing.T) {
 
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.Connections = 3
 	h := newHandler(t, cfg)
@@ -121,7 +123,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 30 {
 		wg.Go(func() {
-			if err := h.Deliver(testContext(t), event(ada)); err != nil {
+			if err := h.Deliver(testenv.Within(t, patience), event(ada)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -137,7 +139,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 func TestWaitingForAConnectionObeysCtx(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.Connections = 1
 	h := newHandler(t, cfg)
@@ -145,13 +147,13 @@ func TestWaitingForAConnectionObeysCtx(t *testing.T) {
 	first, cancelFirst := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Deliver(first, event(ada)) }()
-	if err := s.WaitHanging(testContext(t), 1); err != nil {
+	if err := s.WaitHanging(testenv.Within(t, patience), 1); err != nil {
 		t.Fatal(err)
 	}
 	cause := errors.New("no time")
 	second, cancel := context.WithCancelCause(t.Context())
 	go cancel(cause)
-	if err := h.Deliver(second, event(ada)); !errors.Is(err, cause) || class(err) != "retry" {
+	if err := h.Deliver(second, event(ada)); !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
 		t.Errorf("got %v", err)
 	}
 	// Close ends the wait, and does not wait itself.
@@ -160,25 +162,25 @@ func TestWaitingForAConnectionObeysCtx(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-third; class(err) != "unavailable" {
+	if err := <-third; deliverytest.Class(err) != "unavailable" {
 		t.Errorf("got %v", err)
 	}
 	cancelFirst(cause)
 	if err := <-done; !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
-	if err := s.WaitOpen(testContext(t), 0); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h := newHandler(t, config(s))
 	h.pool.idle = 10 * time.Millisecond
 	deliverOne(t, h, s, event(ada))
-	if err := s.WaitOpen(testContext(t), 0); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil {
 		t.Fatal(err)
 	}
 	deliverOne(t, h, s, event(ada))
@@ -186,7 +188,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 
 func TestConnectionCarriesSoManyMails(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.MaxConnectionMails = 2
 	h := newHandler(t, cfg)
@@ -196,7 +198,7 @@ func TestConnectionCarriesSoManyMails(t *testing.T) {
 	if n := s.Accepted(); n != 3 {
 		t.Errorf("%d connections for 5 mails", n)
 	}
-	if err := s.WaitOpen(testContext(t), 1); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 1); err != nil {
 		t.Error(err)
 	}
 }
@@ -205,7 +207,7 @@ func TestConnectionCarriesSoManyMails(t *testing.T) {
 // so that with it a connection idle for longer than that looks dead.
 func TestIdleLongerThanAnyTimeout(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.ConnectTimeout, cfg.SendTimeout = 3*time.Second, 3*time.Second
 	h := newHandler(t, cfg)
@@ -231,16 +233,16 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 	if !ok {
 		t.Fatal(l.Addr())
 	}
-	cfg := config(startSink(t, smtpsink.Options{}))
+	cfg := config(testenv.Mail(t, smtpsink.Options{}))
 	cfg.Port, cfg.ConnectTimeout = addr.Port, 200*time.Millisecond
 	h := newHandler(t, cfg)
 	// It accepts TCP, in the kernel at that, and never greets.
-	if err := h.Deliver(testContext(t), event(ada)); class(err) != "unavailable" || !strings.Contains(err.Error(), "connect_timeout of 200ms") {
+	if err := h.Deliver(testenv.Within(t, patience), event(ada)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "connect_timeout of 200ms") {
 		t.Errorf("got %v", err)
 	}
 	ours, theirs := net.Pipe()
 	defer func() { _ = theirs.Close() }()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	h2 := newHandler(t, config(s))
 	deliverOne(t, h2, s, event(ada))
 	h2.pool.conns[0].socket.Conn = &splitConn{Conn: h2.pool.conns[0].socket.Conn, to: ours}
@@ -289,7 +291,7 @@ func TestTLSAndAuth(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			s := startSink(t, smtpsink.Options{TLS: row.sink, Username: "u", Password: "p4ssw0rd"})
+			s := testenv.Mail(t, smtpsink.Options{TLS: row.sink, Username: "u", Password: "p4ssw0rd"})
 			dir := t.TempDir()
 			writeFile(t, dir, "ca.pem", s.CertPEM())
 			cfg := config(s)
@@ -311,7 +313,7 @@ func TestTLSAndAuth(t *testing.T) {
 // STARTTLS or AUTH failed, and leaves it open.
 func TestFailedLoginsLeakNoConnections(t *testing.T) {
 	t.Parallel()
-	s := startSink(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(
 		smtpsink.Fault{Stage: smtpsink.Ehlo, Code: 550, Times: 2},
 		smtpsink.Fault{Stage: smtpsink.STLS, Code: 454},
@@ -320,11 +322,11 @@ func TestFailedLoginsLeakNoConnections(t *testing.T) {
 	cfg.TLS = TLSMandatory // and the certificate is not trusted
 	h := newHandler(t, cfg)
 	for range 3 {
-		if err := h.Deliver(testContext(t), event(ada)); class(err) != "unavailable" {
+		if err := h.Deliver(testenv.Within(t, patience), event(ada)); deliverytest.Class(err) != "unavailable" {
 			t.Errorf("got %v", err)
 		}
 	}
-	if err := s.WaitOpen(testContext(t), 0); err != nil || s.Accepted() != 3 {
+	if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil || s.Accepted() != 3 {
 		t.Errorf("%d of %d connections are open: %v", s.Open(), s.Accepted(), err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestSuite runs the properties that every destination has. The answers that
@@ -19,7 +20,7 @@ import (
 func TestSuite(t *testing.T) {
 	t.Parallel()
 	const password = "correct-horse-battery"
-	s := startSink(t, smtpsink.Options{Username: "relay", Password: password})
+	s := testenv.Mail(t, smtpsink.Options{Username: "relay", Password: password})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "nobody@", Code: 550, Times: smtpsink.Always})
 	proxy := faultproxy.Start(t, s.Addr(), faultproxy.MuteAfter([]byte("\r\n.\r\n"), []byte("QUIT\r\n")))
 	cfg := config(s)
@@ -102,7 +103,7 @@ func suiteCases() []handlertest.Case {
 
 func (r row) provoke(tb testing.TB) error {
 	tb.Helper()
-	s := startSink(tb, r.sink)
+	s := testenv.Mail(tb, r.sink)
 	if r.fault.Stage != "" {
 		s.Fail(r.fault)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestUnicodeAddresses: a domain outside of ASCII goes to any server in its other form. Letters
@@ -15,7 +16,7 @@ import (
 func TestUnicodeAddresses(t *testing.T) {
 	t.Parallel()
 	for _, without := range []bool{false, true} {
-		s := startSink(t, smtpsink.Options{NoSMTPUTF8: without})
+		s := testenv.Mail(t, smtpsink.Options{NoSMTPUTF8: without})
 		cfg := config(s)
 		cfg.From, cfg.ReplyTo, cfg.Cc = "Läden <shop@läden.example>", "{{ get .Payload \"reply\" | default \"hilfe@läden.example\" }}", List{"b@BÜCHER.example"}
 		h := newHandler(t, cfg)
@@ -30,7 +31,7 @@ func TestUnicodeAddresses(t *testing.T) {
 		}
 		for _, payload := range []string{`{"email":"jürgen@example.com","name":"J"}`, `{"email":"a@example.com","name":"A","reply":"jürgen@example.com"}`} {
 			before := len(s.Mails())
-			err := h.Deliver(testContext(t), event(payload))
+			err := h.Deliver(testenv.Within(t, patience), event(payload))
 			switch {
 			case !without && (err != nil || len(s.Mails()) != before+1):
 				t.Errorf("a server with SMTPUTF8: %v", err)
@@ -39,7 +40,7 @@ func TestUnicodeAddresses(t *testing.T) {
 			}
 		}
 		deliverOne(t, h, s, event(`{"email":"ada@example.com","name":"Ada"}`))
-		if err := h.Deliver(testContext(t), event(`{"email":"a@\u2024.example","name":"A"}`)); !delivery.IsPermanent(err) || !strings.Contains(err.Error(), "domain") {
+		if err := h.Deliver(testenv.Within(t, patience), event(`{"email":"a@\u2024.example","name":"A"}`)); !delivery.IsPermanent(err) || !strings.Contains(err.Error(), "domain") {
 			t.Errorf("a domain that cannot exist: %v", err)
 		}
 		if n := s.Accepted(); n != 1 {

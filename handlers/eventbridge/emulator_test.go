@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestConformance(t *testing.T) {
@@ -22,17 +23,9 @@ func TestConformance(t *testing.T) {
 	bus := awstest.NewBus(t, endpoint)
 	proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
 	cfg := Config{EventBus: bus.Name, Access: awstest.Access("http://" + proxy.Addr())}
-	once := func(bus string, e *delivery.Event) func(testing.TB) error {
-		return func(tb testing.TB) error {
-			tb.Helper()
-			c := cfg
-			c.EventBus = bus
-			return newHandler(tb, c).Deliver(tb.Context(), e)
-		}
-	}
 	list := func(id int64) *delivery.Event { return awstest.Event(id, `[1]`) }
 	handlertest.Run(t, handlertest.Destination{
-		Open: func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+		Open: deliverytest.Opener(New, cfg),
 		Received: func(tb testing.TB) (ids []int64) {
 			tb.Helper()
 			for _, e := range bus.Events(tb) {
@@ -46,15 +39,15 @@ func TestConformance(t *testing.T) {
 		Cases: []handlertest.Case{
 			{
 				Name: "no such bus", Class: delivery.ClassDestination, Text: "check event_bus, region and account",
-				Provoke: once("nowhere", awstest.Event(1, `{}`)),
+				Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `{}`), func(c *Config) { c.EventBus = "nowhere" }),
 			},
 			{
 				Name: "no object", Class: delivery.ClassEvent, Permanent: true, Text: "not a JSON object",
-				Provoke: once(bus.Name, list(1)),
+				Provoke: deliverytest.Once(New, cfg, list(1)),
 			},
 			{
 				Name: "too large", Class: delivery.ClassEvent, Permanent: true, Text: "EventBridge takes 999999",
-				Provoke: once(bus.Name, awstest.Big(1, maxBytes)),
+				Provoke: deliverytest.Once(New, cfg, awstest.Big(1, maxBytes)),
 			},
 		},
 	})

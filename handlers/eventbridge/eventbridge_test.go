@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) {
@@ -20,12 +21,7 @@ func TestMain(m *testing.M) {
 
 func newHandler(tb testing.TB, cfg Config) *Handler {
 	tb.Helper()
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = h.Close() })
-	return h
+	return deliverytest.Open(tb, New, cfg)
 }
 
 // TestUnfit: what no event of EventBridge can be is a dead letter, and nothing is asked.
@@ -48,7 +44,7 @@ func TestUnfit(t *testing.T) {
 		cfg := Config{Access: awstest.Access(f.URL)}
 		c.change(&cfg)
 		err := newHandler(t, cfg).Deliver(awstest.Context(t), c.event)
-		if awstest.Class(err) != "permanent" || !strings.Contains(err.Error(), c.text) || len(f.Asked()) != 0 {
+		if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), c.text) || len(f.Asked()) != 0 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -98,8 +94,8 @@ func TestRefusedRequests(t *testing.T) {
 			t.Parallel()
 			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
 			err := newHandler(t, Config{Access: awstest.Access(f.URL)}).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
-			if awstest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
-				t.Errorf("%s, want %s with %q: %v", awstest.Class(err), c.class, c.text, err)
+			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
+				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
 			if n := len(f.Asked()); n != 1 {
 				t.Errorf("%d requests: the SDK tries again by itself", n)
@@ -117,7 +113,7 @@ func TestRefusedEntries(t *testing.T) {
 	} {
 		f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(t, a, map[int]string{1: code}) })
 		errs := newHandler(t, Config{Access: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), awstest.Events(3))
-		if got := awstest.Classes(errs); got != "delivered "+want+" delivered" {
+		if got := deliverytest.Classes(errs); got != "delivered "+want+" delivered" {
 			t.Errorf("%s: got %s: %v", code, got, errs)
 		}
 	}
@@ -129,7 +125,7 @@ func TestRequests(t *testing.T) {
 	f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(t, a, nil) })
 	all := awstest.Events(25)
 	all[0], all[1], all[2] = awstest.Big(1, 400_000), awstest.Big(2, 400_000), awstest.Big(3, 400_000)
-	if errs := newHandler(t, Config{Access: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), all); awstest.Classes(errs) != awstest.Times("delivered", 25) {
+	if errs := newHandler(t, Config{Access: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
 		t.Error(errs)
 	}
 	var got []int
@@ -166,7 +162,7 @@ func TestBusIsAskedFor(t *testing.T) {
 		var rounds []string
 		for range 2 {
 			before := len(f.Asked())
-			if err := h.Deliver(awstest.Context(t), awstest.Event(1, `{}`)); awstest.Class(err) != c.class {
+			if err := h.Deliver(awstest.Context(t), awstest.Event(1, `{}`)); deliverytest.Class(err) != c.class {
 				t.Errorf("%s: %v", name, err)
 			}
 			var asked []string

@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // counter is a delivery.Progress: the position is the ids that were committed.
@@ -77,17 +78,17 @@ func TestExactlyOnce(t *testing.T) {
 		first, second := exactlyTo(t, brokers, topic), exactlyTo(t, brokers, topic)
 		wantReopen(t, first.DeliverBatch(t.Context(), events(1)))
 		begin(t, first, "")
-		deliver(t, first, events(1, 2))
-		deliver(t, first, events(3))
+		deliverytest.Deliver(t, first, events(1, 2))
+		deliverytest.Deliver(t, first, events(3))
 		begin(t, second, "1 2 3")
 		wantReopen(t, first.DeliverBatch(t.Context(), events(4))) // it wakes late
 		wantReopen(t, first.DeliverBatch(t.Context(), events(4)))
-		deliver(t, second, events(4))
+		deliverytest.Deliver(t, second, events(4))
 		begin(t, first, "1 2 3 4") // and comes back
 		wantReopen(t, second.DeliverBatch(t.Context(), events(5)))
-		deliver(t, first, events(5))
+		deliverytest.Deliver(t, first, events(5))
 		begin(t, first, "1 2 3 4 5") // its own client is not in its way
-		if got := flat(written(t, brokers, topic, 5, readCommitted())); !slices.Equal(got, upTo(5)) {
+		if got := flat(written(t, brokers, topic, 5, readCommitted())); !slices.Equal(got, deliverytest.UpTo(5)) {
 			t.Errorf("%v are written", got)
 		}
 	})
@@ -116,7 +117,7 @@ func TestExactlyOnceRefused(t *testing.T) {
 			c.MaxMessageBytes = 4096
 		})
 		begin(t, h, "")
-		all := events(upTo(8)...)
+		all := events(deliverytest.UpTo(8)...)
 		for i, e := range all {
 			e.AggregateID = fmt.Sprint("k", i%2)
 			e.Payload = fmt.Appendf(nil, `{"n": %d, "to": %q}`, e.ID, topic)
@@ -124,9 +125,9 @@ func TestExactlyOnceRefused(t *testing.T) {
 		all[1].Payload = fmt.Appendf(nil, `{"n": 2, "to": %q, "large": %q}`, topic, strings.Repeat("x", 5000))
 		all[2].Payload = fmt.Appendf(nil, `{"n": 3, "to": "missing-%s"}`, topic)
 		errs := h.DeliverBatch(t.Context(), all)
-		want := []string{"delivered", "permanent", "event", "delivered", "event", "delivered", "event", "delivered"}
+		want := []string{"delivered", "permanent", "retry", "delivered", "retry", "delivered", "retry", "delivered"}
 		for i, err := range errs {
-			wantClass(t, err, want[i])
+			deliverytest.WantClass(t, err, want[i])
 		}
 		if got := flat(written(t, brokers, topic, 4, readCommitted())); !slices.Equal(got, []int64{1, 4, 6, 8}) {
 			t.Errorf("%v are written", got)
@@ -149,8 +150,8 @@ func TestExactlyOnceNoEventIsAPosition(t *testing.T) {
 		all[0].Payload = fmt.Appendf(nil, `{"n": 1, "to": %q}`, topic)
 		all[1].AggregateID, all[1].Payload = "txn-"+topic, fmt.Appendf(nil, `{"n": 2, "to": "positions-%s"}`, topic)
 		errs := h.DeliverBatch(t.Context(), all)
-		wantClass(t, errs[0], "delivered")
-		wantClass(t, errs[1], "permanent")
+		deliverytest.WantClass(t, errs[0], "delivered")
+		deliverytest.WantClass(t, errs[1], "permanent")
 		begin(t, h, "1")
 	})
 }
@@ -165,15 +166,15 @@ func TestExactlyOnceRefusedInOneOrder(t *testing.T) {
 			c.Topic, c.ExactlyOnce, c.TransactionalID, c.PositionsTopic = `{{ .Payload.to }}`, true, "txn-"+topic, "positions-"+topic
 		})
 		begin(t, h, "")
-		all := events(upTo(4)...)
+		all := events(deliverytest.UpTo(4)...)
 		for i, e := range all {
 			e.AggregateID = fmt.Sprint("k", i)
 			e.Payload = fmt.Appendf(nil, `{"n": %d, "to": %q}`, e.ID, topic)
 		}
 		all[1].Payload = fmt.Appendf(nil, `{"n": 2, "to": "missing-%s"}`, topic)
 		errs := h.DeliverBatch(delivery.WithTotalOrder(t.Context()), all)
-		for i, want := range []string{"delivered", "event", "event", "event"} {
-			wantClass(t, errs[i], want)
+		for i, want := range []string{"delivered", "retry", "retry", "retry"} {
+			deliverytest.WantClass(t, errs[i], want)
 		}
 		if got := flat(written(t, brokers, topic, 1, readCommitted())); !slices.Equal(got, []int64{1}) {
 			t.Errorf("%v are written", got)
@@ -189,14 +190,14 @@ func TestExactlyOnceByHalves(t *testing.T) {
 	topic := newTopic(t, brokers, 2, map[string]string{"max.message.bytes": "3000"})
 	h := exactlyTo(t, brokers, topic)
 	begin(t, h, "")
-	all := events(upTo(9)...)
+	all := events(deliverytest.UpTo(9)...)
 	all[4].Payload = fmt.Appendf(nil, `{"n": 5, "large": %q}`, strings.Repeat("x", 4000))
 	for i, err := range h.DeliverBatch(t.Context(), all) {
 		want := "delivered"
 		if i == 4 {
 			want = "permanent"
 		}
-		wantClass(t, err, want)
+		deliverytest.WantClass(t, err, want)
 	}
 	if got := flat(written(t, brokers, topic, 8, readCommitted())); !slices.Equal(got, []int64{1, 2, 3, 4, 6, 7, 8, 9}) {
 		t.Errorf("%v are written", got)
@@ -213,7 +214,7 @@ func TestExactlyOnceLastWord(t *testing.T) {
 			c := fake(t, 1)
 			h := open(t, c.ListenAddrs(), func(c *Config) { c.ExactlyOnce, c.DeliveryTimeout = true, patience })
 			begin(t, h, "")
-			deliver(t, h, events(1))
+			deliverytest.Deliver(t, h, events(1))
 			ctx, cancel := context.WithCancel(t.Context())
 			c.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
 				cancel()
@@ -232,7 +233,7 @@ func TestExactlyOnceLastWord(t *testing.T) {
 				want = []int64{1, 2, 3}
 			}
 			counted.all = strings.Fields(string(stored))
-			deliver(t, h, events(3))
+			deliverytest.Deliver(t, h, events(3))
 			if got := flat(written(t, c.ListenAddrs(), "t", len(want), readCommitted())); !slices.Equal(got, want) {
 				t.Errorf("the position is %q, and %v are written", stored, got)
 			}
@@ -254,7 +255,7 @@ func TestExactlyOnceCheck(t *testing.T) {
 			begin(t, h, "")
 		}
 		bad := open(t, brokers, func(c *Config) { c.Topic, c.ExactlyOnce, c.PositionsTopic = "other", true, topic })
-		mustContain(t, bad.checkCompactedOnly(t), "its cleanup.policy is delete", "--add-config cleanup.policy=compact")
+		deliverytest.WantText(t, bad.checkCompactedOnly(t), "its cleanup.policy is delete", "--add-config cleanup.policy=compact")
 	})
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // silence has the cluster take produce requests and leave them unanswered until over
@@ -80,7 +82,7 @@ func TestCancelEndsADelivery(t *testing.T) {
 				}
 			}
 			over()
-			deliver(t, h, events(3))
+			deliverytest.Deliver(t, h, events(3))
 			if got := written(t, c.ListenAddrs(), "t", 1, kgo.FetchIsolationLevel(kgo.ReadCommitted()))[0]; !slices.IsSorted(got) || got[len(got)-1] != 3 {
 				t.Errorf("written: %d", got)
 			}
@@ -94,16 +96,16 @@ func TestDeliveryTimeout(t *testing.T) {
 	silence(t, c)
 	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.DeliveryTimeout = 200 * time.Millisecond })
 	err := h.Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "delivery_timeout of 200ms")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "delivery_timeout of 200ms")
 }
 
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	h := open(t, []string{"127.0.0.1:1"}, func(cfg *Config) { cfg.DeliveryTimeout = patience })
 	err := h.Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "127.0.0.1:1", "refused")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "127.0.0.1:1", "refused")
 }
 
 // TestStaleBatchIsRefused holds a request back on its way, lets its batch be given
@@ -115,7 +117,7 @@ func TestStaleBatchIsRefused(t *testing.T) {
 	h := open(t, c.ListenAddrs())
 	// The connection of the request that is held back is to be given up soon.
 	h.options = append(h.options, kgo.ProduceRequestTimeout(100*time.Millisecond), kgo.RequestTimeoutOverhead(time.Second))
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 	var held atomic.Bool
 	asked, over, passed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	onProduce(c, func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
@@ -132,13 +134,13 @@ func TestStaleBatchIsRefused(t *testing.T) {
 	<-asked
 	cancel()
 	for _, err := range <-done {
-		wantClass(t, err, "ours")
+		deliverytest.WantClass(t, err, "relay")
 	}
-	deliver(t, h, events(2, 3, 4))
+	deliverytest.Deliver(t, h, events(2, 3, 4))
 	close(over)
 	<-passed
-	deliver(t, h, events(5))
-	if got := written(t, c.ListenAddrs(), "t", 5)[0]; !slices.Equal(got, upTo(5)) {
+	deliverytest.Deliver(t, h, events(5))
+	if got := written(t, c.ListenAddrs(), "t", 5)[0]; !slices.Equal(got, deliverytest.UpTo(5)) {
 		t.Errorf("written: %d", got)
 	}
 }
@@ -150,12 +152,12 @@ func TestFirstRecordOfATopicGoesAlone(t *testing.T) {
 	c := fake(t, 2)
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.UnknownServerError, Count: 1})
 	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.MaxMessageBytes = 1024 })
-	all := events(upTo(300)...)
+	all := events(deliverytest.UpTo(300)...)
 	for i, err := range h.DeliverBatch(t.Context(), all) {
 		if err == nil {
 			t.Fatalf("event %d overtook the first", all[i].ID)
 		}
 	}
-	deliver(t, h, all)
+	deliverytest.Deliver(t, h, all)
 	inOrderOnce(t, written(t, c.ListenAddrs(), "t", len(all)), len(all))
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestRecordIsTheEvent(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1)
-	deliver(t, open(t, c.ListenAddrs()), events(7))
+	deliverytest.Deliver(t, open(t, c.ListenAddrs()), events(7))
 	r := records(t, c.ListenAddrs(), "t", 1)[0]
 	var headers []string
 	for _, h := range r.Headers {
@@ -50,7 +51,7 @@ func TestFormats(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			c := fake(t, 1)
-			deliver(t, open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Format = message.Format(format) }), events(7))
+			deliverytest.Deliver(t, open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Format = message.Format(format) }), events(7))
 			r := records(t, c.ListenAddrs(), "t", 1)[0]
 			var text strings.Builder
 			for _, h := range r.Headers {
@@ -74,7 +75,7 @@ func TestTopicAndKeyOfTheEvent(t *testing.T) {
 	})
 	all := events(1, 2)
 	all[1].Headers = nil
-	deliver(t, h, all)
+	deliverytest.Deliver(t, h, all)
 	for i, key := range []string{"a", ""} {
 		r := records(t, c.ListenAddrs(), fmt.Sprint("order-", i+1), 1)[0]
 		if string(r.Key) != key || (key == "") != (r.Key == nil) {
@@ -89,16 +90,16 @@ func TestEventsThatMakeNoRecordFailAlone(t *testing.T) {
 	h := open(t, c.ListenAddrs(), func(cfg *Config) {
 		cfg.Topic, cfg.MaxMessageBytes = `{{ get .Payload "topic" | default "t" }}`, 2000
 	})
-	all := events(upTo(6)...)
+	all := events(deliverytest.UpTo(6)...)
 	all[0].Payload = []byte(`{"n": 1, "x": "` + strings.Repeat("x", 2000) + `"}`)
 	all[2].Payload = []byte(`{"topic": "sécret"}`)
 	all[4].Payload = []byte(`not JSON`)
 	errs := h.DeliverBatch(t.Context(), all)
 	for i, want := range []string{"permanent", "delivered", "permanent", "delivered", "permanent", "delivered"} {
-		wantClass(t, errs[i], want)
+		deliverytest.WantClass(t, errs[i], want)
 	}
-	mustContain(t, errs[0], "max_message_bytes of 2000")
-	mustContain(t, errs[2], "topic", "letters")
+	deliverytest.WantText(t, errs[0], "max_message_bytes of 2000")
+	deliverytest.WantText(t, errs[2], "topic", "letters")
 	if strings.Contains(errs[2].Error(), "cret") {
 		t.Errorf("%v repeats the payload", errs[2])
 	}
@@ -137,10 +138,10 @@ func TestCodes(t *testing.T) {
 		{code: kerr.MessageTooLarge, want: "permanent"},
 		{code: kerr.RecordListTooLarge, want: "permanent"},
 		{code: kerr.InvalidRecord, want: "permanent"},
-		{code: kerr.PolicyViolation, want: "event"},
-		{code: kerr.TopicAuthorizationFailed, want: "unavailable", ownTopic: "event"},
-		{code: kerr.UnknownTopicOrPartition, want: "unavailable", ownTopic: "event", timeout: patience},
-		{code: kerr.UnknownTopicID, want: "unavailable", ownTopic: "event", timeout: patience},
+		{code: kerr.PolicyViolation, want: "retry"},
+		{code: kerr.TopicAuthorizationFailed, want: "unavailable", ownTopic: "retry"},
+		{code: kerr.UnknownTopicOrPartition, want: "unavailable", ownTopic: "retry", timeout: patience},
+		{code: kerr.UnknownTopicID, want: "unavailable", ownTopic: "retry", timeout: patience},
 		{code: kerr.ClusterAuthorizationFailed, want: "unavailable"},
 		{code: kerr.InvalidTimestamp, want: "unavailable"},
 		{code: kerr.UnsupportedCompressionType, want: "unavailable"},
@@ -178,7 +179,7 @@ func TestCodes(t *testing.T) {
 					want = c.ownTopic
 				}
 				for i, err := range h.DeliverBatch(t.Context(), events(1, 2)) {
-					if got := classOf(err); got != want {
+					if got := deliverytest.Class(err); got != want {
 						t.Errorf("event %d: %v is %s, want %s", i+1, err, got, want)
 					}
 				}
@@ -212,7 +213,7 @@ func TestRefusedRecordFailsAlone(t *testing.T) {
 				return nil, nil, false
 			})
 			h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Transactional = transactional })
-			all := events(upTo(100)...)
+			all := events(deliverytest.UpTo(100)...)
 			poisoned := map[int]bool{0: true, 41: true, 99: true}
 			for i := range poisoned {
 				all[i].Payload = []byte(`{"poison": true}`)
@@ -223,7 +224,7 @@ func TestRefusedRecordFailsAlone(t *testing.T) {
 				if poisoned[i] {
 					want = "permanent"
 				}
-				wantClass(t, err, want)
+				deliverytest.WantClass(t, err, want)
 			}
 			// No consumer may read the records of an aborted transaction.
 			inOrderOnce(t, written(t, c.ListenAddrs(), "t", 97, kgo.FetchIsolationLevel(kgo.ReadCommitted())), 97)
@@ -262,14 +263,14 @@ func TestLaterRecordsDoNotOvertake(t *testing.T) {
 	})
 	// Many small batches, so that there are several requests, were they pipelined.
 	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.MaxMessageBytes = 1024 })
-	all := events(upTo(300)...)
-	deliver(t, h, all[:1]) // of a topic that it does not know, the first one goes alone
+	all := events(deliverytest.UpTo(300)...)
+	deliverytest.Deliver(t, h, all[:1]) // of a topic that it does not know, the first one goes alone
 	failing.Store(armed)
 	errs := h.DeliverBatch(t.Context(), all[1:])
 	var failed []int64
 	for i, err := range errs {
 		if err != nil {
-			wantClass(t, err, "unavailable")
+			deliverytest.WantClass(t, err, "unavailable")
 			failed = append(failed, all[1+i].ID)
 		}
 	}
@@ -282,7 +283,7 @@ func TestLaterRecordsDoNotOvertake(t *testing.T) {
 			t.Fatalf("event %d overtook %d, which failed", id, failed[0])
 		}
 	}
-	deliver(t, h, events(failed...))
+	deliverytest.Deliver(t, h, events(failed...))
 	inOrderOnce(t, written(t, c.ListenAddrs(), "t", len(all)), len(all))
 }
 
@@ -291,12 +292,12 @@ func TestUnknownTopic(t *testing.T) {
 	c := fake(t, 1)
 	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Topic = "later" })
 	err := h.Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "later", "create the topic")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "later", "create the topic")
 	if err := c.CreateTopic("later", 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	deliver(t, h, events(2))
+	deliverytest.Deliver(t, h, events(2))
 }
 
 func TestUnknownTopicOfOneEvent(t *testing.T) {
@@ -306,8 +307,8 @@ func TestUnknownTopicOfOneEvent(t *testing.T) {
 	all := events(1, 2, 3)
 	all[1].Payload = []byte(`{"topic": "s3cret"}`)
 	errs := h.DeliverBatch(t.Context(), all)
-	for i, want := range []string{"delivered", "event", "delivered"} {
-		wantClass(t, errs[i], want)
+	for i, want := range []string{"delivered", "retry", "delivered"} {
+		deliverytest.WantClass(t, errs[i], want)
 	}
 	if errs[1] != nil && strings.Contains(errs[1].Error(), "s3cret") {
 		t.Errorf("%v repeats the payload", errs[1])
@@ -318,16 +319,16 @@ func TestAutoTopicCreation(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1, kfake.AllowAutoTopicCreation())
 	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Topic = "new" })
-	wantClass(t, h.Deliver(t.Context(), events(1)[0]), "unavailable")
+	deliverytest.WantClass(t, h.Deliver(t.Context(), events(1)[0]), "unavailable")
 	h = open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Topic, cfg.AllowAutoTopicCreation = "new", true })
-	deliver(t, h, events(2))
+	deliverytest.Deliver(t, h, events(2))
 }
 
 func TestTopicDeletedAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1)
 	h := open(t, c.ListenAddrs())
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 	if err := c.DeleteTopic("t"); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +343,7 @@ func TestTopicDeletedAndMadeAgain(t *testing.T) {
 		if tries == 3 {
 			t.Fatalf("still: %v", err)
 		}
-		wantClass(t, err, "unavailable")
+		deliverytest.WantClass(t, err, "unavailable")
 	}
 	if got := flat(written(t, c.ListenAddrs(), "t", 1)); !slices.Equal(got, []int64{2}) {
 		t.Errorf("written: %d", got)
@@ -353,7 +354,7 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1)
 	h := open(t, c.ListenAddrs())
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 	asked, _ := silence(t, c)
 	done := make(chan error)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -368,7 +369,7 @@ func TestClose(t *testing.T) {
 		t.Error("a closed handler delivers")
 	}
 	cancel()
-	wantClass(t, <-done, "ours")
+	deliverytest.WantClass(t, <-done, "relay")
 }
 
 func TestBatchesAtOnce(t *testing.T) {
@@ -402,7 +403,7 @@ func BenchmarkRecord(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	all := events(upTo(1000)...)
+	all := events(deliverytest.UpTo(1000)...)
 	for _, ev := range all {
 		ev.Headers = nil
 	}

@@ -3,11 +3,8 @@ package kafka
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -37,54 +35,13 @@ func fake(t *testing.T, partitions int32, opts ...kfake.Opt) *kfake.Cluster {
 }
 
 // open makes a handler for the topic t and closes it after the test.
-func open(t *testing.T, brokers []string, change ...func(*Config)) *Handler {
+func open(t *testing.T, brokers []string, changes ...func(*Config)) *Handler {
 	t.Helper()
-	cfg := Config{Brokers: brokers, Topic: "t", DeliveryTimeout: patience}
-	for _, f := range change {
-		f(&cfg)
-	}
-	h, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return h
+	return deliverytest.Open(t, New, deliverytest.Changed(Config{Brokers: brokers, Topic: "t", DeliveryTimeout: patience}, changes...))
 }
 
 // events makes events with the given ids; the key of each is its id modulo 7.
-func events(ids ...int64) []*delivery.Event {
-	all := make([]*delivery.Event, len(ids))
-	for i, id := range ids {
-		all[i] = &delivery.Event{
-			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
-			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: "kafka",
-			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
-			Headers:   map[string]string{"traceparent": "00-1-2-03", "tenant": "a"},
-		}
-	}
-	return all
-}
-
-func upTo(n int64) (ids []int64) {
-	for id := int64(1); id <= n; id++ {
-		ids = append(ids, id)
-	}
-	return ids
-}
-
-// deliver fails the test unless all are delivered.
-func deliver(t *testing.T, h *Handler, all []*delivery.Event) {
-	t.Helper()
-	for i, err := range h.DeliverBatch(t.Context(), all) {
-		if err != nil {
-			t.Fatalf("event %d: %v", all[i].ID, err)
-		}
-	}
-}
+func events(ids ...int64) []*delivery.Event { return deliverytest.Spread("kafka", ids...) }
 
 // settle delivers an event that need not be delivered at the first try, to a
 // handler whose delivery_timeout is short.
@@ -98,7 +55,7 @@ func settle(t *testing.T, h *Handler, e *delivery.Event) {
 		if err == nil {
 			return
 		}
-		wantClass(t, err, "unavailable")
+		deliverytest.WantClass(t, err, "unavailable")
 		select {
 		case <-tick.C:
 		case <-deadline:
@@ -159,29 +116,6 @@ func flat(byPartition map[int32][]int64) (all []int64) {
 	return all
 }
 
-// wantClass checks whose fault an error says it is.
-func wantClass(t *testing.T, err error, want string) {
-	t.Helper()
-	if got := classOf(err); got != want {
-		t.Errorf("class of %v is %s, want %s", err, got, want)
-	}
-}
-
-func classOf(err error) string {
-	switch {
-	case err == nil:
-		return "delivered"
-	case delivery.IsPermanent(err):
-		return "permanent"
-	case delivery.IsUnavailable(err):
-		return "unavailable"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return "ours"
-	default:
-		return "event"
-	}
-}
-
 // onProduce has f look at each produce request: handled means that the cluster
 // does not.
 func onProduce(c *kfake.Cluster, f func(*kmsg.ProduceRequest) (kmsg.Response, error, bool)) {
@@ -195,12 +129,3 @@ var (
 	_ delivery.BatchHandler = (*Handler)(nil)
 	_ io.Closer             = (*Handler)(nil)
 )
-
-func mustContain(t *testing.T, err error, words ...string) {
-	t.Helper()
-	for _, w := range words {
-		if err == nil || !strings.Contains(err.Error(), w) {
-			t.Errorf("error %v does not contain %q", err, w)
-		}
-	}
-}

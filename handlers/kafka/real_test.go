@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // admin returns a client that makes topics.
@@ -70,7 +71,7 @@ func TestAnotherClientReads(t *testing.T) {
 		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829,
 		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971, "abc": 479470107,
 	}
-	all := events(upTo(60)...)
+	all := events(deliverytest.UpTo(60)...)
 	i := 0
 	for key := range vectors {
 		all[i].AggregateID = key
@@ -79,7 +80,7 @@ func TestAnotherClientReads(t *testing.T) {
 	for j := range 40 {
 		all[i+j].AggregateID = fmt.Sprint("kée ", j)
 	}
-	deliver(t, open(t, brokers, to(topic)), all)
+	deliverytest.Deliver(t, open(t, brokers, to(topic)), all)
 
 	var keys strings.Builder
 	for _, ev := range all {
@@ -115,8 +116,8 @@ func TestCompressions(t *testing.T) {
 	brokers := testenv.Kafka(t)
 	topic := newTopic(t, brokers, 1, nil)
 	for i, word := range []string{CompressionNone, CompressionSnappy, CompressionLZ4, CompressionZstd, CompressionGzip} {
-		all := events(upTo(int64(20*i + 20))...)[20*i:]
-		deliver(t, open(t, brokers, to(topic), func(c *Config) { c.Compression = word }), all)
+		all := events(deliverytest.UpTo(int64(20*i + 20))...)[20*i:]
+		deliverytest.Deliver(t, open(t, brokers, to(topic), func(c *Config) { c.Compression = word }), all)
 	}
 	inOrderOnce(t, written(t, brokers, topic, 100), 100)
 	if out := kcat(t, "", "-C", "-q", "-e", "-b", brokers[0], "-t", topic, "-o", "beginning", "-f", "%s\n"); strings.Count(out, "\n") != 100 {
@@ -129,12 +130,12 @@ func TestTooLargeForTheTopic(t *testing.T) {
 	t.Parallel()
 	brokers := testenv.Kafka(t)
 	topic := newTopic(t, brokers, 2, map[string]string{"max.message.bytes": "4000"})
-	all := events(upTo(50)...)
+	all := events(deliverytest.UpTo(50)...)
 	all[20].Payload = json.RawMessage(`{"n": 21, "x": "` + strings.Repeat("x", 4000) + `"}`)
 	for i, err := range open(t, brokers, to(topic)).DeliverBatch(t.Context(), all) {
 		if i == 20 {
-			wantClass(t, err, "permanent")
-			mustContain(t, err, "MESSAGE_TOO_LARGE", "max.message.bytes")
+			deliverytest.WantClass(t, err, "permanent")
+			deliverytest.WantText(t, err, "MESSAGE_TOO_LARGE", "max.message.bytes")
 		} else if err != nil {
 			t.Errorf("event %d: %v", i+1, err)
 		}
@@ -150,7 +151,7 @@ func TestKeylessRecordForACompactedTopic(t *testing.T) {
 	all[1].AggregateID = ""
 	errs := open(t, brokers, to(topic)).DeliverBatch(t.Context(), all)
 	for i, want := range []string{"delivered", "permanent", "delivered"} {
-		wantClass(t, errs[i], want)
+		deliverytest.WantClass(t, errs[i], want)
 	}
 }
 
@@ -160,10 +161,10 @@ func TestTopicMadeLater(t *testing.T) {
 	name := "later." + time.Now().Format("150405.000000")
 	h := open(t, brokers, to(name))
 	err := h.Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, name, "UNKNOWN_TOPIC_OR_PARTITION")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, name, "UNKNOWN_TOPIC_OR_PARTITION")
 	testenv.KafkaTopic(t, brokers, name, 1, nil)
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 }
 
 func TestTransactions(t *testing.T) {
@@ -172,15 +173,15 @@ func TestTransactions(t *testing.T) {
 	topic := newTopic(t, brokers, 3, map[string]string{"max.message.bytes": "4000"})
 	txn := func(c *Config) { c.Transactional, c.TransactionalID = true, "shop" }
 	h, other := open(t, brokers, to(topic), txn), open(t, brokers, to(topic), txn)
-	all := events(upTo(90)...)
+	all := events(deliverytest.UpTo(90)...)
 	all[10].Payload = json.RawMessage(`{"n": 11, "x": "` + strings.Repeat("x", 4000) + `"}`)
 	for i, err := range h.DeliverBatch(t.Context(), all[:30]) {
-		if want := map[bool]string{true: "permanent", false: "delivered"}[i == 10]; classOf(err) != want {
+		if want := map[bool]string{true: "permanent", false: "delivered"}[i == 10]; deliverytest.Class(err) != want {
 			t.Errorf("event %d: %v, want %s", i+1, err, want)
 		}
 	}
-	deliver(t, other, all[30:60]) // does not fence the first one
-	deliver(t, h, all[60:])
+	deliverytest.Deliver(t, other, all[30:60]) // does not fence the first one
+	deliverytest.Deliver(t, h, all[60:])
 	// Aborted records stay in the log, for consumers that read uncommitted.
 	if n := len(flat(written(t, brokers, topic, 90))); n < 90 {
 		t.Errorf("%d records in the log", n)
@@ -221,7 +222,7 @@ func stream(t *testing.T, h *Handler, size int, stop <-chan struct{}, each func(
 		var again []*delivery.Event
 		for i, err := range errs {
 			if err != nil {
-				wantClass(t, err, "unavailable")
+				deliverytest.WantClass(t, err, "unavailable")
 				again = append(again, left[i])
 			}
 		}
@@ -315,7 +316,7 @@ func TestFrozenBroker(t *testing.T) {
 			brokers := []string{s.Addr()}
 			topic := newTopic(t, brokers, 1, nil)
 			h := open(t, brokers, to(topic), func(c *Config) { c.Transactional = transactional })
-			deliver(t, h, events(1))
+			deliverytest.Deliver(t, h, events(1))
 			next := int64(2)
 			for range 3 {
 				if err := s.Pause(t.Context()); err != nil {
@@ -342,7 +343,7 @@ func TestFrozenBroker(t *testing.T) {
 				}
 				next += 4
 			}
-			deliver(t, h, events(next))
+			deliverytest.Deliver(t, h, events(next))
 			got := written(t, brokers, topic, int(next), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 			t.Logf("written: %d", got)
 			wantOrder(t, got, next)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestConsumersFindTheSchema: franz-go's own deserializer finds the schema, in a registry that is not ours, and
@@ -88,7 +89,7 @@ func TestSchemaOfEachEvent(t *testing.T) {
 	if err := h.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	all := events(upTo(7)...)
+	all := events(deliverytest.UpTo(7)...)
 	for i, e := range all {
 		e.AggregateType = []string{"a", "a", "c", "b", "a", "a", "c"}[i]
 		e.Headers = map[string]string{"version": []string{"1", "2", "latest", "latest", "9", "newest", "latest"}[i]}
@@ -96,13 +97,13 @@ func TestSchemaOfEachEvent(t *testing.T) {
 	all[6].Headers = nil
 	errs := h.DeliverBatch(t.Context(), all)
 	for i, want := range []string{"delivered", "delivered", "permanent", "delivered", "permanent", "permanent", "permanent"} {
-		wantClass(t, errs[i], want)
+		deliverytest.WantClass(t, errs[i], want)
 	}
-	mustContain(t, errs[2], "no version latest of subject "+prefix+"c", "40401", "register the schema")
-	mustContain(t, errs[4], "no version 9 of subject "+prefix+"a", "40402")
-	mustContain(t, errs[5], "subject "+prefix+"a", "must be a number")
+	deliverytest.WantText(t, errs[2], "no version latest of subject "+prefix+"c", "40401", "register the schema")
+	deliverytest.WantText(t, errs[4], "no version 9 of subject "+prefix+"a", "40402")
+	deliverytest.WantText(t, errs[5], "subject "+prefix+"a", "must be a number")
 	third := register(t, client, prefix+"c", sr.TypeAvro, `"int"`)
-	deliver(t, h, []*delivery.Event{all[6]})
+	deliverytest.Deliver(t, h, []*delivery.Event{all[6]})
 	var serde sr.ConfluentHeader
 	var ids []int
 	for _, r := range records(t, c.ListenAddrs(), "t", 4) {

@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // schemas registers schemas, and reads them as consumers do.
@@ -74,7 +75,7 @@ func (f format) deliver(t *testing.T, brokers []string, topic, url string) {
 		if f.exactly {
 			begin(t, h, "")
 		}
-		deliver(t, h, all)
+		deliverytest.Deliver(t, h, all)
 		if err := h.Check(t.Context()); err != nil {
 			t.Errorf("version %s: %v", version, err)
 		}
@@ -156,16 +157,16 @@ func TestRegistryFaults(t *testing.T) {
 			all := events(1, 2)
 			errs := append(h.DeliverBatch(t.Context(), all), h.Check(t.Context()))
 			for _, err := range errs[:2] {
-				wantClass(t, err, c.class)
+				deliverytest.WantClass(t, err, c.class)
 			}
 			for _, err := range errs {
-				mustContain(t, err, c.words...)
+				deliverytest.WantText(t, err, c.words...)
 				if strings.Contains(err.Error(), "hush") {
 					t.Errorf("%v tells the password", err)
 				}
 			}
 			p.become(well)
-			deliver(t, h, all)
+			deliverytest.Deliver(t, h, all)
 			var got []string
 			for _, r := range records(t, cluster.ListenAddrs(), "t", 2) {
 				got = append(got, string(r.Value))
@@ -192,12 +193,12 @@ func TestRegistryThatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-asked; cancel() }()
 	for _, err := range h.DeliverBatch(ctx, events(1, 2)) {
-		wantClass(t, err, "ours")
+		deliverytest.WantClass(t, err, "relay")
 	}
 	short := open(t, c.ListenAddrs(), with(SchemaRegistry{URL: p.URL}), func(c *Config) { c.DeliveryTimeout = 200 * time.Millisecond })
 	err := short.Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "schema registry: delivery_timeout")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "schema registry: delivery_timeout")
 }
 
 // TestRegistryFaultWithExactlyOnce: the engine reads the position again, and goes on.
@@ -210,10 +211,10 @@ func TestRegistryFaultWithExactlyOnce(t *testing.T) {
 	p.become(says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`))
 	begin(t, h, "")
 	for _, err := range h.DeliverBatch(t.Context(), events(1)) {
-		wantClass(t, err, "permanent")
+		deliverytest.WantClass(t, err, "permanent")
 	}
 	p.become(says(http.StatusOK, `{"id": 7}`))
-	deliver(t, h, events(2))
+	deliverytest.Deliver(t, h, events(2))
 	begin(t, h, "2")
 }
 
@@ -258,8 +259,8 @@ func TestMissingSchemaIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	p := pretend(t, says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`))
 	h := open(t, fake(t, 1).ListenAddrs(), with(SchemaRegistry{URL: p.URL}))
-	for _, err := range h.DeliverBatch(t.Context(), events(upTo(50)...)) {
-		wantClass(t, err, "permanent")
+	for _, err := range h.DeliverBatch(t.Context(), events(deliverytest.UpTo(50)...)) {
+		deliverytest.WantClass(t, err, "permanent")
 	}
 	if got := p.requests(); len(got) != 1 {
 		t.Errorf("%d requests", len(got))
@@ -352,6 +353,6 @@ func TestRegistryCertificate(t *testing.T) {
 	t.Cleanup(server.Close)
 	h := open(t, fake(t, 1).ListenAddrs(), with(SchemaRegistry{URL: server.URL}))
 	err := h.Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "schema_registry.tls")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "schema_registry.tls")
 }

@@ -1,16 +1,8 @@
 package kafka
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,40 +15,8 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
-
-// certificate writes a key and a certificate for 127.0.0.1, which is its own
-// authority, into two files: one with both, one with the certificate.
-func certificate(t *testing.T) (keyStore, ca string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "broker"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
-	dir := t.TempDir()
-	keyStore, ca = filepath.Join(dir, "broker.pem"), filepath.Join(dir, "ca.pem")
-	for name, text := range map[string][]byte{keyStore: append(keyPEM, cert...), ca: cert, filepath.Join(dir, "key.pem"): keyPEM} {
-		if err := os.WriteFile(name, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return keyStore, ca
-}
 
 // unsigned returns a token that the broker of the test takes: without a signature.
 func unsigned(subject string) string {
@@ -70,10 +30,9 @@ func unsigned(subject string) string {
 func TestSecured(t *testing.T) {
 	t.Parallel()
 	const password = "s3cret w0rd"
-	keyStore, ca := certificate(t)
-	_, otherCA := certificate(t)
+	own, other := testenv.Certificate(t), testenv.Certificate(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{
-		Secure: kafkaserver.Secure{Users: map[string]string{"ann": password, "bob": password}, KeyStore: keyStore},
+		Secure: kafkaserver.Secure{Users: map[string]string{"ann": password, "bob": password}, KeyStore: own.Both},
 		Properties: map[string]string{
 			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 			"super.users":           "User:ANONYMOUS",
@@ -87,7 +46,7 @@ func TestSecured(t *testing.T) {
 	if err := os.WriteFile(tokenFile, []byte(unsigned("ann")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trusting := &tlsconf.Config{CAFile: ca}
+	trusting := &tlsconf.Config{CAFile: own.Cert}
 	ann := func(mechanism string) *SASL {
 		return &SASL{Mechanism: mechanism, Username: "ann", Password: secret.New(password)}
 	}
@@ -109,16 +68,16 @@ func TestSecured(t *testing.T) {
 		"wrong plain password":  {trusting, with(ann(SASLPlain), func(s *SASL) { s.Password = secret.New("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
 		"nobody":                {trusting, nil, "unavailable", []string{"SASL"}},
 		"no TLS":                {nil, ann(SASLSCRAM256), "unavailable", []string{"TLS"}},
-		"another authority":     {&tlsconf.Config{CAFile: otherCA}, ann(SASLSCRAM256), "unavailable", []string{"tls.ca_file"}},
-		"another name":          {&tlsconf.Config{CAFile: ca, ServerName: "example.com"}, ann(SASLSCRAM256), "unavailable", []string{"tls.server_name"}},
+		"another authority":     {&tlsconf.Config{CAFile: other.Cert}, ann(SASLSCRAM256), "unavailable", []string{"tls.ca_file"}},
+		"another name":          {&tlsconf.Config{CAFile: own.Cert, ServerName: "example.com"}, ann(SASLSCRAM256), "unavailable", []string{"tls.server_name"}},
 		"may not write, exists": {trusting, with(ann(SASLSCRAM256), func(s *SASL) { s.Username = "bob" }), "unavailable", []string{"TOPIC_AUTHORIZATION_FAILED", "allow WRITE"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS, cfg.SASL = c.tls, c.sasl })
 			err := h.Deliver(t.Context(), events(1)[0])
-			wantClass(t, err, c.want)
-			mustContain(t, err, c.says...)
+			deliverytest.WantClass(t, err, c.want)
+			deliverytest.WantText(t, err, c.says...)
 			for e := err; e != nil; e = unwrap(e) {
 				if text := fmt.Sprintf("%v %+v %#v", e, e, e); strings.Contains(text, "s3cret") {
 					t.Errorf("the password is in %s", text)
@@ -130,7 +89,7 @@ func TestSecured(t *testing.T) {
 		t.Parallel()
 		newNamed("later")
 		h := open(t, []string{s.SecureAddr()}, to("later"), func(cfg *Config) { cfg.TLS, cfg.SASL = trusting, ann(SASLSCRAM256) })
-		wantClass(t, h.Deliver(t.Context(), events(1)[0]), "unavailable")
+		deliverytest.WantClass(t, h.Deliver(t.Context(), events(1)[0]), "unavailable")
 		allow(t, plain, "ann", "later")
 		settle(t, h, events(1)[0]) // the broker hears of it from its controller
 	})
@@ -138,8 +97,8 @@ func TestSecured(t *testing.T) {
 		t.Parallel()
 		h := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS, cfg.SASL, cfg.Transactional = trusting, ann(SASLSCRAM256), true })
 		err := h.Deliver(t.Context(), events(1)[0])
-		wantClass(t, err, "unavailable")
-		mustContain(t, err, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "transactional_id")
+		deliverytest.WantClass(t, err, "unavailable")
+		deliverytest.WantText(t, err, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "transactional_id")
 	})
 }
 
@@ -169,12 +128,12 @@ func allow(t *testing.T, brokers []string, user, topic string) {
 // TestClientCertificate needs no SASL: the certificate is the identity.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
-	keyStore, ca := certificate(t)
-	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{KeyStore: keyStore, TrustStore: ca}})
+	own := testenv.Certificate(t)
+	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{KeyStore: own.Both, TrustStore: own.Cert}})
 	testenv.KafkaTopic(t, []string{s.Addr()}, "t", 1, nil)
-	conf := tlsconf.Config{CAFile: ca, CertFile: ca, KeyFile: filepath.Join(filepath.Dir(ca), "key.pem")}
-	deliver(t, open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &conf }), events(1))
-	err := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &tlsconf.Config{CAFile: ca} }).Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "tls")
+	conf := tlsconf.Config{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
+	deliverytest.Deliver(t, open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &conf }), events(1))
+	err := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &tlsconf.Config{CAFile: own.Cert} }).Deliver(t.Context(), events(1)[0])
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "tls")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // stream is a stream of the emulator.
@@ -100,18 +101,10 @@ func TestConformance(t *testing.T) {
 	s := newStream(t, endpoint, 2)
 	proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
 	cfg := Config{Stream: s.name, Access: awstest.Access("http://" + proxy.Addr())}
-	once := func(stream string, e *delivery.Event) func(testing.TB) error {
-		return func(tb testing.TB) error {
-			tb.Helper()
-			c := cfg
-			c.Stream = stream
-			return newHandler(tb, c).Deliver(tb.Context(), e)
-		}
-	}
 	const limit = 1 << 20 // of a stream, unless it was raised
 	big := func(id int64) *delivery.Event { return awstest.Big(id, limit) }
 	handlertest.Run(t, handlertest.Destination{
-		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+		Open:     deliverytest.Opener(New, cfg),
 		Received: func(tb testing.TB) []int64 { tb.Helper(); return s.ids(tb) },
 		Rejected: big,
 		Network:  proxy,
@@ -119,19 +112,19 @@ func TestConformance(t *testing.T) {
 		Cases: []handlertest.Case{
 			{
 				Name: "no such stream", Class: delivery.ClassDestination, Text: "check stream, region and account",
-				Provoke: once("nowhere", awstest.Event(1, `{}`)),
+				Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `{}`), func(c *Config) { c.Stream = "nowhere" }),
 			},
 			{
 				Name: "no such ARN", Class: delivery.ClassDestination, Text: "check stream, region and account",
-				Provoke: once(s.arn+"-nowhere", awstest.Event(1, `{}`)),
+				Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `{}`), func(c *Config) { c.Stream = s.arn + "-nowhere" }),
 			},
 			{
 				Name: "too large for the stream", Class: delivery.ClassEvent, Permanent: true, Text: "less than or equal to 1048576",
-				Provoke: once(s.name, big(1)),
+				Provoke: deliverytest.Once(New, cfg, big(1)),
 			},
 			{
 				Name: "too large for Kinesis", Class: delivery.ClassEvent, Permanent: true, Text: "Kinesis takes 10485760",
-				Provoke: once(s.name, awstest.Big(1, maxRecord)),
+				Provoke: deliverytest.Once(New, cfg, awstest.Big(1, maxRecord)),
 			},
 		},
 	})

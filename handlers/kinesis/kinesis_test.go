@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) {
@@ -20,12 +21,7 @@ func TestMain(m *testing.M) {
 
 func newHandler(tb testing.TB, cfg Config) *Handler {
 	tb.Helper()
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = h.Close() })
-	return h
+	return deliverytest.Open(tb, New, cfg)
 }
 
 // request is one of PutRecords to the fake.
@@ -83,8 +79,8 @@ func TestRefusedRequests(t *testing.T) {
 			t.Parallel()
 			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
 			err := newHandler(t, fakeConfig(f)).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
-			if awstest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
-				t.Errorf("%s, want %s with %q: %v", awstest.Class(err), c.class, c.text, err)
+			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
+				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
 			if n := len(f.Asked()); n != 1 {
 				t.Errorf("%d requests: the SDK tries again by itself", n)
@@ -97,7 +93,7 @@ func TestRefusedRequests(t *testing.T) {
 func TestNothingOvertakes(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]string{
-		"ProvisionedThroughputExceededException": awstest.Times("throttled", 2) + " delivered", "InternalFailure": awstest.Times("retry", 2) + " delivered",
+		"ProvisionedThroughputExceededException": deliverytest.Times("throttled", 2) + " delivered", "InternalFailure": deliverytest.Times("retry", 2) + " delivered",
 	} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +110,7 @@ func TestNothingOvertakes(t *testing.T) {
 				}
 			}
 			errs := newHandler(t, fakeConfig(f)).DeliverBatch(awstest.Context(t), all)
-			got := awstest.Classes([]error{errs[4], errs[maxEntries], errs[maxEntries+1]})
+			got := deliverytest.Classes([]error{errs[4], errs[maxEntries], errs[maxEntries+1]})
 			if got != want || len(f.Asked()) != 2 {
 				t.Errorf("got %s, want %s, in %d requests", got, want, len(f.Asked()))
 			}
@@ -136,7 +132,7 @@ func TestRequests(t *testing.T) {
 	h := newHandler(t, fakeConfig(f))
 	all := awstest.Events(1010)
 	all[0], all[1], all[2] = awstest.Big(1, 6<<20), awstest.Big(2, 3<<20), awstest.Big(3, 3<<20)
-	if errs := h.DeliverBatch(awstest.Context(t), all); awstest.Classes(errs) != awstest.Times("delivered", len(all)) {
+	if errs := h.DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", len(all)) {
 		t.Error("not all are delivered")
 	}
 	var got []int
@@ -149,11 +145,11 @@ func TestRequests(t *testing.T) {
 	all = awstest.Events(maxEntries)
 	all[300].AggregateID = "bad"
 	errs := h.DeliverBatch(awstest.Context(t), all)
-	if got := awstest.Class(errs[300]); got != "permanent" {
+	if got := deliverytest.Class(errs[300]); got != "permanent" {
 		t.Errorf("the bad record is %s", got)
 	}
 	errs[300] = nil
-	if n := len(f.Asked()) - len(got); awstest.Classes(errs) != awstest.Times("delivered", maxEntries) || n > 20 {
+	if n := len(f.Asked()) - len(got); deliverytest.Classes(errs) != deliverytest.Times("delivered", maxEntries) || n > 20 {
 		t.Errorf("%d requests", n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestDuplicateWindow delivers an event again, by another process, after its answer and the
@@ -23,7 +24,7 @@ func TestDuplicateWindow(t *testing.T) {
 	newStream(t, js, cfg)
 	proxy := faultproxy.Start(t, strings.TrimPrefix(place.URL, "nats://"))
 	first := open(t, "nats://"+proxy.Addr(), to(place.Name))
-	deliver(t, first, events(1))
+	deliverytest.Deliver(t, first, events(1))
 	proxy.Mute()
 	answer := make(chan []error, 1)
 	go func() { answer <- first.DeliverBatch(t.Context(), events(2, 3, 4)) }()
@@ -31,17 +32,17 @@ func TestDuplicateWindow(t *testing.T) {
 	proxy.Cut()
 	proxy.Heal()
 	for _, err := range <-answer {
-		wantClass(t, err, "unavailable")
+		deliverytest.WantClass(t, err, "unavailable")
 	}
 	second := open(t, place.URL, to(place.Name))
-	deliver(t, second, events(2, 3, 4, 5))
-	if got := written(t, js, place.Name); !slices.Equal(got, upTo(5)) {
+	deliverytest.Deliver(t, second, events(2, 3, 4, 5))
+	if got := written(t, js, place.Name); !slices.Equal(got, deliverytest.UpTo(5)) {
 		t.Errorf("written: %d", got)
 	}
 	cfg.Duplicates = 100 * time.Millisecond // the shortest
 	newStream(t, js, cfg)
 	testenv.Await(t, "the stream has forgotten it", func() bool {
-		deliver(t, second, events(5))
+		deliverytest.Deliver(t, second, events(5))
 		return len(written(t, js, place.Name)) == 6
 	})
 }
@@ -75,7 +76,7 @@ func TestCheckStream(t *testing.T) {
 			h := open(t, "nats://"+s.Addr(), c.who, c.change)
 			err := h.Check(t.Context())
 			if c.err != "" {
-				mustContain(t, err, c.err)
+				deliverytest.WantText(t, err, c.err)
 				return
 			}
 			if err != nil {

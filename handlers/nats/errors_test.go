@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // fault is one line of the table: what NATS can be brought to say, and what
@@ -89,7 +90,7 @@ func cases(t *testing.T, js jetstream.JetStream, with func(testing.TB, ...func(*
 				}
 				one := h.Deliver(tb.Context(), batch[0])
 				for _, err := range h.DeliverBatch(tb.Context(), batch) {
-					if classOf(err) != classOf(one) {
+					if deliverytest.Class(err) != deliverytest.Class(one) {
 						tb.Errorf("alone it is %v\nin a batch %v", one, err)
 					}
 				}
@@ -114,8 +115,8 @@ func TestStorageExceeded(t *testing.T) {
 	for e.ID = 1; e.ID < 100 && err == nil; e.ID++ {
 		err = h.Deliver(t.Context(), e)
 	}
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "no room")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "no room")
 }
 
 // TestSealed has a stream that takes nothing more.
@@ -128,8 +129,8 @@ func TestSealed(t *testing.T) {
 	cfg.Sealed = true
 	newStream(t, js, cfg)
 	for _, err := range open(t, place.URL, to(place.Name)).DeliverBatch(t.Context(), events(1, 2)) {
-		wantClass(t, err, "unavailable")
-		mustContain(t, err, "sealed")
+		deliverytest.WantClass(t, err, "unavailable")
+		deliverytest.WantText(t, err, "sealed")
 	}
 }
 
@@ -153,14 +154,14 @@ func TestTimeouts(t *testing.T) {
 			}
 			errs := h.DeliverBatch(t.Context(), events(2, 3))
 			for _, err := range errs {
-				wantClass(t, err, "unavailable")
-				mustContain(t, err, "ack_timeout")
+				deliverytest.WantClass(t, err, "unavailable")
+				deliverytest.WantText(t, err, "ack_timeout")
 			}
 			if !h.link.isClosed() {
 				t.Error("a connection that may lead nowhere is kept for later")
 			}
 			// Now there is no connection either.
-			wantClass(t, h.Deliver(t.Context(), events(2)[0]), "unavailable")
+			deliverytest.WantClass(t, h.Deliver(t.Context(), events(2)[0]), "unavailable")
 			if err := s.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}

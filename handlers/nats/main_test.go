@@ -2,9 +2,6 @@ package nats
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -16,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -25,22 +23,9 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 const patience = 60 * time.Second
 
 // open makes a handler and closes it after the test.
-func open(tb testing.TB, url string, change ...func(*Config)) *Handler {
+func open(tb testing.TB, url string, changes ...func(*Config)) *Handler {
 	tb.Helper()
-	cfg := Config{Servers: []string{url}, Subject: "s", AckTimeout: patience}
-	for _, f := range change {
-		f(&cfg)
-	}
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return h
+	return deliverytest.Open(tb, New, deliverytest.Changed(Config{Servers: []string{url}, Subject: "s", AckTimeout: patience}, changes...))
 }
 
 func to(subject string) func(*Config) { return func(c *Config) { c.Subject = subject } }
@@ -76,35 +61,7 @@ func newStream(tb testing.TB, js jetstream.JetStream, cfg jetstream.StreamConfig
 
 // events makes events with the given ids; the aggregate of each is its id
 // modulo 7.
-func events(ids ...int64) []*delivery.Event {
-	all := make([]*delivery.Event, len(ids))
-	for i, id := range ids {
-		all[i] = &delivery.Event{
-			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
-			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: "nats",
-			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
-			Headers:   map[string]string{"traceparent": "00-1-2-03", "tenant": "a"},
-		}
-	}
-	return all
-}
-
-func upTo(n int64) (ids []int64) {
-	for id := int64(1); id <= n; id++ {
-		ids = append(ids, id)
-	}
-	return ids
-}
-
-// deliver fails the test unless all are delivered.
-func deliver(tb testing.TB, h *Handler, all []*delivery.Event) {
-	tb.Helper()
-	for i, err := range h.DeliverBatch(tb.Context(), all) {
-		if err != nil {
-			tb.Fatalf("event %d: %v", all[i].ID, err)
-		}
-	}
-}
+func events(ids ...int64) []*delivery.Event { return deliverytest.Spread("nats", ids...) }
 
 // stored returns the messages of a stream from the given sequence number on, in
 // order.
@@ -144,38 +101,6 @@ func writtenSince(tb testing.TB, js jetstream.JetStream, stream string, ids []in
 		ids = append(ids, id)
 	}
 	return ids
-}
-
-// wantClass checks whose fault an error says it is.
-func wantClass(tb testing.TB, err error, want string) {
-	tb.Helper()
-	if got := classOf(err); got != want {
-		tb.Errorf("class of %v is %s, want %s", err, got, want)
-	}
-}
-
-func classOf(err error) string {
-	switch {
-	case err == nil:
-		return "delivered"
-	case delivery.IsPermanent(err):
-		return "permanent"
-	case delivery.IsUnavailable(err):
-		return "unavailable"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return "ours"
-	default:
-		return "event"
-	}
-}
-
-func mustContain(tb testing.TB, err error, words ...string) {
-	tb.Helper()
-	for _, w := range words {
-		if err == nil || !strings.Contains(err.Error(), w) {
-			tb.Errorf("error %v does not contain %q", err, w)
-		}
-	}
 }
 
 var (

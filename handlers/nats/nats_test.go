@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMessage(t *testing.T) {
@@ -68,16 +69,16 @@ func TestDuplicates(t *testing.T) {
 	_, js := client(t, place.URL)
 	newStream(t, js, jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name}})
 	h := open(t, place.URL, to(place.Name))
-	deliver(t, h, events(1, 2))
-	deliver(t, h, events(2, 3))
+	deliverytest.Deliver(t, h, events(1, 2))
+	deliverytest.Deliver(t, h, events(2, 3))
 	// The same id, of another database.
 	other := events(3)
 	other[0].CreatedAt = other[0].CreatedAt.Add(time.Microsecond)
-	deliver(t, h, other)
+	deliverytest.Deliver(t, h, other)
 	// To another destination.
 	other = events(1)
 	other[0].Destination = "backup"
-	deliver(t, h, other)
+	deliverytest.Deliver(t, h, other)
 	if got := written(t, js, place.Name); !slices.Equal(got, []int64{1, 2, 3, 3, 1}) {
 		t.Errorf("written: %d", got)
 	}
@@ -90,7 +91,7 @@ func TestBatches(t *testing.T) {
 	newStream(t, js, jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name + ".>"}})
 	h := open(t, place.URL, to(place.Name+".{{ .Event.Type }}"))
 	for i := range int64(3) {
-		ids := upTo(500)
+		ids := deliverytest.UpTo(500)
 		for j := range ids {
 			ids[j] += i * 500
 		}
@@ -98,7 +99,7 @@ func TestBatches(t *testing.T) {
 		for _, e := range all[:10] {
 			e.AggregateID = ""
 		}
-		deliver(t, h, all)
+		deliverytest.Deliver(t, h, all)
 	}
 	got := written(t, js, place.Name)
 	last := make(map[int64]int64)
@@ -111,7 +112,7 @@ func TestBatches(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	if !slices.Equal(got, upTo(1500)) {
+	if !slices.Equal(got, deliverytest.UpTo(1500)) {
 		t.Errorf("%d are written", len(got))
 	}
 }
@@ -128,14 +129,14 @@ func TestOrderAfterARefusal(t *testing.T) {
 	all[2].Payload = json.RawMessage(fmt.Sprintf(`"%06000d"`, 0))
 	h := open(t, place.URL, to(place.Name))
 	for i, err := range h.DeliverBatch(t.Context(), all) {
-		wantClass(t, err, []string{"delivered", "delivered", "unavailable", "unavailable", "unavailable"}[i])
+		deliverytest.WantClass(t, err, []string{"delivered", "delivered", "unavailable", "unavailable", "unavailable"}[i])
 	}
 	if got := written(t, js, place.Name); !slices.Equal(got, []int64{1, 8}) {
 		t.Errorf("written: %d", got)
 	}
 	cfg.MaxBytes = 50000
 	newStream(t, js, cfg)
-	deliver(t, h, all)
+	deliverytest.Deliver(t, h, all)
 	if got := written(t, js, place.Name); !slices.Equal(got, []int64{1, 8, 15, 22, 29}) {
 		t.Errorf("written: %d", got)
 	}
@@ -153,7 +154,7 @@ func TestCore(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := open(t, place.URL, to(place.Name+".{{ .Event.AggregateID }}"), func(c *Config) { c.Mode = ModeCore })
-	deliver(t, h, events(upTo(50)...))
+	deliverytest.Deliver(t, h, events(deliverytest.UpTo(50)...))
 	for id := range int64(50) {
 		m, err := sub.NextMsgWithContext(t.Context())
 		if err != nil {
@@ -198,9 +199,9 @@ func TestLogins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := open(t, "nats://"+c.url, core, c.change).Deliver(t.Context(), events(1)[0])
-			wantClass(t, err, c.want)
+			deliverytest.WantClass(t, err, c.want)
 			if err != nil {
-				mustContain(t, err, "check username")
+				deliverytest.WantText(t, err, "check username")
 			}
 		})
 	}
@@ -212,7 +213,7 @@ func TestSeveralServers(t *testing.T) {
 	place := testenv.NATS(t)
 	down := fmt.Sprintf("nats://127.0.0.1:%d", testenv.FreePort(t))
 	for range 4 { // they are tried in any order
-		deliver(t, open(t, down, func(c *Config) { c.Servers, c.Mode = []string{down, place.URL, down}, ModeCore }), events(1))
+		deliverytest.Deliver(t, open(t, down, func(c *Config) { c.Servers, c.Mode = []string{down, place.URL, down}, ModeCore }), events(1))
 	}
 }
 
@@ -255,6 +256,6 @@ func TestCloseWhileConnecting(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = <-done
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "closed")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "closed")
 }

@@ -1,61 +1,20 @@
 package nats
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
-
-// certificate writes a key and a certificate for 127.0.0.1, which is its own
-// authority.
-func certificate(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "nats"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: pkcs8}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key
-}
 
 // TestTLS has a server that wants a client's certificate.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	cert, key := certificate(t)
-	other, _ := certificate(t)
-	s := testenv.OwnNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }", cert, key, cert))
-	good := tlsconf.Config{CAFile: cert, CertFile: cert, KeyFile: key}
+	own, other := testenv.Certificate(t), testenv.Certificate(t)
+	s := testenv.OwnNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }", own.Cert, own.Key, own.Cert))
+	good := tlsconf.Config{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
 	for name, c := range map[string]struct {
 		url    string
 		change func(*tlsconf.Config)
@@ -64,7 +23,7 @@ func TestTLS(t *testing.T) {
 	}{
 		"as it should be":   {"tls://", func(*tlsconf.Config) {}, "delivered", ""},
 		"the other scheme":  {"nats://", func(*tlsconf.Config) {}, "delivered", ""},
-		"another authority": {"tls://", func(c *tlsconf.Config) { c.CAFile = other }, "unavailable", "tls.ca_file"},
+		"another authority": {"tls://", func(c *tlsconf.Config) { c.CAFile = other.Cert }, "unavailable", "tls.ca_file"},
 		"another name":      {"tls://", func(c *tlsconf.Config) { c.ServerName = "example.com" }, "unavailable", "tls.server_name"},
 		"no certificate":    {"tls://", func(c *tlsconf.Config) { c.CertFile, c.KeyFile = "", "" }, "unavailable", ""},
 	} {
@@ -74,9 +33,9 @@ func TestTLS(t *testing.T) {
 			c.change(&conf)
 			h := open(t, c.url+s.Addr(), func(cfg *Config) { cfg.TLS, cfg.Mode = &conf, ModeCore })
 			err := h.Deliver(t.Context(), events(1)[0])
-			wantClass(t, err, c.class)
+			deliverytest.WantClass(t, err, c.class)
 			if c.text != "" {
-				mustContain(t, err, c.text)
+				deliverytest.WantText(t, err, c.text)
 			}
 		})
 	}

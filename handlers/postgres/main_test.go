@@ -1,18 +1,14 @@
 package postgres
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
@@ -40,22 +36,9 @@ func inbox(tb testing.TB, statements ...string) (url string) {
 const arrival = `ALTER TABLE received_events ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY`
 
 // open makes a handler and closes it after the test.
-func open(tb testing.TB, url string, change ...func(*Config)) *Handler {
+func open(tb testing.TB, url string, changes ...func(*Config)) *Handler {
 	tb.Helper()
-	cfg := Config{URL: secret.New(url), Source: "shop", RequestTimeout: patience}
-	for _, f := range change {
-		f(&cfg)
-	}
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return h
+	return deliverytest.Open(tb, New, deliverytest.Changed(Config{URL: secret.New(url), Source: "shop", RequestTimeout: patience}, changes...))
 }
 
 func events(n int) []*delivery.Event {
@@ -73,37 +56,7 @@ func events(n int) []*delivery.Event {
 // ids returns the ids in the table in the order of arrival.
 func ids(tb testing.TB, url string) []int64 {
 	tb.Helper()
-	rows, err := testdb.Connect(tb, url).Query(tb.Context(), `SELECT event_id FROM received_events ORDER BY n`)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return all
-}
-
-func wantClasses(tb testing.TB, errs []error, want string) {
-	tb.Helper()
-	var got []string
-	for _, err := range errs {
-		switch {
-		case err == nil:
-			got = append(got, "ok")
-		case delivery.IsPermanent(err):
-			got = append(got, "permanent")
-		case delivery.IsUnavailable(err):
-			got = append(got, "unavailable")
-		case errors.Is(err, context.Canceled):
-			got = append(got, "ours")
-		default:
-			got = append(got, "event")
-		}
-	}
-	if strings.Join(got, " ") != want {
-		tb.Errorf("%s, want %s: %v", got, want, errs)
-	}
+	return testdb.List[int64](tb, testdb.Connect(tb, url), `SELECT event_id FROM received_events ORDER BY n`)
 }
 
 // arrivedAs returns payload and content type of the row of an event.

@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
@@ -22,7 +23,7 @@ func TestRowIsTheEvent(t *testing.T) {
 	t.Parallel()
 	url := inbox(t)
 	bare := &delivery.Event{ID: 2, Replay: 1, Type: "tick", Payload: []byte(`7`), CreatedAt: time.Unix(1, 0)}
-	wantClasses(t, append(open(t, url).DeliverBatch(t.Context(), append(events(1), bare)), nil), "ok")
+	deliverytest.WantClasses(t, append(open(t, url).DeliverBatch(t.Context(), append(events(1), bare)), nil), "delivered")
 	rows, err := testdb.Connect(t, url).Query(t.Context(), `SELECT concat_ws('|', source, dedupe_id, event_id, event_type, aggregate_type, aggregate_id, payload::text, headers ->> 'tenant',
 		created_at AT TIME ZONE 'UTC', received_at > created_at) FROM received_events ORDER BY n`)
 	if err != nil {
@@ -48,13 +49,13 @@ func TestRepeatIsNoRow(t *testing.T) {
 	url := inbox(t)
 	first, second := open(t, url), open(t, url)
 	all := events(500)
-	wantClasses(t, first.DeliverBatch(t.Context(), all[:100]), "")
+	deliverytest.WantClasses(t, first.DeliverBatch(t.Context(), all[:100]), "")
 	done := make(chan []error, 2)
 	for _, h := range []*Handler{first, second} {
 		go func() { done <- h.DeliverBatch(t.Context(), append(slices.Clone(all), all[:10]...)) }()
 	}
-	wantClasses(t, <-done, "")
-	wantClasses(t, <-done, "")
+	deliverytest.WantClasses(t, <-done, "")
+	deliverytest.WantClasses(t, <-done, "")
 	if err := second.Deliver(t.Context(), all[7]); err != nil {
 		t.Error(err)
 	}
@@ -63,7 +64,7 @@ func TestRepeatIsNoRow(t *testing.T) {
 		t.Errorf("%d rows: %v", len(got), got)
 	}
 	other := open(t, url, func(c *Config) { c.Source = "stock" })
-	wantClasses(t, other.DeliverBatch(t.Context(), all[:2]), "")
+	deliverytest.WantClasses(t, other.DeliverBatch(t.Context(), all[:2]), "")
 	if n := len(ids(t, url)); n != 502 {
 		t.Errorf("%d rows with those of another source", n)
 	}
@@ -75,11 +76,11 @@ func TestAnotherEventIsNoRepeat(t *testing.T) {
 	url := inbox(t)
 	h := open(t, url)
 	all := events(4)
-	wantClasses(t, h.DeliverBatch(t.Context(), all[:2]), "")
+	deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all[:2]), "")
 	strange := *all[1]
 	strange.CreatedAt = strange.CreatedAt.Add(time.Microsecond)
 	errs := h.DeliverBatch(t.Context(), []*delivery.Event{all[0], &strange, all[2]})
-	wantClasses(t, errs, "ok permanent ok")
+	deliverytest.WantClasses(t, errs, "delivered permanent delivered")
 	if errs != nil && !strings.Contains(errs[1].Error(), "id 2 of source shop") {
 		t.Error(errs[1])
 	}
@@ -127,7 +128,7 @@ func TestLargeBatch(t *testing.T) {
 	for _, e := range all {
 		e.Payload = fmt.Appendf(nil, `"%s"`, strings.Repeat("x", maxStatement/2))
 	}
-	wantClasses(t, open(t, url).DeliverBatch(t.Context(), all), "ok ok ok permanent ok ok") //nolint:dupword // by event
+	deliverytest.WantClasses(t, open(t, url).DeliverBatch(t.Context(), all), "delivered delivered delivered permanent delivered delivered") //nolint:dupword // by event
 	if got := ids(t, url); !slices.Equal(got, []int64{1, 2, 3, 5, 6}) {
 		t.Errorf("rows %v", got)
 	}
@@ -151,7 +152,7 @@ func TestKilledServer(t *testing.T) {
 			if errs == nil {
 				break
 			}
-			wantClasses(t, errs, strings.TrimSpace(strings.Repeat("unavailable ", size)))
+			deliverytest.WantClasses(t, errs, strings.TrimSpace(strings.Repeat("unavailable ", size)))
 			if t.Failed() {
 				t.FailNow()
 			}
@@ -179,17 +180,17 @@ func TestLockedTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	short := open(t, url, func(c *Config) { c.RequestTimeout = 200 * time.Millisecond })
-	wantClasses(t, short.DeliverBatch(t.Context(), events(2)), "unavailable unavailable") //nolint:dupword // by event
+	deliverytest.WantClasses(t, short.DeliverBatch(t.Context(), events(2)), "unavailable unavailable") //nolint:dupword // by event
 	h := open(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := make(chan []error)
 	go func() { answer <- h.DeliverBatch(ctx, events(2)) }()
 	cancel()
-	wantClasses(t, <-answer, "ours ours") //nolint:dupword // by event
+	deliverytest.WantClasses(t, <-answer, "relay relay") //nolint:dupword // by event
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantClasses(t, h.DeliverBatch(t.Context(), events(3)), "")
+	deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), events(3)), "")
 	if got := ids(t, url); !slices.Equal(got, []int64{1, 2, 3}) {
 		t.Errorf("rows %v", got)
 	}
@@ -200,9 +201,9 @@ func TestLostConnection(t *testing.T) {
 	t.Parallel()
 	url := inbox(t)
 	h := open(t, url)
-	wantClasses(t, h.DeliverBatch(t.Context(), events(1)), "")
+	deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), events(1)), "")
 	execute(t, url, `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd'`)
-	wantClasses(t, h.DeliverBatch(t.Context(), events(2)), "")
+	deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), events(2)), "")
 }
 
 // TestPooler: nothing depends on a session.
@@ -211,7 +212,7 @@ func TestPooler(t *testing.T) {
 	url := inbox(t)
 	h := open(t, testenv.PgBouncer(t, url, "transaction"))
 	for n := 1; n <= 3; n++ {
-		wantClasses(t, h.DeliverBatch(t.Context(), events(n)), "")
+		deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), events(n)), "")
 	}
 	if err := h.Check(t.Context()); err != nil {
 		t.Error(err)
@@ -231,7 +232,7 @@ func TestCheck(t *testing.T) {
 	if err := testdb.Connect(t, url).QueryRow(t.Context(), `SELECT count(*) FROM seen`).Scan(&n); err != nil || n != 0 {
 		t.Errorf("the check has left %d rows, %v", n, err)
 	}
-	wantClasses(t, []error{open(t, url, func(c *Config) { c.Table = "nowhere" }).Check(t.Context())}, "unavailable")
+	deliverytest.WantClasses(t, []error{open(t, url, func(c *Config) { c.Table = "nowhere" }).Check(t.Context())}, "unavailable")
 }
 
 func TestValidate(t *testing.T) {

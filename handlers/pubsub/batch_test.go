@@ -14,6 +14,8 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestMessage compares the message with the event.
@@ -62,7 +64,7 @@ func TestMessage(t *testing.T) {
 			top := newTopic(t, "")
 			cfg := top.config()
 			cfg.Format = c.format
-			if err := newHandler(t, cfg).Deliver(testContext(t), c.event); err != nil {
+			if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), c.event); err != nil {
 				t.Fatal(err)
 			}
 			got := top.messages(t)
@@ -93,7 +95,7 @@ func TestKeys(t *testing.T) {
 		e := event(1, `{"customer": "c1"}`)
 		e.AggregateID = c.aggregate
 		h := newHandler(t, cfg)
-		if err := h.Deliver(testContext(t), e); err != nil {
+		if err := h.Deliver(testenv.Within(t, patience), e); err != nil {
 			t.Error(err)
 		}
 		if all := top.messages(t); all[len(all)-1].OrderingKey != c.want || h.KeepsOrder() != (c.template == "") {
@@ -114,7 +116,7 @@ func TestSplit(t *testing.T) {
 	for _, i := range []int{0, 2} { // together they are too large
 		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 4_000_000) + `"`)
 	}
-	if errs := h.DeliverBatch(testContext(t), all); slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+	if errs := h.DeliverBatch(testenv.Within(t, patience), all); slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		t.Fatal(errs)
 	}
 	last := make(map[string]int64)
@@ -126,7 +128,7 @@ func TestSplit(t *testing.T) {
 		last[key] = id
 	}
 	f := startFake(t, func(_ int, s sent) said { return taken(s) })
-	if errs := newHandler(t, fakeConfig(f)).DeliverBatch(testContext(t), events(2500)); classes(errs) != times("delivered", 2500) {
+	if errs := newHandler(t, fakeConfig(f)).DeliverBatch(testenv.Within(t, patience), events(2500)); deliverytest.Classes(errs) != deliverytest.Times("delivered", 2500) {
 		t.Error("not all are delivered")
 	}
 	var sizes []int
@@ -155,9 +157,9 @@ func TestTotalOrder(t *testing.T) {
 	})
 	all := events(6, "a")
 	all[2].AggregateID, all[4].AggregateID = "b", "b"
-	errs := newHandler(t, fakeConfig(f)).DeliverBatch(delivery.WithTotalOrder(testContext(t)), all)
-	if want := times("delivered", 3) + " " + times("retry", 3); classes(errs) != want || !slices.Equal(got, []string{"1 2", "3", "4"}) {
-		t.Errorf("%s\nwant %s; requests %q", classes(errs), want, got)
+	errs := newHandler(t, fakeConfig(f)).DeliverBatch(delivery.WithTotalOrder(testenv.Within(t, patience)), all)
+	if want := deliverytest.Times("delivered", 3) + " " + deliverytest.Times("retry", 3); deliverytest.Classes(errs) != want || !slices.Equal(got, []string{"1 2", "3", "4"}) {
+		t.Errorf("%s\nwant %s; requests %q", deliverytest.Classes(errs), want, got)
 	}
 }
 
@@ -174,14 +176,14 @@ func TestBadOnes(t *testing.T) {
 				return problem(400, "INVALID_ARGUMENT", "")
 			}
 			return taken(s)
-		}, times("delivered", 2) + " permanent " + times("delivered", 3)},
+		}, deliverytest.Times("delivered", 2) + " permanent " + deliverytest.Times("delivered", 3)},
 		"tried again": {func(ids string, s sent) said {
 			if strings.Contains(ids, "3") {
 				return problem(400, "SOMETHING_NEW", "")
 			}
 			return taken(s)
-		}, times("delivered", 2) + " retry delivered retry delivered"},
-		"down": {func(string, sent) said { return problem(503, "UNAVAILABLE", "") }, times("unavailable", 6)},
+		}, deliverytest.Times("delivered", 2) + " retry delivered retry delivered"},
+		"down": {func(string, sent) said { return problem(503, "UNAVAILABLE", "") }, deliverytest.Times("unavailable", 6)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -192,8 +194,8 @@ func TestBadOnes(t *testing.T) {
 				}
 				return c.answer(ids, s)
 			})
-			errs := newHandler(t, fakeConfig(f)).DeliverBatch(testContext(t), events(6, "a", "b"))
-			if got := classes(errs); got != c.want {
+			errs := newHandler(t, fakeConfig(f)).DeliverBatch(testenv.Within(t, patience), events(6, "a", "b"))
+			if got := deliverytest.Classes(errs); got != c.want {
 				t.Errorf("got %s, want %s: %v", got, c.want, errs)
 			}
 		})
@@ -230,7 +232,7 @@ func TestNothingOvertakes(t *testing.T) {
 			}
 			return taken(s)
 		}
-		ctx := testContext(t)
+		ctx := testenv.Within(t, patience)
 		total := rapid.Bool().Draw(r, "total")
 		if total {
 			ctx = delivery.WithTotalOrder(ctx)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestRefused is the table of answers.
@@ -41,9 +43,9 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFake(t, func(int, sent) said { return c.answer })
-			err := newHandler(t, fakeConfig(f)).Deliver(testContext(t), event(1, `{}`))
-			if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
-				t.Errorf("%s, want %s with %q: %v", class(err), c.class, c.text, err)
+			err := newHandler(t, fakeConfig(f)).Deliver(testenv.Within(t, patience), event(1, `{}`))
+			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
+				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
 			if n := len(f.asked()); n != 1 {
 				t.Errorf("%d requests", n)
@@ -61,7 +63,7 @@ func TestRetryAfter(t *testing.T) {
 			a.header = map[string]string{"Retry-After": value}
 			return a
 		})
-		err := newHandler(t, fakeConfig(f)).Deliver(testContext(t), event(1, `{}`))
+		err := newHandler(t, fakeConfig(f)).Deliver(testenv.Within(t, patience), event(1, `{}`))
 		if got, _ := delivery.RetryDelay(err); got != want || !delivery.IsThrottled(err) {
 			t.Errorf("%q: %v, %v", value, got, err)
 		}
@@ -76,8 +78,8 @@ func TestSilence(t *testing.T) {
 	defer close(end)
 	cfg := fakeConfig(f)
 	cfg.RequestTimeout = time.Millisecond
-	err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`))
-	if class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 1ms is over") {
+	err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`))
+	if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 1ms is over") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -88,7 +90,7 @@ func TestClosed(t *testing.T) {
 	f := startFake(t, func(_ int, s sent) said { return taken(s) })
 	h := newHandler(t, fakeConfig(f))
 	_ = h.Close()
-	if errs := h.DeliverBatch(testContext(t), events(3, "a", "b")); classes(errs) == times("delivered", 3) || len(f.asked()) != 0 {
+	if errs := h.DeliverBatch(testenv.Within(t, patience), events(3, "a", "b")); deliverytest.Classes(errs) == deliverytest.Times("delivered", 3) || len(f.asked()) != 0 {
 		t.Errorf("got %v", errs)
 	}
 }

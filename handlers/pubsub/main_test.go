@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestMain keeps the tests away from whatever Google Cloud this machine knows.
@@ -34,10 +34,7 @@ func TestMain(m *testing.M) {
 const patience = 2 * time.Minute
 
 func event(id int64, payload string) *delivery.Event {
-	return &delivery.Event{
-		ID: id, Type: "order.created", AggregateType: "order", AggregateID: "A-7", Payload: json.RawMessage(payload),
-		Headers: map[string]string{"tenant": "acme"}, CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "orders",
-	}
+	return deliverytest.Event("orders", id, payload)
 }
 
 // events makes events with the ids 1 to n, of one aggregate per word of keys, in turn.
@@ -54,48 +51,7 @@ func events(n int, keys ...string) []*delivery.Event {
 
 func newHandler(tb testing.TB, cfg Config) *Handler {
 	tb.Helper()
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = h.Close() })
-	return h
-}
-
-func testContext(tb testing.TB) context.Context {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	tb.Cleanup(cancel)
-	return ctx
-}
-
-// class names the dispatcher's class of err.
-func class(err error) string {
-	switch {
-	case err == nil:
-		return "delivered"
-	case delivery.IsPermanent(err):
-		return "permanent"
-	case delivery.IsUnavailable(err):
-		return "unavailable"
-	case delivery.IsThrottled(err):
-		return "throttled"
-	default:
-		return "retry"
-	}
-}
-
-func classes(errs []error) string {
-	var all []string
-	for _, err := range errs {
-		all = append(all, class(err))
-	}
-	return strings.Join(all, " ")
-}
-
-// times repeats a word of classes.
-func times(word string, n int) string {
-	return strings.TrimSpace(strings.Repeat(word+" ", n))
+	return deliverytest.Open(tb, New, cfg)
 }
 
 // stored is a message that was published.

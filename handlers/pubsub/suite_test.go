@@ -9,6 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestConformance runs the emulator through the suite, once as it is, and once behind TLS
@@ -31,17 +32,8 @@ func TestConformance(t *testing.T) {
 			}
 			proxy := faultproxy.Start(t, upstream)
 			cfg.Endpoint = scheme + proxy.Addr()
-			once := func(change func(*Config), e *delivery.Event) func(testing.TB) error {
-				return func(tb testing.TB) error {
-					tb.Helper()
-					c := cfg
-					change(&c)
-					return newHandler(tb, c).Deliver(tb.Context(), e)
-				}
-			}
-			same := func(*Config) {}
 			handlertest.Run(t, handlertest.Destination{
-				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+				Open:     deliverytest.Opener(New, cfg),
 				Received: func(tb testing.TB) []int64 { tb.Helper(); return top.ids(tb) },
 				Event:    newEvent,
 				Rejected: func(id int64) *delivery.Event { return event(id, `{"text": "refuse-me"}`) },
@@ -51,19 +43,19 @@ func TestConformance(t *testing.T) {
 				Cases: []handlertest.Case{
 					{
 						Name: "no such topic", Class: delivery.ClassDestination, Text: "create the topic",
-						Provoke: once(func(c *Config) { c.Topic = "nowhere" }, event(1, `{}`)),
+						Provoke: deliverytest.Once(New, cfg, event(1, `{}`), func(c *Config) { c.Topic = "nowhere" }),
 					},
 					{
 						Name: "not as the schema wants it", Class: delivery.ClassEvent, Permanent: true, Text: "failed schema validation",
-						Provoke: once(same, event(1, `"refuse-me"`)),
+						Provoke: deliverytest.Once(New, cfg, event(1, `"refuse-me"`)),
 					},
 					{
 						Name: "too large", Class: delivery.ClassEvent, Permanent: true, Text: "Pub/Sub takes 10000000",
-						Provoke: once(same, event(1, `"`+strings.Repeat("x", maxBytes)+`"`)),
+						Provoke: deliverytest.Once(New, cfg, event(1, `"`+strings.Repeat("x", maxBytes)+`"`)),
 					},
 					{
 						Name: "a key that cannot be made", Class: delivery.ClassEvent, Permanent: true, Text: "ordering_key",
-						Provoke: once(func(c *Config) { c.OrderingKey = "{{ .Payload.customer }}" }, event(1, `{}`)),
+						Provoke: deliverytest.Once(New, cfg, event(1, `{}`), func(c *Config) { c.OrderingKey = "{{ .Payload.customer }}" }),
 					},
 				},
 			})

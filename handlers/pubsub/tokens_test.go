@@ -17,6 +17,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestTokens: one token is for many requests, and another one is fetched when it is not
@@ -28,18 +30,18 @@ func TestTokens(t *testing.T) {
 	cfg := g.config(t, top.name)
 	cfg.CredentialsFile = g.keyFile(t, "quota_project_id", "payer")
 	h := newHandler(t, cfg)
-	if errs := h.DeliverBatch(testContext(t), events(40, "a", "b", "c", "d")); classes(errs) != times("delivered", 40) || g.issued.Load() != 1 {
+	if errs := h.DeliverBatch(testenv.Within(t, patience), events(40, "a", "b", "c", "d")); deliverytest.Classes(errs) != deliverytest.Times("delivered", 40) || g.issued.Load() != 1 {
 		t.Errorf("%d tokens for one batch: %v", g.issued.Load(), errs)
 	}
 	if got := g.quota.Load(); got != "payer" {
 		t.Errorf("charged to %v", got)
 	}
 	g.expired.Store(1)
-	err := h.Deliver(testContext(t), event(1, `{}`))
-	if class(err) != "unavailable" || !strings.Contains(err.Error(), "check the credentials") || strings.Contains(err.Error(), tokenPrefix) {
+	err := h.Deliver(testenv.Within(t, patience), event(1, `{}`))
+	if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "check the credentials") || strings.Contains(err.Error(), tokenPrefix) {
 		t.Errorf("got %v", err)
 	}
-	if err := h.Deliver(testContext(t), event(1, `{}`)); err != nil || g.issued.Load() != 2 {
+	if err := h.Deliver(testenv.Within(t, patience), event(1, `{}`)); err != nil || g.issued.Load() != 2 {
 		t.Errorf("%d tokens: %v", g.issued.Load(), err)
 	}
 	// A file that is replaced counts from the next token on.
@@ -52,8 +54,8 @@ func TestTokens(t *testing.T) {
 	}
 	g.expired.Store(2)
 	for _, want := range []string{"UNAUTHENTICATED", "getting a token: 400 Bad Request: invalid_grant: Invalid grant: account not found (check"} {
-		err := h.Deliver(testContext(t), event(1, `{}`))
-		if class(err) != "unavailable" || !strings.Contains(err.Error(), want) {
+		err := h.Deliver(testenv.Within(t, patience), event(1, `{}`))
+		if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -78,7 +80,7 @@ func TestTokenIsAwaited(t *testing.T) {
 	cfg.CredentialsFile = g.keyFile(t, "token_uri", silent.URL)
 	cfg.RequestTimeout = patience / 4
 	h := newHandler(t, cfg)
-	ctx, cancel := context.WithCancelCause(testContext(t))
+	ctx, cancel := context.WithCancelCause(testenv.Within(t, patience))
 	cause := errors.New("the relay stops")
 	go func() {
 		<-asked
@@ -95,21 +97,21 @@ func TestCheck(t *testing.T) {
 	top := newTopic(t, "")
 	g := startGoogle(t, top.endpoint)
 	h := newHandler(t, g.config(t, top.name))
-	if err := h.Check(testContext(t)); err != nil {
+	if err := h.Check(testenv.Within(t, patience)); err != nil {
 		t.Error(err)
 	}
 	for rights, want := range map[string]string{`{}`: "lack pubsub.topics.publish", `<html>`: "not from Pub/Sub"} {
 		g.rights = rights
-		if err := h.Check(testContext(t)); class(err) != "unavailable" || !strings.Contains(err.Error(), want) {
+		if err := h.Check(testenv.Within(t, patience)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", rights, err)
 		}
 	}
 	cfg := top.config()
-	if err := newHandler(t, cfg).Check(testContext(t)); err != nil {
+	if err := newHandler(t, cfg).Check(testenv.Within(t, patience)); err != nil {
 		t.Error(err)
 	}
 	cfg.Topic = "nowhere"
-	if err := newHandler(t, cfg).Check(testContext(t)); class(err) != "unavailable" || !strings.Contains(err.Error(), "create the topic") {
+	if err := newHandler(t, cfg).Check(testenv.Within(t, patience)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "create the topic") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -130,11 +132,11 @@ func TestMetadataServer(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(metadata.URL, "http://"))
 	cfg := g.config(t, top.name)
 	cfg.CredentialsFile = ""
-	if err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`)); err != nil {
+	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); err != nil {
 		t.Error(err)
 	}
 	answer = `{}`
-	if err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`)); class(err) != "unavailable" || !strings.Contains(err.Error(), "metadata server") {
+	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "metadata server") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -146,7 +148,7 @@ func TestDefaultCredentials(t *testing.T) {
 	cfg := g.config(t, top.name)
 	t.Setenv(credentialsVariable, cfg.CredentialsFile)
 	cfg.CredentialsFile = ""
-	if err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`)); err != nil {
+	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); err != nil {
 		t.Error(err)
 	}
 	home := t.TempDir()
@@ -160,11 +162,11 @@ func TestDefaultCredentials(t *testing.T) {
 	t.Setenv(credentialsVariable, "")
 	t.Setenv("HOME", home)
 	t.Setenv("APPDATA", filepath.Join(home, ".config"))
-	if err := newHandler(t, cfg).Deliver(testContext(t), event(2, `{}`)); err != nil {
+	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(2, `{}`)); err != nil {
 		t.Error(err)
 	}
 	t.Setenv(emulatorVariable, strings.TrimPrefix(top.endpoint, "http://"))
-	if err := newHandler(t, Config{Project: "shop", Topic: top.name}).Deliver(testContext(t), event(3, `{}`)); err != nil {
+	if err := newHandler(t, Config{Project: "shop", Topic: top.name}).Deliver(testenv.Within(t, patience), event(3, `{}`)); err != nil {
 		t.Error(err)
 	}
 	if got := top.ids(t); len(got) != 3 {

@@ -37,8 +37,8 @@ func TestAlarm(t *testing.T) {
 	}
 	// The broker notifies a connection only when it publishes.
 	begin := time.Now()
-	isUnavailable(t, h.Deliver(within(t, patience), event(11)), "blocked publishers", "memory")
-	isUnavailable(t, h.Deliver(within(t, patience), event(11)), "blocked publishers", "memory")
+	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocked publishers", "memory")
+	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocked publishers", "memory")
 	if took := time.Since(begin); took > patience/2 {
 		t.Errorf("it took %v to say so", took)
 	}
@@ -105,7 +105,7 @@ func TestPausedBroker(t *testing.T) {
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range answers(t, h.DeliverBatch(within(t, patience), hefty()), heftyEvents) {
+	for _, err := range answers(t, h.DeliverBatch(testenv.Within(t, patience), hefty()), heftyEvents) {
 		isUnavailable(t, err)
 	}
 	if err := s.Resume(t.Context()); err != nil {

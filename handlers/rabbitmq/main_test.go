@@ -2,7 +2,6 @@ package rabbitmq_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // patience bounds waiting for something that is to happen; no test expects it
@@ -33,16 +33,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // open returns a handler that the end of the test closes.
 func open(tb testing.TB, cfg rabbitmq.Config, opts ...handlers.Option) *rabbitmq.Handler {
 	tb.Helper()
-	h, err := rabbitmq.New(cfg, opts...)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			tb.Errorf("close: %v", err)
-		}
-	})
-	return h
+	return deliverytest.Open(tb, rabbitmq.New, cfg, opts...)
 }
 
 // to is the configuration for a queue on the broker at url.
@@ -197,7 +188,7 @@ func isUnavailable(tb testing.TB, err error, want ...string) {
 		tb.Errorf("%v is not the destination's fault", err)
 		return
 	}
-	says(tb, err, want...)
+	deliverytest.WantText(tb, err, want...)
 }
 
 func isPermanent(tb testing.TB, err error, want ...string) {
@@ -206,7 +197,7 @@ func isPermanent(tb testing.TB, err error, want ...string) {
 		tb.Errorf("%v is not permanent", err)
 		return
 	}
-	says(tb, err, want...)
+	deliverytest.WantText(tb, err, want...)
 }
 
 // isRetried fails unless err counts as an attempt.
@@ -216,23 +207,7 @@ func isRetried(tb testing.TB, err error, want ...string) {
 		tb.Errorf("%v is not an attempt that failed", err)
 		return
 	}
-	says(tb, err, want...)
-}
-
-func says(tb testing.TB, err error, want ...string) {
-	tb.Helper()
-	for _, w := range want {
-		if !strings.Contains(err.Error(), w) {
-			tb.Errorf("%q does not say %q", err, w)
-		}
-	}
-}
-
-func within(tb testing.TB, d time.Duration) context.Context {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), d)
-	tb.Cleanup(cancel)
-	return ctx
+	deliverytest.WantText(tb, err, want...)
 }
 
 func port(tb testing.TB, s string) int {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestConnectionsHaveAnAge: a connection that is always in use is replaced.
@@ -12,10 +13,10 @@ func TestConnectionsHaveAnAge(t *testing.T) {
 	place := testenv.Redis(t)
 	h := open(t, place.URL, to(place.Name))
 	h.age = 1
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 	l := idleLanes(h)[0]
-	deliver(t, h, events(2))
-	deliver(t, h, events(3))
+	deliverytest.Deliver(t, h, events(2))
+	deliverytest.Deliver(t, h, events(3))
 	if s := l.client.PoolStats(); s.StaleConns != 2 || idleLanes(h)[0] != l {
 		t.Errorf("%+v", s)
 	}

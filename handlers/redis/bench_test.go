@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // BenchmarkDeliverBatch adds batches of 1000 events; copies has each event come a
@@ -20,14 +21,14 @@ func BenchmarkDeliverBatch(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			place := testenv.Redis(b)
 			h := open(b, place.URL, to(place.Name+name), func(cfg *Config) { cfg.MaxLen, cfg.Deduplicate = 100_000, c.window })
-			all := events(upTo(batch)...)
+			all := events(deliverytest.UpTo(batch)...)
 			n := 0
 			for b.Loop() {
 				for _, e := range all {
 					e.ID += batch
 				}
 				for range c.copies {
-					deliver(b, h, all)
+					deliverytest.Deliver(b, h, all)
 					n += batch
 				}
 			}

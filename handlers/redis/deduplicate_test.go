@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func once(c *Config) { c.Deduplicate = minDeduplicate }
@@ -24,17 +25,17 @@ func TestDeduplicate(t *testing.T) {
 	t.Parallel()
 	place := testenv.Redis(t)
 	h := open(t, place.URL, to(place.Name), once)
-	deliver(t, h, events(1, 2))
-	deliver(t, h, events(2, 5, 5))
-	deliver(t, h, events(4, 3, 2)) // committed later than 5
+	deliverytest.Deliver(t, h, events(1, 2))
+	deliverytest.Deliver(t, h, events(2, 5, 5))
+	deliverytest.Deliver(t, h, events(4, 3, 2)) // committed later than 5
 	// The same id, of another database.
 	other := events(3)
 	other[0].CreatedAt = other[0].CreatedAt.Add(time.Microsecond)
-	deliver(t, h, other)
+	deliverytest.Deliver(t, h, other)
 	// To another destination.
 	other = events(1)
 	other[0].Destination = "backup"
-	deliver(t, h, other)
+	deliverytest.Deliver(t, h, other)
 	if got := written(t, client(t, place.URL), place.Name); !slices.Equal(got, []int64{1, 2, 5, 4, 3, 3, 1}) {
 		t.Errorf("written: %d", got)
 	}
@@ -42,8 +43,8 @@ func TestDeduplicate(t *testing.T) {
 	again := open(t, place.URL, to(place.Name), once)
 	replay := events(1)
 	replay[0].Replay = 1
-	deliver(t, again, replay)
-	deliver(t, again, replay)
+	deliverytest.Deliver(t, again, replay)
+	deliverytest.Deliver(t, again, replay)
 	if n := do(t, client(t, place.URL), "xlen", place.Name); n != int64(8) {
 		t.Errorf("%v entries after the replay of a dead letter", n)
 	}
@@ -55,14 +56,14 @@ func TestDeduplicateDeleted(t *testing.T) {
 	place := testenv.Redis(t)
 	cl := client(t, place.URL)
 	h := open(t, place.URL, to(place.Name), once)
-	deliver(t, h, events(1, 2, 3))
+	deliverytest.Deliver(t, h, events(1, 2, 3))
 	do(t, cl, "xtrim", place.Name, "maxlen", 0)
-	deliver(t, h, events(1, 2, 3)) // consumers have had them
+	deliverytest.Deliver(t, h, events(1, 2, 3)) // consumers have had them
 	if n := do(t, cl, "xlen", place.Name); n != int64(0) {
 		t.Errorf("%v entries are added again to a stream that was trimmed", n)
 	}
 	do(t, cl, "del", place.Name)
-	deliver(t, h, events(2, 3, 3))
+	deliverytest.Deliver(t, h, events(2, 3, 3))
 	if got := written(t, cl, place.Name); !slices.Equal(got, []int64{2, 3}) {
 		t.Errorf("written: %d", got)
 	}
@@ -85,7 +86,7 @@ func TestDeduplicateWindow(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(r, "batches") {
 			all := rapid.SliceOfN(rapid.Int64Range(1, 30), 1, batch).Draw(r, "batch")
 			entries := written(t, cl, stream)
-			deliver(t, h, events(all...))
+			deliverytest.Deliver(t, h, events(all...))
 			got := written(t, cl, stream)
 			for _, id := range all {
 				since := others(entries, id)
@@ -125,8 +126,8 @@ func TestDeduplicateCut(t *testing.T) {
 	proxy := faultproxy.Start(t, s.Addr())
 	cl := client(t, s.Addr())
 	h := open(t, "redis://"+proxy.Addr(), once, func(c *Config) { c.ReadTimeout = patience })
-	deliver(t, h, events(1)) // the server has the script
-	all := events(upTo(perScript * 5 / 2)...)
+	deliverytest.Deliver(t, h, events(1)) // the server has the script
+	all := events(deliverytest.UpTo(perScript * 5 / 2)...)
 	proxy.Mute()
 	answer := make(chan []error, 1)
 	go func() { answer <- h.DeliverBatch(t.Context(), all) }()
@@ -134,10 +135,10 @@ func TestDeduplicateCut(t *testing.T) {
 	proxy.Cut()
 	proxy.Heal()
 	for _, err := range <-answer {
-		wantClass(t, err, "unavailable")
+		deliverytest.WantClass(t, err, "unavailable")
 	}
-	deliver(t, h, all)
-	if got := written(t, cl, "s"); !slices.Equal(got, upTo(perScript*5/2)) {
+	deliverytest.Deliver(t, h, all)
+	if got := written(t, cl, "s"); !slices.Equal(got, deliverytest.UpTo(perScript*5/2)) {
 		t.Errorf("%d entries for %d events", len(got), len(all))
 	}
 }
@@ -149,14 +150,14 @@ func TestDeduplicateGivenUp(t *testing.T) {
 	s := testenv.OwnRedis(t)
 	cl := client(t, s.Addr())
 	h := open(t, "redis://"+s.Addr(), once, func(c *Config) { c.ReadTimeout = patience })
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	for _, err := range h.DeliverBatch(ctx, events(2, 3)) {
-		wantClass(t, err, "ours")
+		deliverytest.WantClass(t, err, "relay")
 	}
 	answer := make(chan []error, 1)
 	go func() { answer <- h.DeliverBatch(t.Context(), events(2, 3, 4)) }()
@@ -164,9 +165,9 @@ func TestDeduplicateGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range <-answer {
-		wantClass(t, err, "delivered")
+		deliverytest.WantClass(t, err, "delivered")
 	}
-	if got := written(t, cl, "s"); !slices.Equal(got, upTo(4)) {
+	if got := written(t, cl, "s"); !slices.Equal(got, deliverytest.UpTo(4)) {
 		t.Errorf("written: %d", got)
 	}
 }
@@ -200,14 +201,14 @@ func TestDeduplicateNoScript(t *testing.T) {
 	cl := client(t, s.Addr())
 	h := open(t, "redis://"+s.Addr(), to(`{{ if eq .Event.AggregateID "k0" }}a{{ else }}b{{ end }}`), func(c *Config) { c.Deduplicate = 5000 })
 	for range 3 {
-		deliver(t, h, events(upTo(2000)...))
+		deliverytest.Deliver(t, h, events(deliverytest.UpTo(2000)...))
 		do(t, cl, "script", "flush")
 	}
 	a, b := written(t, cl, "a"), written(t, cl, "b")
 	if !slices.IsSorted(a) || !slices.IsSorted(b) {
 		t.Error("a stream is out of order")
 	}
-	if all := slices.Sorted(slices.Values(slices.Concat(a, b))); !slices.Equal(all, upTo(2000)) {
+	if all := slices.Sorted(slices.Values(slices.Concat(a, b))); !slices.Equal(all, deliverytest.UpTo(2000)) {
 		t.Errorf("%d entries of 2000 events", len(all))
 	}
 }
@@ -220,15 +221,15 @@ func TestDeduplicateFailure(t *testing.T) {
 	cl := client(t, s.Addr())
 	h := open(t, "redis://"+s.Addr(), once, to(`{{ if eq .Event.AggregateID "k0" }}a{{ else }}b{{ end }}`))
 	do(t, cl, "xadd", "b", "18446744073709551615-18446744073709550015", "id", "0") // room for 1600
-	all := events(upTo(3500)...)
+	all := events(deliverytest.UpTo(3500)...)
 	failed := 0
 	for i, err := range h.DeliverBatch(t.Context(), all) {
 		if all[i].AggregateID == "k0" {
-			wantClass(t, err, "delivered")
+			deliverytest.WantClass(t, err, "delivered")
 		} else if err != nil {
 			failed++
-			wantClass(t, err, "event")
-			mustContain(t, err, "exhausted")
+			deliverytest.WantClass(t, err, "retry")
+			deliverytest.WantText(t, err, "exhausted")
 		}
 	}
 	if failed != 2000 {
@@ -267,11 +268,11 @@ func TestDeduplicateRights(t *testing.T) {
 			}
 		}
 		if missing != "+srem" && missing != "+eval" { // of copies, and of a new server
-			wantClass(t, err, "unavailable")
-			mustContain(t, err, "ACL SETUSER")
+			deliverytest.WantClass(t, err, "unavailable")
+			deliverytest.WantText(t, err, "ACL SETUSER")
 		}
 		for range 3 {
-			_ = h.DeliverBatch(t.Context(), events(upTo(20)...))
+			_ = h.DeliverBatch(t.Context(), events(deliverytest.UpTo(20)...))
 		}
 		got := written(t, cl, "s")
 		if len(got) != len(slices.Compact(slices.Sorted(slices.Values(got)))) {
@@ -295,20 +296,20 @@ func TestDeduplicateReplicas(t *testing.T) {
 	wait := func(d time.Duration) *Handler {
 		return open(t, "redis://"+primary.Addr(), once, func(c *Config) { c.WaitReplicas, c.WaitTimeout = 1, d })
 	}
-	deliver(t, wait(patience), events(1))
+	deliverytest.Deliver(t, wait(patience), events(1))
 	if err := replica.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
 		for _, err := range wait(100*time.Millisecond).DeliverBatch(t.Context(), events(1, 2)) {
-			wantClass(t, err, "unavailable")
-			mustContain(t, err, "0 of 1")
+			deliverytest.WantClass(t, err, "unavailable")
+			deliverytest.WantText(t, err, "0 of 1")
 		}
 	}
 	if err := replica.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	deliver(t, wait(patience), events(1, 2))
+	deliverytest.Deliver(t, wait(patience), events(1, 2))
 	if got := written(t, other, "s"); !slices.Equal(got, []int64{1, 2}) {
 		t.Errorf("the replica has %d", got)
 	}
@@ -321,7 +322,7 @@ func TestDeduplicateCluster(t *testing.T) {
 	h := open(t, "", once, func(c *Config) {
 		c.Addresses, c.Cluster, c.Stream = addrs[:1], true, "s{{ .Event.AggregateID }}"
 	})
-	deliver(t, h, events(upTo(50)...))
+	deliverytest.Deliver(t, h, events(deliverytest.UpTo(50)...))
 	slot := do(t, clients[0], "cluster", "keyslot", "sk1")
 	from, dest := do(t, clients[0], "cluster", "myid"), do(t, clients[1], "cluster", "myid")
 	host, port, _ := net.SplitHostPort(addrs[1])
@@ -331,7 +332,7 @@ func TestDeduplicateCluster(t *testing.T) {
 	_ = h.DeliverBatch(t.Context(), events(57)) // may have to wait: some of the keys are neither here nor there
 	do(t, clients[1], "cluster", "setslot", slot, "node", dest)
 	do(t, clients[0], "cluster", "setslot", slot, "node", dest)
-	deliver(t, h, events(append(upTo(50), 57, 64)...))
+	deliverytest.Deliver(t, h, events(append(deliverytest.UpTo(50), 57, 64)...))
 	if got := written(t, clients[1], "sk1"); !slices.Equal(got, []int64{1, 8, 15, 22, 29, 36, 43, 50, 57, 64}) {
 		t.Errorf("sk1 has %d", got)
 	}
@@ -340,9 +341,9 @@ func TestDeduplicateCluster(t *testing.T) {
 	}
 	for name, want := range map[string]string{"x{a}y": "delivered", "{": "delivered", "x}y": "unavailable", "x{}y": "unavailable"} {
 		err := open(t, "", once, func(c *Config) { c.Addresses, c.Cluster, c.Stream = addrs[:1], true, name }).Deliver(t.Context(), events(1)[0])
-		wantClass(t, err, want)
+		deliverytest.WantClass(t, err, want)
 		if err != nil {
-			mustContain(t, err, "CROSSSLOT", "without braces")
+			deliverytest.WantText(t, err, "CROSSSLOT", "without braces")
 		}
 	}
 }
@@ -360,7 +361,7 @@ func TestDeduplicateFields(t *testing.T) {
 		}
 	}
 	for i, err := range h.DeliverBatch(t.Context(), all) {
-		wantClass(t, err, []string{"delivered", "permanent", "delivered"}[i])
+		deliverytest.WantClass(t, err, []string{"delivered", "permanent", "delivered"}[i])
 	}
 }
 
@@ -369,12 +370,12 @@ func TestDeduplicateMemory(t *testing.T) {
 	t.Parallel()
 	place := testenv.Redis(t)
 	h := open(t, place.URL, to(place.Name), func(c *Config) { c.Deduplicate = 20_000 })
-	ids := upTo(19_000)
+	ids := deliverytest.UpTo(19_000)
 	for i := range ids {
 		ids[i] += 1_000_000_000_000
 	}
 	for batch := range slices.Chunk(ids, 1000) {
-		deliver(t, h, events(batch...))
+		deliverytest.Deliver(t, h, events(batch...))
 	}
 	n, ok := do(t, client(t, place.URL), "memory", "usage", companion(place.Name), "samples", 0).(int64)
 	if t.Logf("%d bytes for an id", n/19_000); !ok || n/19_000 > 100 {

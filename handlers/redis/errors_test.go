@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // fault is one line of the table: what Redis can be brought to say, and what
@@ -112,7 +113,7 @@ func provoke(tb testing.TB, s *privateserver.Server, f fault, with func(testing.
 	one := h.Deliver(tb.Context(), events(1)[0])
 	// In a transaction it is the same.
 	for _, err := range h.DeliverBatch(tb.Context(), events(1, 1, 1)) {
-		if classOf(err) != classOf(one) {
+		if deliverytest.Class(err) != deliverytest.Class(one) {
 			tb.Errorf("alone it is %v\nin a batch %v", one, err)
 		}
 	}
@@ -126,7 +127,7 @@ func TestDiskFull(t *testing.T) {
 	cl := client(t, s.Addr())
 	// A directory has the name of the file that it wants to write.
 	h := open(t, "redis://"+s.Addr())
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 	if err := os.Mkdir(filepath.Join(s.Dir(), "x.rdb"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -135,8 +136,8 @@ func TestDiskFull(t *testing.T) {
 		return strings.Contains(fmt.Sprint(do(t, cl, "info", "persistence")), "rdb_last_bgsave_status:err")
 	})
 	for _, err := range h.DeliverBatch(t.Context(), events(2, 3)) {
-		wantClass(t, err, "unavailable")
-		mustContain(t, err, "MISCONF", "disk")
+		deliverytest.WantClass(t, err, "unavailable")
+		deliverytest.WantText(t, err, "MISCONF", "disk")
 	}
 }
 
@@ -149,7 +150,7 @@ func TestClusterDown(t *testing.T) {
 		func(c *Config) { c.URL = secret.New("redis://" + s.Addr()) },
 	} {
 		for _, err := range open(t, "", change).DeliverBatch(t.Context(), events(1, 2)) {
-			wantClass(t, err, "unavailable")
+			deliverytest.WantClass(t, err, "unavailable")
 		}
 	}
 }
@@ -178,9 +179,9 @@ func TestSaidByAFake(t *testing.T) {
 		t.Run(said, func(t *testing.T) {
 			t.Parallel()
 			err := open(t, "redis://"+fake(t, said)).Deliver(t.Context(), events(1)[0])
-			wantClass(t, err, c.class)
+			deliverytest.WantClass(t, err, c.class)
 			if c.text != "" {
-				mustContain(t, err, c.text)
+				deliverytest.WantText(t, err, c.text)
 			}
 			for e := err; e != nil; e = errors.Unwrap(e) {
 				if strings.Contains(fmt.Sprintf("%v %+v %#v", e, e, e), "s3cret") {
@@ -239,8 +240,8 @@ func TestTimeouts(t *testing.T) {
 	}
 	for range 2 { // with a connection, and without
 		for _, err := range h.DeliverBatch(t.Context(), events(2, 3)) {
-			wantClass(t, err, "unavailable")
-			mustContain(t, err, "read_timeout of 50ms")
+			deliverytest.WantClass(t, err, "unavailable")
+			deliverytest.WantText(t, err, "read_timeout of 50ms")
 		}
 		if len(idleLanes(h)) != 0 {
 			t.Error("a client whose answers are still to come is kept for later")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestEntry(t *testing.T) {
@@ -46,7 +47,7 @@ func TestEntry(t *testing.T) {
 			} else {
 				want = slices.Insert(slices.Clone(want), 18, "payload", "x")
 			}
-			deliver(t, open(t, place.URL, to(stream), c.change), e)
+			deliverytest.Deliver(t, open(t, place.URL, to(stream), c.change), e)
 			// The whole is [[id [field value ...]]].
 			got := fmt.Sprint(do(t, cl, "xrange", stream, "-", "+"))
 			if _, fields, _ := strings.Cut(got, " "); fields != fmt.Sprint(want)+"]]" {
@@ -69,7 +70,7 @@ func TestBytes(t *testing.T) {
 		e[0].Payload, e[0].ContentType = []byte{0, 255}, "avro/binary"
 		e[1].ContentType = "application/vnd.acme+json"
 		stream := place.Name + string(format)
-		deliver(t, open(t, place.URL, to(stream), func(c *Config) { c.Format = format }), e)
+		deliverytest.Deliver(t, open(t, place.URL, to(stream), func(c *Config) { c.Format = format }), e)
 		entries, err := cl.XRange(t.Context(), stream, "-", "+").Result()
 		if err != nil || len(entries) != 3 {
 			t.Fatal(entries, err)
@@ -88,7 +89,7 @@ func TestBytes(t *testing.T) {
 func TestStructured(t *testing.T) {
 	t.Parallel()
 	place := testenv.Redis(t)
-	deliver(t, open(t, place.URL, to(place.Name), func(c *Config) { c.Format = message.CloudEventsStructured }), events(5))
+	deliverytest.Deliver(t, open(t, place.URL, to(place.Name), func(c *Config) { c.Format = message.CloudEventsStructured }), events(5))
 	entries, err := client(t, place.URL).XRange(t.Context(), place.Name, "-", "+").Result()
 	if err != nil {
 		t.Fatal(err)
@@ -110,14 +111,14 @@ func TestBatches(t *testing.T) {
 	h := open(t, place.URL, to(place.Name))
 	many := open(t, place.URL, to(place.Name+"{{ .Event.AggregateID }}"))
 	for i := range int64(5) {
-		ids := upTo(100)
+		ids := deliverytest.UpTo(100)
 		for j := range ids {
 			ids[j] += i * 100
 		}
-		deliver(t, h, events(ids...))
-		deliver(t, many, events(ids...))
+		deliverytest.Deliver(t, h, events(ids...))
+		deliverytest.Deliver(t, many, events(ids...))
 	}
-	if got := written(t, cl, place.Name); !slices.Equal(got, upTo(500)) {
+	if got := written(t, cl, place.Name); !slices.Equal(got, deliverytest.UpTo(500)) {
 		t.Errorf("the stream has %d entries: %d", len(got), got)
 	}
 	var all []int64
@@ -129,7 +130,7 @@ func TestBatches(t *testing.T) {
 		all = append(all, got...)
 	}
 	slices.Sort(all)
-	if !slices.Equal(all, upTo(500)) {
+	if !slices.Equal(all, deliverytest.UpTo(500)) {
 		t.Errorf("the streams have %d entries", len(all))
 	}
 	if lanes := idleLanes(h); len(lanes) != 1 || lanes[0].broken {
@@ -142,7 +143,7 @@ func TestMaxLen(t *testing.T) {
 	place := testenv.Redis(t)
 	h := open(t, place.URL, to(place.Name), func(c *Config) { c.MaxLen = 100 })
 	for range 10 {
-		deliver(t, h, events(upTo(100)...))
+		deliverytest.Deliver(t, h, events(deliverytest.UpTo(100)...))
 	}
 	// Whole nodes of 100 entries are dropped.
 	if n, ok := do(t, client(t, place.URL), "xlen", place.Name).(int64); !ok || n < 100 || n > 300 {
@@ -160,8 +161,8 @@ func TestPublish(t *testing.T) {
 	}
 	channel := func(name string) func(*Config) { return func(c *Config) { c.Stream, c.Channel = "", name } }
 	required := func(c *Config) { c.RequireSubscribers = true }
-	deliver(t, open(t, place.URL, channel(place.Name)), events(1, 2, 3))
-	deliver(t, open(t, place.URL, channel(place.Name), required), events(4))
+	deliverytest.Deliver(t, open(t, place.URL, channel(place.Name)), events(1, 2, 3))
+	deliverytest.Deliver(t, open(t, place.URL, channel(place.Name), required), events(4))
 	for i := range 4 {
 		m, err := sub.ReceiveMessage(t.Context())
 		if err != nil {
@@ -172,11 +173,11 @@ func TestPublish(t *testing.T) {
 		}
 	}
 	// Nobody listens here.
-	deliver(t, open(t, place.URL, channel(place.Name+"x")), events(1, 2))
-	for name, want := range map[string]string{"x": "unavailable", "{{ .Event.ID }}": "event"} {
+	deliverytest.Deliver(t, open(t, place.URL, channel(place.Name+"x")), events(1, 2))
+	for name, want := range map[string]string{"x": "unavailable", "{{ .Event.ID }}": "retry"} {
 		for _, err := range open(t, place.URL, channel(place.Name+name), required).DeliverBatch(t.Context(), events(1, 2)) {
-			wantClass(t, err, want)
-			mustContain(t, err, "no subscriber")
+			deliverytest.WantClass(t, err, want)
+			deliverytest.WantText(t, err, "no subscriber")
 		}
 	}
 }
@@ -184,8 +185,8 @@ func TestPublish(t *testing.T) {
 func TestDatabase(t *testing.T) {
 	t.Parallel()
 	s := testenv.OwnRedis(t)
-	deliver(t, open(t, "redis://"+s.Addr()+"/3"), events(1))
-	deliver(t, open(t, "redis://"+s.Addr(), func(c *Config) { c.Database = 4 }), events(1))
+	deliverytest.Deliver(t, open(t, "redis://"+s.Addr()+"/3"), events(1))
+	deliverytest.Deliver(t, open(t, "redis://"+s.Addr(), func(c *Config) { c.Database = 4 }), events(1))
 	got := fmt.Sprint(do(t, client(t, s.Addr()), "info", "keyspace"))
 	if !strings.Contains(got, "db3:keys=1") || !strings.Contains(got, "db4:keys=1") || strings.Contains(got, "db0") {
 		t.Errorf("databases: %s", got)
@@ -202,7 +203,7 @@ func TestBadEventFailsAlone(t *testing.T) {
 	all[1].Payload = json.RawMessage(`{"n":2,"x":"` + strings.Repeat("x", 3000) + `"}`)
 	all[2].Payload = json.RawMessage(`no JSON`)
 	for i, err := range h.DeliverBatch(t.Context(), all) {
-		wantClass(t, err, []string{"delivered", "permanent", "permanent", "delivered"}[i])
+		deliverytest.WantClass(t, err, []string{"delivered", "permanent", "permanent", "delivered"}[i])
 	}
 	if got := written(t, client(t, place.URL), place.Name); !slices.Equal(got, []int64{1, 4}) {
 		t.Errorf("written: %d", got)
@@ -217,18 +218,18 @@ func TestOrderAfterARefusal(t *testing.T) {
 	s := testenv.OwnRedis(t)
 	cl := client(t, s.Addr())
 	h := open(t, "redis://"+s.Addr())
-	all := events(upTo(50)...)
+	all := events(deliverytest.UpTo(50)...)
 	all[25].Payload = json.RawMessage(`"` + strings.Repeat("x", 2<<20) + `"`)
 	do(t, cl, "config", "set", "proto-max-bulk-len", "1mb")
 	for _, err := range h.DeliverBatch(t.Context(), all) {
-		wantClass(t, err, "unavailable") // the event at fault is unknown
+		deliverytest.WantClass(t, err, "unavailable") // the event at fault is unknown
 	}
 	if got := written(t, cl, "s"); len(got) != 0 {
 		t.Errorf("%d events of a batch that was refused are there: %d", len(got), got)
 	}
 	do(t, cl, "config", "set", "proto-max-bulk-len", "8mb")
-	deliver(t, h, all)
-	if got := written(t, cl, "s"); !slices.Equal(got, upTo(50)) {
+	deliverytest.Deliver(t, h, all)
+	if got := written(t, cl, "s"); !slices.Equal(got, deliverytest.UpTo(50)) {
 		t.Errorf("written: %d", got)
 	}
 }
@@ -240,9 +241,9 @@ func TestIdleConnectionClosed(t *testing.T) {
 	s := testenv.OwnRedis(t)
 	cl := client(t, s.Addr())
 	h := open(t, "redis://"+s.Addr())
-	deliver(t, h, events(1))
+	deliverytest.Deliver(t, h, events(1))
 	do(t, cl, "client", "kill", "type", "normal", "skipme", "yes")
-	deliver(t, h, events(2))
+	deliverytest.Deliver(t, h, events(2))
 	if got := written(t, cl, "s"); !slices.Equal(got, []int64{1, 2}) {
 		t.Errorf("written: %d", got)
 	}
@@ -257,8 +258,8 @@ func TestReplicas(t *testing.T) {
 		c.WaitTimeout = 100 * time.Millisecond
 	})
 	for _, err := range h.DeliverBatch(t.Context(), events(1, 2)) {
-		wantClass(t, err, "unavailable")
-		mustContain(t, err, "0 of 1", "wait_timeout", "come again")
+		deliverytest.WantClass(t, err, "unavailable")
+		deliverytest.WantText(t, err, "0 of 1", "wait_timeout", "come again")
 	}
 	host, port, _ := net.SplitHostPort(primary.Addr())
 	do(t, other, "replicaof", host, port)
@@ -266,7 +267,7 @@ func TestReplicas(t *testing.T) {
 		return strings.Contains(fmt.Sprint(do(t, cl, "info", "replication")), "state=online")
 	})
 	patient := open(t, "redis://"+primary.Addr(), func(c *Config) { c.WaitReplicas, c.WaitTimeout = 1, patience })
-	deliver(t, patient, events(1, 2))
+	deliverytest.Deliver(t, patient, events(1, 2))
 	if got := written(t, other, "s"); !slices.Equal(got, []int64{1, 2, 1, 2}) {
 		t.Errorf("the replica has %d", got)
 	}
@@ -279,12 +280,12 @@ func TestLosers(t *testing.T) {
 	server, replica := testenv.OwnRedis(t, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"), testenv.OwnRedis(t)
 	channel := func(c *Config) { c.Stream, c.Channel = "", "news" }
 	h := open(t, "redis://"+replica.Addr(), channel)
-	deliver(t, h, events(1)) // a primary, as yet
+	deliverytest.Deliver(t, h, events(1)) // a primary, as yet
 	host, port, _ := net.SplitHostPort(server.Addr())
 	do(t, client(t, replica.Addr()), "replicaof", host, port)
 	for _, err := range h.DeliverBatch(t.Context(), events(2, 3)) {
-		wantClass(t, err, "unavailable")
-		mustContain(t, err, "is a replica", "sentinel_master")
+		deliverytest.WantClass(t, err, "unavailable")
+		deliverytest.WantText(t, err, "is a replica", "sentinel_master")
 	}
 	for _, c := range []struct {
 		addr   string
@@ -303,7 +304,7 @@ func TestLosers(t *testing.T) {
 			}
 			continue
 		}
-		mustContain(t, err, c.says)
+		deliverytest.WantText(t, err, c.says)
 	}
 }
 
@@ -321,7 +322,7 @@ func TestSentinel(t *testing.T) {
 		return err == nil && len(reply) == 1 && strings.Contains(fmt.Sprint(reply), "master-link-status ok")
 	})
 	h := open(t, "", func(c *Config) { c.Addresses, c.SentinelMaster = []string{sentinel.Addr()}, "mymaster" })
-	deliver(t, h, events(1, 2))
+	deliverytest.Deliver(t, h, events(1, 2))
 	if got := written(t, client(t, primary.Addr()), "s"); !slices.Equal(got, []int64{1, 2}) {
 		t.Errorf("written: %d", got)
 	}
@@ -334,7 +335,7 @@ func TestSentinel(t *testing.T) {
 	testenv.Await(t, "the new primary takes events", func() bool {
 		errs := h.DeliverBatch(t.Context(), events(3, 4))
 		for _, err := range errs {
-			wantClass(t, err, "unavailable")
+			deliverytest.WantClass(t, err, "unavailable")
 		}
 		return errs == nil || t.Failed()
 	})
@@ -378,8 +379,8 @@ func TestCluster(t *testing.T) {
 	h := open(t, "", func(c *Config) {
 		c.Addresses, c.Cluster, c.Stream = addrs[:1], true, "s{{ .Event.AggregateID }}"
 	})
-	deliver(t, h, events(upTo(50)...))
-	deliver(t, h, events(51))
+	deliverytest.Deliver(t, h, events(deliverytest.UpTo(50)...))
+	deliverytest.Deliver(t, h, events(51))
 
 	// The slot of sk1 goes to the other node.
 	slot := do(t, clients[0], "cluster", "keyslot", "sk1")
@@ -387,12 +388,12 @@ func TestCluster(t *testing.T) {
 	host, port, _ := net.SplitHostPort(addrs[1])
 	do(t, clients[1], "cluster", "setslot", slot, "importing", from)
 	do(t, clients[0], "cluster", "setslot", slot, "migrating", dest)
-	deliver(t, h, events(57)) // 57%7 == 1: still where it was
+	deliverytest.Deliver(t, h, events(57)) // 57%7 == 1: still where it was
 	do(t, clients[0], "migrate", host, port, "sk1", 0, 5000)
-	deliver(t, h, events(64, 71)) // asks the other one
+	deliverytest.Deliver(t, h, events(64, 71)) // asks the other one
 	do(t, clients[1], "cluster", "setslot", slot, "node", dest)
 	do(t, clients[0], "cluster", "setslot", slot, "node", dest)
-	deliver(t, h, events(78)) // has moved
+	deliverytest.Deliver(t, h, events(78)) // has moved
 	if got := written(t, clients[1], "sk1"); !slices.Equal(got, []int64{1, 8, 15, 22, 29, 36, 43, 50, 57, 64, 71, 78}) {
 		t.Errorf("sk1 has %d", got)
 	}
@@ -401,8 +402,8 @@ func TestCluster(t *testing.T) {
 	}
 	// Without cluster: true the error says that it is a cluster.
 	err := open(t, "redis://"+addrs[0], func(c *Config) { c.Stream = "sk1" }).Deliver(t.Context(), events(1)[0])
-	wantClass(t, err, "unavailable")
-	mustContain(t, err, "MOVED", "cluster: true")
+	deliverytest.WantClass(t, err, "unavailable")
+	deliverytest.WantText(t, err, "MOVED", "cluster: true")
 }
 
 // TestLeavesEventsAlone: another handler may look at the event at the same time.
@@ -410,7 +411,7 @@ func TestLeavesEventsAlone(t *testing.T) {
 	t.Parallel()
 	place := testenv.Redis(t)
 	all := events(1, 2)
-	deliver(t, open(t, place.URL, to(place.Name)), all)
+	deliverytest.Deliver(t, open(t, place.URL, to(place.Name)), all)
 	if !reflect.DeepEqual(all, events(1, 2)) {
 		t.Error("the events have changed")
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestRefusals: what Slack says, by both ways, for a channel that is the same
@@ -72,9 +74,9 @@ func TestRefusals(t *testing.T) {
 				{hook, reply{http.StatusBadRequest, nil, word + "\n"}, want.fixed},
 			} {
 				s.says(&c.r)
-				err := newHandler(t, c.cfg).Deliver(testContext(t), event(`{}`))
-				if class(err) != c.want || !strings.Contains(err.Error(), word) {
-					t.Errorf("%s, want %s: %v", class(err), c.want, err)
+				err := newHandler(t, c.cfg).Deliver(testenv.Within(t, patience), event(`{}`))
+				if deliverytest.Class(err) != c.want || !strings.Contains(err.Error(), word) {
+					t.Errorf("%s, want %s: %v", deliverytest.Class(err), c.want, err)
 				}
 			}
 		})
@@ -117,9 +119,9 @@ func TestAnswers(t *testing.T) {
 			s := startServer(t)
 			for way, cfg := range map[*reply]Config{&c.api: config(s.host()), &c.hook: hookConfig(s.host())} {
 				s.says(way)
-				err := newHandler(t, cfg).Deliver(testContext(t), event(`{}`))
-				if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
-					t.Errorf("%s, want %s with %q: %v", class(err), c.class, c.text, err)
+				err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(`{}`))
+				if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
+					t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 				}
 			}
 		})
@@ -136,7 +138,7 @@ func TestDetails(t *testing.T) {
 		`{"ok":false,"error":"invalid_blocks","response_metadata":{"messages":["[ERROR] missing required field [json-pointer:/blocks/0]"]}}`: "[json-pointer:/blocks/0]",
 	} {
 		s.says(&reply{0, nil, body})
-		if err := h.Deliver(testContext(t), event(`{}`)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := h.Deliver(testenv.Within(t, patience), event(`{}`)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -158,9 +160,9 @@ func TestSilence(t *testing.T) {
 	defer close(gone)
 	cfg := config(strings.TrimPrefix(silent.URL, "http://"))
 	cfg.RequestTimeout = 2 * time.Second // long enough to dial and to write
-	err := newHandler(t, cfg).Deliver(testContext(t), event(`{}`))
-	if class(err) != "retry" || !strings.Contains(err.Error(), "maybe posted") || !strings.Contains(err.Error(), "request_timeout of 2s") {
-		t.Errorf("%s: %v", class(err), err)
+	err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(`{}`))
+	if deliverytest.Class(err) != "retry" || !strings.Contains(err.Error(), "maybe posted") || !strings.Contains(err.Error(), "request_timeout of 2s") {
+		t.Errorf("%s: %v", deliverytest.Class(err), err)
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
@@ -169,9 +171,9 @@ func TestSilence(t *testing.T) {
 	}
 	defer l.Close() //nolint:errcheck // the test is over
 	cfg.APIURL = fmt.Sprintf("https://%s/api/", l.Addr())
-	err = newHandler(t, cfg).Deliver(testContext(t), event(`{}`))
-	if class(err) != "unavailable" || !strings.Contains(err.Error(), "no connection") {
-		t.Errorf("%s: %v", class(err), err)
+	err = newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(`{}`))
+	if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "no connection") {
+		t.Errorf("%s: %v", deliverytest.Class(err), err)
 	}
 }
 
@@ -184,10 +186,10 @@ func TestCertificate(t *testing.T) {
 	s.StartTLS()
 	cfg := config(strings.TrimPrefix(s.URL, "https://"))
 	cfg.APIURL = s.URL
-	err := newHandler(t, cfg).Deliver(testContext(t), event(`{}`))
+	err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(`{}`))
 	s.Close()
-	if class(err) != "unavailable" || !strings.Contains(err.Error(), "certificate") || asked {
-		t.Errorf("%s: %v, asked: %t", class(err), err, asked)
+	if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "certificate") || asked {
+		t.Errorf("%s: %v, asked: %t", deliverytest.Class(err), err, asked)
 	}
 }
 

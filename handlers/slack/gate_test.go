@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestOneASecond: in each channel, whatever the other channels do.
@@ -111,14 +113,14 @@ func TestRetryAfter(t *testing.T) {
 	h := newHandler(t, config(s.host()))
 	s.says(&reply{http.StatusTooManyRequests, map[string]string{"Retry-After": "3600"}, `{"ok":false,"error":"ratelimited"}`})
 	var later interface{ RetryAfter() time.Duration }
-	err := h.Deliver(testContext(t), event(`{}`))
-	if class(err) != "throttled" || !errors.As(err, &later) || later.RetryAfter() != time.Hour {
-		t.Errorf("%s: %v", class(err), err)
+	err := h.Deliver(testenv.Within(t, patience), event(`{}`))
+	if deliverytest.Class(err) != "throttled" || !errors.As(err, &later) || later.RetryAfter() != time.Hour {
+		t.Errorf("%s: %v", deliverytest.Class(err), err)
 	}
 	s.says(nil)
-	err = h.Deliver(testContext(t), event(`{}`))
-	if class(err) != "throttled" || !strings.Contains(err.Error(), "slack has asked for a pause") || s.asked() != 1 {
-		t.Errorf("%s: %v; asked %d times", class(err), err, s.asked())
+	err = h.Deliver(testenv.Within(t, patience), event(`{}`))
+	if deliverytest.Class(err) != "throttled" || !strings.Contains(err.Error(), "slack has asked for a pause") || s.asked() != 1 {
+		t.Errorf("%s: %v; asked %d times", deliverytest.Class(err), err, s.asked())
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("stopping")

@@ -1,7 +1,6 @@
 package slack
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"log"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestMain passes over a goroutine that slacktest leaves without a receiver for
@@ -35,13 +35,7 @@ const (
 	testHook  = "/services/T0000/B0000/sesame-open-0123456789"
 )
 
-func event(payload string) *delivery.Event {
-	return &delivery.Event{
-		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
-		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme"},
-		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "team",
-	}
-}
+func event(payload string) *delivery.Event { return deliverytest.Event("team", 42, payload) }
 
 // reply is the server's answer in place of posting.
 type reply struct {
@@ -173,36 +167,9 @@ func hookConfig(host string) Config {
 // newHandler makes a handler that sends as fast as it can.
 func newHandler(tb testing.TB, cfg Config) *Handler {
 	tb.Helper()
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = h.Close() })
+	h := deliverytest.Open(tb, New, cfg)
 	h.gate = newGate(rate.Inf)
 	return h
-}
-
-func testContext(tb testing.TB) context.Context {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	tb.Cleanup(cancel)
-	return ctx
-}
-
-// class names the dispatcher's class of err.
-func class(err error) string {
-	switch {
-	case err == nil:
-		return "delivered"
-	case delivery.IsPermanent(err):
-		return "permanent"
-	case delivery.IsUnavailable(err):
-		return "unavailable"
-	case delivery.IsThrottled(err):
-		return "throttled"
-	default:
-		return "retry"
-	}
 }
 
 // quiet is the log of a server whose complaints are expected.

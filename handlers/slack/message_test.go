@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/slack-go/slack/slacktest"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 const payload = `{"name":"Ada & <!channel>","url":"https://example.com/?a=1&b=2","total":1999,"order":12345678901234567890,"channel":"C9","ts":"1700000000.000100"}`
@@ -45,7 +48,7 @@ func TestRequest(t *testing.T) {
 	cfg.Channel = "{{ .Payload.channel }}"
 	e := event(payload)
 	e.Headers["traceparent"] = "00-ab"
-	if err := newHandler(t, cfg).Deliver(testContext(t), e); err != nil {
+	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), e); err != nil {
 		t.Fatal(err)
 	}
 	got := s.last(t)
@@ -65,7 +68,7 @@ func TestRequest(t *testing.T) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 
-	if err := newHandler(t, look(hookConfig(s.host()))).Deliver(testContext(t), event(payload)); err != nil {
+	if err := newHandler(t, look(hookConfig(s.host()))).Deliver(testenv.Within(t, patience), event(payload)); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := s.last(t), map[string]any{
@@ -81,7 +84,7 @@ func TestRawValues(t *testing.T) {
 	s := startServer(t)
 	cfg := config(s.host())
 	cfg.RawValues, cfg.Text, cfg.Blocks = true, "{{ .Payload.name }}", `[{"type":"markdown","text":{{ json .Payload.name }}}]`
-	if err := newHandler(t, cfg).Deliver(testContext(t), event(payload)); err != nil {
+	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(payload)); err != nil {
 		t.Fatal(err)
 	}
 	got := s.last(t)
@@ -104,7 +107,7 @@ func TestSlacktest(t *testing.T) {
 	cfg := config("")
 	cfg.APIURL = s.GetAPIURL()
 	cfg.Blocks = `[{"type":"section","text":{"type":"mrkdwn","text":{{ json .Payload.name }}}},{"type":"divider"}]`
-	if err := newHandler(t, cfg).Deliver(testContext(t), event(payload)); err != nil {
+	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(payload)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -143,9 +146,9 @@ func TestBadEvents(t *testing.T) {
 			if c.change != nil {
 				c.change(&cfg)
 			}
-			err := newHandler(t, cfg).Deliver(testContext(t), event(c.payload))
-			if class(err) != "permanent" || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 500 {
-				t.Errorf("%s, want %q: %v", class(err), c.want, err)
+			err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(c.payload))
+			if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 500 {
+				t.Errorf("%s, want %q: %v", deliverytest.Class(err), c.want, err)
 			}
 		})
 	}

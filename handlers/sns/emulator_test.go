@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // newTopic makes a topic with a queue behind it; the suffix is "" or ".fifo".
@@ -52,17 +53,9 @@ func TestConformance(t *testing.T) {
 			arn, q := newTopic(t, endpoint, suffix)
 			proxy := faultproxy.Start(t, inOrder(t, endpoint))
 			cfg := Config{TopicARN: arn, Access: awstest.Access("http://" + proxy.Addr())}
-			once := func(topic string, e *delivery.Event) func(testing.TB) error {
-				return func(tb testing.TB) error {
-					tb.Helper()
-					c := cfg
-					c.TopicARN = topic
-					return newHandler(tb, c).Deliver(tb.Context(), e)
-				}
-			}
 			big := func(id int64) *delivery.Event { return awstest.Big(id, awsapi.MaxMessage) }
 			handlertest.Run(t, handlertest.Destination{
-				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+				Open:     deliverytest.Opener(New, cfg),
 				Received: func(tb testing.TB) []int64 { tb.Helper(); return q.IDs(tb) },
 				Message:  q.Message,
 				Rejected: big,
@@ -72,15 +65,15 @@ func TestConformance(t *testing.T) {
 				Cases: []handlertest.Case{
 					{
 						Name: "no such topic", Class: delivery.ClassDestination, Text: "check topic_arn, region and account",
-						Provoke: once(strings.TrimSuffix(arn, suffix)+"-nowhere"+suffix, awstest.Event(1, `{}`)),
+						Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `{}`), func(c *Config) { c.TopicARN = strings.TrimSuffix(arn, suffix) + "-nowhere" + suffix }),
 					},
 					{
 						Name: "too large for SNS", Class: delivery.ClassEvent, Permanent: true, Text: "SNS takes 1048576",
-						Provoke: once(arn, big(1)),
+						Provoke: deliverytest.Once(New, cfg, big(1)),
 					},
 					{
 						Name: "no payload", Class: delivery.ClassEvent, Permanent: true, Text: "empty",
-						Provoke: once(arn, &delivery.Event{ID: 1, Type: "x", Payload: json.RawMessage{}}),
+						Provoke: deliverytest.Once(New, cfg, &delivery.Event{ID: 1, Type: "x", Payload: json.RawMessage{}}),
 					},
 				},
 			})

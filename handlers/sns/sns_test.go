@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) {
@@ -20,12 +21,7 @@ func TestMain(m *testing.M) {
 
 func newHandler(tb testing.TB, cfg Config) *Handler {
 	tb.Helper()
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = h.Close() })
-	return h
+	return deliverytest.Open(tb, New, cfg)
 }
 
 // asked reads the entries of a request of PublishBatch, which is a form.
@@ -100,8 +96,8 @@ func TestRefusedRequests(t *testing.T) {
 			t.Parallel()
 			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
 			err := newHandler(t, fakeConfig(f, "")).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
-			if awstest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
-				t.Errorf("%s, want %s with %q: %v", awstest.Class(err), c.class, c.text, err)
+			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
+				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
 			if n := len(f.Asked()); n != 1 {
 				t.Errorf("%d requests: the SDK tries again by itself", n)
@@ -137,7 +133,7 @@ func TestRefusedEntries(t *testing.T) {
 			}
 			errs := newHandler(t, fakeConfig(f, c.suffix)).DeliverBatch(awstest.Context(t), all)
 			want := c.first + " " + c.later + " delivered"
-			if got := awstest.Classes([]error{errs[4], errs[10], errs[11]}); got != want || len(f.Asked()) != 2 {
+			if got := deliverytest.Classes([]error{errs[4], errs[10], errs[11]}); got != want || len(f.Asked()) != 2 {
 				t.Errorf("got %s, want %s, in %d requests: %v", got, want, len(f.Asked()), errs)
 			}
 		})
@@ -152,7 +148,7 @@ func TestRequests(t *testing.T) {
 	all := awstest.Events(25)
 	all[0], all[1], all[2] = awstest.Big(1, 100_000), awstest.Big(2, 100_000), awstest.Big(3, 100_000)
 	all[24] = awstest.Big(25, 500_000)
-	if errs := newHandler(t, fakeConfig(f, "")).DeliverBatch(awstest.Context(t), all); awstest.Classes(errs) != awstest.Times("delivered", 25) {
+	if errs := newHandler(t, fakeConfig(f, "")).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
 		t.Error(errs)
 	}
 	var got []int

@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // odd returns an event that is not JSON, with many headers, and one that is and claims to be in base64.
@@ -171,7 +172,7 @@ func TestSizes(t *testing.T) {
 		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", size-2) + `"`)
 	}
 	errs := h.DeliverBatch(awstest.Context(t), all)
-	if got, want := awstest.Classes(errs), awstest.Times("delivered", 3)+" permanent "+awstest.Times("delivered", 8); got != want {
+	if got, want := deliverytest.Classes(errs), deliverytest.Times("delivered", 3)+" permanent "+deliverytest.Times("delivered", 8); got != want {
 		t.Errorf("got %s: %v", got, errs)
 	}
 	ids := q.IDs(t)
@@ -188,7 +189,7 @@ func TestSizes(t *testing.T) {
 	room := maxBytes - (entry.Size - len(e.Payload))
 	for n, want := range map[int]string{room: "delivered", room + 1: "permanent"} {
 		e.Payload = json.RawMessage(`"` + strings.Repeat("x", n-2) + `"`)
-		if err := h.Deliver(awstest.Context(t), e); awstest.Class(err) != want {
+		if err := h.Deliver(awstest.Context(t), e); deliverytest.Class(err) != want {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
@@ -208,7 +209,7 @@ func TestQueueMadeAnew(t *testing.T) {
 	if _, err := q.Client.DeleteQueue(awstest.Context(t), &awssqs.DeleteQueueInput{QueueUrl: aws.String(q.URL)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Deliver(awstest.Context(t), awstest.Event(2, `{}`)); awstest.Class(err) != "unavailable" || h.queue != "" {
+	if err := h.Deliver(awstest.Context(t), awstest.Event(2, `{}`)); deliverytest.Class(err) != "unavailable" || h.queue != "" {
 		t.Errorf("%v; the URL is %q", err, h.queue)
 	}
 	if _, err := q.Client.CreateQueue(awstest.Context(t), &awssqs.CreateQueueInput{QueueName: aws.String(q.Name)}); err != nil {

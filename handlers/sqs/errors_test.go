@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestRefusedRequests: the whole request is refused.
@@ -63,8 +64,8 @@ func TestRefusedRequests(t *testing.T) {
 			})
 			h := newHandler(t, fakeConfig(f, "orders"))
 			err := h.Deliver(awstest.Context(t), awstest.Event(1, `{}`))
-			if awstest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
-				t.Errorf("%s, want %s with %q: %v", awstest.Class(err), c.class, c.text, err)
+			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
+				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
 			for e := err; e != nil; e = errors.Unwrap(e) {
 				for _, verb := range []string{"%v", "%+v", "%#v"} {
@@ -94,17 +95,17 @@ func TestRefusedEntries(t *testing.T) {
 		"unknown, ours":        {map[int]string{1: entry(true, "SomethingNew")}, "delivered permanent delivered"},
 		"unknown, theirs":      {map[int]string{1: entry(false, "SomethingNew")}, "delivered retry delivered"},
 		"internal":             {map[int]string{1: entry(false, "InternalError")}, "delivered retry delivered"},
-		"internal, all":        {map[int]string{0: entry(false, "InternalError"), 1: entry(false, "InternalError"), 2: entry(false, "InternalError")}, awstest.Times("unavailable", 3)},
+		"internal, all":        {map[int]string{0: entry(false, "InternalError"), 1: entry(false, "InternalError"), 2: entry(false, "InternalError")}, deliverytest.Times("unavailable", 3)},
 		"throttled":            {map[int]string{1: entry(true, "RequestThrottled")}, "delivered throttled delivered"},
-		"denied":               {map[int]string{0: entry(true, "AccessDenied"), 1: entry(true, "AccessDenied"), 2: entry(true, "AccessDenied")}, awstest.Times("unavailable", 3)},
-		"key of the queue":     {map[int]string{0: entry(true, "KMS.NotFoundException")}, "unavailable " + awstest.Times("delivered", 2)},
-		"queue, by an old one": {map[int]string{0: entry(true, "AWS.SimpleQueueService.NonExistentQueue")}, "unavailable " + awstest.Times("delivered", 2)},
+		"denied":               {map[int]string{0: entry(true, "AccessDenied"), 1: entry(true, "AccessDenied"), 2: entry(true, "AccessDenied")}, deliverytest.Times("unavailable", 3)},
+		"key of the queue":     {map[int]string{0: entry(true, "KMS.NotFoundException")}, "unavailable " + deliverytest.Times("delivered", 2)},
+		"queue, by an old one": {map[int]string{0: entry(true, "AWS.SimpleQueueService.NonExistentQueue")}, "unavailable " + deliverytest.Times("delivered", 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFake(t, func(_ int, s sent) awstest.Said { return taken(s, c.failed) })
 			errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
-			if got := awstest.Classes(errs); got != c.want {
+			if got := deliverytest.Classes(errs); got != c.want {
 				t.Errorf("got %s, want %s: %v", got, c.want, errs)
 			}
 		})
@@ -124,7 +125,7 @@ func TestGuiltyOne(t *testing.T) {
 		return taken(s, nil)
 	})
 	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
-	if got := awstest.Classes(errs); got != "delivered permanent delivered" || len(asked(f)) != 5 {
+	if got := deliverytest.Classes(errs); got != "delivered permanent delivered" || len(asked(f)) != 5 {
 		t.Errorf("got %s in %d requests: %v", got, len(asked(f)), errs)
 	}
 }
@@ -137,10 +138,10 @@ func TestNothingOvertakes(t *testing.T) {
 		queue, failure, want string
 		requests             int
 	}{
-		"fifo":          {"q.fifo", `"SenderFault":false,"Code":"InternalError"`, awstest.Times("retry", 2) + " delivered", 2},
-		"fifo, at once": {"q.fifo", `"SenderFault":true,"Code":"RequestThrottled"`, awstest.Times("throttled", 2) + " delivered", 2},
-		"fifo, dead":    {"q.fifo", `"SenderFault":true,"Code":"InvalidMessageContents"`, "permanent " + awstest.Times("delivered", 2), 2},
-		"standard":      {"q", `"SenderFault":false,"Code":"InternalError"`, "retry " + awstest.Times("delivered", 2), 2},
+		"fifo":          {"q.fifo", `"SenderFault":false,"Code":"InternalError"`, deliverytest.Times("retry", 2) + " delivered", 2},
+		"fifo, at once": {"q.fifo", `"SenderFault":true,"Code":"RequestThrottled"`, deliverytest.Times("throttled", 2) + " delivered", 2},
+		"fifo, dead":    {"q.fifo", `"SenderFault":true,"Code":"InvalidMessageContents"`, "permanent " + deliverytest.Times("delivered", 2), 2},
+		"standard":      {"q", `"SenderFault":false,"Code":"InternalError"`, "retry " + deliverytest.Times("delivered", 2), 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -155,7 +156,7 @@ func TestNothingOvertakes(t *testing.T) {
 				all[i].AggregateID = fmt.Sprint("other ", i)
 			}
 			errs := newHandler(t, fakeConfig(f, c.queue)).DeliverBatch(awstest.Context(t), all)
-			if got := awstest.Classes([]error{errs[4], errs[10], errs[11]}); got != c.want || len(asked(f)) != c.requests {
+			if got := deliverytest.Classes([]error{errs[4], errs[10], errs[11]}); got != c.want || len(asked(f)) != c.requests {
 				t.Errorf("got %s in %d requests: %v", got, len(asked(f)), errs)
 			}
 		})
@@ -173,8 +174,8 @@ func TestStopsAtOutage(t *testing.T) {
 		return taken(s, nil)
 	})
 	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(25))
-	want := awstest.Times("delivered", 10) + " " + awstest.Times("unavailable", 15)
-	if got := awstest.Classes(errs); got != want || len(asked(f)) != 2 {
+	want := deliverytest.Times("delivered", 10) + " " + deliverytest.Times("unavailable", 15)
+	if got := deliverytest.Classes(errs); got != want || len(asked(f)) != 2 {
 		t.Errorf("got %s in %d requests", got, len(asked(f)))
 	}
 }
@@ -187,7 +188,7 @@ func TestSilence(t *testing.T) {
 	cfg := fakeConfig(f, "orders")
 	cfg.RequestTimeout = 50 * time.Millisecond
 	err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
-	if awstest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 50ms") {
+	if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 50ms") {
 		t.Error(err)
 	}
 }
@@ -204,7 +205,7 @@ func TestQueueByName(t *testing.T) {
 		cfg := config(f.URL)
 		cfg.Queue = "orders"
 		errs := newHandler(t, cfg).DeliverBatch(awstest.Context(t), awstest.Events(2))
-		if awstest.Classes(errs) != awstest.Times("unavailable", 2) || len(asked(f)) != 1 || asked(f)[0].operation != "GetQueueUrl" {
+		if deliverytest.Classes(errs) != deliverytest.Times("unavailable", 2) || len(asked(f)) != 1 || asked(f)[0].operation != "GetQueueUrl" {
 			t.Errorf("%s: %v", name, errs)
 		}
 	}
@@ -242,8 +243,8 @@ func TestNoCredentials(t *testing.T) {
 		cfg.AccessKeyID, cfg.SecretAccessKey = "", secret.String{}
 		c.change(&cfg)
 		err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
-		if awstest.Class(err) != c.class || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "sesame")) {
-			t.Errorf("%s: %s, want %s: %v", name, awstest.Class(err), c.class, err)
+		if deliverytest.Class(err) != c.class || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "sesame")) {
+			t.Errorf("%s: %s, want %s: %v", name, deliverytest.Class(err), c.class, err)
 		}
 	}
 
@@ -288,7 +289,7 @@ func TestDoneContext(t *testing.T) {
 	cause := errors.New("stopping")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	if err := newHandler(t, cfg).Deliver(ctx, awstest.Event(1, `{}`)); !errors.Is(err, cause) || awstest.Class(err) != "retry" {
+	if err := newHandler(t, cfg).Deliver(ctx, awstest.Event(1, `{}`)); !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
 		t.Error(err)
 	}
 }

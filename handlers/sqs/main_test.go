@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestMain keeps the tests away from whatever AWS this machine knows.
@@ -29,12 +30,7 @@ func config(endpoint string) Config { return Config{Access: awstest.Access(endpo
 
 func newHandler(tb testing.TB, cfg Config) *Handler {
 	tb.Helper()
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = h.Close() })
-	return h
+	return deliverytest.Open(tb, New, cfg)
 }
 
 // sent is a request to the fake, as far as tests check it.

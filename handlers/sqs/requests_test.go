@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestGroups: a template decides, also on a standard queue.
@@ -24,7 +25,7 @@ func TestGroups(t *testing.T) {
 		cfg := fakeConfig(f, c.queue)
 		cfg.GroupID = c.template
 		err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, c.payload))
-		if awstest.Class(err) != c.class {
+		if deliverytest.Class(err) != c.class {
 			t.Errorf("%+v: %v", c, err)
 		}
 		if asked := asked(f); c.class == "delivered" && (len(asked) != 1 || asked[0].Entries[0].MessageGroupID != c.group) {
@@ -41,7 +42,7 @@ func TestRequests(t *testing.T) {
 	for i := range 3 {
 		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 500_000) + `"`)
 	}
-	if errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), all); awstest.Classes(errs) != awstest.Times("delivered", 25) {
+	if errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
 		t.Error(errs)
 	}
 	var got []int

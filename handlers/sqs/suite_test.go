@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestConformance runs a standard and a FIFO queue of the emulator through the
@@ -26,20 +27,11 @@ func TestConformance(t *testing.T) {
 			proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
 			cfg := config("http://" + proxy.Addr())
 			cfg.Queue = q.Name
-			once := func(change func(*Config), e *delivery.Event) func(testing.TB) error {
-				return func(tb testing.TB) error {
-					tb.Helper()
-					c := cfg
-					change(&c)
-					return newHandler(tb, c).Deliver(tb.Context(), e)
-				}
-			}
-			same := func(*Config) {}
 			big := func(id int64) *delivery.Event {
 				return awstest.Event(id, `"`+strings.Repeat("x", 100_000)+`"`)
 			}
 			handlertest.Run(t, handlertest.Destination{
-				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+				Open:     deliverytest.Opener(New, cfg),
 				Received: func(tb testing.TB) []int64 { tb.Helper(); return q.IDs(tb) },
 				Message:  q.Message,
 				Rejected: big,
@@ -49,29 +41,29 @@ func TestConformance(t *testing.T) {
 				Cases: []handlertest.Case{
 					{
 						Name: "no such queue", Class: delivery.ClassDestination, Text: "The specified queue does not exist",
-						Provoke: once(func(c *Config) { c.Queue = "nowhere" + suffix }, awstest.Event(1, `{}`)),
+						Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `{}`), func(c *Config) { c.Queue = "nowhere" + suffix }),
 					},
 					{
 						Name: "no such URL", Class: delivery.ClassDestination, Text: "The specified queue does not exist",
-						Provoke: once(func(c *Config) {
+						Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `{}`), func(c *Config) {
 							c.Queue, c.QueueURL = "", strings.Replace(q.URL, q.Name, "nowhere"+suffix, 1)
-						}, awstest.Event(1, `{}`)),
+						}),
 					},
 					{
 						Name: "too large for the queue", Class: delivery.ClassEvent, Permanent: true, Text: "must be shorter than 100000 bytes",
-						Provoke: once(same, big(1)),
+						Provoke: deliverytest.Once(New, cfg, big(1)),
 					},
 					{
 						Name: "too large for SQS", Class: delivery.ClassEvent, Permanent: true, Text: "SQS takes 1048576",
-						Provoke: once(same, awstest.Event(1, `"`+strings.Repeat("x", maxBytes)+`"`)),
+						Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `"`+strings.Repeat("x", maxBytes)+`"`)),
 					},
 					{
 						Name: "a character that SQS does not take", Class: delivery.ClassEvent, Permanent: true, Text: "U+FFFE",
-						Provoke: once(same, awstest.Event(1, "\"\ufffe\"")),
+						Provoke: deliverytest.Once(New, cfg, awstest.Event(1, "\"\ufffe\"")),
 					},
 					{
 						Name: "no payload", Class: delivery.ClassEvent, Permanent: true, Text: "empty",
-						Provoke: once(same, &delivery.Event{ID: 1, Type: "x", Payload: json.RawMessage{}}),
+						Provoke: deliverytest.Once(New, cfg, &delivery.Event{ID: 1, Type: "x", Payload: json.RawMessage{}}),
 					},
 				},
 			})

@@ -208,7 +208,7 @@ func TestDeliverAfterClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := h.Deliver(testContext(t), event(ada)); !errors.Is(err, errClosed) || verdictOn(err) != "retry" {
+	if err := h.Deliver(testenv.Within(t, patience), event(ada)); !errors.Is(err, errClosed) || verdictOn(err) != "retry" {
 		t.Errorf("%s: %v", verdictOn(err), err)
 	}
 }
@@ -297,14 +297,14 @@ func TestStaleConnection(t *testing.T) {
 			})
 			h := newHandler(t, Config{URL: "http://" + addr})
 			h.staleAfter = c.staleAfter
-			if err := h.Deliver(testContext(t), event(ada)); err != nil {
+			if err := h.Deliver(testenv.Within(t, patience), event(ada)); err != nil {
 				t.Fatal(err)
 			}
-			err := h.Deliver(testContext(t), event(ada))
+			err := h.Deliver(testenv.Within(t, patience), event(ada))
 			if got := verdictOn(err); got != c.want {
 				t.Fatalf("%s, want %s: %v", got, c.want, err)
 			}
-			if got := verdictOn(h.Deliver(testContext(t), event(ada))); got != "delivered" {
+			if got := verdictOn(h.Deliver(testenv.Within(t, patience), event(ada))); got != "delivered" {
 				t.Errorf("afterwards: %s", got)
 			}
 		})
@@ -325,7 +325,7 @@ func TestNotSentAgainOnANewConnection(t *testing.T) {
 	})
 	h := newHandler(t, Config{URL: "http://" + addr})
 	h.staleAfter = 0
-	checkVerdict(t, h.Deliver(testContext(t), event(ada)), "unavailable", "maybe delivered")
+	checkVerdict(t, h.Deliver(testenv.Within(t, patience), event(ada)), "unavailable", "maybe delivered")
 	mu.Lock()
 	defer mu.Unlock()
 	if connections != 1 {
@@ -345,7 +345,7 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 			r := startReceiver(t, answer)
 			h := newHandler(t, Config{URL: r.url()})
 			for range 5 {
-				_ = h.Deliver(testContext(t), event(ada))
+				_ = h.Deliver(testenv.Within(t, patience), event(ada))
 			}
 			from := make(map[string]bool)
 			for _, req := range r.all() {
@@ -376,8 +376,8 @@ func TestRetryAfterShutsTheHost(t *testing.T) {
 				c.cfg.URL = `{{ print "` + r.url() + `" }}`
 			}
 			h := newHandler(t, c.cfg)
-			checkVerdict(t, h.Deliver(testContext(t), event(ada)), c.first, http.StatusText(c.status)+": slowly")
-			err := h.Deliver(testContext(t), event(ada))
+			checkVerdict(t, h.Deliver(testenv.Within(t, patience), event(ada)), c.first, http.StatusText(c.status)+": slowly")
+			err := h.Deliver(testenv.Within(t, patience), event(ada))
 			if got := verdictOn(err); !strings.HasPrefix(got, c.second) || !regexp.MustCompile(`forbids requests for (30m0|29m5\d)s more`).MatchString(err.Error()) {
 				t.Errorf("%s: %v", got, err)
 			}
@@ -394,7 +394,7 @@ func TestThrottlingIsForTheLane(t *testing.T) {
 	r := startReceiver(t, statusOf(429, "slowly", "Retry-After", "1800"))
 	h := newHandler(t, Config{URL: r.url()})
 	for range 2 {
-		checkVerdict(t, h.Deliver(testContext(t), event(ada)), "throttled for 30m0s", "429 Too Many Requests: slowly")
+		checkVerdict(t, h.Deliver(testenv.Within(t, patience), event(ada)), "throttled for 30m0s", "429 Too Many Requests: slowly")
 	}
 	if n := len(r.all()); n != 2 {
 		t.Errorf("%d requests", n)
@@ -433,7 +433,7 @@ func TestManyAtOnce(t *testing.T) {
 					for i := range 5 {
 						e := event(ada)
 						e.ID = int64(worker*5 + i + 1)
-						if err := h.Deliver(testContext(t), e); err != nil {
+						if err := h.Deliver(testenv.Within(t, patience), e); err != nil {
 							t.Error(err)
 						}
 					}
@@ -455,7 +455,7 @@ func TestCancelledWhileWaitingForATurn(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
 	h := newHandler(t, Config{URL: r.url(), HostRateLimit: 0.001})
-	if err := h.Deliver(testContext(t), event(ada)); err != nil {
+	if err := h.Deliver(testenv.Within(t, patience), event(ada)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -22,6 +21,7 @@ import (
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -35,11 +35,9 @@ var none = secret.New(ProxyNone)
 const ada = `{"email":"ada@example.com","name":"Ada \"A\"","total":  19.90,"null":null}`
 
 func event(payload string) *delivery.Event {
-	return &delivery.Event{
-		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
-		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme", "traceparent": "00-4bf9-00f0-01"},
-		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "hook",
-	}
+	e := deliverytest.Event("hook", 42, payload)
+	e.Headers["traceparent"] = "00-4bf9-00f0-01"
+	return e
 }
 
 // received is a request as it arrived.
@@ -181,25 +179,13 @@ func (r *receiver) url() string {
 
 func newHandler(tb testing.TB, cfg Config) *Handler {
 	tb.Helper()
-	h, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = h.Close() })
-	return h
-}
-
-func testContext(tb testing.TB) context.Context {
-	tb.Helper()
-	ctx, cancel := context.WithTimeoutCause(tb.Context(), patience, errors.New("the test waited too long"))
-	tb.Cleanup(cancel)
-	return ctx
+	return deliverytest.Open(tb, New, cfg)
 }
 
 // deliver makes a handler and delivers one event.
 func deliver(tb testing.TB, cfg Config, e *delivery.Event) error {
 	tb.Helper()
-	return newHandler(tb, cfg).Deliver(testContext(tb), e)
+	return newHandler(tb, cfg).Deliver(testenv.Within(tb, patience), e)
 }
 
 // verdictOn names the dispatcher's class of err.

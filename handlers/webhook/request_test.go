@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -110,7 +111,7 @@ func TestHeadersOfEvents(t *testing.T) {
 		"Connection": "close", "webhook-signature": "v1,forged", "Webhook-Id": "forged", "proxy-authorization": "x", "content-type": "text/html",
 		"a b": "blank", "ü": "letter", "": "empty", "X-Fine": "ü\r\nX-Bad: 1", "User-Agent": "curl",
 	}
-	if err := h.Deliver(testContext(t), e); err != nil {
+	if err := h.Deliver(testenv.Within(t, patience), e); err != nil {
 		t.Fatal(err)
 	}
 	got := r.one(t)
@@ -190,7 +191,7 @@ func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 	}
 	for i, value := range values {
 		payload := []byte(`{"id":` + strconv.QuoteToASCII(value) + `}`)
-		if err := h.Deliver(testContext(t), &delivery.Event{ID: int64(i + 1), Type: "x", Payload: payload}); err != nil {
+		if err := h.Deliver(testenv.Within(t, patience), &delivery.Event{ID: int64(i + 1), Type: "x", Payload: payload}); err != nil {
 			t.Errorf("%s: %v", value, err)
 			continue
 		}
@@ -288,7 +289,7 @@ func TestIDStaysAndTimeGoesOn(t *testing.T) {
 	for attempt := 1; attempt <= 2; attempt++ {
 		e := event(ada)
 		e.Attempt = attempt
-		_ = h.Deliver(testContext(t), e)
+		_ = h.Deliver(testenv.Within(t, patience), e)
 	}
 	all := r.all()
 	if len(all) != 2 || all[0].Header.Get("webhook-id") != all[1].Header.Get("webhook-id") {

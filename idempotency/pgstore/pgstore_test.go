@@ -13,26 +13,10 @@ import (
 	"github.com/notifyd/notifyd/idempotency/pgstore"
 	"github.com/notifyd/notifyd/idempotency/storetest"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
-
-func open(tb testing.TB, set func(*pgxpool.Config)) *pgxpool.Pool {
-	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if set != nil {
-		set(cfg)
-	}
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
-	return pool
-}
 
 func TestStore(t *testing.T) {
 	t.Parallel()
@@ -41,7 +25,7 @@ func TestStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := open(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			pool := testdb.Pool(t, testenv.Database(t), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 			if _, err := pool.Exec(t.Context(), `CREATE SCHEMA "odd ""one; :schema"`); err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +51,7 @@ func TestStore(t *testing.T) {
 // TestClock: the time zone and the clock of a session do not matter.
 func TestClock(t *testing.T) {
 	t.Parallel()
-	pool := open(t, func(c *pgxpool.Config) {
+	pool := testdb.Pool(t, testenv.Database(t), func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["timezone"] = "Pacific/Kiritimati"
 		c.ConnConfig.RuntimeParams["datestyle"] = "German"
 		c.ConnConfig.RuntimeParams["intervalstyle"] = "sql_standard"
@@ -84,7 +68,7 @@ func TestClock(t *testing.T) {
 
 func TestMistakes(t *testing.T) {
 	t.Parallel()
-	pool := open(t, nil)
+	pool := testdb.Pool(t, testenv.Database(t))
 	if _, err := pgstore.New(nil, ""); err == nil {
 		t.Error("no pool")
 	}
@@ -108,7 +92,7 @@ func TestMistakes(t *testing.T) {
 
 func TestPurge(t *testing.T) {
 	t.Parallel()
-	pool := open(t, nil)
+	pool := testdb.Pool(t, testenv.Database(t))
 	if err := pgstore.Create(t.Context(), pool, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -97,12 +98,7 @@ func newCell(t *testing.T, f *fault, mode outboxsql.Mode, s form) *cell {
 	} else {
 		c.url = testenv.Database(t)
 	}
-	pool, err := pgxpool.New(c.ctx, c.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.pool = pool
-	t.Cleanup(pool.Close)
+	c.pool = testdb.Pool(t, c.url)
 	c.migrate()
 	u, err := url.Parse(c.url)
 	if err != nil {
@@ -163,9 +159,7 @@ func pacedSink(c *cell) { c.place = newSink(c.t, 15*time.Millisecond) }
 
 func (c *cell) exec(sql string) {
 	c.t.Helper()
-	if _, err := c.pool.Exec(c.ctx, sql); err != nil {
-		c.t.Fatalf("%s: %v", sql, err)
-	}
+	testdb.Exec(c.t, c.pool, sql)
 }
 
 // holds runs a query for a condition; no answer counts as no.

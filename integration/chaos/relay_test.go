@@ -21,6 +21,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/email"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // The variables that make this test binary a relay: the URL of its database, and
@@ -160,9 +161,7 @@ func (c *cell) startRelay() {
 
 func (r *child) signal(t *testing.T, sig syscall.Signal) {
 	t.Helper()
-	if err := r.cmd.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Signal(t, r.cmd.Process, sig)
 }
 
 // outage is a condition that a relay logs once at its beginning and once at its end.

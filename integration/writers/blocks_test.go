@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // root is the directory of the module.
@@ -33,7 +35,7 @@ func workplace(t *testing.T, language string, fences ...string) (dir string) {
 				if name == nil {
 					t.Fatalf("%s: the first line is not the name of a file:\n%s", page, block)
 				}
-				write(t, filepath.Join(dir, name[1]), block)
+				testenv.WriteFile(t, filepath.Join(dir, name[1]), block)
 			}
 		}
 	}
@@ -43,7 +45,7 @@ func workplace(t *testing.T, language string, fences ...string) (dir string) {
 // blocksOf returns the blocks of a page in a language.
 func blocksOf(t *testing.T, page, language string) (blocks []string) {
 	t.Helper()
-	for _, b := range fence.FindAllStringSubmatch(read(t, filepath.Join(root, page)), -1) {
+	for _, b := range fence.FindAllStringSubmatch(testenv.ReadFile(t, filepath.Join(root, page)), -1) {
 		if b[1] == language {
 			blocks = append(blocks, b[2])
 		}
@@ -58,30 +60,11 @@ func readme(t *testing.T, path, language string) {
 	if len(found) != 1 {
 		t.Fatalf("README.md has %d blocks of %s, want 1", len(found), language)
 	}
-	program := read(t, path)
+	program := testenv.ReadFile(t, path)
 	indented := regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(found[0], "    $1")
 	placed := regexp.MustCompile(`(?m)^(#|//) README\n`).ReplaceAllLiteralString(program, indented)
 	if placed == program {
 		t.Fatalf("%s has no place for the block of README.md", path)
 	}
-	write(t, path, placed)
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, path, placed)
 }

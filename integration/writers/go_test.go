@@ -28,7 +28,7 @@ func TestGo(t *testing.T) {
 // TestGoBlocks requires each block of Go of docs/writers.md to be part of the program that TestGo runs.
 func TestGoBlocks(t *testing.T) {
 	t.Parallel()
-	blocks, code := blocksOf(t, "docs/writers.md", "go"), read(t, "go/orders.go")
+	blocks, code := blocksOf(t, "docs/writers.md", "go"), testenv.ReadFile(t, "go/orders.go")
 	for _, block := range blocks {
 		if !strings.Contains(code, block) {
 			t.Errorf("go/orders.go does not contain:\n%s", block)

@@ -2,52 +2,21 @@ package config_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	yaml "go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/testenv/schematest"
 )
 
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	data, err := config.Schema(registry())
+	text, err := config.Schema(registry())
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("notifyd.schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("notifyd.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// instance is a file as an editor validates it.
-func instance(t *testing.T, data string) any {
-	t.Helper()
-	var v any
-	if err := yaml.Load([]byte(data), &v); err != nil {
-		t.Fatal(err)
-	}
-	out, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(out))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return doc
+	return schematest.Compile(t, text)
 }
 
 // TestSchemaAndParseAgree about the rules that a schema can express.
@@ -114,7 +83,7 @@ func TestSchemaAndParseAgree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, parseErr := parse(t, c.in, "N=5", "B=true", "D=5s", "M=tls")
-			schemaErr := s.Validate(instance(t, c.in))
+			schemaErr := s.Validate(schematest.Instance(t, []byte(c.in)))
 			if c.good != (parseErr == nil) || c.good != (schemaErr == nil) {
 				t.Errorf("good: %v\nParse:  %v\nschema: %v", c.good, parseErr, schemaErr)
 			}

@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // mailSettings has one field of every kind that settings may have.
@@ -119,9 +119,5 @@ func mustParse(t *testing.T, data string, vars ...string) *config.Config {
 
 func write(t *testing.T, name, data string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return testenv.WriteFile(t, filepath.Join(t.TempDir(), name), data)
 }

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -119,12 +117,7 @@ func serve(t *testing.T, change func(*Config)) *site {
 // prepare does all of serve but the start.
 func prepare(t *testing.T, change func(*Config)) *site {
 	t.Helper()
-	db := testdb.URL(t, testdb.Tables{})
-	pool, err := pgxpool.New(t.Context(), db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
 	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: observe.Stats{
 		Bell: "listening", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
 	}}}
@@ -132,6 +125,7 @@ func prepare(t *testing.T, change func(*Config)) *site {
 	if change != nil {
 		change(&cfg)
 	}
+	var err error
 	if s.console, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -166,22 +160,12 @@ func (s *site) browser() *http.Client {
 
 func (s *site) exec(sql string, args ...any) {
 	s.Helper()
-	if _, err := s.pool.Exec(s.Context(), sql, args...); err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
+	testdb.Exec(s, s.pool, sql, args...)
 }
 
 func query[V any](s *site, sql string, args ...any) V {
 	s.Helper()
-	rows, err := s.pool.Query(s.Context(), sql, args...)
-	if err != nil {
-		s.Fatal(err)
-	}
-	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
-	if err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	return testdb.One[V](s, s.pool, sql, args...)
 }
 
 // dead writes an event with a dead letter of a destination, and returns its id.
@@ -203,16 +187,8 @@ type answer struct {
 
 func (s *site) do(r *http.Request) answer {
 	s.Helper()
-	response, err := s.client.Do(r)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer response.Body.Close() //nolint:errcheck // read to its end
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return answer{response.StatusCode, string(body), response.Header}
+	a := testenv.Ask(s, s.client, r)
+	return answer{a.Code, a.Body, a.Header}
 }
 
 func (s *site) request(method, path string, form url.Values) *http.Request {

@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/dist"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 const program = `package main
@@ -36,16 +37,6 @@ func main() {
 }
 `
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-c", "commit.gpgsign=false"}, args...)...)
@@ -61,9 +52,9 @@ func git(t *testing.T, dir string, args ...string) string {
 func repository(t *testing.T) (first, second string) {
 	t.Helper()
 	first, second = filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "a", "longer", "path")
-	write(t, filepath.Join(first, "go.mod"), "module example.com/tiny\n\ngo 1.26\n")
-	write(t, filepath.Join(first, "cmd", "tiny", "main.go"), program)
-	write(t, filepath.Join(first, "etc", "deep", "tiny.conf"), "a = 1\n")
+	testenv.WriteFile(t, filepath.Join(first, "go.mod"), "module example.com/tiny\n\ngo 1.26\n")
+	testenv.WriteFile(t, filepath.Join(first, "cmd", "tiny", "main.go"), program)
+	testenv.WriteFile(t, filepath.Join(first, "etc", "deep", "tiny.conf"), "a = 1\n")
 	git(t, first, "init", "-q", "-b", "main")
 	git(t, first, "add", ".")
 	git(t, first, "commit", "-q", "-m", "Begin")
@@ -94,15 +85,6 @@ func build(t *testing.T, o dist.Options) []string {
 	return paths
 }
 
-func read(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
-
 // TestSameBytes builds one commit in two directories, with other settings.
 func TestSameBytes(t *testing.T) {
 	first, second := repository(t)
@@ -117,16 +99,16 @@ func TestSameBytes(t *testing.T) {
 		t.Fatalf("built %v and %v", one, two)
 	}
 	for i := range one {
-		if filepath.Base(one[i]) != filepath.Base(two[i]) || read(t, one[i]) != read(t, two[i]) {
+		if filepath.Base(one[i]) != filepath.Base(two[i]) || testenv.ReadFile(t, one[i]) != testenv.ReadFile(t, two[i]) {
 			t.Errorf("%s and %s differ", one[i], two[i])
 		}
 	}
 	var sums string
 	for _, path := range one[:4] {
-		sums += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(read(t, path))), filepath.Base(path))
+		sums += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(testenv.ReadFile(t, path))), filepath.Base(path))
 	}
 	lines := slices.Sorted(strings.Lines(sums))
-	got := slices.Sorted(strings.Lines(read(t, one[4])))
+	got := slices.Sorted(strings.Lines(testenv.ReadFile(t, one[4])))
 	if filepath.Base(one[4]) != dist.Checksums || !slices.Equal(got, lines) {
 		t.Errorf("checksums\n%s, want\n%s", got, lines)
 	}
@@ -158,7 +140,7 @@ func TestArchive(t *testing.T) {
 		t.Errorf("files were generated for the time %s, want %s", got, epoch)
 	}
 	sum := fmt.Sprintf("%x", sha256.Sum256(contents[base+"/tiny"]))
-	if bom := read(t, paths[2]); filepath.Base(paths[2]) != base+".cdx.json" || !strings.Contains(bom, `"content": "`+sum+`"`) {
+	if bom := testenv.ReadFile(t, paths[2]); filepath.Base(paths[2]) != base+".cdx.json" || !strings.Contains(bom, `"content": "`+sum+`"`) {
 		t.Errorf("%s is not of the program %s:\n%s", paths[2], sum, bom)
 	}
 	path := filepath.Join(t.TempDir(), "tiny")
@@ -181,7 +163,7 @@ func TestArchive(t *testing.T) {
 // unpack returns the contents of an archive.
 func unpack(t *testing.T, path string) (headers []*tar.Header, contents map[string][]byte) {
 	t.Helper()
-	zip, err := gzip.NewReader(strings.NewReader(read(t, path)))
+	zip, err := gzip.NewReader(strings.NewReader(testenv.ReadFile(t, path)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +188,7 @@ func TestDirtyList(t *testing.T) {
 	t.Parallel()
 	root, _ := repository(t)
 	for i := range 25 {
-		write(t, filepath.Join(root, fmt.Sprintf("new%02d", i)), "x")
+		testenv.WriteFile(t, filepath.Join(root, fmt.Sprintf("new%02d", i)), "x")
 	}
 	_, err := dist.Build(t.Context(), options(root, filepath.Join(t.TempDir(), "out")))
 	if text := fmt.Sprint(err); !strings.Contains(text, "new19\n  and 5 more\n") || strings.Contains(text, "new20") {
@@ -219,9 +201,9 @@ func TestDirty(t *testing.T) {
 	root, _ := repository(t)
 	o := options(root, filepath.Join(t.TempDir(), "out"))
 	o.Platforms, o.Generate = o.Platforms[:1], nil
-	write(t, filepath.Join(root, "new"), "x")
-	write(t, filepath.Join(root, "a", "lot", "more"), "x")
-	write(t, filepath.Join(root, "etc", "deep", "tiny.conf"), "a = 2\n")
+	testenv.WriteFile(t, filepath.Join(root, "new"), "x")
+	testenv.WriteFile(t, filepath.Join(root, "a", "lot", "more"), "x")
+	testenv.WriteFile(t, filepath.Join(root, "etc", "deep", "tiny.conf"), "a = 2\n")
 	git(t, root, "config", "status.showUntrackedFiles", "no")
 	_, err := dist.Build(t.Context(), o)
 	if !errors.Is(err, dist.ErrDirty) {
@@ -236,7 +218,7 @@ func TestDirty(t *testing.T) {
 	if paths := build(t, o); !strings.Contains(paths[0], "-dirty_") {
 		t.Errorf("built %v", paths)
 	}
-	write(t, filepath.Join(root, "cmd", "tiny", "main.go"), "package main\n\nfunc main() { nonsense() }\n")
+	testenv.WriteFile(t, filepath.Join(root, "cmd", "tiny", "main.go"), "package main\n\nfunc main() { nonsense() }\n")
 	if _, err := dist.Build(t.Context(), o); err == nil || !strings.Contains(err.Error(), "undefined: nonsense") {
 		t.Errorf("a program that does not compile: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 func TestFaults(t *testing.T) {
@@ -19,7 +20,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(string(stage), func(t *testing.T) {
 			t.Parallel()
-			s := start(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			s := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 			c := dial(t, s)
 			s.Fail(smtpsink.Fault{Stage: stage, Code: 451, Text: "one\ntwo", Times: 2})
 			try := func() error { return errors.Join(c.Noop(), send(c), c.Reset()) }
@@ -41,7 +42,7 @@ func TestFaults(t *testing.T) {
 			if want := stage == smtpsink.DataEnd || stage == smtpsink.Rset; (kept == 1) != want {
 				t.Errorf("%d mails kept", kept)
 			}
-			if err := s.WaitOpen(ctx(t), 0); err != nil {
+			if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil {
 				t.Error(err)
 			}
 		})
@@ -50,7 +51,7 @@ func TestFaults(t *testing.T) {
 
 func TestConnectAndHelloFaults(t *testing.T) {
 	t.Parallel()
-	s := start(t, smtpsink.Options{Faults: []smtpsink.Fault{
+	s := testenv.Mail(t, smtpsink.Options{Faults: []smtpsink.Fault{
 		{Stage: smtpsink.Connect, Code: 421, Text: "busy"},
 		{Stage: smtpsink.Connect, Drop: true},
 		{Stage: smtpsink.Ehlo, Code: 502, Times: 2},
@@ -76,7 +77,7 @@ func TestConnectAndHelloFaults(t *testing.T) {
 
 func TestMatchPicksARecipient(t *testing.T) {
 	t.Parallel()
-	s := start(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550, Match: "b@example", Times: smtpsink.Always})
 	c := dial(t, s)
 	if err := errors.Join(c.Mail("a@example.com"), c.Rcpt("c@example.com")); err != nil {
@@ -93,7 +94,7 @@ func TestMatchPicksARecipient(t *testing.T) {
 
 func TestDelayAndHang(t *testing.T) {
 	t.Parallel()
-	s := start(t, smtpsink.Options{Faults: []smtpsink.Fault{
+	s := testenv.Mail(t, smtpsink.Options{Faults: []smtpsink.Fault{
 		{Stage: smtpsink.Connect, Delay: 20 * time.Millisecond},
 		{Stage: smtpsink.Connect, Hang: true, Times: smtpsink.Always},
 	}})
@@ -106,24 +107,24 @@ func TestDelayAndHang(t *testing.T) {
 		t.Error(err)
 	}
 	// The client gives up: the sink notices.
-	hung, err := (&net.Dialer{}).DialContext(ctx(t), "tcp", s.Addr())
+	hung, err := (&net.Dialer{}).DialContext(testenv.Within(t, patience), "tcp", s.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.WaitOpen(ctx(t), 2); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 2); err != nil {
 		t.Error(err)
 	}
 	_ = hung.Close()
-	if err := s.WaitOpen(ctx(t), 1); err != nil {
+	if err := s.WaitOpen(testenv.Within(t, patience), 1); err != nil {
 		t.Error(err)
 	}
 	// The sink closes: the client notices.
-	hung, err = (&net.Dialer{}).DialContext(ctx(t), "tcp", s.Addr())
+	hung, err = (&net.Dialer{}).DialContext(testenv.Within(t, patience), "tcp", s.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = hung.Close() }()
-	if err := s.WaitAccepted(ctx(t), 3); err != nil {
+	if err := s.WaitAccepted(testenv.Within(t, patience), 3); err != nil {
 		t.Error(err)
 	}
 	if err := s.Close(); err != nil {

@@ -15,36 +15,17 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// patience bounds a test that waits for something that must happen.
+const patience = 10 * time.Second
+
 const body = "From: a@example.com\r\nTo: b@example.com\r\nSubject: =?UTF-8?q?Gr=C3=BC=C3=9Fe?=\r\n" +
 	"Message-ID: <1@example.com>\r\nContent-Type: text/plain\r\n\r\nhello\r\n..dot\r\n"
-
-func start(t *testing.T, o smtpsink.Options) *smtpsink.Sink {
-	t.Helper()
-	o.Listen = freeport.At // finds the port again at a Restart
-	s, err := smtpsink.Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
-func ctx(t *testing.T) context.Context {
-	t.Helper()
-	c, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	t.Cleanup(cancel)
-	return c
-}
 
 func roots(t *testing.T, s *smtpsink.Sink) *tls.Config {
 	t.Helper()
@@ -84,7 +65,7 @@ func dial(t *testing.T, s *smtpsink.Sink) *smtp.Client {
 
 func TestKeepsAMail(t *testing.T) {
 	t.Parallel()
-	s := start(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	c := dial(t, s)
 	if err := c.StartTLS(roots(t, s)); err != nil {
 		t.Fatal(err)
@@ -92,7 +73,7 @@ func TestKeepsAMail(t *testing.T) {
 	if err := send(c); err != nil {
 		t.Fatal(err)
 	}
-	mails, err := s.Wait(ctx(t), 1)
+	mails, err := s.Wait(testenv.Within(t, patience), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,8 +116,8 @@ PGI+
 
 func TestImplicitTLSAndAuth(t *testing.T) {
 	t.Parallel()
-	s := start(t, smtpsink.Options{TLS: smtpsink.ImplicitTLS, Username: "u", Password: "p"})
-	conn, err := (&tls.Dialer{Config: roots(t, s)}).DialContext(ctx(t), "tcp", s.Addr())
+	s := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.ImplicitTLS, Username: "u", Password: "p"})
+	conn, err := (&tls.Dialer{Config: roots(t, s)}).DialContext(testenv.Within(t, patience), "tcp", s.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +152,7 @@ func replyCode(err error) int {
 
 func TestRestartKeepsPortMailsAndCertificate(t *testing.T) {
 	t.Parallel()
-	s := start(t, smtpsink.Options{})
+	s := testenv.Mail(t, smtpsink.Options{})
 	c := dial(t, s)
 	if err := send(c); err != nil {
 		t.Fatal(err)
@@ -200,10 +181,10 @@ func TestRestartKeepsPortMailsAndCertificate(t *testing.T) {
 	if err := send(dial(t, s)); err != nil {
 		t.Error(err)
 	}
-	if mails, err := s.Wait(ctx(t), 2); err != nil || len(mails) != 2 {
+	if mails, err := s.Wait(testenv.Within(t, patience), 2); err != nil || len(mails) != 2 {
 		t.Errorf("%d mails, %v", len(mails), err)
 	}
-	short, cancel := context.WithCancelCause(ctx(t))
+	short, cancel := context.WithCancelCause(testenv.Within(t, patience))
 	cause := errors.New("enough")
 	cancel(cause)
 	if _, err := s.Wait(short, 3); !errors.Is(err, cause) {

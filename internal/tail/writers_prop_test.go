@@ -2,13 +2,13 @@ package tail
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // propWriter writes in every possible way. Its inserts on its main connection belong to aggregates
@@ -169,7 +169,7 @@ func (w *propWriter) settle(ctx context.Context) error {
 func (w *propWriter) serializable(ctx context.Context) error {
 	err := do(ctx, w.main, "BEGIN ISOLATION LEVEL SERIALIZABLE", "SELECT count(*) FROM (SELECT FROM outbox_events ORDER BY id DESC LIMIT 5) e",
 		insertion(w.own(), w.some()), "COMMIT")
-	if errorCode(err) == "40001" { // another one of them was first
+	if testdb.SQLState(err) == "40001" { // another one of them was first
 		return do(ctx, w.main, "ROLLBACK")
 	}
 	return err
@@ -214,12 +214,4 @@ func (w *propWriter) finish(ctx context.Context) error {
 		}
 	}
 	return do(ctx, w.aside, w.open...)
-}
-
-// errorCode returns the SQLSTATE of an error, or nothing.
-func errorCode(err error) string {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pgErr.Code
-	}
-	return ""
 }

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"os"
 	"os/exec"
 	"testing"
 )
@@ -12,4 +13,12 @@ func Program(tb testing.TB, name string) string {
 	path, err := exec.LookPath(name)
 	require(tb, name, err)
 	return path
+}
+
+// Signal sends a signal to a process, which must be running.
+func Signal(tb testing.TB, process *os.Process, s os.Signal) {
+	tb.Helper()
+	if err := process.Signal(s); err != nil {
+		tb.Fatal(err)
+	}
 }

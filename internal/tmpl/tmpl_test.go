@@ -1,26 +1,23 @@
 package tmpl_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func event(payload string) *delivery.Event {
-	return &delivery.Event{
-		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
-		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme"},
-		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 2, Destination: "mail",
-	}
+	e := deliverytest.Event("mail", 42, payload)
+	e.Attempt = 2
+	return e
 }
 
 func data(t *testing.T, payload string) *tmpl.Data {

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/outbox"
 	"github.com/notifyd/notifyd/outbox/oteloutbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -78,11 +79,7 @@ func TestEvents(t *testing.T) {
 // TestWrites: each of the functions stores the trace with the event.
 func TestWrites(t *testing.T) {
 	t.Parallel()
-	pool, err := pgxpool.New(t.Context(), testenv.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := testdb.Pool(t, testenv.Database(t))
 	for _, schema := range []string{"public", "relay"} {
 		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
 			_, err := outboxsql.Migrate(t.Context(), c.Conn(), schema, outboxsql.BellOff)
@@ -94,7 +91,7 @@ func TestWrites(t *testing.T) {
 	}
 	ctx := inSpan(t, trace.FlagsSampled)
 	e := outbox.Event{Type: "a", Payload: 1}
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if err := oteloutbox.Write(ctx, tx, e, e); err != nil {
 			return err
 		}

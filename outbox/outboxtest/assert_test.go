@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/outbox"
 	"github.com/notifyd/notifyd/outbox/outboxtest"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -20,7 +22,7 @@ import (
 
 func TestEventsAreReadAsWritten(t *testing.T) {
 	t.Parallel()
-	tx := begin(t, database(t, "public", outboxsql.ModeQueue))
+	tx := testdb.Begin(t, database(t, "public", outboxsql.ModeQueue), pgx.TxOptions{})
 	at := time.Date(2031, 2, 3, 4, 5, 6, 789_000, time.UTC)
 	write(t, tx, outbox.Event{
 		Type: "order.created", AggregateType: "order", AggregateID: "1042", Payload: json.RawMessage("null"), IdempotencyKey: "k1",
@@ -43,7 +45,7 @@ func TestEventsAreReadAsWritten(t *testing.T) {
 func TestBytes(t *testing.T) {
 	t.Parallel()
 	pool := database(t, "public", outboxsql.ModeQueue)
-	tx := begin(t, pool)
+	tx := testdb.Begin(t, pool, pgx.TxOptions{})
 	write(t, tx, outbox.Event{Type: "avro", Payload: []byte{0, 255, 1}, ContentType: "avro/binary"}, outbox.Event{Type: "empty", Payload: []byte(nil), ContentType: "avro/binary"},
 		outbox.Event{Type: "json", Payload: 7})
 	src := outboxtest.Pgx(tx)
@@ -70,7 +72,7 @@ func TestBytes(t *testing.T) {
 
 func TestAssertions(t *testing.T) {
 	t.Parallel()
-	tx := begin(t, database(t, "public", outboxsql.ModeQueue))
+	tx := testdb.Begin(t, database(t, "public", outboxsql.ModeQueue), pgx.TxOptions{})
 	src := outboxtest.Pgx(tx)
 	outboxtest.WroteNone(t, src)
 	fails(t, func(tb *recorder) { outboxtest.Wrote(tb, src) }, "none was")
@@ -108,7 +110,7 @@ func TestAssertions(t *testing.T) {
 // A failure with many events, and long ones, is still read by a person.
 func TestFailuresAreShort(t *testing.T) {
 	t.Parallel()
-	tx := begin(t, database(t, "public", outboxsql.ModeQueue))
+	tx := testdb.Begin(t, database(t, "public", outboxsql.ModeQueue), pgx.TxOptions{})
 	for i := range 30 {
 		write(t, tx, order("many", fmt.Sprint(i), strings.Repeat("ä", 10_000)))
 	}

@@ -10,12 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func testTx(t *testing.T) pgx.Tx {
 	t.Helper()
-	return begin(t, database(t, "public", outboxsql.ModeQueue))
+	return testdb.Begin(t, database(t, "public", outboxsql.ModeQueue), pgx.TxOptions{})
 }
 
 func testPool(t *testing.T) *pgxpool.Pool {

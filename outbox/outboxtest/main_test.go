@@ -1,7 +1,6 @@
 package outboxtest_test
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -20,12 +20,8 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // database returns a pool on a database with the tables, in the mode.
 func database(tb testing.TB, schema string, mode outboxsql.Mode) *pgxpool.Pool {
 	tb.Helper()
-	pool, err := pgxpool.New(tb.Context(), testenv.Database(tb))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
-	err = pool.AcquireFunc(tb.Context(), func(c *pgxpool.Conn) error {
+	pool := testdb.Pool(tb, testenv.Database(tb))
+	err := pool.AcquireFunc(tb.Context(), func(c *pgxpool.Conn) error {
 		if _, err := outboxsql.Migrate(tb.Context(), c.Conn(), schema, outboxsql.BellAuto); err != nil {
 			return err
 		}
@@ -35,16 +31,6 @@ func database(tb testing.TB, schema string, mode outboxsql.Mode) *pgxpool.Pool {
 		tb.Fatal(err)
 	}
 	return pool
-}
-
-func begin(tb testing.TB, pool *pgxpool.Pool) pgx.Tx {
-	tb.Helper()
-	tx, err := pool.Begin(tb.Context())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(tb.Context())) })
-	return tx
 }
 
 func write(tb testing.TB, tx pgx.Tx, events ...outbox.Event) {

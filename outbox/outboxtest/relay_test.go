@@ -8,10 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/outbox"
 	"github.com/notifyd/notifyd/outbox/outboxtest"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -20,7 +22,7 @@ import (
 // The relay in memory calls handlers within the writer's transaction, by the routes of a real one.
 func TestRelayInMemory(t *testing.T) {
 	t.Parallel()
-	tx := begin(t, database(t, "public", outboxsql.ModeQueue))
+	tx := testdb.Begin(t, database(t, "public", outboxsql.ModeQueue), pgx.TxOptions{})
 	var calls []string
 	var relay outboxtest.Relay
 	refused := errors.New("refused")
@@ -103,7 +105,7 @@ func TestDelivered(t *testing.T) {
 
 func commit(tb testing.TB, pool *pgxpool.Pool, events ...outbox.Event) {
 	tb.Helper()
-	tx := begin(tb, pool)
+	tx := testdb.Begin(tb, pool, pgx.TxOptions{})
 	write(tb, tx, events...)
 	if err := tx.Commit(tb.Context()); err != nil {
 		tb.Fatal(err)

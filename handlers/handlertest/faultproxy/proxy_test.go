@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -145,23 +146,6 @@ func (c *peer) soon() bool {
 	return err == nil
 }
 
-func receive[T any](t *testing.T, from <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-from:
-	case <-time.After(patience):
-		t.Fatal("nothing came")
-	}
-	return v
-}
-
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the test waited too long"))
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -178,14 +162,14 @@ func TestPasses(t *testing.T) {
 	b.say("two")
 	b.hear("TWO")
 	a.hear("ONE")
-	must(t, p.WaitSent(within(t), 8))
+	must(t, p.WaitSent(testenv.Within(t, patience), 8))
 	if p.Open() != 2 || p.Accepted() != 2 || p.Sent() != 8 {
 		t.Errorf("%d open, %d accepted, %d bytes", p.Open(), p.Accepted(), p.Sent())
 	}
 	// The client closes: an end is passed on as an end.
 	_ = a.Close()
-	must(t, p.WaitOpen(within(t), 1))
-	if err := receive(t, u.ends); !errors.Is(err, io.EOF) {
+	must(t, p.WaitOpen(testenv.Within(t, patience), 1))
+	if err := testenv.Receive(t, patience, "the end", u.ends); !errors.Is(err, io.EOF) {
 		t.Errorf("the server heard %v", err)
 	}
 	// The server closes: its last answer arrives, and then the end.
@@ -195,7 +179,7 @@ func TestPasses(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_ = b.Close()
-	must(t, p.WaitOpen(within(t), 0))
+	must(t, p.WaitOpen(testenv.Within(t, patience), 0))
 	if fmt.Sprintf("%s:%d", p.Host(), p.Port()) != p.Addr() {
 		t.Errorf("%s, %d and %s", p.Host(), p.Port(), p.Addr())
 	}
@@ -225,13 +209,13 @@ func TestMute(t *testing.T) {
 	before := dial(t, p)
 	before.say("a")
 	before.hear("A")
-	receive(t, u.lines)
+	testenv.Receive(t, patience, "the line", u.lines)
 	p.Mute()
 	after := dial(t, p)
 	before.say("b")
-	receive(t, u.lines) // requests pass
+	testenv.Receive(t, patience, "the line", u.lines) // requests pass
 	after.say("c")
-	receive(t, u.lines)
+	testenv.Receive(t, patience, "the line", u.lines)
 	before.quiet()
 	after.quiet()
 	p.Heal()
@@ -314,10 +298,10 @@ func TestMuteAfter(t *testing.T) {
 	// In two pieces, which the server gets one by one.
 	_, err := io.WriteString(c, "no")
 	must(t, err)
-	must(t, p.WaitSent(within(t), int64(len("now\nhello\nhi\nno"))))
+	must(t, p.WaitSent(testenv.Within(t, patience), int64(len("now\nhello\nhi\nno"))))
 	c.say("w")
 	for range 4 {
-		receive(t, u.lines)
+		testenv.Receive(t, patience, "the line", u.lines)
 	}
 	c.quiet()
 	other.say("still here") // every connection for itself
@@ -338,7 +322,7 @@ func TestCut(t *testing.T) {
 	p.Mute()
 	a.say("held back")
 	for range 3 {
-		receive(t, u.lines)
+		testenv.Receive(t, patience, "the line", u.lines)
 	}
 	p.Cut()
 	if n := p.Open(); n != 0 {
@@ -348,7 +332,7 @@ func TestCut(t *testing.T) {
 		if _, err := c.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("the client heard %v", err)
 		}
-		if err := receive(t, u.ends); !errors.Is(err, syscall.ECONNRESET) {
+		if err := testenv.Receive(t, patience, "the end", u.ends); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("the server heard %v", err)
 		}
 	}
@@ -395,7 +379,7 @@ func TestServerIsDown(t *testing.T) {
 	if !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v", err)
 	}
-	must(t, p.WaitOpen(within(t), 0))
+	must(t, p.WaitOpen(testenv.Within(t, patience), 0))
 }
 
 func TestClose(t *testing.T) {
@@ -403,7 +387,7 @@ func TestClose(t *testing.T) {
 	p, err := faultproxy.New(startUpper(t).addr)
 	must(t, err)
 	c := dial(t, p)
-	must(t, p.WaitAccepted(within(t), 1))
+	must(t, p.WaitAccepted(testenv.Within(t, patience), 1))
 	p.Mute()
 	p.Close()
 	p.Close()
@@ -453,5 +437,5 @@ func TestFaultsAtOnce(t *testing.T) {
 	cancel()
 	p.Heal()
 	clients.Wait()
-	must(t, p.WaitOpen(within(t), 0))
+	must(t, p.WaitOpen(testenv.Within(t, patience), 0))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 const topic = "orders"
@@ -50,19 +51,12 @@ func database(t *testing.T, way string) string {
 
 func (s *stage) connect() *pgx.Conn {
 	s.Helper()
-	conn, err := pgx.Connect(s.Context(), s.url)
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
+	return testdb.Connect(s, s.url)
 }
 
 func (s *stage) exec(conn *pgx.Conn, statement string, args ...any) {
 	s.Helper()
-	if _, err := conn.Exec(s.Context(), statement, args...); err != nil {
-		s.Fatalf("%s: %v", statement, err)
-	}
+	testdb.Exec(s, conn, statement, args...)
 }
 
 // write inserts events with these keys, as a writer does.

@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // Isolate keeps the tests of a binary away from whatever AWS this machine knows.
@@ -57,10 +58,7 @@ func Context(tb testing.TB) context.Context {
 
 // Event returns an event of the aggregate A-7.
 func Event(id int64, payload string) *delivery.Event {
-	return &delivery.Event{
-		ID: id, Type: "order.created", AggregateType: "order", AggregateID: "A-7", Payload: json.RawMessage(payload),
-		Headers: map[string]string{"tenant": "acme"}, CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "orders",
-	}
+	return deliverytest.Event("orders", id, payload)
 }
 
 // Events returns events of one aggregate, with the ids 1 to n.
@@ -76,34 +74,6 @@ func Events(n int) []*delivery.Event {
 func Big(id int64, size int) *delivery.Event {
 	return Event(id, `{"x": "`+strings.Repeat("x", size)+`"}`)
 }
-
-// Class names the dispatcher's class of err.
-func Class(err error) string {
-	switch {
-	case err == nil:
-		return "delivered"
-	case delivery.IsPermanent(err):
-		return "permanent"
-	case delivery.IsUnavailable(err):
-		return "unavailable"
-	case delivery.IsThrottled(err):
-		return "throttled"
-	default:
-		return "retry"
-	}
-}
-
-// Classes names those of all errors.
-func Classes(errs []error) string {
-	var all []string
-	for _, err := range errs {
-		all = append(all, Class(err))
-	}
-	return strings.Join(all, " ")
-}
-
-// Times repeats a word of Classes.
-func Times(word string, n int) string { return strings.TrimSpace(strings.Repeat(word+" ", n)) }
 
 // Asked is a request to a [Fake].
 type Asked struct {
