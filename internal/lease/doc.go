@@ -15,8 +15,8 @@
 //   - Expired: a relay removes another one that it has seen without a renewal for a whole term, by
 //     its own monotonic clock, on one session. The DELETE names the renewal that it saw, so it
 //     removes nothing if the other one has renewed meanwhile.
-//   - A start does not wait: in its first look a relay also removes members whose term has ended by
-//     the clock of the database.
+//   - A start does not wait: in its first look a relay also removes members whose session is gone, and
+//     whose term has ended by the clock of the database.
 //   - After a crash nobody is a member. A shard of a relay of an earlier life is taken a term after the
 //     new life began: until then that relay may not know of the crash. Its own shards a relay takes
 //     at once.
@@ -36,9 +36,9 @@
 // a term. Had it seen an earlier one, the row had changed by r, and the DELETE would have found
 // nothing. So it first saw the renewal of r after r, removed A after r + Term > s, and B takes after
 // that. Clocks of different machines are never compared, except in the first look of a relay: if the
-// clock of the database jumps ahead by more than a term within the second before a relay starts, that
-// relay may remove one that is alive. Then both deliver for a moment, until the other one renews; the
-// epochs keep the position right, so events come twice, and none is lost.
+// clock of the database jumps ahead just before a relay starts, and another relay has lost its session at
+// the same time, the first may remove the second while that is alive. Then both deliver for a moment,
+// until the second renews; the epochs keep the position right, so events come twice, and none is lost.
 //
 //	holder.go  the loop
 //	term.go    how long a lease is valid

@@ -62,6 +62,16 @@ func (f *fakeServer) notifyLocked() {
 	}
 }
 
+// connectedLocked reports whether a relay has a session.
+func (f *fakeServer) connectedLocked(owner int64) bool {
+	for s := range f.sessions {
+		if s.relay.owner == owner {
+			return true
+		}
+	}
+	return false
+}
+
 // terminate ends the connections of one relay, or of all.
 func (f *fakeServer) terminate(r *fakeRelay) {
 	f.mu.Lock()
@@ -145,40 +155,53 @@ func (s *fakeSession) call(do func()) error {
 
 func (s *fakeSession) life() (name string, old bool) { return s.name, s.old }
 
-func (s *fakeSession) join(_ context.Context, wants []string) error {
-	return s.call(func() {
+func (s *fakeSession) join(_ context.Context, wants []string) (renewals int64, err error) {
+	err = s.call(func() {
 		m := s.server.members[s.relay.owner]
 		if m == nil {
-			m = &fakeMember{renewals: rand.Int64N(1 << 62)}
+			m = &fakeMember{renewals: 1 + rand.Int64N(1<<62)}
 			s.server.members[s.relay.owner] = m
 		} else {
 			m.renewals++
 		}
 		m.wants, m.until = slices.Clone(wants), s.server.nowLocked().Add(Term)
+		renewals = m.renewals
 		s.server.notifyLocked()
 	})
+	return renewals, err
 }
 
-func (s *fakeSession) renew(context.Context) (is bool, err error) {
+func (s *fakeSession) announce(_ context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.call(func() {
-		if m := s.server.members[s.relay.owner]; m != nil {
-			is = true
+		if m := s.server.members[s.relay.owner]; m != nil && m.renewals >= least {
 			m.renewals++
+			renewals, m.wants = m.renewals, slices.Clone(wants)
+			s.server.notifyLocked()
+		}
+	})
+	return renewals, err
+}
+
+func (s *fakeSession) renew(_ context.Context, least int64) (renewals int64, err error) {
+	err = s.call(func() {
+		if m := s.server.members[s.relay.owner]; m != nil && m.renewals >= least {
+			m.renewals++
+			renewals = m.renewals
 			m.until = s.server.nowLocked().Add(Term)
 		}
 	})
-	return is, err
+	return renewals, err
 }
 
 func (s *fakeSession) look(context.Context) (shown sight, err error) {
 	shown = sight{rows: make(map[place]*row), members: make(map[int64]member)}
 	err = s.call(func() {
-		s.relay.looked = true
+		s.relay.looked = s.relay.looked || s.server.members[s.relay.owner] != nil
 		for at, r := range s.server.rows {
 			shown.rows[at] = &row{r.unit, r.epoch, r.owner}
 		}
 		for owner, m := range s.server.members {
-			shown.members[owner] = member{slices.Clone(m.wants), m.renewals, m.until.Before(s.server.nowLocked())}
+			shown.members[owner] = member{slices.Clone(m.wants), m.renewals, m.until.Before(s.server.nowLocked()) && !s.server.connectedLocked(owner)}
 		}
 	})
 	return shown, err

@@ -103,6 +103,7 @@ type Holder struct {
 	stopping bool                 // this and the rest belong to the goroutine of Run
 
 	term     *term // nil while the relay is no member
+	renewals int64
 	server   string
 	settled  time.Time // from when no relay of an earlier life of the server starts anything
 	held     map[place]*held
@@ -146,11 +147,14 @@ type table interface {
 	// life returns the life of the server that the connection leads to, and whether it is older than a term, by the
 	// clock of the database.
 	life() (name string, old bool)
-	// join makes the relay a member that wants these shards, or changes what it wants, and notifies the
-	// other relays. It begins with a renewal that no other relay has seen.
-	join(ctx context.Context, wants []string) error
-	// renew renews the membership. It reports false if the relay is no member.
-	renew(ctx context.Context) (bool, error)
+	// join makes the relay a member that wants these shards, and notifies the other relays. It begins with a number of
+	// renewals that no other relay has seen.
+	join(ctx context.Context, wants []string) (renewals int64, err error)
+	// announce changes what the member wants, and notifies the other relays. It returns as renew does.
+	announce(ctx context.Context, wants []string, least int64) (renewals int64, err error)
+	// renew renews a membership with at least that many renewals; one with fewer was restored with the
+	// database. It returns 0 if there is none.
+	renew(ctx context.Context, least int64) (renewals int64, err error)
 	// look returns the positions and the members, read in this order.
 	look(ctx context.Context) (sight, error)
 	// create creates positions.
@@ -183,7 +187,7 @@ type row struct {
 type member struct {
 	wants    []string
 	renewals int64
-	ended    bool // its term, by the clock of the database
+	ended    bool // its term, by the clock of the database, and its session
 }
 
 // NewHolder returns a holder that connects when it runs.
@@ -361,10 +365,11 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 		now, _ := t.life()
 		is := now == h.server
 		if is {
-			var err error
-			if is, err = t.renew(ctx); err != nil {
+			renewals, err := t.renew(ctx, h.renewals)
+			if err != nil {
 				return err
 			}
+			h.renewals, is = renewals, renewals > 0
 		}
 		if is {
 			h.term.answered(sent)
@@ -388,7 +393,7 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 	}
 	wants := h.would()
 	sent = time.Now()
-	if err := t.join(ctx, wants); err != nil {
+	if h.renewals, err = t.join(ctx, wants); err != nil {
 		return err
 	}
 	h.term, h.reported = &term{}, wants
@@ -424,10 +429,10 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 		return next, h.renew(ctx, t)
 	}
 	if wants := h.would(); !h.stopping && !slices.Equal(wants, h.reported) {
-		if err := t.join(ctx, wants); err != nil {
+		is, err := h.announce(ctx, t, wants)
+		if err != nil || !is {
 			return next, err
 		}
-		h.reported = wants
 	}
 	s, err := t.look(ctx)
 	if err != nil {
@@ -460,6 +465,21 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 		return next, err
 	}
 	return min(next, soonest), h.share(ctx, t, &s)
+}
+
+// announce changes what others see this relay wants. It reports false if the relay is no member any more.
+func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, error) {
+	renewals, err := t.announce(ctx, wants, h.renewals)
+	if err != nil {
+		return false, err
+	}
+	if renewals == 0 {
+		h.end()
+		h.Look() // and it joins again
+		return false, nil
+	}
+	h.renewals, h.reported = renewals, wants
+	return true, nil
 }
 
 // missing returns the destinations without a position.
@@ -662,7 +682,7 @@ func (h *Holder) stop(ctx context.Context, t table) error {
 	if h.term == nil {
 		return nil
 	}
-	if err := t.join(ctx, nil); err != nil { // it wants none any more
+	if is, err := h.announce(ctx, t, nil); err != nil || !is {
 		return err
 	}
 	for at, s := range h.held {

@@ -200,6 +200,20 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
+// TestRestored: a relay whose row is that of an older backup has lost everything, too.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	k := l.keep(1, "a")
+	k.untilHas(2)
+	before := k.position("a")
+	l.Exec(`UPDATE outbox_members SET renewals = renewals - 10`)
+	k.until("a new epoch", func(shards map[string]Lease) bool { return len(shards) == 2 && shards["a"].Epoch == 2 })
+	if before.Valid() {
+		t.Error("the old lease is valid")
+	}
+}
+
 // TestAfterAKill: the shards of a relay that was killed were not released, and its term is over or not.
 func TestAfterAKill(t *testing.T) {
 	t.Parallel()

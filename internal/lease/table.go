@@ -127,53 +127,67 @@ func Verify(ctx context.Context, conn *pgx.Conn, life string) (ok bool, err erro
 
 func (s *session) life() (name string, old bool) { return s.server, s.old }
 
-// sqlJoin adds the relay to the members, or changes what it wants.
+// sqlJoin adds the relay to the members. Its row may be there from a connection whose last answer was lost.
 const sqlJoin = `WITH joined AS (
 		INSERT INTO outbox_members AS m (owner, wants, pid, alive_until, renewals)
 			VALUES ($1, $2, pg_backend_pid(), clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
 		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
-		RETURNING ctid)
-	SELECT ctid::text, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM joined`
+		RETURNING ctid, renewals)
+	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM joined`
 
-func (s *session) join(ctx context.Context, wants []string) error {
-	if wants == nil {
-		wants = []string{}
-	}
-	return s.trip(ctx, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, rand.Int64N(1<<62)).Scan(&s.row, nil) //nolint:gosec // differs from earlier ones, hides nothing
+func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
+	err = s.trip(ctx, func(ctx context.Context) error {
+		return s.conn.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
 	})
+	return renewals, err
+}
+
+// sqlAnnounce changes what the relay wants.
+const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, renewals = renewals + 1 WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
+	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM changed`
+
+func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
+	err = s.trip(ctx, func(ctx context.Context) error {
+		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel).Scan(&s.row, &renewals, nil)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return renewals, err
 }
 
 // sqlRenew finds the row by its place: under an old snapshot its earlier versions stay, and a search by
 // the key would read all of them.
 const (
 	sqlRenew = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond'
-		WHERE owner = $1 AND ctid = $3::text::tid RETURNING ctid::text`
+		WHERE owner = $1 AND renewals >= $3 AND ctid = $4::text::tid RETURNING ctid::text, renewals`
 	sqlRenewByKey = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond', pid = pg_backend_pid()
-		WHERE owner = $1 RETURNING ctid::text`
+		WHERE owner = $1 AND renewals >= $3 RETURNING ctid::text, renewals`
 )
 
-func (s *session) renew(ctx context.Context) (is bool, err error) {
+func (s *session) renew(ctx context.Context, least int64) (renewals int64, err error) {
 	err = s.trip(ctx, func(ctx context.Context) error {
 		term := Term.Microseconds()
 		err := pgx.ErrNoRows
 		if s.row != "" {
-			err = s.conn.QueryRow(ctx, sqlRenew, s.options.Owner, term, s.row).Scan(&s.row)
+			err = s.conn.QueryRow(ctx, sqlRenew, s.options.Owner, term, least, s.row).Scan(&s.row, &renewals)
 		}
 		if errors.Is(err, pgx.ErrNoRows) {
-			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term).Scan(&s.row)
+			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term, least).Scan(&s.row, &renewals)
 		}
 		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
+		return 0, nil
 	}
-	return err == nil, err
+	return renewals, err
 }
 
 const (
 	sqlPositions = `SELECT destination, part, unit, epoch, coalesce(owner, 0) FROM outbox_positions WHERE part = 0`
-	sqlMembers   = `SELECT owner, wants, renewals, alive_until < clock_timestamp() FROM outbox_members`
+	// The clock of the server counts only where the member's session is gone, too.
+	sqlMembers = `SELECT owner, wants, renewals, alive_until < clock_timestamp()
+		AND NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = m.pid AND a.application_name = 'notifyd/` + store.RoleLeases + `') FROM outbox_members AS m`
 )
 
 // look is one flight. Each statement has a snapshot of its own, and the members' is the later one.
