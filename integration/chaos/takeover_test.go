@@ -146,7 +146,7 @@ func (c *cell) wake(name string, r *child) time.Time {
 	}
 	woken := time.Now()
 	r.signal(c.t, syscall.SIGCONT)
-	c.await("the frozen relay has a session again", func() bool { return r.log.has("the leases are renewed again") })
+	c.await("the frozen relay has noticed", func() bool { return r.log.has("leases lost") })
 	return woken
 }
 

@@ -251,6 +251,9 @@ func (h *Holder) Run(ctx context.Context) error {
 	return nil
 }
 
+// leasesLost is logged when another relay has removed this one, or the server has crashed.
+const leasesLost = "leases lost, taking all shards again"
+
 // The parts that report.
 const (
 	connection = "session of the leases"
@@ -375,7 +378,7 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 			h.term.answered(sent)
 			return nil
 		}
-		h.log.WarnContext(ctx, "the leases of this relay have expired, or the server has crashed: all shards are taken again")
+		h.log.WarnContext(ctx, leasesLost)
 		h.end()
 	}
 	if h.stopping {
@@ -474,6 +477,7 @@ func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, e
 		return false, err
 	}
 	if renewals == 0 {
+		h.log.WarnContext(ctx, leasesLost)
 		h.end()
 		h.Look() // and it joins again
 		return false, nil
