@@ -52,7 +52,7 @@ func tableGrants() []tableGrant {
 		// The role that migrates the table decides its mode.
 		{table: "outbox_mode", relay: "SELECT"},
 		{table: "outbox_positions", relay: "SELECT, INSERT, UPDATE, DELETE"},
-		{table: "outbox_server", relay: "SELECT, INSERT"},
+		{table: "outbox_server", relay: "SELECT, INSERT, UPDATE"},
 		{table: "outbox_members", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_routes", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		// They stay, so that no number of theirs is given out again.

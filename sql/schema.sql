@@ -270,13 +270,15 @@ COMMENT ON COLUMN outbox_positions.reused IS
 -- A crash and a failover empty both tables, and with them what relays remember: ids that a crash has
 -- taken back are assigned again.
 CREATE UNLOGGED TABLE IF NOT EXISTS outbox_server (
-    life  uuid        NOT NULL,
-    since timestamptz NOT NULL DEFAULT clock_timestamp(),
-    one   boolean     PRIMARY KEY DEFAULT true CHECK (one)
+    life    uuid        NOT NULL,
+    since   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    started timestamptz NOT NULL,
+    one     boolean     PRIMARY KEY DEFAULT true CHECK (one)
 );
 
 COMMENT ON TABLE outbox_server IS 'Names the life of the server: a relay keeps nothing in memory from one life to the next.';
-COMMENT ON COLUMN outbox_server.life IS 'Random; written by the first relay after a crash or a failover.';
+COMMENT ON COLUMN outbox_server.life IS 'Random; written by the first relay after a crash, a failover or a start.';
+COMMENT ON COLUMN outbox_server.started IS 'When the server was started, as it says itself.';
 COMMENT ON COLUMN outbox_server.since IS 'When it was written. For a term, relays of the life before may still deliver.';
 COMMENT ON COLUMN outbox_server.one IS 'Keeps the table at one row.';
 

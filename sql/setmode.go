@@ -168,18 +168,27 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 	return release, nil
 }
 
-// expire waits until the leases of relays that have lost their sessions have expired.
+// expire waits until the leases of relays that have lost their sessions have expired: by the clock of the server, or
+// because nobody has renewed them meanwhile.
 func (m *modeChange) expire(ctx context.Context) error {
-	live := `SELECT pid FROM ` + m.table("outbox_members") + ` WHERE alive_until > clock_timestamp()`
+	members := m.table("outbox_members")
+	before := ""
 	for deadline := time.Now().Add(relaysEnd); ; {
-		var some bool
-		switch err := m.conn.QueryRow(ctx, `SELECT EXISTS (`+live+`)`).Scan(&some); {
+		var now string
+		err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(owner || ' ' || renewals, ',' ORDER BY owner) FILTER (WHERE alive_until > clock_timestamp()), '') FROM `+members).Scan(&now)
+		switch {
 		case err != nil:
 			return fmt.Errorf("find the leases of relays: %w", err)
-		case !some:
+		case now == "":
 			return nil
-		case time.Now().After(deadline):
-			return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.sessions(ctx, live))
+		case time.Now().Before(deadline):
+		case now == before:
+			return nil
+		default:
+			return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.sessions(ctx, `SELECT pid FROM `+members+` WHERE alive_until > clock_timestamp()`))
+		}
+		if before == "" {
+			before = now
 		}
 		if !rest(ctx, relaysLook) {
 			return context.Cause(ctx)

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,19 @@ func create(ctx context.Context, conn *pgx.Conn, missing []string) error {
 	return err
 }
 
+// use runs f on a connection to the server in this life.
+func (l *log) use(ctx context.Context, server string, f func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, l.URL)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	if is, err := Verify(ctx, conn, server); err != nil || !is {
+		return cmp.Or(err, ErrMoved)
+	}
+	return f(conn)
+}
+
 // keeping is a running holder, and its reports.
 type keeping struct {
 	*Holder
@@ -73,7 +87,7 @@ func (l *log) keepHalted(owner int64, halt chan struct{}, destinations ...string
 	}
 	k := &keeping{tb: l.TB, owner: owner, shards: make(map[string]Lease), halt: halt, refused: make(map[string]bool)}
 	k.changed = sync.NewCond(&k.mu)
-	o := Options{Owner: owner, Destinations: destinations, Create: create, Gained: k.gained, Lost: k.lost, Report: k.reported}
+	o := Options{Owner: owner, Destinations: destinations, Create: create, Use: l.use, Gained: k.gained, Lost: k.lost, Report: k.reported}
 	k.Holder = NewHolder(&store.Connector{Config: cfg, Schema: "public"}, o, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(l.Context()))
 	var hearing sync.WaitGroup

@@ -207,16 +207,6 @@ func (s *fakeSession) look(context.Context) (shown sight, err error) {
 	return shown, err
 }
 
-func (s *fakeSession) create(_ context.Context, missing []string) error {
-	return s.call(func() {
-		for _, name := range missing {
-			if at := (place{destination: name}); s.server.rows[at] == nil {
-				s.server.rows[at] = &fakeRow{unit: int32(len(s.server.rows) + 1)}
-			}
-		}
-	})
-}
-
 func (s *fakeSession) remove(_ context.Context, owner, renewals int64) (removed bool, err error) {
 	err = s.call(func() {
 		if m := s.server.members[owner]; m != nil && m.renewals == renewals {
@@ -227,37 +217,78 @@ func (s *fakeSession) remove(_ context.Context, owner, renewals int64) (removed 
 	return removed, err
 }
 
-func (s *fakeSession) take(_ context.Context, w *row) (epoch int64, answer, lost error) {
-	err := s.call(func() {
-		for _, r := range s.server.rows {
-			if r.unit == w.unit && r.epoch == w.epoch {
-				r.released = r.owner == 0
-				r.epoch++
-				r.owner = s.relay.owner
-				epoch = r.epoch
-			}
-		}
-	})
-	return epoch, nil, err
-}
-
-func (s *fakeSession) release(_ context.Context, unit int32, epoch int64) (done bool, answer, lost error) {
-	err := s.call(func() {
-		for _, r := range s.server.rows {
-			if r.unit == unit && r.epoch == epoch {
-				r.owner = 0
-			}
-		}
-		s.server.notifyLocked()
-	})
-	return true, nil, err
-}
-
 func (s *fakeSession) leave(context.Context) error {
 	return s.call(func() {
 		delete(s.server.members, s.relay.owner)
 		s.server.notifyLocked()
 	})
+}
+
+// fakeWriter implements writer.
+type fakeWriter struct {
+	server *fakeServer
+	relay  *fakeRelay
+	slow   time.Duration // what a take lasts
+}
+
+// call is one round trip, on a connection of its own.
+func (w *fakeWriter) call(life string, do func()) (err error) {
+	w.relay.awake()
+	if w.relay.is(func() bool { return w.relay.cut }) {
+		sleep(context.Background(), answerWithin)
+		return errFake
+	}
+	sleep(context.Background(), fakeRoundTrip/2)
+	w.server.mu.Lock()
+	switch {
+	case w.relay.is(func() bool { return w.relay.killed }):
+		err = errFake
+	case strconv.Itoa(w.server.lives) != life:
+		err = ErrMoved
+	default:
+		do()
+	}
+	w.server.mu.Unlock()
+	sleep(context.Background(), fakeRoundTrip/2)
+	w.relay.awake()
+	return err
+}
+
+func (w *fakeWriter) create(_ context.Context, life string, missing []string) error {
+	return w.call(life, func() {
+		for _, name := range missing {
+			if at := (place{destination: name}); w.server.rows[at] == nil {
+				w.server.rows[at] = &fakeRow{unit: int32(len(w.server.rows) + 1)}
+			}
+		}
+	})
+}
+
+func (w *fakeWriter) take(_ context.Context, life string, seen row) (epoch int64, err error) {
+	sleep(context.Background(), w.slow)
+	err = w.call(life, func() {
+		for _, r := range w.server.rows {
+			if r.unit == seen.unit && r.epoch == seen.epoch {
+				r.released = r.owner == 0
+				r.epoch++
+				r.owner = w.relay.owner
+				epoch = r.epoch
+			}
+		}
+	})
+	return epoch, err
+}
+
+func (w *fakeWriter) release(_ context.Context, life string, unit int32, epoch int64) (done bool, err error) {
+	err = w.call(life, func() {
+		for _, r := range w.server.rows {
+			if r.unit == unit && r.epoch == epoch {
+				r.owner = 0
+			}
+		}
+		w.server.notifyLocked()
+	})
+	return err == nil, err
 }
 
 // fakeRelay is a relay that delivers all the time.

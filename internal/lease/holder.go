@@ -76,7 +76,10 @@ type Options struct {
 	// Create creates the positions of destinations that have none; "" is the search for events
 	// without a route.
 	Create func(ctx context.Context, conn *pgx.Conn, missing []string) error
-	// Gained is called with each shard that was taken. It must not block: no lease is renewed while it
+	// Use runs f on a connection to the server in this life: see [Verify]. Positions are written there, as
+	// that may take long, and no renewal must wait for it.
+	Use func(ctx context.Context, server string, f func(*pgx.Conn) error) error
+	// Gained is called with each shard that was taken. It must not block: nothing is renewed while it
 	// runs.
 	Gained func(Lease)
 	// Lost is called with each shard that must be given away, and at once with all of them when another
@@ -95,11 +98,13 @@ type Holder struct {
 	options Options
 	log     *slog.Logger
 	open    func(ctx context.Context) (table, func(), error)
+	writer  writer
 
 	looks    chan struct{}        // capacity 1
 	doubted  atomic.Pointer[term] // the term to end
-	work     sync.WaitGroup       // calls of Lost
-	left     chan place           // shards for which Lost has returned; has capacity for all
+	work     sync.WaitGroup       // calls of Lost, and writes of positions
+	done     chan outcome         // of them
+	over     chan struct{}        // closed when nobody takes from done any more
 	stopping bool                 // this and the rest belong to the goroutine of Run
 
 	term     *term // nil while the relay is no member
@@ -110,7 +115,8 @@ type Holder struct {
 	leaving  map[place]bool     // Lost is running
 	seen     map[int64]sighting // the other members, on this session
 	looked   bool               // on any session
-	refused  map[int32]*refusal // shards whose position could not be written
+	creating bool               // positions are being created
+	refused  map[int32]*refusal // shards whose position could not be written; 0: positions that could not be created
 	reported []string           // the shards that others see this relay wants
 }
 
@@ -123,10 +129,22 @@ type held struct {
 type state int
 
 const (
-	working   state = iota
-	leaving         // Lost is running
-	releasing       // Lost has returned, and the row still names this relay
+	taking     state = iota // its row is being written
+	working                 // the shard is at work
+	leaving                 // Lost is running
+	releasing               // its row is being written
+	unreleased              // that did not succeed: the next look tries again
 )
+
+// outcome is what has become of a shard in another goroutine.
+type outcome struct {
+	what  state // taking, leaving, releasing; working: positions were created
+	at    place
+	held  *held // nil for leaving and for creation
+	epoch int64 // of taking: the new epoch, 0 if the row was not as it was seen
+	done  bool  // of releasing
+	err   error
+}
 
 // sighting is the last renewal of a member that was seen, and since when.
 type sighting struct {
@@ -134,8 +152,7 @@ type sighting struct {
 	since    time.Time
 }
 
-// refusal is a shard whose position could not be written. Until the next attempt the session has
-// time for renewals.
+// refusal is a shard whose position could not be written.
 type refusal struct {
 	pauses store.Pauses
 	next   time.Time
@@ -157,17 +174,21 @@ type table interface {
 	renew(ctx context.Context, least int64) (renewals int64, err error)
 	// look returns the positions and the members, read in this order.
 	look(ctx context.Context) (sight, error)
-	// create creates positions.
-	create(ctx context.Context, missing []string) error
 	// remove ends the membership of another relay. It reports false if that one has renewed it since.
 	remove(ctx context.Context, owner, renewals int64) (bool, error)
-	// take takes a shard, if its row is still as it was seen, and is not locked. It returns the new
-	// epoch, 0 if it did not. answer is an error with which the connection can be used further.
-	take(ctx context.Context, r *row) (epoch int64, answer, lost error)
-	// release gives a shard away, and notifies the other relays. It reports false if the row is locked.
-	release(ctx context.Context, unit int32, epoch int64) (done bool, answer, lost error)
 	// leave ends the membership of this relay, and notifies the others.
 	leave(ctx context.Context) error
+}
+
+// writer writes positions in one life of the server, on other connections than table.
+type writer interface {
+	// create creates positions.
+	create(ctx context.Context, server string, missing []string) error
+	// take takes a shard, if its row is still as it was seen, and is not locked. It returns the new
+	// epoch, 0 if it did not.
+	take(ctx context.Context, server string, r row) (epoch int64, err error)
+	// release gives a shard away, and notifies the other relays. It reports false if the row is locked.
+	release(ctx context.Context, server string, unit int32, epoch int64) (done bool, err error)
 }
 
 // sight is the result of a look.
@@ -192,12 +213,13 @@ type member struct {
 
 // NewHolder returns a holder that connects when it runs.
 func NewHolder(c *store.Connector, o Options, log *slog.Logger) *Holder {
-	return newHolder(o, log, func(ctx context.Context) (table, func(), error) { return openSession(ctx, c, &o) })
+	w := &positionWriter{options: &o, channel: outboxsql.Channel(c.Schema)}
+	return newHolder(o, log, w, func(ctx context.Context) (table, func(), error) { return openSession(ctx, c, &o) })
 }
 
-func newHolder(o Options, log *slog.Logger, open func(context.Context) (table, func(), error)) *Holder {
+func newHolder(o Options, log *slog.Logger, w writer, open func(context.Context) (table, func(), error)) *Holder {
 	return &Holder{
-		options: o, log: log, open: open, looks: make(chan struct{}, 1), left: make(chan place, 1+len(o.Destinations)),
+		options: o, log: log, open: open, writer: w, looks: make(chan struct{}, 1), done: make(chan outcome), over: make(chan struct{}),
 		held: make(map[place]*held), leaving: make(map[place]bool), seen: make(map[int64]sighting), refused: make(map[int32]*refusal),
 	}
 }
@@ -215,6 +237,9 @@ func (h *Holder) Look() {
 // taken: connections do not lead to the server of l any more. That happens after a failover where
 // the old primary keeps its sessions. It never blocks.
 func (h *Holder) Doubt(l *Lease) {
+	if l.term.sent.Load() == nil {
+		return // it has ended
+	}
 	h.doubted.Store(l.term)
 	h.Look()
 }
@@ -224,6 +249,7 @@ func (h *Holder) Doubt(l *Lease) {
 // outboxsql.ErrMode if the table is not a stream, or not any more.
 func (h *Holder) Run(ctx context.Context) error {
 	defer h.work.Wait()
+	defer close(h.over)
 	defer h.end()
 	pause := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
@@ -310,8 +336,8 @@ func (h *Holder) hold(ctx context.Context, t table) error {
 			var next time.Duration
 			next, err = h.look(ctx, t)
 			look.Reset(next)
-		case at := <-h.left:
-			err = h.handOver(ctx, t, at)
+		case o := <-h.done:
+			h.finish(ctx, o)
 		}
 		if err != nil {
 			return err
@@ -329,7 +355,7 @@ var errElsewhere = errors.New("connections lead to another server than the one w
 // busy reports whether deliveries of a shard may be running.
 func (h *Holder) busy() bool {
 	for _, s := range h.held {
-		if s.state != releasing {
+		if s.state != unreleased {
 			return true
 		}
 	}
@@ -355,9 +381,20 @@ func (h *Holder) end() {
 // lose stops a shard.
 func (h *Holder) lose(at place) {
 	h.leaving[at] = true
-	h.work.Go(func() {
+	h.begin(func() outcome {
 		h.options.Lost(at.destination)
-		h.left <- at
+		return outcome{what: leaving, at: at}
+	})
+}
+
+// begin runs f in a goroutine, and then finish with its outcome.
+func (h *Holder) begin(f func() outcome) {
+	h.work.Go(func() {
+		o := f()
+		select {
+		case h.done <- o:
+		case <-h.over:
+		}
 	})
 }
 
@@ -389,12 +426,11 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 	if err != nil {
 		return err
 	}
-	if missing := h.missing(s.rows); len(missing) > 0 {
-		if err := t.create(ctx, missing); err != nil {
-			return err
-		}
+	if missing := h.missing(s.rows); len(missing) > 0 && !h.waits(0) {
+		now, _ := t.life()
+		h.created(ctx, h.writer.create(ctx, now, missing))
 	}
-	wants := h.would()
+	wants := h.would(maps.Clone(s.members))
 	sent = time.Now()
 	if h.renewals, err = t.join(ctx, wants); err != nil {
 		return err
@@ -412,16 +448,29 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 }
 
 // would returns the shards that this relay wants. Those that it is giving away are among them: if its share has grown
-// meanwhile, it takes them again. Those of an earlier term that still end are not.
-func (h *Holder) would() []string {
+// meanwhile, it takes them again. Those of an earlier term that still end are not. While the database refuses it one, and there are other
+// relays, it wants no other one, until the next attempt: they may be allowed to take them.
+func (h *Holder) would(members map[int64]member) []string {
+	content := false
+	for unit := range h.refused {
+		content = content || unit != 0 && h.waits(unit)
+	}
+	delete(members, h.options.Owner)
+	content = content && len(members) > 0
 	would := []string{}
 	for _, name := range append([]string{""}, h.options.Destinations...) {
 		at := place{destination: name}
-		if !h.leaving[at] || h.held[at] != nil {
+		if h.held[at] != nil || !h.leaving[at] && !content {
 			would = append(would, name)
 		}
 	}
 	return would
+}
+
+// waits reports whether it is too early for the next attempt to write a position.
+func (h *Holder) waits(unit int32) bool {
+	r := h.refused[unit]
+	return r != nil && time.Now().Before(r.next)
 }
 
 // look takes and gives shards according to the fair share. It returns the time to the next look.
@@ -430,12 +479,6 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 	next = jittered(lookEvery)
 	if h.term == nil {
 		return next, h.renew(ctx, t)
-	}
-	if wants := h.would(); !h.stopping && !slices.Equal(wants, h.reported) {
-		is, err := h.announce(ctx, t, wants)
-		if err != nil || !is {
-			return next, err
-		}
 	}
 	s, err := t.look(ctx)
 	if err != nil {
@@ -448,26 +491,33 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 	if _, is := s.members[h.options.Owner]; !is {
 		return next, h.renew(ctx, t)
 	}
+	h.releaseAll(ctx)
 	if h.stopping {
-		return next, h.releaseAll(ctx, t, s.rows)
-	}
-	if missing := h.missing(s.rows); len(missing) > 0 {
-		if err := t.create(ctx, missing); err != nil {
-			return next, err
-		}
-		h.Look()
 		return next, nil
 	}
+	if missing := h.missing(s.rows); len(missing) > 0 && !h.creating && !h.waits(0) {
+		h.creating = true
+		server := h.server
+		h.begin(func() outcome { return outcome{what: working, err: h.writer.create(ctx, server, missing)} })
+	}
+	if wants := h.would(maps.Clone(s.members)); !slices.Equal(wants, h.reported) {
+		is, err := h.announce(ctx, t, wants)
+		if err != nil || !is {
+			return next, err
+		}
+		m := s.members[h.options.Owner]
+		m.wants = wants
+		s.members[h.options.Owner] = m
+	}
 	h.report(connection, nil)
+	h.forget(s.rows)
 	soonest, err := h.removeExpired(ctx, t, s.members)
 	if err != nil {
 		return next, err
 	}
 	h.dropFenced(s.rows)
-	if err := h.releaseAll(ctx, t, s.rows); err != nil {
-		return next, err
-	}
-	return min(next, soonest), h.share(ctx, t, &s)
+	h.share(ctx, &s)
+	return min(next, soonest), nil
 }
 
 // announce changes what others see this relay wants. It reports false if the relay is no member any more.
@@ -509,13 +559,16 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 			continue
 		}
 		s, known := h.seen[owner]
-		if !known || s.renewals != m.renewals {
+		silent := known && s.renewals == m.renewals
+		if !silent {
 			s = sighting{m.renewals, now}
 			h.seen[owner] = s
 		}
 		left := Term - now.Sub(s.since)
 		if left > 0 && !(first && m.ended) {
-			soonest = min(soonest, left)
+			if silent {
+				soonest = min(soonest, left)
+			}
 			continue
 		}
 		removed, err := t.remove(ctx, owner, m.renewals)
@@ -541,31 +594,24 @@ func (h *Holder) dropFenced(rows map[place]*row) {
 		case working:
 			s.state = leaving
 			h.lose(at)
-		case releasing:
+		case unreleased:
 			delete(h.held, at)
-		case leaving:
+		case taking, leaving, releasing:
 		}
 	}
 }
 
-// releaseAll tries again to release shards whose rows were locked.
-func (h *Holder) releaseAll(ctx context.Context, t table, rows map[place]*row) error {
-	for at, s := range maps.Clone(h.held) {
-		if s.state != releasing {
-			continue
-		}
-		if err := h.release(ctx, t, s); err != nil {
-			return err
-		}
-		if h.held[at] == nil && rows[at] != nil {
-			rows[at].owner = 0
+// releaseAll tries again to release shards whose rows could not be written.
+func (h *Holder) releaseAll(ctx context.Context) {
+	for _, s := range h.held {
+		if s.state == unreleased && !h.waits(s.Unit) {
+			h.release(ctx, s)
 		}
 	}
-	return nil
 }
 
 // share takes and gives.
-func (h *Holder) share(ctx context.Context, t table, s *sight) error {
+func (h *Holder) share(ctx context.Context, s *sight) {
 	pic := picture{me: h.options.Owner, wants: make(map[int64][]int32), owners: make(map[int32]int64)}
 	at := make(map[int32]place)
 	for p, r := range s.rows {
@@ -573,8 +619,14 @@ func (h *Holder) share(ctx context.Context, t table, s *sight) error {
 		if _, is := s.members[r.owner]; is || r.owner != 0 && time.Now().Before(h.settled) {
 			pic.owners[r.unit] = r.owner
 		}
-		if have := h.held[p]; have != nil && have.state != working {
-			delete(pic.owners, r.unit) // as good as gone: no other shard must go in its place
+		if have := h.held[p]; have != nil {
+			switch have.state {
+			case taking:
+				pic.owners[r.unit] = h.options.Owner
+			case leaving, releasing, unreleased: // as good as gone: no other shard must go in its place
+				delete(pic.owners, r.unit)
+			case working:
+			}
 		}
 	}
 	for owner, m := range s.members {
@@ -588,22 +640,19 @@ func (h *Holder) share(ctx context.Context, t table, s *sight) error {
 	take, give := pic.shares()
 	for _, unit := range give {
 		p := at[unit]
-		if have := h.held[p]; have != nil {
+		switch have := h.held[p]; {
+		case have != nil && have.state == working:
 			have.state = leaving
 			h.lose(p)
-			continue
-		}
-		if h.leaving[p] {
-			continue // deliveries of an earlier term may still be running
-		}
-		if _, answer, lost := t.release(ctx, unit, s.rows[p].epoch); lost != nil {
-			return lost
-		} else if answer != nil {
-			h.complain(ctx, unit, answer)
+		case have != nil, h.leaving[p], h.waits(unit): // deliveries of an earlier term may still be running
+		default: // of an earlier term
+			have = &held{Lease: Lease{p.destination, p.part, unit, s.rows[p].epoch, h.server, h.term}}
+			h.held[p] = have
+			h.release(ctx, have)
 		}
 	}
-	for p, r := range s.rows { // of an earlier term, too
-		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.unit) {
+	for p, r := range s.rows {
+		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.unit) { // of an earlier term
 			take = append(take, r.unit)
 		}
 		if r.owner != 0 && r.owner != h.options.Owner {
@@ -611,37 +660,102 @@ func (h *Holder) share(ctx context.Context, t table, s *sight) error {
 		}
 	}
 	for _, unit := range take {
-		if p := at[unit]; h.held[p] == nil && !h.leaving[p] {
-			if err := h.take(ctx, t, p, s.rows[p]); err != nil {
-				return err
-			}
+		if p := at[unit]; h.held[p] == nil && !h.leaving[p] && !h.waits(unit) {
+			h.take(ctx, p, *s.rows[p])
 		}
 	}
-	return nil
 }
 
 // take takes a shard.
-func (h *Holder) take(ctx context.Context, t table, at place, r *row) error {
-	if known := h.refused[r.unit]; known != nil && time.Now().Before(known.next) {
-		return nil
-	}
-	epoch, answer, lost := t.take(ctx, r)
-	switch {
-	case lost != nil:
-		return lost
-	case answer != nil:
-		h.complain(ctx, r.unit, answer)
-		return nil
-	}
-	h.accept(r.unit)
-	if epoch == 0 { // until the next look: whoever has locked the row may keep it for long
-		return nil
-	}
-	s := &held{Lease: Lease{at.destination, at.part, r.unit, epoch, h.server, h.term}}
+func (h *Holder) take(ctx context.Context, at place, r row) {
+	s := &held{Lease: Lease{at.destination, at.part, r.unit, r.epoch, h.server, h.term}, state: taking}
 	h.held[at] = s
-	h.log.InfoContext(ctx, "took a shard", "destination", shardName(at.destination), "part", at.part, "unit", r.unit, "epoch", epoch, "released", r.owner == 0)
-	h.options.Gained(s.Lease)
-	return nil
+	server := h.server
+	h.begin(func() outcome {
+		epoch, err := h.writer.take(ctx, server, r)
+		return outcome{what: taking, at: at, held: s, epoch: epoch, err: err}
+	})
+}
+
+// release releases a shard that does not work.
+func (h *Holder) release(ctx context.Context, s *held) {
+	s.state = releasing
+	unit, epoch, server := s.Unit, s.Epoch, s.Server
+	h.begin(func() outcome {
+		done, err := h.writer.release(ctx, server, unit, epoch)
+		return outcome{what: releasing, at: s.place(), held: s, done: done, err: err}
+	})
+}
+
+// finish goes on with what another goroutine has done.
+func (h *Holder) finish(ctx context.Context, o outcome) {
+	switch o.what {
+	case working:
+		h.creating = false
+		h.created(ctx, o.err)
+		h.Look()
+		return
+	case leaving:
+		delete(h.leaving, o.at)
+		if s := h.held[o.at]; s != nil && s.state == leaving {
+			h.release(ctx, s)
+			return
+		}
+		h.Look() // it was of an earlier term, and may now be taken again
+		return
+	}
+	if h.held[o.at] != o.held { // the term has ended meanwhile
+		h.Look()
+		return
+	}
+	unit := o.held.Unit
+	switch {
+	case o.err != nil:
+		h.complain(ctx, unit, o.err)
+	case o.done, o.epoch > 0:
+		h.accept(unit)
+	}
+	switch {
+	case o.what == releasing && o.done:
+		delete(h.held, o.at)
+		h.log.InfoContext(ctx, "released a shard", "destination", shardName(o.at.destination), "part", o.at.part, "unit", unit, "epoch", o.held.Epoch)
+		h.Look() // a shard that no other relay takes, it takes again
+	case o.what == releasing:
+		o.held.state = unreleased
+	case o.epoch == 0: // until the next look: whoever has locked the row may keep it for long
+		delete(h.held, o.at)
+	default:
+		o.held.Epoch = o.epoch
+		if h.stopping {
+			h.release(ctx, o.held)
+			return
+		}
+		o.held.state = working
+		h.log.InfoContext(ctx, "took a shard", "destination", shardName(o.at.destination), "part", o.at.part, "unit", unit, "epoch", o.epoch)
+		h.options.Gained(o.held.Lease)
+	}
+}
+
+// created records what has become of the creation of positions.
+func (h *Holder) created(ctx context.Context, err error) {
+	if err != nil {
+		h.complain(ctx, 0, err)
+		return
+	}
+	h.accept(0)
+}
+
+// forget drops the refusals of positions that are gone.
+func (h *Holder) forget(rows map[place]*row) {
+	for unit := range maps.Clone(h.refused) {
+		there := unit == 0
+		for _, r := range rows {
+			there = there || r.unit == unit
+		}
+		if !there {
+			h.accept(unit)
+		}
+	}
 }
 
 // shardName is the name of a destination in a log: the search for events without a route has none.
@@ -650,34 +764,6 @@ func shardName(destination string) string {
 		return "(router)"
 	}
 	return destination
-}
-
-// handOver releases a shard that has stopped.
-func (h *Holder) handOver(ctx context.Context, t table, at place) error {
-	delete(h.leaving, at)
-	if s := h.held[at]; s != nil && s.state == leaving {
-		s.state = releasing
-		return h.release(ctx, t, s)
-	}
-	h.Look() // it was of an earlier term, and may now be taken again
-	return nil
-}
-
-// release releases a shard. This relay looks, too: a shard that no other relay takes, it takes again.
-func (h *Holder) release(ctx context.Context, t table, s *held) error {
-	done, answer, lost := t.release(ctx, s.Unit, s.Epoch)
-	switch {
-	case lost != nil:
-		return lost
-	case answer != nil:
-		h.complain(ctx, s.Unit, answer)
-	case done:
-		h.accept(s.Unit)
-		delete(h.held, s.place())
-		h.log.InfoContext(ctx, "released a shard", "destination", shardName(s.Destination), "part", s.Part, "unit", s.Unit, "epoch", s.Epoch)
-		h.Look()
-	}
-	return nil
 }
 
 // stop gives all shards away.
@@ -700,6 +786,14 @@ func (h *Holder) stop(ctx context.Context, t table) error {
 
 // complain reports that the position of a shard could not be written, and postpones the next attempt.
 func (h *Holder) complain(ctx context.Context, unit int32, err error) {
+	switch {
+	case errors.Is(err, ErrMoved): // and so the session of the leases is on another server
+		h.doubted.Store(h.term)
+		h.Look()
+		return
+	case store.IsDown(err):
+		return // others report that, and the next look tries again
+	}
 	r := h.refused[unit]
 	if r == nil {
 		r = &refusal{pauses: store.NewPauses()}

@@ -32,6 +32,7 @@ func (s step) String() string { return fmt.Sprintf("%v %s %d", s.after, s.op, s.
 type plan struct {
 	deaf  bool
 	slow  time.Duration // what a delivery takes now and then
+	takes time.Duration // what the write of an owner takes
 	wants [modelRelays][]string
 	steps []step
 }
@@ -135,7 +136,8 @@ func (m *model) start(i int) {
 	m.owners++
 	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[string]*fakeShard), ended: make(chan struct{})}
 	o := Options{Owner: r.owner, Gained: r.gained, Lost: r.lost, Destinations: m.plan.wants[i]}
-	r.holder = newHolder(o, slog.New(slog.DiscardHandler), func(context.Context) (table, func(), error) { return m.server.connect(r) })
+	w := &fakeWriter{server: m.server, relay: r, slow: m.plan.takes}
+	r.holder = newHolder(o, slog.New(slog.DiscardHandler), w, func(context.Context) (table, func(), error) { return m.server.connect(r) })
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	m.relays[i] = r
@@ -230,7 +232,7 @@ func (p plan) run(t *testing.T) (broken []string) {
 			r.partition(false)
 		}
 		// Leases of relays that were cut off expire, and long deliveries finish.
-		time.Sleep(Term + answerWithin + longestReconnect + p.slow + 5*time.Second) //nolint:forbidigo // virtual time
+		time.Sleep(Term + answerWithin + longestReconnect + p.slow + 4*p.takes + 5*time.Second) //nolint:forbidigo // virtual time
 		m.settled()
 		m.mu.Lock()
 		gained := m.gained
@@ -293,8 +295,9 @@ func (m *model) settled() {
 
 func drawPlan(t *rapid.T) plan {
 	p := plan{
-		deaf: rapid.Bool().Draw(t, "deaf"),
-		slow: time.Duration(rapid.SampledFrom([]int{100, 100, 300, 3000}).Draw(t, "slow ms")) * time.Millisecond,
+		deaf:  rapid.Bool().Draw(t, "deaf"),
+		slow:  time.Duration(rapid.SampledFrom([]int{100, 100, 300, 3000}).Draw(t, "slow ms")) * time.Millisecond,
+		takes: time.Duration(rapid.SampledFrom([]int{0, 0, 100, 2500}).Draw(t, "takes ms")) * time.Millisecond,
 	}
 	same := rapid.Bool().Draw(t, "same wants")
 	for i := range p.wants {

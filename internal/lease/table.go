@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -78,23 +77,26 @@ func within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return nil
 }
 
-// sqlLife returns the life of the server, and whether it is older than a term; the first relay after a crash names it.
-const sqlLife = `WITH made AS (INSERT INTO outbox_server (life) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT FROM outbox_server)
-		ON CONFLICT DO NOTHING RETURNING life)
-	SELECT life::text, false FROM made
-	UNION ALL SELECT life::text, since < clock_timestamp() - $1::bigint * interval '1 microsecond' FROM outbox_server`
+// The life of the server has another name after a crash and a failover, which empty the table, after a
+// start, and in another copy of the database.
+const (
+	lifeName = `life || '/' || 'outbox_server'::regclass::oid`
 
-// begin keeps the table a stream, and shows that the relay lives. Take-overs are flushed to disk: a
-// lost epoch would be given out twice.
+	// sqlLife returns the life of the server, and whether it is older than a term; the first relay after a crash or a start
+	// names it.
+	sqlLife = `WITH made AS (INSERT INTO outbox_server AS s (life, started) VALUES (gen_random_uuid(), pg_postmaster_start_time())
+		ON CONFLICT (one) DO UPDATE SET life = excluded.life, started = excluded.started, since = clock_timestamp() WHERE s.started <> excluded.started
+		RETURNING ` + lifeName + ` AS name)
+	SELECT name, false FROM made
+	UNION ALL SELECT ` + lifeName + `, since < clock_timestamp() - $1::bigint * interval '1 microsecond' FROM outbox_server`
+
+	sqlVerify = `SELECT EXISTS (SELECT FROM outbox_server WHERE ` + lifeName + ` = $1 AND started = pg_postmaster_start_time())`
+)
+
+// begin keeps the table a stream, and shows that the relay lives. Nothing is flushed to disk: an epoch that a
+// crash takes back is given out again in another life of the server only, where no write of this one arrives.
 func (s *session) begin(ctx context.Context, schema string) error {
-	err := s.trip(ctx, func(ctx context.Context) error {
-		_, err := s.conn.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false)`)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	err = s.trip(ctx, func(ctx context.Context) error { return outboxsql.HoldMode(ctx, s.conn, schema, outboxsql.ModeStream) })
+	err := s.trip(ctx, func(ctx context.Context) error { return outboxsql.HoldMode(ctx, s.conn, schema, outboxsql.ModeStream) })
 	if err != nil {
 		return err
 	}
@@ -115,10 +117,14 @@ func (s *session) begin(ctx context.Context, schema string) error {
 	return err
 }
 
+// ErrMoved means that connections lead to another server, or to another life of it, than the one in which a shard was
+// taken: it may have assigned ids again that a relay has in memory.
+var ErrMoved = errors.New("the server has crashed, or is another one, since the shard was taken")
+
 // Verify reports whether conn leads to the server in the life in which a shard was taken. Later
 // statements on conn need no other check, because a connection does not outlive a crash.
 func Verify(ctx context.Context, conn *pgx.Conn, life string) (ok bool, err error) {
-	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_server WHERE life = $1::text::uuid)`, life).Scan(&ok)
+	err = conn.QueryRow(ctx, sqlVerify, life).Scan(&ok)
 	if err != nil {
 		return false, fmt.Errorf("find the life of the server: %w", err)
 	}
@@ -217,10 +223,6 @@ func (s *session) look(ctx context.Context) (sight, error) {
 	return seen, err
 }
 
-func (s *session) create(ctx context.Context, missing []string) error {
-	return within(ctx, createWithin, func(ctx context.Context) error { return s.options.Create(ctx, s.conn, missing) })
-}
-
 func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bool, err error) {
 	err = s.trip(ctx, func(ctx context.Context) error {
 		tag, err := s.conn.Exec(ctx, `DELETE FROM outbox_members WHERE owner = $1 AND renewals = $2`, owner, renewals)
@@ -228,35 +230,6 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 		return err
 	})
 	return removed, err
-}
-
-// sqlTake leaves a row alone that another session has locked: the renewal must not wait for it.
-const sqlTake = `WITH free AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED)
-	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.unit = free.unit RETURNING p.epoch`
-
-func (s *session) take(ctx context.Context, r *row) (epoch int64, answer, lost error) {
-	err := within(ctx, writeWithin, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, sqlTake, r.unit, r.epoch, s.options.Owner).Scan(&epoch)
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil, nil
-	}
-	answer, lost = s.sort(err)
-	return epoch, answer, lost
-}
-
-// sqlRelease does nothing where the position has another epoch, and that is done, too.
-const sqlRelease = `WITH mine AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED),
-	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.unit = mine.unit RETURNING p.unit)
-	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE unit = $1 AND epoch = $2),
-		CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'units') END::text`
-
-func (s *session) release(ctx context.Context, unit int32, epoch int64) (done bool, answer, lost error) {
-	err := within(ctx, writeWithin, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, sqlRelease, unit, epoch, s.channel).Scan(&done, nil)
-	})
-	answer, lost = s.sort(err)
-	return done && err == nil, answer, lost
 }
 
 func (s *session) leave(ctx context.Context) error {
@@ -267,15 +240,47 @@ func (s *session) leave(ctx context.Context) error {
 	})
 }
 
-// sort separates an answer of the server, after which the connection is as it was, from its end, or its uselessness: after a
-// failover the old primary may keep its sessions, but is read-only.
-func (s *session) sort(err error) (answer, lost error) {
-	const readOnly = "25006"
-	switch pg, ok := errors.AsType[*pgconn.PgError](err); {
-	case err == nil:
-		return nil, nil
-	case !ok || pg.Code == readOnly || s.conn.IsClosed() || s.conn.PgConn().TxStatus() != 'I':
-		return nil, err
-	}
-	return err, nil
+// positionWriter implements writer.
+type positionWriter struct {
+	options *Options
+	channel string
+}
+
+// use runs f on a connection of its own.
+func (w *positionWriter) use(ctx context.Context, server string, limit time.Duration, f func(context.Context, *pgx.Conn) error) error {
+	return within(ctx, limit, func(ctx context.Context) error {
+		return w.options.Use(ctx, server, func(conn *pgx.Conn) error { return f(ctx, conn) })
+	})
+}
+
+func (w *positionWriter) create(ctx context.Context, server string, missing []string) error {
+	return w.use(ctx, server, createWithin, func(ctx context.Context, conn *pgx.Conn) error { return w.options.Create(ctx, conn, missing) })
+}
+
+// sqlTake does not wait for a session that has locked the row: that may take for ever.
+const sqlTake = `WITH free AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED)
+	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.unit = free.unit RETURNING p.epoch`
+
+func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch int64, err error) {
+	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, sqlTake, r.unit, r.epoch, w.options.Owner).Scan(&epoch)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return epoch, err
+}
+
+// sqlRelease does nothing where the position has another epoch, and that is done, too.
+const sqlRelease = `WITH mine AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED),
+	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.unit = mine.unit RETURNING p.unit)
+	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE unit = $1 AND epoch = $2),
+		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'units') END::text`
+
+func (w *positionWriter) release(ctx context.Context, server string, unit int32, epoch int64) (done bool, err error) {
+	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, sqlRelease, unit, epoch, w.channel).Scan(&done, nil)
+	})
+	return done, err
 }

@@ -123,7 +123,7 @@ func New(o Options) *Engine {
 	e.wake = wake.New(wake.Options{
 		Poll: o.Limits.PollInterval, Bell: o.Bell, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("bell", err) },
 	})
-	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Gained: e.gained, Lost: e.lost, Report: e.report}
+	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Use: e.use, Gained: e.gained, Lost: e.lost, Report: e.report}
 	for _, w := range e.wanted {
 		leases.Destinations = append(leases.Destinations, w.Destination)
 	}
@@ -149,6 +149,11 @@ func (e *Engine) create(ctx context.Context, conn *pgx.Conn, names []string) err
 		}
 	}
 	return create(ctx, conn, e.wanted, missing, e.log)
+}
+
+// use runs f on a connection to the server in this life.
+func (e *Engine) use(ctx context.Context, server string, f func(*pgx.Conn) error) error {
+	return e.pool.use(ctx, &lease.Lease{Server: server}, f)
 }
 
 // Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and
@@ -258,7 +263,7 @@ func (e *Engine) Stats(s *observe.Stats) {
 		if r.part != nil {
 			p = r.part.stats()
 		}
-		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head {
+		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head && r.part != nil {
 			p.Unread = e.possible(tail.Ranges{{From: p.Head + 1, To: p.Last}})
 		}
 		s.Positions = append(s.Positions, p)
@@ -310,7 +315,7 @@ func (e *Engine) gained(l lease.Lease) {
 			e.log.InfoContext(ctx, "left a unit to its next owner", "destination", unitName(l.Destination), "err", err)
 			e.leases.Look()
 		}
-		if errors.Is(err, errMoved) {
+		if errors.Is(err, lease.ErrMoved) {
 			e.leases.Doubt(&l)
 		}
 	}()
@@ -348,7 +353,7 @@ func (e *Engine) load(ctx context.Context, l lease.Lease) (*Position, error) {
 		switch {
 		case err == nil:
 			return &p, nil
-		case errors.Is(err, errFenced), errors.Is(err, errMoved):
+		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved):
 			return nil, err
 		case ctx.Err() == nil:
 			e.report(name, err)

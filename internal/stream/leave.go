@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -56,7 +57,7 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, errFenced), errors.Is(err, errMoved), ctx.Err() != nil:
+		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), ctx.Err() != nil:
 			return err
 		}
 		sleep(ctx, pause.NextBackOff())

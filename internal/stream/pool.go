@@ -25,10 +25,6 @@ const roundTrip = 15 * time.Second
 
 var errClosed = errors.New("the engine has ended")
 
-// errMoved means that connections lead to another server, or to another life of it, than the one in which a unit was
-// taken: it may have assigned ids again that the unit has in memory.
-var errMoved = errors.New("the server has crashed, or is another one, since the unit was taken")
-
 // pool has the few connections that all units of a relay share. Reads are single statements, so
 // that a connection is needed for a moment only. What else the relay asks uses them, too.
 //
@@ -137,7 +133,7 @@ func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error)
 // verify checks the connection for the unit. An older connection may lead to a former server: then a new one is tried.
 func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 	err := verify(ctx, c.conn, l)
-	if !errors.Is(err, errMoved) || c.life == "" {
+	if !errors.Is(err, lease.ErrMoved) || c.life == "" {
 		return err
 	}
 	store.Close(ctx, c.conn)
@@ -152,7 +148,7 @@ func verify(ctx context.Context, conn *pgx.Conn, l *lease.Lease) error {
 	if is, err := lease.Verify(ctx, conn, l.Server); err != nil || is {
 		return err //nolint:wrapcheck // it says what failed
 	}
-	return errMoved
+	return lease.ErrMoved
 }
 
 // lend runs f on any connection, which has the time of one continuous use for it, and after which it is kept if the server

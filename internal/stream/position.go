@@ -25,6 +25,7 @@ type Position struct {
 	sequence string
 	exact    bool   // the destination has a copy: all ranges are written, as the two are compared
 	row      string // the ctid of the row as this relay has written it last; empty: not known
+	saves    int
 }
 
 // maxOpen bounds the ranges that are written with a position.
@@ -42,6 +43,9 @@ const (
 	sqlSaveByKey = setSave + ` RETURNING ctid::text`
 )
 
+// pruneEvery is every how many saves the row is found by its key.
+const pruneEvery = 16
+
 // Save writes the position: head, the open ids up to it, and how many events were acknowledged since the last write. If there
 // are more than 4,096 ranges, the written head lies below the surplus, so that a crash repeats a longer suffix of each
 // aggregate's deliveries. It returns false if the unit does not belong to this owner any more: the caller then starts nothing
@@ -49,7 +53,8 @@ const (
 func (p *Position) Save(ctx context.Context, db rowQuerier, head int64, open tail.Ranges, delivered int64) (ok bool, err error) {
 	head, open = p.bound(head, open)
 	err = pgx.ErrNoRows
-	if p.row != "" {
+	// An UPDATE by the place of a row removes no earlier versions from its page; one by the key does.
+	if p.saves++; p.row != "" && p.saves%pruneEvery != 0 {
 		err = db.QueryRow(ctx, sqlSave, p.Unit, p.Epoch, head, open.String(), delivered, p.row).Scan(&p.row)
 	}
 	if isNoRows(err) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
@@ -94,7 +95,7 @@ func (r *router) run(ctx context.Context) error {
 		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
 		r.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, errMoved), final(err):
+		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), final(err):
 			return err
 		case err != nil && ctx.Err() == nil:
 			r.e.report(partRouter, err)

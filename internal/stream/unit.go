@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
@@ -106,7 +107,7 @@ func (u *unit) run(ctx context.Context) error {
 		}
 		u.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, errMoved), final(err):
+		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), final(err):
 			return u.leave(ctx, err)
 		case errors.Is(err, errReopen):
 			if err := u.restart(ctx); err != nil {
