@@ -334,9 +334,7 @@ func (a *audit) unheld(b *Backlog, refused bool) (all []suspicion) {
 			continue
 		}
 		what, key := "unit of "+nameOf(p), p.UpdatedAt.String()
-		// A relay that takes a unit writes its number into the position. While none has, a session that holds the lock
-		// only tries to.
-		if p.Session != nil && p.Owner != nil && a.seen[what].key != key {
+		if p.Session != nil && a.seen[what].key != key {
 			continue
 		}
 		all = append(all, suspicion{

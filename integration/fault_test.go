@@ -37,7 +37,7 @@ func TestKilledInTheMiddleOfAHandler(t *testing.T) {
 		"holding locks": {outboxsql.ModeQueue, 2 * time.Second, "fresh"},
 		// The lock budget is over: the lease ends with the process too.
 		"holding a lease": {outboxsql.ModeQueue, time.Millisecond, "deferred"},
-		// The session that owns the destination ends with the process.
+		// The lease of the destination expires within 2 s.
 		"holding a unit": {outboxsql.ModeStream, time.Second, "fresh"},
 	}
 	for name, test := range tests {

@@ -46,7 +46,7 @@ func TestSlowStatement(t *testing.T) {
 }
 
 // TestSlowTakeover: a unit whose position takes seconds to be taken over is taken over all the same,
-// and the session that owns the other units is not lost each time.
+// and the leases of the other units do not wait for it.
 func TestSlowTakeover(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, outboxsql.ModeStream)

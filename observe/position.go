@@ -34,7 +34,7 @@ type Position struct {
 	Copied bool `json:"copied,omitempty"`
 	// Owner is the number of the relay that owns or last owned it; nil after a handover.
 	Owner *int64 `json:"owner,omitempty"`
-	// Session is the session that holds the unit; nil if no relay delivers it.
+	// Session is that of the relay that owns the unit; nil if no relay delivers it.
 	Session *UnitSession `json:"session,omitempty"`
 	// Replay is the running replay of the destination; nil if there is none.
 	Replay *Replay `json:"replay,omitempty"`
@@ -43,7 +43,7 @@ type Position struct {
 	Oldest *Waiting `json:"oldest,omitempty"`
 }
 
-// UnitSession is a session that holds a unit of a stream. Fields that the querying role may not see
+// UnitSession is the session by which the owner of a unit of a stream renews its lease. Fields that the querying role may not see
 // are empty.
 type UnitSession struct {
 	PID         int32  `json:"pid"`

@@ -16,22 +16,17 @@ import (
 
 // takeover is a position as a relay took it over.
 type takeover struct {
-	at      time.Time // by the clock of the server
-	head    int64
-	open    tail.Ranges
-	unclean bool // the previous owner did not hand it over
+	at   time.Time // by the clock of the server
+	head int64
+	open tail.Ranges
 }
-
-// doubt is how long the previous owner may continue after an unclean take-over,
-// because it has not noticed yet.
-const doubt = time.Second
 
 // watchTakeovers makes the database record each position that is taken over.
 func (c *cell) watchTakeovers() {
 	c.t.Helper()
-	c.exec(`CREATE TABLE takeovers (at timestamptz DEFAULT clock_timestamp(), head bigint, open text, unclean boolean);
+	c.exec(`CREATE TABLE takeovers (at timestamptz DEFAULT clock_timestamp(), head bigint, open text);
 		CREATE FUNCTION takeovers() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
-			INSERT INTO takeovers (head, open, unclean) VALUES (OLD.head, OLD.open::text, OLD.owner IS NOT NULL AND OLD.owner <> NEW.owner);
+			INSERT INTO takeovers (head, open) VALUES (OLD.head, OLD.open::text);
 			RETURN NULL;
 		END $$;
 		CREATE TRIGGER takeovers AFTER UPDATE ON outbox_positions FOR EACH ROW
@@ -41,13 +36,13 @@ func (c *cell) watchTakeovers() {
 // takeovers returns the records.
 func (c *cell) takeovers() []takeover {
 	c.t.Helper()
-	rows, err := c.pool.Query(c.ctx, `SELECT at, head, open, unclean FROM takeovers ORDER BY at`)
+	rows, err := c.pool.Query(c.ctx, `SELECT at, head, open FROM takeovers ORDER BY at`)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (t takeover, err error) {
 		var open string
-		if err := r.Scan(&t.at, &t.head, &open, &t.unclean); err != nil {
+		if err := r.Scan(&t.at, &t.head, &open); err != nil {
 			return t, err
 		}
 		t.open, err = tail.ParseRanges(open)
@@ -68,13 +63,9 @@ func (c *cell) takeovers() []takeover {
 // take-over, and that the position did not show: they were in flight, or
 // acknowledged since the last write of the position. Only these may come twice.
 func (t *takeover) exposed(arrivals []arrival) map[int64]bool {
-	until := t.at
-	if t.unclean {
-		until = until.Add(doubt)
-	}
 	ids := make(map[int64]bool)
 	for _, a := range arrivals {
-		if a.At.Before(until) && (a.ID > t.head || t.open.Contains(a.ID)) {
+		if a.At.Before(t.at) && (a.ID > t.head || t.open.Contains(a.ID)) {
 			ids[a.ID] = true
 		}
 	}

@@ -3,10 +3,14 @@
 //
 // # Rows
 //
-// Each relay is a row of outbox_members, which it renews every [renewEvery]; it is the lease of all
-// its shards. A shard belongs to the relay in outbox_positions.owner, as long as that relay is a
-// member. Both tables of members and outbox_server are UNLOGGED: a crash and a failover empty them,
-// so that no membership, and no memory of a relay, outlives the life of the server in which it began.
+// Each relay is a row of outbox_members, which it renews every [renewEvery], on a connection that
+// does nothing else that may take long; the row is the lease of all its shards. A shard belongs to the
+// relay in outbox_positions.owner, as long as that relay is a member.
+//
+// outbox_members and outbox_server are UNLOGGED: a crash and a failover empty them, so that no
+// membership, and no memory of a relay, outlives the life of the server in which it began.
+// outbox_server also has the time at which the server was started, for servers whose unlogged tables
+// survive (Aurora): there only a crash of one server process goes unnoticed.
 //
 // # Rules
 //

@@ -62,7 +62,7 @@ type gate struct {
 	seals  bool                   // the destination keeps its position: a parcel waits for a seal
 	staged []staged               // parcels that do
 	stuck  bool                   // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
-	unsure bool                   // nothing was begun because the session was not proven alive: by the time of wait it may be again
+	unsure bool                   // nothing was begun because the lease was not valid: by the time of wait it may be again
 }
 
 // staged is a parcel that waits for a seal.

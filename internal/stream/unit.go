@@ -413,7 +413,7 @@ func (u *unit) wait(ctx context.Context) {
 	}
 }
 
-// unsurePoll is how often a unit checks whether its session is proven alive again.
+// unsurePoll is how often a unit checks whether its lease is valid again.
 const unsurePoll = 20 * time.Millisecond
 
 func earlier(a, b time.Time) time.Time {
