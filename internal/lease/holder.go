@@ -565,7 +565,7 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 			h.seen[owner] = s
 		}
 		left := Term - now.Sub(s.since)
-		if left > 0 && !(first && m.ended) {
+		if left > 0 && (!first || !m.ended) {
 			if silent {
 				soonest = min(soonest, left)
 			}
@@ -692,8 +692,9 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 	switch o.what {
 	case working:
 		h.creating = false
-		h.created(ctx, o.err)
-		h.Look()
+		if h.created(ctx, o.err); o.err == nil {
+			h.Look()
+		}
 		return
 	case leaving:
 		delete(h.leaving, o.at)
@@ -703,6 +704,7 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 		}
 		h.Look() // it was of an earlier term, and may now be taken again
 		return
+	case taking, releasing, unreleased:
 	}
 	if h.held[o.at] != o.held { // the term has ended meanwhile
 		h.Look()

@@ -18,11 +18,6 @@ func newLog(tb testing.TB) *log {
 	return asStream(testdb.New(tb, tables()))
 }
 
-func newLogAt(tb testing.TB, url string) *log {
-	tb.Helper()
-	return asStream(testdb.At(tb, url, tables()))
-}
-
 // tables are without a bell, which keeps transactions from being prepared.
 func tables() testdb.Tables { return testdb.Tables{Bell: outboxsql.BellOff} }
 
