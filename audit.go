@@ -334,11 +334,11 @@ func (a *audit) unheld(b *Backlog, refused bool) (all []suspicion) {
 			continue
 		}
 		what, key := "unit of "+nameOf(p), p.UpdatedAt.String()
-		if p.Session != nil && a.seen[what].key != key {
+		if p.Session != nil { // each take writes updated_at
 			continue
 		}
 		all = append(all, suspicion{
-			what: what, key: key, work: &store.Overdue{Destination: p.Destination, Position: true}, own: p.Session == nil && !refused,
+			what: what, key: key, work: &store.Overdue{Destination: p.Destination, Position: true}, own: !refused,
 			reason: func(lasted time.Duration) string {
 				return fmt.Sprintf("no relay holds the unit of %s, for %v at least: nothing is delivered from there", nameOf(p), lasted)
 			},

@@ -2,14 +2,13 @@ package observe
 
 import "time"
 
-// Position is the position of a destination of a stream, read from the tables and the locks of its
-// unit.
+// Position is the position of a destination of a stream, and the relay that owns it.
 type Position struct {
 	// Destination is the unit's destination, empty for the router, which looks for event types
 	// without a route. Part is 0 unless a destination is read in parts.
 	Destination string `json:"destination"`
 	Part        int    `json:"part"`
-	// Unit is the number of the unit's lock.
+	// Unit is the number of the row.
 	Unit int32 `json:"unit"`
 	// Head is the highest id that was read. All ids up to it are acknowledged, stored for another
 	// attempt, or open. Open is the number of open ones: in flight, or of transactions that are

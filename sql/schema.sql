@@ -279,7 +279,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS outbox_server (
 COMMENT ON TABLE outbox_server IS 'Names the life of the server: a relay keeps nothing in memory from one life to the next.';
 COMMENT ON COLUMN outbox_server.life IS 'Random; written by the first relay after a crash, a failover or a start.';
 COMMENT ON COLUMN outbox_server.started IS 'When the server was started, as it says itself.';
-COMMENT ON COLUMN outbox_server.since IS 'When it was written. For a term, relays of the life before may still deliver.';
+COMMENT ON COLUMN outbox_server.since IS 'When life was written. Relays of the previous life may deliver for one more term.';
 COMMENT ON COLUMN outbox_server.one IS 'Keeps the table at one row.';
 
 CREATE UNLOGGED TABLE IF NOT EXISTS outbox_members (

@@ -3,14 +3,14 @@
 //
 // # Rows
 //
-// Each relay is a row of outbox_members, which it renews every [renewEvery], on a connection that
-// does nothing else that may take long; the row is the lease of all its shards. A shard belongs to the
-// relay in outbox_positions.owner, as long as that relay is a member.
+// Each relay renews its row of outbox_members every [renewEvery], on a connection reserved for short
+// statements. The row is the lease on all of its shards. A shard belongs to the relay in
+// outbox_positions.owner, as long as that relay is a member.
 //
-// outbox_members and outbox_server are UNLOGGED: a crash and a failover empty them, so that no
-// membership, and no memory of a relay, outlives the life of the server in which it began.
-// outbox_server also has the time at which the server was started, for servers whose unlogged tables
-// survive (Aurora): there only a crash of one server process goes unnoticed.
+// outbox_members and outbox_server are UNLOGGED: a crash or a failover empties them. Every lease ends
+// with the server life in which it began, and relays discard what they hold in memory. outbox_server
+// also has the server's start time, for servers whose unlogged tables survive (Aurora): there only the
+// crash of one server process goes unnoticed.
 //
 // # Rules
 //
@@ -19,28 +19,29 @@
 //   - Expired: a relay removes another one that it has seen without a renewal for a whole term, by
 //     its own monotonic clock, on one session. The DELETE names the renewal that it saw, so it
 //     removes nothing if the other one has renewed meanwhile.
-//   - A start does not wait: in its first look a relay also removes members whose session is gone, and
-//     whose term has ended by the clock of the database.
-//   - After a crash nobody is a member. A shard of a relay of an earlier life is taken a term after the
-//     new life began: until then that relay may not know of the crash. Its own shards a relay takes
-//     at once.
+//   - Startup: in its first look a relay also removes members whose session has ended and whose term
+//     has expired by the database clock.
+//   - A crash removes all members. A relay takes another's shard one term after the new life began,
+//     because the owner may not have noticed the crash. It takes its own shards at once.
 //   - A relay whose renewal finds no row has lost everything: it ends all its shards, joins again,
 //     and takes shards with new epochs.
 //   - Take: only a shard without an owner, or whose owner is no member, at the epoch that was read;
-//     it raises the epoch. Positions are read before members, so an owner that is missing from the
-//     members has left them after it took the shard.
+//     it raises the epoch, and commits synchronously. Positions are read before members, so an owner
+//     that is missing from the members has left them after it took the shard.
 //   - Every write of a position has its epoch in the condition, and runs on a connection to the
 //     server life in which the shard was taken.
 //
 // # Proof
 //
 // Let relay A start something for a shard at time s, and relay B take the shard. A's last successful
-// renewal was sent at r, s < r + Term - margin. If A released the shard, it had stopped before. If the server
-// has crashed, B waited for a term after the crash, and r was before it. Else A was removed, and whoever removed A had seen the renewal of r, or an earlier one, unchanged for
-// a term. Had it seen an earlier one, the row had changed by r, and the DELETE would have found
-// nothing. So it first saw the renewal of r after r, removed A after r + Term > s, and B takes after
-// that. Clocks of different machines are never compared, except in the first look of a relay: if the
-// clock of the database jumps ahead just before a relay starts, and another relay has lost its session at
+// renewal was sent at r, s < r + Term - margin. If A released the shard, it had stopped before. If the
+// server has crashed, B waited for a term after the crash, and r was before it; the crash did not take
+// back A's take. Otherwise some relay C removed A after it saw one renewal unchanged for a term. If
+// that renewal was older than r, the row had changed, and the DELETE matched nothing. So C first saw
+// the renewal of r after r, removed A after r + Term > s, and B takes after that.
+//
+// Clocks of different machines are never compared, except in the first look of a relay: if the clock
+// of the database jumps ahead just before a relay starts, and another relay has lost its session at
 // the same time, the first may remove the second while that is alive. Then both deliver for a moment,
 // until the second renews; the epochs keep the position right, so events come twice, and none is lost.
 //

@@ -22,8 +22,8 @@ const (
 	// lookEvery is how often a relay compares the shards with its fair share, plus or minus a fifth, so
 	// that relays do not look in step.
 	lookEvery = 300 * time.Millisecond
-	// lookPart bounds the part of the time, 1/lookPart, that looks take: under an old snapshot they read
-	// all versions of the rows since.
+	// lookPart limits looks to 1/lookPart of the time. An old snapshot makes each look read every later
+	// version of the rows.
 	lookPart = 20
 	// lookAtMost bounds the time between two looks.
 	lookAtMost = 5 * time.Second
@@ -154,8 +154,10 @@ type sighting struct {
 
 // refusal is a shard whose position could not be written.
 type refusal struct {
-	pauses store.Pauses
-	next   time.Time
+	pauses   store.Pauses
+	next     time.Time // of the next attempt
+	down     bool      // the database did not answer
+	reported bool
 }
 
 // table is the holder's access to the database, on one connection. An error means that the
@@ -430,7 +432,7 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 		now, _ := t.life()
 		h.created(ctx, h.writer.create(ctx, now, missing))
 	}
-	wants := h.would(maps.Clone(s.members))
+	wants := h.would(&s)
 	sent = time.Now()
 	if h.renewals, err = t.join(ctx, wants); err != nil {
 		return err
@@ -448,19 +450,22 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 }
 
 // would returns the shards that this relay wants. Those that it is giving away are among them: if its share has grown
-// meanwhile, it takes them again. Those of an earlier term that still end are not. While the database refuses it one, and there are other
-// relays, it wants no other one, until the next attempt: they may be allowed to take them.
-func (h *Holder) would(members map[int64]member) []string {
+// meanwhile, it takes them again. Those of an earlier term that still end are not. After a refused write it requests no shard of another relay until
+// the next attempt: other relays may have the permission.
+func (h *Holder) would(s *sight) []string {
 	content := false
-	for unit := range h.refused {
-		content = content || unit != 0 && h.waits(unit)
+	for unit, r := range h.refused {
+		content = content || unit != 0 && !r.down && h.waits(unit)
 	}
-	delete(members, h.options.Owner)
-	content = content && len(members) > 0
 	would := []string{}
 	for _, name := range append([]string{""}, h.options.Destinations...) {
 		at := place{destination: name}
-		if h.held[at] != nil || !h.leaving[at] && !content {
+		wants := !h.leaving[at]
+		if r := s.rows[at]; wants && content && r != nil {
+			_, owned := s.members[r.owner]
+			wants = !h.waits(r.unit) && (!owned || r.owner == h.options.Owner)
+		}
+		if wants || h.held[at] != nil {
 			would = append(would, name)
 		}
 	}
@@ -500,7 +505,7 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 		server := h.server
 		h.begin(func() outcome { return outcome{what: working, err: h.writer.create(ctx, server, missing)} })
 	}
-	if wants := h.would(maps.Clone(s.members)); !slices.Equal(wants, h.reported) {
+	if wants := h.would(&s); !slices.Equal(wants, h.reported) {
 		is, err := h.announce(ctx, t, wants)
 		if err != nil || !is {
 			return next, err
@@ -587,7 +592,7 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 // taken again with the current position.
 func (h *Holder) dropFenced(rows map[place]*row) {
 	for at, s := range maps.Clone(h.held) {
-		if r := rows[at]; r != nil && r.unit == s.Unit && r.epoch == s.Epoch {
+		if r := rows[at]; r != nil && r.unit == s.Unit && r.epoch == s.Epoch && (r.owner == h.options.Owner || s.state == unreleased) {
 			continue
 		}
 		switch s.state {
@@ -655,8 +660,8 @@ func (h *Holder) share(ctx context.Context, s *sight) {
 		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.unit) { // of an earlier term
 			take = append(take, r.unit)
 		}
-		if r.owner != 0 && r.owner != h.options.Owner {
-			h.accept(r.unit) // whether that position can be written is for another relay to say
+		if _, is := s.members[r.owner]; is && r.owner != h.options.Owner {
+			h.unreport(r.unit) // the refusal does not matter now
 		}
 	}
 	for _, unit := range take {
@@ -692,9 +697,7 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 	switch o.what {
 	case working:
 		h.creating = false
-		if h.created(ctx, o.err); o.err == nil {
-			h.Look()
-		}
+		h.created(ctx, o.err)
 		return
 	case leaving:
 		delete(h.leaving, o.at)
@@ -788,32 +791,47 @@ func (h *Holder) stop(ctx context.Context, t table) error {
 
 // complain reports that the position of a shard could not be written, and postpones the next attempt.
 func (h *Holder) complain(ctx context.Context, unit int32, err error) {
-	switch {
-	case errors.Is(err, ErrMoved): // and so the session of the leases is on another server
+	if errors.Is(err, ErrMoved) { // and so the session of the leases is on another server
 		h.doubted.Store(h.term)
 		h.Look()
 		return
-	case store.IsDown(err):
-		return // others report that, and the next look tries again
 	}
 	r := h.refused[unit]
 	if r == nil {
 		r = &refusal{pauses: store.NewPauses()}
 		h.refused[unit] = r
-		h.log.WarnContext(ctx, "the owner of a position could not be written; trying again", "unit", unit, "err", err)
+		message := "the owner of a position could not be written"
+		if unit == 0 {
+			message = "positions could not be created"
+		}
+		h.log.WarnContext(ctx, message, "unit", unit, "err", err)
 	}
 	r.next = time.Now().Add(r.pauses.After(err))
-	h.report(positions, err)
+	if r.down = store.IsDown(err); !r.down { // others report that
+		r.reported = true
+		h.report(positions, err)
+	}
 }
 
 // accept ends the refusal of a shard.
 func (h *Holder) accept(unit int32) {
-	if h.refused[unit] == nil {
+	h.unreport(unit)
+	delete(h.refused, unit)
+}
+
+// unreport ends the report of a refusal. The pause goes on.
+func (h *Holder) unreport(unit int32) {
+	r := h.refused[unit]
+	if r == nil || !r.reported {
 		return
 	}
-	if delete(h.refused, unit); len(h.refused) == 0 {
-		h.report(positions, nil)
+	r.reported = false
+	for _, other := range h.refused {
+		if other.reported {
+			return
+		}
 	}
+	h.report(positions, nil)
 }
 
 // jittered returns about d.

@@ -88,13 +88,13 @@ const (
 		ON CONFLICT (one) DO UPDATE SET life = excluded.life, started = excluded.started, since = clock_timestamp() WHERE s.started <> excluded.started
 		RETURNING ` + lifeName + ` AS name)
 	SELECT name, false FROM made
-	UNION ALL SELECT ` + lifeName + `, since < clock_timestamp() - $1::bigint * interval '1 microsecond' FROM outbox_server`
+	UNION ALL SELECT ` + lifeName + `, since < clock_timestamp() - $1::bigint * interval '1 microsecond' FROM outbox_server
+		WHERE started = pg_postmaster_start_time()`
 
 	sqlVerify = `SELECT EXISTS (SELECT FROM outbox_server WHERE ` + lifeName + ` = $1 AND started = pg_postmaster_start_time())`
 )
 
-// begin keeps the table a stream, and shows that the relay lives. Nothing is flushed to disk: an epoch that a
-// crash takes back is given out again in another life of the server only, where no write of this one arrives.
+// begin keeps the table a stream, and shows that the relay lives.
 func (s *session) begin(ctx context.Context, schema string) error {
 	err := s.trip(ctx, func(ctx context.Context) error { return outboxsql.HoldMode(ctx, s.conn, schema, outboxsql.ModeStream) })
 	if err != nil {
@@ -257,8 +257,10 @@ func (w *positionWriter) create(ctx context.Context, server string, missing []st
 	return w.use(ctx, server, createWithin, func(ctx context.Context, conn *pgx.Conn) error { return w.options.Create(ctx, conn, missing) })
 }
 
-// sqlTake does not wait for a session that has locked the row: that may take for ever.
-const sqlTake = `WITH free AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED)
+// sqlTake skips a locked row: the lock may be held indefinitely. It commits synchronously: after a crash that takes it back
+// another relay would find the shard without an owner, and begin at once.
+const sqlTake = `WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true) AS is),
+	free AS (SELECT p.unit FROM outbox_positions AS p CROSS JOIN durable WHERE p.unit = $1 AND p.epoch = $2 AND durable.is = 'on' FOR UPDATE OF p SKIP LOCKED)
 	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.unit = free.unit RETURNING p.epoch`
 
 func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch int64, err error) {

@@ -123,7 +123,7 @@ func New(o Options) *Engine {
 	e.wake = wake.New(wake.Options{
 		Poll: o.Limits.PollInterval, Bell: o.Bell, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("bell", err) },
 	})
-	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Use: e.use, Gained: e.gained, Lost: e.lost, Report: e.report}
+	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report}
 	for _, w := range e.wanted {
 		leases.Destinations = append(leases.Destinations, w.Destination)
 	}
@@ -151,9 +151,9 @@ func (e *Engine) create(ctx context.Context, conn *pgx.Conn, names []string) err
 	return create(ctx, conn, e.wanted, missing, e.log)
 }
 
-// use runs f on a connection to the server in this life.
-func (e *Engine) use(ctx context.Context, server string, f func(*pgx.Conn) error) error {
-	return e.pool.use(ctx, &lease.Lease{Server: server}, f)
+// own runs f, which writes the owner of a position, on a connection to the server in this life.
+func (e *Engine) own(ctx context.Context, server string, f func(*pgx.Conn) error) error {
+	return e.pool.own(ctx, &lease.Lease{Server: server}, f)
 }
 
 // Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and

@@ -34,6 +34,7 @@ var errClosed = errors.New("the engine has ended")
 type pool struct {
 	connector *store.Connector
 	uses      chan struct{} // one for each use by a unit; its capacity is how many there can be at the same time
+	owners    chan struct{} // one for each write of an owner, which no unit at work keeps waiting
 	lends     chan struct{} // one for another use: while the database is away, those keep no unit waiting
 	closed    chan struct{}
 	closing   sync.Once
@@ -52,8 +53,11 @@ type pooled struct {
 	since time.Time // when it was last used
 }
 
+// ownersAtOnce is how many owners of positions are written at the same time: one that a trigger delays must not delay all.
+const ownersAtOnce = 2
+
 func newPool(c *store.Connector, n int) *pool {
-	return &pool{connector: c, uses: make(chan struct{}, n), lends: make(chan struct{}, 1), closed: make(chan struct{}), back: make(chan *pooled)}
+	return &pool{connector: c, uses: make(chan struct{}, n), owners: make(chan struct{}, ownersAtOnce), lends: make(chan struct{}, 1), closed: make(chan struct{}), back: make(chan *pooled)}
 }
 
 // idleFor is how long a connection may be without use until it is closed. The last used one is used again
@@ -66,7 +70,7 @@ const sooner = 20 * time.Millisecond
 
 // take returns the connection that was used last, or one that is not connected yet.
 func (p *pool) take(ctx context.Context) *pooled {
-	if c := p.last(); c.conn != nil || len(p.uses)+len(p.lends) < 2 {
+	if c := p.last(); c.conn != nil || len(p.uses)+len(p.owners)+len(p.lends) < 2 {
 		return c
 	}
 	timer := time.NewTimer(sooner)
@@ -128,6 +132,25 @@ func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error)
 		}
 		return f(c.conn)
 	})
+}
+
+// own runs f, which writes the owner of a position, on a connection that is verified for the life of the server. It is kept if
+// the server has refused a statement.
+func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error) error {
+	var answer error
+	err := p.with(ctx, p.owners, func(ctx context.Context, c *pooled) error {
+		if c.life != l.Server {
+			if err := p.verify(ctx, c, l); err != nil {
+				return err
+			}
+			c.life = l.Server
+		}
+		if answer = f(c.conn); answer != nil && store.Spoiled(c.conn, answer) {
+			return answer
+		}
+		return nil
+	})
+	return cmp.Or(err, answer)
 }
 
 // verify checks the connection for the unit. An older connection may lead to a former server: then a new one is tried.
@@ -220,6 +243,9 @@ func (p *pool) close(ctx context.Context) {
 	p.closing.Do(func() {
 		close(p.closed)
 		p.lends <- struct{}{} // for good
+		for range cap(p.owners) {
+			p.owners <- struct{}{}
+		}
 		for range cap(p.uses) {
 			p.uses <- struct{}{}
 		}
