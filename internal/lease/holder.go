@@ -800,11 +800,11 @@ func (h *Holder) complain(ctx context.Context, unit int32, err error) {
 	if r == nil {
 		r = &refusal{pauses: store.NewPauses()}
 		h.refused[unit] = r
-		message := "the owner of a position could not be written"
 		if unit == 0 {
-			message = "positions could not be created"
+			h.log.WarnContext(ctx, "positions could not be created", "err", err)
+		} else {
+			h.log.WarnContext(ctx, "the owner of a position could not be written", "unit", unit, "err", err)
 		}
-		h.log.WarnContext(ctx, message, "unit", unit, "err", err)
 	}
 	r.next = time.Now().Add(r.pauses.After(err))
 	if r.down = store.IsDown(err); !r.down { // others report that
