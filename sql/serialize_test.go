@@ -99,16 +99,6 @@ func TestNoLineInPartition(t *testing.T) {
 	}
 }
 
-// awaitLine waits until the session stands in line.
-func awaitLine(t *testing.T, conn *pgx.Conn, pid uint32) {
-	t.Helper()
-	for !testdb.One[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND classid = 1853122167 AND NOT granted)`, int64(pid)) {
-		if t.Context().Err() != nil {
-			t.Fatal("it does not wait")
-		}
-	}
-}
-
 // TestWritersStandInLine: whatever a writer uses, it draws ids only when the one before it has ended.
 func TestWritersStandInLine(t *testing.T) {
 	t.Parallel()
@@ -144,7 +134,7 @@ func TestWritersStandInLine(t *testing.T) {
 				testdb.Exec(t, first, `ROLLBACK TO a`) // the lock of the first insert stays
 				done := make(chan error, 1)
 				go func() { done <- write(t.Context(), second) }()
-				awaitLine(t, conn, second.PgConn().PID())
+				awaitLock(t, conn, second.PgConn().PID(), `locktype = 'advisory' AND classid = 1853122167`)
 				testdb.Exec(t, first, insertOne)
 				last := testdb.One[int64](t, first, `SELECT max(id) FROM outbox_events`)
 				testdb.Exec(t, first, `COMMIT`)
@@ -264,7 +254,7 @@ func TestPreparedHoldsLine(t *testing.T) {
 	testdb.Exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('prepared', '1'); PREPARE TRANSACTION 'p'`)
 	done := make(chan error, 1)
 	go func() { _, err := second.Exec(t.Context(), insertOne); done <- err }()
-	awaitLine(t, conn, second.PgConn().PID())
+	awaitLock(t, conn, second.PgConn().PID(), `locktype = 'advisory' AND classid = 1853122167`)
 	testdb.Exec(t, conn, `COMMIT PREPARED 'p'`)
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func TestWritersPass(t *testing.T) {
 				t.Errorf("waiting for %s it says %q", pid, line)
 			}
 			for range 3 {
-				awaitLock(t, other, conn.PgConn().PID())
+				awaitLock(t, other, conn.PgConn().PID(), `relation = 'outbox_events'::regclass`)
 				writeOne(t, other)
 			}
 			select {
@@ -78,10 +78,10 @@ func TestWritersPass(t *testing.T) {
 	}
 }
 
-// awaitLock waits until the session of that process waits for a lock on outbox_events.
-func awaitLock(t *testing.T, conn *pgx.Conn, pid uint32) {
+// awaitLock waits until the session of that process waits for a lock, which the condition in SQL describes.
+func awaitLock(t *testing.T, conn *pgx.Conn, pid uint32, lock string) {
 	t.Helper()
-	for !testdb.One[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND relation = 'outbox_events'::regclass AND NOT granted)`, int64(pid)) {
+	for !testdb.One[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted AND `+lock+`)`, int64(pid)) {
 		if t.Context().Err() != nil {
 			t.Fatal("it does not wait")
 		}
