@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// calm is how long a session must have lived until the loss of the previous one is over: a server
-// that restarts again and again is one incident.
+// calm is how long a connection must last before the incident is over: repeated restarts of a server
+// are one incident.
 const calm = 5 * time.Second
 
-// absence reports once that there is no connection that renews the leases, and once that there is one again, however
-// often it comes and goes.
+// absence logs one line when the connection that renews the leases is lost, and one when it is back
+// for good.
 type absence struct {
 	log *slog.Logger
 
 	mu    sync.Mutex
-	since time.Time   // zero while there is no incident
+	since time.Time   // zero: no incident
 	well  time.Time   // since when there is a session again
 	over  *time.Timer // ends the incident, nil unless well is set
 	lost  int         // lost sessions and failed attempts

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -181,13 +182,7 @@ func (k *keeping) untilHas(n int) {
 // untilValid waits until a lease is valid: on a busy machine an answer may take longer than a term.
 func (k *keeping) untilValid(l Lease) {
 	k.tb.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !l.Valid(); <-tick.C {
-		if time.Now().After(deadline) {
-			k.tb.Fatalf("it is not valid: %+v", l)
-		}
-	}
+	testenv.Await(k.tb, "a valid lease", l.Valid)
 }
 
 // has returns the destinations that the holder has, in order.
@@ -225,13 +220,7 @@ func (l *log) owners() string {
 // untilTrue waits for a condition of the database that no notification reports.
 func (l *log) untilTrue(what, query string, args ...any) {
 	l.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !testdb.One[bool](l.DB, l.Conn, query, args...); <-tick.C {
-		if time.Now().After(deadline) {
-			l.Fatalf("%s did not happen", what)
-		}
-	}
+	testenv.Await(l, what, func() bool { return testdb.One[bool](l.DB, l.Conn, query, args...) })
 }
 
 // endSession ends the session of a relay.

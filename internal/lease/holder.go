@@ -68,10 +68,10 @@ type place struct {
 type Options struct {
 	// Owner is the number of the relay, see store.NewOwner.
 	Owner int64
-	// Program is what the relay says of itself; nothing without a process.
+	// Program describes the relay's process for people; the zero value for none.
 	Program store.Program
-	// Destinations are those of the relay, each at most once. The search for events without a route
-	// is always among its shards.
+	// Destinations are the names of the relay's destinations, without duplicates. The search for events
+	// without a route is always a shard, too.
 	Destinations []string
 	// Create creates the positions of destinations that have none; "" is the search for events
 	// without a route.
@@ -82,14 +82,13 @@ type Options struct {
 	// Gained is called with each shard that was taken. It must not block: nothing is renewed while it
 	// runs.
 	Gained func(Lease)
-	// Lost is called with each shard that must be given away, and at once with all of them when another
-	// relay has removed this one. It stops the shard, waits for its deliveries, writes the last
-	// position, and returns: then another relay may have the shard. It runs on a goroutine of its own,
-	// once for each call of Gained, and may take as long as that takes; the shard is not gained again
-	// before it has returned.
+	// Lost is called once for each call of Gained, on a goroutine of its own: when the shard goes to
+	// another relay, or when this relay has lost its leases. It stops the shard, waits for its deliveries
+	// and writes the last position, however long that takes. The shard is released, or gained again, when
+	// Lost has returned.
 	Lost func(destination string)
-	// Report, if set, is called with what the statements of a part of the holder have come to: nil if
-	// all is well.
+	// Report, if set, is called with the error of a part of the holder, and with nil when the part works
+	// again.
 	Report func(part string, err error)
 }
 
@@ -301,7 +300,7 @@ func (h *Holder) serve(ctx context.Context, up func()) error {
 		return err
 	}
 	defer hangUp()
-	// Nobody knows how long the database was away for the others.
+	// The database may have been away for the other relays, too.
 	clear(h.seen)
 	h.reported = nil
 	if err := h.renew(ctx, t); err != nil {
@@ -449,9 +448,10 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 	return nil
 }
 
-// would returns the shards that this relay wants. Those that it is giving away are among them: if its share has grown
-// meanwhile, it takes them again. Those of an earlier term that still end are not. After a refused write it requests no shard of another relay until
-// the next attempt: other relays may have the permission.
+// would returns the shards that this relay wants. It includes shards that are being given away: if the
+// share has grown meanwhile, the relay takes them again. It excludes shards of an earlier term that still
+// run. After a refused write it includes no shard of another relay until the next attempt: other relays
+// may have the permission.
 func (h *Holder) would(s *sight) []string {
 	content := false
 	for unit, r := range h.refused {
@@ -615,7 +615,7 @@ func (h *Holder) releaseAll(ctx context.Context) {
 	}
 }
 
-// share takes and gives.
+// share takes and gives shards according to the fair share.
 func (h *Holder) share(ctx context.Context, s *sight) {
 	pic := picture{me: h.options.Owner, wants: make(map[int64][]int32), owners: make(map[int32]int64)}
 	at := make(map[int32]place)
@@ -649,7 +649,7 @@ func (h *Holder) share(ctx context.Context, s *sight) {
 		case have != nil && have.state == working:
 			have.state = leaving
 			h.lose(p)
-		case have != nil, h.leaving[p], h.waits(unit): // deliveries of an earlier term may still be running
+		case have != nil, h.leaving[p], h.waits(unit): // later: its deliveries may still be running
 		default: // of an earlier term
 			have = &held{Lease: Lease{p.destination, p.part, unit, s.rows[p].epoch, h.server, h.term}}
 			h.held[p] = have

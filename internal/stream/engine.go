@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -446,18 +445,6 @@ func (e *Engine) watchLast(ctx context.Context) {
 		}
 		sleep(ctx, lastEvery)
 	}
-}
-
-const (
-	// firstReconnect is short: most connections can be replaced at once.
-	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long the return of a database goes unnoticed.
-	longestReconnect = 2 * time.Second
-)
-
-func reconnectPauses() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstReconnect),
-		backoff.WithMaxInterval(longestReconnect), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
 }
 
 // sleep waits for d or the end of ctx.

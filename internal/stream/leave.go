@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -51,7 +52,7 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
-	pause := reconnectPauses()
+	pauses := store.NewPauses()
 	for {
 		err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error { return u.save(ctx, conn) })
 		switch {
@@ -60,7 +61,7 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), ctx.Err() != nil:
 			return err
 		}
-		sleep(ctx, pause.NextBackOff())
+		sleep(ctx, pauses.After(err))
 	}
 }
 
