@@ -33,6 +33,13 @@ func (a *absence) begin(err error) {
 	}
 }
 
+// open reports whether the incident goes on: its line says that the database is away.
+func (a *absence) open() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.since.IsZero()
+}
+
 // back records that there is a session.
 func (a *absence) back() {
 	a.mu.Lock()

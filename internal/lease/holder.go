@@ -117,6 +117,7 @@ type Holder struct {
 	creating bool               // positions are being created
 	refused  map[int32]*refusal // shards whose position could not be written; 0: positions that could not be created
 	reported []string           // the shards that others see this relay wants
+	away     absence
 }
 
 // held is a shard that the relay holds.
@@ -156,6 +157,7 @@ type refusal struct {
 	pauses   store.Pauses
 	next     time.Time // of the next attempt
 	down     bool      // the database did not answer
+	logged   bool
 	reported bool
 }
 
@@ -222,6 +224,7 @@ func newHolder(o Options, log *slog.Logger, w writer, open func(context.Context)
 	return &Holder{
 		options: o, log: log, open: open, writer: w, looks: make(chan struct{}, 1), done: make(chan outcome), over: make(chan struct{}),
 		held: make(map[place]*held), leaving: make(map[place]bool), seen: make(map[int64]sighting), refused: make(map[int32]*refusal),
+		away: absence{log: log},
 	}
 }
 
@@ -255,18 +258,17 @@ func (h *Holder) Run(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
 		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
-	away := absence{log: h.log}
-	defer away.settle(0)
+	defer h.away.settle(0)
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := h.serve(ctx, away.back)
+		err := h.serve(ctx, h.away.back)
 		if errors.Is(err, outboxsql.ErrMode) {
 			return err
 		}
 		if ctx.Err() != nil || err == nil {
 			return nil
 		}
-		away.begin(err)
+		h.away.begin(err)
 		if !store.IsDown(err) { // others notice that the database does not answer
 			h.report(connection, err)
 		}
@@ -800,14 +802,18 @@ func (h *Holder) complain(ctx context.Context, unit int32, err error) {
 	if r == nil {
 		r = &refusal{pauses: store.NewPauses()}
 		h.refused[unit] = r
+	}
+	r.next = time.Now().Add(r.pauses.After(err))
+	r.down = store.IsDown(err)
+	if !r.logged && !(r.down && h.away.open()) { // what the log says already is no news
+		r.logged = true
 		if unit == 0 {
 			h.log.WarnContext(ctx, "positions could not be created", "err", err)
 		} else {
 			h.log.WarnContext(ctx, "the owner of a position could not be written", "unit", unit, "err", err)
 		}
 	}
-	r.next = time.Now().Add(r.pauses.After(err))
-	if r.down = store.IsDown(err); !r.down { // others report that
+	if !r.down { // others report that
 		r.reported = true
 		h.report(positions, err)
 	}

@@ -1,0 +1,36 @@
+package lease
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// TestOneIncident: a write of a position that fails while the log says that the database is away is no news;
+// what the database has answered is, and so is a write that still fails afterwards.
+func TestOneIncident(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	h := newHolder(Options{}, slog.New(slog.NewTextHandler(&log, nil)), nil, nil)
+	lines := func(want int) {
+		t.Helper()
+		if got := strings.Count(log.String(), "could not be"); got != want {
+			t.Errorf("%d lines, want %d:\n%s", got, want, &log)
+		}
+	}
+	h.away.begin(io.ErrUnexpectedEOF)
+	h.complain(t.Context(), 1, io.ErrUnexpectedEOF)
+	lines(0)
+	h.complain(t.Context(), 2, &pgconn.PgError{Code: "42501"})
+	lines(1)
+	h.away.back()
+	h.away.settle(0)
+	h.complain(t.Context(), 1, io.ErrUnexpectedEOF)
+	lines(2)
+	h.complain(t.Context(), 1, io.ErrUnexpectedEOF)
+	lines(2)
+}
