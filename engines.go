@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/internal/queue"
+	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/stream"
 	"github.com/notifyd/notifyd/listener"
@@ -86,7 +85,7 @@ func (h hints) Notify(ctx context.Context, channel, payload string) error {
 		return r.bell.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
 	}
 	//nolint:wrapcheck // the same
-	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *pgx.Conn) error {
+	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
 		return outboxsql.Notify(ctx, conn, channel, payload)
 	})
 }

@@ -55,6 +55,7 @@ type Relay struct {
 	pool       *pgxpool.Pool
 	connector  *store.Connector
 	listening  *store.Connector
+	shared     atomic.Bool // the connections of a stream lead through a pooler, which is logged
 	dispatcher *dispatch.Dispatcher
 	sessions   []session // closed at the end
 	keeper     *store.Keeper
@@ -118,7 +119,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
 	if !r.settings.pollOnly {
-		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
+		r.bell = listener.NewBell(r.connectBell, r.log)
 	}
 	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
 	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
@@ -170,6 +171,15 @@ func (r *Relay) pooled(ctx context.Context, err error) {
 	if trouble := r.listener.State().Trouble; trouble != nil && !errors.Is(trouble, store.ErrPooler) {
 		r.log.WarnContext(ctx, "notifications will not be heard", "err", err)
 	}
+}
+
+// connectBell connects for a lock of a session, which behind a pooler only the way of LISTEN has.
+func (r *Relay) connectBell(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := r.connector.Connect(ctx, "bell")
+	if errors.Is(err, store.ErrPooler) && r.listening != r.connector {
+		return r.listening.Connect(ctx, "bell")
+	}
+	return conn, err
 }
 
 func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -148,7 +149,7 @@ func (p *purger) lookForRemoved(ctx context.Context) {
 		return
 	}
 	var all []observe.Position
-	err := p.keeper.Do(ctx, "find positions that hold back the purge", func(ctx context.Context, conn *pgx.Conn) error {
+	err := p.keeper.Do(ctx, "find positions that hold back the purge", func(ctx context.Context, conn *sessions.Conn) error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
 			all, err = store.ListPositions(ctx, tx, p.connector.Schema)
 			return err

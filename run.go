@@ -46,7 +46,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 	return nil
 }
 
-// avoidPooler makes all connections go past a pooler that would break every part of the relay, if a
+// avoidPooler makes all connections go past a pooler that would break every part of a relay of a queue, if a
 // way past it is configured, and reports it once.
 func (r *Relay) avoidPooler(ctx context.Context, err error) error {
 	if r.settings.listen == nil || r.connector.Redirected() {
@@ -58,12 +58,30 @@ func (r *Relay) avoidPooler(ctx context.Context, err error) error {
 	return nil
 }
 
+// sharePooler prepares a stream whose connections lead through a pooler, and reports that once. Where LISTEN has no direct way
+// either, the trigger is never kept silent: nobody hears it.
+func (r *Relay) sharePooler(ctx context.Context) {
+	if r.shared.CompareAndSwap(false, true) {
+		r.log.InfoContext(ctx, "database.url leads through a pooler in transaction mode: only LISTEN needs a direct database.listen_url")
+	}
+	if r.bell == nil {
+		return
+	}
+	conn, err := r.connectBell(ctx)
+	switch {
+	case err == nil:
+		store.Close(ctx, conn)
+	case errors.Is(err, store.ErrPooler):
+		r.bell = nil
+	}
+}
+
 func (r *Relay) checkSchema(ctx context.Context) error {
-	conn, err := r.connector.Connect(ctx, "check")
+	conn, err := r.connector.Open(ctx, "check")
 	if err != nil {
 		return err
 	}
-	defer store.Close(ctx, conn)
+	defer store.Close(ctx, conn.Conn)
 	if err := outboxsql.Check(ctx, conn, r.settings.schema); err != nil {
 		return err
 	}
@@ -78,12 +96,18 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		if r.keeper != nil { // of an attempt that has failed
 			r.keeper.Close(ctx)
 		}
+		if conn.IsShared() {
+			r.sharePooler(ctx)
+		}
 		r.readStream()
 		return r.missDestinations(ctx)
 	}
 	if len(r.needy) > 0 {
 		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want more (%s): %w",
 			r.settings.schema, strings.Join(r.needy, ", "), ErrNeedsStream)
+	}
+	if conn.IsShared() {
+		return store.ErrPooler
 	}
 	if r.queue.Load() == nil {
 		r.claimQueue()
@@ -122,7 +146,9 @@ func (r *Relay) run(ctx context.Context) error {
 	var outside, inside sync.WaitGroup
 	if r.listener != nil {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
-		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
+	}
+	if r.bell != nil {
+		inside.Go(func() { _ = r.bell.Run(inner) }) // the same
 	}
 	purger := newPurger(r)
 	outside.Go(func() { purger.run(ctx) })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // through returns e with another URL, which its relays use.
@@ -99,34 +101,68 @@ func TestListenThroughALatePooler(t *testing.T) {
 	}
 }
 
-// TestAllThroughAPooler: no part of a relay works with a pooler in transaction
+// TestQueueThroughAPooler: no part of a relay of a queue works with a pooler in transaction
 // mode, so the relay ends with an error that names the pooler and the cure, and
 // leaves no state on the pooled connections.
-func TestAllThroughAPooler(t *testing.T) {
+func TestQueueThroughAPooler(t *testing.T) {
 	t.Parallel()
-	for _, mode := range bothModes() {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			e := newEnvIn(t, mode)
-			pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
-			for _, options := range [][]notifyd.Option{nil, {notifyd.WithPollingOnly()}} {
-				r, err := notifyd.New(pooled.pool, options...)
-				if err != nil {
-					t.Fatal(err)
-				}
-				err = r.Run(t.Context())
-				if !errors.Is(err, store.ErrPooler) || !strings.Contains(err.Error(), "listen_url") {
-					t.Errorf("Run returned %v", err)
-				}
-			}
-			if n := scan[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); n != 0 {
-				t.Errorf("%d advisory locks are left with the pooler's connections", n)
-			}
-		})
+	e := newEnv(t)
+	pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
+	for _, options := range [][]notifyd.Option{nil, {notifyd.WithPollingOnly()}} {
+		r, err := notifyd.New(pooled.pool, options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.Run(t.Context())
+		if !errors.Is(err, store.ErrPooler) || !strings.Contains(err.Error(), "listen_url") {
+			t.Errorf("Run returned %v", err)
+		}
+	}
+	e.leavesNothing(pooled)
+}
+
+// leavesNothing checks that the sessions behind a pooler in transaction mode have no locks and no settings of a relay.
+func (e *env) leavesNothing(pooled *env) {
+	e.t.Helper()
+	if n := scan[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); n != 0 {
+		e.t.Errorf("%d advisory locks are left with the pooler's connections", n)
+	}
+	for name, want := range map[string]string{"synchronous_commit": "on", "enable_seqscan": "on", "jit": "on", "statement_timeout": "0"} {
+		if got := scan[string](pooled, `SELECT current_setting($1)`, name); got != want {
+			e.t.Errorf("%s is %s for other clients of the pooler", name, got)
+		}
 	}
 }
 
-// TestPastAPooler: a direct URL for LISTEN is then used for all connections.
+// TestStreamThroughAPooler: a relay of a stream needs no session but for LISTEN. Two of them share the destinations, and polls
+// find the events. Nothing of them stays with the sessions, which other clients get.
+func TestStreamThroughAPooler(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, outboxsql.ModeStream)
+	pooled := e.through(testenv.PgBouncer(t, e.url, "transaction") + "&default_query_exec_mode=exec")
+	h := newRecorder(t)
+	var relays []*running
+	for range 2 {
+		relays = append(relays, pooled.relay(handleAll(t, h), notifyd.WithPollInterval(50*time.Millisecond)))
+	}
+	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'n', 'a', i % 7, '1' FROM generate_series(1, 3000) AS i`)
+	e.untilDone()
+	h.each(3000, relays...)
+	for _, r := range relays {
+		if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 1 || r.Listening() {
+			t.Errorf("the log is:\n%s", r.log.text())
+		}
+		if err := r.end(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := scan[int](e, `SELECT count(*) FROM outbox_members`); n != 0 {
+		t.Errorf("%d relays are left", n)
+	}
+	e.leavesNothing(pooled)
+}
+
+// TestPastAPooler: a direct URL for LISTEN is used by a queue for all connections, and by a stream for LISTEN.
 func TestPastAPooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -148,6 +184,11 @@ func TestPastAPooler(t *testing.T) {
 			testenv.Await(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 			if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
 				t.Errorf("the log is:\n%s", r.log.text())
+			}
+			sessions := scan[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1853122159
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) // ntfo: the life of a relay
+			if (sessions == 0) != (mode == outboxsql.ModeStream) {
+				t.Errorf("%d sessions show the life of a relay of a %s", sessions, mode)
 			}
 		})
 	}

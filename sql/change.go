@@ -30,7 +30,7 @@ var errBusy = errors.New("another change of the schema is going on")
 
 // change is a change of tables in use that takes several steps.
 type change struct {
-	conn     *pgx.Conn
+	conn     DB
 	schema   string
 	patience time.Duration // 0 is DefaultLockPatience
 	progress func(step string)
@@ -199,9 +199,14 @@ const (
 
 // sessions names the sessions whose process ids the query returns, longest first.
 func (c *change) sessions(ctx context.Context, pids string, args ...any) string {
+	return sessions(ctx, c.conn, pids, args...)
+}
+
+// sessions names the sessions whose process ids the query returns, longest first.
+func sessions(ctx context.Context, db Querier, pids string, args ...any) string {
 	var who string
 	var n int
-	err := c.conn.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L, since %%s, query %%L', pid, coalesce(usename, backend_type), application_name,
+	err := db.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L, since %%s, query %%L', pid, coalesce(usename, backend_type), application_name,
 			to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'), left(regexp_replace(query, '\s+', ' ', 'g'), %d)), '; ' ORDER BY since)
 			FILTER (WHERE n <= %d), 'no visible session'), count(*)
 		FROM (SELECT pid, usename, backend_type, application_name, query, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n

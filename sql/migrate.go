@@ -233,9 +233,9 @@ func script(schema string, missing []migration, bell Bell) string {
 }
 
 // ReadState returns the state of the schema. A database without it is not an error: Current is 0.
-func ReadState(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
+func ReadState(ctx context.Context, db DB, schema string) (State, error) {
 	var state State
-	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+	err := pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
 		state, err = readState(ctx, tx, schema, migrations())
 		return err
 	})
@@ -244,15 +244,15 @@ func ReadState(ctx context.Context, conn *pgx.Conn, schema string) (State, error
 
 // Check returns nil if the schema is exactly the one that this notifyd needs. Otherwise it returns
 // [ErrNotMigrated] or [ErrTooNew], with the remedy.
-func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
-	state, err := ReadState(ctx, conn, schema)
+func Check(ctx context.Context, db DB, schema string) error {
+	state, err := ReadState(ctx, db, schema)
 	switch {
 	case err != nil:
 		return err
 	case state.Current > state.Latest:
 		return tooNew(schema, state)
 	case state.Current == 0:
-		return MissingTables(ctx, conn, schema)
+		return MissingTables(ctx, db, schema)
 	case state.Current < state.Latest:
 		return fmt.Errorf("schema %q is at version %d, this notifyd needs %d: run `notifyd migrate`: %w",
 			schema, state.Current, state.Latest, ErrNotMigrated)
@@ -263,8 +263,8 @@ func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
 // MissingTables returns an error that wraps [ErrNotMigrated] and says that the schema has no tables
 // of notifyd. If other schemas of the database have them, the error names these: the usual cause is
 // a setting that was forgotten, and a second outbox is seldom wanted.
-func MissingTables(ctx context.Context, conn *pgx.Conn, schema string) error {
-	others, err := Elsewhere(ctx, conn, schema)
+func MissingTables(ctx context.Context, db Querier, schema string) error {
+	others, err := Elsewhere(ctx, db, schema)
 	switch {
 	case err != nil:
 		return err
@@ -280,8 +280,8 @@ const maxElsewhere = 5
 
 // Elsewhere returns the quoted names of other schemas with tables of notifyd, at most five, in
 // alphabetical order. It needs no privilege on them.
-func Elsewhere(ctx context.Context, conn *pgx.Conn, schema string) ([]string, error) {
-	rows, err := conn.Query(ctx, `SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+func Elsewhere(ctx context.Context, db Querier, schema string) ([]string, error) {
+	rows, err := db.Query(ctx, `SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 		WHERE c.relname = 'outbox_migrations' AND c.relkind = 'r' AND n.nspname <> $1 ORDER BY n.nspname LIMIT $2`, schema, maxElsewhere)
 	if err != nil {
 		return nil, fmt.Errorf("look for tables in other schemas: %w", err)

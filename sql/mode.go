@@ -57,40 +57,49 @@ func guardUsers(schema string) string {
 // lives. It does not wait. The error wraps [ErrMode] or [ErrModeChanging], or [ErrNotMigrated] if
 // there are no tables; then no lock is held. The session must not be in a transaction.
 func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) error {
-	var held *bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared(`+modeGuard(schema)+`)`).Scan(&held); err != nil {
-		return fmt.Errorf("hold the mode: %w", err)
+	held, err := holdMode(ctx, conn, "pg_try_advisory_lock_shared", schema, want)
+	if held && err != nil {
+		_, uerr := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock_shared(`+modeGuard(schema)+`)`)
+		err = errors.Join(err, uerr)
 	}
-	switch {
-	case held == nil:
-		return MissingTables(ctx, conn, schema)
-	case !*held:
-		who := (&change{conn: conn, schema: schema}).sessions(ctx, guardUsers(schema)+` AND mode = 'ExclusiveLock'`)
-		return fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, ErrModeChanging, who)
-	}
-	// A statement of its own: its snapshot must not be older than the lock.
-	mode, becoming, err := readMode(ctx, conn, schema)
-	switch {
-	case err != nil:
-	case becoming != "":
-		err = fmt.Errorf("changing outbox_events of schema %q to a %s was interrupted: run `notifyd migrate --mode %[2]s` again: %[3]w", schema, becoming, ErrModeChanging)
-	case mode != want:
-		err = fmt.Errorf("outbox_events of schema %q is a %s, and this relay reads a %s: restart it: %w", schema, mode, want, ErrMode)
-	default:
-		return nil
-	}
-	_, uerr := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock_shared(`+modeGuard(schema)+`)`)
-	return errors.Join(err, uerr)
+	return err
 }
 
-// querier is a connection or a transaction.
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+// HoldModeIn is [HoldMode] until the end of a transaction, whose isolation level is read committed.
+func HoldModeIn(ctx context.Context, tx Querier, schema string, want Mode) error {
+	_, err := holdMode(ctx, tx, "pg_try_advisory_xact_lock_shared", schema, want)
+	return err
+}
+
+// holdMode takes the guard with a function, and reads the mode.
+func holdMode(ctx context.Context, db Querier, lock, schema string, want Mode) (held bool, err error) {
+	var is *bool
+	if err := db.QueryRow(ctx, `SELECT `+lock+`(`+modeGuard(schema)+`)`).Scan(&is); err != nil {
+		return false, fmt.Errorf("hold the mode: %w", err)
+	}
+	switch {
+	case is == nil:
+		return false, MissingTables(ctx, db, schema)
+	case !*is:
+		who := sessions(ctx, db, guardUsers(schema)+` AND mode = 'ExclusiveLock'`)
+		return false, fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, ErrModeChanging, who)
+	}
+	// A statement of its own: its snapshot must not be older than the lock.
+	mode, becoming, err := readMode(ctx, db, schema)
+	switch {
+	case err != nil:
+		return true, err
+	case becoming != "":
+		return true, fmt.Errorf("changing outbox_events of schema %q to a %s was interrupted: run `notifyd migrate --mode %[2]s` again: %[3]w", schema, becoming, ErrModeChanging)
+	case mode != want:
+		return true, fmt.Errorf("outbox_events of schema %q is a %s, and this relay reads a %s: restart it: %w", schema, mode, want, ErrMode)
+	}
+	return true, nil
 }
 
 // readMode returns the mode of a migrated schema, and the mode of an unfinished change; "" if there is
 // none.
-func readMode(ctx context.Context, q querier, schema string) (mode, becoming Mode, err error) {
+func readMode(ctx context.Context, q Querier, schema string) (mode, becoming Mode, err error) {
 	err = q.QueryRow(ctx, `SELECT mode, coalesce(becoming, '') FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&mode, &becoming)
 	if err != nil {
 		return "", "", fmt.Errorf("read the mode: %w", err)

@@ -3,8 +3,6 @@ package outboxsql
 import (
 	"context"
 	"errors"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // MayNotify is a condition in SQL: the notification queue of the server, which all of its databases share, is less
@@ -18,8 +16,8 @@ var ErrNotifyQueue = errors.New("the notification queue of the server is more th
 	"once it is full, PostgreSQL refuses every commit that notifies: end the session that listens inside a transaction, which notifyd doctor names")
 
 // Notify sends a notification, or returns [ErrNotifyQueue]. Notifications are hints: most senders ignore that.
-func Notify(ctx context.Context, conn *pgx.Conn, channel, payload string) error {
-	tag, err := conn.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+MayNotify, channel, payload)
+func Notify(ctx context.Context, db DB, channel, payload string) error {
+	tag, err := db.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+MayNotify, channel, payload)
 	if err == nil && tag.RowsAffected() == 0 {
 		return ErrNotifyQueue
 	}

@@ -43,8 +43,8 @@ type PartitionOptions struct {
 }
 
 // Partitioned reports whether outbox_events of the schema is partitioned.
-func Partitioned(ctx context.Context, conn *pgx.Conn, schema string) (yes bool, err error) {
-	err = conn.QueryRow(ctx, `SELECT coalesce((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)`,
+func Partitioned(ctx context.Context, db DB, schema string) (yes bool, err error) {
+	err = db.QueryRow(ctx, `SELECT coalesce((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)`,
 		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&yes)
 	if err != nil {
 		return false, fmt.Errorf("check whether outbox_events is partitioned: %w", err)

@@ -49,7 +49,7 @@ func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on boo
 }
 
 // serialized reports whether writers of outbox_events stand in line; false if there is no table.
-func serialized(ctx context.Context, q querier, schema string) (on bool, err error) {
+func serialized(ctx context.Context, q Querier, schema string) (on bool, err error) {
 	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
 		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A') AND p.proname = 'outbox_serialize')`,
 		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&on)

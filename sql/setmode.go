@@ -168,14 +168,14 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 	return release, nil
 }
 
-// expire waits until the leases of relays that have lost their sessions have expired: by the clock of the server, or
-// because nobody has renewed them meanwhile.
+// expire waits until the leases of relays without a session have expired: by the clock of the server, or
+// because nobody has renewed them meanwhile. Behind a pooler no relay has a session, and the guard is free though it runs.
 func (m *modeChange) expire(ctx context.Context) error {
 	members := m.table("outbox_members")
 	before := ""
 	for deadline := time.Now().Add(relaysEnd); ; {
 		var now string
-		err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(owner || ' ' || renewals, ',' ORDER BY owner) FILTER (WHERE alive_until > clock_timestamp()), '') FROM `+members).Scan(&now)
+		err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(owner || ' ' || renewals, ',' ORDER BY owner) FILTER (WHERE pid = 0 OR alive_until > clock_timestamp()), '') FROM `+members).Scan(&now)
 		switch {
 		case err != nil:
 			return fmt.Errorf("find the leases of relays: %w", err)
@@ -183,7 +183,7 @@ func (m *modeChange) expire(ctx context.Context) error {
 			return nil
 		case time.Now().Before(deadline):
 		case now == before:
-			return nil
+			return m.removeMembers(ctx, members, now)
 		default:
 			return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.sessions(ctx, `SELECT pid FROM `+members+` WHERE alive_until > clock_timestamp()`))
 		}
@@ -194,6 +194,14 @@ func (m *modeChange) expire(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// removeMembers removes relays that do not renew, by what was seen of them: one that comes to life again finds out.
+func (m *modeChange) removeMembers(ctx context.Context, members, seen string) error {
+	if _, err := m.conn.Exec(ctx, `DELETE FROM `+members+` WHERE owner || ' ' || renewals = ANY(string_to_array($1, ','))`, seen); err != nil {
+		return fmt.Errorf("remove relays that are gone: %w", err)
+	}
+	return nil
 }
 
 // step runs f in a transaction of some hundredths of a second, whose statements find events by

@@ -16,8 +16,8 @@ var ErrStream = errors.New("outbox_events cannot be read as a stream")
 
 // CheckStream returns an error that wraps [ErrStream] if a stream could miss or repeat events: what
 // [CheckIDs] finds, and a sequence behind delivered events. It needs only the privileges of a relay.
-func CheckStream(ctx context.Context, conn *pgx.Conn, schema string) error {
-	c := &change{conn: conn, schema: schema}
+func CheckStream(ctx context.Context, db DB, schema string) error {
+	c := &change{conn: db, schema: schema}
 	return c.refuse(ctx, c.badPlace, c.badIDs, c.badHeads)
 }
 
@@ -25,8 +25,8 @@ func CheckStream(ctx context.Context, conn *pgx.Conn, schema string) error {
 // events are still to come: on a standby, in a subscription, with ids that the sequence does not
 // assign one by one, and with ids that it has not assigned. A relay calls it at each start and once a
 // second: it reads catalogs, and one index entry at each end of the ids.
-func CheckIDs(ctx context.Context, conn *pgx.Conn, schema string) error {
-	c := &change{conn: conn, schema: schema}
+func CheckIDs(ctx context.Context, db DB, schema string) error {
+	c := &change{conn: db, schema: schema}
 	return c.refuse(ctx, c.badPlace, c.badIDs)
 }
 

@@ -107,7 +107,7 @@ func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool)
 func checkTableOf(ctx context.Context, c *config.Config, path string) error {
 	conn, err := openTable(ctx, c, path, "check")
 	if err == nil {
-		store.Close(ctx, conn)
+		store.Close(ctx, conn.Conn)
 	}
 	return err
 }

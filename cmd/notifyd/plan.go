@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -198,7 +199,7 @@ func readWaiting(ctx context.Context, c *config.Config, path string, limit int) 
 	if err != nil {
 		return nil, nil, err
 	}
-	defer store.Close(ctx, conn)
+	defer store.Close(ctx, conn.Conn)
 	all, err := store.CountWaiting(ctx, conn, limit)
 	if err != nil {
 		return nil, nil, err
@@ -212,21 +213,21 @@ func readWaiting(ctx context.Context, c *config.Config, path string, limit int) 
 
 // openTable connects to the database of a configuration, whose table a relay of it could
 // work with. The caller closes the connection.
-func openTable(ctx context.Context, c *config.Config, path, role string) (*pgx.Conn, error) {
+func openTable(ctx context.Context, c *config.Config, path, role string) (*session.Conn, error) {
 	cfg, err := parseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
-	listen, err := parseListen(c, path)
-	if err != nil {
+	if _, err := parseListen(c, path); err != nil {
 		return nil, err
 	}
-	conn, err := connectPast(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, role)
+	connector := &store.Connector{Config: cfg, Schema: c.Database.Schema}
+	conn, err := connector.Open(ctx, role)
 	if err != nil {
-		return nil, connectError(err)
+		return nil, connectError(fmt.Errorf("database: %w", err))
 	}
 	if err := checkTable(ctx, conn, c); err != nil {
-		store.Close(ctx, conn)
+		store.Close(ctx, conn.Conn)
 		return nil, err
 	}
 	return conn, nil
@@ -234,7 +235,7 @@ func openTable(ctx context.Context, c *config.Config, path, role string) (*pgx.C
 
 // checkTable returns an error if a relay of the configuration could not work with the
 // table: it is not migrated, or it is a queue and a destination needs a stream.
-func checkTable(ctx context.Context, conn *pgx.Conn, c *config.Config) error {
+func checkTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error {
 	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
 		return err
 	}
@@ -251,17 +252,4 @@ func checkTable(ctx context.Context, conn *pgx.Conn, c *config.Config) error {
 			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
 	}
 	return nil
-}
-
-// connectPast connects, past a pooler if listen_url leads there.
-func connectPast(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*pgx.Conn, error) {
-	conn, err := c.Connect(ctx, role)
-	if errors.Is(err, store.ErrPooler) && listen != nil {
-		c.Redirect(listen)
-		conn, err = c.Connect(ctx, role)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("database: %w", err)
-	}
-	return conn, nil
 }

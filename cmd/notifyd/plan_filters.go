@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // planSample is how many of the waiting events "plan" evaluates by the conditions of their routes.
@@ -30,7 +29,7 @@ type planCondition struct {
 }
 
 // checkWaiting evaluates the conditions of a configuration for the first waiting events.
-func checkWaiting(ctx context.Context, conn *pgx.Conn, c *config.Config, waiting []store.WaitCount) ([]planCondition, error) {
+func checkWaiting(ctx context.Context, conn outboxsql.DB, c *config.Config, waiting []store.WaitCount) ([]planCondition, error) {
 	var types []string
 	for _, w := range waiting {
 		conditional := slices.ContainsFunc(c.RoutesOf(w.EventType), func(r config.Route) bool { return r.Filter() != nil })

@@ -41,6 +41,13 @@ func TestRunBesideAPooler(t *testing.T) {
 		database       func(t *testing.T, url string) string
 		says, listener string
 	}{
+		"stream": {func(t *testing.T, url string) string {
+			t.Helper()
+			if got := command(t, "migrate", "--mode", "stream", "--database-url", url); got.code != 0 {
+				t.Fatalf("migrate: %+v", got)
+			}
+			return "database: {url: '" + testenv.PgBouncer(t, url, "transaction") + "', listen_url: '" + url + "'}\n"
+		}, "only LISTEN needs a direct database.listen_url", "[+] listener: ok"},
 		"recommended": {func(t *testing.T, url string) string {
 			t.Helper()
 			pooler := testenv.PgBouncer(t, url, "transaction")

@@ -75,6 +75,15 @@ func faults() []fault {
 		{name: "connection limit reached", inject: limitConnections, heal: liftLimit},
 		{name: "table locked past lock_timeout", turns: true, inject: lockTable, heal: (*cell).commit},
 		{name: "PgBouncer (session) killed and restarted", turns: true, way: throughPgBouncer, inject: killPooler, heal: startPooler},
+		{name: "PgBouncer (transaction) killed and restarted", only: outboxsql.ModeStream, way: throughTransactions, inject: killPooler, heal: startPooler},
+		{
+			name: "relay behind PgBouncer (transaction) killed (SIGKILL)", only: outboxsql.ModeStream, both: true, way: throughTransactions,
+			inject: killRelay, heal: (*cell).startRelay, lasts: nothing,
+		},
+		{
+			name: "PostgreSQL behind PgBouncer (transaction) killed (SIGKILL)", only: outboxsql.ModeStream, server: ownServer, way: throughTransactions,
+			inject: killServer, heal: startServer,
+		},
 		{name: "half-open connections (packets vanish)", turns: true, way: throughNetwork, inject: cutNetwork, heal: restoreNetwork},
 		{name: "destination down", inject: func(c *cell) { c.sink().set(c.t, modeDown) }, heal: destinationUp},
 		{name: "destination slow", turns: true, inject: func(c *cell) { c.sink().set(c.t, modeSlow) }, heal: destinationUp},
@@ -446,6 +455,10 @@ func endStall(c *cell) { c.exec(`DELETE FROM stall`) }
 
 func throughPgBouncer(c *cell) {
 	c.pooler, c.relayURL = testenv.OwnPgBouncer(c.t, c.relayURL, "session")
+}
+
+func throughTransactions(c *cell) {
+	c.pooler, c.relayURL = testenv.OwnPgBouncer(c.t, c.relayURL, "transaction")
 }
 
 func killPooler(c *cell) {

@@ -180,11 +180,11 @@ func (e *env) deadRows(ctx context.Context, schema string) (n int64, err error) 
 func (d *drain) readAlone(ctx context.Context, schema string, l load) (result drained, err error) {
 	began := time.Now()
 	connector := &store.Connector{Config: d.pool.Config().ConnConfig, Schema: schema}
-	conn, err := connector.Connect(ctx, "bench")
+	conn, err := connector.Open(ctx, "bench")
 	if err != nil {
 		return result, err
 	}
-	defer store.Close(ctx, conn)
+	defer store.Close(ctx, conn.Conn)
 	reader := tail.NewReader(int64(l.stored()), nil, tail.NewWitnesses())
 	q := tail.Query{Limit: d.want.Batch, Bytes: engine.DefaultLimits().Bytes}
 	for n, more := 0, true; more; {

@@ -55,7 +55,7 @@ type origins map[string]string
 // Database holds the connection to PostgreSQL.
 type Database struct {
 	URL       secret.String `yaml:"url" jsonschema_description:"Connection string, postgres://user:password@host:5432/db. Falls back to $DATABASE_URL, then to the PG* variables of libpq."`
-	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database if url leads through a pooler in transaction mode, which LISTEN and sessions do not survive. Falls back to url."`
+	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database if url leads through a pooler in transaction mode, where LISTEN hears nothing and a queue does not work. Falls back to url."`
 	Schema    string        `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
 }
 

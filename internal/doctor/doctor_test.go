@@ -192,6 +192,12 @@ func troubles() map[string]illness {
 			o.Connect, o.Limits.Silence = connectTo(p.through(startPooler(p, p.URL))), time.Second
 			o.Listen = connectTo(p.URL)
 		}, "pooler", Error, "transaction pooler", "pool_mode = session"},
+		"transaction pooler of a stream": {func(p *patient, o *Options) {
+			if err := outboxsql.SetMode(p.Context(), p.Conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{}); err != nil {
+				p.Fatal(err)
+			}
+			o.Connect, o.Listen = connectTo(p.through(startPooler(p, p.URL))), connectTo(p.URL)
+		}, "pooler", Note, "but for LISTEN", "database.listen_url"},
 		"listens through a transaction pooler": {func(p *patient, o *Options) {
 			o.Listen, o.Limits.Silence = connectTo(p.through(startPooler(p, p.URL))), time.Second
 		}, "notify", Error, "no notification arrives", "listen_url"},

@@ -28,6 +28,9 @@
 //   - Take: only a shard without an owner, or whose owner is no member, at the epoch that was read;
 //     it raises the epoch, and commits synchronously. Positions are read before members, so an owner
 //     that is missing from the members has left them after it took the shard.
+//   - Behind a pooler in transaction mode a relay has no session (pid is 0), and its row alone shows that
+//     it lives. Each of its transactions checks the server life. It joins only while the mode is a
+//     stream, and the mode does not change while a member renews.
 //   - Every write of a position has its epoch in the condition, and runs on a connection to the
 //     server life in which the shard was taken.
 //

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -36,27 +36,27 @@ func asStream(d *testdb.DB) *log { return &log{d} }
 // create creates the positions of destinations.
 func (l *log) create(destinations ...string) {
 	l.Helper()
-	if err := create(l.Context(), l.Conn, destinations); err != nil {
+	if err := create(l.Context(), sessions.Direct(l.Conn), destinations); err != nil {
 		l.Fatal(err)
 	}
 }
 
-func create(ctx context.Context, conn *pgx.Conn, missing []string) error {
+func create(ctx context.Context, conn *sessions.Conn, missing []string) error {
 	_, err := conn.Exec(ctx, `INSERT INTO outbox_positions (destination, head) SELECT d, 0 FROM unnest($1::text[]) AS d ON CONFLICT DO NOTHING`, missing)
 	return err
 }
 
 // use runs f on a connection to the server in this life.
-func (l *log) use(ctx context.Context, server string, f func(*pgx.Conn) error) error {
+func (l *log) use(ctx context.Context, server string, f func(*sessions.Conn) error) error {
 	conn, err := pgx.Connect(ctx, l.URL)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	if is, err := Verify(ctx, conn, server); err != nil || !is {
-		return cmp.Or(err, ErrMoved)
+	if err := Requires(server)(ctx, conn); err != nil {
+		return err
 	}
-	return f(conn)
+	return f(sessions.Direct(conn))
 }
 
 // keeping is a running holder, and its reports.

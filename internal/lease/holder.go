@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/jackc/pgx/v5"
 
+	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -75,10 +75,10 @@ type Options struct {
 	Destinations []string
 	// Create creates the positions of destinations that have none; "" is the search for events
 	// without a route.
-	Create func(ctx context.Context, conn *pgx.Conn, missing []string) error
+	Create func(ctx context.Context, conn *sessions.Conn, missing []string) error
 	// Use runs f on a connection to the server in this life: see [Verify]. Positions are written there, as
 	// that may take long, and no renewal must wait for it.
-	Use func(ctx context.Context, server string, f func(*pgx.Conn) error) error
+	Use func(ctx context.Context, server string, f func(*sessions.Conn) error) error
 	// Gained is called with each shard that was taken. It must not block: nothing is renewed while it
 	// runs.
 	Gained func(Lease)

@@ -74,6 +74,38 @@ func TestModeWaitsForLeases(t *testing.T) {
 	}
 }
 
+// TestModeOfSharedRelay: a relay behind a pooler has no session that keeps the mode. While it renews, the mode does not change.
+// One that was killed is removed, however long its lease seems to be valid, so that it finds out if it comes to life again.
+func TestModeOfSharedRelay(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.create("a")
+	through := *l
+	through.DB = new(*l.DB)
+	through.URL = testenv.PgBouncer(t, l.URL, "transaction") + "&default_query_exec_mode=exec"
+	k := through.keep(7, "a")
+	k.untilHas(2)
+	if pid := testdb.One[int](l.DB, l.Conn, `SELECT pid FROM outbox_members`); pid != 0 {
+		t.Errorf("the relay has the session %d", pid)
+	}
+	toQueue := func() error {
+		return outboxsql.SetMode(t.Context(), l.Dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{})
+	}
+	if err := toQueue(); !errors.Is(err, outboxsql.ErrRelays) {
+		t.Errorf("the mode was changed: %v", err)
+	}
+	if err := k.stop(); err != nil {
+		t.Error(err)
+	}
+	l.Exec(`INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES (1, 1, clock_timestamp() - interval '1 h', 0, '{}')`)
+	if err := toQueue(); err != nil {
+		t.Fatal(err)
+	}
+	if n := testdb.One[int](l.DB, l.Conn, `SELECT count(*) FROM outbox_members`); n != 0 {
+		t.Errorf("%d relays are left", n)
+	}
+}
+
 func TestOfAQueue(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -420,8 +452,8 @@ func TestRestart(t *testing.T) {
 				}
 				return len(shards) == 2
 			})
-			if ok, err := Verify(t.Context(), l.Dial(), before[i].Server); ok || err != nil || before[i].Valid() {
-				t.Errorf("the lease before the restart: of this server %t, valid %t, %v", ok, before[i].Valid(), err)
+			if err := Requires(before[i].Server)(t.Context(), l.Dial()); !errors.Is(err, ErrMoved) || before[i].Valid() {
+				t.Errorf("the lease before the restart: valid %t, %v", before[i].Valid(), err)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -27,8 +28,9 @@ const (
 
 // session is a connection of its own.
 type session struct {
-	conn    *pgx.Conn
+	conn    *sessions.Conn
 	options *Options
+	schema  string
 	channel string
 	server  string
 	old     bool   // the life of the server is older than a term
@@ -37,13 +39,13 @@ type session struct {
 
 // openSession connects, and checks that the table is a stream and stays one.
 func openSession(ctx context.Context, c *store.Connector, o *Options) (table, func(), error) {
-	conn, err := c.Connect(ctx, store.RoleLeases)
+	conn, err := c.Open(ctx, store.RoleLeases)
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &session{conn: conn, options: o, channel: outboxsql.Channel(c.Schema)}
+	s := &session{conn: conn, options: o, schema: c.Schema, channel: outboxsql.Channel(c.Schema)}
 	hangUp := func() { s.close(ctx) }
-	if err := s.begin(ctx, c.Schema); err != nil {
+	if err := s.begin(ctx); err != nil {
 		hangUp()
 		return nil, nil, err
 	}
@@ -53,13 +55,13 @@ func openSession(ctx context.Context, c *store.Connector, o *Options) (table, fu
 // close releases the locks of life and of the mode explicitly: the server notices the end of a
 // connection a moment later.
 func (s *session) close(ctx context.Context) {
-	if !s.conn.IsClosed() {
+	if !s.conn.IsClosed() && !s.conn.IsShared() {
 		_ = s.trip(ctx, func(ctx context.Context) error { // if it fails, the end of the connection releases the locks
 			_, err := s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
 			return err
 		})
 	}
-	store.Close(ctx, s.conn)
+	store.Close(ctx, s.conn.Conn)
 }
 
 // trip runs f within the time for one round trip. A running statement finishes even if ctx ends:
@@ -94,18 +96,24 @@ const (
 	sqlVerify = `SELECT EXISTS (SELECT FROM outbox_server WHERE ` + lifeName + ` = $1 AND started = pg_postmaster_start_time())`
 )
 
-// begin keeps the table a stream, and shows that the relay lives.
-func (s *session) begin(ctx context.Context, schema string) error {
-	err := s.trip(ctx, func(ctx context.Context) error { return outboxsql.HoldMode(ctx, s.conn, schema, outboxsql.ModeStream) })
-	if err != nil {
-		return err
+// begin keeps the table a stream, and shows that the relay lives. Without a session it does neither: then the mode is checked
+// at each start of a membership, which shows life as well.
+func (s *session) begin(ctx context.Context) error {
+	if !s.conn.IsShared() {
+		err := s.trip(ctx, func(ctx context.Context) error {
+			return outboxsql.HoldMode(ctx, s.conn.Conn, s.schema, outboxsql.ModeStream)
+		})
+		if err != nil {
+			return err
+		}
+		err = s.trip(ctx, func(ctx context.Context) error {
+			return store.ShowLife(ctx, s.conn, s.schema, s.options.Owner, s.options.Program)
+		})
+		if err != nil {
+			return err
+		}
 	}
-	err = s.trip(ctx, func(ctx context.Context) error {
-		return store.ShowLife(ctx, s.conn, schema, s.options.Owner, s.options.Program)
-	})
-	if err != nil {
-		return err
-	}
+	var err error
 	for range 2 { // another relay may name it at the same time
 		err = s.trip(ctx, func(ctx context.Context) error {
 			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.old)
@@ -114,6 +122,7 @@ func (s *session) begin(ctx context.Context, schema string) error {
 			break
 		}
 	}
+	s.conn.Require(Requires(s.server))
 	return err
 }
 
@@ -121,14 +130,19 @@ func (s *session) begin(ctx context.Context, schema string) error {
 // taken: it may have assigned ids again that a relay has in memory.
 var ErrMoved = errors.New("the server has crashed, or is another one, since the shard was taken")
 
-// Verify reports whether conn leads to the server in the life in which a shard was taken. Later
-// statements on conn need no other check, because a connection does not outlive a crash.
-func Verify(ctx context.Context, conn *pgx.Conn, life string) (ok bool, err error) {
-	err = conn.QueryRow(ctx, sqlVerify, life).Scan(&ok)
-	if err != nil {
-		return false, fmt.Errorf("find the life of the server: %w", err)
+// Requires returns a check that the server is in the life in which a shard was taken. Later statements on a direct connection
+// need no other one, because a connection does not outlive a crash.
+func Requires(life string) func(context.Context, sessions.Querier) error {
+	return func(ctx context.Context, db sessions.Querier) error {
+		var ok bool
+		if err := db.QueryRow(ctx, sqlVerify, life).Scan(&ok); err != nil {
+			return fmt.Errorf("find the life of the server: %w", err)
+		}
+		if !ok {
+			return ErrMoved
+		}
+		return nil
 	}
-	return ok, nil
 }
 
 func (s *session) life() (name string, old bool) { return s.server, s.old }
@@ -136,14 +150,33 @@ func (s *session) life() (name string, old bool) { return s.server, s.old }
 // sqlJoin adds the relay to the members. Its row may be there from a connection whose last answer was lost.
 const sqlJoin = `WITH joined AS (
 		INSERT INTO outbox_members AS m (owner, wants, pid, alive_until, renewals)
-			VALUES ($1, $2, pg_backend_pid(), clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
+			VALUES ($1, $2, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END, clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
 		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
 		RETURNING ctid, renewals)
 	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM joined`
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
+	join := func(ctx context.Context, db sessions.Querier) error {
+		return db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared()).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
+	}
+	if !s.conn.IsShared() {
+		err = s.trip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
+		return renewals, err
+	}
 	err = s.trip(ctx, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
+		return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+			// The mode cannot change while members renew.
+			if err := outboxsql.HoldModeIn(ctx, tx, s.schema, outboxsql.ModeStream); err != nil {
+				return err
+			}
+			return join(ctx, tx)
+		})
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = s.trip(ctx, func(ctx context.Context) error {
+		return store.Introduce(ctx, s.conn, s.options.Owner, s.options.Program)
 	})
 	return renewals, err
 }
@@ -167,7 +200,7 @@ func (s *session) announce(ctx context.Context, wants []string, least int64) (re
 const (
 	sqlRenew = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond'
 		WHERE owner = $1 AND renewals >= $3 AND ctid = $4::text::tid RETURNING ctid::text, renewals`
-	sqlRenewByKey = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond', pid = pg_backend_pid()
+	sqlRenewByKey = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond', pid = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END
 		WHERE owner = $1 AND renewals >= $3 RETURNING ctid::text, renewals`
 )
 
@@ -179,7 +212,7 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 			err = s.conn.QueryRow(ctx, sqlRenew, s.options.Owner, term, least, s.row).Scan(&s.row, &renewals)
 		}
 		if errors.Is(err, pgx.ErrNoRows) {
-			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term, least).Scan(&s.row, &renewals)
+			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term, least, s.conn.IsShared()).Scan(&s.row, &renewals)
 		}
 		return err
 	})
@@ -191,8 +224,8 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 
 const (
 	sqlPositions = `SELECT destination, part, unit, epoch, coalesce(owner, 0) FROM outbox_positions WHERE part = 0`
-	// The clock of the server counts only where the member's session is gone, too.
-	sqlMembers = `SELECT owner, wants, renewals, alive_until < clock_timestamp()
+	// The clock of the server counts only where the member's session is gone, too; one without a session is watched for a term.
+	sqlMembers = `SELECT owner, wants, renewals, alive_until < clock_timestamp() AND m.pid <> 0
 		AND NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = m.pid AND a.application_name = 'notifyd/` + store.RoleLeases + `') FROM outbox_members AS m`
 )
 
@@ -247,14 +280,14 @@ type positionWriter struct {
 }
 
 // use runs f on a connection of its own.
-func (w *positionWriter) use(ctx context.Context, server string, limit time.Duration, f func(context.Context, *pgx.Conn) error) error {
+func (w *positionWriter) use(ctx context.Context, server string, limit time.Duration, f func(context.Context, *sessions.Conn) error) error {
 	return within(ctx, limit, func(ctx context.Context) error {
-		return w.options.Use(ctx, server, func(conn *pgx.Conn) error { return f(ctx, conn) })
+		return w.options.Use(ctx, server, func(conn *sessions.Conn) error { return f(ctx, conn) })
 	})
 }
 
 func (w *positionWriter) create(ctx context.Context, server string, missing []string) error {
-	return w.use(ctx, server, createWithin, func(ctx context.Context, conn *pgx.Conn) error { return w.options.Create(ctx, conn, missing) })
+	return w.use(ctx, server, createWithin, func(ctx context.Context, conn *sessions.Conn) error { return w.options.Create(ctx, conn, missing) })
 }
 
 // sqlTake skips a locked row: the lock may be held indefinitely. It commits synchronously: after a crash that takes it back
@@ -264,7 +297,7 @@ const sqlTake = `WITH durable AS MATERIALIZED (SELECT set_config('synchronous_co
 	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.unit = free.unit RETURNING p.epoch`
 
 func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch int64, err error) {
-	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {
 		err := conn.QueryRow(ctx, sqlTake, r.unit, r.epoch, w.options.Owner).Scan(&epoch)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -281,7 +314,7 @@ const sqlRelease = `WITH mine AS (SELECT unit FROM outbox_positions WHERE unit =
 		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'units') END::text`
 
 func (w *positionWriter) release(ctx context.Context, server string, unit int32, epoch int64) (done bool, err error) {
-	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {
 		return conn.QueryRow(ctx, sqlRelease, unit, epoch, w.channel).Scan(&done, nil)
 	})
 	return done, err

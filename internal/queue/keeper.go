@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -27,7 +28,7 @@ func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
 
 // Finish implements [LeaseKeeper].
 func (k *Keeper) Finish(ctx context.Context, done, put []Entry) (fenced int, err error) {
-	err = k.Do(ctx, "settle leased deliveries", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "settle leased deliveries", func(ctx context.Context, c *session.Conn) error {
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 			affected, err := k.finish(ctx, tx, done, put)
 			fenced = len(done) + len(put) - affected
@@ -106,7 +107,7 @@ func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error
 // Renew implements [LeaseKeeper]. A lease that another relay has taken over is left alone: its
 // settlement will be fenced off.
 func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
-	return k.Do(ctx, "renew leases", func(ctx context.Context, c *pgx.Conn) error {
+	return k.Do(ctx, "renew leases", func(ctx context.Context, c *session.Conn) error {
 		_, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
 			WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`,
 			k.options.Owner, tokens, k.options.Lease.Microseconds())

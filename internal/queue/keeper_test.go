@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 )
 
@@ -199,7 +200,7 @@ func TestRerouteMany(t *testing.T) {
 	d.Exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
 		CREATE TRIGGER slow BEFORE UPDATE ON outbox_deliveries FOR EACH ROW EXECUTE FUNCTION slow()`)
 	k := d.keeper(options())
-	err := k.Do(t.Context(), "shorten the timeout", func(ctx context.Context, c *pgx.Conn) error {
+	err := k.Do(t.Context(), "shorten the timeout", func(ctx context.Context, c *session.Conn) error {
 		_, err := c.Exec(ctx, `SET statement_timeout = '150ms'`)
 		return err
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 )
 
@@ -79,7 +80,7 @@ func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, m
 
 // reroutePage takes one step of the walk, and reports whether the page was full.
 func (k *Keeper) reroutePage(ctx context.Context, routed []string) (n int, full bool, err error) {
-	err = k.Do(ctx, "make due the events whose type has gained a route", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "make due the events whose type has gained a route", func(ctx context.Context, c *session.Conn) error {
 		return c.QueryRow(ctx, sqlReroute, k.walk.after, routed, k.walk.page).Scan(&k.walk.after, &full, &n)
 	})
 	return n, full, err
@@ -87,7 +88,7 @@ func (k *Keeper) reroutePage(ctx context.Context, routed []string) (n int, full 
 
 // routedTypes returns the event types that match and have unrouted events.
 func (k *Keeper) routedTypes(ctx context.Context, match func(string) bool) (routed []string, err error) {
-	err = k.Do(ctx, "list event types without a route", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "list event types without a route", func(ctx context.Context, c *session.Conn) error {
 		rows, err := c.Query(ctx, sqlUnroutedTypes)
 		if err != nil {
 			return err

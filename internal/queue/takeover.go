@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // takeOverBatch is how many leases one statement takes over. Without a bound, the many leases of a
@@ -28,29 +30,29 @@ func (k *Keeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err e
 }
 
 func (k *Keeper) takeOverSome(ctx context.Context, mine func() Tokens) (n int, err error) {
-	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *session.Conn) error {
 		own := 0
-		if k.checked != c {
+		if k.checked != c.Conn {
 			t := mine()
-			own, err = takeOver(ctx, c, `lease_owner = $3 AND lease_token <= $4 AND lease_token <> ALL($5)`,
+			own, err = takeOver(ctx, c.Conn, `lease_owner = $3 AND lease_token <= $4 AND lease_token <> ALL($5)`,
 				"the database lost the outcome of the delivery", k.options.Owner, t.Last, append([]int64{}, t.Live...)) // never nil: <> ALL (NULL) is never true
 			if err != nil || own == takeOverBatch {
 				n = own
 				return err
 			}
-			k.checked = c
+			k.checked = c.Conn
 		}
-		owners, err := k.otherOwners(ctx, c)
+		owners, err := k.otherOwners(ctx, c.Conn)
 		if err != nil {
 			return err
 		}
 		gone := []int64{}
 		if len(owners) > 0 {
-			if gone, err = goneOwners(ctx, c, owners); err != nil {
+			if gone, err = goneOwners(ctx, c.Conn, owners); err != nil {
 				return err
 			}
 		}
-		n, err = takeOver(ctx, c, `(lease_owner = ANY($3) OR lease_until < clock_timestamp())`,
+		n, err = takeOver(ctx, c.Conn, `(lease_owner = ANY($3) OR lease_until < clock_timestamp())`,
 			"the relay that ran the delivery is gone, or did not renew its lease", gone)
 		n += own
 		return err
@@ -99,7 +101,7 @@ func goneOwners(ctx context.Context, c *pgx.Conn, owners []int64) ([]int64, erro
 
 // Claimers implements [Companions].
 func (k *Keeper) Claimers(ctx context.Context) (pids []int32, err error) {
-	err = k.Do(ctx, "list the sessions that claim", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "list the sessions that claim", func(ctx context.Context, c *session.Conn) error {
 		rows, err := c.Query(ctx, `SELECT pid FROM pg_stat_activity
 			WHERE application_name = $1 AND datname = current_database() AND pid IS NOT NULL ORDER BY pid`, "notifyd/"+roleClaim)
 		if err != nil {

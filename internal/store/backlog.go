@@ -44,7 +44,7 @@ type BacklogOptions struct {
 // an index. The unread part of a stream is the difference of two numbers. All queries see the same
 // snapshot. conn must not be in a transaction; its settings are the same afterwards. If the tables
 // are missing, the error names the remedy.
-func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (observe.Backlog, error) {
+func ReadBacklog(ctx context.Context, conn outboxsql.DB, o BacklogOptions) (observe.Backlog, error) {
 	o = o.withDefaults()
 	r := backlogReader{options: o, names: make(map[string]*observe.DestinationBacklog)}
 	moment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}

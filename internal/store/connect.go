@@ -65,7 +65,8 @@ type Connector struct {
 
 	direct        atomic.Pointer[pgx.ConnConfig] // see Redirect
 	keepsSessions atomic.Bool                    // there is a pooler, and it keeps sessions
-	open          openConns
+	shared        atomic.Bool                    // there is one, and it does not
+	opens         openConns
 	logins        login.Gate
 }
 
@@ -83,7 +84,10 @@ func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql
 }
 
 // Redirect sends all later connections elsewhere: past a pooler.
-func (c *Connector) Redirect(to *pgx.ConnConfig) { c.direct.Store(to) }
+func (c *Connector) Redirect(to *pgx.ConnConfig) {
+	c.direct.Store(to)
+	c.shared.Store(false)
+}
 
 // Redirected reports whether Redirect was called.
 func (c *Connector) Redirected() bool { return c.direct.Load() != nil }
@@ -102,18 +106,88 @@ func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// Connect opens a connection that shows as notifyd/<role> in pg_stat_activity. After a refused login it returns the
-// refusal, without another login, until that is due: see [login.Gate].
+// Connect opens a direct connection that shows as notifyd/<role> in pg_stat_activity. After a refused login it returns the
+// refusal, without another login, until that is due: see [login.Gate]. Behind a pooler in transaction mode it returns [ErrPooler].
 // The caller closes it, with [Close].
 func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error) {
+	conn, err := c.open(ctx, role, false)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Conn, nil
+}
+
+// Open is [Connector.Connect] for work that needs no session: behind a pooler in transaction mode it returns a shared connection.
+func (c *Connector) Open(ctx context.Context, role string) (*session.Conn, error) {
+	return c.open(ctx, role, true)
+}
+
+func (c *Connector) open(ctx context.Context, role string, shares bool) (*session.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no connection within the connect timeout of %v", connectTimeout))
 	defer cancel()
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = c.checkPooler(ctx, conn)
+	if errors.Is(err, ErrPooler) && shares {
+		if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheDescribe { // the first one that found the pooler
+			Close(ctx, conn)
+			if conn, err = c.dial(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return c.share(ctx, conn, role)
+	}
+	if err != nil {
+		Close(ctx, conn)
+		return nil, fmt.Errorf("connect as notifyd/%s: %w", role, err)
+	}
+	if err := session.Set(ctx, conn, append(c.settings(role), ofSessions(role)...)); err != nil {
+		Close(ctx, conn)
+		return nil, err //nolint:wrapcheck // it says what failed
+	}
+	return c.opened(ctx, session.Direct(conn), role)
+}
+
+// share makes a connection behind a pooler in transaction mode one of the relay.
+func (c *Connector) share(ctx context.Context, conn *pgx.Conn, role string) (*session.Conn, error) {
+	shared, err := session.Shared(ctx, conn, c.settings(role))
+	if err != nil {
+		Close(ctx, conn)
+		return nil, err //nolint:wrapcheck // it says what failed
+	}
+	return c.opened(ctx, shared, role)
+}
+
+// opened checks what a new connection leads to.
+func (c *Connector) opened(ctx context.Context, conn *session.Conn, role string) (*session.Conn, error) {
+	var inRecovery bool
+	err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&inRecovery)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("prepare the session: %w", err)
+	case inRecovery:
+		err = fmt.Errorf("connect as notifyd/%s: the server is a standby: %w", role, pgconn.ErrReadOnlyConnection)
+	default:
+		c.opens.add(role, conn.PgConn().CleanupDone())
+		return conn, nil
+	}
+	Close(ctx, conn.Conn)
+	return nil, err
+}
+
+// dial connects, without settings that poolers do not know.
+func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	cfg, err := c.config(ctx)
 	if err != nil {
 		return nil, err
 	}
 	cfg.DialFunc = dialer().DialContext
 	session.Startup(cfg)
+	if c.shared.Load() {
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // a pooler loses prepared statements
+	}
 	if cfg.ValidateConnect == nil && len(cfg.Fallbacks) > 0 {
 		// Of several hosts, the primary. pgx would accept the first that answers.
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
@@ -130,15 +204,6 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 		return nil, &connectError{err}
 	}
 	c.logins.Accepted()
-	if err := c.checkPooler(ctx, cfg, conn); err != nil {
-		Close(ctx, conn)
-		return nil, fmt.Errorf("connect as notifyd/%s: %w", role, err)
-	}
-	if err := c.prepare(ctx, conn, role); err != nil {
-		Close(ctx, conn)
-		return nil, err
-	}
-	c.open.add(role, conn.PgConn().CleanupDone())
 	return conn, nil
 }
 
@@ -153,11 +218,10 @@ func (e *connectError) Unwrap() error { return e.error }
 // lasts, such as a wrong password; "" if it did not answer, or may soon.
 func (e *connectError) Refusal() string { return refusal(e.error) }
 
-// prepare sets what the relay relies on, whatever the defaults of role and database are. It uses
-// one statement instead of startup parameters, because poolers refuse parameters that they do not
-// know.
-func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) error {
-	settings := append(session.Settings(), [][2]string{
+// settings returns what the relay relies on, whatever the defaults of role and database are. They are set by
+// statements instead of startup parameters, because poolers refuse parameters that they do not know.
+func (c *Connector) settings(role string) [][2]string {
+	return append(session.Settings(), [][2]string{
 		{"application_name", "notifyd/" + role},
 		{"search_path", pgx.Identifier{c.Schema}.Sanitize()},
 		{"default_transaction_read_only", "off"},
@@ -166,13 +230,7 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"statement_timeout", milliseconds(statementTimeout)},
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
-		{"idle_session_timeout", milliseconds(idleLimit(role))},
 		{"transaction_timeout", "0"}, // since PostgreSQL 17; the other timeouts bound the relay's transactions
-		// A vanished relay must not keep rows and the bell locked for hours.
-		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
-		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
-		{"tcp_keepalives_count", strconv.Itoa(keepAliveCount)},
-		{"tcp_user_timeout", milliseconds(userTimeout)},
 		// Plans are pinned: every statement has one good plan, by index, and
 		// must have it on an empty table and on one never analysed.
 		{"plan_cache_mode", "force_generic_plan"},
@@ -189,17 +247,18 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"jit", "off"},
 		{"max_parallel_workers_per_gather", "0"}, // rows come in the order of one scan
 	}...)
-	if err := session.Set(ctx, conn, settings); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+}
+
+// ofSessions returns the settings of a session that is the relay's alone.
+func ofSessions(role string) [][2]string {
+	return [][2]string{
+		{"idle_session_timeout", milliseconds(idleLimit(role))},
+		// A vanished relay must not keep rows and the bell locked for hours.
+		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
+		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
+		{"tcp_keepalives_count", strconv.Itoa(keepAliveCount)},
+		{"tcp_user_timeout", milliseconds(userTimeout)},
 	}
-	var inRecovery bool
-	if err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&inRecovery); err != nil {
-		return fmt.Errorf("prepare the session: %w", err)
-	}
-	if inRecovery {
-		return fmt.Errorf("connect as notifyd/%s: the server is a standby: %w", role, pgconn.ErrReadOnlyConnection)
-	}
-	return nil
 }
 
 // Close ends the connection in order, within a short time of its own, even when ctx has ended, and

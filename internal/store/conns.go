@@ -47,7 +47,7 @@ func (o *openConns) liveLocked(role string) []<-chan struct{} {
 
 // Conns returns the connections that c has opened, sorted by role.
 func (c *Connector) Conns() (all []RoleConns) {
-	o := &c.open
+	o := &c.opens
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, role := range slices.Sorted(maps.Keys(o.gone)) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // modeSpace and changeSpace are 'ntfx' and 'ntfm' in ASCII: the upper halves of the lock of the
@@ -69,7 +71,7 @@ const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid
 
 // ReadForeignHolders returns the sessions that are not relays and have a lock that the relays of a schema
 // need, or wait for it, by kind and pid. The lock of life does not carry the schema.
-func ReadForeignHolders(ctx context.Context, conn *pgx.Conn, schema string) ([]ForeignHolder, error) {
+func ReadForeignHolders(ctx context.Context, conn outboxsql.DB, schema string) ([]ForeignHolder, error) {
 	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(bellSpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
 	if err != nil {
 		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
@@ -101,7 +103,7 @@ func (e *ForeignLockError) Error() string {
 }
 
 // foreign returns a ForeignLockError that names those who have a lock of the kind.
-func foreign(ctx context.Context, conn *pgx.Conn, schema string, kind LockKind) error {
+func foreign(ctx context.Context, conn outboxsql.DB, schema string, kind LockKind) error {
 	all, err := ReadForeignHolders(ctx, conn, schema)
 	if err != nil {
 		return err

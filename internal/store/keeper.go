@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -28,7 +29,7 @@ type Keeper struct {
 	lender    Lender // nil for a keeper with a connection of its own
 
 	mu   sync.Mutex // guards conn, and with it the one session
-	conn *pgx.Conn
+	conn *session.Conn
 }
 
 // KeeperOptions configure a [Keeper].
@@ -54,7 +55,7 @@ func NewKeeper(c *Connector, o KeeperOptions) *Keeper { return &Keeper{connector
 // Lender lends a connection for one use at a time.
 type Lender interface {
 	// Lend calls f with a connection, which f leaves outside a transaction.
-	Lend(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
+	Lend(ctx context.Context, f func(context.Context, *session.Conn) error) error
 	// Close closes the connections. It can be called more than once.
 	Close(ctx context.Context)
 }
@@ -78,7 +79,7 @@ func (k *Keeper) Close(ctx context.Context) {
 
 func (k *Keeper) closeConn(ctx context.Context) {
 	if k.conn != nil {
-		Close(ctx, k.conn)
+		Close(ctx, k.conn.Conn)
 		k.conn = nil
 	}
 }
@@ -88,7 +89,7 @@ func (k *Keeper) closeConn(ctx context.Context) {
 // connection goes the lock that proves life, and then other relays repeat this relay's deliveries.
 // For the same reason a running statement finishes even if the caller has given up; its deadline
 // still holds.
-func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
+func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
 	if k.lender != nil {
 		if err := k.lender.Lend(ctx, f); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -112,7 +113,7 @@ func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *p
 	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), late, errors.New("the database did not answer in time"))
 	defer cancel()
 	if err := f(ctx, k.conn); err != nil {
-		if Spoiled(k.conn, err) {
+		if Spoiled(k.conn.Conn, err) {
 			k.closeConn(ctx)
 		}
 		return fmt.Errorf("%s: %w", what, err)
@@ -143,7 +144,7 @@ func (k *Keeper) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.conn = conn
+	k.conn = session.Direct(conn)
 	err = k.connector.HoldMode(ctx, conn, cmp.Or(k.options.Mode, outboxsql.ModeQueue), k.options.Refused)
 	if err == nil && k.options.Owner != 0 {
 		err = ShowLife(ctx, conn, k.connector.Schema, k.options.Owner, k.options.Program)
@@ -155,12 +156,12 @@ func (k *Keeper) connect(ctx context.Context) error {
 	return nil
 }
 
-// ShowLife takes the lock that proves life, and writes down what the relay says of itself; nothing without a process.
+// ShowLife takes the lock that proves life, and calls [Introduce].
 // The lock is shared, and so taken at once, although the server
 // may still have an earlier session of this relay, for a moment after a broken connection, and
 // behind a pooler for hours. Statements that arrive late on such a session do no harm: each has
 // conditions on what it changes, and the tokens of leases are never given out twice.
-func ShowLife(ctx context.Context, conn *pgx.Conn, schema string, owner int64, p Program) error {
+func ShowLife(ctx context.Context, conn outboxsql.DB, schema string, owner int64, p Program) error {
 	var held bool
 	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, owner).Scan(&held); err != nil {
 		return fmt.Errorf("take the lock that proves life: %w", err)
@@ -168,24 +169,17 @@ func ShowLife(ctx context.Context, conn *pgx.Conn, schema string, owner int64, p
 	if !held {
 		return fmt.Errorf("take the lock that proves life: %w", foreign(ctx, conn, schema, LockLife))
 	}
-	if p.Process == 0 {
-		return nil
-	}
-	// For people only: a relay does its work without the right to write that down.
-	if err := introduce(ctx, conn, owner, p); err != nil && IsDown(err) {
-		return err
-	}
-	return nil
+	return Introduce(ctx, conn, owner, p)
 }
 
 // Hold connects, so that the relay counts as alive before it writes a lease.
 func (k *Keeper) Hold(ctx context.Context) error {
-	return k.Do(ctx, "hold the relay's lock", func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
+	return k.Do(ctx, "hold the relay's lock", func(ctx context.Context, c *session.Conn) error { return c.Ping(ctx) })
 }
 
 // Destinations returns the names with deliveries to retry. It skips from name to name in the index.
 func (k *Keeper) Destinations(ctx context.Context) (names []string, err error) {
-	err = k.Do(ctx, "list destinations with waiting deliveries", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "list destinations with waiting deliveries", func(ctx context.Context, c *session.Conn) error {
 		rows, err := c.Query(ctx, `WITH RECURSIVE d(name) AS (
 				(SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination <> '' ORDER BY destination LIMIT 1)
 				UNION ALL

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 func (d *db) hold(k *Keeper) {
@@ -120,7 +120,7 @@ func TestKeeperReconnects(t *testing.T) {
 	k := d.keeper(o)
 	d.hold(k)
 	d.expect("alive", fmt.Sprintf(`SELECT (NOT pg_try_advisory_lock(%d))::text`, o.Owner), "true")
-	d.terminate(k.conn)
+	d.terminate(k.conn.Conn)
 	if err := k.Hold(t.Context()); err == nil {
 		t.Error("held on a dead connection")
 	}
@@ -141,8 +141,8 @@ func TestKeeperWaitsForNobody(t *testing.T) {
 	if err != nil || len(relays) != 1 || uint32(relays[0].PID) != k.conn.PgConn().PID() {
 		t.Errorf("relays %+v, %v; want the latest session of the one", relays, err)
 	}
-	d.terminate(earlier.conn)
-	d.terminate(k.conn)
+	d.terminate(earlier.conn.Conn)
+	d.terminate(k.conn.Conn)
 	d.exec(`SELECT pg_advisory_lock($1)`, o.Owner)
 	if err := k.Hold(t.Context()); err == nil {
 		t.Error("held on a dead connection")
@@ -208,7 +208,7 @@ func TestKeeperLeavesAServerThatTakesNoWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := k.conn
-		err := k.Do(t.Context(), "write", func(ctx context.Context, c *pgx.Conn) error {
+		err := k.Do(t.Context(), "write", func(ctx context.Context, c *session.Conn) error {
 			_, err := c.Exec(ctx, `DO $$ BEGIN RAISE SQLSTATE '`+code+`'; END $$`)
 			return err
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/limit"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // roleLimits is the role of the session that takes from rate limits.
@@ -22,7 +23,7 @@ type Limits struct {
 	report func(error)
 
 	mu   sync.Mutex // guards the fields below, and with them the one session
-	conn *pgx.Conn
+	conn *session.Conn
 	tidy time.Time // when to look for rows that say nothing any more
 }
 
@@ -36,7 +37,7 @@ func (l *Limits) Close(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil {
-		Close(ctx, l.conn)
+		Close(ctx, l.conn.Conn)
 		l.conn = nil
 	}
 }
@@ -82,13 +83,13 @@ func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms,
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn == nil || l.conn.IsClosed() {
-		if l.conn, err = l.connector.Connect(ctx, roleLimits); err != nil {
+		if l.conn, err = l.connector.Open(ctx, roleLimits); err != nil {
 			l.conn = nil
 			return nil, err
 		}
 	}
 	if all, err = l.take(ctx, destination, t, asks); err != nil {
-		Close(ctx, l.conn) // it may lead to a server that has become a standby
+		Close(ctx, l.conn.Conn) // it may lead to a server that has become a standby
 		l.conn = nil
 	}
 	return all, err

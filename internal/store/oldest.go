@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 
 	"github.com/notifyd/notifyd/observe"
@@ -31,7 +30,7 @@ func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan
 // stream at the positions, by o.Route.
 func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration, err error) {
 	o.Schema, o.CountsOnly = w.connector.Schema, true
-	err = w.ask(ctx, "find the oldest waiting event", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "find the oldest waiting event", func(ctx context.Context, conn *session.Conn) error {
 		mode, err := modeOf(ctx, conn, o.Schema)
 		if err != nil {
 			return err
@@ -57,7 +56,7 @@ func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration
 // Backlog is [ReadBacklog] for the watch's own schema, whatever schema o names.
 func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b observe.Backlog, err error) {
 	o.Schema = w.connector.Schema
-	err = w.ask(ctx, "read the backlog", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "read the backlog", func(ctx context.Context, conn *session.Conn) error {
 		b, err = ReadBacklog(ctx, conn, o)
 		return err
 	})
@@ -65,7 +64,7 @@ func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b observe.Backlo
 }
 
 // ask runs f on a connection of its own, one query at a time.
-func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
+func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	select {
@@ -74,11 +73,11 @@ func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *p
 	case <-ctx.Done():
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
-	conn, err := w.connector.Connect(ctx, "watch")
+	conn, err := w.connector.Open(ctx, "watch")
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	defer Close(ctx, conn)
+	defer Close(ctx, conn.Conn)
 	if err := f(ctx, conn); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // Overdue names a row that relays should have taken.
@@ -47,7 +49,7 @@ func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
 	case o.EventID != 0:
 		sql, args = sqlLockedEvent, []any{o.EventID}
 	}
-	err = w.ask(ctx, "find out whether overdue work is locked", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "find out whether overdue work is locked", func(ctx context.Context, conn *session.Conn) error {
 		return conn.QueryRow(ctx, sql, args...).Scan(&is)
 	})
 	return is, err
@@ -56,7 +58,7 @@ func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
 // LostLease returns a delivery whose lease ended that long ago and was not taken over; ok is false if there is none.
 // It reads the running deliveries of all relays, which are few.
 func (w *Watch) LostLease(ctx context.Context, ago time.Duration) (o Overdue, ok bool, err error) {
-	err = w.ask(ctx, "find leases that no relay holds", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "find leases that no relay holds", func(ctx context.Context, conn *session.Conn) error {
 		err := conn.QueryRow(ctx, `SELECT event_id, destination FROM outbox_deliveries
 			WHERE state = 'running' AND lease_until < clock_timestamp() - $1::bigint * interval '1 microsecond'
 			ORDER BY lease_owner LIMIT 1`, ago.Microseconds()).Scan(&o.EventID, &o.Destination)
@@ -88,7 +90,7 @@ const sqlUnrouted = `WITH RECURSIVE t(type) AS (
 
 // Unrouted returns the first stored event without a route of each type.
 func (w *Watch) Unrouted(ctx context.Context) (all []Unrouted, err error) {
-	err = w.ask(ctx, "list event types without a route", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "list event types without a route", func(ctx context.Context, conn *session.Conn) error {
 		rows, err := conn.Query(ctx, sqlUnrouted, backlogNames)
 		if err != nil {
 			return err

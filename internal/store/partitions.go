@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -84,16 +85,16 @@ type day struct {
 // event has been done for longer than keep; in a stream, those in which every event was written
 // longer ago than keep and is delivered. A zero at is the time of the database.
 func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration) (u Upkeep, err error) {
-	conn, err := p.connector.Connect(ctx, "partitions")
+	conn, err := p.connector.Open(ctx, "partitions")
 	if err != nil {
 		return u, err
 	}
-	defer Close(ctx, conn)
+	defer Close(ctx, conn.Conn)
 	if u.Partitioned, err = IsPartitioned(ctx, conn); err != nil || !u.Partitioned {
 		return u, err
 	}
 	// Checking a partition may take long: it holds no lock meanwhile that other sessions wait for.
-	if _, err := conn.Exec(ctx, `SET statement_timeout = 0`); err != nil {
+	if err := conn.Set(ctx, "statement_timeout", "0"); err != nil {
 		return u, fmt.Errorf("keep partitions: %w", err)
 	}
 	if at.IsZero() {
@@ -118,7 +119,7 @@ func cured(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-func (p *Partitions) extend(ctx context.Context, conn *pgx.Conn, at time.Time, u *Upkeep) error {
+func (p *Partitions) extend(ctx context.Context, conn *session.Conn, at time.Time, u *Upkeep) error {
 	for range extensions {
 		rows, err := conn.Query(ctx, `SELECT outbox_partitions_extend($1, $2)`, at, outboxsql.PartitionsAhead)
 		if err != nil {
@@ -133,7 +134,7 @@ func (p *Partitions) extend(ctx context.Context, conn *pgx.Conn, at time.Time, u
 	return nil
 }
 
-func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, keep time.Duration, u *Upkeep) error {
+func (p *Partitions) drop(ctx context.Context, conn *session.Conn, at time.Time, keep time.Duration, u *Upkeep) error {
 	rows, err := conn.Query(ctx, `SELECT name, low, high, closed::timestamptz FROM outbox_partitions()`)
 	if err != nil {
 		return cured("list partitions", err)
@@ -178,7 +179,7 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 }
 
 // dropOne drops a partition, or returns the reason why it could not.
-func (p *Partitions) dropOne(ctx context.Context, conn *pgx.Conn, name string, before time.Time) (why *string, err error) {
+func (p *Partitions) dropOne(ctx context.Context, conn *session.Conn, name string, before time.Time) (why *string, err error) {
 	err = conn.QueryRow(ctx, `SELECT outbox_partition_drop($1, $2)`, name, before).Scan(&why)
 	return why, cured("drop the partition "+name, err)
 }
@@ -212,7 +213,7 @@ func joined(ranges []Range) []Range {
 }
 
 // forgetKeys deletes the idempotency keys of vanished events.
-func (p *Partitions) forgetKeys(ctx context.Context, conn *pgx.Conn, at time.Time, dropped int) error {
+func (p *Partitions) forgetKeys(ctx context.Context, conn *session.Conn, at time.Time, dropped int) error {
 	if dropped == 0 && at.Before(p.keysDone.Add(keysEvery)) {
 		return nil
 	}
@@ -238,7 +239,7 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *pgx.Conn, at time.Tim
 
 // IsPartitioned reports whether outbox_events is partitioned. A session opened before the table was
 // partitioned continues with the statements that it has, which find the same rows.
-func IsPartitioned(ctx context.Context, conn *pgx.Conn) (yes bool, err error) {
+func IsPartitioned(ctx context.Context, conn outboxsql.Querier) (yes bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_events') AND relkind = 'p')`).Scan(&yes)

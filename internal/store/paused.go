@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -62,7 +63,7 @@ func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses
 // Paused returns the destinations that are paused for all relays, and what the clock of the database says. confirmed
 // reports whether this relay has confirmed exactly these: see Confirm.
 func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, confirmed bool, now time.Time, err error) {
-	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *session.Conn) error {
 		var all []string
 		err := c.QueryRow(ctx, `SELECT clock_timestamp(), p.names, p.names IS NOT DISTINCT FROM (SELECT paused FROM outbox_relays WHERE owner = $1)
 			FROM (SELECT ARRAY(SELECT destination FROM outbox_pauses ORDER BY destination) AS names) AS p`, k.options.Owner).Scan(&now, &all, &confirmed)
@@ -77,7 +78,7 @@ func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, confirmed b
 
 // Confirm writes down which pauses this relay honours: [PauseRequest.Unconfirmed] reads it.
 func (k *Keeper) Confirm(ctx context.Context, names map[string]bool) error {
-	return k.Do(ctx, "confirm paused destinations", func(ctx context.Context, c *pgx.Conn) error {
+	return k.Do(ctx, "confirm paused destinations", func(ctx context.Context, c *session.Conn) error {
 		_, err := c.Exec(ctx, `UPDATE outbox_relays SET paused = ARRAY(SELECT n FROM unnest($2::text[]) AS n ORDER BY n) WHERE owner = $1`,
 			k.options.Owner, slices.Collect(maps.Keys(names)))
 		return err
@@ -93,7 +94,7 @@ type PauseRequest struct {
 }
 
 // Unconfirmed returns the live relays that have not confirmed the request yet, and the number of those that have.
-func (p PauseRequest) Unconfirmed(ctx context.Context, conn *pgx.Conn) (late []RelaySession, confirmed int, err error) {
+func (p PauseRequest) Unconfirmed(ctx context.Context, conn outboxsql.DB) (late []RelaySession, confirmed int, err error) {
 	all, err := ReadLive(ctx, conn, p.Schema, p.Mode)
 	if err != nil {
 		return nil, 0, err

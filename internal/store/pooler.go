@@ -30,12 +30,15 @@ const (
 // of a pooler is a process id that is not that of the server process. The sign of its mode is two
 // connections that share one server process, or one that changes its own. The check is made once;
 // it costs a direct connection one round trip.
-func (c *Connector) checkPooler(ctx context.Context, cfg *pgx.ConnConfig, conn *pgx.Conn) error {
+func (c *Connector) checkPooler(ctx context.Context, conn *pgx.Conn) error {
 	first, err := backend(ctx, conn)
 	if err != nil || first == conn.PgConn().PID() || c.keepsSessions.Load() {
 		return err
 	}
-	other, err := c.secondSession(ctx, cfg)
+	if c.shared.Load() {
+		return ErrPooler
+	}
+	other, err := c.secondSession(ctx, conn.Config())
 	if err != nil {
 		return err
 	}
@@ -52,6 +55,7 @@ func (c *Connector) checkPooler(ctx context.Context, cfg *pgx.ConnConfig, conn *
 				return err
 			}
 			if seen[pid] || s.pid != 0 && s.pid != pid {
+				c.shared.Store(true)
 				return ErrPooler
 			}
 			s.pid, seen[pid] = pid, true
@@ -72,7 +76,7 @@ type pooled struct {
 func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	within, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	other, err := pgx.ConnectConfig(within, cfg.Copy())
+	other, err := pgx.ConnectConfig(within, cfg)
 	switch {
 	case err == nil:
 		return other, nil

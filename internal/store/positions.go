@@ -35,7 +35,7 @@ const (
 // UsedIDs returns the highest id that the table of a schema has assigned, and the ids that it may
 // have assigned at all, as PostgreSQL writes an int8multirange. The search_path must lead to the
 // schema.
-func UsedIDs(ctx context.Context, conn *pgx.Conn, schema string) (last int64, used string, err error) {
+func UsedIDs(ctx context.Context, conn outboxsql.DB, schema string) (last int64, used string, err error) {
 	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
 	if err != nil {
 		return 0, "", err

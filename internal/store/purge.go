@@ -5,8 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -51,7 +50,7 @@ func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch 
 	if batch < 1 {
 		return in.After, false, ErrNoProgress
 	}
-	err = k.Do(ctx, "purge delivered events", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "purge delivered events", func(ctx context.Context, c *session.Conn) error {
 		statement := sqlPurge
 		if k.options.Mode == outboxsql.ModeStream {
 			statement = sqlPurgeStream

@@ -41,7 +41,7 @@ func ThisHost() string {
 
 // ReadLive returns the live relays, the oldest session first, with what each says of itself. For a
 // queue those of all schemas of the database are among them; only those of this schema say something.
-func ReadLive(ctx context.Context, conn *pgx.Conn, schema string, mode outboxsql.Mode) ([]RelaySession, error) {
+func ReadLive(ctx context.Context, conn outboxsql.DB, schema string, mode outboxsql.Mode) ([]RelaySession, error) {
 	all, err := ReadRelays(ctx, conn)
 	if err == nil {
 		err = ReadPrograms(ctx, conn, schema, all)
@@ -60,16 +60,20 @@ func ReadLive(ctx context.Context, conn *pgx.Conn, schema string, mode outboxsql
 	return members, ReadPrograms(ctx, conn, schema, members)
 }
 
-// introduce writes down what the relay says of itself, and deletes the rows of relays that are gone.
-// The session must hold the lock of the owner.
-func introduce(ctx context.Context, conn *pgx.Conn, owner int64, p Program) error {
-	_, err := conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND NOT EXISTS (
+// Introduce writes down what the relay says of itself, nothing without a process, and deletes the rows of relays that are
+// gone. The relay must show that it lives: by the lock of the owner, or as a member of a stream.
+func Introduce(ctx context.Context, db Execer, owner int64, p Program) error {
+	if p.Process == 0 {
+		return nil
+	}
+	_, err := db.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND NOT EXISTS (
 			SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
 				AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-				AND classid::bigint << 32 | objid::bigint = owner))
+				AND classid::bigint << 32 | objid::bigint = owner)
+			AND NOT EXISTS (SELECT FROM outbox_members AS m WHERE m.owner = outbox_relays.owner))
 		INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (owner) DO UPDATE SET paused = NULL`, owner, p.Process, p.Host, p.Version, p.Config, p.StartedAt, p.LoadedAt)
-	if err != nil {
+	if err != nil && IsDown(err) { // for people only: a relay does its work without the right to write that down
 		return fmt.Errorf("write down what the relay says of itself: %w", err)
 	}
 	return nil
@@ -95,7 +99,7 @@ func NoteReload(ctx context.Context, db Execer, schema string, owner int64) erro
 }
 
 // ReadPrograms adds to sessions what their relays say of themselves, where this schema has it.
-func ReadPrograms(ctx context.Context, conn *pgx.Conn, schema string, all []RelaySession) error {
+func ReadPrograms(ctx context.Context, conn outboxsql.DB, schema string, all []RelaySession) error {
 	table := pgx.Identifier{schema, "outbox_relays"}.Sanitize()
 	var readable bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = to_regclass($1) AND has_table_privilege(oid, 'SELECT'))`, table).Scan(&readable)

@@ -24,7 +24,7 @@ const (
 
 // SampleWaiting returns those of the first n waiting events that are of some types, with payloads of up to 64 KiB. It
 // reads by index and without any lock. The connection must come from a [Connector].
-func SampleWaiting(ctx context.Context, conn *pgx.Conn, types []string, n int) ([]delivery.Event, error) {
+func SampleWaiting(ctx context.Context, conn outboxsql.DB, types []string, n int) ([]delivery.Event, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	var mode outboxsql.Mode

@@ -47,7 +47,7 @@ const sqlLockHolders = `SELECT l.classid::bigint << 32 | l.objid::bigint, l.pid,
 // ReadRelays returns the live relays, the oldest session first. Their locks do not carry the
 // schema: relays of all schemas of the database are among them. A relay is listed once, with its
 // latest session: a pooler may have kept earlier ones.
-func ReadRelays(ctx context.Context, conn *pgx.Conn) ([]RelaySession, error) {
+func ReadRelays(ctx context.Context, conn outboxsql.DB) ([]RelaySession, error) {
 	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid AND l.mode = 'ShareLock'
 		ORDER BY a.backend_start, l.pid`, int64(ownerSpace))
 	if err != nil {
@@ -71,7 +71,7 @@ func ReadRelays(ctx context.Context, conn *pgx.Conn) ([]RelaySession, error) {
 }
 
 // ReadBell returns the state of the bell. A schema without the tables has it off.
-func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, error) {
+func ReadBell(ctx context.Context, conn outboxsql.DB, schema string) (BellState, error) {
 	state, err := outboxsql.ReadState(ctx, conn, schema)
 	if err != nil {
 		return BellState{}, err
@@ -94,7 +94,7 @@ func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, er
 }
 
 // ReadMembers returns the relays that take part in a stream, the oldest session first.
-func ReadMembers(ctx context.Context, conn *pgx.Conn, schema string) ([]RelaySession, error) {
+func ReadMembers(ctx context.Context, conn outboxsql.DB, schema string) ([]RelaySession, error) {
 	rows, err := conn.Query(ctx, `SELECT m.owner, m.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''), coalesce(host(a.client_addr), ''), a.backend_start
 		FROM `+pgx.Identifier{schema, "outbox_members"}.Sanitize()+` AS m LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = m.pid
 		WHERE m.alive_until > clock_timestamp() ORDER BY a.backend_start, m.pid`)

@@ -127,7 +127,7 @@ func TestReadForeignHolders(t *testing.T) {
 		t.Errorf("beside relays: %q", got)
 	}
 	d.terminate(relay)
-	d.terminate(k.conn)
+	d.terminate(k.conn.Conn)
 	change := d.session(user, "psql", `SELECT pg_advisory_lock(1853122157::bigint << 32 | 5)`, mode)
 	if got := d.holders(); len(got) != 0 {
 		t.Errorf("beside a change: %q", got)

@@ -28,7 +28,7 @@ type WaitCount struct {
 // least 1, of fresh events, of leases, and of each destination and state. The fresh events of a
 // stream are those that at least one position has not passed: other destinations may have received
 // them. The connection must come from a [Connector], which pins its plans.
-func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, error) {
+func CountWaiting(ctx context.Context, conn outboxsql.DB, limit int) ([]WaitCount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	var all []WaitCount
@@ -62,7 +62,7 @@ func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, 
 }
 
 // countPositions returns the lag of each destination's position.
-func countPositions(ctx context.Context, conn *pgx.Conn) (all []WaitCount, err error) {
+func countPositions(ctx context.Context, conn outboxsql.DB) (all []WaitCount, err error) {
 	var partitioned bool
 	if err := conn.QueryRow(ctx, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox_events'::regclass`).Scan(&partitioned); err != nil {
 		return nil, err

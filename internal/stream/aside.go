@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // aside is what a unit sends beside what is live. It owns the replay that runs, with its events in memory,
@@ -28,7 +29,7 @@ type aside struct {
 func (s *aside) forget() { s.replay, s.lookAt = nil, time.Time{} }
 
 // look finds a replay that was requested, or is not running any more, if it is time to.
-func (s *aside) look(ctx context.Context, conn *pgx.Conn, write owned) error {
+func (s *aside) look(ctx context.Context, conn *session.Conn, write owned) error {
 	now := time.Now()
 	if now.Before(s.lookAt) {
 		return nil
@@ -54,7 +55,7 @@ func (s *aside) look(ctx context.Context, conn *pgx.Conn, write owned) error {
 const noReplay = "stopped by the relay: in order: total nothing goes beside what is live; move the position instead"
 
 // refuse stops a replay that cannot be sent.
-func (s *aside) refuse(ctx context.Context, conn *pgx.Conn, id int64, write owned) error {
+func (s *aside) refuse(ctx context.Context, conn *session.Conn, id int64, write owned) error {
 	s.e.log.WarnContext(ctx, "a replay is stopped", "destination", s.name, "replay", id, "reason", noReplay)
 	return write(ctx, conn, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp(), reason = concat_ws('; ', nullif(reason, ''), $2::text)

@@ -11,11 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wake"
@@ -140,7 +139,7 @@ func (e *Engine) wantedOf(name string) Wanted {
 }
 
 // create creates the positions of destinations that have none.
-func (e *Engine) create(ctx context.Context, conn *pgx.Conn, names []string) error {
+func (e *Engine) create(ctx context.Context, conn *session.Conn, names []string) error {
 	missing := make([]Wanted, len(names))
 	for i, name := range names {
 		if name != "" {
@@ -151,7 +150,7 @@ func (e *Engine) create(ctx context.Context, conn *pgx.Conn, names []string) err
 }
 
 // own runs f, which writes the owner of a position, on a connection to the server in this life.
-func (e *Engine) own(ctx context.Context, server string, f func(*pgx.Conn) error) error {
+func (e *Engine) own(ctx context.Context, server string, f func(*session.Conn) error) error {
 	return e.pool.own(ctx, &lease.Lease{Server: server}, f)
 }
 
@@ -186,7 +185,7 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // Lend runs f on a connection that is not in use; f may take up to 15 s. After Close it fails.
-func (e *Engine) Lend(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+func (e *Engine) Lend(ctx context.Context, f func(context.Context, *session.Conn) error) error {
 	return e.pool.lend(ctx, f)
 }
 
@@ -345,7 +344,7 @@ func (e *Engine) load(ctx context.Context, l lease.Lease) (*Position, error) {
 	defer e.accepted(name)
 	for ctx.Err() == nil {
 		var p Position
-		err := e.pool.use(ctx, &l, func(conn *pgx.Conn) (err error) {
+		err := e.pool.use(ctx, &l, func(conn *session.Conn) (err error) {
 			p, err = loadPosition(ctx, conn, l)
 			return err
 		})
@@ -424,7 +423,7 @@ const lastEvery = time.Second
 // watchLast queries the highest id, from which lag is calculated, and checks the ids.
 func (e *Engine) watchLast(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := e.pool.lend(ctx, func(ctx context.Context, conn *session.Conn) error {
 			last, text, err := store.UsedIDs(ctx, conn, e.Connector.Schema)
 			if err != nil {
 				return err

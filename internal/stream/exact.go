@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -149,7 +150,7 @@ func (o owner) String() string {
 }
 
 // identify returns what the copies of the position say of it.
-func (x *exact) identify(ctx context.Context, conn *pgx.Conn) (o owner, err error) {
+func (x *exact) identify(ctx context.Context, conn *session.Conn) (o owner, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
 	defer cancel()
 	own, err := x.own(ctx, conn)
@@ -182,7 +183,7 @@ func (u *unit) open(ctx context.Context) error {
 		return nil
 	}
 	// Before the position moves to where the destination is.
-	err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error { return u.checkIDs(ctx, conn) })
+	err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.checkIDs(ctx, conn) })
 	if err != nil {
 		return err
 	}
@@ -201,7 +202,7 @@ func (x *exact) open(ctx context.Context) (at cut, err error) {
 	for ctx.Err() == nil {
 		var us owner
 		// Before: another owner must not be disturbed.
-		err := x.e.pool.use(ctx, &x.pos.Lease, func(conn *pgx.Conn) (err error) {
+		err := x.e.pool.use(ctx, &x.pos.Lease, func(conn *session.Conn) (err error) {
 			us, err = x.identify(ctx, conn)
 			return err
 		})
@@ -299,7 +300,7 @@ const maxStride = 1 << 32
 // statement of this unit that was given up may be on its way.
 func (x *exact) adopt(ctx context.Context, us owner, c *positionCopy) (at cut, err error) {
 	var a adopted
-	err = x.e.pool.use(ctx, &x.pos.Lease, func(conn *pgx.Conn) error {
+	err = x.e.pool.use(ctx, &x.pos.Lease, func(conn *session.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlow)
 		defer cancel()
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
@@ -426,7 +427,7 @@ func (x *exact) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) error {
 }
 
 // handOver hands the parcels that wait to the lane, after a seal.
-func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
+func (u *unit) handOver(ctx context.Context, conn *session.Conn) error {
 	x := u.exact
 	if x == nil || len(u.gate.staged) == 0 && !x.reopen {
 		return nil
@@ -445,7 +446,7 @@ func (u *unit) handOver(ctx context.Context, conn *pgx.Conn) error {
 
 // seal makes everything that the unit has seen and written so far durable, under a number. It does
 // not end with ctx: see save.
-func (x *exact) seal(ctx context.Context, conn *pgx.Conn) error {
+func (x *exact) seal(ctx context.Context, conn *session.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlow)
 	defer cancel()
 	tag, err := conn.Exec(ctx, sqlSeal, x.pos.Unit, x.pos.Epoch, x.sealed+1)
@@ -468,7 +469,7 @@ func (u *unit) restart(ctx context.Context) error {
 	if !u.shelf.pending.empty() || u.aside.replay != nil {
 		// What has failed for certain, and what a replay has delivered: of that the destination keeps nothing.
 		// If it cannot be written, the events are read again.
-		if err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error { return u.save(ctx, conn) }); err != nil {
+		if err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.save(ctx, conn) }); err != nil {
 			u.e.report(u.part, err)
 		}
 	}

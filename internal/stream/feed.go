@@ -5,13 +5,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // feed hands the next events to the lane, if it has room. It reports whether it did anything.
-func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	if n, spilled := u.lane.Spills(); spilled {
 		u.collect()
 		if !u.lane.GoOn(n) {

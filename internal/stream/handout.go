@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // handBatch is how many events one transaction hands out.
@@ -50,7 +51,7 @@ ON CONFLICT DO NOTHING`
 
 // handOut gives events that had no route to destinations that get them now, and notifies waiting
 // destinations when no such events are left.
-func (r *router) handOut(ctx context.Context, conn *pgx.Conn) error {
+func (r *router) handOut(ctx context.Context, conn *session.Conn) error {
 	if r.dirty { // events that have just been read may be among them
 		if err := r.save(ctx, conn); err != nil {
 			return err
@@ -72,7 +73,7 @@ func (r *router) handOut(ctx context.Context, conn *pgx.Conn) error {
 
 // handStored hands out all stored events that have gained a route, in order. Events for a
 // destination that has not come yet stay.
-func (r *router) handStored(ctx context.Context, conn *pgx.Conn) (moved bool, err error) {
+func (r *router) handStored(ctx context.Context, conn *session.Conn) (moved bool, err error) {
 	if r.unsorted {
 		types, err := r.routedTypes(ctx, conn)
 		if err != nil {
@@ -104,7 +105,7 @@ func (r *router) handStored(ctx context.Context, conn *pgx.Conn) (moved bool, er
 }
 
 // routedTypes returns the types of rows without a route that have gained one.
-func (r *router) routedTypes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+func (r *router) routedTypes(ctx context.Context, conn *session.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, sqlTypes)
 	if err != nil {
 		return nil, fmt.Errorf("list event types without a route: %w", err)
@@ -117,7 +118,7 @@ func (r *router) routedTypes(ctx context.Context, conn *pgx.Conn) ([]string, err
 }
 
 // hand hands out some rows, and returns the rows that it has read.
-func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ...any) (all handing, err error) {
+func (r *router) hand(ctx context.Context, conn *session.Conn, query string, args ...any) (all handing, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		// Locks the position against a successor, and proves that it is ours, and that the loaded
 		// routes are current.
@@ -216,7 +217,7 @@ func (r *router) share(all *handing, e *delivery.Event, decided bool) {
 
 // finish notifies waiting destinations that they have been handed everything: the router has read
 // as far as they had when they got their route, and seen all that they have seen.
-func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err error) {
+func (r *router) finish(ctx context.Context, conn *session.Conn) (told bool, err error) {
 	gaps := r.reader.Gaps()
 	for i := range r.routes.all {
 		to := &r.routes.all[i]

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -54,7 +53,7 @@ const (
 // checkIDs finds out whether the sequence has given out ids again that a position has passed since its anchor, and makes what it
 // has read by now the next anchor. The connection leads to the server life in which that was read, so a crash, which may
 // take back ids together with their events, does not count.
-func (e *Engine) checkIDs(ctx context.Context, conn *pgx.Conn, p *Position, read cut) error {
+func (e *Engine) checkIDs(ctx context.Context, conn *session.Conn, p *Position, read cut) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
 	defer cancel()
 	var last *int64
@@ -115,7 +114,7 @@ func replaced(before, now string) bool {
 }
 
 // checkIDs checks the ids that the unit has passed.
-func (u *unit) checkIDs(ctx context.Context, conn *pgx.Conn) error {
+func (u *unit) checkIDs(ctx context.Context, conn *session.Conn) error {
 	if err := u.e.checkIDs(ctx, conn, &u.pos, cut{u.reader.Head(), u.reader.Gaps()}); err != nil {
 		return err
 	}

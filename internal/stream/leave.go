@@ -7,10 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -54,7 +53,7 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 	defer cancel()
 	pauses := store.NewPauses()
 	for {
-		err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error { return u.save(ctx, conn) })
+		err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.save(ctx, conn) })
 		switch {
 		case err == nil:
 			return nil

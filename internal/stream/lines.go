@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -22,7 +23,7 @@ const (
 
 // feedDue hands over rows that are due. After the last of them, the unit starts over when the next
 // one is due.
-func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	if u.gate.stuck = !u.order.total && u.lane.StoredWait(); u.gate.stuck { // nothing new goes before the one line of a total order
 		return false, nil
 	}
@@ -66,7 +67,7 @@ func (s *shelf) unwritten(rows []stored) bool {
 }
 
 // planDue records the position and time of the next search for due rows.
-func (s *shelf) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error {
+func (s *shelf) planDue(ctx context.Context, conn *session.Conn, rows []stored, more bool) error {
 	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
 		s.duePlace = duePlace{last.at, last.id}
@@ -152,7 +153,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.
 
 // store writes the pending rows, and then continues the lines whose first rows are finished: the
 // write comes first, so that a line is read as it is.
-func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
+func (u *unit) store(ctx context.Context, conn *session.Conn) error {
 	if err := u.save(ctx, conn); err != nil {
 		return err
 	}
@@ -176,7 +177,7 @@ func (s *shelf) drained(holds func(name string) bool) {
 // lookAtLines checks whether rows that were just parked wait behind anything. They may not: the row
 // in front may have died in the same call, or a person may just have handled it, or all of an
 // aggregate was given back while it was blocked. Nothing else would continue such a line.
-func (s *shelf) lookAtLines(ctx context.Context, conn *pgx.Conn, holds func(name string) bool) error {
+func (s *shelf) lookAtLines(ctx context.Context, conn *session.Conn, holds func(name string) bool) error {
 	if s.early > 0 {
 		return nil
 	}
@@ -210,7 +211,7 @@ func (s *shelf) lookAtLines(ctx context.Context, conn *pgx.Conn, holds func(name
 
 // feedLines continues stored lines. When all stored rows of a line have been handed over, its
 // aggregate is unblocked at that very moment.
-func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+func (u *unit) feedLines(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	// Rows that are not written yet may come before the stored ones.
 	u.shelf.failures = u.lane.Failures()
 	u.collect()
@@ -246,7 +247,7 @@ type lineRows struct {
 }
 
 // readLines reads the first rows of lines that are ready, n at most.
-func (s *shelf) readLines(ctx context.Context, conn *pgx.Conn, n int) (read lineRows, err error) {
+func (s *shelf) readLines(ctx context.Context, conn *session.Conn, n int) (read lineRows, err error) {
 	_, err = wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
 		read, err = s.readSome(ctx, conn, c)
 		return err
@@ -257,7 +258,7 @@ func (s *shelf) readLines(ctx context.Context, conn *pgx.Conn, n int) (read line
 	return read, nil
 }
 
-func (s *shelf) readSome(ctx context.Context, conn *pgx.Conn, c wire.Care) (read lineRows, err error) {
+func (s *shelf) readSome(ctx context.Context, conn *session.Conn, c wire.Care) (read lineRows, err error) {
 	read.lines = s.ready[:min(len(s.ready), maxLines, c.Rows)]
 	read.per = min(maxPerLine, c.Rows/len(read.lines))
 	names := make([]string, len(read.lines))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -70,7 +71,7 @@ type loader struct {
 //
 // Dead letters come first where they block: one that a person replays meanwhile is found by the
 // second search. Where they do not block, none is read.
-func (l *loader) load(ctx context.Context, conn *pgx.Conn) error {
+func (l *loader) load(ctx context.Context, conn *session.Conn) error {
 	if !l.lane.Ordered() {
 		return l.unpark(ctx, conn)
 	}
@@ -92,7 +93,7 @@ func (l *loader) load(ctx context.Context, conn *pgx.Conn) error {
 
 // loadLines walks over all rows of one kind, which is some five times as fast as skipping from line to
 // line if lines are short. After a page of long ones it skips through a page, and tries again.
-func (l *loader) loadLines(ctx context.Context, conn *pgx.Conn, which string) error {
+func (l *loader) loadLines(ctx context.Context, conn *session.Conn, which string) error {
 	for after, walks := "", true; ; {
 		query, page := sqlHeads(which), headsPage
 		if walks {
@@ -110,7 +111,7 @@ func (l *loader) loadLines(ctx context.Context, conn *pgx.Conn, which string) er
 }
 
 // loadPage returns how many lines it has loaded, and the name of the last one.
-func (l *loader) loadPage(ctx context.Context, conn *pgx.Conn, query, after string, page int) (lines int, last string, err error) {
+func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after string, page int) (lines int, last string, err error) {
 	rows, err := conn.Query(ctx, query, l.name, after, page)
 	if err != nil {
 		return 0, "", err
@@ -140,7 +141,7 @@ FROM (SELECT event_id, state FROM (
 
 // loadLine holds the line of all events if anything is stored of it. A parked row may come from another order, and
 // may have to wait for events that are open.
-func (l *loader) loadLine(ctx context.Context, conn *pgx.Conn) error {
+func (l *loader) loadLine(ctx context.Context, conn *session.Conn) error {
 	var waits, first, parked bool
 	if err := conn.QueryRow(ctx, sqlLine, l.name, totalName, walkPage, l.lane.Blocks()).Scan(&waits, &first, &parked); err != nil {
 		return fmt.Errorf("load the stored line of %q: %w", l.name, err)
@@ -167,7 +168,7 @@ freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(
 SELECT (array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
 	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0) FROM page`
 
-func (l *loader) unpark(ctx context.Context, conn *pgx.Conn) error {
+func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
 	key, id := new(string), int64(math.MinInt64)
 	for key != nil {
 		err := l.write(ctx, conn, func(tx pgx.Tx) error {

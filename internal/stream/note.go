@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -19,7 +20,7 @@ const handPoll = 50 * time.Millisecond
 
 // handed reports whether the destination has been handed all events that had no route before it had
 // one. Its first call stores the routes of the destination.
-func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
+func (u *unit) handed(ctx context.Context, conn *session.Conn) (bool, error) {
 	if !u.routed {
 		if err := u.note(ctx, conn); err != nil {
 			return false, fmt.Errorf("store the routes of %q: %w", u.name, err)
@@ -58,7 +59,7 @@ func fence(ctx context.Context, tx pgx.Tx) (seen cut, err error) {
 
 // note stores the routes of the destination, if they have changed, and keeps those by which it
 // still has to read.
-func (u *unit) note(ctx context.Context, conn *pgx.Conn) error {
+func (u *unit) note(ctx context.Context, conn *session.Conn) error {
 	wanted := u.e.wantedOf(u.name)
 	changed := false
 	err := u.owned(ctx, conn, func(tx pgx.Tx) error {

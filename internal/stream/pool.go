@@ -10,9 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -47,10 +46,10 @@ type pool struct {
 }
 
 type pooled struct {
-	conn  *pgx.Conn // nil while it is not connected
-	life  string    // of the server, for which it was verified
-	mode  bool      // it keeps the table a stream
-	since time.Time // when it was last used
+	conn  *session.Conn // nil while it is not connected
+	life  string        // of the server, for which it was verified
+	mode  bool          // it keeps the table a stream
+	since time.Time     // when it was last used
 }
 
 // ownersAtOnce is how many owners of positions are written at the same time: one that a trigger delays must not delay all.
@@ -97,7 +96,7 @@ func (p *pool) last() *pooled {
 }
 
 // put gives a connection back, and returns one that has been idle for too long, nil if there is none.
-func (p *pool) put(c *pooled) (stale *pgx.Conn) {
+func (p *pool) put(c *pooled) (stale *session.Conn) {
 	now := time.Now()
 	c.since = now
 	gone := c.conn == nil // or in other hands
@@ -122,13 +121,12 @@ func (p *pool) put(c *pooled) (stale *pgx.Conn) {
 
 // use runs f on a connection that is verified for the unit. After an error that is not an answer of
 // the server the connection is given up.
-func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error) error {
+func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*session.Conn) error) error {
 	return p.with(ctx, p.uses, func(ctx context.Context, c *pooled) error {
 		if c.life != l.Server {
 			if err := p.verify(ctx, c, l); err != nil {
 				return err
 			}
-			c.life = l.Server
 		}
 		return f(c.conn)
 	})
@@ -136,16 +134,15 @@ func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error)
 
 // own runs f, which writes the owner of a position, on a connection that is verified for the life of the server. It is kept if
 // the server has refused a statement.
-func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error) error {
+func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*session.Conn) error) error {
 	var answer error
 	err := p.with(ctx, p.owners, func(ctx context.Context, c *pooled) error {
 		if c.life != l.Server {
 			if err := p.verify(ctx, c, l); err != nil {
 				return err
 			}
-			c.life = l.Server
 		}
-		if answer = f(c.conn); answer != nil && store.Spoiled(c.conn, answer) {
+		if answer = f(c.conn); answer != nil && store.Spoiled(c.conn.Conn, answer) {
 			return answer
 		}
 		return nil
@@ -155,39 +152,50 @@ func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*pgx.Conn) error)
 
 // verify checks the connection for the unit. An older connection may lead to a former server: then a new one is tried.
 func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
-	err := verify(ctx, c.conn, l)
-	if !errors.Is(err, lease.ErrMoved) || c.life == "" {
-		return err
+	requires := lease.Requires(l.Server)
+	err := requires(ctx, c.conn)
+	if errors.Is(err, lease.ErrMoved) && c.life != "" {
+		store.Close(ctx, c.conn.Conn)
+		c.life, c.mode = "", false
+		if c.conn, err = p.connector.Open(ctx, roleStream); err == nil {
+			err = requires(ctx, c.conn)
+		}
 	}
-	store.Close(ctx, c.conn)
-	c.life, c.mode = "", false
-	if c.conn, err = p.connector.Connect(ctx, roleStream); err != nil {
-		return err
-	}
-	return verify(ctx, c.conn, l)
-}
-
-func verify(ctx context.Context, conn *pgx.Conn, l *lease.Lease) error {
-	if is, err := lease.Verify(ctx, conn, l.Server); err != nil || is {
+	if err != nil {
 		return err //nolint:wrapcheck // it says what failed
 	}
-	return lease.ErrMoved
+	c.life, c.mode = l.Server, c.mode && !c.conn.IsShared()
+	c.conn.Require(requires)
+	return nil
+}
+
+// hold keeps the table a stream while the connection lives, or in each transaction of a shared one.
+func (p *pool) hold(ctx context.Context, c *pooled) error {
+	if c.conn.IsShared() {
+		c.life = ""
+		c.conn.Require(func(ctx context.Context, db session.Querier) error {
+			return outboxsql.HoldModeIn(ctx, db, p.connector.Schema, outboxsql.ModeStream) //nolint:wrapcheck // it says what failed
+		})
+	} else if err := p.connector.HoldMode(ctx, c.conn.Conn, outboxsql.ModeStream, nil); err != nil {
+		return err
+	}
+	c.mode = true
+	return nil
 }
 
 // lend runs f on any connection, which has the time of one continuous use for it, and after which it is kept if the server
 // has refused a statement. While it lives, the table stays a stream.
-func (p *pool) lend(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+func (p *pool) lend(ctx context.Context, f func(context.Context, *session.Conn) error) error {
 	var answer error
 	err := p.with(ctx, p.lends, func(ctx context.Context, c *pooled) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
 		defer cancel()
 		if !c.mode {
-			if err := p.connector.HoldMode(ctx, c.conn, outboxsql.ModeStream, nil); err != nil {
+			if err := p.hold(ctx, c); err != nil {
 				return err
 			}
-			c.mode = true
 		}
-		if answer = f(ctx, c.conn); answer != nil && store.Spoiled(c.conn, answer) {
+		if answer = f(ctx, c.conn); answer != nil && store.Spoiled(c.conn.Conn, answer) {
 			return answer
 		}
 		return nil
@@ -211,12 +219,12 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 	defer func() {
 		stale := p.put(c)
 		if stale != nil {
-			store.Close(ctx, stale)
+			store.Close(ctx, stale.Conn)
 		}
 		<-uses
 	}()
 	if c.conn == nil || c.conn.IsClosed() {
-		conn, err := p.connector.Connect(ctx, roleStream)
+		conn, err := p.connector.Open(ctx, roleStream)
 		if err != nil {
 			return err
 		}
@@ -225,7 +233,7 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 	err := f(ctx, c)
 	if err != nil && !errors.Is(err, errFenced) && c.conn != nil {
 		// Reconnecting is rare and always right; resuming a half-read result is neither.
-		store.Close(ctx, c.conn)
+		store.Close(ctx, c.conn.Conn)
 		c.conn = nil
 	}
 	return err
@@ -250,7 +258,7 @@ func (p *pool) close(ctx context.Context) {
 			p.uses <- struct{}{}
 		}
 		for _, c := range p.idle {
-			store.Close(ctx, c.conn)
+			store.Close(ctx, c.conn.Conn)
 		}
 	})
 }

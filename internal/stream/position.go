@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -89,7 +90,7 @@ func bound(head int64, open tail.Ranges) (int64, tail.Ranges) {
 const sqlPosition = `SELECT head, open::text, delivered, seen::text::bigint, seen_at FROM outbox_positions WHERE unit = $1 AND epoch = $2`
 
 // loadPosition reads the position of a unit. It returns errFenced if the unit does not belong to this relay any more.
-func loadPosition(ctx context.Context, conn *pgx.Conn, l lease.Lease) (p Position, err error) {
+func loadPosition(ctx context.Context, conn *session.Conn, l lease.Lease) (p Position, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
 	defer cancel()
 	p.Lease = l

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -64,7 +65,7 @@ func TestBound(t *testing.T) {
 func (l *log) owned(unit int32) *Position {
 	l.Helper()
 	epoch := testdb.One[int64](l.DB, l.Conn, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE unit = $1 RETURNING epoch`, unit)
-	p, err := loadPosition(l.Context(), l.Conn, lease.Lease{Unit: unit, Epoch: epoch})
+	p, err := loadPosition(l.Context(), session.Direct(l.Conn), lease.Lease{Unit: unit, Epoch: epoch})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func TestSave(t *testing.T) {
 	if save(next, 20, nil, 1) {
 		t.Error("an old epoch writes")
 	}
-	if _, err := loadPosition(t.Context(), l.Conn, next.Lease); !errors.Is(err, errFenced) {
+	if _, err := loadPosition(t.Context(), session.Direct(l.Conn), next.Lease); !errors.Is(err, errFenced) {
 		t.Errorf("an old epoch loads: %v", err)
 	}
 }

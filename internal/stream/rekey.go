@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 const (
@@ -26,7 +27,7 @@ FROM unnest($2::bigint[], $3::text[]) AS p(event_id, key) WHERE d.destination = 
 )
 
 // rekey puts the rows of the destination into the lines of its order: it may have had another one.
-func (l *loader) rekey(ctx context.Context, conn *pgx.Conn) error {
+func (l *loader) rekey(ctx context.Context, conn *session.Conn) error {
 	for _, where := range l.order.misplaced() {
 		for n := rekeyPage; n == rekeyPage; {
 			err := l.write(ctx, conn, func(tx pgx.Tx) (err error) {

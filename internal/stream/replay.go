@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -58,7 +59,7 @@ const sqlReplay = `SELECT id, to_id, left_out::text, patterns, rate, number, hea
 WHERE destination = $1 AND state = 'running'`
 
 // readReplay returns nil if there is none.
-func readReplay(ctx context.Context, conn *pgx.Conn, destination string) (*replay, error) {
+func readReplay(ctx context.Context, conn *session.Conn, destination string) (*replay, error) {
 	r := &replay{types: types{skipped: make(map[string]bool)}, flight: newFlight()}
 	var leftOut, open string
 	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.before.head, &open)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -23,7 +24,7 @@ const (
 
 // feedReplay hands over events of the replay, as far as live events leave room. It reports whether it
 // did anything.
-func (u *unit) feedReplay(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+func (u *unit) feedReplay(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	if u.aside.replay.over || u.gate.stuck || u.lane.NewWait() {
 		return false, nil
 	}
@@ -83,7 +84,7 @@ func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
 
 // read reads the next events of the range, up to the head of what is live, and keeps those that are to be
 // sent. room is how many bytes of events fit into memory beside what is live, whose open ids live returns.
-func (s *aside) read(ctx context.Context, conn *pgx.Conn, head int64, room int, live func() tail.Ranges) (did bool, err error) {
+func (s *aside) read(ctx context.Context, conn *session.Conn, head int64, room int, live func() tail.Ranges) (did bool, err error) {
 	r := s.replay
 	room -= r.flight.bytes + r.flight.waiting()
 	r.skipFinished()
@@ -111,7 +112,7 @@ func (s *aside) read(ctx context.Context, conn *pgx.Conn, head int64, room int, 
 
 // keep keeps those events of a read that are to be sent. It returns how many were passed over because
 // they are stored, or in flight, as deliveries of their own.
-func (s *aside) keep(ctx context.Context, conn *pgx.Conn, b *tail.Batch, live tail.Ranges) (skipped int64, err error) {
+func (s *aside) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, live tail.Ranges) (skipped int64, err error) {
 	r := s.replay
 	ids, wanted := make([]int64, 0, len(b.Events)), make([]*delivery.Event, 0, len(b.Events))
 	for i := range b.Events {

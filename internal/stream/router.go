@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
@@ -92,7 +93,7 @@ func (r *router) run(ctx context.Context) error {
 	pauses := store.NewPauses()
 	defer r.e.accepted(partRouter)
 	for ctx.Err() == nil {
-		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
+		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.work(ctx, conn) })
 		r.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), final(err):
@@ -110,7 +111,7 @@ func (r *router) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
-	return r.e.pool.use(ctx, &r.pos.Lease, func(conn *pgx.Conn) error { return r.save(ctx, conn) })
+	return r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.save(ctx, conn) })
 }
 
 func (r *router) wait(ctx context.Context) {
@@ -131,7 +132,7 @@ func (r *router) wait(ctx context.Context) {
 }
 
 // work reads as far as there are events, and hands out those that have gained a route.
-func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
+func (r *router) work(ctx context.Context, conn *session.Conn) error {
 	if !time.Now().Before(r.checkAt) {
 		if err := r.e.checkIDs(ctx, conn, &r.pos, cut{r.reader.Head(), r.reader.Gaps()}); err != nil {
 			return err
@@ -222,7 +223,7 @@ func (r *router) pause(ctx context.Context, d time.Duration) {
 }
 
 // load reads the routes of all destinations.
-func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
+func (r *router) load(ctx context.Context, conn *session.Conn) error {
 	all, err := readRoutes(ctx, conn, nil)
 	if err != nil {
 		return err
@@ -236,7 +237,7 @@ func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // read reads once, and reports whether there is more at once.
-func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
+func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err error) {
 	r.hint.Store(false)
 	head := r.reader.Head()
 	b, err := r.reader.Read(ctx, conn, tail.Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip, Assigned: r.e.last.Load()})
@@ -306,7 +307,7 @@ const sqlUnrouted = `INSERT INTO outbox_deliveries (event_id, destination, event
 SELECT p.id, '', p.type, 'unrouted' FROM unnest($1::bigint[], $2::text[]) AS p(id, type) ON CONFLICT DO NOTHING`
 
 // save writes the position, and with it the rows of events without a route.
-func (r *router) save(ctx context.Context, conn *pgx.Conn) error {
+func (r *router) save(ctx context.Context, conn *session.Conn) error {
 	if !r.dirty {
 		return nil
 	}

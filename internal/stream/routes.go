@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -164,7 +165,7 @@ func readRoutes(ctx context.Context, db querier, destination *string) ([]span, e
 }
 
 // announce makes all relays of the table check their units, routes and stored deliveries.
-func (e *Engine) announce(ctx context.Context, conn *pgx.Conn) error {
+func (e *Engine) announce(ctx context.Context, conn *session.Conn) error {
 	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(e.Connector.Schema)); err != nil {
 		return fmt.Errorf("announce to other relays: %w", err)
 	}

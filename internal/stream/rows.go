@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -91,7 +91,7 @@ WHERE l.event_id IS NULL AND x.event_id IS NULL OR l.state = 'parked' AND (x.eve
 // readRows returns the rows of a query in the order of rowColumns, and whether each is the first of
 // its line. It keeps at least one row, and no more than l.Bytes of events; cut reports that there
 // were more. why is the reason if the events must not be delivered.
-func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, why error, query string, args ...any) (all []stored, cut bool, err error) {
+func readRows(ctx context.Context, conn *session.Conn, l engine.Limits, why error, query string, args ...any) (all []stored, cut bool, err error) {
 	rows, err := conn.Query(ctx, query, args...)
 	if err != nil {
 		return nil, false, err

@@ -3,8 +3,7 @@ package stream
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wake"
 )
@@ -57,7 +56,7 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 // lookAfter returns a look at the transactions that may have drawn ids, which began after a mark;
 // nil if it is too early for one.
 func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *tail.Look, err error) {
-	err = e.pool.lend(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err = e.pool.lend(ctx, func(ctx context.Context, conn *session.Conn) (err error) {
 		l, err = e.witnesses.Look(ctx, conn)
 		return err
 	})

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -179,7 +179,7 @@ func dueStart() duePlace {
 
 // readDue returns up to n rows that are due, after the shelf's place, and whether there may be
 // more. It keeps at least one row, and no more than batch_bytes of events.
-func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored, more bool, err error) {
+func (s *shelf) readDue(ctx context.Context, conn *session.Conn, n int) (all []stored, more bool, err error) {
 	var cut bool
 	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
 		all, cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Blocks())
@@ -193,7 +193,7 @@ func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []store
 
 // nextDue returns the time until the next row after the shelf's place is due, and false if there is
 // none.
-func (s *shelf) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
+func (s *shelf) nextDue(ctx context.Context, conn *session.Conn) (time.Duration, bool, error) {
 	var us int64
 	err := conn.QueryRow(ctx, sqlNextDue, s.name, s.duePlace.at, s.duePlace.id).Scan(&us)
 	switch {

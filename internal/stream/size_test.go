@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -30,7 +31,7 @@ func TestStoredRowsCount(t *testing.T) {
 				if what == "lines" {
 					args = []any{"x", []string{"order/1"}, 1000, false}
 				}
-				rows, cut, err := readRows(t.Context(), l.Relay(), limits, nil, query, args...)
+				rows, cut, err := readRows(t.Context(), session.Direct(l.Relay()), limits, nil, query, args...)
 				if err != nil {
 					t.Fatal(err)
 				}

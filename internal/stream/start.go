@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -16,7 +17,7 @@ import (
 
 // create creates the positions of some of the wanted destinations. Relays that start at the same time do it one after the
 // other.
-func create(ctx context.Context, conn *pgx.Conn, all, missing []Wanted, log *slog.Logger) error {
+func create(ctx context.Context, conn *session.Conn, all, missing []Wanted, log *slog.Logger) error {
 	var made []madePosition
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
 		made, err = createPositions(ctx, tx, all, missing)

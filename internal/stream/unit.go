@@ -7,10 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
@@ -98,7 +97,7 @@ func (u *unit) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := u.open(ctx)
 		if err == nil {
-			err = u.e.pool.use(ctx, &u.pos.Lease, func(conn *pgx.Conn) error {
+			err = u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error {
 				if ok, err := u.prepare(ctx, conn); err != nil || !ok {
 					return err
 				}
@@ -128,7 +127,7 @@ func (u *unit) run(ctx context.Context) error {
 }
 
 // prepare does the work that precedes the first read. It reports whether it is complete.
-func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err error) {
+func (u *unit) prepare(ctx context.Context, conn *session.Conn) (done bool, err error) {
 	if !time.Now().Before(u.checkAt) {
 		if err := u.checkIDs(ctx, conn); err != nil {
 			return false, err
@@ -158,7 +157,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 }
 
 // work works for as long as there is anything to do.
-func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
+func (u *unit) work(ctx context.Context, conn *session.Conn) error {
 	began := time.Now()
 	defer func() { u.reader.Wait() }()
 	for ctx.Err() == nil {
@@ -234,7 +233,7 @@ func (u *unit) answeredAside(a *dispatch.Answer) {
 }
 
 // read reads the next events of the table.
-func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+func (u *unit) read(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	if !u.readsNow() {
 		return false, nil
 	}
@@ -255,7 +254,7 @@ func (u *unit) readsNow() bool {
 }
 
 // readNext reads up to so many events, for which the lane has room.
-func (u *unit) readNext(ctx context.Context, conn *pgx.Conn, granted int) (did bool, err error) {
+func (u *unit) readNext(ctx context.Context, conn *session.Conn, granted int) (did bool, err error) {
 	now := time.Now()
 	before := u.reader.Head()
 	announced, b, err := u.nextBatch(ctx, conn, granted)
@@ -293,7 +292,7 @@ func (u *unit) readNext(ctx context.Context, conn *pgx.Conn, granted int) (did b
 const freshFor = time.Second
 
 // nextBatch returns the batch that was read ahead, or reads one; announced says whether events were announced before.
-func (u *unit) nextBatch(ctx context.Context, conn *pgx.Conn, granted int) (announced bool, b tail.Batch, err error) {
+func (u *unit) nextBatch(ctx context.Context, conn *session.Conn, granted int) (announced bool, b tail.Batch, err error) {
 	if at, ok := u.reader.Begun(); ok && time.Since(at) < freshFor {
 		b, err = u.reader.Take()
 		return u.hint.Load(), b, err // events may have been announced after the read began: it is not the last one
@@ -372,7 +371,7 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 }
 
 // look finds the transactions of invisible ids, if that is due.
-func (u *unit) look(ctx context.Context, conn *pgx.Conn) error {
+func (u *unit) look(ctx context.Context, conn *session.Conn) error {
 	if u.waits || !u.reader.NeedsLook(time.Now()) { // a look is worth what the next read makes of it
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wire"
@@ -104,7 +105,7 @@ type count struct {
 // save writes the position, and the outcomes with it. It is one transaction, which writes nothing
 // if the unit is not ours any more. It does not end with ctx: an interrupted statement may reach
 // the server after the last one of the unit, and take the position back.
-func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
+func (u *unit) save(ctx context.Context, conn *session.Conn) error {
 	limit := roundTrip
 	if at, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(at))
@@ -129,7 +130,7 @@ func (u *unit) count() (c count) {
 }
 
 // saveCount writes the count. Deliveries continue meanwhile.
-func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
+func (u *unit) saveCount(ctx context.Context, conn *session.Conn, c count) error {
 	began := time.Now()
 	// Rows delivered before the count must be removed with it. An event that has failed meanwhile
 	// is both open and a row until the next write: the row counts.
@@ -163,10 +164,10 @@ func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
 }
 
 // owned is unit.owned, for its parts.
-type owned func(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error
+type owned func(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error
 
 // owned writes other rows than the position, if the unit is still ours.
-func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
+func (u *unit) owned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		head, open := u.account(true)
 		// It locks the position against a successor.

@@ -9,6 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
@@ -47,7 +48,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	c := u.count()
 	close(answer)
 	<-answered
-	if err := u.saveCount(t.Context(), l.Conn, c); err != nil {
+	if err := u.saveCount(t.Context(), session.Direct(l.Conn), c); err != nil {
 		t.Fatal(err)
 	}
 	stored := func() string {
@@ -60,7 +61,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	if !u.ledger.due() {
 		t.Fatal("nothing more is to be written, and event 7 stays open for ever")
 	}
-	if err := u.save(t.Context(), l.Conn); err != nil {
+	if err := u.save(t.Context(), session.Direct(l.Conn)); err != nil {
 		t.Fatal(err)
 	}
 	if got := stored(); got != "7 {} 1" || u.ledger.due() {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -125,7 +125,7 @@ func (p *pass) shape() shape {
 
 // read runs the statement of its shape. Where an event cannot be read, it reads fewer, and then that one alone without its
 // payload.
-func (p *pass) read(ctx context.Context, conn *pgx.Conn, g *gaps, statement func(shape) string) error {
+func (p *pass) read(ctx context.Context, conn *session.Conn, g *gaps, statement func(shape) string) error {
 	begin := *p
 	_, err := wire.Retreat(p.limit, p.query.EventBytes, func(c wire.Care) error {
 		*p = begin
@@ -136,13 +136,9 @@ func (p *pass) read(ctx context.Context, conn *pgx.Conn, g *gaps, statement func
 }
 
 // run runs the statement of its shape. Its time is bounded, and it does not end with ctx.
-func (p *pass) run(ctx context.Context, conn *pgx.Conn, g *gaps, sql string) error {
+func (p *pass) run(ctx context.Context, conn *session.Conn, g *gaps, sql string) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
 	defer cancel()
-	prepared, err := conn.Prepare(ctx, p.shape().name(), sql) // once per connection
-	if err != nil {
-		return err
-	}
 	params := [][]byte{wire.Int8(p.head), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
 	if len(p.query.Skip) > 0 {
 		params = append(params, wire.TextArray(p.query.Skip))
@@ -151,39 +147,42 @@ func (p *pass) run(ctx context.Context, conn *pgx.Conn, g *gaps, sql string) err
 		low, high := g.params()
 		params = append(params, low, high)
 	}
-	execute := func() error {
+	begin := ""
+	if p.sure {
+		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+	}
+	return conn.Raw(ctx, begin, p.shape().name(), func(name string) error {
+		if p.sure {
+			if err := p.together(ctx, conn); err != nil {
+				return err
+			}
+		}
+		prepared, err := conn.Prepare(ctx, name, sql) // once per connection, if that is direct
+		if err != nil {
+			return err
+		}
 		rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), formats())
-		err := p.take(rows)
+		err = p.take(rows)
 		if _, cerr := rows.Close(); cerr != nil { // it reads to the end
 			return cerr
 		}
 		return err
-	}
-	if p.sure {
-		return p.together(ctx, conn, execute)
-	}
-	return execute()
+	})
 }
 
-// sqlTogether begins a transaction in which outbox_events keeps its partitions, and finds the ids that lie in none. The
+// sqlTogether keeps the partitions of outbox_events until the end of the transaction, and finds the ids that lie in none. The
 // snapshot is taken once the lock is held. DETACH ... CONCURRENTLY does not wait for the lock, but a snapshot that is
 // older has the partition all the same.
-const sqlTogether = `BEGIN ISOLATION LEVEL REPEATABLE READ; LOCK TABLE ONLY outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
+const sqlTogether = `LOCK TABLE ONLY outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
 
-// together executes the statement with the ids that are away at the same moment.
-func (p *pass) together(ctx context.Context, conn *pgx.Conn, execute func() error) (err error) {
-	defer func() {
-		_, cerr := conn.PgConn().Exec(ctx, `ROLLBACK`).ReadAll()
-		err = cmp.Or(err, cerr)
-	}()
+// together finds the ids that are away at the moment of the transaction.
+func (p *pass) together(ctx context.Context, conn *session.Conn) error {
 	results, err := conn.PgConn().Exec(ctx, sqlTogether).ReadAll()
 	if err != nil {
 		return err
 	}
-	if p.away, err = ParseRanges(string(results[len(results)-1].Rows[0][0])); err != nil {
-		return err
-	}
-	return execute()
+	p.away, err = ParseRanges(string(results[len(results)-1].Rows[0][0]))
+	return err
 }
 
 func (p *pass) take(rows *pgconn.ResultReader) error {

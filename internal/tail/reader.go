@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -190,7 +189,7 @@ func (r *Reader) GapStats() GapStats {
 // Read reads once: one statement, in no transaction, on a connection of store.Connector. It returns
 // when the server has answered, even if ctx ends before: the connection is worth more than the
 // moment. It drops a read that was begun.
-func (r *Reader) Read(ctx context.Context, conn *pgx.Conn, q Query) (Batch, error) {
+func (r *Reader) Read(ctx context.Context, conn *session.Conn, q Query) (Batch, error) {
 	if b := r.begun; b != nil {
 		if r.Wait(); b.err != nil {
 			return r.Take()
@@ -206,7 +205,7 @@ func (r *Reader) Read(ctx context.Context, conn *pgx.Conn, q Query) (Batch, erro
 
 // Begin begins a read, and does not wait for it. The connection belongs to the read until [Reader.Wait] returns; head and gaps
 // stay as they are until [Reader.Take] has returned its result. No read may have been begun and not taken.
-func (r *Reader) Begin(ctx context.Context, conn *pgx.Conn, q Query) {
+func (r *Reader) Begin(ctx context.Context, conn *session.Conn, q Query) {
 	b := &begun{pass: r.pass(q), at: time.Now(), done: make(chan struct{})}
 	r.begun = b
 	go func() {

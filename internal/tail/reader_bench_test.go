@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -35,7 +36,7 @@ func BenchmarkRead(b *testing.B) {
 			for _, limit := range []int{100, 1000, 5000} {
 				b.Run(fmt.Sprintf("%s/gaps=%d/limit=%d", kind, holes, limit), func(b *testing.B) {
 					b.ReportAllocs()
-					conn := l.Relay()
+					conn := session.Direct(l.Relay())
 					n := 0
 					w := NewWitnesses()
 					for b.Loop() {

@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -36,13 +35,13 @@ type follower struct {
 	*testdb.DB
 	*Reader
 	w  *Witnesses
-	on *pgx.Conn
+	on *session.Conn
 }
 
 func follow(d *testdb.DB, head int64, open Ranges) *follower {
 	d.Helper()
 	w := NewWitnesses()
-	return &follower{d, NewReader(head, open, w), w, d.Relay()}
+	return &follower{d, NewReader(head, open, w), w, session.Direct(d.Relay())}
 }
 
 // read reads, and returns the ids.

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -96,7 +97,7 @@ func (s *propRun) run() {
 	if err := s.server.Restart(s.Context(), pgserver.Immediate); err != nil {
 		s.Fatal(err)
 	}
-	s.Conn, s.on = s.Dial(), s.Relay()
+	s.Conn, s.on = s.Dial(), session.Direct(s.Relay())
 	s.kill()
 	s.phase()
 	for _, w := range s.writers {
@@ -183,7 +184,7 @@ func (s *propRun) poll() (full bool) {
 			break
 		}
 		if s.kill(); s.rng.IntN(4) == 0 {
-			s.on = s.Relay()
+			s.on = session.Direct(s.Relay())
 		}
 	case 1, 2, 3, 4, 5:
 		s.stored = position{s.Head(), s.Gaps().String(), len(s.got)}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -247,7 +248,7 @@ func TestFailedReader(t *testing.T) {
 	if _, err := r.Read(t.Context(), r.on, Query{Limit: 1}); err == nil {
 		t.Error("read on a dead connection")
 	}
-	if _, err := r.Read(t.Context(), l.Relay(), Query{Limit: 1}); !errors.Is(err, errFailed) || r.Head() != 0 {
+	if _, err := r.Read(t.Context(), session.Direct(l.Relay()), Query{Limit: 1}); !errors.Is(err, errFailed) || r.Head() != 0 {
 		t.Errorf("read after an error: %v", err)
 	}
 }
@@ -292,7 +293,7 @@ func TestReadAhead(t *testing.T) {
 	if r.Drop(); r.Head() != 2 {
 		t.Errorf("head %d", r.Head())
 	}
-	if _, err := r.Read(t.Context(), l.Relay(), Query{Limit: 1}); !errors.Is(err, errFailed) {
+	if _, err := r.Read(t.Context(), session.Direct(l.Relay()), Query{Limit: 1}); !errors.Is(err, errFailed) {
 		t.Errorf("read after an error: %v", err)
 	}
 }

@@ -4,8 +4,7 @@ import (
 	"context"
 	"math"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -19,7 +18,7 @@ type Scan struct {
 
 // Read reads the next events after head, up to an id that is not above the head of a reader. It returns the id up to which
 // all events have been read now. q.Bytes must be above 0; q.Stay and q.Assigned do not matter.
-func (s *Scan) Read(ctx context.Context, conn *pgx.Conn, head, upto int64, q Query) (b Batch, now int64, err error) {
+func (s *Scan) Read(ctx context.Context, conn *session.Conn, head, upto int64, q Query) (b Batch, now int64, err error) {
 	if s.row == 0 {
 		s.row, s.rare = rowGuess, 1
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -129,7 +130,7 @@ func NewWitnesses() *Witnesses {
 // Look looks once, on a connection whose search_path has outbox_events and which is in no
 // transaction. If it is too early for another look, it returns the last one: [Reader.Looked] knows
 // what that is worth. An error concerns only this connection.
-func (w *Witnesses) Look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
+func (w *Witnesses) Look(ctx context.Context, conn session.Querier) (*Look, error) {
 	select {
 	case w.one <- struct{}{}:
 		defer func() { <-w.one }()
@@ -153,7 +154,7 @@ func (w *Witnesses) Look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
 // Mark returns the current count of reads and looks.
 func (w *Witnesses) Mark() uint64 { return w.count.Add(1) }
 
-func (w *Witnesses) look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
+func (w *Witnesses) look(ctx context.Context, conn session.Querier) (*Look, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("the database did not answer within %v", lookTimeout))
 	defer cancel()
 	l := &Look{began: w.count.Add(1)}

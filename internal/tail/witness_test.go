@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -101,12 +102,12 @@ func TestLookIsBeforeSnapshot(t *testing.T) {
 		l.On(w, insert)
 		l.Exec(insert)
 		r := follow(l, 0, nil)
-		l.On(r.on, "BEGIN ISOLATION LEVEL "+isolation)
+		l.On(r.on.Conn, "BEGIN ISOLATION LEVEL "+isolation)
 		r.read(Query{}) // takes the snapshot of a REPEATABLE READ
 		l.On(w, "COMMIT")
 		r.look()
 		ids, _ := r.read(Query{})
-		l.On(r.on, "COMMIT")
+		l.On(r.on.Conn, "COMMIT")
 		more, _ := r.read(Query{})
 		if got, want := slices.Contains(append(ids, more...), 1), isolation == "READ COMMITTED"; got != want {
 			t.Errorf("%s: read is %v", isolation, got)
@@ -222,7 +223,7 @@ func TestPrepared(t *testing.T) {
 	if err := server.Restart(t.Context(), pgserver.Fast); err != nil {
 		t.Fatal(err)
 	}
-	l.Conn, r.on = l.Dial(), l.Relay()
+	l.Conn, r.on = l.Dial(), session.Direct(l.Relay())
 	r.look() // and the reader goes on, although a unit would begin anew
 	if pids := r.GapStats().PIDs; !slices.Equal(pids, []int32{0}) {
 		t.Errorf("after the restart: %v", pids)

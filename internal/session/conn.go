@@ -1,0 +1,253 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Conn is a connection with the relay's settings. A connection to the server itself keeps them, like
+// whatever else belongs to a session. A shared one leads through a pooler that gives each transaction
+// another session of the server: there each transaction begins with the settings, and a statement
+// outside of a transaction becomes one. LISTEN, session locks and prepared statements need a direct
+// connection.
+//
+// Like a pgx.Conn it is for one user at a time. Its creator closes it.
+type Conn struct {
+	*pgx.Conn
+	settings string // SET LOCAL statements; "" on a direct connection
+	check    func(context.Context, Querier) error
+}
+
+// Querier is a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Direct returns a connection that has its settings already.
+func Direct(conn *pgx.Conn) *Conn { return &Conn{Conn: conn} }
+
+// ofClient are the settings that a pooler keeps apart for each client: see [Startup].
+var ofClient = map[string]bool{"client_encoding": true, "datestyle": true, "timezone": true}
+
+// Shared returns a connection through a pooler in transaction mode, with settings for each transaction. The
+// connection must have been opened with pgx.QueryExecModeCacheDescribe.
+func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, error) {
+	names, values := split(settings)
+	rows, err := conn.Query(ctx, sqlLocal, pgx.QueryExecModeExec, names, values)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the session: %w", err)
+	}
+	var b strings.Builder
+	b.WriteByte(';')
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		if !ofClient[strings.ToLower(name)] {
+			fmt.Fprintf(&b, " SET LOCAL %s = %s;", name, value)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare the session: %w", err)
+	}
+	return &Conn{Conn: conn, settings: b.String()}, nil
+}
+
+// sqlLocal returns the settings that the server knows, as literals; the search_path is a list of identifiers already. One that
+// only a superuser may set is left out while it has its value.
+const sqlLocal = `SELECT s.name, CASE s.name WHEN 'search_path' THEN s.value ELSE quote_literal(s.value) END FROM unnest($1::text[], $2::text[]) AS s(name, value)
+	JOIN pg_catalog.pg_settings AS p ON p.name = s.name
+	WHERE p.context <> 'superuser' OR current_setting(s.name) <> s.value`
+
+// IsShared reports whether each transaction may run in another session of the server.
+func (c *Conn) IsShared() bool { return c.settings != "" }
+
+// Set changes a setting, of the value a literal, for what follows.
+func (c *Conn) Set(ctx context.Context, name, value string) error {
+	if c.IsShared() {
+		c.settings += fmt.Sprintf(" SET LOCAL %s = %s;", name, value)
+		return nil
+	}
+	_, err := c.Conn.Exec(ctx, "SET "+name+" = "+value)
+	return err
+}
+
+// Require makes each transaction of a shared connection begin with a check of the server. An error of it ends the
+// transaction. A direct connection is checked once, by its user.
+func (c *Conn) Require(check func(context.Context, Querier) error) { c.check = check }
+
+// Begin begins a transaction.
+func (c *Conn) Begin(ctx context.Context) (pgx.Tx, error) { return c.BeginTx(ctx, pgx.TxOptions{}) }
+
+// BeginTx begins a transaction. On a shared connection only the isolation level of o and its access mode count.
+func (c *Conn) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	if !c.IsShared() {
+		return c.Conn.BeginTx(ctx, o)
+	}
+	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL %s %s", cmp.Or(o.IsoLevel, pgx.ReadCommitted), cmp.Or(o.AccessMode, pgx.ReadWrite))
+	tx, err := c.Conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + c.settings})
+	if err != nil || c.check == nil {
+		return tx, err
+	}
+	if err := c.check(ctx, tx); err != nil {
+		return nil, errors.Join(err, tx.Rollback(ctx))
+	}
+	return tx, nil
+}
+
+// Exec runs a statement.
+func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	if !c.IsShared() {
+		return c.Conn.Exec(ctx, sql, args...)
+	}
+	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		tag, err = tx.Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
+}
+
+// Query runs a query. On a shared connection its end, or Close, is the end of a transaction.
+func (c *Conn) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if !c.IsShared() {
+		return c.Conn.Query(ctx, sql, args...)
+	}
+	tx, err := c.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, errors.Join(err, tx.Rollback(ctx))
+	}
+	return &sharedRows{Rows: rows, end: ending(ctx, tx)}, nil
+}
+
+// QueryRow runs a query for one row. On a shared connection Scan ends a transaction.
+func (c *Conn) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if !c.IsShared() {
+		return c.Conn.QueryRow(ctx, sql, args...)
+	}
+	tx, err := c.Begin(ctx)
+	if err != nil {
+		return failed{err}
+	}
+	return &sharedRow{row: tx.QueryRow(ctx, sql, args...), end: ending(ctx, tx)}
+}
+
+// SendBatch sends a batch. On a shared connection it is one transaction, which Close ends.
+func (c *Conn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if !c.IsShared() {
+		return c.Conn.SendBatch(ctx, b)
+	}
+	tx, err := c.Begin(ctx)
+	if err != nil {
+		return &noResults{failed: failed{err}}
+	}
+	return &sharedResults{BatchResults: tx.SendBatch(ctx, b), end: ending(ctx, tx)}
+}
+
+// Raw runs f, which uses the protocol of the server, in a transaction that begins with the statement begin and does not
+// last. On a direct connection an empty begin means none. f gets its name for a prepared statement; on
+// a shared connection that is the unnamed one.
+func (c *Conn) Raw(ctx context.Context, begin, name string, f func(name string) error) (err error) {
+	if c.IsShared() {
+		begin, name = cmp.Or(begin, "BEGIN ISOLATION LEVEL READ COMMITTED")+c.settings, ""
+	}
+	if begin == "" {
+		return f(name)
+	}
+	defer func() {
+		_, rerr := c.PgConn().Exec(ctx, "ROLLBACK").ReadAll()
+		err = cmp.Or(err, rerr)
+	}()
+	if _, err := c.PgConn().Exec(ctx, begin).ReadAll(); err != nil {
+		return err
+	}
+	if err := f(name); err != nil {
+		return err
+	}
+	if !c.IsShared() || c.check == nil {
+		return nil
+	}
+	return c.check(ctx, c.Conn) // last, because f decides what the transaction sees
+}
+
+// ending returns a function that commits the transaction, or takes it back after an error.
+func ending(ctx context.Context, tx pgx.Tx) func(error) error {
+	return func(err error) error {
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return errors.Join(err, tx.Rollback(ctx))
+		}
+		return errors.Join(err, tx.Commit(ctx))
+	}
+}
+
+// sharedRows ends the transaction after the last row: who reads all of them then asks for the error.
+type sharedRows struct {
+	pgx.Rows
+	end func(error) error
+	err error
+}
+
+func (r *sharedRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+func (r *sharedRows) Close() {
+	r.Rows.Close()
+	if r.end != nil {
+		r.err = r.end(r.Rows.Err())
+		r.end = nil
+	}
+}
+
+func (r *sharedRows) Err() error { return cmp.Or(r.err, r.Rows.Err()) }
+
+type sharedRow struct {
+	row pgx.Row
+	end func(error) error
+}
+
+func (r *sharedRow) Scan(dest ...any) error { return r.end(r.row.Scan(dest...)) }
+
+type sharedResults struct {
+	pgx.BatchResults
+	end func(error) error
+}
+
+func (r *sharedResults) Close() error {
+	err := r.BatchResults.Close()
+	if r.end == nil {
+		return err
+	}
+	end := r.end
+	r.end = nil
+	return end(err)
+}
+
+// failed is a row of a transaction that did not begin.
+type failed struct{ err error }
+
+func (f failed) Scan(...any) error { return f.err }
+
+// noResults are those of a batch whose transaction did not begin.
+type noResults struct {
+	pgx.BatchResults // nil: what else it has cannot be asked for by code that sees the error
+	failed
+}
+
+func (n *noResults) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, n.err }
+func (n *noResults) Query() (pgx.Rows, error)         { return nil, n.err }
+func (n *noResults) QueryRow() pgx.Row                { return n.failed }
+func (n *noResults) Close() error                     { return n.err }
