@@ -180,17 +180,16 @@ func (a *audit) readFailed(ctx context.Context, err error) bool {
 // stillLanes returns the lanes that are well, and have answered nothing since the call before.
 func (a *audit) stillLanes(now time.Duration) []string {
 	var still []string
-	for _, l := range a.relay.dispatcher.Lanes() {
-		p := l.Progress()
-		before, known := a.lanes[l.Name()]
+	for _, p := range a.relay.dispatcher.Progress() {
+		before, known := a.lanes[p.Name]
 		if !known || !p.Well || p.Answers != before.answers {
-			a.lanes[l.Name()] = stillness{answers: p.Answers, since: now, within: p.Within}
-			delete(a.seen, l.Name())
+			a.lanes[p.Name] = stillness{answers: p.Answers, since: now, within: p.Within}
+			delete(a.seen, p.Name)
 			continue
 		}
 		before.within = max(before.within, p.Within)
-		a.lanes[l.Name()] = before
-		still = append(still, l.Name())
+		a.lanes[p.Name] = before
+		still = append(still, p.Name)
 	}
 	return still
 }
@@ -412,12 +411,12 @@ func (a *audit) unsearched(b *Backlog, p *observe.Position) []suspicion {
 // mayNotRead reports whether a unit reads nothing new on purpose: the order of all events waits for a stored delivery, or a
 // destination that keeps its position for transactions that hide too many ids.
 func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionStats) bool {
-	lane, ok := a.relay.dispatcher.LaneOf(d.Name)
-	if !ok {
+	to := a.relay.dispatcher.Destination(d.Name)
+	if to == nil {
 		return true
 	}
-	waits := f.Blocked > 0 || d.Retry.N+d.Parked.N > 0 || lane.Blocks() && d.Dead.N > 0
-	return lane.Total() && waits || lane.PositionKeeper() != nil && f.Ranges >= stream.MaxGaps
+	waits := f.Blocked > 0 || d.Retry.N+d.Parked.N > 0 || to.Blocks() && d.Dead.N > 0
+	return to.Total && waits || to.Position != nil && f.Ranges >= stream.MaxGaps
 }
 
 // unsent returns the work that is due for a unit whose lane is still. A unit that begins is also given what has gained a route.

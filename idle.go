@@ -61,17 +61,17 @@ type leftover struct {
 
 // any reports whether there is anything to do.
 func (l leftover) any() bool {
-	lanes := l.relay.dispatcher.Lanes()
-	own := slices.DeleteFunc(lanes, func(lane dispatch.Lane) bool { return !l.mine(lane.Name()) })
-	for _, lane := range own {
-		if of := l.backlog.Destination(lane.Name()); of.Running.N > 0 || l.soon(of.NextDue) || l.reads(lane.Name()) {
+	all := l.relay.dispatcher.Destinations()
+	own := slices.DeleteFunc(all, func(d *dispatch.Destination) bool { return !l.mine(d.Name) })
+	for _, d := range own {
+		if of := l.backlog.Destination(d.Name); of.Running.N > 0 || l.soon(of.NextDue) || l.reads(d.Name) {
 			return true
 		}
 	}
 	if l.reads("") {
 		return true
 	}
-	if len(own) == 0 && len(lanes) > 0 || l.elsewhere("") { // no one routes, or another relay does
+	if len(own) == 0 && len(all) > 0 || l.elsewhere("") { // no one routes, or another relay does
 		return false
 	}
 	return l.soon(l.backlog.NextDelayed) ||
@@ -115,13 +115,13 @@ func (l leftover) elsewhere(destination string) bool {
 // position, but no event waits at them. In a total order nothing is read behind a stored delivery.
 func (l leftover) reads(destination string) bool {
 	p := l.position(destination)
-	lane, is := l.relay.dispatcher.LaneOf(destination)
+	d := l.relay.dispatcher.Destination(destination)
 	switch {
 	case l.backlog.Mode != observe.ModeStream, l.elsewhere(destination):
 		return false
 	case p == nil, p.Session == nil, p.Replay != nil:
 		return true
-	case is && lane.Total() && lane.BlockedCount() > 0:
+	case d != nil && d.Total && l.relay.dispatcher.Blocked(destination) > 0:
 		return false
 	}
 	return p.Oldest != nil || p.Lag > store.OldestLooked

@@ -41,10 +41,7 @@ type purger struct {
 func newPurger(r *Relay) *purger {
 	p := &purger{
 		Relay: r, deletes: r.settings.keep > 0 || r.stream, once: make(chan struct{}),
-		removed: newRemoved(func(name string) bool {
-			_, is := r.dispatcher.LaneOf(name)
-			return is
-		}),
+		removed: newRemoved(r.dispatcher.Has),
 	}
 	if r.settings.partitions {
 		p.partitions = store.NewPartitions(r.connector)

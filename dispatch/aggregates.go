@@ -63,7 +63,7 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 		a.lines[d.Key] = g
 		j.agg = g
 		return true, 0
-	case g.n >= maxLine && !d.Leads && a.lane.tempo.slow() && !a.lane.cfg.Total: // a line of all events has no more room than that
+	case g.n >= maxLine && !d.Leads && a.lane.tempo.slow() && !a.lane.dest.Total: // a line of all events has no more room than that
 		a.blocked.add(d.Key)
 		return false, parked
 	}
@@ -78,7 +78,7 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 // total order are all that there are, and would all become rows: the engine keeps those that are
 // none, and hands them over again when the line goes on.
 func (a *aggregates) waits(d *Delivery) verdict {
-	if a.lane.cfg.Total && !d.Row {
+	if a.lane.dest.Total && !d.Row {
 		return released
 	}
 	return parked
@@ -123,7 +123,7 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		return false, nil
 	}
 	g.remove(j)
-	goes := v.Settles() || v == dead && !a.lane.cfg.BlockOnDead
+	goes := v.Settles() || v == dead && !a.lane.dest.BlockOnDead
 	switch {
 	case goes:
 	case v == released:
@@ -132,7 +132,7 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		a.fails++
 		a.blocked.mark(g.key, a.fails)
 		gone = a.cut(g, parked, true)
-		if a.lane.cfg.Total {
+		if a.lane.dest.Total {
 			a.spill()
 		}
 	}

@@ -21,19 +21,19 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 			time.Sleep(time.Millisecond) //nolint:forbidigo // of the bubble
 			return delivery.Unavailable(errors.New("down"))
 		}), cfg)
-		Lane{l}.Own(func() {})
+		l.Own(func() {})
 		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
 		keys := []Key{{1, 1}, {2, 2}, {2, 2}, {}}
 		all := make([]Delivery, len(events))
 		for i := range events {
 			all[i] = Delivery{Event: &events[i], Key: keys[i]}
 		}
-		if n := l.grant(len(all)); n != len(all) {
+		if n := l.Reserve(Request{N: len(all)}); n != len(all) {
 			t.Fatalf("room for %d", n)
 		}
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
-		Lane{l}.Deliver(p, nil)
+		l.Deliver(p, nil)
 		l.workers.Wait()
 		_, answers, left := p.Take()
 		if left > 0 || len(answers) != len(all) {
@@ -68,16 +68,16 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 			return nil
 		}), testLane())
 		defer l.drop()
-		Lane{l}.Own(func() {})
+		l.Own(func() {})
 		deliver := func(id int64) {
-			if n := l.grant(1); n != 1 {
+			if n := l.Reserve(Request{N: 1}); n != 1 {
 				t.Fatalf("room for %d", n)
 			}
-			spills, _ := Lane{l}.Spills()
-			Lane{l}.GoOn(spills)
+			spills := l.Order(Key{}).Returned
+			l.GoOn(spills)
 			p := NewParcel(func() bool { return true }, func(bool) {})
 			p.Fill([]Delivery{{Event: &delivery.Event{ID: id}}})
-			Lane{l}.Deliver(p, nil)
+			l.Deliver(p, nil)
 			l.workers.Wait()
 		}
 		deliver(1)
@@ -85,7 +85,7 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 		time.Sleep(time.Second) //nolint:forbidigo // the pause, in the bubble
 		deliver(1)
 		for began := time.Now(); time.Since(began) < 3*rampCalm; {
-			Lane{l}.Return(Lane{l}.Grant(10))
+			l.Return(l.Reserve(Request{N: 10}))
 			time.Sleep(rampCalm / 10) //nolint:forbidigo // of the bubble
 		}
 		l.mu.Lock()

@@ -24,7 +24,7 @@ func BenchmarkLane(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			l := newTestLane(c.h, testLane())
 			if c.owned {
-				Lane{l}.Own(func() {})
+				l.Own(func() {})
 			}
 			events := make([]delivery.Event, size)
 			all := make([]Delivery, size)
@@ -48,7 +48,7 @@ func BenchmarkLane(b *testing.B) {
 				l.mu.Unlock()
 				last.Add(1)
 				p.Fill(append(p.Room(size), all...))
-				Lane{l}.Deliver(p, nil)
+				l.Deliver(p, nil)
 				last.Wait()
 				p.Take()
 				p.Empty()

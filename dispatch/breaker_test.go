@@ -196,9 +196,9 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 			}
 			return nil
 		}), testLane())
-		lane, id := Lane{l}, int64(0)
+		lane, id := l, int64(0)
 		hand := func(key Key) {
-			if lane.Grant(1) != 1 {
+			if lane.Reserve(Request{N: 1}) != 1 {
 				t.Fatal("no room")
 			}
 			id++
@@ -213,14 +213,14 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 		for range maxHeld {
 			hand(Key{1, 1}) // behind the first one
 		}
-		if !lane.NewWait() {
+		if !lane.Waits(false) {
 			t.Fatal("it is not the turn of what is stored")
 		}
 		lane.Withdraw()
 		down = false
 		after(time.Minute)
 		lane.Own(func() {})
-		if lane.NewWait() {
+		if lane.Waits(false) {
 			t.Fatal("what is new waits for ever")
 		}
 		hand(Key{2, 2})

@@ -71,7 +71,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 		// Whatever the handler says: it was interrupted.
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
-	if l.target.position != nil && (r.reopen || r.late || r.unanswered) {
+	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
 		l.ease.fault(c.began, r, false)
 		return outcome{verdict: released, failures: failures, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
@@ -96,16 +96,16 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 	}
 	failures++
 	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
-	if r.permanent || failures >= l.cfg.MaxAttempts {
+	if r.permanent || failures >= l.dest.MaxAttempts {
 		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
 		l.observer.Observe(delivery.Incident{
-			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: r,
+			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.event.ID, EventType: j.event.Type, Err: r,
 		})
 		out.verdict = dead
 		return out
 	}
 	if out.delay = r.delay; !r.delays {
-		out.delay = spreadWait(l.cfg.Backoff, failures)
+		out.delay = spreadWait(l.dest.Backoff, failures)
 	}
 	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", out.delay, "err", r)
 	return out
@@ -122,7 +122,7 @@ func (l *lane) down() bool {
 // ones would be found before it.
 func (l *lane) follows(out *outcome) verdict {
 	switch {
-	case out.verdict == dead && !l.cfg.BlockOnDead && out.permanent:
+	case out.verdict == dead && !l.dest.BlockOnDead && out.permanent:
 		return 0
 	case out.verdict == released:
 		return released

@@ -17,7 +17,7 @@ import (
 // Config bounds a [Dispatcher].
 type Config struct {
 	// Window is how much work may wait in the memory of a lane, in time; above 0. A lane
-	// that takes a fifth of it for one event is slow, see [Lane.Slow].
+	// that takes a fifth of it for one event is slow, see [QueueLane.Slow].
 	Window time.Duration
 	// ShutdownTimeout is how long running deliveries may finish once Drain is called.
 	ShutdownTimeout time.Duration
@@ -100,7 +100,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	if err := guard.Call("KeepsOrder", func() { l = newLane(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	l.observer, l.clock = d.observer, &d.clock
+	l.observer, l.dest.clock = d.observer, &d.clock
 	if !cfg.Rate.IsZero() {
 		l.limiter = limit.New(name, cfg.Rate, cfg.RateKey != nil, d.cfg.Reserve)
 	}
@@ -121,7 +121,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return err
 	}
-	var lanes []Lane
+	var lanes []*lane
 	seen := make(map[string]bool)
 	for _, name := range names {
 		l := d.byName[name]
@@ -129,7 +129,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 			return fmt.Errorf("route %q: %w %q: there is no destination of that name", pattern, ErrDestination, name)
 		}
 		if !seen[name] {
-			lanes = append(lanes, Lane{l})
+			lanes = append(lanes, l)
 		}
 		seen[name] = true
 	}
@@ -142,6 +142,26 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 // Has reports whether there is a destination with that name.
 func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 
+// Destinations returns what never changes about the destinations, in the order in which they were added.
+func (d *Dispatcher) Destinations() []*Destination {
+	all := make([]*Destination, len(d.lanes))
+	for i, l := range d.lanes {
+		all[i] = &l.dest
+	}
+	return all
+}
+
+// Destination returns the destination with that name, nil if there is none.
+func (d *Dispatcher) Destination(name string) *Destination {
+	if l := d.byName[name]; l != nil {
+		return &l.dest
+	}
+	return nil
+}
+
+// Blocked returns the number of blocked aggregates of a destination; 0 if no engine that keeps order has its lane.
+func (d *Dispatcher) Blocked(name string) int { return d.byName[name].Order(Key{}).Aggregates }
+
 // Routed reports whether a route matches the event type.
 func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType).lanes != nil }
 
@@ -151,7 +171,7 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 	lanes := d.router.find(eventType).lanes
 	names := make([]string, len(lanes))
 	for i, l := range lanes {
-		names[i] = l.Name()
+		names[i] = l.dest.Name
 	}
 	return names
 }
@@ -218,7 +238,7 @@ func (d *Dispatcher) unfinished() error {
 	var names []string
 	for _, l := range d.lanes {
 		if l.busy() {
-			names = append(names, l.name)
+			names = append(names, l.dest.Name)
 		}
 	}
 	if names == nil {

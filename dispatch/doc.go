@@ -2,6 +2,6 @@
 // deliveries at once, and turns each answer into an outcome.
 //
 // It is the relay's own: programs use package notifyd, authors of destinations package delivery. An
-// engine hands deliveries to dispatch, see [Lane] and [Parcel], and records their outcomes. The
+// engine hands deliveries to dispatch, see [QueueLane], [StreamLane] and [Parcel], and records their outcomes. The
 // package knows neither PostgreSQL nor an engine nor a destination.
 package dispatch

@@ -218,7 +218,7 @@ func (e *ease) forgetLocked() {
 
 func (e *ease) available() {
 	e.lane.log.Info("destination answers again")
-	e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: e.lane.name})
+	e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: e.lane.dest.Name})
 }
 
 // knownLocked returns the record of suspects, creating it if needed; it exists while any event is
@@ -246,14 +246,14 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	if known == blameStale {
 		// Without an answer to any other event the destination may be down: enough for an attempt, not for the last one.
 		known = blameEvent
-		if j.failures()+1 >= e.lane.cfg.MaxAttempts {
+		if j.failures()+1 >= e.lane.dest.MaxAttempts {
 			known = blameAgain
 		}
 	}
 	var pause time.Duration
 	var opened, longer bool
 	if known < blameMaybe {
-		pause, opened, longer = e.breaker.trip(now, c.began, paceAfter(err, e.lane.cfg.LongestPause), known == blameAgain)
+		pause, opened, longer = e.breaker.trip(now, c.began, paceAfter(err, e.lane.dest.LongestPause), known == blameAgain)
 	}
 	if longer {
 		e.refuseLocked(now) // the events of this lane are to be looked for after the pause
@@ -263,7 +263,7 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	} else if known < blameEvent {
 		// An event that hangs returns when the events that it has held up are done.
 		// The breaker keeps it for longer, where credentials are refused; after a reload there is another one.
-		out.delay = max(min(pause, e.lane.cfg.LongestPause), min(firstPause, e.lane.cfg.LongestPause), c.took)
+		out.delay = max(min(pause, e.lane.dest.LongestPause), min(firstPause, e.lane.dest.LongestPause), c.took)
 		e.suspects.expect(now, j.event.ID, out.delay)
 	}
 	e.lane.mu.Unlock()
@@ -274,7 +274,7 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 		log.Info("the destination answers others and not this event; no attempt is counted yet", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	case opened:
 		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
-		e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: e.lane.name, Err: err})
+		e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: e.lane.dest.Name, Err: err})
 	case again && longer:
 		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", pause, "err", err)
 	default:
@@ -289,14 +289,14 @@ func (e *ease) fault(began time.Time, err error, news bool) (pause time.Duration
 	e.lane.mu.Lock()
 	now := time.Now()
 	e.on = true
-	pause, opened, longer := e.breaker.trip(now, began, paceAfter(err, e.lane.cfg.LongestPause), false)
+	pause, opened, longer := e.breaker.trip(now, began, paceAfter(err, e.lane.dest.LongestPause), false)
 	if longer {
 		e.refuseLocked(now)
 	}
 	e.lane.mu.Unlock()
 	if opened || news {
 		e.lane.log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
-		e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: e.lane.name, Err: err})
+		e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: e.lane.dest.Name, Err: err})
 		return pause
 	}
 	e.lane.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", pause, "err", err)
@@ -319,18 +319,13 @@ func (e *ease) answers() {
 	call()
 }
 
-// repeats reports that the destination gets again what it has got before.
-func (e *ease) repeats(err error) {
-	e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentRepeats, Time: time.Now(), Destination: e.lane.name, Err: err})
-}
-
 // unanswered records that a call that began at the given time has ended without calling the destination to the end. A
 // probe of that kind has failed, and the next one comes after another pause; a lane that is not down takes no notice.
 func (e *ease) unanswered(j *job, began time.Time) {
 	e.lane.mu.Lock()
 	defer e.lane.mu.Unlock()
 	if now := time.Now(); e.breaker.open() {
-		e.breaker.trip(now, began, pace{firstPause, e.lane.cfg.LongestPause}, j.failures() > 0) // new and old in turn
+		e.breaker.trip(now, began, pace{firstPause, e.lane.dest.LongestPause}, j.failures() > 0) // new and old in turn
 		e.refuseLocked(now)
 	}
 }
@@ -351,7 +346,7 @@ func (e *ease) throttle(log *slog.Logger, j *job, began time.Time, err *reply) o
 	known, begins := e.knownLocked(now), false
 	if n := known.throttled(j.event.ID); n > 0 {
 		out.verdict = aside
-		out.delay = max(min(after, longestThrottle), min(spreadWait(e.lane.cfg.Backoff, n), longestGap))
+		out.delay = max(min(after, longestThrottle), min(spreadWait(e.lane.dest.Backoff, n), longestGap))
 		known.expect(now, j.event.ID, out.delay)
 	} else {
 		begins = e.pacer.slow(now, began, after, 2*e.lane.tempo.pace/time.Duration(max(1, e.lane.running)))

@@ -119,13 +119,11 @@ const (
 // measured speed and health of the destination. Workers are goroutines that exist while there is
 // something to do.
 type lane struct {
-	name     string
-	cfg      LaneConfig
+	dest     Destination
 	target   target
 	log      *slog.Logger
 	observer delivery.Observer
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
-	clock    *clock          // the database's
 	onRoom   func()          // called without locks when a refused lane has room again
 	workers  sync.WaitGroup
 
@@ -150,63 +148,17 @@ type lane struct {
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
-		name: name, cfg: cfg, target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
+		dest: Destination{Name: name, LaneConfig: cfg}, target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {},
 	}
 	l.crew, l.ease = crew{lane: l, epoch: time.Now()}, ease{lane: l}
+	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
+		l.dest.Position = k
+	}
 	if k, ok := h.(delivery.OrderKeeper); ok {
 		l.together = k.KeepsOrder() && !cfg.BlockOnDead
 	}
 	return l
-}
-
-// grant reserves room for up to n jobs and returns for how many. Room is what the lane can work off
-// within its window, so that a fast destination gets large claims and a slow one gets none that
-// would only wait.
-func (l *lane) grant(n int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	return l.takeRoomLocked(now, n, l.roomLocked(now))
-}
-
-// grantFair is grant for an engine that reads once for the granted room: without a lower bound, a
-// full lane would trigger a read with each call that finishes.
-func (l *lane) grantFair(n int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	room := l.roomLocked(now)
-	if room < min(n, l.fairLocked()) {
-		room = 0
-	}
-	return l.takeRoomLocked(now, n, room)
-}
-
-func (l *lane) takeRoomLocked(now time.Time, n, room int) (granted int) {
-	granted = min(n, room)
-	l.load += granted
-	if l.ease.pacer.on() {
-		l.ease.pacer.take(granted)
-	}
-	if granted < n {
-		l.ease.refuseLocked(now)
-	}
-	return granted
-}
-
-// roomy returns for how many jobs there is room, or 0 if that is too little for a claim to be
-// worthwhile. In that case onRoom is called once there is more.
-func (l *lane) roomy() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	room := l.roomLocked(now)
-	if room < l.fairLocked() {
-		l.ease.refuseLocked(now)
-		return 0
-	}
-	return room
 }
 
 // fairLocked returns the room that makes a claim worthwhile: under load, a claim for every answered
@@ -238,7 +190,7 @@ func (l *lane) roomLocked(now time.Time) int {
 	}
 	switch {
 	case !l.tempo.slow():
-	case l.agg != nil && l.cfg.Total:
+	case l.agg != nil && l.dest.Total:
 		// One call at a time empties the line, however many workers are idle.
 		room = min(room, max(maxLine, l.perCall())-l.load)
 	default:
@@ -262,7 +214,7 @@ func (l *lane) aheadLocked() int {
 // perCall returns how many events a worker begins together.
 func (l *lane) perCall() int {
 	if l.target.batch != nil {
-		return l.cfg.Batch
+		return l.dest.Batch
 	}
 	return 1
 }
@@ -274,7 +226,7 @@ func (l *lane) idleLocked() int { return l.crew.staffLocked() - l.running }
 // more if the lane is slow.
 func (l *lane) capacityLocked() int {
 	workers := max(1, l.crew.staffLocked())
-	if l.agg != nil && l.cfg.Total {
+	if l.agg != nil && l.dest.Total {
 		workers = 1
 	}
 	parallel := workers * l.perCall()
@@ -285,23 +237,6 @@ func (l *lane) capacityLocked() int {
 		return max(maxQueued, parallel)
 	}
 	return min(max(int(int64(workers)*int64(l.tempo.window)/int64(l.tempo.pace)), parallel), max(maxQueued, parallel))
-}
-
-// slow reports whether it is a waste to wait for an answer with a transaction open: an event takes
-// longer than a lease costs.
-func (l *lane) slow() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.tempo.slow()
-}
-
-// giveBack returns granted room that was not used.
-func (l *lane) giveBack(n int) {
-	l.mu.Lock()
-	l.load -= n
-	call := l.ease.returnLocked(n)
-	l.mu.Unlock()
-	call()
 }
 
 // compactLocked drops the jobs before the head of the queue. Under load the queue is never empty:
@@ -353,7 +288,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	waiting := len(l.queue) - l.head
 	n := 1
 	if l.target.batch != nil {
-		n = l.cfg.Batch
+		n = l.dest.Batch
 	} else if l.tempo.pace < chunkTime/2 {
 		n = min(maxChunk, int(chunkTime/max(l.tempo.pace, time.Microsecond)), 1+(waiting+l.followers)/l.running)
 	}
@@ -466,22 +401,13 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	// Under the lock, and last of all: see Parcel.answer; an answered parcel may be filled with
 	// other deliveries.
 	answerParcels(jobs, outs)
-	answerKept(gone)
+	l.answerKept(gone)
 	l.mu.Unlock()
 	for _, tell := range news {
 		tell()
 	}
 	call()
 	return rest
-}
-
-// observe records that an event takes at least this long.
-func (l *lane) observe(atLeast time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if atLeast > l.tempo.pace {
-		l.tempo.observe(atLeast)
-	}
 }
 
 // busy reports whether a worker is at work.

@@ -49,7 +49,7 @@ func (m *laneModel) check(t *rapid.T) {
 			t.Fatal("jobs that are gone are still held in memory")
 		}
 	}
-	if room := m.l.roomy(); room > max(0, m.l.capacityLocked()-load) { // which may shrink below the load
+	if room := m.l.Capacity(false); room > max(0, m.l.capacityLocked()-load) { // which may shrink below the load
 		t.Fatalf("room for %d beside %d", room, load)
 	}
 }
@@ -70,7 +70,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 		"": m.check,
 		"grant": func(t *rapid.T) {
 			n := rapid.IntRange(1, 200).Draw(t, "wanted")
-			got := m.l.grant(n)
+			got := m.l.Reserve(Request{N: n})
 			if got < 0 || got > n {
 				t.Fatalf("granted %d of %d", got, n)
 			}
@@ -79,7 +79,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 		"push": func(t *rapid.T) {
 			n := rapid.IntRange(0, m.granted).Draw(t, "jobs")
 			p := m.fill(n)
-			m.l.deliver(p, nil)
+			m.l.Deliver(p, nil)
 			for i := range p.jobs {
 				m.queued = append(m.queued, &p.jobs[i])
 			}
@@ -87,7 +87,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 		},
 		"give back": func(t *rapid.T) {
 			n := rapid.IntRange(0, m.granted).Draw(t, "granted")
-			m.l.giveBack(n)
+			m.l.Return(n)
 			m.granted -= n
 		},
 		"take": func(t *rapid.T) {
@@ -124,7 +124,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			}
 			m.l.drop()
 			m.queued = nil
-			if m.l.grant(1) != 0 {
+			if m.l.Reserve(Request{N: 1}) != 0 {
 				t.Fatal("a stopped lane takes more")
 			}
 		},
@@ -147,7 +147,7 @@ func (m *laneModel) takeBack(t *rapid.T) {
 			kept = append(kept, j)
 		}
 	}
-	m.l.takeBack(p)
+	m.l.TakeBack(p)
 	_, answers, _ := p.Take()
 	got := make([]int, len(answers))
 	for i := range answers {

@@ -25,11 +25,11 @@ func claimOf(l *lane, n int) *Parcel {
 	for i := range all {
 		all[i].Event = &delivery.Event{ID: int64(i + 1), Type: "x"}
 	}
-	if l.grant(n) != n {
+	if l.Reserve(Request{N: n}) != n {
 		panic("no room")
 	}
 	p.Fill(all)
-	l.deliver(p, nil)
+	l.Deliver(p, nil)
 	return p
 }
 
@@ -70,7 +70,7 @@ func TestLaneBeginsEvenIfTheClaimStopsWaitingAtOnce(t *testing.T) {
 		l := newTestLane(c.handler(takes(time.Second)), testLane())
 		l.tempo.pace = time.Second
 		p := claimOf(l, 8)
-		l.takeBack(p)
+		l.TakeBack(p)
 		if _, underWay := p.Each(); len(underWay) != 8 {
 			t.Errorf("%d of 8 deliveries go on", len(underWay))
 		}
@@ -107,11 +107,11 @@ func TestLaneTakesNoMoreThanItBeginsWithWhileSlow(t *testing.T) {
 		l.onRoom = func() { once.Do(func() { close(woken) }) }
 		l.tempo.pace = 20 * time.Millisecond // a window of 50 ms holds 20, for 8 workers
 		claimOf(l, 8)
-		if n := l.roomy(); n != 0 {
+		if n := l.Capacity(false); n != 0 {
 			t.Errorf("room for %d more while all workers are at work", n)
 		}
 		<-woken
-		if n := l.roomy(); n == 0 {
+		if n := l.Capacity(false); n == 0 {
 			t.Error("woken without room")
 		}
 		l.workers.Wait()
@@ -136,7 +136,7 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), testLane())
-	l.running, l.tempo.pace = l.cfg.Concurrency, 1 // no worker is hired: the test takes the jobs
+	l.running, l.tempo.pace = l.dest.Concurrency, 1 // no worker is hired: the test takes the jobs
 	for range 100_000 {
 		claimOf(l, 2)
 		l.mu.Lock()
@@ -175,8 +175,8 @@ func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 	l := newTestLane(nil, testLane())
 	l.tempo.pace = time.Nanosecond
 	woken := 0
-	Lane{l}.Own(func() { woken++ })
-	if n := (Lane{l}).GrantFair(maxQueued); n != maxQueued {
+	l.Own(func() { woken++ })
+	if n := l.Reserve(Request{N: maxQueued, Once: true}); n != maxQueued {
 		t.Fatalf("room for %d of %d", n, maxQueued)
 	}
 	const fair, batch = maxQueued / fairPart, 100
@@ -187,8 +187,8 @@ func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 		{fair - 1, fair, 0, 0}, // not worthwhile, and requested again when it is
 		{1, fair, fair, 1},
 	} {
-		Lane{l}.Return(step.back)
-		if n := (Lane{l}).GrantFair(step.ask); n != step.want || woken != step.woken {
+		l.Return(step.back)
+		if n := l.Reserve(Request{N: step.ask, Once: true}); n != step.want || woken != step.woken {
 			t.Errorf("%+v: room for %d, woken %d times", step, n, woken)
 		}
 	}

@@ -23,26 +23,16 @@ var ErrLimited = errors.New(limit.Waits)
 // maxRateKey is up to how many bytes a key is stored as it is.
 const maxRateKey = 128
 
-// Limits says what is too much for a destination, what comes too late, and what has been overtaken.
-type Limits struct{ l *lane }
-
-// HasRate reports whether there is a rate limit. Then Admit comes before Deliver.
-func (m Limits) HasRate() bool { return m.l.limiter != nil }
-
-// ByKey reports whether each key has a rate of its own.
-func (m Limits) ByKey() bool { return m.l.limiter != nil && m.l.limiter.Keyed() }
-
 // Admit takes from the rate limit for deliveries that are about to be handed over. It returns how long each has to wait, 0 for
 // those that may go; nil if all may. Without keys all that comes after one that waits waits, too. It is called in the order in which
 // deliveries are handed over, and may ask the database.
 //
 // What the lane will not begin needs nothing: it is behind a failure, must not be delivered, or is too old.
-func (m Limits) Admit(all []Delivery) (waits []time.Duration) {
-	l := m.l
-	places := m.begins(all)
+func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
+	places := l.begins(all)
 	wants := make([]limit.Want, len(places))
 	for i, at := range places {
-		wants[i] = limit.Want{Key: m.rateKey(all[at].Event), Waited: all[at].Waited}
+		wants[i] = limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited}
 	}
 	some, err := l.limiter.Take(l.ctx, wants)
 	if some == nil {
@@ -75,8 +65,7 @@ func (m Limits) Admit(all []Delivery) (waits []time.Duration) {
 
 // begins returns the places of the deliveries that would be called. Those that lead know from then on what they lead:
 // others may fail before they go.
-func (m Limits) begins(all []Delivery) []int {
-	l := m.l
+func (l *lane) begins(all []Delivery) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -96,11 +85,11 @@ func (m Limits) begins(all []Delivery) []int {
 }
 
 // rateKey returns the key of an event, as it is stored.
-func (m Limits) rateKey(e *delivery.Event) string {
-	if m.l.cfg.RateKey == nil {
+func (l *lane) rateKey(e *delivery.Event) string {
+	if l.dest.RateKey == nil {
 		return ""
 	}
-	key, err := keyOf(m.l.cfg.RateKey, &delivery.Candidate{Event: e})
+	key, err := keyOf(l.dest.RateKey, &delivery.Candidate{Event: e})
 	switch {
 	case err != nil:
 		return "" // together with all others of which it cannot be told: limited, and not lost
@@ -117,39 +106,10 @@ func keyOf(f delivery.RateKey, c *delivery.Candidate) (key string, err error) {
 	return f(c)
 }
 
-// Hold records that a delivery is stored to wait for its turn: later ones of the aggregate are parked, as
-// behind one that has failed.
-func (m Limits) Hold(key Key) {
-	m.l.mu.Lock()
-	defer m.l.mu.Unlock()
-	m.l.agg.fails++
-	m.l.agg.blocked.mark(key, m.l.agg.fails)
-}
-
-// waitLocked reports whether deliveries wait for the rate limit.
-func (m Limits) waitLocked(now time.Time) bool {
-	l := m.l
+// limitWaitsLocked reports whether deliveries wait for the rate limit.
+func (l *lane) limitWaitsLocked(now time.Time) bool {
 	if l.limiter == nil {
 		return false
 	}
 	return l.hungry && l.limiter.Wait(now) > 0 || now.UnixNano() < l.figures.passings.limitedUntil.Load()
-}
-
-// Expires returns when an event that was written, or became available, at a time of the database is
-// too old to be delivered: see [Delivery.Expires]. It is zero where events do not expire.
-func (m Limits) Expires(since time.Time) time.Time {
-	if m.l.cfg.ExpiresAfter == 0 {
-		return time.Time{}
-	}
-	return m.l.clock.here(since.Add(m.l.cfg.ExpiresAfter))
-}
-
-// ExpiresFrom is Expires for an event that was written at a time of the database, and became available at one of this
-// relay's clock. The later one counts: a writer may make an event available before it exists.
-func (m Limits) ExpiresFrom(written, here time.Time) time.Time {
-	at := m.Expires(written)
-	if later := here.Add(m.l.cfg.ExpiresAfter); !at.IsZero() && later.After(at) {
-		return later
-	}
-	return at
 }

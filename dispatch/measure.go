@@ -64,19 +64,6 @@ func (t *trouble) note(out *outcome) {
 	}
 }
 
-// troubleLocked returns what is wrong with the destination.
-func (l *lane) troubleLocked() observe.Trouble {
-	f, b := &l.figures.trouble, &l.ease.breaker
-	t := observe.Trouble{DownSince: b.since, Failures: f.failures, FailingSince: f.since, LastErrorAt: f.at}
-	if b.open() {
-		t.NextProbe = b.until
-	}
-	if f.last != nil {
-		t.LastError = f.last.Error() // a text of the lane's own: see reply
-	}
-	return t
-}
-
 // passings counts the deliveries that a lane did not begin.
 type passings struct {
 	refused   atomic.Uint64 // no room

@@ -49,10 +49,10 @@ type Delivery struct {
 	// were handed over earlier: it goes although the aggregate is blocked. It holds only if none
 	// of the aggregate has failed since the stored deliveries were read, see Since.
 	Leads bool
-	// Since is [Lane.Failures] from before that read; 0 is the first time that the delivery was handed over.
+	// Since is [Order.Failures] from before that read; 0 is the first time that the delivery was handed over.
 	Since uint64
 	// Expires is when the event is too old to be delivered, by this relay's clock; zero for never. See
-	// Lane.Expires.
+	// Destination.Expires.
 	Expires time.Time
 	// Waited says that the delivery was stored to wait for its turn, as one that a rate limit held back.
 	Waited bool
@@ -92,11 +92,10 @@ type Parcel struct {
 }
 
 // job is one delivery of a parcel on its way through a lane, whose lock guards all fields except
-// the first four.
+// the first three.
 type job struct {
 	parcel  *Parcel
 	work    int // index into parcel.events
-	lane    *lane
 	event   *delivery.Event
 	agg     *aggregate // nil where order does not matter
 	next    *job       // the next job of its aggregate
@@ -150,9 +149,6 @@ func (p *Parcel) Empty() {
 	clear(p.events)
 	p.events = p.events[:0]
 }
-
-// Len is the number of deliveries.
-func (p *Parcel) Len() int { return len(p.events) }
 
 // Take returns how many events were acknowledged since the last call, the answers that say more than
 // that a fresh event was delivered, and how many deliveries have no verdict yet.

@@ -9,9 +9,9 @@ import (
 
 // feed acts like a unit: returned deliveries go first.
 func (m *parcelModel) feed() bool {
-	if n, spilled := m.lane.Spills(); spilled {
+	if o := m.lane.Order(Key{}); o.Stopped {
 		m.collect()
-		if !m.gone && !m.lane.GoOn(n) {
+		if !m.gone && !m.lane.GoOn(o.Returned) {
 			m.t.Fatal("a delivery was given back meanwhile")
 		}
 	}
@@ -58,7 +58,7 @@ func (m *parcelModel) feedLines() bool {
 		}
 		switch {
 		case whole && len(all) == 0:
-			m.lane.Unblock(k)
+			m.lane.SetRows(k, NoRows)
 		case whole:
 			m.hand(all, []Key{k})
 		default:

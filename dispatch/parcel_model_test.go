@@ -28,7 +28,7 @@ type parcelModel struct {
 	t    rapid.TB
 	draw *rapid.T
 	l    *lane
-	lane Lane
+	lane StreamLane
 	keys Keys
 
 	events   []*delivery.Event
@@ -112,7 +112,7 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 		m.fault = fmt.Sprintf("%d is delivered again", e.ID)
 	case m.out[e.ID] == nil:
 		m.fault = fmt.Sprintf("%d is delivered after its answer", e.ID)
-	case key != "" && !m.l.cfg.Unordered && e.ID < m.latest[key] && (!m.replayed[e.ID] || m.l.cfg.BlockOnDead):
+	case key != "" && !m.l.dest.Unordered && e.ID < m.latest[key] && (!m.replayed[e.ID] || m.l.dest.BlockOnDead):
 		m.fault = fmt.Sprintf("%d of %s after %d", e.ID, key, m.latest[key])
 	}
 	m.got[e.ID] = true
@@ -122,20 +122,22 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 
 // unit is what an event is in order with.
 func (m *parcelModel) unit(e *delivery.Event) string {
-	if m.l.cfg.Total {
+	if m.l.dest.Total {
 		return "all"
 	}
 	return e.AggregateID
 }
 
 // blocked reports whether only stored events go.
-func (m *parcelModel) blocked() bool { return m.l.cfg.Total && m.lane.Blocked(m.keys.Named("*")) }
+func (m *parcelModel) blocked() bool {
+	return m.l.dest.Total && m.lane.Order(m.keys.Named("*")).Blocked
+}
 
 func (m *parcelModel) key(e *delivery.Event) (k Key) {
-	if m.l.cfg.Total {
+	if m.l.dest.Total {
 		return m.keys.Named("*")
 	}
-	if !m.l.cfg.Unordered {
+	if !m.l.dest.Unordered {
 		k, _ = m.keys.Of(nil, e)
 	}
 	return k
@@ -144,7 +146,7 @@ func (m *parcelModel) key(e *delivery.Event) (k Key) {
 // line returns the ids of the rows of an aggregate that count, in order.
 func (m *parcelModel) line(k Key) (ids []int64) {
 	for id, r := range m.rows {
-		if m.key(m.events[id-1]) == k && (r.state != rowDead || m.lane.Blocks()) {
+		if m.key(m.events[id-1]) == k && (r.state != rowDead || m.l.dest.Blocks()) {
 			ids = append(ids, id)
 		}
 	}
@@ -181,9 +183,9 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 // room returns for how many deliveries the lane would have room.
 func (m *parcelModel) room(n int) int {
 	if m.strict {
-		n = m.l.grant(n)
+		n = m.l.Reserve(Request{N: n})
 		if n > 0 {
-			m.l.giveBack(n) // hand takes it again
+			m.l.Return(n) // hand takes it again
 		}
 		return n
 	}
@@ -235,7 +237,7 @@ func (m *parcelModel) collect() {
 	m.parcels = left
 	for _, k := range parked {
 		ids := m.line(k)
-		if !m.lane.Busy(k) && (len(ids) == 0 || m.rows[ids[0]].state == rowParked) {
+		if !m.lane.Order(k).Busy && (len(ids) == 0 || m.rows[ids[0]].state == rowParked) {
 			m.ready[k] = true
 		}
 	}
@@ -265,7 +267,7 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 	case delivered:
 		delete(m.rows, id)
 	case parked:
-		if m.l.cfg.Total && !a.Row {
+		if m.l.dest.Total && !a.Row {
 			m.t.Fatalf("%d becomes a row, and was not tried", id)
 		}
 		m.rows[id] = &modelRow{state: rowParked, failures: a.Failures}
@@ -286,7 +288,7 @@ func (m *parcelModel) begin() {
 	m.l.mu.Lock()
 	waiting := len(m.l.queue) - m.l.head
 	m.l.mu.Unlock()
-	if waiting == 0 || len(m.taken) >= m.l.cfg.Concurrency {
+	if waiting == 0 || len(m.taken) >= m.l.dest.Concurrency {
 		return
 	}
 	jobs := slices.Clone(m.l.take(nil, nil))
@@ -340,7 +342,7 @@ func (m *parcelModel) reown() {
 	for id := range m.rows {
 		k := m.key(m.events[id-1])
 		if ids := m.line(k); k != (Key{}) && len(ids) > 0 {
-			m.lane.Block(k)
+			m.lane.SetRows(k, SomeRows)
 			if m.rows[ids[0]].state == rowParked {
 				m.ready[k] = true
 			}
@@ -361,7 +363,7 @@ func (m *parcelModel) settleDead(replays bool) {
 		}
 		delete(m.rows, id)
 		m.got[id] = true
-		if len(m.line(k)) == 0 && m.l.cfg.Total && !m.lane.Busy(k) {
+		if len(m.line(k)) == 0 && m.l.dest.Total && !m.lane.Order(k).Busy {
 			m.ready[k] = true // as a unit does that looks at its line
 		}
 		if ids := m.line(k); len(ids) > 0 && k != (Key{}) && m.rows[ids[0]].state == rowParked && !m.held[ids[0]] {

@@ -87,7 +87,7 @@ func newParcelModel(t *rapid.T, kind string, configure func(*LaneConfig)) *parce
 	configure(&cfg)
 	m.l = newTestLane(h, cfg)
 	m.l.running = cfg.Concurrency // as many as there may be: the test is the workers
-	m.lane = Lane{m.l}
+	m.lane = m.l
 	m.lane.Own(func() {})
 	keys := rapid.IntRange(0, 5).Draw(t, "aggregates")
 	for i := range rapid.IntRange(1, 600).Draw(t, "events in all") {

@@ -30,16 +30,16 @@ func (d *Dispatcher) Resume(name string) error {
 // SetPaused pauses these destinations, and resumes all others.
 func (d *Dispatcher) SetPaused(names map[string]bool) {
 	for _, l := range d.lanes {
-		d.setPaused(l, names[l.name])
+		d.setPaused(l, names[l.dest.Name])
 	}
 }
 
 func (d *Dispatcher) setPaused(l *lane, paused bool) {
 	switch {
 	case paused && l.pause():
-		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", l.name)
+		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", l.dest.Name)
 	case !paused && l.resume():
-		d.log.Info("destination is resumed", "destination", l.name)
+		d.log.Info("destination is resumed", "destination", l.dest.Name)
 	}
 }
 
@@ -62,7 +62,7 @@ func (l *lane) pause() bool {
 	was := l.paused
 	l.paused = true
 	if !was {
-		answerKept(l.emptyLocked())
+		l.answerKept(l.emptyLocked())
 	}
 	l.mu.Unlock()
 	return !was

@@ -168,7 +168,7 @@ func (p *poisoned) run(t *testing.T) string {
 	m.l = newTestLane(h, p.cfg)
 	defer m.l.workers.Wait()
 	defer m.l.drop()
-	m.lane = Lane{m.l}
+	m.lane = m.l
 	m.wake = make(chan struct{}, 1)
 	m.lane.Own(m.poke)
 	begin, last := time.Now(), time.Time{}
@@ -217,10 +217,10 @@ func (p *poisoned) feed(m *parcelModel) (did bool) {
 	}
 	before := len(m.parcels)
 	if m.feed() && m.feedLines() {
-		if !m.lane.StoredWait() {
+		if !m.lane.Waits(true) {
 			m.feedDue()
 		}
-		if !m.lane.NewWait() && m.next < len(m.events) {
+		if !m.lane.Waits(false) && m.next < len(m.events) {
 			m.read(50)
 		}
 	}

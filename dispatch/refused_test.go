@@ -36,9 +36,9 @@ func TestRefused(t *testing.T) {
 						all[i].Refused = tooLarge
 					}
 				}
-				l.grant(len(all))
+				l.Reserve(Request{N: len(all)})
 				p.Fill(all)
-				l.deliver(p, nil)
+				l.Deliver(p, nil)
 				l.workers.Wait()
 				delivered, answers, left := p.Take()
 				if delivered != 17 || len(answers) != 3 || left != 0 {
@@ -68,7 +68,7 @@ func TestRefusedProvesNothing(t *testing.T) {
 			d.Event = &delivery.Event{ID: 1, Type: "x"}
 			l.load++
 			p.Fill([]Delivery{d})
-			l.deliver(p, nil)
+			l.Deliver(p, nil)
 			l.workers.Wait()
 			_, answers, _ := p.Take()
 			return answers[0].Verdict

@@ -46,19 +46,15 @@ func (r *reply) says() bool {
 // target is the handler of a lane, with its optional interfaces.
 type target struct {
 	handler  delivery.Handler
-	batch    delivery.BatchHandler   // nil unless the handler takes batches
-	reporter delivery.Reporter       // nil unless the handler is one
-	position delivery.PositionKeeper // nil unless the handler keeps the position of its destination
-	expired  error                   // the cause of a call that timed out
+	batch    delivery.BatchHandler // nil unless the handler takes batches
+	reporter delivery.Reporter     // nil unless the handler is one
+	expired  error                 // the cause of a call that timed out
 }
 
 func newTarget(h delivery.Handler, cfg LaneConfig) (t target) {
 	t.handler = h
 	t.batch, _ = h.(delivery.BatchHandler)
 	t.reporter, _ = delivery.As[delivery.Reporter](h)
-	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
-		t.position = k
-	}
 	t.expired = fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded)
 	return t
 }

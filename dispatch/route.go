@@ -24,8 +24,9 @@ type router struct {
 
 // way is where the events of a pattern go.
 type way struct {
-	lanes   []Lane
-	filters []delivery.Filter // by lane; nil for none
+	lanes   []*lane
+	views   []QueueLane       // the same
+	filters []delivery.Filter // by lane, as FilterOf returns them; nil for none
 	plain   bool              // there is a route without a filter of its own
 }
 
@@ -44,21 +45,21 @@ func newRouter() *router {
 
 // add registers a checked pattern: once without a filter, and as often as there are destinations
 // with one.
-func (r *router) add(pattern string, lanes []Lane, filter delivery.Filter) error {
+func (r *router) add(pattern string, lanes []*lane, filter delivery.Filter) error {
 	w := r.at(pattern)
 	if w.plain && filter == nil {
 		return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
 	}
 	for _, l := range lanes {
 		if slices.Contains(w.lanes, l) {
-			return fmt.Errorf("%w %q: the pattern leads to the destination %q already", delivery.ErrPattern, pattern, l.l.name)
+			return fmt.Errorf("%w %q: the pattern leads to the destination %q already", delivery.ErrPattern, pattern, l.dest.Name)
 		}
 	}
 	w.plain = w.plain || filter == nil
 	for _, l := range lanes {
-		f := both(l.l.cfg.Filter, filter)
+		f := l.counts(both(l.dest.Filter, filter))
 		r.filtered = r.filtered || f != nil
-		w.lanes, w.filters = append(w.lanes, l), append(w.filters, f)
+		w.lanes, w.views, w.filters = append(w.lanes, l), append(w.views, l), append(w.filters, f)
 	}
 	return nil
 }
@@ -90,14 +91,8 @@ func (r *router) at(pattern string) *way {
 	}
 }
 
-// route returns the lanes of an event type, nil if no pattern matches. firstTime is true the first
+// wayOf returns the way of an event type, without lanes if no pattern matches. firstTime is true the first
 // time that a type is seen.
-func (r *router) route(eventType string) (lanes []Lane, firstTime bool) {
-	w, firstTime := r.wayOf(eventType)
-	return w.lanes, firstTime
-}
-
-// wayOf returns the way of an event type, without lanes if no pattern matches.
 func (r *router) wayOf(eventType string) (w *way, firstTime bool) {
 	r.mu.RLock()
 	w, ok := r.seen[eventType]
@@ -119,7 +114,7 @@ func (r *router) wayOf(eventType string) (w *way, firstTime bool) {
 func (r *router) patterns(name string) []string {
 	all := []string{}
 	leads := func(w *way) bool {
-		return slices.ContainsFunc(w.lanes, func(l Lane) bool { return l.l.name == name })
+		return slices.ContainsFunc(w.lanes, func(l *lane) bool { return l.dest.Name == name })
 	}
 	for pattern, w := range r.exact {
 		if leads(w) {
@@ -139,7 +134,7 @@ func (r *router) patterns(name string) []string {
 }
 
 // filters reports whether any route to a lane has a filter, or the lane itself.
-func (r *router) filters(to Lane) bool {
+func (r *router) filters(to *lane) bool {
 	filtered := func(w *way) bool {
 		for i, l := range w.lanes {
 			if l == to && w.filters[i] != nil {
@@ -153,7 +148,7 @@ func (r *router) filters(to Lane) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(r.prefixes, func(p prefixRoute) bool { return filtered(p.way) }) || r.star != nil && filtered(r.star) || to.l.cfg.Filter != nil
+	return slices.ContainsFunc(r.prefixes, func(p prefixRoute) bool { return filtered(p.way) }) || r.star != nil && filtered(r.star) || to.dest.Filter != nil
 }
 
 // find returns the way of an event type by the patterns.
@@ -173,12 +168,12 @@ func (r *router) find(eventType string) *way {
 }
 
 // types returns the event types seen so far for whose lanes f returns true.
-func (r *router) types(f func(lanes []Lane) bool) []string {
+func (r *router) types(f func(lanes []QueueLane) bool) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var names []string
 	for name, w := range r.seen {
-		if w.lanes != nil && f(w.lanes) {
+		if w.views != nil && f(w.views) {
 			names = append(names, name)
 		}
 	}

@@ -15,7 +15,7 @@ func newTestRouter(tb testing.TB, patterns ...string) *router {
 	tb.Helper()
 	r := newRouter()
 	for _, p := range patterns {
-		if err := r.add(p, []Lane{{&lane{name: p}}}, nil); err != nil {
+		if err := r.add(p, []*lane{{dest: Destination{Name: p}}}, nil); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -30,13 +30,13 @@ func TestRouterTakesTheMostExactPattern(t *testing.T) {
 		"order": "order", "order.": "order.*", "orders": "*", "": "*", "order.line": "order.*", "*": "*",
 	} {
 		for range 2 { // the second time from the cache
-			if lanes, _ := r.route(typ); lanes[0].Name() != want {
-				t.Errorf("%q goes to %q, want %q", typ, lanes[0].Name(), want)
+			if w, _ := r.wayOf(typ); w.lanes[0].dest.Name != want {
+				t.Errorf("%q goes to %q, want %q", typ, w.lanes[0].dest.Name, want)
 			}
 		}
 	}
 	for _, p := range []string{"*", "order.*", "order"} {
-		if err := r.add(p, []Lane{{&lane{}}}, nil); !errors.Is(err, delivery.ErrPattern) {
+		if err := r.add(p, []*lane{{}}, nil); !errors.Is(err, delivery.ErrPattern) {
 			t.Errorf("a second %q: %v", p, err)
 		}
 	}
@@ -50,14 +50,14 @@ func TestBestPattern(t *testing.T) {
 		patterns := rapid.Permutation(all).Draw(t, "patterns")[:rapid.IntRange(0, len(all)).Draw(t, "n")]
 		r := newRouter()
 		for _, p := range patterns {
-			if err := r.add(p, []Lane{{&lane{name: p}}}, nil); err != nil {
+			if err := r.add(p, []*lane{{dest: Destination{Name: p}}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		typ := rapid.SampledFrom([]string{"order.line.added", "order.line.gone", "order.x", "order", "orders", "a", "a.b", "", "*", "b", "order.*"}).Draw(t, "type")
 		want, got := "none", "none"
 		if lanes := r.find(typ).lanes; lanes != nil {
-			want = lanes[0].Name()
+			want = lanes[0].dest.Name
 		}
 		if i := delivery.BestPattern(patterns, typ); i >= 0 {
 			got = patterns[i]
@@ -72,14 +72,14 @@ func TestRouterTellsTheFirstTime(t *testing.T) {
 	t.Parallel()
 	r := newTestRouter(t, "a")
 	for _, typ := range []string{"a", "none"} {
-		if _, first := r.route(typ); !first {
+		if _, first := r.wayOf(typ); !first {
 			t.Errorf("%q: not the first time", typ)
 		}
-		if _, first := r.route(typ); first {
+		if _, first := r.wayOf(typ); first {
 			t.Errorf("%q: again the first time", typ)
 		}
 	}
-	if names := r.types(func([]Lane) bool { return true }); len(names) != 1 || names[0] != "a" {
+	if names := r.types(func([]QueueLane) bool { return true }); len(names) != 1 || names[0] != "a" {
 		t.Errorf("types with a route: %v", names)
 	}
 }
@@ -88,14 +88,14 @@ func TestRouterCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newTestRouter(t, "*")
 	for i := range maxSeen + 100 {
-		if lanes, _ := r.route(fmt.Sprint("type-", i)); lanes == nil {
+		if w, _ := r.wayOf(fmt.Sprint("type-", i)); w.lanes == nil {
 			t.Fatal("no route")
 		}
 	}
 	if n := len(r.seen); n != maxSeen {
 		t.Errorf("%d types remembered", n)
 	}
-	if _, first := r.route("one-more"); first {
+	if _, first := r.wayOf("one-more"); first {
 		t.Error("types beyond the bound are reported each time")
 	}
 }
@@ -126,14 +126,14 @@ func TestRouterMatchesLikeANaiveOne(t *testing.T) {
 				continue
 			}
 			patterns = append(patterns, p)
-			if err := r.add(p, []Lane{{&lane{name: p}}}, nil); err != nil {
+			if err := r.add(p, []*lane{{dest: Destination{Name: p}}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		typ := word.Draw(t, "type")
 		got, want := "", naive(patterns, typ)
-		if lanes, _ := r.route(typ); lanes != nil {
-			got = lanes[0].Name()
+		if w, _ := r.wayOf(typ); w.lanes != nil {
+			got = w.lanes[0].dest.Name
 		}
 		if got != want {
 			t.Fatalf("%q goes to %q, want %q of %q", typ, got, want, patterns)
@@ -150,7 +150,7 @@ func FuzzPattern(f *testing.F) {
 			return
 		}
 		r := newRouter()
-		if err := r.add(pattern, []Lane{{&lane{}}}, nil); err != nil {
+		if err := r.add(pattern, []*lane{{}}, nil); err != nil {
 			t.Fatalf("%q is checked and cannot be added: %v", pattern, err)
 		}
 		if got, want := r.find(typ).lanes != nil, naive([]string{pattern}, typ) != ""; got != want {

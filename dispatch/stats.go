@@ -22,10 +22,10 @@ func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.name, Delivered: l.figures.total[delivered], Failed: l.figures.total[failed], Dead: l.figures.total[dead], Released: l.figures.total[released] + l.figures.total[aside],
+		Name: l.dest.Name, Delivered: l.figures.total[delivered], Failed: l.figures.total[failed], Dead: l.figures.total[dead], Released: l.figures.total[released] + l.figures.total[aside],
 		Parked: l.figures.total[parked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked, Room: l.roomLocked(now),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.ease.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.tempo.pace,
-		State: l.ease.stateLocked(now), RateLimited: Limits{l}.waitLocked(now), Trouble: l.troubleLocked(), Throttled: l.ease.refusals, Gap: l.ease.pacer.gap,
+		State: l.ease.stateLocked(now), RateLimited: l.limitWaitsLocked(now), Trouble: l.troubleLocked(), Throttled: l.ease.refusals, Gap: l.ease.pacer.gap,
 	}
 	s.Expired = l.figures.total[expired]
 	if l.agg != nil {
@@ -44,4 +44,54 @@ func (l *lane) stats() observe.DestinationStats {
 		}
 	}
 	return s
+}
+
+// Progress shows whether a lane goes on.
+type Progress struct {
+	Name string // of the destination
+	// Answers counts the deliveries that have got a verdict, of any kind, begun or not.
+	Answers uint64
+	// Well says that nothing but a lack of work, or of room, keeps the lane from beginning deliveries: nobody has
+	// paused it, and its destination is neither down nor recovering nor throttled.
+	Well bool
+	// Within bounds the calls that are under way, from their beginning until they are given up; 0 if there is none.
+	Within time.Duration
+}
+
+// Progress shows which lanes go on, in the order in which their destinations were added.
+func (d *Dispatcher) Progress() []Progress {
+	all := make([]Progress, len(d.lanes))
+	for i, l := range d.lanes {
+		all[i] = l.progress()
+	}
+	return all
+}
+
+func (l *lane) progress() (p Progress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.Name = l.dest.Name
+	for _, n := range l.figures.total {
+		p.Answers += n
+	}
+	passed := &l.figures.passings
+	p.Answers += passed.refused.Load() + passed.withdrawn.Load() + passed.withheld.Load() + passed.limited.Load()
+	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.ease.breaker.closed() && !l.ease.pacer.on()
+	if l.running > 0 {
+		p.Within = l.crew.patience() + patrolAgain
+	}
+	return p
+}
+
+// troubleLocked returns what is wrong with the destination.
+func (l *lane) troubleLocked() observe.Trouble {
+	f, b := &l.figures.trouble, &l.ease.breaker
+	t := observe.Trouble{DownSince: b.since, Failures: f.failures, FailingSince: f.since, LastErrorAt: f.at}
+	if b.open() {
+		t.NextProbe = b.until
+	}
+	if f.last != nil {
+		t.LastError = f.last.Error() // a text of the lane's own: see reply
+	}
+	return t
 }

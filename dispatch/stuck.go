@@ -42,12 +42,12 @@ type crew struct {
 }
 
 // patience is how long a chunk may take.
-func (c *crew) patience() time.Duration { return min(c.lane.cfg.Timeout, longestWait) + returnGrace }
+func (c *crew) patience() time.Duration { return min(c.lane.dest.Timeout, longestWait) + returnGrace }
 
 // staffLocked returns how many workers there may be. As many calls as that may be stuck in
 // addition; each further one takes the place of a worker.
 func (c *crew) staffLocked() int {
-	return min(c.lane.cfg.Concurrency, 2*c.lane.cfg.Concurrency-c.stuck)
+	return min(c.lane.dest.Concurrency, 2*c.lane.dest.Concurrency-c.stuck)
 }
 
 // hireLocked starts a worker with its first jobs.
@@ -136,7 +136,7 @@ func (c *crew) patrol() {
 	}
 	if full {
 		c.lane.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
-		c.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: c.lane.name, Err: errAllStuck})
+		c.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: c.lane.dest.Name, Err: errAllStuck})
 	}
 }
 

@@ -51,7 +51,7 @@ func TestStopDoesNotWaitForGivenUpCalls(t *testing.T) {
 		}
 		for _, l := range d.lanes {
 			if l.crew.timer.Stop() {
-				t.Errorf("the patrol of %s goes on", l.name)
+				t.Errorf("the patrol of %s goes on", l.dest.Name)
 			}
 		}
 		close(h.over)
@@ -71,7 +71,7 @@ func TestDisown(t *testing.T) {
 			}
 			return nil
 		}), testLane())
-		Lane{l}.Own(func() {})
+		l.Own(func() {})
 		for range 10 {
 			claimOf(l, 1)
 			l.workers.Wait()
@@ -82,13 +82,13 @@ func TestDisown(t *testing.T) {
 		if s := l.stats(); !s.Unavailable || s.Room != 0 {
 			t.Fatalf("%+v", s)
 		}
-		Lane{l}.Withdraw()
-		Lane{l}.Disown()
+		l.Withdraw()
+		l.Disown()
 		if s := l.stats(); s.Unavailable || s.State != observe.BreakerClosed {
 			t.Errorf("disowned: %+v", s)
 		}
 		away = false
-		Lane{l}.Own(func() {})
+		l.Own(func() {})
 		p := claimOf(l, 5)
 		l.workers.Wait()
 		if all, left := verdicts(t, p); all[delivered] != 5 || left != 0 {
@@ -120,6 +120,6 @@ func TestDisownDuringReport(t *testing.T) {
 		l.ease.tick()
 	}()
 	<-began
-	Lane{l}.Disown()
+	l.Disown()
 	<-ticked
 }

@@ -177,7 +177,7 @@ func TestLaneIsStuck(t *testing.T) {
 		if all, left := verdicts(t, p); all[failed] != 4 || all[released] != 6 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
-		if s := l.stats(); !s.Unavailable || s.Room != 0 || l.grant(1) != 0 {
+		if s := l.stats(); !s.Unavailable || s.Room != 0 || l.Reserve(Request{N: 1}) != 0 {
 			t.Errorf("%+v", s)
 		}
 		if n := o.logged("destination is stuck"); n != 1 {
@@ -247,17 +247,17 @@ func TestPatrolKeepsOrder(t *testing.T) {
 		d := &deaf{few: 1, over: make(chan struct{})}
 		l, _ := overheardLane(d, cfg)
 		l.tempo.pace = time.Microsecond
-		Lane{l}.Own(func() {})
+		l.Own(func() {})
 		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
 		keys := []Key{{1, 1}, {1, 1}, {2, 2}, {}}
 		all := make([]Delivery, len(events))
 		for i := range events {
 			all[i] = Delivery{Event: &events[i], Key: keys[i]}
 		}
-		l.grant(len(all))
+		l.Reserve(Request{N: len(all)})
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
-		Lane{l}.Deliver(p, nil)
+		l.Deliver(p, nil)
 		after(l.crew.patience() + time.Millisecond)
 		n, answers, left := p.Take()
 		if left != 0 || n != 2 || len(answers) != 2 {
@@ -284,7 +284,7 @@ func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 		d := &deaf{few: 2, over: make(chan struct{})}
 		l, _ := overheardLane(d, cfg)
 		claimOf(l, 2)
-		if l.grant(1) != 1 {
+		if l.Reserve(Request{N: 1}) != 1 {
 			t.Fatal("no room")
 		}
 		after(2 * (l.crew.patience() + time.Millisecond))
@@ -293,7 +293,7 @@ func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 		}
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill([]Delivery{{Event: &delivery.Event{ID: 3, Type: "x"}}})
-		Lane{l}.Deliver(p, nil)
+		l.Deliver(p, nil)
 		close(d.over)
 		after(time.Hour)
 		if all, left := verdicts(t, p); all[delivered] != 1 || left != 0 || l.load != 0 {
@@ -318,8 +318,8 @@ func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
 		if s := l.stats(); s.Stuck != few || s.Running != 0 || s.Unavailable {
 			t.Fatalf("%+v", s)
 		}
-		if l.roomy() != 1 || l.grantFair(10) != 1 {
-			t.Errorf("a worker is idle, and there is room for %d", l.roomy())
+		if l.Capacity(false) != 1 || l.Reserve(Request{N: 10, Once: true}) != 1 {
+			t.Errorf("a worker is idle, and there is room for %d", l.Capacity(false))
 		}
 		close(d.over)
 		l.workers.Wait()
@@ -345,14 +345,14 @@ func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
 		q.wake = func(bool) { close(exited) }
 		l.onRoom = func() { // the worker is on the bench, and its goroutine is here
 			l.onRoom = func() {}
-			l.grant(1)
+			l.Reserve(Request{N: 1})
 			q.Fill([]Delivery{{Event: &delivery.Event{ID: 2, Type: "x"}}})
-			l.deliver(q, nil)
+			l.Deliver(q, nil)
 			<-exited
 		}
-		l.grant(2) // one more than there is room for
+		l.Reserve(Request{N: 2}) // one more than there is room for
 		p.Fill([]Delivery{{Event: &delivery.Event{ID: 1, Type: "x"}}})
-		l.deliver(p, nil)
+		l.Deliver(p, nil)
 		l.workers.Wait()
 		if all, left := verdicts(t, q); all[failed] != 1 || left != 0 {
 			t.Fatalf("answers %v, %d have none", all, left)

@@ -151,7 +151,7 @@ func TestSuspectInAnOutage(t *testing.T) {
 		failures, dead := 0, false
 		try := func(id int64) {
 			t.Helper()
-			for l.grant(1) == 0 {
+			for l.Reserve(Request{N: 1}) == 0 {
 				after(time.Second)
 			}
 			p := NewParcel(func() bool { return true }, func(bool) {})
@@ -160,7 +160,7 @@ func TestSuspectInAnOutage(t *testing.T) {
 				d.Failures = failures
 			}
 			p.Fill([]Delivery{d})
-			l.deliver(p, nil)
+			l.Deliver(p, nil)
 			l.workers.Wait()
 			_, answers, _ := p.Take()
 			for _, a := range answers {
@@ -218,7 +218,7 @@ func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
 		var calls batches
 		l := newTestLane(&calls, cfg)
 		defer l.drop()
-		Lane{l}.Own(func() {})
+		l.Own(func() {})
 		l.mu.Lock()
 		l.ease.knownLocked(time.Now()).of(2)
 		l.mu.Unlock()
@@ -226,12 +226,12 @@ func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
 		for i := range all {
 			all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1)}, Key: Key{1, 1}}
 		}
-		if n := l.grant(len(all)); n != len(all) {
+		if n := l.Reserve(Request{N: len(all)}); n != len(all) {
 			t.Fatalf("room for %d", n)
 		}
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
-		Lane{l}.Deliver(p, nil)
+		l.Deliver(p, nil)
 		l.workers.Wait()
 		if got := fmt.Sprint(calls); got != "[[1] [2] [3 4]]" {
 			t.Errorf("the calls have the events %s", got)

@@ -8,10 +8,10 @@ type kept struct {
 	verdict verdict
 }
 
-// answerKept answers jobs that were not begun. The lane's lock is held.
-func answerKept(all []kept) {
+// answerKept answers jobs that were not begun. The lock is held.
+func (l *lane) answerKept(all []kept) {
 	for _, k := range all {
-		k.job.lane.figures.passings.count(k.verdict)
+		l.figures.passings.count(k.verdict)
 		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict, failures: k.job.failures()}})
 	}
 }
@@ -28,7 +28,7 @@ func (l *lane) drop() {
 	if l.agg != nil {
 		gone = append(gone, l.agg.stop()...)
 	}
-	answerKept(gone)
+	l.answerKept(gone)
 }
 
 // emptyLocked empties the queue, and returns its jobs and those that wait behind them.
@@ -46,8 +46,8 @@ func (l *lane) emptyLocked() (gone []kept) {
 	return gone
 }
 
-// takeBack gives back the jobs of a parcel that no worker has begun, in a lane that keeps no order.
-func (l *lane) takeBack(p *Parcel) {
+// TakeBack returns the deliveries of a parcel that no worker has begun.
+func (l *lane) TakeBack(p *Parcel) {
 	l.mu.Lock()
 	var gone []kept
 	waiting := l.queue[l.head:]
@@ -60,7 +60,7 @@ func (l *lane) takeBack(p *Parcel) {
 	})
 	l.queue = l.queue[:l.head+len(left)]
 	l.load -= len(gone)
-	answerKept(gone)
+	l.answerKept(gone)
 	call := l.ease.wakeLocked()
 	l.mu.Unlock()
 	call()

@@ -143,7 +143,7 @@ func (w *worker) refuse(j *job) {
 const notBegun time.Duration = -1
 
 func (l *lane) callContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(l.ctx, l.cfg.Timeout, l.target.expired)
+	return context.WithTimeoutCause(l.ctx, l.dest.Timeout, l.target.expired)
 }
 
 // deliverEach delivers a chunk, one event at a time. The chunk shares one timeout: it holds more
@@ -229,14 +229,14 @@ func (w *worker) deliverBatch(jobs []*job) {
 // comes last before the call.
 func (w *worker) expires(jobs []*job) []*job {
 	l := w.lane
-	if l.cfg.ExpiresAfter == 0 {
+	if l.dest.ExpiresAfter == 0 {
 		return jobs
 	}
 	now := time.Now()
 	var late, rest []*job
 	for _, j := range jobs {
 		if d := &j.parcel.events[j.work]; d.late(now) {
-			l.log.Info("event has expired, and is not delivered", "event_id", j.event.ID, "event_type", j.event.Type, "expires_after", l.cfg.ExpiresAfter)
+			l.log.Info("event has expired, and is not delivered", "event_id", j.event.ID, "event_type", j.event.Type, "expires_after", l.dest.ExpiresAfter)
 			late = append(late, j)
 			continue
 		}

@@ -62,7 +62,7 @@ func (s *scheduler) failedLocked(q *Query, err error) {
 			s.span.canceled()
 		}
 		if q.lane != nil {
-			s.lagLocked(*q.lane, q.After)
+			s.lagLocked(q.lane, q.After)
 		}
 	case SourceIDs: // a sweep finds them
 	}

@@ -28,7 +28,7 @@ func TestBlindPollsFast(t *testing.T) {
 			t.Fatal(err)
 		}
 		relay := wake.New(wake.Options{Poll: cfg.PollInterval, Report: func(error) {}})
-		e := &Engine{relay: relay, sched: newScheduler(cfg.Limits, d.Lanes(), d, relay)}
+		e := &Engine{relay: relay, sched: newScheduler(cfg.Limits, d.QueueLanes(), d, relay)}
 		s := e.sched
 		defer s.stop()
 		ctx, cancel := context.WithCancel(t.Context())

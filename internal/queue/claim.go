@@ -31,7 +31,7 @@ type claim struct {
 // part is what a claim has handed to one lane.
 type part struct {
 	claim    *claim
-	lane     dispatch.Lane
+	lane     dispatch.QueueLane
 	parcel   *dispatch.Parcel
 	events   []dispatch.Delivery
 	works    []int32 // the index of each delivery in claim.work
@@ -52,7 +52,7 @@ type remainder struct {
 
 // returned is a delivery that a lane had no room for, or gave back.
 type returned struct {
-	lane  dispatch.Lane
+	lane  dispatch.QueueLane
 	entry Entry
 }
 
@@ -64,7 +64,7 @@ type lease struct {
 	over  bool // the delivery is answered
 }
 
-func newPart(l dispatch.Lane) *part {
+func newPart(l dispatch.QueueLane) *part {
 	p := &part{lane: l}
 	p.parcel = dispatch.NewParcel(func() bool { return !p.claim.lapsed() }, p.answered)
 	return p
@@ -133,11 +133,11 @@ func (c *claim) note(p *part, answers []dispatch.Answer) {
 		work := int(p.works[a.Place])
 		if a.Verdict.Settles() {
 			if e := c.work[work].Event; a.Verdict == dispatch.VerdictDelivered && e.Replay > 0 {
-				c.acknowledged = append(c.acknowledged, Ref{e.ID, p.lane.Name()})
+				c.acknowledged = append(c.acknowledged, Ref{e.ID, p.lane.Destination().Name})
 			}
 			continue
 		}
-		r, e := c.remains(work), entryOf(&c.work[work], p.lane.Name(), a)
+		r, e := c.remains(work), entryOf(&c.work[work], p.lane.Destination().Name, a)
 		if a.Verdict == dispatch.VerdictReleased {
 			r.back = append(r.back, returned{p.lane, e})
 		} else {
@@ -160,8 +160,8 @@ func (c *claim) detach() {
 		}
 		for _, place := range underWay {
 			w := &c.work[p.works[place]]
-			l := &lease{until: time.Now().Add(p.lane.Timeout() + c.late.length), entry: Entry{
-				Ref: Ref{w.Event.ID, p.lane.Name()}, EventType: w.Event.Type, State: EntryRunning, Failures: w.Failures, Token: c.late.tokens.next(),
+			l := &lease{until: time.Now().Add(p.lane.Destination().Timeout + c.late.length), entry: Entry{
+				Ref: Ref{w.Event.ID, p.lane.Destination().Name}, EventType: w.Event.Type, State: EntryRunning, Failures: w.Failures, Token: c.late.tokens.next(),
 			}}
 			p.leased[place] = l
 			r := c.remains(int(p.works[place]))
@@ -189,8 +189,8 @@ func (c *claim) overdue(atLeast time.Duration) {
 
 // settlement returns what to write, and what stays untouched: the first fresh event of each lane,
 // and whether stored deliveries are among it.
-func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, left map[dispatch.Lane]int64, rows bool) {
-	s, left = &Settlement{Done: make([]int64, 0, len(c.work)), Acknowledged: c.acknowledged}, make(map[dispatch.Lane]int64)
+func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlement, left map[dispatch.QueueLane]int64, rows bool) {
+	s, left = &Settlement{Done: make([]int64, 0, len(c.work)), Acknowledged: c.acknowledged}, make(map[dispatch.QueueLane]int64)
 	for i := range c.work {
 		w := &c.work[i]
 		var r *remainder
@@ -224,9 +224,9 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, 
 }
 
 // back gives a work back for a lane that does not take it now.
-func (c *claim) back(work int, l dispatch.Lane, passed map[dispatch.Lane]int64) {
+func (c *claim) back(work int, l dispatch.QueueLane, passed map[dispatch.QueueLane]int64) {
 	w, r := &c.work[work], c.remains(work)
-	r.back = append(r.back, returned{l, Entry{Ref: Ref{w.Event.ID, l.Name()}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures}})
+	r.back = append(r.back, returned{l, Entry{Ref: Ref{w.Event.ID, l.Destination().Name}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures}})
 	if w.Fresh {
 		passes(passed, l, w.Event.ID)
 	}
@@ -244,7 +244,7 @@ func (c *claim) has(id int64, destination string) bool {
 }
 
 // passes records the first event that a lane has passed over.
-func passes(first map[dispatch.Lane]int64, l dispatch.Lane, id int64) {
+func passes(first map[dispatch.QueueLane]int64, l dispatch.QueueLane, id int64) {
 	if least, met := first[l]; !met || id < least {
 		first[l] = id
 	}
@@ -253,7 +253,7 @@ func passes(first map[dispatch.Lane]int64, l dispatch.Lane, id int64) {
 // untouched reports whether no delivery of the work was started. A due delivery without a
 // destination is always split into one row per destination: left alone, it would be claimed again
 // and again while other lanes have room.
-func (r *remainder) untouched(w *Work, lanesOf func(*Work) []dispatch.Lane) bool {
+func (r *remainder) untouched(w *Work, lanesOf func(*Work) []dispatch.QueueLane) bool {
 	if len(r.put) > 0 || len(r.back) == 0 || !w.Fresh && w.Destination == "" {
 		return false
 	}

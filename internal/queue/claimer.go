@@ -23,7 +23,7 @@ type claimer struct {
 	i       int
 	session Claimer
 	log     *slog.Logger
-	parts   map[dispatch.Lane]*part // reusable: parts of earlier claims that have finished
+	parts   map[dispatch.QueueLane]*part // reusable: parts of earlier claims that have finished
 
 	claims, answers string       // its names in reports
 	pauses          store.Pauses // after settlements that were refused; they grow until one is accepted at once
@@ -31,7 +31,7 @@ type claimer struct {
 
 func newClaimer(e *Engine, session Claimer, i int) *claimer {
 	return &claimer{
-		e: e, i: i, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part),
+		e: e, i: i, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.QueueLane]*part),
 		claims: fmt.Sprintf("claims of claimer %d", i), answers: fmt.Sprintf("answers of claimer %d", i), pauses: store.NewPauses(),
 	}
 }
@@ -95,7 +95,7 @@ func (c *claimer) report(ctx context.Context, err error) {
 // deliver hands out a claim, waits for it and settles it.
 func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	work, passed := c.e.recording.passBy(c.i, claimed.Work)
-	held := c.handOut(work) //nolint:contextcheck // deliveries may outlive their claim
+	held := c.handOut(work)
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
 	c.e.recording[c.i].Store(held)
@@ -129,12 +129,12 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 // handOut distributes the claimed work to the lanes.
 func (c *claimer) handOut(work []Work) *claim {
 	held := &claim{work: work, late: c.e.leases, ready: make(chan struct{}, 1), over: make(chan struct{}, 1)}
-	passed := make(map[dispatch.Lane]int64)
+	passed := make(map[dispatch.QueueLane]int64)
 	for i := range work {
 		c.plan(held, i, passed)
 	}
 	for _, p := range held.parts {
-		if len(p.events) > 0 && p.lane.Limits().HasRate() {
+		if len(p.events) > 0 && p.lane.Destination().Limited() {
 			c.admit(held, p, passed)
 		}
 	}
@@ -157,7 +157,7 @@ func (c *claimer) handOut(work []Work) *claim {
 // plan routes a work, and gives it to those of its lanes that have room. What a filter keeps from a lane
 // is settled there, as if it were delivered. So an event that another lane has no room for is not
 // left untouched: it becomes a row, and no sweep asks the filter again.
-func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
+func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) {
 	w := &held.work[i]
 	if w.Missing {
 		r := held.remains(i)
@@ -179,9 +179,9 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 	candidate := delivery.Candidate{Event: &w.Event}
 	for _, l := range lanes {
 		refused := w.Refused
-		if f := c.e.d.FilterOf(l, w.Event.Type); f != nil && refused == nil {
+		if f := c.e.d.FilterOf(l.Destination().Name, w.Event.Type); f != nil && refused == nil {
 			var passes bool
-			if passes, refused = l.Passes(f, &candidate); !passes {
+			if passes, refused = f(&candidate); !passes {
 				continue
 			}
 		}
@@ -197,7 +197,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 			each := w.Event // each destination gets an event of its own
 			e = &each
 		}
-		e.Destination, e.Outbox, e.Attempt = l.Name(), c.e.Outbox, w.Failures+1
+		e.Destination, e.Outbox, e.Attempt = l.Destination().Name, c.e.Outbox, w.Failures+1
 		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
 		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused, Expires: w.expires(l), Waited: !w.Fresh, Row: e.Replay > 0})
 	}
@@ -206,8 +206,8 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 // admit takes from the rate limit of a lane for what the claim is about to hand to it. What may not go yet is given back,
 // as by a lane without room; where each key has its own limit it becomes a row that is due when its turn may have come, so
 // that other keys go on.
-func (c *claimer) admit(held *claim, p *part, passed map[dispatch.Lane]int64) {
-	waits := p.lane.Limits().Admit(p.events)
+func (c *claimer) admit(held *claim, p *part, passed map[dispatch.QueueLane]int64) {
+	waits := p.lane.Admit(p.events)
 	if waits == nil {
 		return
 	}
@@ -219,10 +219,10 @@ func (c *claimer) admit(held *claim, p *part, passed map[dispatch.Lane]int64) {
 			p.works[n], p.events[n] = p.works[i], p.events[i]
 			n++
 			continue
-		case p.lane.Limits().ByKey():
+		case p.lane.Destination().RateKey != nil:
 			r := held.remains(work)
 			r.put = append(r.put, Entry{
-				Ref: Ref{w.Event.ID, p.lane.Name()}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures, Delay: wait,
+				Ref: Ref{w.Event.ID, p.lane.Destination().Name}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures, Delay: wait,
 				Class: delivery.ClassDestination.String(), Err: dispatch.ErrLimited.Error(),
 			})
 		default:
@@ -236,7 +236,7 @@ func (c *claimer) admit(held *claim, p *part, passed map[dispatch.Lane]int64) {
 
 // part returns the claim's part for a lane. A new part has room for the rest of the claim, from the
 // given work on.
-func (c *claimer) part(held *claim, l dispatch.Lane, from int) *part {
+func (c *claimer) part(held *claim, l dispatch.QueueLane, from int) *part {
 	p := c.parts[l]
 	if p == nil {
 		p = newPart(l)
@@ -244,7 +244,7 @@ func (c *claimer) part(held *claim, l dispatch.Lane, from int) *part {
 	}
 	if p.claim != held {
 		n := len(held.work) - from
-		p.claim, p.room, p.works, p.events = held, l.Grant(n), p.works[:0], p.parcel.Room(n)
+		p.claim, p.room, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.parcel.Room(n)
 		p.finished.Store(false)
 		held.parts = append(held.parts, p)
 	}

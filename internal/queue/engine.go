@@ -61,9 +61,9 @@ type Engine struct {
 func New(o Options) *Engine {
 	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), recording: make(recording, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
 	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Bell: o.Bell, Report: func(err error) { e.report("bell", err) }})
-	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.relay)
+	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
 	e.leases.report, e.leases.retryIn, e.leases.standStill = e.report, e.sched.dueIn, e.sched.salvage
-	for _, l := range e.d.Lanes() {
+	for _, l := range e.d.QueueLanes() {
 		l.Serve(e.sched.room)
 	}
 	return e
@@ -102,10 +102,10 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // lanesOf returns the lanes of a work, none if no route matches.
-func (e *Engine) lanesOf(w *Work) []dispatch.Lane {
+func (e *Engine) lanesOf(w *Work) []dispatch.QueueLane {
 	if w.Destination != "" {
-		if l, ok := e.d.LaneOf(w.Destination); ok {
-			return []dispatch.Lane{l}
+		if l, ok := e.d.QueueLane(w.Destination); ok {
+			return []dispatch.QueueLane{l}
 		}
 		return nil
 	}

@@ -21,7 +21,7 @@ type lag struct {
 func (g *lag) back(after int64) { g.after, g.given = min(g.after, after), min(g.given, after) }
 
 // lagLocked makes the common sweep skip the lane, and the lane's own sweep start after the id.
-func (s *scheduler) lagLocked(l dispatch.Lane, after int64) {
+func (s *scheduler) lagLocked(l dispatch.QueueLane, after int64) {
 	g := s.lagged[l]
 	if g == nil {
 		g = &lag{after: math.MaxInt64, given: math.MaxInt64, low: s.sweep.low.low}
@@ -32,7 +32,7 @@ func (s *scheduler) lagLocked(l dispatch.Lane, after int64) {
 
 // passedOver records the first events that lanes were offered and refused. It is called when that
 // is known, and again when the rows are free: a sweep in between finds them locked.
-func (s *scheduler) passedOver(first map[dispatch.Lane]int64) {
+func (s *scheduler) passedOver(first map[dispatch.QueueLane]int64) {
 	if len(first) == 0 {
 		return
 	}
@@ -49,15 +49,15 @@ func (s *scheduler) skipLocked() []string {
 	if len(s.lagged) == 0 {
 		return nil
 	}
-	return s.route.TypesOf(func(lanes []dispatch.Lane) bool {
-		return !slices.ContainsFunc(lanes, func(l dispatch.Lane) bool { return s.lagged[l] == nil })
+	return s.route.TypesOf(func(lanes []dispatch.QueueLane) bool {
+		return !slices.ContainsFunc(lanes, func(l dispatch.QueueLane) bool { return s.lagged[l] == nil })
 	})
 }
 
 // lagQueryLocked returns a sweep for a lane that lags and has room again.
 func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 	for _, l := range s.byPriorityLocked() {
-		room := min(l.Roomy(), s.batchLocked())
+		room := min(l.Capacity(false), s.batchLocked())
 		if room == 0 {
 			continue
 		}
@@ -67,8 +67,8 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		s.sweeping = true
 		// Types that were never seen may be for this lane. Events beyond the common sweep are left
 		// to the common sweep.
-		others := s.route.TypesOf(func(lanes []dispatch.Lane) bool { return !slices.Contains(lanes, l) })
-		q := Query{Source: SourceSweep, After: g.after, Limit: room, Bytes: s.limits.Bytes, Skip: others, lane: &l, asked: now}
+		others := s.route.TypesOf(func(lanes []dispatch.QueueLane) bool { return !slices.Contains(lanes, l) })
+		q := Query{Source: SourceSweep, After: g.after, Limit: room, Bytes: s.limits.Bytes, Skip: others, lane: l, asked: now}
 		q.Upto, q.step = s.span.upto(g.after, s.sweep.head)
 		return q, true
 	}
@@ -80,7 +80,7 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 // common sweep finds the lane's events again, and with them those that were committed behind the
 // marks while their types were skipped.
 func (s *scheduler) caughtUpLocked(q *Query, c *Claimed) {
-	g := s.lagged[*q.lane]
+	g := s.lagged[q.lane]
 	if g == nil {
 		return
 	}
@@ -94,7 +94,7 @@ func (s *scheduler) caughtUpLocked(q *Query, c *Claimed) {
 		g.after = min(g.after, q.Upto)
 	}
 	if g.after == math.MaxInt64 {
-		delete(s.lagged, *q.lane)
+		delete(s.lagged, q.lane)
 		s.sweep.rewind(g.low)
 	}
 }

@@ -106,7 +106,7 @@ func (ls *leases) take() []lateResult {
 			}
 			delete(p.leased, a.Place)
 			delete(ls.live, l.entry.Token)
-			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Name(), a)
+			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Destination().Name, a)
 			e.Token = l.entry.Token
 			results = append(results, lateResult{e, a.Verdict.Settles()})
 		}

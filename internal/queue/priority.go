@@ -38,8 +38,8 @@ type turns struct {
 }
 
 // isRanked reports whether the lanes have different priorities.
-func isRanked(lanes []dispatch.Lane) bool {
-	return slices.ContainsFunc(lanes, func(l dispatch.Lane) bool { return l.Priority() != lanes[0].Priority() })
+func isRanked(lanes []dispatch.QueueLane) bool {
+	return slices.ContainsFunc(lanes, func(l dispatch.QueueLane) bool { return l.Destination().Priority != lanes[0].Destination().Priority })
 }
 
 // yieldLocked passes over the less urgent lanes after a full claim of the common sweep, which has
@@ -50,7 +50,7 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 	}
 	top := topPriority(s.lanes, s.lagged)
 	for _, l := range s.lanes {
-		if s.lagged[l] != nil || l.Priority() >= top || s.sharesLocked(l, c) {
+		if s.lagged[l] != nil || l.Destination().Priority >= top || s.sharesLocked(l, c) {
 			continue
 		}
 		s.lagLocked(l, last)
@@ -59,22 +59,22 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 
 // topPriority returns the highest priority among the lanes that the common sweep can serve. Lanes
 // that are full or down do not make others wait.
-func topPriority(lanes []dispatch.Lane, lagged map[dispatch.Lane]*lag) int {
+func topPriority(lanes []dispatch.QueueLane, lagged map[dispatch.QueueLane]*lag) int {
 	top := dispatch.MinPriority
 	for _, l := range lanes {
-		if lagged[l] == nil && l.HasRoom() {
-			top = max(top, l.Priority())
+		if lagged[l] == nil && l.HasCapacity() {
+			top = max(top, l.Destination().Priority)
 		}
 	}
 	return top
 }
 
 // sharesLocked reports whether much of the claim is for both the lane and a more urgent one.
-func (s *scheduler) sharesLocked(l dispatch.Lane, c *Claimed) bool {
+func (s *scheduler) sharesLocked(l dispatch.QueueLane, c *Claimed) bool {
 	shared := 0
 	for i := range c.Work {
 		lanes, _ := s.route.LanesOf(c.Work[i].Event.Type)
-		if slices.Contains(lanes, l) && slices.ContainsFunc(lanes, func(o dispatch.Lane) bool { return o.Priority() > l.Priority() }) {
+		if slices.Contains(lanes, l) && slices.ContainsFunc(lanes, func(o dispatch.QueueLane) bool { return o.Destination().Priority > l.Destination().Priority }) {
 			shared++
 		}
 	}
@@ -100,8 +100,8 @@ func (s *scheduler) makeWayLocked(now time.Time, q *Query, full bool) {
 
 // byPriorityLocked returns the lagging lanes, the most urgent first. Among equals the lane that was
 // swept longest ago comes first; once in lesserTurn sweeps, it comes before all others.
-func (s *scheduler) byPriorityLocked() []dispatch.Lane {
-	var lagging []dispatch.Lane
+func (s *scheduler) byPriorityLocked() []dispatch.QueueLane {
+	var lagging []dispatch.QueueLane
 	for _, l := range s.lanes {
 		if s.lagged[l] != nil {
 			lagging = append(lagging, l)
@@ -111,8 +111,8 @@ func (s *scheduler) byPriorityLocked() []dispatch.Lane {
 		return lagging
 	}
 	fair := s.turns.lags%lesserTurn == lesserTurn-1
-	slices.SortStableFunc(lagging, func(a, b dispatch.Lane) int {
-		if d := b.Priority() - a.Priority(); d != 0 && !fair {
+	slices.SortStableFunc(lagging, func(a, b dispatch.QueueLane) int {
+		if d := b.Destination().Priority - a.Destination().Priority; d != 0 && !fair {
 			return d
 		}
 		return cmp.Compare(s.lagged[a].served, s.lagged[b].served)

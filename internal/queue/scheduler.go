@@ -19,7 +19,7 @@ import (
 // passed. Only one sweep is in flight at a time: the next one begins where it ended.
 type scheduler struct {
 	limits engine.Limits
-	lanes  []dispatch.Lane
+	lanes  []dispatch.QueueLane
 	route  routes
 	relay  *wake.Machine
 
@@ -35,7 +35,7 @@ type scheduler struct {
 	sweeping bool    // a sweep is in flight
 	sweep    sweep
 	span     span
-	lagged   map[dispatch.Lane]*lag // lanes that were passed over
+	lagged   map[dispatch.QueueLane]*lag // lanes that were passed over
 	turns    turns
 
 	eventBytes int // average size of a row
@@ -63,13 +63,13 @@ type due struct {
 
 // routes map event types to lanes. [dispatch.Dispatcher] implements it.
 type routes interface {
-	LanesOf(eventType string) (lanes []dispatch.Lane, firstTime bool)
-	TypesOf(f func(lanes []dispatch.Lane) bool) []string
+	LanesOf(eventType string) (lanes []dispatch.QueueLane, firstTime bool)
+	TypesOf(f func(lanes []dispatch.QueueLane) bool) []string
 }
 
-func newScheduler(limits engine.Limits, lanes []dispatch.Lane, route routes, relay *wake.Machine) *scheduler {
+func newScheduler(limits engine.Limits, lanes []dispatch.QueueLane, route routes, relay *wake.Machine) *scheduler {
 	s := &scheduler{
-		limits: limits, lanes: lanes, route: route, relay: relay, turns: turns{ranked: isRanked(lanes)}, lagged: make(map[dispatch.Lane]*lag),
+		limits: limits, lanes: lanes, route: route, relay: relay, turns: turns{ranked: isRanked(lanes)}, lagged: make(map[dispatch.QueueLane]*lag),
 		hurry: make(chan struct{}, 1), ready: make(chan struct{}), due: due{now: true}, cold: limits.Claims,
 	}
 	s.timer = time.AfterFunc(time.Hour, s.poke)
@@ -304,9 +304,9 @@ func (s *scheduler) wantedLocked() map[string]int {
 	wanted := make(map[string]int, len(s.lanes)+1)
 	most := 0
 	for _, l := range s.lanes {
-		if room := l.Roomy(); room > 0 && !l.StoredWait() {
-			wanted[l.Name()] = min(room, s.batchLocked())
-			most = max(most, wanted[l.Name()])
+		if room := l.Capacity(true); room > 0 {
+			wanted[l.Destination().Name] = min(room, s.batchLocked())
+			most = max(most, wanted[l.Destination().Name])
 		} else {
 			s.due.blocked = true
 		}
@@ -324,7 +324,7 @@ func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {
 		if s.lagged[l] == nil {
-			most = max(most, l.Roomy())
+			most = max(most, l.Capacity(false))
 		}
 	}
 	if len(s.lanes) == 0 {

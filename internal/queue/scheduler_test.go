@@ -15,7 +15,7 @@ import (
 
 // newTestScheduler has two lanes: slow takes type s, fast takes type f, and both types are known.
 // The first full sweep is over.
-func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow dispatch.Lane) {
+func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow dispatch.QueueLane) {
 	t.Helper()
 	d, err := dispatch.New(testConfig().dispatcher(), nil, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -28,7 +28,7 @@ func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow 
 		}
 		d.LanesOf(typ)
 	}
-	s = newScheduler(testConfig().Limits, d.Lanes(), d, wake.New(wake.Options{Poll: testConfig().PollInterval}))
+	s = newScheduler(testConfig().Limits, d.QueueLanes(), d, wake.New(wake.Options{Poll: testConfig().PollInterval}))
 	t.Cleanup(s.stop)
 	q := s.pick(t)
 	s.claimed(&q, &Claimed{NextDue: -1}, nil)
@@ -36,12 +36,12 @@ func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow 
 	s.claimed(&q, &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 	q = s.pick(t)
 	s.claimed(&q, &Claimed{NextDue: -1}, nil)
-	return s, d, d.Lanes()[0]
+	return s, d, d.QueueLanes()[0]
 }
 
 // lag makes a lane lag from the id on.
-func (s *scheduler) lag(l dispatch.Lane, after int64) {
-	s.passedOver(map[dispatch.Lane]int64{l: after + 1})
+func (s *scheduler) lag(l dispatch.QueueLane, after int64) {
+	s.passedOver(map[dispatch.QueueLane]int64{l: after + 1})
 }
 
 func (s *scheduler) pick(t *testing.T) Query {
@@ -82,7 +82,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 			s, _, slow := newTestScheduler(t)
 			s.lag(slow, 10)
 			q := s.pick(t)
-			if q.lane == nil || *q.lane != slow || q.After != 10 {
+			if q.lane == nil || q.lane != slow || q.After != 10 {
 				t.Fatalf("not a sweep of the lane: %+v", q)
 			}
 			q.Limit = min(q.Limit, 50)
@@ -100,7 +100,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 				}
 				s.claimed(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 			}
-			if q.lane == nil || *q.lane != slow || q.After != tc.want {
+			if q.lane == nil || q.lane != slow || q.After != tc.want {
 				t.Errorf("goes on with %+v, want the lane's events behind %d", q, tc.want)
 			}
 		})
@@ -128,7 +128,7 @@ func TestSchedulerFullSweepIncludesLanesThatLag(t *testing.T) {
 	if q.Source == SourceDue { // they take turns
 		q = s.pick(t)
 	}
-	if q.lane == nil || *q.lane != slow || q.After != beforeAll {
+	if q.lane == nil || q.lane != slow || q.After != beforeAll {
 		t.Errorf("the lane goes on with %+v", q)
 	}
 }

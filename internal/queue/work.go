@@ -46,17 +46,17 @@ type Query struct {
 	// very first one. SourceDue only.
 	Since map[string]int64
 
-	lane   *dispatch.Lane // the lane whose own sweep this is; nil for the common sweep
-	passes bool           // this common sweep skips some lanes
-	step   bool           // Upto is not the end: another query continues behind it
-	asked  time.Time      // time of the query
+	lane   dispatch.QueueLane // the lane whose own sweep this is; nil for the common sweep
+	passes bool               // this common sweep skips some lanes
+	step   bool               // Upto is not the end: another query continues behind it
+	asked  time.Time          // time of the query
 }
 
 // String describes the query, for tests and logs.
 func (q Query) String() string {
 	own := ""
 	if q.lane != nil {
-		own = " for " + q.lane.Name()
+		own = " for " + q.lane.Destination().Name
 	}
 	switch q.Source {
 	case SourceIDs:
@@ -116,14 +116,14 @@ type Work struct {
 }
 
 // expires returns when the event is too old for a lane. What a person asks for again does not expire.
-func (w *Work) expires(l dispatch.Lane) time.Time {
+func (w *Work) expires(l dispatch.QueueLane) time.Time {
 	switch {
 	case w.Event.Replay > 0:
 		return time.Time{}
 	case w.Ago > 0:
-		return l.Limits().ExpiresFrom(w.Event.CreatedAt, time.Now().Add(-w.Ago))
+		return l.Destination().Expires(w.Event.CreatedAt, time.Now().Add(-w.Ago))
 	}
-	return l.Limits().Expires(w.Event.CreatedAt)
+	return l.Destination().Expires(w.Event.CreatedAt, time.Time{})
 }
 
 // Claimed is the answer to a [Query]. Its rows stay locked until Settle.

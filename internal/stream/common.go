@@ -11,7 +11,7 @@ type common struct {
 	e    *Engine
 	name string
 	part string // its name in reports
-	lane dispatch.Lane
+	lane dispatch.StreamLane
 	pos  Position
 	wake chan struct{} // capacity 1: an answer, room, a notification
 }
@@ -27,8 +27,8 @@ func (c *common) poke() {
 // passes asks the filter, if there is one, about an event that is about to be delivered. refused is why it must not be, if that is
 // known before; so is the error.
 func (c *common) passes(e *delivery.Event, refused error) (bool, error) {
-	if f := c.e.d.FilterOf(c.lane, e.Type); f != nil && refused == nil {
-		return c.lane.Passes(f, &delivery.Candidate{Event: e})
+	if f := c.e.d.FilterOf(c.name, e.Type); f != nil && refused == nil {
+		return f(&delivery.Candidate{Event: e})
 	}
 	return true, refused
 }

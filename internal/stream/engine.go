@@ -58,7 +58,7 @@ type Engine struct {
 	witnesses *tail.Witnesses
 	missing   *engine.Missing
 	wake      *wake.Machine
-	lanes     map[string]dispatch.Lane
+	lanes     map[string]dispatch.StreamLane
 	wanted    []Wanted
 
 	ready     chan struct{} // closed after the table has been read for the first time
@@ -104,14 +104,15 @@ func New(o Options) *Engine {
 	e := &Engine{
 		Options: o, limits: o.Limits, d: o.Dispatcher, log: o.Log, keys: dispatch.NewKeys(),
 		pool: newPool(o.Connector, o.Limits.Claims), witnesses: tail.NewWitnesses(), missing: engine.NewMissing(o.Log),
-		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
+		lanes: make(map[string]dispatch.StreamLane), units: make(map[string]*running),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
 	var patterns []string
-	for _, l := range e.d.Lanes() {
-		e.lanes[l.Name()] = l
-		patterns = append(patterns, e.d.Patterns(l.Name())...)
-		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Routes: Routes{Patterns: e.d.Patterns(l.Name()), Drops: e.d.Drops(l)}})
+	for _, l := range e.d.StreamLanes() {
+		name := l.Destination().Name
+		e.lanes[name] = l
+		patterns = append(patterns, e.d.Patterns(name)...)
+		e.wanted = append(e.wanted, Wanted{Destination: name, Start: o.Starts[name], Routes: Routes{Patterns: e.d.Patterns(name), Drops: e.d.Drops(name)}})
 	}
 	slices.Sort(patterns)
 	for i := range e.wanted {

@@ -44,12 +44,12 @@ type exact struct {
 
 // newExact returns nil for a destination that does not keep its position.
 func newExact(c *common) *exact {
-	k := c.lane.PositionKeeper()
+	k := c.lane.Destination().Position
 	if k == nil {
 		return nil
 	}
 	return &exact{common: c, keeper: k, pause: backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstOpen),
-		backoff.WithMaxInterval(c.lane.LongestPause()), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
+		backoff.WithMaxInterval(c.lane.Destination().LongestPause), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
 }
 
 // doubt takes note of an answer that a delivery was given back with.
@@ -219,7 +219,7 @@ func (x *exact) open(ctx context.Context) (at cut, err error) {
 		x.refused = ""
 		if x.faulted {
 			x.faulted = false
-			x.lane.Answers()
+			x.e.d.ReportDestination(x.name, nil, false)
 		}
 		if at, err = x.adopt(ctx, us, copied); err != nil {
 			return at, err
@@ -259,11 +259,11 @@ func (x *exact) fail(ctx context.Context, err error) {
 	}
 	pause, known := x.pause.NextBackOff(), true
 	if r, is := errors.AsType[*unusable](err); is {
-		pause, known = x.lane.LongestPause(), x.refused == r.Error()
+		pause, known = x.lane.Destination().LongestPause, x.refused == r.Error()
 		x.refused = r.Error()
 	}
 	x.faulted = true
-	sleep(ctx, max(pause, x.lane.Fault(err, !known)))
+	sleep(ctx, max(pause, x.e.d.ReportDestination(x.name, err, !known)))
 }
 
 // trust is what the copy of a position is worth.
@@ -359,7 +359,7 @@ func (x *exact) decide(own *ownPosition, us owner, c *positionCopy) (a adopted, 
 			err := fmt.Errorf("the database has lost what it knew when the destination got its last events, up to id %d%s: all above id %d, and what is open below, is delivered again",
 				c.Head, from, own.head)
 			x.e.log.ErrorContext(ctx, "events are delivered again", "destination", x.name, "err", err)
-			x.lane.Repeats(err)
+			x.e.d.Observe(delivery.Incident{Kind: delivery.IncidentRepeats, Time: time.Now(), Destination: x.name, Err: err})
 		}
 	case trustMoved, trustBoth:
 		its, err := c.cut()
@@ -440,7 +440,7 @@ func (u *unit) handOver(ctx context.Context, conn *session.Conn) error {
 	}
 	head, open := u.account(true)
 	x.progress.advance(x.sealed, head, open, u.shelf.held, u.pos.sequence)
-	u.gate.release() //nolint:contextcheck // deliveries outlive the read
+	u.gate.release()
 	return nil
 }
 
@@ -463,7 +463,7 @@ func (x *exact) seal(ctx context.Context, conn *session.Conn) error {
 // restart forgets what the unit has in memory, once nothing of it is under way, and lets it begin
 // anew where the destination is.
 func (u *unit) restart(ctx context.Context) error {
-	if !u.drain() { //nolint:contextcheck // as in leave
+	if !u.drain() {
 		return u.lastSave(ctx, nil)
 	}
 	if !u.shelf.pending.empty() || u.aside.replay != nil {

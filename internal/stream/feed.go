@@ -11,16 +11,16 @@ import (
 
 // feed hands the next events to the lane, if it has room. It reports whether it did anything.
 func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err error) {
-	if n, spilled := u.lane.Spills(); spilled {
+	if o := u.lane.Order(dispatch.Key{}); o.Stopped {
 		u.collect()
-		if !u.lane.GoOn(n) {
+		if !u.lane.GoOn(o.Returned) {
 			return true, nil
 		}
 	}
 	u.waits = false
 	held := u.shelf.lineHeld()
 	if len(u.gate.flight.again) > 0 && !held {
-		return u.gate.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
+		return u.gate.feedAgain(), nil
 	}
 	if u.gate.shut() {
 		return false, nil
@@ -28,7 +28,7 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 	if u.shelf.early > 0 {
 		return u.read(ctx, conn)
 	}
-	if held && u.feedHeld() { //nolint:contextcheck // deliveries outlive the read
+	if held && u.feedHeld() {
 		return true, nil
 	}
 	if len(u.shelf.ready) > 0 {
@@ -96,7 +96,7 @@ func (g *gate) feedAgain() bool {
 
 // grant reserves room in the lane; if there is none, the lane reports when there is.
 func (g *gate) grant(n int) int {
-	granted := g.lane.GrantFair(n)
+	granted := g.lane.Reserve(dispatch.Request{N: n, Once: true})
 	g.stuck = granted == 0
 	return granted
 }
@@ -113,7 +113,7 @@ func (g *gate) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []di
 		g.pass(p, to.unblock)
 	}
 	for _, key := range to.held {
-		g.lane.Limits().Hold(key)
+		g.lane.SetRows(key, dispatch.NewRow)
 	}
 }
 

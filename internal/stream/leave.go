@@ -21,7 +21,7 @@ const lastSave = 5 * time.Second
 // unless the unit already belongs to another relay, as why then shows. The successor repeats
 // whatever the position does not show as acknowledged.
 func (u *unit) leave(ctx context.Context, why error) error {
-	if u.drain() { //nolint:contextcheck // what is handed over is given back
+	if u.drain() {
 		u.lane.Disown()
 	}
 	return errors.Join(why, u.lastSave(ctx, why))
@@ -90,7 +90,7 @@ func (u *unit) publish() {
 // stats returns the figures of the unit.
 func (u *unit) stats() observe.PositionStats {
 	s := *u.figures.Load()
-	s.Blocked = u.lane.BlockedCount()
+	s.Blocked = u.lane.Order(dispatch.Key{}).Aggregates
 	return s
 }
 

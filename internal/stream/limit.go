@@ -18,10 +18,10 @@ type admitted struct {
 // Where each key has its own limit it becomes a row that is due when its turn may have come, and what comes behind it in its
 // aggregate waits for it, so that other keys go on.
 func (g *gate) admit(all []dispatch.Delivery, unblock []dispatch.Key) admitted {
-	if len(all) == 0 || !g.lane.Limits().HasRate() {
+	if len(all) == 0 || !g.lane.Destination().Limited() {
 		return admitted{all: all, unblock: unblock}
 	}
-	waits := g.lane.Limits().Admit(all)
+	waits := g.lane.Admit(all)
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
 	}
@@ -29,14 +29,14 @@ func (g *gate) admit(all []dispatch.Delivery, unblock []dispatch.Key) admitted {
 	stays := make(map[dispatch.Key]bool)
 	for i := range all {
 		d := all[i]
-		behind := g.lane.Limits().ByKey() && d.Key != dispatch.Key{} && stays[d.Key]
+		behind := g.lane.Destination().RateKey != nil && d.Key != dispatch.Key{} && stays[d.Key]
 		if waits[i] == 0 && !behind {
 			to.all = append(to.all, d)
 			continue
 		}
 		if !stays[d.Key] && d.Key != (dispatch.Key{}) {
 			stays[d.Key] = true
-			if g.lane.Limits().ByKey() {
+			if g.lane.Destination().RateKey != nil {
 				to.held = append(to.held, d.Key)
 			}
 		}
@@ -52,7 +52,7 @@ func (g *gate) admit(all []dispatch.Delivery, unblock []dispatch.Key) admitted {
 
 // holdBack makes a delivery wait for its rate limit, or behind one that does.
 func (g *gate) holdBack(d dispatch.Delivery, behind bool, wait time.Duration) {
-	if !g.lane.Limits().ByKey() {
+	if g.lane.Destination().RateKey == nil {
 		g.flight.giveBack(d)
 		return
 	}
@@ -67,15 +67,15 @@ func (g *gate) holdBack(d dispatch.Delivery, behind bool, wait time.Duration) {
 // nothing that is live. Where each key has its own limit they are asked for one by one: what other keys gave to those behind
 // would be lost.
 func (s *aside) admit(all []dispatch.Delivery) int {
-	if !s.lane.Limits().HasRate() {
+	if !s.lane.Destination().Limited() {
 		return len(all)
 	}
 	n := len(all)
-	if s.lane.Limits().ByKey() {
+	if s.lane.Destination().RateKey != nil {
 		n = 1
 	}
 	for at := 0; at < len(all); at += n {
-		for i, wait := range s.lane.Limits().Admit(all[at : at+n]) {
+		for i, wait := range s.lane.Admit(all[at : at+n]) {
 			if wait > 0 {
 				all[at+i].Waited = true // its turn comes, and not always that of the one behind
 				s.replay.waitsUntil = time.Now().Add(min(wait, maxPace))

@@ -24,14 +24,14 @@ const (
 // feedDue hands over rows that are due. After the last of them, the unit starts over when the next
 // one is due.
 func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err error) {
-	if u.gate.stuck = !u.order.total && u.lane.StoredWait(); u.gate.stuck { // nothing new goes before the one line of a total order
+	if u.gate.stuck = !u.order.total && u.lane.Waits(true); u.gate.stuck { // nothing new goes before the one line of a total order
 		return false, nil
 	}
 	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
-	u.shelf.failures = u.lane.Failures()
+	u.shelf.failures = u.lane.Order(dispatch.Key{}).Failures
 	u.collect() // what has failed until then is a row, and what fails later keeps the lane from those that lead
 	rows, more, err := u.shelf.readDue(ctx, conn, granted)
 	if err == nil && u.shelf.unwritten(rows) {
@@ -53,7 +53,7 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 	}
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
-	u.gate.deliver(u.gate.parcel(), all, nil, granted) //nolint:contextcheck // deliveries outlive the read
+	u.gate.deliver(u.gate.parcel(), all, nil, granted)
 	return len(all) > 0 || more || len(u.shelf.ready) > 0, nil
 }
 
@@ -100,7 +100,7 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *stored) []dispatch.Delivery 
 		s.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
 		s.held[r.id], s.doubtful[key] = r.state, r.key
 		// What is in flight of the line ends it: that answer must say that rows wait behind it.
-		s.lane.Block(key)
+		s.lane.SetRows(key, dispatch.SomeRows)
 		s.ledger.dirty = true
 		return all
 	}
@@ -139,7 +139,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.
 	}
 	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Since: s.failures, Delayed: r.delayed, Waited: true}
 	if r.event.Replay == 0 && !replays(r.key) { // what a person asks for does not expire
-		d.Expires = s.lane.Limits().Expires(r.since)
+		d.Expires = s.lane.Destination().Expires(r.since, time.Time{})
 	}
 	r.event.Destination, r.event.Outbox = s.name, s.e.Outbox
 	if s.order.kept && !s.order.total && r.key != "" {
@@ -188,12 +188,12 @@ func (s *shelf) lookAtLines(ctx context.Context, conn *session.Conn, holds func(
 			kept[key] = name
 			continue
 		}
-		if !s.lane.Busy(key) { // otherwise the last running one reports Behind, or stays in front
+		if !s.lane.Order(key).Busy { // otherwise the last running one reports Behind, or stays in front
 			names = append(names, name)
 		}
 	}
 	for some := range slices.Chunk(names, headsPage) {
-		rows, err := conn.Query(ctx, sqlWaits, s.name, some, s.lane.Blocks())
+		rows, err := conn.Query(ctx, sqlWaits, s.name, some, s.lane.Destination().Blocks())
 		if err != nil {
 			return fmt.Errorf("check the stored lines of %q: %w", s.name, err)
 		}
@@ -213,7 +213,7 @@ func (s *shelf) lookAtLines(ctx context.Context, conn *session.Conn, holds func(
 // aggregate is unblocked at that very moment.
 func (u *unit) feedLines(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	// Rows that are not written yet may come before the stored ones.
-	u.shelf.failures = u.lane.Failures()
+	u.shelf.failures = u.lane.Order(dispatch.Key{}).Failures
 	u.collect()
 	if u.shelf.unwrittenReady() {
 		return true, u.store(ctx, conn)
@@ -229,7 +229,7 @@ func (u *unit) feedLines(ctx context.Context, conn *session.Conn) (did bool, err
 	}
 	u.collect() // rows parked until now are among the pending ones
 	all, unblock := u.shelf.takeLines(&read)
-	u.gate.deliver(u.gate.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
+	u.gate.deliver(u.gate.parcel(), all, unblock, granted)
 	return true, nil
 }
 
@@ -265,7 +265,7 @@ func (s *shelf) readSome(ctx context.Context, conn *session.Conn, c wire.Care) (
 	for i, l := range read.lines {
 		names[i] = l.name
 	}
-	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes), s.name, names, read.per, s.lane.Blocks())
+	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes), s.name, names, read.per, s.lane.Destination().Blocks())
 	return read, err
 }
 
@@ -286,7 +286,7 @@ func (s *shelf) takeLines(read *lineRows) (all []dispatch.Delivery, unblock []di
 		switch {
 		case state == lineWaits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:
-			s.lane.Unblock(l.key)
+			s.lane.SetRows(l.key, dispatch.NoRows)
 		case whole:
 			unblock = append(unblock, l.key)
 		case len(all) == before:

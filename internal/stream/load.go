@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -72,7 +73,7 @@ type loader struct {
 // Dead letters come first where they block: one that a person replays meanwhile is found by the
 // second search. Where they do not block, none is read.
 func (l *loader) load(ctx context.Context, conn *session.Conn) error {
-	if !l.lane.Ordered() {
+	if l.lane.Destination().Unordered {
 		return l.unpark(ctx, conn)
 	}
 	if err := l.rekey(ctx, conn); err != nil {
@@ -83,7 +84,7 @@ func (l *loader) load(ctx context.Context, conn *session.Conn) error {
 	}
 	l.e.loading.Add(1)
 	defer l.e.loading.Add(-1)
-	if l.lane.Blocks() {
+	if l.lane.Destination().Blocks() {
 		if err := l.loadLines(ctx, conn, whichDead); err != nil {
 			return err
 		}
@@ -121,7 +122,7 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 		values := rows.RawValues() // name and state: text is the same in both formats
 		lines, last = lines+1, string(values[0])
 		key := l.order.keys.Named(last)
-		l.lane.Block(key)
+		l.lane.SetRows(key, dispatch.SomeRows)
 		if string(values[1]) == stateParked {
 			l.shelf.doubtful[key], l.shelf.early = last, max(l.shelf.early, l.reader.Head())
 		}
@@ -143,13 +144,13 @@ FROM (SELECT event_id, state FROM (
 // may have to wait for events that are open.
 func (l *loader) loadLine(ctx context.Context, conn *session.Conn) error {
 	var waits, first, parked bool
-	if err := conn.QueryRow(ctx, sqlLine, l.name, totalName, walkPage, l.lane.Blocks()).Scan(&waits, &first, &parked); err != nil {
+	if err := conn.QueryRow(ctx, sqlLine, l.name, totalName, walkPage, l.lane.Destination().Blocks()).Scan(&waits, &first, &parked); err != nil {
 		return fmt.Errorf("load the stored line of %q: %w", l.name, err)
 	}
 	if !waits {
 		return nil
 	}
-	l.lane.Block(l.order.line)
+	l.lane.SetRows(l.order.line, dispatch.SomeRows)
 	if first {
 		l.shelf.doubtful[l.order.line] = totalName
 	}

@@ -21,8 +21,8 @@ type order struct {
 	scratch []byte       // to reuse
 }
 
-func newOrder(lane dispatch.Lane, keys dispatch.Keys) order {
-	o := order{keys: keys, kept: lane.Ordered(), total: lane.Total()}
+func newOrder(lane dispatch.StreamLane, keys dispatch.Keys) order {
+	o := order{keys: keys, kept: !lane.Destination().Unordered, total: lane.Destination().Total}
 	if o.total {
 		o.line = keys.Named(totalName)
 	}
@@ -75,7 +75,7 @@ func (u *unit) feedHeld() bool {
 		u.gate.deliver(p, append(p.Room(1), d), nil, 1)
 		return true
 	}
-	if time.Now().Before(u.shelf.lineAt) || u.lane.Busy(u.order.line) {
+	if time.Now().Before(u.shelf.lineAt) || u.lane.Order(u.order.line).Busy {
 		return false
 	}
 	u.collect() // nothing is in flight, so that these are the last answers

@@ -25,7 +25,7 @@ const (
 // feedReplay hands over events of the replay, as far as live events leave room. It reports whether it
 // did anything.
 func (u *unit) feedReplay(ctx context.Context, conn *session.Conn) (did bool, err error) {
-	if u.aside.replay.over || u.gate.stuck || u.lane.NewWait() {
+	if u.aside.replay.over || u.gate.stuck || u.lane.Waits(false) {
 		return false, nil
 	}
 	if u.aside.reads() {
@@ -42,7 +42,7 @@ func (u *unit) feedReplay(ctx context.Context, conn *session.Conn) (did bool, er
 	if p == nil {
 		return did, nil
 	}
-	u.gate.pass(p, nil) //nolint:contextcheck // deliveries outlive the read
+	u.gate.pass(p, nil)
 	if caughtUp {
 		u.shelf.searchNow()
 	}
@@ -61,7 +61,7 @@ func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
 	if n == 0 || now.Before(r.waitsUntil) {
 		return nil, false
 	}
-	granted := s.lane.GrantAside(n, r.flight.left)
+	granted := s.lane.Reserve(dispatch.Request{N: n, Replay: true, Held: r.flight.left})
 	if granted == 0 {
 		return nil, false
 	}

@@ -62,7 +62,7 @@ type Routes struct {
 	Patterns []string
 	Others   []string
 	// Drops are the settings by which the destination may pass such events without sending them: see
-	// dispatch.Lane.Drops.
+	// dispatch.Dispatcher.Drops.
 	Drops []string
 }
 

@@ -110,12 +110,12 @@ func (s *shelf) letGo(id int64) {
 
 // lineHeld reports whether the unit's only line waits for a stored event: then only stored events go,
 // and the unit reads nothing and keeps what it has.
-func (s *shelf) lineHeld() bool { return s.order.total && s.lane.Blocked(s.order.line) }
+func (s *shelf) lineHeld() bool { return s.order.total && s.lane.Order(s.order.line).Blocked }
 
 // ahead reports whether an event becomes a row of the line without being tried: at a take-over it was
 // open, and events stored by another order may have to wait for it.
 func (s *shelf) ahead(id int64) bool {
-	return s.order.total && id <= s.early && s.lane.Blocked(s.order.line)
+	return s.order.total && id <= s.early && s.lane.Order(s.order.line).Blocked
 }
 
 // settle records the outcome of a delivery in a row that has its line.
@@ -182,7 +182,7 @@ func dueStart() duePlace {
 func (s *shelf) readDue(ctx context.Context, conn *session.Conn, n int) (all []stored, more bool, err error) {
 	var cut bool
 	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
-		all, cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Blocks())
+		all, cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Destination().Blocks())
 		return err
 	})
 	if err != nil {

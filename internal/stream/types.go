@@ -25,7 +25,7 @@ func (t *types) wants(c *common, eventType string, only []string) bool {
 	switch {
 	case t.skipped[eventType]:
 		return false
-	case c.e.d.Wanted(c.lane, eventType) && (len(only) == 0 || delivery.BestPattern(only, eventType) >= 0):
+	case c.e.d.Wanted(c.name, eventType) && (len(only) == 0 || delivery.BestPattern(only, eventType) >= 0):
 		return true
 	}
 	t.pass(eventType)

@@ -56,7 +56,7 @@ type unit struct {
 	seek    atomic.Bool // rows may be due
 }
 
-func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
+func newUnit(e *Engine, lane dispatch.StreamLane, p Position) *unit {
 	u := &unit{
 		common: common{e: e, name: p.Destination, part: partOf(p.Destination), lane: lane, pos: p, wake: make(chan struct{}, 1)},
 		order:  newOrder(lane, e.keys),
@@ -237,7 +237,7 @@ func (u *unit) read(ctx context.Context, conn *session.Conn) (did bool, err erro
 	if !u.readsNow() {
 		return false, nil
 	}
-	if u.shelf.early == 0 && u.lane.NewWait() {
+	if u.shelf.early == 0 && u.lane.Waits(false) {
 		u.next.at = time.Now().Add(heldPoll) // it is the turn of what is stored
 		return false, nil
 	}
@@ -271,7 +271,7 @@ func (u *unit) readNext(ctx context.Context, conn *session.Conn, granted int) (d
 		q.Bytes = min(q.Bytes, room)
 		u.reader.Begin(ctx, conn, q) // it runs while this batch is handed over
 	}
-	u.hand(&b, granted) //nolint:contextcheck // deliveries outlive the read
+	u.hand(&b, granted)
 	u.types.forget(u.reader.Head(), u.reader.Gaps())
 	// Finding that ids are dead is progress as well.
 	gapIDs := u.reader.Gaps().IDs()
@@ -356,9 +356,9 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 		if !passes {
 			continue // and so does the position
 		}
-		d := dispatch.Delivery{Event: e, Refused: refused, Expires: u.lane.Limits().Expires(e.CreatedAt)}
+		d := dispatch.Delivery{Event: e, Refused: refused, Expires: u.lane.Destination().Expires(e.CreatedAt, time.Time{})}
 		if b.Delays != nil && b.Delays[i] < 0 {
-			d.Expires = u.lane.Limits().ExpiresFrom(e.CreatedAt, time.Now().Add(b.Delays[i]))
+			d.Expires = u.lane.Destination().Expires(e.CreatedAt, time.Now().Add(b.Delays[i]))
 		}
 		d.Key = u.order.of(e)
 		all = append(all, d)

@@ -27,7 +27,7 @@ func TestValidAgain(t *testing.T) {
 		if err := d.Add("all", h, dispatch.DefaultLaneConfig()); err != nil {
 			t.Fatal(err)
 		}
-		lane, _ := d.LaneOf("all")
+		lane := d.StreamLanes()[0]
 		lane.Own(func() {})
 		e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits()}
 		e.limits.PollInterval = time.Hour

@@ -32,7 +32,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Begin(t.Context())
-	lane, _ := d.LaneOf("all")
+	lane := d.StreamLanes()[0]
 	lane.Own(func() {})
 	l.Exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('all', 0, 1)`)
 	p := Position{Lease: lease.Lease{Destination: "all", Epoch: 1, Unit: testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)}}
