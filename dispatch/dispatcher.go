@@ -49,7 +49,7 @@ type Dispatcher struct {
 	lanes    []*lane
 	byName   map[string]*lane
 	router   *router
-	health   *health
+	database *database
 	refusals *refusals
 	clock    clock
 
@@ -68,7 +68,7 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 	observer = guarded{observer, log}
 	return &Dispatcher{
 		cfg: cfg, log: log, observer: observer, byName: make(map[string]*lane), router: newRouter(),
-		health: &health{log: log, observer: observer}, refusals: &refusals{log: log, observer: observer},
+		database: &database{log: log, observer: observer}, refusals: &refusals{log: log, observer: observer},
 	}, nil
 }
 
@@ -178,7 +178,7 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 
 // ReportDatabase records whether a connection has reached the database: nil means that it answers.
 // An outage is logged and reported once, however many connections notice it.
-func (d *Dispatcher) ReportDatabase(err error) { d.health.report(err) }
+func (d *Dispatcher) ReportDatabase(err error) { d.database.report(err) }
 
 // ReportRefusal records that the database answers and refuses a part of the relay what it asks for,
 // or, with a nil Err, that it refuses that part nothing any more. A refusal is logged when it begins,
@@ -260,14 +260,14 @@ func (d *Dispatcher) Observe(incident delivery.Incident) { d.observer.Observe(in
 
 // DatabaseDown reports whether the database does not answer, as far as its connections have reported. It takes no
 // lock.
-func (d *Dispatcher) DatabaseDown() bool { return d.health.down() }
+func (d *Dispatcher) DatabaseDown() bool { return d.database.down() }
 
 // DatabaseReports counts how often connections have reported that the database answers, or does not. It takes no lock.
-func (d *Dispatcher) DatabaseReports() uint64 { return d.health.reports.Load() }
+func (d *Dispatcher) DatabaseReports() uint64 { return d.database.reports.Load() }
 
 // DatabaseCure returns what a person can do where the database refuses the relay's sessions; empty where
 // it does not. It takes no lock.
-func (d *Dispatcher) DatabaseCure() string { return d.health.refusal() }
+func (d *Dispatcher) DatabaseCure() string { return d.database.refusal() }
 
 // SetClock records what the database's clock says at a moment of this relay's.
 func (d *Dispatcher) SetClock(database, here time.Time) { d.clock.read.Store(&reading{database, here}) }

@@ -67,13 +67,13 @@ func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
 			l.crew.stopPatrol()
 		}
 	}()
-	defer d.health.settle(0) // no reason to wait for calm any more
+	defer d.database.settle(0) // no reason to wait for calm any more
 	return d.drain(engine)
 }
 
 // End ends the last run: nothing is logged or reported to the observer by itself any more. It may be called before
 // any Begin.
-func (d *Dispatcher) End() { d.health.end() }
+func (d *Dispatcher) End() { d.database.end() }
 
 // LanesOf returns the lanes of an event type, none if no route matches, and whether this is the
 // first event of the type.

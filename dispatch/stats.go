@@ -11,7 +11,7 @@ import (
 // Stats returns the current figures, without those of the engine. It is cheap and queries no
 // server.
 func (d *Dispatcher) Stats() observe.Stats {
-	s := observe.Stats{DatabaseDown: d.health.down(), DatabaseCure: d.health.refusal(), Refusals: d.refusals.now()}
+	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
 	for _, l := range d.lanes {
 		s.Destinations = append(s.Destinations, l.stats())
 	}

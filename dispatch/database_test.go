@@ -15,7 +15,7 @@ import (
 
 // asking is an observer that reads the figures when it is notified.
 type asking struct {
-	h *health
+	d *database
 
 	mu   sync.Mutex
 	down []bool
@@ -24,7 +24,7 @@ type asking struct {
 func (a *asking) Observe(delivery.Incident) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.down = append(a.down, a.h.down())
+	a.down = append(a.down, a.d.down())
 }
 
 func (a *asking) told() int {
@@ -37,10 +37,10 @@ func (a *asking) told() int {
 func TestObserverMayAsk(t *testing.T) {
 	t.Parallel()
 	a := &asking{}
-	a.h = &health{log: slog.New(slog.DiscardHandler), observer: a}
-	a.h.report(errors.New("gone"))
-	a.h.report(nil)
-	a.h.settle(0)
+	a.d = &database{log: slog.New(slog.DiscardHandler), observer: a}
+	a.d.report(errors.New("gone"))
+	a.d.report(nil)
+	a.d.settle(0)
 	if len(a.down) != 2 || !a.down[0] || a.down[1] {
 		t.Errorf("down() = %v, want true, then false", a.down)
 	}
@@ -53,20 +53,20 @@ func TestStormIsOneOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		a := &asking{}
-		a.h = &health{log: slog.New(slog.NewTextHandler(&text, nil)), observer: a}
+		a.d = &database{log: slog.New(slog.NewTextHandler(&text, nil)), observer: a}
 		for range 20 {
 			for range 3 {
-				a.h.report(errors.New("the database system is starting up"))
+				a.d.report(errors.New("the database system is starting up"))
 			}
-			if !a.h.down() {
+			if !a.d.down() {
 				t.Error("an outage is not seen at once")
 			}
-			a.h.report(nil)
-			if a.h.down() {
+			a.d.report(nil)
+			if a.d.down() {
 				t.Error("the end of an outage is not seen at once")
 			}
 			<-time.After(calm - time.Millisecond)
-			a.h.report(nil)
+			a.d.report(nil)
 		}
 		if n := a.told(); n != 1 {
 			t.Errorf("%d incidents within the storm, want 1", n)
@@ -76,7 +76,7 @@ func TestStormIsOneOutage(t *testing.T) {
 		if n := strings.Count(text.String(), "\n"); n != 2 || !strings.Contains(text.String(), `msg="database answers again" after=1m34.981s errors=60`) {
 			t.Errorf("logged %d lines, want 2:\n%s", n, text.String())
 		}
-		a.h.report(errors.New("gone"))
+		a.d.report(errors.New("gone"))
 		if n := a.told(); n != 3 {
 			t.Errorf("%d incidents, want 3: an outage after the calm is another one", n)
 		}
@@ -95,24 +95,24 @@ func TestRefusalIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		a := &asking{}
-		a.h = &health{log: slog.New(slog.NewTextHandler(&text, nil)), observer: a}
+		a.d = &database{log: slog.New(slog.NewTextHandler(&text, nil)), observer: a}
 		lines := func(want int) {
 			t.Helper()
 			if n := strings.Count(text.String(), "\n"); n != want {
 				t.Errorf("logged %d lines, want %d:\n%s", n, want, text.String())
 			}
 		}
-		a.h.report(errors.New("connection refused"))
+		a.d.report(errors.New("connection refused"))
 		for range 180 {
 			<-time.After(time.Second)
-			a.h.report(errors.New("connection refused"))
+			a.d.report(errors.New("connection refused"))
 		}
 		lines(1)
-		if cure := a.h.refusal(); cure != "" {
+		if cure := a.d.refusal(); cure != "" {
 			t.Errorf("the cure of an outage is %q", cure)
 		}
 		for range 181 { // the server is back, and refuses
-			a.h.report(fmt.Errorf("database: %w", refusedError{errors.New("wrong password")}))
+			a.d.report(fmt.Errorf("database: %w", refusedError{errors.New("wrong password")}))
 			<-time.After(time.Second)
 		}
 		lines(5)
@@ -122,14 +122,14 @@ func TestRefusalIsRepeated(t *testing.T) {
 		if n := a.told(); n != 1 {
 			t.Errorf("%d incidents, want 1", n)
 		}
-		if cure := a.h.refusal(); cure != "fix the password" {
+		if cure := a.d.refusal(); cure != "fix the password" {
 			t.Errorf("the cure of the refusal is %q", cure)
 		}
-		if a.h.report(nil); a.h.refusal() != "" {
+		if a.d.report(nil); a.d.refusal() != "" {
 			t.Error("a refusal that has ended has a cure")
 		}
-		a.h.settle(0)
-		a.h.report(refusedError{errors.New("wrong password")}) // another one, and at once
+		a.d.settle(0)
+		a.d.report(refusedError{errors.New("wrong password")}) // another one, and at once
 		lines(7)
 	})
 }
@@ -137,16 +137,16 @@ func TestRefusalIsRepeated(t *testing.T) {
 // TestOutageEndsWithTheRelay: nothing is reported after the end, whenever the database answers again.
 func TestOutageEndsWithTheRelay(t *testing.T) {
 	t.Parallel()
-	for name, act := range map[string]func(h *health){
-		"calm at the end": func(h *health) { h.report(nil); h.end() },
-		"lost at the end": func(h *health) { h.end(); h.report(nil) },
-		"lost for good":   (*health).end,
+	for name, act := range map[string]func(h *database){
+		"calm at the end": func(h *database) { h.report(nil); h.end() },
+		"lost at the end": func(h *database) { h.end(); h.report(nil) },
+		"lost for good":   (*database).end,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a := &asking{}
-			a.h = &health{log: slog.New(slog.DiscardHandler), observer: a}
-			a.h.report(errors.New("gone"))
-			act(a.h)
+			a.d = &database{log: slog.New(slog.DiscardHandler), observer: a}
+			a.d.report(errors.New("gone"))
+			act(a.d)
 			told := a.told()
 			<-time.After(2 * calm)
 			synctest.Wait()

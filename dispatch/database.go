@@ -17,12 +17,12 @@ const calm = 5 * time.Second
 // reminder is the shortest time between two logs of the same refusal.
 const reminder = time.Minute
 
-// health reports once that the database does not answer, and once that it answers again, however
+// database reports once that the database does not answer, and once that it answers again, however
 // many connections notice it, and however often the database comes and goes.
 //
 // A refusal that no waiting ends, such as a wrong password, is an error for a person, and is
 // repeated: a reader of the log an hour later has to find it.
-type health struct {
+type database struct {
 	log      *slog.Logger
 	observer delivery.Observer
 
@@ -42,41 +42,41 @@ type health struct {
 	ended  bool        // nothing comes after the next report
 }
 
-func (h *health) report(err error) {
-	h.reports.Add(1)
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (d *database) report(err error) {
+	d.reports.Add(1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	switch {
 	case err != nil:
-		h.stopLocked()
-		h.errors++
-		h.lost.Store(true)
-		first := h.since.IsZero()
+		d.stopLocked()
+		d.errors++
+		d.lost.Store(true)
+		first := d.since.IsZero()
 		cure := cureOf(err)
-		h.cure.Store(&cure)
-		h.logLocked(err, cure, first)
+		d.cure.Store(&cure)
+		d.logLocked(err, cure, first)
 		if first {
-			h.since = time.Now()
-			h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseLost, Time: h.since, Err: err})
+			d.since = time.Now()
+			d.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseLost, Time: d.since, Err: err})
 		}
-	case !h.since.IsZero() && h.over == nil:
-		h.lost.Store(false)
-		h.well = time.Now()
-		h.over = time.AfterFunc(calm, func() { h.settle(calm) })
-		if h.ended {
-			h.settleLocked(0)
+	case !d.since.IsZero() && d.over == nil:
+		d.lost.Store(false)
+		d.well = time.Now()
+		d.over = time.AfterFunc(calm, func() { d.settle(calm) })
+		if d.ended {
+			d.settleLocked(0)
 		}
 	}
 }
 
 // logLocked logs the first error of an outage, and a refusal each minute.
-func (h *health) logLocked(err error, cure string, first bool) {
+func (d *database) logLocked(err error, cure string, first bool) {
 	switch {
-	case cure != "" && time.Since(h.logged) >= reminder:
-		h.logged = time.Now()
-		h.log.Error("database refuses the relay, trying again until it does not", "err", err, "cure", cure)
+	case cure != "" && time.Since(d.logged) >= reminder:
+		d.logged = time.Now()
+		d.log.Error("database refuses the relay, trying again until it does not", "err", err, "cure", cure)
 	case cure == "" && first:
-		h.log.Warn("database does not answer, trying again until it does", "err", err)
+		d.log.Warn("database does not answer, trying again until it does", "err", err)
 	}
 }
 
@@ -89,43 +89,43 @@ func cureOf(err error) string {
 	return ""
 }
 
-func (h *health) stopLocked() {
-	if h.over != nil {
-		h.over.Stop()
-		h.over, h.well = nil, time.Time{}
+func (d *database) stopLocked() {
+	if d.over != nil {
+		d.over.Stop()
+		d.over, d.well = nil, time.Time{}
 	}
 }
 
 // settle ends the outage if the database has answered for that long.
-func (h *health) settle(least time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.settleLocked(least)
+func (d *database) settle(least time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settleLocked(least)
 }
 
 // end is settle without waiting for calm, now and from now on: nothing is reported later.
-func (h *health) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ended = true
-	h.settleLocked(0)
+func (d *database) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	d.settleLocked(0)
 }
 
-func (h *health) settleLocked(least time.Duration) {
-	if h.over == nil || time.Since(h.well) < least {
+func (d *database) settleLocked(least time.Duration) {
+	if d.over == nil || time.Since(d.well) < least {
 		return
 	}
-	h.log.Info("database answers again", "after", h.well.Sub(h.since).Round(time.Millisecond), "errors", h.errors)
-	h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseBack, Time: h.well})
-	h.stopLocked()
-	h.since, h.errors, h.logged = time.Time{}, 0, time.Time{}
+	d.log.Info("database answers again", "after", d.well.Sub(d.since).Round(time.Millisecond), "errors", d.errors)
+	d.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseBack, Time: d.well})
+	d.stopLocked()
+	d.since, d.errors, d.logged = time.Time{}, 0, time.Time{}
 }
 
-func (h *health) down() bool { return h.lost.Load() }
+func (d *database) down() bool { return d.lost.Load() }
 
 // refusal is the cure while the database refuses sessions, empty otherwise.
-func (h *health) refusal() string {
-	if cure := h.cure.Load(); cure != nil && h.down() {
+func (d *database) refusal() string {
+	if cure := d.cure.Load(); cure != nil && d.down() {
 		return *cure
 	}
 	return ""
