@@ -90,8 +90,8 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if !l.ease.breaker.closed() {
-			t.Errorf("the breaker is %+v", l.ease.breaker)
+		if !l.health.breaker.closed() {
+			t.Errorf("the breaker is %+v", l.health.breaker)
 		}
 	})
 }

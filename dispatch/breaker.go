@@ -63,6 +63,9 @@ func (b *breaker) storedWait(now time.Time) bool {
 	return b.open() && b.newFirst && b.held < maxHeld && now.Before(b.turnEnds())
 }
 
+// press records that as many deliveries are ahead as a worker could begin, or has begun.
+func (b *breaker) press(ahead int) { b.pressed = b.pressed || b.ramping() && ahead >= b.allowed }
+
 // holds records that n new deliveries were held back by their aggregates.
 func (b *breaker) holds(now time.Time, n int) {
 	if !b.open() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -72,27 +73,27 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
-		l.ease.fault(c.began, r, false)
+		l.fault(c.began, r, false)
 		return outcome{verdict: released, failures: failures, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	if r.exhausted && l.down() { // the probe has not asked the destination
-		l.ease.fault(c.began, r, false)
+		l.fault(c.began, r, false)
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: r}
 	}
 	if r.exhausted {
-		return l.ease.throttle(log, j, c.began, r)
+		return l.throttle(log, j, c.began, r)
 	}
 	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; one that panics does
 	if lost {
-		if out, nobodys := l.ease.unavailable(log, j, c, r); nobodys {
+		if out, nobodys := l.unavailable(log, j, c, r); nobodys {
 			return out
 		}
 	} else if r.throttled {
-		return l.ease.throttle(log, j, c.began, r)
+		return l.throttle(log, j, c.began, r)
 	}
 	if r.unanswered {
-		l.ease.unanswered(j, c.began)
+		l.unanswered(j, c.began)
 	}
 	failures++
 	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
@@ -114,7 +115,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 func (l *lane) down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ease.breaker.open()
+	return l.health.breaker.open()
 }
 
 // follows returns the verdict for jobs of the same aggregate that failed behind a job in the same
@@ -128,4 +129,109 @@ func (l *lane) follows(out *outcome) verdict {
 		return released
 	}
 	return parked
+}
+
+// unavailable records that the destination has failed over an event. It reports an outage once; further faults are no news.
+// unavailable reports false where the event itself is at fault: the attempt counts.
+func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out outcome, nobodys bool) {
+	l.mu.Lock()
+	now := time.Now()
+	f := l.health.lost(now, j.event.ID, c, err, j.failures()+1 >= l.dest.MaxAttempts)
+	if f.longer {
+		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
+	}
+	l.mu.Unlock()
+	out = outcome{verdict: aside, failures: j.failures(), delay: f.delay, class: delivery.ClassDestination, err: err}
+	if c.shared {
+		out.verdict = released // single calls will show which event is at fault
+	}
+	switch {
+	case f.blame == blameEvent:
+		return out, false
+	case f.blame == blameMaybe:
+		log.Info("the destination answers others and not this event; no attempt is counted yet", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
+	case f.opened:
+		l.reportUnavailable(log, time.Now(), err)
+	case f.again && f.longer:
+		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", f.pause, "err", err)
+	default:
+		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.pause, "err", err)
+	}
+	return out, true
+}
+
+func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
+	log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
+	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: l.dest.Name, Err: err})
+}
+
+// fault records that the destination did not answer what was asked at the given time, and is not about an event. With news it is
+// reported in any case.
+func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration) {
+	l.mu.Lock()
+	now := time.Now()
+	f := l.health.fault(now, began, err)
+	if f.longer {
+		l.refuseLocked(now)
+	}
+	l.mu.Unlock()
+	if f.opened || news {
+		l.reportUnavailable(l.log, now, err)
+		return f.pause
+	}
+	l.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.pause, "err", err)
+	return f.pause
+}
+
+// answers lets deliveries through again, step by step.
+func (l *lane) answers() {
+	l.mu.Lock()
+	now := time.Now()
+	closes := l.health.answers(now, l.capacityLocked())
+	l.hungry = true
+	l.armLocked(now)
+	call := l.wakeLocked()
+	l.mu.Unlock()
+	l.tell(change{closes: closes})
+	call()
+}
+
+// unanswered records that a call that began at the given time has ended without calling the destination to the end.
+func (l *lane) unanswered(j *job, began time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.health.unanswered(now, began, j.failures() > 0) {
+		l.refuseLocked(now)
+	}
+}
+
+// throttle slows the lane down, because of a call that began at the given time, or puts the event aside if only that event
+// is throttled. A machine that has run out of files, ports or memory throttles like a destination, and the fault is the
+// relay's.
+func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
+	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
+	if err.exhausted {
+		out.class = delivery.ClassOurs
+	}
+	l.mu.Lock()
+	now := time.Now()
+	t := l.health.throttled(now, j.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
+	if t.aside {
+		out.verdict, out.delay = aside, t.delay
+	} else {
+		l.refuseLocked(now)
+	}
+	l.mu.Unlock()
+	switch {
+	case t.aside:
+		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", out.class, "retry_in", out.delay, "err", err)
+	case t.begins && err.exhausted:
+		log.Warn("the machine has no room for more calls; the lane is slowed down, no attempt is counted", "class", out.class, "gap", t.gap, "err", err)
+	case t.begins:
+		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", delivery.ClassDestination, "gap", t.gap, "wait", err.delay, "err", err)
+	default:
+		log.Debug("destination still throttles", "class", out.class, "gap", t.gap, "wait", err.delay, "err", err)
+	}
+	return out
 }

@@ -106,10 +106,10 @@ func (d *Dispatcher) Wanted(destination, eventType string) bool {
 func (d *Dispatcher) ReportDestination(name string, err error, news bool) (pause time.Duration) {
 	l := d.byName[name]
 	if err == nil {
-		l.ease.answers()
+		l.answers()
 		return 0
 	}
-	return l.ease.fault(time.Now(), err, news)
+	return l.fault(time.Now(), err, news)
 }
 
 // Destination returns what never changes about the destination.
@@ -133,7 +133,11 @@ func (l *lane) Own(onCapacity func()) {
 func (l *lane) Disown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ease.forgetLocked()
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	l.health.forget()
 }
 
 // Withdraw returns all deliveries that no worker has begun.
@@ -166,11 +170,11 @@ func (l *lane) Reserve(r Request) int {
 	}
 	granted := min(n, room)
 	l.load += granted
-	if l.ease.pacer.on() {
-		l.ease.pacer.take(granted)
+	if l.health.pacer.on() {
+		l.health.pacer.take(granted)
 	}
 	if granted < n {
-		l.ease.refuseLocked(now)
+		l.refuseLocked(now)
 	}
 	return granted
 }
@@ -181,8 +185,8 @@ func (l *lane) Capacity(stored bool) int {
 	defer l.mu.Unlock()
 	now := time.Now()
 	room := l.roomLocked(now)
-	if room < l.fairLocked() || stored && l.ease.breaker.storedWait(now) {
-		l.ease.refuseLocked(now)
+	if room < l.fairLocked() || stored && l.health.breaker.storedWait(now) {
+		l.refuseLocked(now)
 		return 0
 	}
 	return room
@@ -200,14 +204,14 @@ func (l *lane) Waits(stored bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	turn := l.ease.breaker.newWait
+	turn := l.health.breaker.newWait
 	if stored {
-		turn = l.ease.breaker.storedWait
+		turn = l.health.breaker.storedWait
 	}
 	if !turn(now) {
 		return false
 	}
-	l.ease.refuseLocked(now)
+	l.refuseLocked(now)
 	return true
 }
 
@@ -218,7 +222,7 @@ func (l *lane) Return(n int) {
 	}
 	l.mu.Lock()
 	l.load -= n
-	call := l.ease.returnLocked(n)
+	call := l.returnLocked(n)
 	l.mu.Unlock()
 	call()
 }
@@ -244,9 +248,17 @@ func (l *lane) Observe(atLeast time.Duration) {
 
 // Deliver hands over a parcel.
 func (l *lane) Deliver(p *Parcel, unblock []Key) {
-	if held := l.deliver(p, unblock); held > 0 {
-		l.ease.heldBack(held)
+	held := l.deliver(p, unblock)
+	if held == 0 {
+		return
 	}
+	// Order keeps deliveries back: otherwise a lane would spend its small budget on writing down the events behind a
+	// failure, row by row, and deliver nothing meanwhile. Their capacity is free, too, and a refused engine is notified, also
+	// where the delivery that was held back was the only probe.
+	l.mu.Lock()
+	call := l.returnLocked(held)
+	l.mu.Unlock()
+	call()
 }
 
 func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
@@ -257,9 +269,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	if l.head > 0 && len(l.queue)+len(p.jobs) > cap(l.queue) {
 		l.compactLocked()
 	}
-	if l.ease.breaker.ramping() && l.aheadLocked() >= l.ease.breaker.allowed {
-		l.ease.breaker.pressed = true
-	}
+	l.health.breaker.press(l.aheadLocked())
 	var back []kept
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
@@ -283,7 +293,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 		}
 	}
 	if len(back) > 0 {
-		l.ease.breaker.holds(time.Now(), len(back))
+		l.health.breaker.holds(time.Now(), len(back))
 	}
 	l.employLocked()
 	l.answerKept(back)

@@ -137,7 +137,8 @@ type lane struct {
 	stopped bool
 	paused  bool // by a person; see pause.go
 	crew    crew
-	ease    ease
+	health  health
+	timer   *time.Timer // wakes the engine; nil before the first fault
 	figures figures
 	limiter *limit.Limiter // nil without a rate limit
 
@@ -151,7 +152,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 		dest: Destination{Name: name, LaneConfig: cfg}, target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {},
 	}
-	l.crew, l.ease = crew{lane: l, epoch: time.Now()}, ease{lane: l}
+	l.crew, l.health = crew{lane: l, epoch: time.Now()}, health{cfg: &l.dest.LaneConfig}
 	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
 		l.dest.Position = k
 	}
@@ -165,8 +166,8 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 // event would cost more than it brings.
 func (l *lane) fairLocked() int {
 	fair := l.capacityLocked() / fairPart
-	if l.ease.on {
-		fair = l.ease.fairShareLocked()
+	if l.health.on {
+		fair = l.health.fair(l.capacityLocked())
 	}
 	if l.limiter != nil {
 		fair = min(fair, l.limiter.Bunch())
@@ -182,8 +183,8 @@ func (l *lane) roomLocked(now time.Time) int {
 	if l.agg != nil {
 		room = min(room, maxBehind-l.load)
 	}
-	if l.ease.on {
-		room = min(room, l.ease.allowedLocked(now))
+	if l.health.on {
+		room = min(room, l.health.allowed(now, l.load, l.aheadLocked()))
 	}
 	if l.limiter != nil {
 		room = l.limiter.Room(now, room)
@@ -277,7 +278,7 @@ func (l *lane) take(w *worker, buf []*job) []*job {
 		l.crew.dismissLocked(w)
 		l.crew.bench = append(l.crew.bench, w)
 		l.queue, l.head = l.queue[:0], 0
-		call = l.ease.wakeLocked() // a slow lane has room only while a worker is missing
+		call = l.wakeLocked() // a slow lane has room only while a worker is missing
 	}
 	l.mu.Unlock()
 	call()
@@ -314,7 +315,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 
 // aloneLocked reports whether an event is suspected or refused: it shares no call with other events.
 func (l *lane) aloneLocked(j *job) bool {
-	return l.ease.suspects.has(j.event.ID) || j.refused() != nil
+	return l.health.quarantine.has(j.event.ID) || j.refused() != nil
 }
 
 // untake puts back jobs that a worker took and did not start. They need more workers now than when
@@ -372,10 +373,13 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	if elapsed != notBegun {
 		l.tempo.observe(elapsed / time.Duration(len(jobs)))
 	}
-	var news []func()
+	var changed change
 	var gone []kept
-	if l.ease.on {
-		news = l.ease.heardLocked(begin, jobs, outs)
+	if l.health.on {
+		now := time.Now()
+		changed = l.health.heard(now, begin, jobs, outs, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
+		l.hungry = l.hungry || changed.closes || l.health.recovers() // a refused request may fit now
+		l.armLocked(now)
 	}
 	began := begin.UnixNano()
 	for i, j := range jobs {
@@ -392,20 +396,18 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		// Jobs that were queued earlier. No probe is among them: one is granted only while nothing
 		// else is in flight.
 		gone = append(gone, l.emptyLocked()...)
-		l.ease.spoiled -= spoiled(outs)
+		l.health.spoiled -= spoiled(outs)
 	} else {
 		l.employLocked()
 	}
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.cut })
-	call := l.ease.wakeLocked()
+	call := l.wakeLocked()
 	// Under the lock, and last of all: see Parcel.answer; an answered parcel may be filled with
 	// other deliveries.
 	answerParcels(jobs, outs)
 	l.answerKept(gone)
 	l.mu.Unlock()
-	for _, tell := range news {
-		tell()
-	}
+	l.tell(changed)
 	call()
 	return rest
 }
@@ -426,4 +428,99 @@ func (l *lane) asideLocked() int {
 	workers := max(1, l.crew.staffLocked())
 	quick := int(int64(workers) * int64(asideWindow) / int64(l.tempo.pace))
 	return max(1, min(half, max(workers*l.perCall()/2, quick)))
+}
+
+// halted reports whether a worker must put back the jobs that it has not begun.
+func (l *lane) halted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.restingLocked()
+}
+
+// refuseLocked notes that an engine was refused the capacity that it requested.
+func (l *lane) refuseLocked(now time.Time) {
+	l.hungry = true
+	if !l.health.on && l.limiter == nil {
+		return
+	}
+	// An engine requests capacity before it knows whether there are events: only handed-over deliveries count as pressure.
+	if l.health.on && l.agg == nil {
+		l.health.breaker.press(l.aheadLocked())
+	}
+	l.armLocked(now)
+}
+
+// wakeLocked returns the function to call after unlocking: onRoom if an engine was refused and a fair part of the lane is free
+// again.
+func (l *lane) wakeLocked() func() {
+	if !l.hungry || l.roomLocked(time.Now()) < l.fairLocked() {
+		return func() {}
+	}
+	l.hungry = false
+	return l.onRoom
+}
+
+// armLocked sets the timer for changes that time alone brings: those of the health, and a delivery's turn. Changes that
+// depend on answers are checked with each answer.
+func (l *lane) armLocked(now time.Time) {
+	if l.stopped {
+		return
+	}
+	next := l.health.next(now)
+	if l.hungry && l.health.pacer.on() {
+		next = sooner(next, l.health.pacer.wait(now, l.fairLocked()))
+	}
+	if l.hungry && l.limiter != nil {
+		next = sooner(next, l.limiter.Wait(now))
+	}
+	switch {
+	case next == 0:
+	case l.timer == nil:
+		l.timer = time.AfterFunc(next, l.tick)
+	default:
+		l.timer.Reset(next)
+	}
+}
+
+// tick handles the changes that time has brought.
+func (l *lane) tick() {
+	l.mu.Lock()
+	if l.stopped {
+		l.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	closes := l.health.breaker.calm(now)
+	l.hungry = l.hungry || closes
+	call := l.wakeLocked()
+	l.armLocked(now)
+	l.mu.Unlock()
+	l.tell(change{closes: closes})
+	call()
+}
+
+// tell logs and reports a change of the health.
+func (l *lane) tell(c change) {
+	if c.ramps {
+		l.log.Info("destination answers a probe; its events are let through step by step")
+	}
+	if c.closes {
+		l.available()
+	}
+	if c.eases {
+		l.log.Info("destination is not throttled any more")
+	}
+}
+
+func (l *lane) available() {
+	l.log.Info("destination answers again")
+	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: l.dest.Name})
+}
+
+// returnLocked returns unused tokens to the pacer, and returns the function to call after unlocking.
+func (l *lane) returnLocked(n int) func() {
+	if l.health.pacer.on() {
+		l.health.pacer.take(-n)
+	}
+	return l.wakeLocked()
 }

@@ -53,7 +53,7 @@ func (d *Dispatcher) laneNamed(name string) (*lane, error) {
 
 // restingLocked reports whether the lane begins no new delivery.
 func (l *lane) restingLocked() bool {
-	return l.paused || l.ease.breaker.open() || l.ease.spoiled > 0 || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.over
+	return l.paused || l.health.rests() || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.over
 }
 
 // pause reports whether the lane was running before.
@@ -75,8 +75,8 @@ func (l *lane) resume() bool {
 	l.paused = false
 	call := func() {}
 	if was {
-		l.ease.refuseLocked(time.Now()) // the pause may have hidden waiting events from an engine that looked for them, and the lack of room from a timer
-		call = l.ease.wakeLocked()
+		l.refuseLocked(time.Now()) // the pause may have hidden waiting events from an engine that looked for them, and the lack of room from a timer
+		call = l.wakeLocked()
 	}
 	l.mu.Unlock()
 	call()

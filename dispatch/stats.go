@@ -24,8 +24,8 @@ func (l *lane) stats() observe.DestinationStats {
 	s := observe.DestinationStats{
 		Name: l.dest.Name, Delivered: l.figures.total[delivered], Failed: l.figures.total[failed], Dead: l.figures.total[dead], Released: l.figures.total[released] + l.figures.total[aside],
 		Parked: l.figures.total[parked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked, Room: l.roomLocked(now),
-		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.ease.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.tempo.pace,
-		State: l.ease.stateLocked(now), RateLimited: l.limitWaitsLocked(now), Trouble: l.troubleLocked(), Throttled: l.ease.refusals, Gap: l.ease.pacer.gap,
+		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.health.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.tempo.pace,
+		State: l.health.state(now), RateLimited: l.limitWaitsLocked(now), Trouble: l.troubleLocked(), Throttled: l.health.throttles, Gap: l.health.pacer.gap,
 	}
 	s.Expired = l.figures.total[expired]
 	if l.agg != nil {
@@ -76,7 +76,7 @@ func (l *lane) progress() (p Progress) {
 	}
 	passed := &l.figures.passings
 	p.Answers += passed.refused.Load() + passed.withdrawn.Load() + passed.withheld.Load() + passed.limited.Load()
-	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.ease.breaker.closed() && !l.ease.pacer.on()
+	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.health.breaker.closed() && !l.health.pacer.on()
 	if l.running > 0 {
 		p.Within = l.crew.patience() + patrolAgain
 	}
@@ -85,7 +85,7 @@ func (l *lane) progress() (p Progress) {
 
 // troubleLocked returns what is wrong with the destination.
 func (l *lane) troubleLocked() observe.Trouble {
-	f, b := &l.figures.trouble, &l.ease.breaker
+	f, b := &l.figures.trouble, &l.health.breaker
 	t := observe.Trouble{DownSince: b.since, Failures: f.failures, FailingSince: f.since, LastErrorAt: f.at}
 	if b.open() {
 		t.NextProbe = b.until

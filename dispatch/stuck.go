@@ -180,18 +180,18 @@ func (c *crew) returns(w *worker) {
 	c.lane.mu.Lock()
 	was := c.staffLocked()
 	c.stuck--
-	ends := was <= 0 && c.lane.ease.breaker.closed()
+	ends := was <= 0 && c.lane.health.breaker.closed()
 	if was <= 0 {
 		c.lane.hungry = true
 	}
 	if !c.lane.restingLocked() {
 		c.lane.employLocked() // what was handed over while there was nobody to begin with it
 	}
-	call := c.lane.ease.wakeLocked()
+	call := c.lane.wakeLocked()
 	c.lane.mu.Unlock()
 	c.lane.log.Warn("a call that was given up has returned; its answer is ignored", "after", time.Since(w.chunk.begin))
 	if ends {
-		c.lane.ease.available()
+		c.lane.available()
 	}
 	call()
 }

@@ -112,12 +112,12 @@ func TestDisownDuringReport(t *testing.T) {
 	began := make(firstWrite)
 	l.log = slog.New(slog.NewTextHandler(began, nil))
 	l.mu.Lock()
-	l.ease.breaker = breaker{tripped: true, allowed: 1} // a ramp that is calm
+	l.health.breaker = breaker{tripped: true, allowed: 1} // a ramp that is calm
 	l.mu.Unlock()
 	ticked := make(chan struct{})
 	go func() {
 		defer close(ticked)
-		l.ease.tick()
+		l.tick()
 	}()
 	<-began
 	l.Disown()

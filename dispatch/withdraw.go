@@ -21,8 +21,8 @@ func (l *lane) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
-	if l.ease.timer != nil {
-		l.ease.timer.Stop()
+	if l.timer != nil {
+		l.timer.Stop()
 	}
 	gone := l.emptyLocked()
 	if l.agg != nil {
@@ -61,7 +61,7 @@ func (l *lane) TakeBack(p *Parcel) {
 	l.queue = l.queue[:l.head+len(left)]
 	l.load -= len(gone)
 	l.answerKept(gone)
-	call := l.ease.wakeLocked()
+	call := l.wakeLocked()
 	l.mu.Unlock()
 	call()
 }

@@ -201,7 +201,7 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 		*out = l.classify(ctx, jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
-	if len(rest) > 0 && (to-from > slowCall || l.ease.halted()) {
+	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
 		l.untake(rest)
 		rest = nil
 	}

@@ -16,16 +16,16 @@ const (
 	blindThrottles = 3
 	// maxBlindThrottles ends the doubling.
 	maxBlindThrottles = 10_000
-	// maxSuspects bounds the number of remembered events.
-	maxSuspects = 10_000
+	// maxQuarantine bounds the number of remembered events.
+	maxQuarantine = 10_000
 	// suspectExpiry is how long past its due time an event is remembered that does not return.
 	suspectExpiry = time.Minute
 )
 
-// suspects distinguishes a destination that is down, or throttles, from an event that makes it fail
+// quarantine distinguishes a destination that is down, or throttles, from an event that makes it fail
 // with the same answers. The evidence is the outcome of other events: without it one such event
-// would hold up all. The lane's lock guards it; a nil pointer has no suspects.
-type suspects struct {
+// would hold up all. The lane's lock guards it; a nil pointer has no events.
+type quarantine struct {
 	events  map[int64]*suspect
 	proof   time.Time // when the last answered call began
 	answers uint64    // to any event, since the first suspect
@@ -58,30 +58,30 @@ const (
 )
 
 // of returns the record against an event, and creates it if needed.
-func (s *suspects) of(event int64) *suspect {
-	one := s.events[event]
+func (q *quarantine) of(event int64) *suspect {
+	one := q.events[event]
 	if one == nil {
-		if s.events == nil || len(s.events) >= maxSuspects {
-			s.events = make(map[int64]*suspect)
+		if q.events == nil || len(q.events) >= maxQuarantine {
+			q.events = make(map[int64]*suspect)
 		}
-		one = &suspect{answers: s.answers}
-		s.events[event] = one
+		one = &suspect{answers: q.answers}
+		q.events[event] = one
 	}
 	return one
 }
 
 // has reports whether there is a record against an event.
-func (s *suspects) has(event int64) bool { return s != nil && s.events[event] != nil }
+func (q *quarantine) has(event int64) bool { return q != nil && q.events[event] != nil }
 
 // lose records that the destination has failed over an event at a time, with a call that may be a
 // probe. proof is when the previous answered call of the same worker began. Where others are
 // answered in between, the event is at fault; answers from before an outage say nothing about a
 // probe.
-func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool) blame {
-	if proof.After(s.proof) {
-		s.proof = proof
+func (q *quarantine) lose(now time.Time, event int64, proof time.Time, probe bool) blame {
+	if proof.After(q.proof) {
+		q.proof = proof
 	}
-	one := s.of(event)
+	one := q.of(event)
 	before := one.lost
 	one.lost = now
 	switch {
@@ -89,7 +89,7 @@ func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool)
 		return blameNobody
 	case probe:
 		return blameAgain
-	case s.proof.After(before):
+	case q.proof.After(before):
 		if one.proofs++; one.proofs < freeProofs {
 			return blameMaybe
 		}
@@ -102,63 +102,63 @@ func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool)
 
 // throttled records that an event was throttled. It returns how often the event has been put aside,
 // including this time; 0 if it stays, because the throttle is meant for the destination.
-func (s *suspects) throttled(event int64) (aside int) {
-	one := s.of(event)
+func (q *quarantine) throttled(event int64) (aside int) {
+	one := q.of(event)
 	one.throttles++
 	switch {
 	case one.aside > 0:
-	case s.answers > one.answers:
+	case q.answers > one.answers:
 		if one.throttles < freeThrottles {
 			return 0
 		}
 	default:
 		one.blind++
-		if one.blind < max(s.blind, blindThrottles) {
+		if one.blind < max(q.blind, blindThrottles) {
 			return 0
 		}
-		one.blind, s.blind = 0, min(2*max(s.blind, blindThrottles), maxBlindThrottles)
+		one.blind, q.blind = 0, min(2*max(q.blind, blindThrottles), maxBlindThrottles)
 	}
 	one.aside++
 	return one.aside
 }
 
 // expect records that the event will be retried in d.
-func (s *suspects) expect(now time.Time, event int64, d time.Duration) {
-	if one := s.events[event]; one != nil {
+func (q *quarantine) expect(now time.Time, event int64, d time.Duration) {
+	if one := q.events[event]; one != nil {
 		one.until = now.Add(d)
 	}
 }
 
 // counted records that an attempt was counted for an event over which the destination has failed.
-func (s *suspects) counted(now time.Time, event int64, out *outcome) {
+func (q *quarantine) counted(now time.Time, event int64, out *outcome) {
 	if out.verdict == dead {
-		delete(s.events, event)
+		delete(q.events, event)
 		return
 	}
-	s.expect(now, event, out.delay)
+	q.expect(now, event, out.delay)
 }
 
 // answered records that the destination has answered an event, with a call that began at the given
 // time.
-func (s *suspects) answered(event int64, began time.Time) {
-	if began.After(s.proof) {
-		s.proof = began
+func (q *quarantine) answered(event int64, began time.Time) {
+	if began.After(q.proof) {
+		q.proof = began
 	}
-	s.answers++
-	s.blind = 0
-	delete(s.events, event)
+	q.answers++
+	q.blind = 0
+	delete(q.events, event)
 }
 
 // prune drops from time to time the events that have not returned: another relay has delivered
 // them. It reports whether any is left.
-func (s *suspects) prune(now time.Time) bool {
-	if now.Sub(s.pruned) >= suspectExpiry {
-		s.pruned = now
-		for id, one := range s.events {
+func (q *quarantine) prune(now time.Time) bool {
+	if now.Sub(q.pruned) >= suspectExpiry {
+		q.pruned = now
+		for id, one := range q.events {
 			if now.Sub(one.until) > suspectExpiry {
-				delete(s.events, id)
+				delete(q.events, id)
 			}
 		}
 	}
-	return len(s.events) > 0
+	return len(q.events) > 0
 }

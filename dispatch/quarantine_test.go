@@ -11,10 +11,10 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// trial is a set of suspects with a clock of its own.
+// trial is a quarantine with a clock of its own.
 type trial struct {
 	*testing.T
-	suspects
+	quarantine
 
 	now time.Time
 }
@@ -45,10 +45,10 @@ func TestSuspectsInAnOutage(t *testing.T) {
 	if got := s.lose(s.now, 8, s.now.Add(time.Hour), true); got != blameAgain {
 		t.Errorf("an answer from before the outage counts against a probe: blame %d", got)
 	}
-	for id := int64(100); id < 100+2*maxSuspects; id++ {
+	for id := int64(100); id < 100+2*maxQuarantine; id++ {
 		s.lose(s.now, id, time.Time{}, false)
 	}
-	if len(s.events) > maxSuspects {
+	if len(s.events) > maxQuarantine {
 		t.Errorf("%d events are remembered", len(s.events))
 	}
 }
@@ -92,7 +92,7 @@ func TestSuspectsAndWhatWasUnderWay(t *testing.T) {
 
 func TestSuspectsThrottled(t *testing.T) {
 	t.Parallel()
-	var s suspects
+	var s quarantine
 	throttled := func(event int64, n int) (aside int) {
 		for range n {
 			aside = s.throttled(event)
@@ -127,10 +127,10 @@ func TestSuspectsThrottled(t *testing.T) {
 	if s.prune(now.Add(2 * time.Hour)) {
 		t.Error("an event that does not return is remembered")
 	}
-	for i := range int64(3 * maxSuspects) {
+	for i := range int64(3 * maxQuarantine) {
 		s.throttled(i)
 	}
-	if len(s.events) > maxSuspects {
+	if len(s.events) > maxQuarantine {
 		t.Errorf("%d remembered", len(s.events))
 	}
 }
@@ -220,7 +220,7 @@ func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
 		defer l.drop()
 		l.Own(func() {})
 		l.mu.Lock()
-		l.ease.knownLocked(time.Now()).of(2)
+		l.health.quarantined(time.Now()).of(2)
 		l.mu.Unlock()
 		all := make([]Delivery, 4)
 		for i := range all {
