@@ -35,19 +35,19 @@ func newAggregates(l *lane) *aggregates {
 
 // join adds a pushed job. The job may begin or waits for its turn; otherwise join returns the
 // verdict that keeps it from being delivered.
-func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
+func (a *aggregates) join(j *job, d *Delivery) (begins bool, v Verdict) {
 	if d.Leads && d.Since == 0 {
 		d.Since = a.fails
 	}
 	switch {
 	case a.spilled:
-		return false, released
+		return false, VerdictReleased
 	case d.Key == Key{}:
 		return true, 0
 	}
 	if a.blocked.has(d.Key) && !a.leads(d) {
 		v = a.waits(d)
-		if v == released {
+		if v == VerdictReleased {
 			a.spill()
 		}
 		return false, v
@@ -65,7 +65,7 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 		return true, 0
 	case g.n >= maxLine && !d.Leads && a.lane.tempo.slow() && !a.lane.dest.Total: // a line of all events has no more room than that
 		a.blocked.add(d.Key)
-		return false, parked
+		return false, VerdictParked
 	}
 	g.last.next = j
 	g.last, j.agg = j, g
@@ -77,11 +77,11 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 // waits returns the verdict for a delivery that waits behind a failure. The events behind one of a
 // total order are all that there are, and would all become rows: the engine keeps those that are
 // none, and hands them over again when the line goes on.
-func (a *aggregates) waits(d *Delivery) verdict {
+func (a *aggregates) waits(d *Delivery) Verdict {
 	if a.lane.dest.Total && !d.Row {
-		return released
+		return VerdictReleased
 	}
-	return parked
+	return VerdictParked
 }
 
 // leads reports whether a delivery goes although its aggregate is blocked. It does not if one of the
@@ -114,8 +114,8 @@ func (a *aggregates) untake(j *job) (first bool) {
 
 // leave removes a job from its line with its verdict. It returns the jobs that get a verdict along
 // with it, and whether rows may wait behind the job.
-func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
-	if v == released {
+func (a *aggregates) leave(j *job, v Verdict) (behind bool, gone []kept) {
+	if v == VerdictReleased {
 		a.spill()
 	}
 	g := j.agg
@@ -123,15 +123,15 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		return false, nil
 	}
 	g.remove(j)
-	goes := v.Settles() || v == dead && !a.lane.dest.BlockOnDead
+	goes := v.Settles() || v == VerdictDead && !a.lane.dest.BlockOnDead
 	switch {
 	case goes:
-	case v == released:
-		gone = a.cut(g, released, true)
+	case v == VerdictReleased:
+		gone = a.cut(g, VerdictReleased, true)
 	default:
 		a.fails++
 		a.blocked.mark(g.key, a.fails)
-		gone = a.cut(g, parked, true)
+		gone = a.cut(g, VerdictParked, true)
 		if a.lane.dest.Total {
 			a.spill()
 		}
@@ -153,7 +153,7 @@ func (a *aggregates) promote(g *aggregate) []kept {
 	}
 	if l.stopped || l.restingLocked() || a.spilled {
 		a.spill()
-		gone := a.cut(g, released, true)
+		gone := a.cut(g, VerdictReleased, true)
 		delete(a.lines, g.key)
 		return gone
 	}
@@ -169,10 +169,10 @@ func (a *aggregates) giveUp(j *job) []kept {
 	a.spill()
 	if j.agg == nil {
 		a.lane.load--
-		return []kept{{j, released}}
+		return []kept{{j, VerdictReleased}}
 	}
 	g := j.agg // giveUp clears it
-	gone := a.cut(g, released, true)
+	gone := a.cut(g, VerdictReleased, true)
 	delete(a.lines, g.key)
 	return gone
 }
@@ -182,7 +182,7 @@ func (a *aggregates) stop() (gone []kept) {
 	a.spill()
 	a.over = true
 	for _, g := range a.lines {
-		gone = append(gone, a.cut(g, released, false)...)
+		gone = append(gone, a.cut(g, VerdictReleased, false)...)
 	}
 	return gone
 }
@@ -194,7 +194,7 @@ func (a *aggregates) spill() { a.spilled, a.spills = true, a.spills+1 }
 // cut removes the jobs of a line with the verdict. Jobs that share a call stay in the line and get
 // the verdict of the call. Jobs that a worker would begin next are cancelled if taken is set, and
 // stay otherwise.
-func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) {
+func (a *aggregates) cut(g *aggregate, v Verdict, taken bool) (gone []kept) {
 	l := a.lane
 	var first, last *job
 	n := 0
@@ -220,7 +220,7 @@ func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) {
 		l.load--
 		j.next, j.agg = nil, nil
 		one := v
-		if v == parked {
+		if v == VerdictParked {
 			one = a.waits(&j.parcel.events[j.work])
 		}
 		gone = append(gone, kept{j, one})

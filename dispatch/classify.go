@@ -16,29 +16,37 @@ var ErrStopping = errors.New("the relay is stopping")
 // errLapsed is why deliveries that waited under a lease are given back.
 var errLapsed = errors.New("the lease may have run out before the delivery began")
 
-// verdict is the outcome of a delivery, as the lane sees it.
-type verdict uint8
+// Verdict is the outcome of a delivery.
+type Verdict uint8
 
 const (
-	delivered verdict = iota + 1
-	failed            // to be retried after a delay
-	dead              // given up
-	released          // as if it had never been tried
-	parked            // waits in the table for an earlier event of its aggregate
-	aside             // to be retried after a delay, without a counted attempt
-	expired           // too old to be delivered, and done with
+	// VerdictDelivered says that the destination has acknowledged the delivery.
+	VerdictDelivered Verdict = iota + 1
+	// VerdictFailed says that the delivery is retried after a delay.
+	VerdictFailed
+	// VerdictDead says that the delivery has failed for the last time.
+	VerdictDead
+	// VerdictReleased says that the delivery is returned as if it had never been tried: the destination is down or throttles,
+	// or no delivery may begin any more.
+	VerdictReleased
+	// VerdictParked says that the delivery waits as a row: an earlier one of its aggregate must be dealt with first.
+	VerdictParked
+	// VerdictAside says that the delivery is retried after a delay, and no attempt counts.
+	VerdictAside
+	// VerdictExpired says that the event is too old: nothing is left to do.
+	VerdictExpired
 )
 
 // Settles reports whether nothing is left to do: the destination has acknowledged the delivery, or does
 // not get it any more.
-func (v verdict) Settles() bool { return v == delivered || v == expired }
+func (v Verdict) Settles() bool { return v == VerdictDelivered || v == VerdictExpired }
 
 // tally counts verdicts.
-type tally [expired + 1]int
+type tally [VerdictExpired + 1]int
 
 // outcome is the answer to a job.
 type outcome struct {
-	verdict  verdict
+	verdict  Verdict
 	failures int
 	delay    time.Duration
 	class    delivery.Class
@@ -53,7 +61,7 @@ type outcome struct {
 
 // answered reports whether the destination itself has answered.
 func (o *outcome) answered() bool {
-	return o.verdict == delivered || (o.verdict == failed || o.verdict == dead) && !o.silent
+	return o.verdict == VerdictDelivered || (o.verdict == VerdictFailed || o.verdict == VerdictDead) && !o.silent
 }
 
 // called describes a failed call.
@@ -70,16 +78,16 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 	failures := j.failures()
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
-		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
+		return outcome{verdict: VerdictReleased, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
 		l.fault(c.began, r, false)
-		return outcome{verdict: released, failures: failures, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
+		return outcome{verdict: VerdictReleased, failures: failures, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	if r.exhausted && l.down() { // the probe has not asked the destination
 		l.fault(c.began, r, false)
-		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: r}
+		return outcome{verdict: VerdictReleased, failures: failures, class: delivery.ClassOurs, err: r}
 	}
 	if r.exhausted {
 		return l.throttle(log, j, c.began, r)
@@ -96,13 +104,13 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 		l.unanswered(j, c.began)
 	}
 	failures++
-	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
+	out := outcome{verdict: VerdictFailed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
 	if r.permanent || failures >= l.dest.MaxAttempts {
 		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
 		l.observer.Observe(delivery.Incident{
 			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.event.ID, EventType: j.event.Type, Err: r,
 		})
-		out.verdict = dead
+		out.verdict = VerdictDead
 		return out
 	}
 	if out.delay = r.delay; !r.delays {
@@ -121,14 +129,14 @@ func (l *lane) down() bool {
 // follows returns the verdict for jobs of the same aggregate that failed behind a job in the same
 // call; 0 if each must be classified by itself. Jobs behind a released one are released as well: stored
 // ones would be found before it.
-func (l *lane) follows(out *outcome) verdict {
+func (l *lane) follows(out *outcome) Verdict {
 	switch {
-	case out.verdict == dead && !l.dest.BlockOnDead && out.permanent:
+	case out.verdict == VerdictDead && !l.dest.BlockOnDead && out.permanent:
 		return 0
-	case out.verdict == released:
-		return released
+	case out.verdict == VerdictReleased:
+		return VerdictReleased
 	}
-	return parked
+	return VerdictParked
 }
 
 // unavailable records that the destination has failed over an event. It reports an outage once; further faults are no news.
@@ -141,9 +149,9 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
 	}
 	l.mu.Unlock()
-	out = outcome{verdict: aside, failures: j.failures(), delay: f.delay, class: delivery.ClassDestination, err: err}
+	out = outcome{verdict: VerdictAside, failures: j.failures(), delay: f.delay, class: delivery.ClassDestination, err: err}
 	if c.shared {
-		out.verdict = released // single calls will show which event is at fault
+		out.verdict = VerdictReleased // single calls will show which event is at fault
 	}
 	switch {
 	case f.blame == blameEvent:
@@ -210,7 +218,7 @@ func (l *lane) unanswered(j *job, began time.Time) {
 // is throttled. A machine that has run out of files, ports or memory throttles like a destination, and the fault is the
 // relay's.
 func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
-	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
+	out := outcome{verdict: VerdictReleased, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
 	if err.exhausted {
 		out.class = delivery.ClassOurs
 	}
@@ -218,7 +226,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) o
 	now := time.Now()
 	t := l.health.throttled(now, j.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
 	if t.aside {
-		out.verdict, out.delay = aside, t.delay
+		out.verdict, out.delay = VerdictAside, t.delay
 	} else {
 		l.refuseLocked(now)
 	}

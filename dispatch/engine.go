@@ -274,7 +274,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
 		j.parcel, j.work, j.event = p, i, d.Event
-		begins, v := true, verdict(0)
+		begins, v := true, Verdict(0)
 		if a != nil {
 			begins, v = a.join(j, d)
 		}

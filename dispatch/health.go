@@ -246,7 +246,7 @@ func (h *health) state(now time.Time) observe.BreakerState {
 // spoiled counts the answers that cause queued jobs to be returned.
 func spoiled(outs []outcome) (n int) {
 	for i := range outs {
-		if outs[i].throttled && outs[i].verdict == released {
+		if outs[i].throttled && outs[i].verdict == VerdictReleased {
 			n++
 		}
 	}

@@ -29,12 +29,12 @@ func TestHealthOfAnOutage(t *testing.T) {
 		t.Errorf("a failed probe is %+v", f)
 	}
 	now = now.Add(longestPause)
-	c := h.heard(now, now, []*job{event}, []outcome{{verdict: delivered}}, 4, 1)
+	c := h.heard(now, now, []*job{event}, []outcome{{verdict: VerdictDelivered}}, 4, 1)
 	if c != (change{ramps: true}) || !h.recovers() || h.rests() {
 		t.Errorf("an answered probe has changed %+v", c)
 	}
 	for range 3 {
-		c = h.heard(now, now, []*job{event}, []outcome{{verdict: delivered}}, 4, 1)
+		c = h.heard(now, now, []*job{event}, []outcome{{verdict: VerdictDelivered}}, 4, 1)
 	}
 	if c != (change{closes: true}) || !h.on {
 		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.quarantine.has(2))
@@ -63,7 +63,7 @@ func TestHealthThrottled(t *testing.T) {
 	h.spoiled--
 	now = now.Add(time.Second)
 	answer := func() change {
-		return h.heard(now, now, []*job{{event: &delivery.Event{ID: 1}}}, []outcome{{verdict: delivered}}, 4, 1)
+		return h.heard(now, now, []*job{{event: &delivery.Event{ID: 1}}}, []outcome{{verdict: VerdictDelivered}}, 4, 1)
 	}
 	eases := false
 	for i := 0; i < 1000 && !eases; i++ {

@@ -162,7 +162,7 @@ func (m *laneModel) takeBack(t *rapid.T) {
 func allDelivered(n int) []outcome {
 	outs := make([]outcome, n)
 	for i := range outs {
-		outs[i].verdict = delivered
+		outs[i].verdict = VerdictDelivered
 	}
 	return outs
 }

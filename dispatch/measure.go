@@ -10,7 +10,7 @@ import (
 
 // figures count the answers to the jobs of a lane. Its lock guards what is not atomic.
 type figures struct {
-	total    [expired + 1]uint64            // answers by verdict
+	total    [VerdictExpired + 1]uint64     // answers by verdict
 	classes  [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
 	begun    observe.Histogram              // from the event's creation to the handler
 	acked    observe.Histogram              // from the event's creation to the acknowledgement
@@ -22,7 +22,7 @@ type figures struct {
 // measureLocked counts the answer to a job: by class, and how old the event was.
 // began is when the job's chunk was begun, in nanoseconds since 1970.
 func (f *figures) measureLocked(j *job, began int64, out *outcome) {
-	if out.verdict == parked {
+	if out.verdict == VerdictParked {
 		return // it shared a call with the previous job, and has no answer of its own
 	}
 	f.classes[out.class]++
@@ -36,7 +36,7 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if j.failures() == 0 {
 		f.begun.Observe(age + out.from)
 	}
-	if out.verdict == delivered {
+	if out.verdict == VerdictDelivered {
 		f.acked.Observe(age + out.to)
 	}
 }
@@ -53,7 +53,7 @@ type trouble struct {
 // own fault says nothing about it.
 func (t *trouble) note(out *outcome) {
 	switch {
-	case out.verdict == delivered:
+	case out.verdict == VerdictDelivered:
 		t.failures, t.since = 0, time.Time{}
 	case out.class == delivery.ClassOurs || out.throttled || out.err == nil:
 	default:
@@ -80,9 +80,9 @@ func (p *passings) limitedFor(until time.Time) {
 	p.limitedUntil.Store(max(p.limitedUntil.Load(), until.UnixNano()))
 }
 
-func (p *passings) count(v verdict) {
+func (p *passings) count(v Verdict) {
 	switch v {
-	case parked:
+	case VerdictParked:
 		p.withheld.Add(1)
 	default:
 		p.withdrawn.Add(1)

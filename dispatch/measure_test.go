@@ -22,12 +22,12 @@ func TestMeasure(t *testing.T) {
 		class        delivery.Class
 		begun, acked time.Duration // 0: not counted
 	}{
-		"delivered":        {Delivery{Event: &event}, outcome{verdict: delivered}, 0, 1100 * time.Millisecond, 1300 * time.Millisecond},
-		"failed":           {Delivery{Event: &event}, outcome{verdict: failed, class: delivery.ClassEvent}, delivery.ClassEvent, 1100 * time.Millisecond, 0},
-		"another attempt":  {Delivery{Event: &event, Failures: 1}, outcome{verdict: delivered}, 0, 0, 1300 * time.Millisecond},
-		"delayed":          {Delivery{Event: &event, Delayed: true}, outcome{verdict: delivered}, 0, 0, 0},
-		"replayed":         {Delivery{Event: &replayed}, outcome{verdict: delivered}, 0, 0, 0},
-		"destination down": {Delivery{Event: &event}, outcome{verdict: released, class: delivery.ClassDestination}, delivery.ClassDestination, 1100 * time.Millisecond, 0},
+		"delivered":        {Delivery{Event: &event}, outcome{verdict: VerdictDelivered}, 0, 1100 * time.Millisecond, 1300 * time.Millisecond},
+		"failed":           {Delivery{Event: &event}, outcome{verdict: VerdictFailed, class: delivery.ClassEvent}, delivery.ClassEvent, 1100 * time.Millisecond, 0},
+		"another attempt":  {Delivery{Event: &event, Failures: 1}, outcome{verdict: VerdictDelivered}, 0, 0, 1300 * time.Millisecond},
+		"delayed":          {Delivery{Event: &event, Delayed: true}, outcome{verdict: VerdictDelivered}, 0, 0, 0},
+		"replayed":         {Delivery{Event: &replayed}, outcome{verdict: VerdictDelivered}, 0, 0, 0},
+		"destination down": {Delivery{Event: &event}, outcome{verdict: VerdictReleased, class: delivery.ClassDestination}, delivery.ClassDestination, 1100 * time.Millisecond, 0},
 	} {
 		l := &lane{}
 		j := &job{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}
@@ -58,13 +58,13 @@ func TestTrouble(t *testing.T) {
 		want uint64
 		last error
 	}{
-		{outcome{verdict: released, class: delivery.ClassOurs, err: ErrStopping}, 0, nil},
-		{outcome{verdict: released, class: delivery.ClassDestination, err: bad, throttled: true}, 0, nil},
-		{outcome{verdict: aside, class: delivery.ClassDestination, err: bad}, 1, bad},
-		{outcome{verdict: failed, class: delivery.ClassEvent, err: bad}, 2, bad},
-		{outcome{verdict: dead, class: delivery.ClassEvent, err: errLapsed}, 3, errLapsed},
-		{outcome{verdict: delivered}, 0, errLapsed},
-		{outcome{verdict: failed, class: delivery.ClassEvent, err: bad}, 1, bad},
+		{outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}, 0, nil},
+		{outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: bad, throttled: true}, 0, nil},
+		{outcome{verdict: VerdictAside, class: delivery.ClassDestination, err: bad}, 1, bad},
+		{outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: bad}, 2, bad},
+		{outcome{verdict: VerdictDead, class: delivery.ClassEvent, err: errLapsed}, 3, errLapsed},
+		{outcome{verdict: VerdictDelivered}, 0, errLapsed},
+		{outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: bad}, 1, bad},
 	} {
 		f.note(&step.out)
 		if f.failures != step.want || !errors.Is(f.last, step.last) || f.since.IsZero() != (step.want == 0) || f.at.IsZero() != (step.last == nil) {

@@ -7,29 +7,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Verdict is the outcome of a delivery.
-type Verdict = verdict
-
-// The verdicts.
-const (
-	// VerdictDelivered: the destination has acknowledged it.
-	VerdictDelivered = delivered
-	// VerdictFailed: to be retried after a delay.
-	VerdictFailed = failed
-	// VerdictDead: given up.
-	VerdictDead = dead
-	// VerdictReleased: given back as if it had never been tried, because the destination is down or
-	// throttles, or because no delivery may begin any more.
-	VerdictReleased = released
-	// VerdictParked: not begun, because an earlier delivery of its aggregate must be dealt with
-	// first.
-	VerdictParked = parked
-	// VerdictAside: to be retried after a delay, without a counted attempt.
-	VerdictAside = aside
-	// VerdictExpired: too old to be delivered, and done with.
-	VerdictExpired = expired
-)
-
 // Delivery is one event that a [Parcel] brings to a lane.
 type Delivery struct {
 	// Event has its Destination and Attempt set.
@@ -180,7 +157,7 @@ func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.answers {
-		if p.answers[i].Verdict != delivered {
+		if p.answers[i].Verdict != VerdictDelivered {
 			f(&p.answers[i].Delivery)
 		}
 	}
@@ -227,7 +204,7 @@ func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
 	d := &p.events[j.work]
 	p.done[j.work] = true
 	p.left--
-	if out.verdict == delivered {
+	if out.verdict == VerdictDelivered {
 		p.delivered++
 		if !d.Row && !out.behind && !p.each {
 			return false
@@ -235,7 +212,7 @@ func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
 	}
 	a := Answer{Delivery: *d, Place: j.work, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
 	a.Failures = out.failures
-	if out.verdict == delivered {
+	if out.verdict == VerdictDelivered {
 		a.Failures = d.Failures
 	}
 	p.answers = append(p.answers, a)

@@ -258,21 +258,21 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 	delete(m.out, id)
 	delete(m.held, id)
 	switch a.Verdict {
-	case released:
+	case VerdictReleased:
 		if a.Row {
 			m.held[id] = true
 		}
 		m.again = append(m.again, a.Delivery)
 		slices.SortFunc(m.again, func(a, b Delivery) int { return int(a.Event.ID - b.Event.ID) })
-	case delivered:
+	case VerdictDelivered:
 		delete(m.rows, id)
-	case parked:
+	case VerdictParked:
 		if m.l.dest.Total && !a.Row {
 			m.t.Fatalf("%d becomes a row, and was not tried", id)
 		}
 		m.rows[id] = &modelRow{state: rowParked, failures: a.Failures}
 		waits = append(waits, a.Key)
-	case dead:
+	case VerdictDead:
 		m.rows[id] = &modelRow{state: rowDead}
 	default:
 		m.rows[id] = &modelRow{state: rowRetry, failures: a.Failures, at: time.Now().Add(a.Delay)}

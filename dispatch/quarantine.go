@@ -131,7 +131,7 @@ func (q *quarantine) expect(now time.Time, event int64, d time.Duration) {
 
 // counted records that an attempt was counted for an event over which the destination has failed.
 func (q *quarantine) counted(now time.Time, event int64, out *outcome) {
-	if out.verdict == dead {
+	if out.verdict == VerdictDead {
 		delete(q.events, event)
 		return
 	}

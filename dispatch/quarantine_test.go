@@ -75,7 +75,7 @@ func TestSuspectsAreProven(t *testing.T) {
 	}
 	s.answers(31)
 	s.loses(30, blameEvent)
-	s.counted(s.now, 30, &outcome{verdict: dead})
+	s.counted(s.now, 30, &outcome{verdict: VerdictDead})
 	s.loses(30, blameNobody)
 }
 

@@ -22,12 +22,12 @@ func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.dest.Name, Delivered: l.figures.total[delivered], Failed: l.figures.total[failed], Dead: l.figures.total[dead], Released: l.figures.total[released] + l.figures.total[aside],
-		Parked: l.figures.total[parked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked, Room: l.roomLocked(now),
+		Name: l.dest.Name, Delivered: l.figures.total[VerdictDelivered], Failed: l.figures.total[VerdictFailed], Dead: l.figures.total[VerdictDead], Released: l.figures.total[VerdictReleased] + l.figures.total[VerdictAside],
+		Parked: l.figures.total[VerdictParked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked, Room: l.roomLocked(now),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.health.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.tempo.pace,
 		State: l.health.state(now), RateLimited: l.limitWaitsLocked(now), Trouble: l.troubleLocked(), Throttled: l.health.throttles, Gap: l.health.pacer.gap,
 	}
-	s.Expired = l.figures.total[expired]
+	s.Expired = l.figures.total[VerdictExpired]
 	if l.agg != nil {
 		s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
 	}

@@ -46,7 +46,7 @@ func TestStopDoesNotWaitForGivenUpCalls(t *testing.T) {
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v, and the call that works takes 1s", took)
 		}
-		if all, _ := verdicts(t, p); all[delivered] != 1 {
+		if all, _ := verdicts(t, p); all[VerdictDelivered] != 1 {
 			t.Errorf("answers of the call that works: %v", all)
 		}
 		for _, l := range d.lanes {
@@ -91,7 +91,7 @@ func TestDisown(t *testing.T) {
 		l.Own(func() {})
 		p := claimOf(l, 5)
 		l.workers.Wait()
-		if all, left := verdicts(t, p); all[delivered] != 5 || left != 0 {
+		if all, left := verdicts(t, p); all[VerdictDelivered] != 5 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
 	})

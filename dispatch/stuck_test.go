@@ -92,9 +92,9 @@ func overheardLane(h delivery.Handler, cfg LaneConfig) (*lane, *overheard) {
 func verdicts(t *testing.T, p *Parcel) (all tally, left int) {
 	t.Helper()
 	n, answers, left := p.Take()
-	all[delivered] = n
+	all[VerdictDelivered] = n
 	for i := range answers {
-		if answers[i].Verdict != delivered {
+		if answers[i].Verdict != VerdictDelivered {
 			all[answers[i].Verdict]++
 		}
 	}
@@ -124,7 +124,7 @@ func TestLaneReplacesWorkersThatDoNotReturn(t *testing.T) {
 					t.Fatalf("answers before the grace is over: %v", all)
 				}
 				after(2 * time.Millisecond)
-				if all, left := verdicts(t, p); all[failed] != 4 || all[delivered] != 16 || left != 0 {
+				if all, left := verdicts(t, p); all[VerdictFailed] != 4 || all[VerdictDelivered] != 16 || left != 0 {
 					t.Fatalf("answers %v, %d have none", all, left)
 				}
 				if s := l.stats(); s.Stuck != 4 || s.Running != 0 || s.Unavailable || s.Room == 0 || s.Failed != 4 {
@@ -174,7 +174,7 @@ func TestLaneIsStuck(t *testing.T) {
 		if n := d.n.Load(); n != 4 {
 			t.Errorf("%d calls, want 4", n)
 		}
-		if all, left := verdicts(t, p); all[failed] != 4 || all[released] != 6 || left != 0 {
+		if all, left := verdicts(t, p); all[VerdictFailed] != 4 || all[VerdictReleased] != 6 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
 		if s := l.stats(); !s.Unavailable || s.Room != 0 || l.Reserve(Request{N: 1}) != 0 {
@@ -194,7 +194,7 @@ func TestLaneIsStuck(t *testing.T) {
 		}
 		p = claimOf(l, cfg.Concurrency)
 		l.workers.Wait()
-		if all, _ := verdicts(t, p); all[delivered] != cfg.Concurrency {
+		if all, _ := verdicts(t, p); all[VerdictDelivered] != cfg.Concurrency {
 			t.Errorf("answers %v", all)
 		}
 	})
@@ -223,7 +223,7 @@ func TestLaneGoesOnAfterGoexit(t *testing.T) {
 				l.tempo.pace = time.Microsecond // a worker takes several
 				p := claimOf(l, 30)
 				l.workers.Wait()
-				if all, left := verdicts(t, p); all[failed] != 10 || all[delivered] != 20 || left != 0 {
+				if all, left := verdicts(t, p); all[VerdictFailed] != 10 || all[VerdictDelivered] != 20 || left != 0 {
 					t.Errorf("answers %v, %d have none", all, left)
 				}
 				if s := l.stats(); s.Running != 0 || s.Stuck != 0 || l.load != 0 || len(l.crew.all) != 0 {
@@ -296,7 +296,7 @@ func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 		l.Deliver(p, nil)
 		close(d.over)
 		after(time.Hour)
-		if all, left := verdicts(t, p); all[delivered] != 1 || left != 0 || l.load != 0 {
+		if all, left := verdicts(t, p); all[VerdictDelivered] != 1 || left != 0 || l.load != 0 {
 			t.Errorf("answers %v, %d have none, load %d", all, left, l.load)
 		}
 		l.workers.Wait()
@@ -354,7 +354,7 @@ func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
 		p.Fill([]Delivery{{Event: &delivery.Event{ID: 1, Type: "x"}}})
 		l.Deliver(p, nil)
 		l.workers.Wait()
-		if all, left := verdicts(t, q); all[failed] != 1 || left != 0 {
+		if all, left := verdicts(t, q); all[VerdictFailed] != 1 || left != 0 {
 			t.Fatalf("answers %v, %d have none", all, left)
 		}
 		if s := l.stats(); s.Stuck != 0 {
@@ -378,7 +378,7 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 		l.observer = guarded{leaving{}, l.log}
 		p := claimOf(l, 3)
 		synctest.Wait()
-		if all, left := verdicts(t, p); all[dead] != 3 || left != 0 {
+		if all, left := verdicts(t, p); all[VerdictDead] != 3 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
 		if s := l.stats(); s.Running != 0 || l.load != 0 {

@@ -5,7 +5,7 @@ import "slices"
 // kept is a job that no worker begins, and its verdict.
 type kept struct {
 	job     *job
-	verdict verdict
+	verdict Verdict
 }
 
 // answerKept answers jobs that were not begun. The lock is held.
@@ -41,7 +41,7 @@ func (l *lane) emptyLocked() (gone []kept) {
 			continue
 		}
 		l.load--
-		gone = append(gone, kept{j, released})
+		gone = append(gone, kept{j, VerdictReleased})
 	}
 	return gone
 }
@@ -55,7 +55,7 @@ func (l *lane) TakeBack(p *Parcel) {
 		if j.parcel != p {
 			return false
 		}
-		gone = append(gone, kept{j, released})
+		gone = append(gone, kept{j, VerdictReleased})
 		return true
 	})
 	l.queue = l.queue[:l.head+len(left)]

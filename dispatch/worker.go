@@ -125,7 +125,7 @@ func (w *worker) shedAll(jobs []*job) {
 	w.lane.mu.Unlock()
 	outs := make([]outcome, len(late))
 	for i, j := range late {
-		outs[i] = outcome{verdict: released, failures: j.failures(), class: delivery.ClassOurs, err: errLapsed}
+		outs[i] = outcome{verdict: VerdictReleased, failures: j.failures(), class: delivery.ClassOurs, err: errLapsed}
 	}
 	w.lane.finished(time.Now(), notBegun, late, outs)
 }
@@ -172,7 +172,7 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
 		r = w.lane.target.call(ctx, e)
 		now := time.Since(c.begin) // reads one clock, time.Now reads two
 		more := r == nil && i+1 < len(c.jobs) && now-last <= slowCall
-		c.outs[i] = outcome{verdict: delivered, from: last, to: now}
+		c.outs[i] = outcome{verdict: VerdictDelivered, from: last, to: now}
 		if more {
 			e = c.jobs[i+1].event
 		}
@@ -247,7 +247,7 @@ func (w *worker) expires(jobs []*job) []*job {
 	}
 	outs := make([]outcome, len(late))
 	for i, j := range late {
-		outs[i] = outcome{verdict: expired, failures: j.failures()}
+		outs[i] = outcome{verdict: VerdictExpired, failures: j.failures()}
 	}
 	l.finished(now, notBegun, late, outs)
 	return rest
@@ -262,7 +262,7 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
 		of.proof, of.shared = c.begin, false
 	}
-	var broken map[*aggregate]verdict
+	var broken map[*aggregate]Verdict
 	for i, j := range c.jobs {
 		var r *reply
 		if replies != nil {
@@ -270,20 +270,20 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 		}
 		group := j.agg
 		if v := broken[group]; r != nil && group != nil && v != 0 {
-			if v == parked && j.parcel.order != nil {
+			if v == VerdictParked && j.parcel.order != nil {
 				v = j.parcel.order.waits(&j.parcel.events[j.work])
 			}
 			outs[i] = outcome{verdict: v, failures: j.failures()}
 			continue
 		}
-		outs[i] = outcome{verdict: delivered}
+		outs[i] = outcome{verdict: VerdictDelivered}
 		if r != nil {
 			outs[i] = l.classify(ctx, j, &of, r)
 		}
 		outs[i].to = elapsed
-		if outs[i].verdict != delivered && group != nil {
+		if outs[i].verdict != VerdictDelivered && group != nil {
 			if broken == nil {
-				broken = make(map[*aggregate]verdict)
+				broken = make(map[*aggregate]Verdict)
 			}
 			broken[group] = l.follows(&outs[i])
 		}
