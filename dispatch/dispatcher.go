@@ -25,8 +25,8 @@ type Config struct {
 	Reserve limit.Reserve
 }
 
-// Validate returns every mistake in c, joined.
-func (c Config) Validate() error {
+// validate returns every mistake in c, joined.
+func (c Config) validate() error {
 	var errs []error
 	if c.Window <= 0 {
 		errs = append(errs, fmt.Errorf("window of %v is not above 0", c.Window))
@@ -59,7 +59,7 @@ type Dispatcher struct {
 
 // New returns a dispatcher without destinations. The observer may be nil.
 func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	if observer == nil {
@@ -89,7 +89,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	case d.byName[name] != nil:
 		return fmt.Errorf("%w %q: the name is taken", ErrDestination, name)
 	}
-	err := cfg.Validate()
+	err := cfg.validate()
 	if err == nil && !cfg.Rate.IsZero() && d.cfg.Reserve == nil {
 		err = errNoReserve
 	}

@@ -12,10 +12,10 @@ import (
 
 func TestConfigsReportAllMistakesTogether(t *testing.T) {
 	t.Parallel()
-	if err := DefaultLaneConfig().Validate(); err != nil {
+	if err := DefaultLaneConfig().validate(); err != nil {
 		t.Errorf("the defaults are invalid: %v", err)
 	}
-	all := errors.Join(Config{ShutdownTimeout: -1}.Validate(), LaneConfig{Backoff: delivery.Backoff{Initial: -1, Max: -2}}.Validate()).Error()
+	all := errors.Join(Config{ShutdownTimeout: -1}.validate(), LaneConfig{Backoff: delivery.Backoff{Initial: -1, Max: -2}}.validate()).Error()
 	for _, want := range []string{
 		"window of 0s", "shutdown timeout",
 		"concurrency", "timeout of 0s", "max attempts", "longest pause", "initial backoff", "longest backoff", "multiplier",

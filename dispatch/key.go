@@ -11,7 +11,7 @@ import (
 
 // Key identifies an aggregate; zero means none. It is a hash, so that a million blocked aggregates
 // take little memory, and long enough that no two aggregates ever have the same one.
-type Key struct{ High, Low uint64 }
+type Key struct{ high, low uint64 }
 
 // Keys hashes the names of aggregates. The zero value is not ready: use NewKeys. It is safe for
 // concurrent use.

@@ -4,7 +4,7 @@ package dispatch
 // stay in the processor's caches, and no large map. The zero value is empty.
 type keySet struct {
 	all  map[Key]uint64 // the mark of each
-	bits []uint64       // a key has the bit that the low bits of Low select, and may share it
+	bits []uint64       // a key has the bit that the low bits of low select, and may share it
 	room int            // how many keys can still be added before there are more bits
 }
 
@@ -70,5 +70,5 @@ func (s *keySet) bit(k Key) (word *uint64, bit uint64) {
 	if len(s.bits) == 0 {
 		return nil, 0
 	}
-	return &s.bits[k.Low/64%uint64(len(s.bits))], 1 << (k.Low % 64)
+	return &s.bits[k.low/64%uint64(len(s.bits))], 1 << (k.low % 64)
 }

@@ -11,7 +11,7 @@ func TestKeySet(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		key := func() Key {
-			return Key{High: rapid.Uint64Range(0, 3).Draw(t, "high"), Low: rapid.Uint64Range(0, 200).Draw(t, "low") * 37}
+			return Key{high: rapid.Uint64Range(0, 3).Draw(t, "high"), low: rapid.Uint64Range(0, 200).Draw(t, "low") * 37}
 		}
 		var s keySet
 		want := map[Key]bool{}

@@ -67,8 +67,8 @@ func DefaultLaneConfig() LaneConfig {
 	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: delivery.DefaultBackoff(), LongestPause: longestPause}
 }
 
-// Validate returns every mistake in c, joined.
-func (c LaneConfig) Validate() error {
+// validate returns every mistake in c, joined.
+func (c LaneConfig) validate() error {
 	var errs []error
 	if c.Concurrency < 1 {
 		errs = append(errs, fmt.Errorf("concurrency of %d is below 1", c.Concurrency))
