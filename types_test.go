@@ -38,7 +38,7 @@ var wideOwners = []struct {
 	fields int
 	reason string
 }{
-	{"dispatch.lane", 146, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
+	{"dispatch.lane", 143, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
 	{"internal/queue.scheduler", 83, "one lock for the next query: sweeps, routes, due deliveries, notifications"},
 	{"internal/stream.unit", 161, "one goroutine reads, hands over, stores, replays and writes the position"},
 	{"internal/tail.Reader", 90, "gaps, open writers and a read ahead belong to one position"},

@@ -35,8 +35,7 @@ const (
 // than it answers is not hammered, and the events of one that answers most never wait for long. Its
 // zero value is closed. The lane's lock guards it.
 type breaker struct {
-	tripped  bool          // it is not closed
-	since    time.Time     // when it was tripped
+	since    time.Time     // when it was tripped; zero while it is closed
 	pause    time.Duration // the last one, before jitter; halved with each answer
 	until    time.Time     // the end of the pause
 	newFirst bool          // the next probe is a delivery that has not failed yet, if there is any
@@ -49,9 +48,9 @@ type breaker struct {
 	checkAt  time.Time     // when to look at pressed
 }
 
-func (b *breaker) closed() bool { return !b.tripped }
+func (b *breaker) closed() bool { return b.since.IsZero() }
 
-func (b *breaker) open() bool { return b.tripped && b.allowed == 0 }
+func (b *breaker) open() bool { return !b.closed() && b.allowed == 0 }
 
 func (b *breaker) ramping() bool { return b.allowed > 0 }
 
@@ -114,11 +113,11 @@ func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Dur
 	case b.open() && now.Before(b.until):
 		return b.until.Sub(now), false, false
 	}
+	b.newFirst = known || !b.open() // new and old in turn
 	if opened = b.closed(); opened {
 		b.since = now
 	}
-	b.newFirst = known || !b.open() // new and old in turn
-	b.tripped, b.allowed, b.held = true, 0, 0
+	b.allowed, b.held = 0, 0
 	b.pause = min(max(2*b.pause, p.first), p.longest*2/3) // spread by half, it is longest at most
 	pause = spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)

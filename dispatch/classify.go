@@ -37,6 +37,9 @@ const (
 	VerdictExpired
 )
 
+// counts reports whether an attempt counts.
+func (v Verdict) counts() bool { return v == VerdictFailed || v == VerdictDead }
+
 // Settles reports whether nothing is left to do: the destination has acknowledged the delivery, or does
 // not get it any more.
 func (v Verdict) Settles() bool { return v == VerdictDelivered || v == VerdictExpired }
@@ -47,7 +50,6 @@ type tally [VerdictExpired + 1]int
 // outcome is the answer to a job.
 type outcome struct {
 	verdict  Verdict
-	failures int
 	delay    time.Duration
 	class    delivery.Class
 	err      error
@@ -61,7 +63,7 @@ type outcome struct {
 
 // answered reports whether the destination itself has answered.
 func (o *outcome) answered() bool {
-	return o.verdict == VerdictDelivered || (o.verdict == VerdictFailed || o.verdict == VerdictDead) && !o.silent
+	return o.verdict == VerdictDelivered || o.verdict.counts() && !o.silent
 }
 
 // called describes a failed call.
@@ -75,19 +77,18 @@ type called struct {
 // classify decides the outcome of a failed delivery: whose fault it was, whether to retry it, and
 // when.
 func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcome {
-	failures := j.failures()
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
-		return outcome{verdict: VerdictReleased, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
+		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
 		l.fault(c.began, r, false)
-		return outcome{verdict: VerdictReleased, failures: failures, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
+		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	if r.exhausted && l.down() { // the probe has not asked the destination
 		l.fault(c.began, r, false)
-		return outcome{verdict: VerdictReleased, failures: failures, class: delivery.ClassOurs, err: r}
+		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: r}
 	}
 	if r.exhausted {
 		return l.throttle(log, j, c.began, r)
@@ -103,8 +104,8 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 	if r.unanswered {
 		l.unanswered(j, c.began)
 	}
-	failures++
-	out := outcome{verdict: VerdictFailed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
+	failures := j.failures() + 1
+	out := outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
 	if r.permanent || failures >= l.dest.MaxAttempts {
 		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
 		l.observer.Observe(delivery.Incident{
@@ -149,7 +150,7 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
 	}
 	l.mu.Unlock()
-	out = outcome{verdict: VerdictAside, failures: j.failures(), delay: f.delay, class: delivery.ClassDestination, err: err}
+	out = outcome{verdict: VerdictAside, delay: f.delay, class: delivery.ClassDestination, err: err}
 	if c.shared {
 		out.verdict = VerdictReleased // single calls will show which event is at fault
 	}
@@ -218,7 +219,7 @@ func (l *lane) unanswered(j *job, began time.Time) {
 // is throttled. A machine that has run out of files, ports or memory throttles like a destination, and the fault is the
 // relay's.
 func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
-	out := outcome{verdict: VerdictReleased, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
+	out := outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: err, throttled: true}
 	if err.exhausted {
 		out.class = delivery.ClassOurs
 	}

@@ -7,15 +7,14 @@ import (
 )
 
 // health is what a lane knows about a destination that is not well, or was not a moment ago. It gets the time, the load of the
-// lane and the answers, and returns what changed: the lane calls, logs and reports. While the destination is well, on is
-// unset and the lane skips all of it. The lane's lock guards it.
+// lane and the answers, and returns what changed: the lane calls, logs and reports. While the destination is well, the lane
+// skips all of it, see on. The lane's lock guards it.
 type health struct {
 	cfg        *LaneConfig // of the lane
 	breaker    breaker
 	pacer      pacer
 	quarantine *quarantine // nil unless the destination has recently failed over events, or throttled them
 	spoiled    int         // calls that were throttled and are not finished: queued jobs are returned
-	on         bool        // any of the four is at work
 	throttles  uint64      // answers that requested fewer deliveries
 }
 
@@ -46,6 +45,11 @@ type throttle struct {
 
 // fairPart is the part of a lane's capacity that makes a claim worthwhile: one in so many.
 const fairPart = 8
+
+// on reports whether the destination is not well, or was not a moment ago.
+func (h *health) on() bool {
+	return !h.breaker.closed() || h.pacer.on() || h.quarantine != nil || h.spoiled > 0
+}
 
 // allowed returns how many deliveries may begin, whatever capacity there is. Of load deliveries in the lane a worker could begin,
 // or has begun, ahead.
@@ -134,19 +138,12 @@ func (h *health) heard(now, begin time.Time, jobs []*job, outs []outcome, capaci
 	}
 	c.ramps, c.closes = h.breaker.answered(now, heard, capacity)
 	c.eases = h.pacer.ease(now, begin, answers, running)
-	h.review()
 	return c
-}
-
-// review sets on.
-func (h *health) review() {
-	h.on = !h.breaker.closed() || h.pacer.on() || h.quarantine != nil || h.spoiled > 0
 }
 
 // answers records that the destination has answered something else than a delivery. It reports whether the breaker has closed.
 func (h *health) answers(now time.Time, capacity int) (closes bool) {
 	_, closes = h.breaker.answered(now, 1, capacity)
-	h.review()
 	return closes
 }
 
@@ -162,7 +159,6 @@ func (h *health) quarantined(now time.Time) *quarantine {
 // unless the event itself is at fault. Otherwise the event is put aside, so that another event finds out whether the
 // destination is down.
 func (h *health) lost(now time.Time, event int64, c *called, err error, last bool) (f failure) {
-	h.on = true
 	f.again = h.breaker.ramping()
 	if !c.shared {
 		f.blame = h.quarantined(now).lose(now, event, c.proof, h.breaker.open())
@@ -189,7 +185,6 @@ func (h *health) lost(now time.Time, event int64, c *called, err error, last boo
 // fault opens the breaker without blaming an event: the destination did not answer what was asked at the given time, by a call
 // for all its events or by none.
 func (h *health) fault(now, began time.Time, err error) (f failure) {
-	h.on = true
 	f.pause, f.opened, f.longer = h.breaker.trip(now, began, paceAfter(err, h.cfg.LongestPause), false)
 	return f
 }
@@ -209,7 +204,6 @@ func (h *health) unanswered(now, began time.Time, tried bool) bool {
 // throttled. after is the pause that the destination requests, and first the first gap.
 func (h *health) throttled(now time.Time, event int64, began time.Time, after, first time.Duration) (t throttle) {
 	h.throttles++
-	h.on = true
 	known := h.quarantined(now)
 	if n := known.throttled(event); n > 0 {
 		t.aside = true

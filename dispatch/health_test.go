@@ -15,7 +15,7 @@ func TestHealthOfAnOutage(t *testing.T) {
 	h := health{cfg: &cfg}
 	now, down := time.Now(), delivery.Unavailable(errors.New("down"))
 	event := &job{event: &delivery.Event{ID: 1}}
-	if f := h.lost(now, 1, &called{began: now}, down, false); !f.opened || !f.longer || f.delay <= 0 || !h.on || !h.rests() {
+	if f := h.lost(now, 1, &called{began: now}, down, false); !f.opened || !f.longer || f.delay <= 0 || !h.on() || !h.rests() {
 		t.Errorf("the first failure is %+v, %+v", f, h)
 	}
 	if n := h.allowed(now, 0, 0); n != 0 {
@@ -36,11 +36,11 @@ func TestHealthOfAnOutage(t *testing.T) {
 	for range 3 {
 		c = h.heard(now, now, []*job{event}, []outcome{{verdict: VerdictDelivered}}, 4, 1)
 	}
-	if c != (change{closes: true}) || !h.on {
+	if c != (change{closes: true}) || !h.on() {
 		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.quarantine.has(2))
 	}
 	h.forget()
-	if h.on || h.rests() || h.recovers() || h.next(now) != 0 {
+	if h.on() || h.rests() || h.recovers() || h.next(now) != 0 {
 		t.Errorf("forgotten: %+v", h)
 	}
 }
@@ -69,7 +69,7 @@ func TestHealthThrottled(t *testing.T) {
 	for i := 0; i < 1000 && !eases; i++ {
 		eases = answer().eases
 	}
-	if c := answer(); !eases || c != (change{}) || h.on || h.throttles != 1 {
+	if c := answer(); !eases || c != (change{}) || h.on() || h.throttles != 1 {
 		t.Errorf("after the answers: eases %t, then %+v, %+v", eases, c, h)
 	}
 }

@@ -166,7 +166,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 // event would cost more than it brings.
 func (l *lane) fairLocked() int {
 	fair := l.capacityLocked() / fairPart
-	if l.health.on {
+	if l.health.on() {
 		fair = l.health.fair(l.capacityLocked())
 	}
 	if l.limiter != nil {
@@ -183,7 +183,7 @@ func (l *lane) roomLocked(now time.Time) int {
 	if l.agg != nil {
 		room = min(room, maxBehind-l.load)
 	}
-	if l.health.on {
+	if l.health.on() {
 		room = min(room, l.health.allowed(now, l.load, l.aheadLocked()))
 	}
 	if l.limiter != nil {
@@ -375,7 +375,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	}
 	var changed change
 	var gone []kept
-	if l.health.on {
+	if l.health.on() {
 		now := time.Now()
 		changed = l.health.heard(now, begin, jobs, outs, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
 		l.hungry = l.hungry || changed.closes || l.health.recovers() // a refused request may fit now
@@ -440,11 +440,11 @@ func (l *lane) halted() bool {
 // refuseLocked notes that an engine was refused the capacity that it requested.
 func (l *lane) refuseLocked(now time.Time) {
 	l.hungry = true
-	if !l.health.on && l.limiter == nil {
+	if !l.health.on() && l.limiter == nil {
 		return
 	}
 	// An engine requests capacity before it knows whether there are events: only handed-over deliveries count as pressure.
-	if l.health.on && l.agg == nil {
+	if l.agg == nil {
 		l.health.breaker.press(l.aheadLocked())
 	}
 	l.armLocked(now)

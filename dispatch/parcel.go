@@ -211,9 +211,8 @@ func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
 		}
 	}
 	a := Answer{Delivery: *d, Place: j.work, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
-	a.Failures = out.failures
-	if out.verdict == VerdictDelivered {
-		a.Failures = d.Failures
+	if out.verdict.counts() {
+		a.Failures++
 	}
 	p.answers = append(p.answers, a)
 	return true

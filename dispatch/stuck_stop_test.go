@@ -112,7 +112,7 @@ func TestDisownDuringReport(t *testing.T) {
 	began := make(firstWrite)
 	l.log = slog.New(slog.NewTextHandler(began, nil))
 	l.mu.Lock()
-	l.health.breaker = breaker{tripped: true, allowed: 1} // a ramp that is calm
+	l.health.breaker = breaker{since: time.Now(), allowed: 1} // a ramp that is calm
 	l.mu.Unlock()
 	ticked := make(chan struct{})
 	go func() {

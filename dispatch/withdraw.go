@@ -12,7 +12,7 @@ type kept struct {
 func (l *lane) answerKept(all []kept) {
 	for _, k := range all {
 		l.figures.passings.count(k.verdict)
-		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict, failures: k.job.failures()}})
+		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
 	}
 }
 

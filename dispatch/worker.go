@@ -124,8 +124,8 @@ func (w *worker) shedAll(jobs []*job) {
 	}
 	w.lane.mu.Unlock()
 	outs := make([]outcome, len(late))
-	for i, j := range late {
-		outs[i] = outcome{verdict: VerdictReleased, failures: j.failures(), class: delivery.ClassOurs, err: errLapsed}
+	for i := range outs {
+		outs[i] = outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: errLapsed}
 	}
 	w.lane.finished(time.Now(), notBegun, late, outs)
 }
@@ -246,8 +246,8 @@ func (w *worker) expires(jobs []*job) []*job {
 		return jobs
 	}
 	outs := make([]outcome, len(late))
-	for i, j := range late {
-		outs[i] = outcome{verdict: VerdictExpired, failures: j.failures()}
+	for i := range outs {
+		outs[i] = outcome{verdict: VerdictExpired}
 	}
 	l.finished(now, notBegun, late, outs)
 	return rest
@@ -273,7 +273,7 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 			if v == VerdictParked && j.parcel.order != nil {
 				v = j.parcel.order.waits(&j.parcel.events[j.work])
 			}
-			outs[i] = outcome{verdict: v, failures: j.failures()}
+			outs[i] = outcome{verdict: v}
 			continue
 		}
 		outs[i] = outcome{verdict: VerdictDelivered}
