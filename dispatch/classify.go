@@ -27,7 +27,7 @@ const (
 	// VerdictDead says that the delivery has failed for the last time.
 	VerdictDead
 	// VerdictReleased says that the delivery is returned as if it had never been tried: the destination is down or throttles,
-	// or no delivery may begin any more.
+	// or the lane no longer begins deliveries.
 	VerdictReleased
 	// VerdictParked says that the delivery waits as a row: an earlier one of its aggregate must be dealt with first.
 	VerdictParked
@@ -140,8 +140,8 @@ func (l *lane) follows(out *outcome) Verdict {
 	return VerdictParked
 }
 
-// unavailable records that the destination has failed over an event. It reports an outage once; further faults are no news.
-// unavailable reports false where the event itself is at fault: the attempt counts.
+// unavailable records that the destination has failed over an event, and reports an outage once. It returns false if the event
+// itself is at fault: the attempt counts.
 func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out outcome, nobodys bool) {
 	l.mu.Lock()
 	now := time.Now()
@@ -174,8 +174,8 @@ func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: l.dest.Name, Err: err})
 }
 
-// fault records that the destination did not answer what was asked at the given time, and is not about an event. With news it is
-// reported in any case.
+// fault records that the destination did not answer a request that began at the given time and was not about one event. With news,
+// fault reports the outage in any case.
 func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration) {
 	l.mu.Lock()
 	now := time.Now()

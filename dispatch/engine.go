@@ -149,8 +149,8 @@ func (l *lane) Withdraw() {
 	l.answerKept(gone)
 }
 
-// Reserve reserves capacity. It is what the lane can work off within its window, so that a fast destination gets large
-// claims and a slow one gets none that would only wait.
+// Reserve reserves capacity: what the lane delivers within its window. A fast destination gets large claims, and a slow one gets
+// no claims that would only wait.
 func (l *lane) Reserve(r Request) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

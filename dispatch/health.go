@@ -6,9 +6,9 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// health is what a lane knows about a destination that is not well, or was not a moment ago. It gets the time, the load of the
-// lane and the answers, and returns what changed: the lane calls, logs and reports. While the destination is well, the lane
-// skips all of it, see on. The lane's lock guards it.
+// health tracks a destination that fails, throttles or recovers. Its methods get the time, the load of the lane and the answers,
+// and return what changed: the lane calls, logs and reports. While on is false, the lane skips them. The lane's lock guards
+// health.
 type health struct {
 	cfg        *LaneConfig // of the lane
 	breaker    breaker
@@ -18,14 +18,14 @@ type health struct {
 	throttles  uint64      // answers that requested fewer deliveries
 }
 
-// change is what answers have changed.
+// change tells what answers have changed.
 type change struct {
 	ramps  bool // the destination answers a probe
 	closes bool // it answers again
 	eases  bool // it throttles no more
 }
 
-// failure is what a call that the destination has not answered has changed.
+// failure tells what an unanswered call has changed.
 type failure struct {
 	blame  blame         // for the event
 	again  bool          // the destination was recovering
@@ -35,7 +35,7 @@ type failure struct {
 	delay  time.Duration // how long the event stays in quarantine, if it is there
 }
 
-// throttle is what an answer that requested fewer deliveries has changed.
+// throttle tells what an answer that requested fewer deliveries has changed.
 type throttle struct {
 	aside  bool          // it is meant for the event, which stays in quarantine for the delay
 	delay  time.Duration // see aside
@@ -51,8 +51,8 @@ func (h *health) on() bool {
 	return !h.breaker.closed() || h.pacer.on() || h.quarantine != nil || h.spoiled > 0
 }
 
-// allowed returns how many deliveries may begin, whatever capacity there is. Of load deliveries in the lane a worker could begin,
-// or has begun, ahead.
+// allowed returns how many deliveries may begin, apart from the capacity of the lane. load counts its deliveries, and ahead
+// those that workers have begun or could begin.
 func (h *health) allowed(now time.Time, load, ahead int) int {
 	n := maxQueued + load
 	switch {
@@ -105,7 +105,7 @@ func (h *health) next(now time.Time) (d time.Duration) {
 	return d
 }
 
-// sooner returns the shorter one of two durations above 0, and 0 if there is none.
+// sooner returns the shorter one of two durations, without durations of 0 and less.
 func sooner(a, b time.Duration) time.Duration {
 	if b > 0 && (a == 0 || b < a) {
 		return b
@@ -113,7 +113,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// heard records the answers to calls that began at the given time, or later, while so many ran. capacity is that of the lane.
+// heard records the answers to calls that began at the given time or later, while running calls ran in a lane of this capacity.
 func (h *health) heard(now, begin time.Time, jobs []*job, outs []outcome, capacity, running int) (c change) {
 	throttled, answers := 0, 0
 	for i := range outs {
@@ -182,8 +182,8 @@ func (h *health) lost(now time.Time, event int64, c *called, err error, last boo
 	return f
 }
 
-// fault opens the breaker without blaming an event: the destination did not answer what was asked at the given time, by a call
-// for all its events or by none.
+// fault opens the breaker without blaming an event: the destination did not answer a request that began at the given time and was
+// not about one event.
 func (h *health) fault(now, began time.Time, err error) (f failure) {
 	f.pause, f.opened, f.longer = h.breaker.trip(now, began, paceAfter(err, h.cfg.LongestPause), false)
 	return f

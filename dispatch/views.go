@@ -9,29 +9,28 @@ import (
 // Engines find events to deliver and hand them to lanes: package queue claims events, package stream reads them in order.
 // A lane is the way to one destination. Each engine has a view of it.
 
-// QueueLane is a lane of an engine that keeps no order: deliveries begin as workers come to them.
+// QueueLane is the view of an engine that keeps no order: workers begin deliveries as they come.
 type QueueLane interface {
 	// Destination returns what never changes about the destination.
 	Destination() *Destination
-	// Serve gives the lane to the engine. onCapacity is called when Reserve or Capacity had less than was requested and
-	// there is more; it must not block.
+	// Serve gives the lane to the engine. After Reserve or Capacity refused something, the lane calls onCapacity once more
+	// deliveries may begin. onCapacity must not block.
 	Serve(onCapacity func())
-	// Capacity returns for how many deliveries there is capacity, or 0 if that is too little to be worth a claim. For stored
-	// deliveries it is also 0 while the destination may be down and a new delivery has to find out.
+	// Capacity returns how many deliveries may begin, and 0 if so few are not worth a claim. Stored deliveries also get 0
+	// while the destination may be down and a new delivery has to find out.
 	Capacity(stored bool) int
-	// HasCapacity reports whether there is capacity for at least one delivery.
+	// HasCapacity reports whether at least one delivery may begin.
 	HasCapacity() bool
-	// Reserve reserves capacity, and returns for how many deliveries.
+	// Reserve reserves capacity and returns for how many deliveries.
 	Reserve(r Request) int
 	// Return returns unused reserved capacity.
 	Return(n int)
-	// Refused counts a delivery for which there was no capacity.
+	// Refused counts a delivery that found no capacity.
 	Refused()
-	// Admit returns how long each delivery waits for the rate limit, 0 for those that may begin; nil if all may. Where
-	// each key has a rate of its own others go past one that waits. Admit is called in the order of the hand-over, and
-	// may ask the database. Only a destination with a rate limit needs it.
+	// Admit takes from the rate limit and returns how long each delivery has to wait: nil if all may begin. The engine
+	// calls Admit in the order of delivery, and only for a destination with a limit. Admit may query the database.
 	Admit(all []Delivery) (waits []time.Duration)
-	// Deliver hands over a parcel for which capacity was reserved. unblock is nil here.
+	// Deliver hands over a parcel within the reserved capacity. unblock is nil here.
 	Deliver(p *Parcel, unblock []Key)
 	// TakeBack returns the deliveries of a parcel that no worker has begun.
 	TakeBack(p *Parcel)
@@ -41,39 +40,38 @@ type QueueLane interface {
 	Observe(atLeast time.Duration)
 }
 
-// StreamLane is a lane of an engine that hands events over in order.
+// StreamLane is the view of an engine that hands events over in order.
 type StreamLane interface {
 	// Destination returns what never changes about the destination.
 	Destination() *Destination
-	// Own gives the lane to the engine, with nothing in flight and no aggregate blocked. onCapacity is called when
-	// Reserve had less than was requested and there is more, or when the lane may go on after something was returned; it
-	// must not block.
+	// Own gives the lane to the engine: nothing is in flight, and no aggregate is blocked. After Reserve refused something,
+	// or the lane returned deliveries, the lane calls onCapacity once more deliveries may begin. onCapacity must not
+	// block.
 	Own(onCapacity func())
-	// Withdraw returns all deliveries that no worker has begun. The lane takes nothing more until it is owned again.
+	// Withdraw returns all deliveries that no worker has begun. The lane takes nothing until the next Own.
 	Withdraw()
-	// Disown ends what Own began, once nothing of the lane is in flight: another relay calls the destination from now on.
-	// The lane forgets the health of the destination. Own begins without it.
+	// Disown forgets the health of the destination, which another relay calls from now on. Nothing may be in flight.
 	Disown()
-	// Reserve reserves capacity, and returns for how many deliveries.
+	// Reserve reserves capacity and returns for how many deliveries.
 	Reserve(r Request) int
 	// Return returns unused reserved capacity.
 	Return(n int)
-	// Waits reports whether stored, or new, deliveries must wait for a moment: the destination may be down, and it is the
-	// turn of the others to find out. An event over which the destination failed is stored; were stored events always
-	// first, new ones would never be tried. New ones wait once their aggregates held back too many. onCapacity is
-	// called when they may go.
+	// Waits reports whether stored deliveries, or new ones, must wait: the destination may be down, and it is the turn of
+	// the others to find out. Events over which the destination failed are stored: if they always went first, no new
+	// event would be tried. New events wait once their aggregates have held back too many. The lane calls onCapacity
+	// when the wait is over.
 	Waits(stored bool) bool
-	// Admit is that of QueueLane.
+	// Admit does what it does for a QueueLane.
 	Admit(all []Delivery) (waits []time.Duration)
-	// Deliver hands over a parcel for which capacity was reserved. The aggregates in unblock are no longer blocked: all
-	// their stored deliveries have been handed over, the last of them with this parcel.
+	// Deliver hands over a parcel within the reserved capacity. It unblocks aggregates: this parcel has the last of their
+	// stored deliveries.
 	Deliver(p *Parcel, unblock []Key)
 	// SetRows records whether deliveries of the aggregate are stored.
 	SetRows(key Key, rows Rows)
-	// Order returns the state of the order, and that of one aggregate; the zero key is none.
+	// Order returns the state of the lane's order, and the state of one aggregate unless the key is zero.
 	Order(key Key) Order
-	// GoOn lets the lane take deliveries again, if it has returned nothing since Order counted n. The engine must have taken
-	// all answers since then from the parcels, and hands the returned deliveries over first, in the order of ids.
+	// GoOn lets the lane take deliveries again, unless the lane has returned one since Order counted n. Before the call the
+	// engine takes all answers from the parcels; after it, the engine hands over the returned deliveries first, by id.
 	GoOn(n uint64) bool
 }
 
@@ -93,9 +91,10 @@ func (d *Destination) Blocks() bool { return d.BlockOnDead && !d.Unordered }
 // Limited reports whether there is a rate limit. Then Admit comes before Deliver.
 func (d *Destination) Limited() bool { return !d.Rate.IsZero() }
 
-// Expires returns when an event is too old to be delivered: see [Delivery.Expires]. It is zero where events do not expire. The
-// event was written, or became available, at a time of the database. available is instead by this relay's clock, zero for an
-// event that was available at once. The later one counts: a writer may make an event available before it exists.
+// Expires returns when an event gets too old to be delivered, by this relay's clock: see [Delivery.Expires]. It returns zero if
+// events do not expire. written is a time of the database, when the event was written or became available. available is
+// when it became available by this relay's clock, zero if unknown. The later time counts: a writer may make an event
+// available before writing it.
 func (d *Destination) Expires(written, available time.Time) time.Time {
 	if d.ExpiresAfter == 0 {
 		return time.Time{}
@@ -114,13 +113,13 @@ func (d *Destination) Expires(written, available time.Time) time.Time {
 type Request struct {
 	// N is the number of deliveries.
 	N int
-	// Once says that the engine reads once for what is reserved: nothing is reserved where that is not worth a read.
+	// Once says that the engine reads once for this capacity: the lane reserves nothing that is not worth a read.
 	Once bool
-	// Replay says that the deliveries may take only what live ones leave. They fill half of the lane at most, and
-	// of a fast one only as much as it works off in 2 ms, so that a live delivery finds capacity, and hardly waits. Nothing is
-	// reserved for less than half of that: the engine asks again after the answers.
+	// Replay says that live deliveries go first. A replay fills half of the lane at most, and 2 ms of a fast lane, so that
+	// a live delivery hardly waits. The lane reserves nothing for less than half of that: the engine asks again after
+	// the answers.
 	Replay bool
-	// Held is how many deliveries of a replay the lane has.
+	// Held is how many deliveries of the replay the lane has.
 	Held int
 }
 
