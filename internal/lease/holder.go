@@ -805,7 +805,7 @@ func (h *Holder) complain(ctx context.Context, unit int32, err error) {
 	}
 	r.next = time.Now().Add(r.pauses.After(err))
 	r.down = store.IsDown(err)
-	if !r.logged && !(r.down && h.away.open()) { // what the log says already is no news
+	if !r.logged && (!r.down || !h.away.open()) { // what the log says already is no news
 		r.logged = true
 		if unit == 0 {
 			h.log.WarnContext(ctx, "positions could not be created", "err", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -33,8 +34,10 @@ type Querier interface {
 // Direct returns a connection that has its settings already.
 func Direct(conn *pgx.Conn) *Conn { return &Conn{Conn: conn} }
 
-// ofClient are the settings that a pooler keeps apart for each client: see [Startup].
-var ofClient = map[string]bool{"client_encoding": true, "datestyle": true, "timezone": true}
+// ofClient reports whether a pooler keeps a setting apart for each client: see [Startup].
+func ofClient(name string) bool {
+	return slices.ContainsFunc([]string{"client_encoding", "DateStyle", "TimeZone"}, func(s string) bool { return strings.EqualFold(s, name) })
+}
 
 // Shared returns a connection through a pooler in transaction mode, with settings for each transaction. The
 // connection must have been opened with pgx.QueryExecModeCacheDescribe.
@@ -48,7 +51,7 @@ func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, e
 	b.WriteByte(';')
 	var name, value string
 	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
-		if !ofClient[strings.ToLower(name)] {
+		if !ofClient(name) {
 			fmt.Fprintf(&b, " SET LOCAL %s = %s;", name, value)
 		}
 		return nil

@@ -187,7 +187,13 @@ func TestSharedRequire(t *testing.T) {
 	for name, err := range map[string]error{
 		"statement": func() error { _, err := c.Exec(ctx, `INSERT INTO t VALUES (1)`); return err }(),
 		"row":       c.QueryRow(ctx, `INSERT INTO t VALUES (1) RETURNING n`).Scan(&n),
-		"rows":      func() error { _, err := c.Query(ctx, `INSERT INTO t VALUES (1)`); return err }(),
+		"rows": func() error {
+			rows, err := c.Query(ctx, `INSERT INTO t VALUES (1)`)
+			if err == nil {
+				rows.Close()
+			}
+			return err
+		}(),
 		"batch": func() error {
 			var b pgx.Batch
 			b.Queue(`INSERT INTO t VALUES (1)`).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
