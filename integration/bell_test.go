@@ -16,17 +16,12 @@ import (
 // plans fail again.
 const shrinking = time.Second
 
-// TestBell drives relays that fall asleep and wake with random plans, and with no
+// TestBell drives relays of a queue that fall asleep and wake with random plans, and with no
 // poll that could hide a fault of the bell: an event that the protocol lost would
-// be found an hour later.
+// be found an hour later. For a stream [TestBellEarlyIDs] does so.
 func TestBell(t *testing.T) {
 	t.Parallel()
-	for _, mode := range bothModes() {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			checkPlans(t, bellEnv(t, mode), everyday, never)
-		})
-	}
+	checkPlans(t, bellEnv(t, outboxsql.ModeQueue), everyday, never)
 }
 
 // TestBellEarlyIDs adds writers whose ids are older than their transactions.
