@@ -244,7 +244,9 @@ func (c *cluster) verdict(t *testing.T, written map[string][]int64) {
 	t.Logf("%d events, %d opened, %d commits unheard of, %d fenced, %d dead first", n, slices.Max(slices.Collect(maps.Values(c.clients))), c.unsure, c.fenced, len(c.died))
 }
 
-// TestStreamSimulationExactly: beside the other destinations of a simulation, one that keeps its position gets
+// TestStreamSimulationExactly: writers commit and roll back, destinations fail in every way, relays stop, are
+// cut off and come back. No event is lost, the order of each aggregate is kept, and only a suffix
+// of each aggregate's deliveries repeats. Beside those destinations, one that keeps its position gets
 // each event once, and in order, whatever becomes of its transactions and of the relays.
 func TestStreamSimulationExactly(t *testing.T) {
 	t.Parallel()

@@ -58,8 +58,9 @@ func (r *replayed) disorder() (faults []string) {
 	return faults
 }
 
-// TestStreamReplaySimulation is TestStreamSimulation with replays beside it: every event of a range comes again with the
-// number of the replay, or is passed over and counted, in the order of its aggregate. What is live is as it was.
+// TestStreamReplaySimulation is a simulation with replays beside it: every event of a range comes again with the
+// number of the replay, or is passed over and counted, in the order of its aggregate. What is live is as in
+// [TestStreamSimulationExactly], in relays without a destination that keeps its position.
 func TestStreamReplaySimulation(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {

@@ -321,20 +321,6 @@ func (p *simulation) rows() (text string) {
 	return text
 }
 
-// TestStreamSimulation: writers commit and roll back, destinations fail in every way, relays stop, are
-// cut off and come back. No event is lost, the order of each aggregate is kept, and only a suffix
-// of each aggregate's deliveries repeats.
-func TestStreamSimulation(t *testing.T) {
-	t.Parallel()
-	for seed := range 3 {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			p := newSimulation(t, 1+seed)
-			p.run(1500)
-		})
-	}
-}
-
 func newSimulation(t *testing.T, relays int) *simulation {
 	t.Helper()
 	pool := streamPool(t)
