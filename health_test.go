@@ -87,6 +87,9 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
 // short is a second of an audit in a hurry: two minutes are six seconds, longer than any wait for the database.
 const short = 50 * time.Millisecond
 
+// shorter is one where a real hang lasts until it is found: seven minutes, after which only a restart helps, are six seconds.
+const shorter = 15 * time.Millisecond
+
 // newPatient returns a relay in which a second lasts for beat, with the destination mail for everything.
 func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h Handler, options ...HandleOption) *patient {
 	t.Helper()
@@ -200,7 +203,7 @@ func TestRelayHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, short, HandlerFunc(works))
+		p := newPatient(t, pool, shorter, HandlerFunc(works))
 		p.block = delivery.IncidentDatabaseLost
 		p.start()
 		execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -272,7 +275,7 @@ func TestDueWorkIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, short, HandlerFunc(func(_ context.Context, e *Event) error {
+		p := newPatient(t, pool, shorter, HandlerFunc(func(_ context.Context, e *Event) error {
 			if e.Type == "bad" {
 				return Permanent(errors.New("no"))
 			}
