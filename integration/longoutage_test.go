@@ -97,15 +97,19 @@ func (y *tally) came(req *http.Request) {
 // within a moment if an attempt were counted.
 func TestLongOutage(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]http.HandlerFunc{
-		"connections are refused": nil, // no server listens
-		"a gateway answers 502":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
-		"requests are reset":      reset,
+	for name, away := range map[string]struct {
+		serve http.HandlerFunc // nil: no server listens
+		modes []outboxsql.Mode
+	}{
+		"connections are refused": {nil, bothModes()},
+		// The relay hears the same of these as of a refused connection, which the tests of the handler prove.
+		"a gateway answers 502": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, []outboxsql.Mode{outboxsql.ModeQueue}},
+		"requests are reset":    {reset, []outboxsql.Mode{outboxsql.ModeStream}},
 	} {
-		for _, mode := range bothModes() {
+		for _, mode := range away.modes {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
-				meetLongOutage(t, mode, max(1000, longOutage(t)), away)
+				meetLongOutage(t, mode, max(1000, longOutage(t)), away.serve)
 			})
 		}
 	}
