@@ -299,39 +299,6 @@ func TestEveryConnectionTerminated(t *testing.T) {
 	}
 }
 
-func TestPostgresRestarted(t *testing.T) {
-	t.Parallel()
-	for how, mode := range map[string]outboxsql.Mode{"restart": outboxsql.ModeQueue, "kill": outboxsql.ModeStream} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			server := testenv.OwnPostgres(t, map[string]string{"fsync": "on"})
-			e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
-			r := e.relay(handleAll(t, h))
-			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 300)`)
-			h.next()
-			var err error
-			if how == "kill" {
-				if err = server.Kill(t.Context()); err == nil {
-					err = server.Start(t.Context())
-				}
-			} else {
-				err = server.Restart(t.Context(), pgserver.Immediate)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			e.pool.Reset()
-			id := e.insertWhenUp("n")
-			e.untilState(id, "done")
-			e.untilDone()
-			h.all(e, 301)
-			if n := strings.Count(r.log.text(), "database does not answer"); n > 1 {
-				t.Errorf("the outage was reported %d times", n)
-			}
-		})
-	}
-}
-
 // insertWhenUp inserts as soon as the server accepts it.
 func (e *env) insertWhenUp(eventType string) (id int64) {
 	e.t.Helper()
