@@ -262,46 +262,45 @@ func firsts(ids []int64) (first []int64) {
 	return first
 }
 
+// TestBrokerEndsInTheMiddleOfAStream: a broker is killed, and then ended in order, while batches are delivered.
 func TestBrokerEndsInTheMiddleOfAStream(t *testing.T) {
 	t.Parallel()
-	for how, end := range map[string]func(context.Context, *kafkaserver.Server) error{
-		"SIGKILL": func(ctx context.Context, s *kafkaserver.Server) error { return s.Kill(ctx) },
-		"SIGTERM": func(ctx context.Context, s *kafkaserver.Server) error { return s.Halt(ctx) },
-	} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			s := testenv.OwnKafka(t, kafkaserver.Config{})
-			brokers := []string{s.Addr()}
-			topic := newTopic(t, brokers, 3, nil)
-			h := open(t, brokers, to(topic), func(c *Config) { c.DeliveryTimeout = 2 * time.Second })
-			stop, ended := make(chan struct{}), make(chan error, 1)
-			sent := stream(t, h, 50, stop, func(batches int) {
-				if batches != 20 {
-					return
-				}
-				go func() {
-					err := end(t.Context(), s)
-					if err == nil {
-						err = s.Start(t.Context())
-					}
-					ended <- err
-					close(stop)
-				}()
-			})
-			if err := <-ended; err != nil {
-				t.Fatal(err)
+	s := testenv.OwnKafka(t, kafkaserver.Config{})
+	endMidStream(t, s, s.Kill)
+	endMidStream(t, s, s.Halt)
+}
+
+func endMidStream(t *testing.T, s *kafkaserver.Server, end func(context.Context) error) {
+	t.Helper()
+	brokers := []string{s.Addr()}
+	topic := newTopic(t, brokers, 3, nil)
+	h := open(t, brokers, to(topic), func(c *Config) { c.DeliveryTimeout = 2 * time.Second })
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	sent := stream(t, h, 50, stop, func(batches int) {
+		if batches != 20 {
+			return
+		}
+		go func() {
+			err := end(t.Context())
+			if err == nil {
+				err = s.Start(t.Context())
 			}
-			settle(t, h, events(sent + 1)[0])
-			// With the duplicates: reading may end once so many are there.
-			ends, err := admin(t, brokers).ListEndOffsets(t.Context(), topic)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all := 0
-			ends.Each(func(o kadm.ListedOffset) { all += int(o.Offset) })
-			t.Logf("%d duplicates among %d", wantOrder(t, written(t, brokers, topic, all), sent+1), sent+1)
-		})
+			ended <- err
+			close(stop)
+		}()
+	})
+	if err := <-ended; err != nil {
+		t.Fatal(err)
 	}
+	settle(t, h, events(sent + 1)[0])
+	// With the duplicates: reading may end once so many are there.
+	ends, err := admin(t, brokers).ListEndOffsets(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	ends.Each(func(o kadm.ListedOffset) { all += int(o.Offset) })
+	t.Logf("%d duplicates among %d", wantOrder(t, written(t, brokers, topic, all), sent+1), sent+1)
 }
 
 // TestFrozenBroker gives up batches that a broker has received and has not looked at,
