@@ -22,7 +22,6 @@ func finishedOrders(t *testing.T, pool *pgxpool.Pool, n int, aggregate, key stri
 		`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, error_fingerprint)
 			SELECT i, 'orders', 'order.old', 'dead', 5, ` + key + `, 'abcdefabcdef' FROM generate_series(1, $1::int) AS i`,
 		`ALTER TABLE outbox_deliveries ENABLE TRIGGER outbox_deliveries_fingerprint`,
-		`UPDATE outbox_mode SET origin_head = (SELECT max(id) FROM outbox_events)`,
 	} {
 		var args []any
 		if statement[0] == 'I' {
@@ -32,64 +31,83 @@ func finishedOrders(t *testing.T, pool *pgxpool.Pool, n int, aggregate, key stri
 			t.Fatal(err)
 		}
 	}
+	beginBehind(t, pool)
+}
+
+// beginBehind lets a stream begin behind all of its events.
+func beginBehind(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), `TRUNCATE outbox_routes, outbox_positions; UPDATE outbox_mode SET origin_head = (SELECT max(id) FROM outbox_events)`); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestManyDeadLettersOfOneLine: 400,000 dead letters of one aggregate, or of one order of all events,
 // hold up neither the replay of some of them nor what is live.
 func TestManyDeadLettersOfOneLine(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		key   string
-		order []notifyd.HandleOption
-	}{
-		"aggregate": {key: `'order/1'`},
-		"blocking":  {key: `'order/1'`, order: []notifyd.HandleOption{notifyd.WithBlockOnDead()}},
-		"total":     {key: `'*'`, order: []notifyd.HandleOption{notifyd.WithTotalOrder()}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const dead, replayed, live = 400_000, 300, 300
-			pool := streamPool(t)
-			finishedOrders(t, pool, dead, `'1'`, c.key)
-			got := make(chan int64, replayed+live)
-			ordersRelay(t, pool, got, c.order...)
-			writeLive(t, pool, "live", 1)
-			<-got // it has taken over
-			s, err := deadletter.New(pool, deadletter.Config{})
-			if err != nil {
-				t.Fatal(err)
+	const dead = 400_000
+	t.Run("aggregate", func(t *testing.T) {
+		t.Parallel()
+		pool := streamPool(t)
+		finishedOrders(t, pool, dead, `'1'`, `'order/1'`)
+		replayAmongDead(t, pool, dead, false)
+		// The stream begins anew. What the first relay has replayed is no longer dead.
+		beginBehind(t, pool)
+		replayAmongDead(t, pool, dead-replayedOrders, true, notifyd.WithBlockOnDead())
+	})
+	t.Run("total", func(t *testing.T) {
+		t.Parallel()
+		pool := streamPool(t)
+		finishedOrders(t, pool, dead, `'1'`, `'*'`)
+		replayAmongDead(t, pool, dead, false, notifyd.WithTotalOrder())
+	})
+}
+
+const replayedOrders = 300
+
+// replayAmongDead runs a relay, and replays the last ones of the given number of dead letters. What comes later in
+// their aggregate is delivered unless they block.
+func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, options ...notifyd.HandleOption) {
+	t.Helper()
+	const live = 300
+	got := make(chan int64, replayedOrders+live)
+	defer ordersRelay(t, pool, got, options...)()
+	writeLive(t, pool, "live", 1)
+	<-got // it has taken over
+	s, err := deadletter.New(pool, deadletter.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a person replays goes in any case, and what comes later in the aggregate does not where dead letters block.
+	later := writeLive(t, pool, "order", 1)
+	want := live - 1 + replayedOrders
+	if !block {
+		want++
+	}
+	ids := make([]int64, replayedOrders)
+	for i := range ids {
+		ids[i] = int64(dead - i)
+	}
+	if _, err := s.Replay(t.Context(), deadletter.Filter{Destination: "orders", Events: ids}, deadletter.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	writeLive(t, pool, "live", live-1)
+	for n := range want {
+		select {
+		case id := <-got:
+			if block && id == later {
+				t.Errorf("event %d is delivered behind dead letters that block", id)
 			}
-			// What a person replays goes in any case, and what comes later in the aggregate does not where dead letters block.
-			later := writeLive(t, pool, "order", 1)
-			want := live - 1 + replayed
-			if name != "blocking" {
-				want++
-			}
-			ids := make([]int64, replayed)
-			for i := range ids {
-				ids[i] = int64(dead - i)
-			}
-			if _, err := s.Replay(t.Context(), deadletter.Filter{Destination: "orders", Events: ids}, deadletter.Action{}); err != nil {
-				t.Fatal(err)
-			}
-			writeLive(t, pool, "live", live-1)
-			for n := range want {
-				select {
-				case id := <-got:
-					if name == "blocking" && id == later {
-						t.Errorf("event %d is delivered behind dead letters that block", id)
-					}
-				case <-time.After(time.Minute):
-					t.Fatalf("%d of %d events delivered", n, want)
-				}
-			}
-		})
+		case <-time.After(time.Minute):
+			t.Fatalf("%d of %d events delivered", n, want)
+		}
 	}
 }
 
-// ordersRelay runs a relay whose destination gives the ids of its events to got. No statement of it may be refused, as one
-// is that takes too long.
-func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...notifyd.HandleOption) {
+// ordersRelay runs a relay whose destination gives the ids of its events to got, until end is called. No statement of it may
+// be refused, as one is that takes too long.
+func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...notifyd.HandleOption) (end func()) {
 	t.Helper()
 	level := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.LevelKey && a.Value.String() == slog.LevelError.String() {
@@ -115,12 +133,12 @@ func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- relay.Run(ctx) }()
-	t.Cleanup(func() {
+	return func() {
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }
 
 // writeLive writes events of as many aggregates, and returns the id of the last one.
