@@ -175,8 +175,9 @@ func TestUntilIdleDestinationDown(t *testing.T) {
 		if code := stopped.end(r.T); code != exitOK || strings.Contains(stopped.stderr.text(), saysIdle) {
 			r.Fatalf("exit code %d:\n%s", code, stopped.stderr.text())
 		}
+		before := r.calls.Load()
 		d := r.start()
-		r.keepsRunning(d)
+		testenv.Await(r.T, "a call of the second run", func() bool { return r.calls.Load() > before })
 		up.Store(true)
 		if code := d.wait(r.T); code != exitOK {
 			r.Fatalf("exit code %d:\n%s", code, d.stderr.text())
