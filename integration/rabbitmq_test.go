@@ -37,9 +37,9 @@ const (
 	rabbitEvents = 5
 	// rabbitAhead bounds the events that wait, in addition to those of an outage of
 	// a known length. Without it the backlog would keep growing on a busy machine.
-	rabbitAhead = 5000
+	rabbitAhead = 1000
 	// rabbitFlow is the number of deliveries between two faults.
-	rabbitFlow = 1000
+	rabbitFlow = 500
 )
 
 // TestRabbitMQRestarts ends the broker again and again under a steady load, by SIGKILL and, for a while, in order in turn.
