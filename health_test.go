@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -206,9 +207,16 @@ func TestRelayHangs(t *testing.T) {
 		p := newPatient(t, pool, shorter, HandlerFunc(works))
 		p.block = delivery.IncidentDatabaseLost
 		p.start()
-		execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name IN ('notifyd/claim', 'notifyd/stream')`)
-		<-p.held
+		testenv.Await(t, "a lost connection that the relay uses", func() bool { // one that it opens at the moment is none yet
+			execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name IN ('notifyd/claim', 'notifyd/stream')`)
+			select {
+			case <-p.held:
+				return true
+			default:
+				return false
+			}
+		})
 		const want = "no part of the relay has tried it again"
 		p.hears(delivery.IncidentHang, want)
 		h := p.Health()
