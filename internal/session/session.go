@@ -1,5 +1,6 @@
 // Package session has the settings that every session of notifyd needs, whatever the defaults of
-// server, database and role are: they change what a statement means, or how a value is written.
+// server, database and role are: they change what a statement means, or how a value is written. [Conn] has them
+// also where a pooler gives each transaction another session.
 package session
 
 import (
