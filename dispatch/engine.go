@@ -31,7 +31,7 @@ func (d *Dispatcher) StreamLanes() []StreamLane {
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
 // Drops returns the settings by which a lane may finish with an event that its destination has not acknowledged:
-// expires_after and when, in this order.
+// expires_after and when, in this order. It panics for an unknown name, as do ReportDestination, FilterOf and Blocked.
 func (d *Dispatcher) Drops(destination string) (settings []string) {
 	l := d.byName[destination]
 	if l.dest.ExpiresAfter > 0 {

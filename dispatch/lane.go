@@ -138,7 +138,7 @@ type lane struct {
 	paused  bool // by a person; see pause.go
 	crew    crew
 	health  health
-	timer   *time.Timer // wakes the engine; nil before the first fault
+	timer   *time.Timer // wakes the engine; nil before the first wait
 	figures figures
 	limiter *limit.Limiter // nil without a rate limit
 
@@ -453,7 +453,13 @@ func (l *lane) refuseLocked(now time.Time) {
 // wakeLocked returns the function to call after unlocking: onRoom if an engine was refused and a fair part of the lane is free
 // again.
 func (l *lane) wakeLocked() func() {
-	if !l.hungry || l.roomLocked(time.Now()) < l.fairLocked() {
+	if !l.hungry {
+		return func() {}
+	}
+	if now := time.Now(); l.roomLocked(now) < l.fairLocked() {
+		if l.limiter != nil {
+			l.armLocked(now) // the limit has closed since the refusal, and answers do not open it
+		}
 		return func() {}
 	}
 	l.hungry = false

@@ -61,7 +61,7 @@ type StreamLane interface {
 	// event would be tried. New events wait once their aggregates have held back too many. The lane calls onCapacity
 	// when the wait is over.
 	Waits(stored bool) bool
-	// Admit does what it does for a QueueLane.
+	// Admit takes from the rate limit: see QueueLane.
 	Admit(all []Delivery) (waits []time.Duration)
 	// Deliver hands over a parcel within the reserved capacity. It unblocks aggregates: this parcel has the last of their
 	// stored deliveries.
@@ -75,7 +75,7 @@ type StreamLane interface {
 	GoOn(n uint64) bool
 }
 
-// Destination is what never changes about a destination.
+// Destination is what never changes about a destination. All have the same one: who reads it writes nothing into it.
 type Destination struct {
 	Name string
 	LaneConfig

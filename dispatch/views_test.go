@@ -1,12 +1,14 @@
 package dispatch
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/limit"
 )
 
 // TestTurnsOfProbes: after an outage stored deliveries get no capacity while it is the turn of a new one, which does.
@@ -78,4 +80,51 @@ func TestOrderOfRows(t *testing.T) {
 			t.Errorf("rows %d: %+v", c.rows, o)
 		}
 	}
+}
+
+// TestRefusalIsNews: a destination that is down already is reported again where the reason is news, and only there.
+func TestRefusalIsNews(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLane(nil, testLane())
+		defer l.drop()
+		o := &overheard{}
+		l.observer = o
+		for i, c := range []struct {
+			news bool
+			want int
+		}{{false, 1}, {false, 1}, {true, 2}} {
+			if l.fault(time.Now(), delivery.Unavailable(errors.New("down")), c.news); len(o.kinds()) != c.want {
+				t.Errorf("call %d: reported %v, want %d", i, o.kinds(), c.want)
+			}
+		}
+	})
+}
+
+// TestWakesAfterTheLimit: an engine that was refused is woken when the rate limit opens, also if that was open at the refusal.
+func TestWakesAfterTheLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Rate = delivery.Rate{Events: 1, Per: time.Second, Burst: 1}
+		l := newTestLane(delivery.HandlerFunc(takes(5*time.Millisecond)), cfg)
+		defer l.drop()
+		l.limiter = limit.New("a", cfg.Rate, false, func(_ context.Context, _ string, _ limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
+			return []limit.Grant{{Granted: asks[0].Want, Lead: time.Second}}, nil
+		})
+		woken := 0
+		l.Serve(func() { woken++ })
+		if n := l.Reserve(Request{N: 2}); n != 1 {
+			t.Fatalf("reserved %d", n)
+		}
+		all := []Delivery{{Event: &delivery.Event{ID: 1, Type: "x"}}}
+		l.Admit(all)
+		p := NewParcel(func() bool { return true }, func(bool) {})
+		p.Fill(all)
+		l.Deliver(p, nil)
+		after(time.Minute)
+		if woken == 0 {
+			t.Error("the engine was not woken")
+		}
+	})
 }
