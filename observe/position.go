@@ -1,6 +1,9 @@
 package observe
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Position is the position of a destination of a stream, and the relay that owns it.
 type Position struct {
@@ -48,4 +51,12 @@ type UnitSession struct {
 	PID         int32  `json:"pid"`
 	Application string `json:"application_name"`
 	Client      string `json:"client_addr,omitempty"`
+}
+
+// String returns the process id, or says that there is none behind a pooler.
+func (s *UnitSession) String() string {
+	if s.PID == 0 {
+		return "pooled"
+	}
+	return strconv.Itoa(int(s.PID))
 }

@@ -279,7 +279,7 @@ func (s *Store) forgettable(ctx context.Context, tx pgx.Tx, destination string) 
 	}
 	for i := range all {
 		if p := &all[i]; p.Destination == destination && p.Session != nil {
-			return 0, fmt.Errorf("%q, session %d: %w", destination, p.Session.PID, ErrDelivered)
+			return 0, fmt.Errorf("%q, session %v: %w", destination, p.Session, ErrDelivered)
 		}
 	}
 	return head, nil

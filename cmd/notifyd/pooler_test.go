@@ -68,7 +68,8 @@ func TestRunBesideAPooler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := database(t) // of its own, or another one's relay would deliver its event
-			p := startProcess(t, "", "run", "-c", file(t, logConfig(c.database(t, url))))
+			config := file(t, logConfig(c.database(t, url)))
+			p := startProcess(t, "", "run", "-c", config)
 			p.stderr.await(t, c.says)
 			p.stderr.await(t, `"relay started"`)
 			address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(p.stderr.text())
@@ -81,6 +82,10 @@ func TestRunBesideAPooler(t *testing.T) {
 			untilSays(t, "http://"+address[1]+"/readyz?verbose", c.listener)
 			if n := strings.Count(p.stderr.text(), c.says); n != 1 {
 				t.Errorf("%q is said %d times:\n%s", c.says, n, p.stderr.text())
+			}
+			status := command(t, "status", "-c", config)
+			if pooled := strings.Contains(status.stdout, "behind a pooler, without a session") && strings.Contains(status.stdout, "pooled\n"); pooled != (name == "stream") {
+				t.Errorf("the status is: %+v", status)
 			}
 			p.signal(t, syscall.SIGTERM)
 			if code := p.wait(t); code != 0 {

@@ -31,7 +31,7 @@ func printPositions(out io.Writer, all []observe.Position) error {
 			purge = "replay " + strconv.FormatInt(p.Replay.ID, 10)
 		}
 		if p.Session != nil {
-			session = strconv.Itoa(int(p.Session.PID))
+			session = p.Session.String()
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", printable(name), p.Head, p.Lag, p.Open, p.Delivered,
 			p.UpdatedAt.UTC().Format(time.DateTime), purge, session)

@@ -21,7 +21,7 @@ func (s *Status) positions(p *paper) {
 			oldest = ago(at.Oldest.Age)
 		}
 		if at.Session != nil {
-			owner = strconv.Itoa(int(at.Session.PID))
+			owner = at.Session.String()
 		}
 		blocked := s.Backlog.Destination(at.Destination).Blocked
 		g.row(plain, unitName(at), strconv.FormatInt(at.Head, 10), strconv.FormatInt(at.Lag, 10), strconv.FormatInt(at.Open, 10), blocked.String(), oldest,

@@ -78,6 +78,9 @@ func (s *Status) head(p *paper) {
 // relay names the process of a relay, if it is known, and the session that proves its life.
 func (s *Status) relay(r *store.RelaySession) string {
 	session := fmt.Sprintf("session %d, %s, user %s%s%s", r.PID, r.Application, r.User, prefixed(", from ", r.Client), s.since(r.Since))
+	if r.PID == 0 {
+		session = "behind a pooler, without a session"
+	}
 	p := r.Program
 	if p == nil {
 		return session
