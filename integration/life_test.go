@@ -108,6 +108,32 @@ func TestQueueThroughAPooler(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
+	endsBehindAPooler(pooled)
+	e.leavesNothing(e.through(pooled.url + "&default_query_exec_mode=exec"))
+}
+
+// TestStatementMode: a pooler that refuses transactions is as good as none, in both modes.
+func TestStatementMode(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			pooled := e.through(testenv.PgBouncer(t, e.url, "statement"))
+			endsBehindAPooler(pooled)
+			pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, e.url))
+			id := e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			e.untilDone()
+		})
+	}
+}
+
+func endsBehindAPooler(pooled *env) {
+	t := pooled.t
+	t.Helper()
 	for _, options := range [][]notifyd.Option{nil, {notifyd.WithPollingOnly()}} {
 		r, err := notifyd.New(pooled.pool, options...)
 		if err != nil {
@@ -118,7 +144,6 @@ func TestQueueThroughAPooler(t *testing.T) {
 			t.Errorf("Run returned %v", err)
 		}
 	}
-	e.leavesNothing(pooled)
 }
 
 // leavesNothing checks that the sessions behind a pooler in transaction mode have no locks and no settings of a relay.
@@ -158,6 +183,11 @@ func TestStreamThroughAPooler(t *testing.T) {
 	}
 	if n := scan[int](e, `SELECT count(*) FROM outbox_members`); n != 0 {
 		t.Errorf("%d relays are left", n)
+	}
+	purges := pooled.relay(handleAll(t, h), notifyd.WithRetention(0, 1000))
+	testenv.Await(t, "the purge of delivered events", func() bool { return scan[int](e, `SELECT count(*) FROM outbox_events`) == 0 })
+	if err := purges.end(); err != nil || purges.count("database does not answer") != 0 {
+		t.Errorf("%v, and the log is:\n%s", err, purges.log.text())
 	}
 	e.leavesNothing(pooled)
 }

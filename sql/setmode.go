@@ -139,6 +139,10 @@ func (m *modeChange) run(ctx context.Context, to Mode) error {
 // exclude takes the guard of the mode exclusively, so that no relay reads the table until release
 // is called.
 func (m *modeChange) exclude(ctx context.Context) (release func(context.Context) error, err error) {
+	// Behind a pooler no relay has a session, and the guard is free though it runs: looking first does not disturb it.
+	if err := m.expire(ctx, `pid = 0`); err != nil {
+		return nil, err
+	}
 	for deadline := time.Now().Add(relaysEnd); ; {
 		var got bool
 		if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+modeGuard(m.schema)+`)`).Scan(&got); err != nil {
@@ -162,46 +166,54 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 		}
 		return nil
 	}
-	if err := m.expire(ctx); err != nil {
+	if err := m.expire(ctx, `pid = 0 OR alive_until > clock_timestamp()`); err != nil {
 		return nil, errors.Join(err, release(ctx))
 	}
 	return release, nil
 }
 
-// expire waits until the leases of relays without a session have expired: by the clock of the server, or
-// because nobody has renewed them meanwhile. Behind a pooler no relay has a session, and the guard is free though it runs.
-func (m *modeChange) expire(ctx context.Context) error {
+// expire waits until the leases of relays have expired that a condition selects: by the clock of the server, or
+// because nobody has renewed them meanwhile. Those are removed, so that a relay that comes to life again finds out.
+func (m *modeChange) expire(ctx context.Context, which string) error {
 	members := m.table("outbox_members")
-	before := ""
-	for deadline := time.Now().Add(relaysEnd); ; {
-		var now string
-		err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(owner || ' ' || renewals, ',' ORDER BY owner) FILTER (WHERE pid = 0 OR alive_until > clock_timestamp()), '') FROM `+members).Scan(&now)
-		switch {
-		case err != nil:
-			return fmt.Errorf("find the leases of relays: %w", err)
-		case now == "":
-			return nil
-		case time.Now().Before(deadline):
-		case now == before:
-			return m.removeMembers(ctx, members, now)
-		default:
-			return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.sessions(ctx, `SELECT pid FROM `+members+` WHERE alive_until > clock_timestamp()`))
+	seen := func() (now string, err error) {
+		err = m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(owner || ' ' || renewals, ',' ORDER BY owner), '') FROM `+members+` WHERE `+which).Scan(&now)
+		if err != nil {
+			return "", fmt.Errorf("find the leases of relays: %w", err)
 		}
-		if before == "" {
-			before = now
-		}
+		return now, nil
+	}
+	before, err := seen()
+	if err != nil || before == "" {
+		return err
+	}
+	for deadline := time.Now().Add(relaysEnd); time.Now().Before(deadline); {
 		if !rest(ctx, relaysLook) {
 			return context.Cause(ctx)
 		}
+		if now, err := seen(); err != nil || now == "" {
+			return err
+		}
 	}
-}
-
-// removeMembers removes relays that do not renew, by what was seen of them: one that comes to life again finds out.
-func (m *modeChange) removeMembers(ctx context.Context, members, seen string) error {
-	if _, err := m.conn.Exec(ctx, `DELETE FROM `+members+` WHERE owner || ' ' || renewals = ANY(string_to_array($1, ','))`, seen); err != nil {
+	// By what was seen of them: the DELETE waits for a renewal that is being written, and leaves its row.
+	if _, err := m.conn.Exec(ctx, `DELETE FROM `+members+` WHERE owner || ' ' || renewals = ANY(string_to_array($1, ','))`, before); err != nil {
 		return fmt.Errorf("remove relays that are gone: %w", err)
 	}
-	return nil
+	if now, err := seen(); err != nil || now == "" {
+		return err
+	}
+	return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.relays(ctx, which))
+}
+
+// relays names the relays that a condition on outbox_members selects.
+func (m *modeChange) relays(ctx context.Context, which string) (who string) {
+	err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(CASE WHEN r.owner IS NULL THEN format('session %s', m.pid) ELSE format('%s, process %s', r.host, r.process) END, '; ' ORDER BY m.owner), 'gone meanwhile')
+		FROM (SELECT owner, pid FROM `+m.table("outbox_members")+` WHERE `+which+` ORDER BY owner LIMIT $1) AS m LEFT JOIN `+m.table("outbox_relays")+` AS r ON r.owner = m.owner`,
+		namedSessions).Scan(&who)
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	return who
 }
 
 // step runs f in a transaction of some hundredths of a second, whose statements find events by

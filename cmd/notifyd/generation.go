@@ -95,15 +95,12 @@ func (g *generation) build(ctx context.Context, from origin) (err error) {
 func (g *generation) check(ctx context.Context, patient bool) error {
 	cfg := g.pool.Config()
 	connector := &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: g.config.Database.Schema}
-	conn, err := connector.Open(ctx, "check")
+	conn, err := openAsRelay(ctx, connector, g.listen, "check")
 	if err == nil {
 		defer store.Close(ctx, conn.Conn)
-		if err = checkTable(ctx, conn, g.config); err == nil && conn.IsShared() && g.listen == nil {
-			err = refuseQueue(ctx, conn, g.config.Database.Schema)
+		if err = checkTable(ctx, conn, g.config); err != nil {
+			err = fmt.Errorf("database: %w", err)
 		}
-	}
-	if err != nil {
-		err = fmt.Errorf("database: %w", err)
 	}
 	switch {
 	case err == nil:
@@ -113,15 +110,6 @@ func (g *generation) check(ctx context.Context, patient bool) error {
 	default:
 		return nil
 	}
-}
-
-// refuseQueue returns an error if the table is a queue, whose relay needs sessions.
-func refuseQueue(ctx context.Context, conn outboxsql.DB, schema string) error {
-	state, err := outboxsql.ReadState(ctx, conn, schema)
-	if err == nil && state.Mode == outboxsql.ModeQueue {
-		return store.ErrPooler
-	}
-	return err
 }
 
 // run delivers until ctx ends.

@@ -218,13 +218,13 @@ func openTable(ctx context.Context, c *config.Config, path, role string) (*sessi
 	if err != nil {
 		return nil, err
 	}
-	if _, err := parseListen(c, path); err != nil {
+	listen, err := parseListen(c, path)
+	if err != nil {
 		return nil, err
 	}
-	connector := &store.Connector{Config: cfg, Schema: c.Database.Schema}
-	conn, err := connector.Open(ctx, role)
+	conn, err := openAsRelay(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, role)
 	if err != nil {
-		return nil, connectError(fmt.Errorf("database: %w", err))
+		return nil, connectError(err)
 	}
 	if err := checkTable(ctx, conn, c); err != nil {
 		store.Close(ctx, conn.Conn)
@@ -252,4 +252,29 @@ func checkTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error 
 			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
 	}
 	return nil
+}
+
+// openAsRelay connects as a relay does: past a pooler in transaction mode if the table is a queue.
+func openAsRelay(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*session.Conn, error) {
+	conn, err := c.Open(ctx, role)
+	if err == nil && conn.IsShared() {
+		var state outboxsql.State
+		if state, err = outboxsql.ReadState(ctx, conn, c.Schema); err == nil && state.Mode == outboxsql.ModeQueue {
+			err = store.ErrPooler
+		}
+		if err != nil {
+			store.Close(ctx, conn.Conn)
+		}
+	}
+	if errors.Is(err, store.ErrPooler) && listen != nil {
+		c.Redirect(listen)
+		var direct *pgx.Conn
+		if direct, err = c.Connect(ctx, role); err == nil {
+			conn = session.Direct(direct)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	return conn, nil
 }

@@ -93,9 +93,14 @@ func TestRunBesideAPooler(t *testing.T) {
 			}
 		})
 	}
-	got := command(t, "run", "-c", file(t, logConfig("database: {url: '"+testenv.PgBouncer(t, database(t), "transaction")+"'}\n")))
-	if got.code != exitFailure || !strings.Contains(got.stderr, "pooler in transaction mode") || !strings.Contains(got.stderr, "listen_url") {
-		t.Errorf("behind a pooler: %+v", got)
+	pooler := testenv.PgBouncer(t, database(t), "transaction")
+	for _, c := range []string{"database: {url: '" + pooler + "'}\n", "database: {url: '" + pooler + "', listen_url: '" + pooler + "'}\n"} {
+		for _, args := range [][]string{{"run"}, {"plan"}, {"check-config", "--online"}} {
+			got := command(t, append(args, "-c", file(t, logConfig(c)))...)
+			if got.code != exitFailure || !strings.Contains(got.stderr, "pooler in transaction mode") {
+				t.Errorf("%v behind a pooler: %+v", args, got)
+			}
+		}
 	}
 }
 

@@ -106,7 +106,7 @@ func checkPooler(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	switch {
 	case shared && e.mode == outboxsql.ModeStream:
-		return "", []Finding{found(Note, "set database.listen_url to PostgreSQL itself, or no notification is heard; where throughput counts, let database.url lead there, too",
+		return "", []Finding{found(Note, "let database.listen_url lead to PostgreSQL itself, or no notification is heard; where throughput counts, database.url, too",
 			"A transaction pooler is in between: two connections got the same session of the server. A relay of a stream works there, but for LISTEN.")}, nil
 	case shared:
 		return "", []Finding{found(Error, "point database.url at PostgreSQL itself, or set pool_mode = session for notifyd",

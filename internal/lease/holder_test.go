@@ -97,6 +97,26 @@ func TestModeOfSharedRelay(t *testing.T) {
 	if err := k.stop(); err != nil {
 		t.Error(err)
 	}
+	// A renewal that takes long to be written is one, too.
+	l.Exec(`INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES (2, 1, 'infinity', 0, '{}')`)
+	tx, err := l.Dial().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, tx, `UPDATE outbox_members SET renewals = renewals + 1`)
+	changed := make(chan error, 1)
+	conn := l.Dial()
+	go func() {
+		changed <- outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeQueue, outboxsql.ModeOptions{})
+	}()
+	l.untilTrue("the removal of the relay waits", `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'DELETE%')`)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-changed; !errors.Is(err, outboxsql.ErrRelays) {
+		t.Errorf("the mode was changed: %v", err)
+	}
+	l.Exec(`DELETE FROM outbox_members`)
 	l.Exec(`INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES (1, 1, clock_timestamp() - interval '1 h', 0, '{}')`)
 	if err := toQueue(); err != nil {
 		t.Fatal(err)

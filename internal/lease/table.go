@@ -113,7 +113,10 @@ func (s *session) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	var err error
+	err := s.trip(ctx, func(ctx context.Context) error { return s.checkMode(ctx, nil) })
+	if err != nil {
+		return err
+	}
 	for range 2 { // another relay may name it at the same time
 		err = s.trip(ctx, func(ctx context.Context) error {
 			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.old)
@@ -124,6 +127,20 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	s.conn.Require(Requires(s.server))
 	return err
+}
+
+// checkMode checks the mode in a transaction, which f uses. A session of the relay's own holds it already.
+func (s *session) checkMode(ctx context.Context, f func(pgx.Tx) error) error {
+	if !s.conn.IsShared() {
+		return nil
+	}
+	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		err := outboxsql.HoldModeIn(ctx, tx, s.schema, outboxsql.ModeStream)
+		if err != nil || f == nil {
+			return err
+		}
+		return f(tx)
+	})
 }
 
 // ErrMoved means that connections lead to another server, or to another life of it, than the one in which a shard was
@@ -164,13 +181,7 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 		return renewals, err
 	}
 	err = s.trip(ctx, func(ctx context.Context) error {
-		return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-			// The mode cannot change while members renew.
-			if err := outboxsql.HoldModeIn(ctx, tx, s.schema, outboxsql.ModeStream); err != nil {
-				return err
-			}
-			return join(ctx, tx)
-		})
+		return s.checkMode(ctx, func(tx pgx.Tx) error { return join(ctx, tx) }) // it cannot change while members renew
 	})
 	if err != nil {
 		return 0, err

@@ -51,7 +51,7 @@ func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, e
 	b.WriteByte(';')
 	var name, value string
 	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
-		if !ofClient(name) {
+		if !ofClient(name) || value == asciiBytes {
 			fmt.Fprintf(&b, " SET LOCAL %s = %s;", name, value)
 		}
 		return nil
@@ -62,9 +62,13 @@ func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, e
 	return &Conn{Conn: conn, settings: b.String()}, nil
 }
 
+// asciiBytes is the client_encoding where the server has none, as a literal: see [Set].
+const asciiBytes = `'SQL_ASCII'`
+
 // sqlLocal returns the settings that the server knows, as literals; the search_path is a list of identifiers already. One that
 // only a superuser may set is left out while it has its value.
-const sqlLocal = `SELECT s.name, CASE s.name WHEN 'search_path' THEN s.value ELSE quote_literal(s.value) END FROM unnest($1::text[], $2::text[]) AS s(name, value)
+const sqlLocal = `SELECT s.name, CASE WHEN s.name = 'search_path' THEN s.value
+	WHEN s.name = 'client_encoding' AND current_setting('server_encoding') = 'SQL_ASCII' THEN quote_literal('SQL_ASCII') ELSE quote_literal(s.value) END FROM unnest($1::text[], $2::text[]) AS s(name, value)
 	JOIN pg_catalog.pg_settings AS p ON p.name = s.name
 	WHERE p.context <> 'superuser' OR current_setting(s.name) <> s.value`
 
@@ -95,6 +99,9 @@ func (c *Conn) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	}
 	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL %s %s", cmp.Or(o.IsoLevel, pgx.ReadCommitted), cmp.Or(o.AccessMode, pgx.ReadWrite))
 	tx, err := c.Conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + c.settings})
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "0A000" { // feature_not_supported: to write on a standby
+		return nil, fmt.Errorf("%s: %w", pg.Message, pgconn.ErrReadOnlyConnection)
+	}
 	if err != nil || c.check == nil {
 		return tx, err
 	}

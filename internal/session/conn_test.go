@@ -209,3 +209,27 @@ func TestSharedRequire(t *testing.T) {
 		t.Errorf("%d rows were written", got)
 	}
 }
+
+// TestSharedEncoding: a database without an encoding gives its bytes as they are.
+func TestSharedEncoding(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgx.ParseConfig(testenv.PgBouncer(t, testenv.DatabaseIn(t, "SQL_ASCII"), "transaction"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	session.Startup(cfg)
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) }) // the socket is closed either way
+	c, err := session.Shared(t.Context(), conn, session.Settings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := c.QueryRow(t.Context(), `SELECT current_setting('client_encoding')`).Scan(&got); err != nil || got != "SQL_ASCII" {
+		t.Errorf("the encoding is %q, %v", got, err)
+	}
+}

@@ -63,7 +63,7 @@ type Connector struct {
 	// Schema holds the tables; it becomes the search_path.
 	Schema string
 
-	direct        atomic.Pointer[pgx.ConnConfig] // see Redirect
+	redirect      atomic.Pointer[pgx.ConnConfig] // see Redirect
 	keepsSessions atomic.Bool                    // there is a pooler, and it keeps sessions
 	shared        atomic.Bool                    // there is one, and it does not
 	opens         openConns
@@ -85,16 +85,16 @@ func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql
 
 // Redirect sends all later connections elsewhere: past a pooler.
 func (c *Connector) Redirect(to *pgx.ConnConfig) {
-	c.direct.Store(to)
+	c.redirect.Store(to)
 	c.shared.Store(false)
 }
 
 // Redirected reports whether Redirect was called.
-func (c *Connector) Redirected() bool { return c.direct.Load() != nil }
+func (c *Connector) Redirected() bool { return c.redirect.Load() != nil }
 
 // config returns a copy of the target of connections.
 func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
-	if direct := c.direct.Load(); direct != nil {
+	if direct := c.redirect.Load(); direct != nil {
 		return direct.Copy(), nil
 	}
 	cfg := c.Config.Copy()
@@ -110,11 +110,22 @@ func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
 // refusal, without another login, until that is due: see [login.Gate]. Behind a pooler in transaction mode it returns [ErrPooler].
 // The caller closes it, with [Close].
 func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error) {
-	conn, err := c.open(ctx, role, false)
+	conn, err := c.direct(ctx, role)
 	if err != nil {
 		return nil, err
 	}
 	return conn.Conn, nil
+}
+
+func (c *Connector) direct(ctx context.Context, role string) (*session.Conn, error) {
+	return c.open(ctx, role, false)
+}
+
+// RequiresMode returns a check for a shared connection that the table has the wanted mode, and keeps it until the end of the transaction.
+func (c *Connector) RequiresMode(want outboxsql.Mode) func(context.Context, session.Querier) error {
+	return func(ctx context.Context, db session.Querier) error {
+		return outboxsql.HoldModeIn(ctx, db, c.Schema, want) //nolint:wrapcheck // it says what failed
+	}
 }
 
 // Open is [Connector.Connect] for work that needs no session: behind a pooler in transaction mode it returns a shared connection.
@@ -165,6 +176,8 @@ func (c *Connector) opened(ctx context.Context, conn *session.Conn, role string)
 	var inRecovery bool
 	err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&inRecovery)
 	switch {
+	case isStatementMode(conn, err):
+		err = fmt.Errorf("connect as notifyd/%s: %w", role, ErrPooler)
 	case err != nil:
 		err = fmt.Errorf("prepare the session: %w", err)
 	case inRecovery:

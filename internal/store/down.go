@@ -30,6 +30,8 @@ func IsDown(err error) bool {
 	}
 	code, answered := stateOf(err)
 	switch {
+	case errors.Is(err, ErrPooler):
+		return false
 	case !answered:
 		return true
 	case len(code) < 2 || code == queryCanceled:

@@ -140,12 +140,20 @@ func isReadOnly(err error) bool {
 func (k *Keeper) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
-	conn, err := k.connector.Connect(ctx, "keeper")
+	open, mode := k.connector.Open, cmp.Or(k.options.Mode, outboxsql.ModeQueue)
+	if k.options.Owner != 0 || mode == outboxsql.ModeQueue {
+		open = k.connector.direct
+	}
+	conn, err := open(ctx, "keeper")
 	if err != nil {
 		return err
 	}
-	k.conn = session.Direct(conn)
-	err = k.connector.HoldMode(ctx, conn, cmp.Or(k.options.Mode, outboxsql.ModeQueue), k.options.Refused)
+	k.conn = conn
+	if conn.IsShared() {
+		conn.Require(k.connector.RequiresMode(mode))
+		return nil
+	}
+	err = k.connector.HoldMode(ctx, conn.Conn, mode, k.options.Refused)
 	if err == nil && k.options.Owner != 0 {
 		err = ShowLife(ctx, conn, k.connector.Schema, k.options.Owner, k.options.Program)
 	}

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // ErrPooler is returned by [Connector.Connect] for a connection through a pooler in transaction or
@@ -95,4 +99,10 @@ func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 		return 0, fmt.Errorf("find the answering server process: %w", err)
 	}
 	return uint32(n), nil //nolint:gosec // a process id
+}
+
+// isStatementMode reports whether a pooler refuses transactions. It has no code of its own for that.
+func isStatementMode(conn *session.Conn, err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && conn.IsShared() && pg.Code == "08P01" && strings.Contains(pg.Message, "statement pooling mode")
 }

@@ -54,10 +54,12 @@ func ReadLive(ctx context.Context, conn outboxsql.DB, schema string, mode outbox
 		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(r RelaySession) bool { return r.Program == nil })
-	if len(all) >= len(members) {
-		return all, nil
+	for _, m := range members {
+		if !slices.ContainsFunc(all, func(r RelaySession) bool { return r.Owner == m.Owner }) {
+			all = append(all, m)
+		}
 	}
-	return members, ReadPrograms(ctx, conn, schema, members)
+	return all, ReadPrograms(ctx, conn, schema, all)
 }
 
 // Introduce writes down what the relay says of itself, nothing without a process, and deletes the rows of relays that are

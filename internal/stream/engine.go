@@ -438,7 +438,7 @@ func (e *Engine) watchLast(ctx context.Context) {
 			e.last.Store(last)
 			return outboxsql.CheckIDs(ctx, conn, e.Connector.Schema)
 		})
-		if final(err) {
+		if final(err) || errors.Is(err, outboxsql.ErrMode) {
 			e.refuse(err)
 		} else if ctx.Err() == nil {
 			e.report("highest id", err)

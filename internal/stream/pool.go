@@ -153,6 +153,7 @@ func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*session.Conn) er
 // verify checks the connection for the unit. An older connection may lead to a former server: then a new one is tried.
 func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 	requires := lease.Requires(l.Server)
+	c.conn.Require(nil) // what an earlier use requires
 	err := requires(ctx, c.conn)
 	if errors.Is(err, lease.ErrMoved) && c.life != "" {
 		store.Close(ctx, c.conn.Conn)
@@ -173,9 +174,7 @@ func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 func (p *pool) hold(ctx context.Context, c *pooled) error {
 	if c.conn.IsShared() {
 		c.life = ""
-		c.conn.Require(func(ctx context.Context, db session.Querier) error {
-			return outboxsql.HoldModeIn(ctx, db, p.connector.Schema, outboxsql.ModeStream) //nolint:wrapcheck // it says what failed
-		})
+		c.conn.Require(p.connector.RequiresMode(outboxsql.ModeStream))
 	} else if err := p.connector.HoldMode(ctx, c.conn.Conn, outboxsql.ModeStream, nil); err != nil {
 		return err
 	}
