@@ -3,7 +3,9 @@ package integration
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -89,5 +91,21 @@ func (e *env) killAndPromote(from, to *pgserver.Server) {
 	}
 	if err := to.Promote(e.ctx); err != nil {
 		e.t.Fatal(err)
+	}
+}
+
+// TestStandbyBehindAPooler: a relay that a pooler leads to a standby waits, as for a database that is down, and works once that
+// is the primary.
+func TestStandbyBehindAPooler(t *testing.T) {
+	t.Parallel()
+	e, primary, standby := newPair(t, outboxsql.ModeStream)
+	h := newRecorder(t)
+	pooled := e.through(testenv.PgBouncer(t, standby.URL(""), "transaction"))
+	r := pooled.start(handleAll(t, h), notifyd.WithPollInterval(50*time.Millisecond))
+	testenv.Await(t, "the standby is noticed", func() bool { return r.count("database does not answer") == 1 })
+	next := e.failOver(primary, standby)
+	next.untilDone()
+	if n := r.count("the database refuses"); n != 0 {
+		t.Errorf("the log is:\n%s", r.log.text())
 	}
 }
