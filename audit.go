@@ -26,11 +26,11 @@ const (
 	lockedWithin = hangAfter / 4
 )
 
-// audit finds hangs from outside the relay's loops, which know nothing of it. It compares what the tables show now with what
-// they showed before: the same work is due, nothing holds it back, and nothing has moved. Neither the age of an event nor any
-// clock decides, and work that other relays do is visible in the tables.
+// audit detects hangs. It runs outside the relay's loops and compares two readings of the tables: a hang is work that was due
+// in both, that nothing holds back, and that has not moved. The age of an event and the clocks play no part. Progress
+// that other relays make shows in the tables, too.
 //
-// Its time is counted in ticks by a goroutine of its own. While the process is frozen, or the machine suspended, no time passes.
+// The audit counts time in ticks, in its own goroutine, so time stops while the process is frozen or the machine is suspended.
 type audit struct {
 	relay *Relay
 	ticks atomic.Int64 // seconds
@@ -126,8 +126,8 @@ func hang(part, reason string, lasts time.Duration, restart bool) observe.Hang {
 	return observe.Hang{Part: part, Reason: reason, For: lasts, Restart: restart, Lost: restart && lasts >= hangAfter+lostAfter}
 }
 
-// find compares the tables with what they showed before, and returns what hangs. A relay that begins nothing while the database
-// refuses to record deliveries does not hang.
+// find reads the tables, compares them with the previous reading, and returns the hangs. A relay that starts no delivery because
+// the database refuses to record outcomes is not hanging.
 func (a *audit) find(ctx context.Context) []observe.Hang {
 	now := a.now()
 	still := a.stillLanes(now)
@@ -163,8 +163,8 @@ func (a *audit) find(ctx context.Context) []observe.Hang {
 	return a.lasting(ctx, now, all)
 }
 
-// readFailed forgets what was seen before if the tables cannot be read: it proves nothing any more. An audit that cannot read
-// them twice in a row finds no hang, and says so.
+// readFailed discards the previous reading if err says that the tables could not be read. After two failures in a row it also
+// reports that the audit detects no hangs.
 func (a *audit) readFailed(ctx context.Context, err error) bool {
 	if err == nil {
 		a.failed = 0
@@ -246,8 +246,8 @@ func undone(what, destination, not string) func(time.Duration) string {
 // isDue reports whether a time has come at the moment of a backlog.
 func isDue(b *Backlog, at *time.Time) bool { return at != nil && !at.After(b.At) }
 
-// unclaimed returns the work of a queue that is due for lanes that are still. A delayed event is claimed before its
-// destinations are known, by whichever lane has room.
+// unclaimed returns the due work of a queue whose lanes are idle. A delayed event is claimed before its destinations are
+// known, by any lane with capacity.
 func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
 	var longest time.Duration
 	for _, name := range still {
@@ -297,8 +297,8 @@ func (a *audit) unleased(ctx context.Context, b *Backlog, refused bool) []suspic
 	}}
 }
 
-// unrouted returns the first stored event of a type that had no route and has one now; nil if there is none. A relay that still
-// has no route for it writes its row again, after each relay that has.
+// unrouted returns the first stored event of a type that has gained a route, or nil. A relay that does not have the route yet
+// stores the row again each time another relay has removed it.
 func (a *audit) unrouted(ctx context.Context) (*store.Unrouted, error) {
 	all, err := a.relay.watch.Unrouted(ctx)
 	if err != nil {
@@ -419,7 +419,8 @@ func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionSta
 	return to.Total && waits || to.Position != nil && f.Ranges >= stream.MaxGaps
 }
 
-// unsent returns the work that is due for a unit whose lane is still. A unit that begins is also given what has gained a route.
+// unsent returns the due work of a destination whose lane is idle. A unit that starts also gets the events that have gained a
+// route.
 func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
 	s = suspicion{what: p.Destination, within: a.lanes[p.Destination].within, own: true}
 	d := b.Destination(p.Destination)

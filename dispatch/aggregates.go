@@ -74,9 +74,9 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v Verdict) {
 	return false, 0
 }
 
-// waits returns the verdict for a delivery that waits behind a failure. The events behind one of a
-// total order are all that there are, and would all become rows: the engine keeps those that are
-// none, and hands them over again when the line goes on.
+// waits returns the verdict for a delivery that waits behind a failure. In a total order every later
+// event waits, and storing them all would turn the whole table into rows: the engine keeps those that
+// are not stored yet and hands them over again when deliveries continue.
 func (a *aggregates) waits(d *Delivery) Verdict {
 	if a.lane.dest.Total && !d.Row {
 		return VerdictReleased

@@ -22,8 +22,8 @@ const (
 	// maxHeld is how many new deliveries their aggregates may hold back during the search for a
 	// probe: each of them becomes a row.
 	maxHeld = 64
-	// storedGrace is how long after the pause stored deliveries then have to come. There may be none
-	// any more: another relay has delivered them, or a person has removed them.
+	// storedGrace is how long the breaker waits for stored deliveries after the pause. There may be none
+	// left: another relay may have delivered them, or a person removed them.
 	storedGrace = 5 * time.Second
 )
 

@@ -40,8 +40,8 @@ const (
 // counts reports whether an attempt counts.
 func (v Verdict) counts() bool { return v == VerdictFailed || v == VerdictDead }
 
-// Settles reports whether nothing is left to do: the destination has acknowledged the delivery, or does
-// not get it any more.
+// Settles reports whether the delivery is finished: the destination has acknowledged it, or it has
+// expired.
 func (v Verdict) Settles() bool { return v == VerdictDelivered || v == VerdictExpired }
 
 // tally counts verdicts.
@@ -70,7 +70,7 @@ func (o *outcome) answered() bool {
 type called struct {
 	began  time.Time
 	took   time.Duration
-	proof  time.Time // when the previous answered call of the worker, or this one if it was answered, began; zero if there is none
+	proof  time.Time // start of the worker's last answered call, this one included; zero if there is none
 	shared bool      // it was for several events, and none was delivered
 }
 

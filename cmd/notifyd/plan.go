@@ -86,7 +86,7 @@ type plan struct {
 	Configuration config.Difference `json:"configuration"`
 	// Restart are the settings that a reload does not apply.
 	Restart []string `json:"restart"`
-	// Uncovered are patterns of former routes that no route covers any more.
+	// Uncovered lists the patterns of removed routes that no other route covers.
 	Uncovered []string `json:"uncovered"`
 	// Moves are waiting events that would go elsewhere.
 	Moves []planMove `json:"moves"`

@@ -94,7 +94,7 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *s
 	return s.run(ctx, g, reloads)
 }
 
-// logStart logs what is about to run, one line for each fact.
+// logStart logs the configuration that is about to run, one fact per line.
 func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnConfig, log *slog.Logger) {
 	log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", path)
 	log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", c.Database.Schema)
