@@ -183,6 +183,9 @@ CREATE INDEX IF NOT EXISTS outbox_deliveries_running
 -- any number, and no statement may step over them.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_key
     ON outbox_deliveries (destination, ordering_key, event_id) WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked');
+-- The waiting events of all aggregates, oldest first: of a destination in total order.
+CREATE INDEX IF NOT EXISTS outbox_deliveries_total
+    ON outbox_deliveries (destination, event_id) WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked');
 -- The dead letters of one aggregate, oldest first: of a destination where they block it.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_dead_key
     ON outbox_deliveries (destination, ordering_key, event_id) WHERE ordering_key IS NOT NULL AND state = 'dead';
@@ -207,7 +210,7 @@ COMMENT ON COLUMN outbox_deliveries.available_at IS 'State retry: not before thi
 COMMENT ON COLUMN outbox_deliveries.created_at IS 'When the row was first written.';
 COMMENT ON COLUMN outbox_deliveries.updated_at IS 'When the state last changed. Renewing a lease does not count.';
 COMMENT ON COLUMN outbox_deliveries.event_type IS 'Copied from outbox_events.';
-COMMENT ON COLUMN outbox_deliveries.ordering_key IS 'Aggregate of the event where a stream keeps the order of aggregates.';
+COMMENT ON COLUMN outbox_deliveries.ordering_key IS 'Aggregate of the event where a stream keeps order; * for an event without one in a total order.';
 COMMENT ON COLUMN outbox_deliveries.error_class IS 'The party at fault for the last failure: event, destination or ours (the relay).';
 COMMENT ON COLUMN outbox_deliveries.error_fingerprint IS
     'State dead: the same for errors that differ only in numbers, ids, addresses and quoted values. Set by a trigger.';

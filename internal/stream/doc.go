@@ -16,11 +16,11 @@
 //	feed.go     what goes to the lane next: how much, in which parcels
 //	flight.go   events in memory: parcels at the lane, and returned deliveries
 //	shelf.go    the state of its rows: to be written, running, due
-//	order.go    which events are in one line; the one line of a total order
-//	lines.go    rows that are due, and the stored lines of aggregates
+//	order.go    which events are delivered one after the other; the one queue of a total order
+//	aggregates.go  what is to be done next about each aggregate with stored rows: the table of its steps
+//	lines.go    rows that are due, and those of aggregates that are ready
 //	rows.go     the statements that read outbox_deliveries
 //	load.go     aggregates with stored deliveries, at a take-over
-//	rekey.go    puts what another order has stored into the lines of this one
 //	ledger.go   how far the position was written
 //	position.go the row of a unit: loaded, written, bounded
 //	writes.go   the position, and the rows that go with it, in one transaction

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/url"
 	"time"
@@ -439,7 +440,7 @@ func (u *unit) handOver(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 	head, open := u.account(true)
-	x.progress.advance(x.sealed, head, open, u.shelf.held, u.pos.sequence)
+	x.progress.advance(x.sealed, head, open, maps.Keys(u.shelf.running), u.pos.sequence)
 	u.gate.release()
 	return nil
 }

@@ -18,9 +18,9 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 		}
 	}
 	u.waits = false
-	held := u.shelf.lineHeld()
+	held := u.shelf.totalHeld()
 	if len(u.gate.flight.again) > 0 && !held {
-		return u.gate.feedAgain(), nil
+		return u.gate.feedAgain(0, len(u.gate.flight.again)), nil
 	}
 	if u.gate.shut() {
 		return false, nil
@@ -28,11 +28,13 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 	if u.shelf.early > 0 {
 		return u.read(ctx, conn)
 	}
-	if held && u.feedHeld() {
-		return true, nil
+	if held { // of what the lane has returned, the stored event goes that all others wait for
+		if i := slices.IndexFunc(u.gate.flight.again, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
+			return u.gate.feedAgain(i, 1), nil
+		}
 	}
-	if len(u.shelf.ready) > 0 {
-		return u.feedLines(ctx, conn)
+	if u.shelf.aggregates.anyReady() {
+		return u.feedStored(ctx, conn)
 	}
 	u.shelf.dueTurn = !u.shelf.dueTurn
 	if u.shelf.dueTurn && !time.Now().Before(u.shelf.dueAt) {
@@ -40,7 +42,7 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 			return did, err
 		}
 	}
-	if u.waits = u.shelf.lineHeld(); u.waits {
+	if u.waits = u.shelf.totalHeld(); u.waits {
 		u.begins()
 		return false, nil
 	}
@@ -77,19 +79,18 @@ func (g *gate) shut() bool {
 	return g.stuck
 }
 
-// feedAgain hands over returned deliveries, in the order of ids.
-func (g *gate) feedAgain() bool {
+// feedAgain hands over returned deliveries, in the order of ids: up to n from the i-th on.
+func (g *gate) feedAgain(i, n int) bool {
 	g.unsure = !g.pos.Valid()
 	if g.stuck = g.unsure; g.stuck {
 		return false
 	}
-	n := g.grant(min(len(g.flight.again), g.e.limits.Batch))
-	if n == 0 {
+	if n = g.grant(min(n, g.e.limits.Batch)); n == 0 {
 		return false
 	}
 	p := g.parcel()
-	some := append(p.Room(n), g.flight.again[:n]...)
-	g.flight.again = slices.Delete(g.flight.again, 0, n)
+	some := append(p.Room(n), g.flight.again[i:i+n]...)
+	g.flight.again = slices.Delete(g.flight.again, i, i+n)
 	g.deliver(p, some, nil, n)
 	return true
 }

@@ -54,15 +54,15 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
 	u.gate.deliver(u.gate.parcel(), all, nil, granted)
-	return len(all) > 0 || more || len(u.shelf.ready) > 0, nil
+	return len(all) > 0 || more || u.shelf.aggregates.anyReady(), nil
 }
 
-// unwritten reports whether one of the rows would lead a line of which others are still to be written: one of those may come before it.
+// unwritten reports whether one of the rows would lead a queue of which others are still to be written: one of those may come before it.
 func (s *shelf) unwritten(rows []stored) bool {
-	return len(s.pending.lines) > 0 && slices.ContainsFunc(rows, func(r stored) bool {
+	return slices.ContainsFunc(rows, func(r stored) bool {
 		leads, waits := s.order.leads(&r)
-		_, is := s.held[r.id]
-		return leads && !waits && !is && s.pending.lines[s.order.keys.Named(r.key)]
+		_, is := s.running[r.id]
+		return leads && !waits && !is && s.aggregates.unwritten(s.order.keyOf(r.key))
 	})
 }
 
@@ -84,28 +84,38 @@ func (s *shelf) planDue(ctx context.Context, conn *session.Conn, rows []stored, 
 	}
 	s.searchNow()
 	s.dueAt = time.Now().Add(wait)
+	s.foundNone()
 	return nil
+}
+
+// foundNone records that no more rows are due now. The queue of a total order may have nothing in front any more: a person has
+// discarded a dead letter. In other orders that makes the row behind it due.
+func (s *shelf) foundNone() {
+	if s.totalHeld() && !s.lane.Order(s.order.line).Busy && s.pending.empty() {
+		s.aggregates.move(s.order.line, totalName, causeFree)
+	}
 }
 
 // takeDue appends a row that is due to all, unless it runs or waits for others.
 func (s *shelf) takeDue(all []dispatch.Delivery, r *stored) []dispatch.Delivery {
-	if _, is := s.held[r.id]; is {
+	if _, is := s.running[r.id]; is {
 		return all // it is running, or was until a moment ago
 	}
 	s.filter(r)
 	leads, waits := s.order.leads(r)
+	key, name := s.order.keyOf(r.key), s.order.queue(r.key)
 	if waits {
-		// Not the first of its line, which happens only in a table that was a queue, or had another order.
-		key := s.order.keys.Named(r.key)
-		s.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
-		s.held[r.id], s.doubtful[key] = r.state, r.key
-		// What is in flight of the line ends it: that answer must say that rows wait behind it.
+		// Not the first of its queue, which happens only in a table that was a queue, or had another order.
+		s.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
+		s.run(r)
+		s.aggregates.move(key, name, causeParked)
+		// What is in flight of the queue ends it: that answer must say that rows wait behind it.
 		s.lane.SetRows(key, dispatch.SomeRows)
 		s.ledger.dirty = true
 		return all
 	}
 	if r.over && leads {
-		s.drains[s.order.keys.Named(r.key)] = r.key // other rows may wait behind it
+		s.aggregates.move(key, name, causeFinished) // other rows may wait behind it
 	}
 	return s.take(all, r, leads)
 }
@@ -122,18 +132,17 @@ func (s *shelf) filter(r *stored) {
 // take converts a row into a delivery, and appends it to all. A row whose event is missing is due
 // later instead, and one that is over is removed.
 func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
+	s.run(r)
 	if r.missing {
-		s.pending.put(entry{
+		s.put(entry{
 			id: r.id, eventType: r.event.Type, state: stateRetry, attempts: r.attempts, key: r.key,
 			delay: s.e.missing.Met(s.name, r.id), class: engine.ClassMissing, err: engine.ErrMissing.Error(),
-		}, s.order.keys.Named(r.key))
-		s.held[r.id] = r.state
+		}, s.order.keyOf(r.key))
 		s.ledger.dirty = true
 		return all
 	}
 	if r.over {
 		s.pending.remove(r.id)
-		s.held[r.id] = r.state
 		s.ledger.dirty = true
 		return all
 	}
@@ -142,12 +151,9 @@ func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.
 		d.Expires = s.lane.Destination().Expires(r.since, time.Time{})
 	}
 	r.event.Destination, r.event.Outbox = s.name, s.e.Outbox
-	if s.order.kept && !s.order.total && r.key != "" {
-		d.Key = s.order.keys.Named(r.key)
-	} else {
+	if d.Key = s.order.keyOf(r.key); r.key == "" {
 		d.Key = s.order.of(&r.event)
 	}
-	s.hold(r)
 	return append(all, d)
 }
 
@@ -158,166 +164,141 @@ func (u *unit) store(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 	u.e.report(u.part, nil)
-	u.shelf.drained(u.aside.holds)
-	return u.shelf.lookAtLines(ctx, conn, u.aside.holds)
+	u.shelf.aggregates.wrote(u.aside.holds)
+	return u.shelf.check(ctx, conn, u.aside.holds)
 }
 
-// drained continues the lines whose first rows are finished, except those that a replay holds.
-func (s *shelf) drained(holds func(name string) bool) {
-	for key, name := range s.drains {
-		if holds(name) {
-			s.doubtful[key] = name
-			continue
-		}
-		s.continueLine(key, name)
-	}
-	clear(s.drains)
-}
-
-// lookAtLines checks whether rows that were just parked wait behind anything. They may not: the row
+// check looks at aggregates whose first row was just parked, and may wait for nothing: the row
 // in front may have died in the same call, or a person may just have handled it, or all of an
-// aggregate was given back while it was blocked. Nothing else would continue such a line.
-func (s *shelf) lookAtLines(ctx context.Context, conn *session.Conn, holds func(name string) bool) error {
+// aggregate was given back while it was blocked. Nothing else would continue such an aggregate.
+func (s *shelf) check(ctx context.Context, conn *session.Conn, holds func(name string) bool) error {
 	if s.early > 0 {
 		return nil
 	}
-	var names []string
-	kept := make(map[dispatch.Key]string)
-	for key, name := range s.doubtful {
-		if holds(name) {
-			kept[key] = name
-			continue
+	look := s.aggregates.checks(func(k dispatch.Key) bool { return s.lane.Order(k).Busy }, holds)
+	for some := range slices.Chunk(look, headsPage) {
+		names := make([]string, len(some))
+		for i, g := range some {
+			names[i] = g.name
 		}
-		if !s.lane.Order(key).Busy { // otherwise the last running one reports Behind, or stays in front
-			names = append(names, name)
-		}
-	}
-	for some := range slices.Chunk(names, headsPage) {
-		rows, err := conn.Query(ctx, sqlWaits, s.name, some, s.lane.Destination().Blocks())
+		rows, err := conn.Query(ctx, sqlWaits(s.order), s.name, names, s.lane.Destination().Blocks())
 		if err != nil {
-			return fmt.Errorf("check the stored lines of %q: %w", s.name, err)
+			return fmt.Errorf("check the stored deliveries of %q: %w", s.name, err)
 		}
 		free, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
-			return fmt.Errorf("check the stored lines of %q: %w", s.name, err)
+			return fmt.Errorf("check the stored deliveries of %q: %w", s.name, err)
 		}
-		for _, name := range free {
-			s.continueLine(s.order.keys.Named(name), name)
+		slices.Sort(free)
+		for _, g := range some {
+			_, is := slices.BinarySearch(free, g.name)
+			s.aggregates.looked(g, is)
 		}
 	}
-	s.doubtful = kept
 	return nil
 }
 
-// feedLines continues stored lines. When all stored rows of a line have been handed over, its
+// feedStored continues aggregates that are ready. When all stored rows of one have been handed over, its
 // aggregate is unblocked at that very moment.
-func (u *unit) feedLines(ctx context.Context, conn *session.Conn) (did bool, err error) {
+func (u *unit) feedStored(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	// Rows that are not written yet may come before the stored ones.
 	u.shelf.failures = u.lane.Order(dispatch.Key{}).Failures
 	u.collect()
-	if u.shelf.unwrittenReady() {
+	switch {
+	case !u.shelf.aggregates.anyReady(): // the answers have moved them on
+		return true, nil
+	case u.shelf.aggregates.unwrittenReady():
 		return true, u.store(ctx, conn)
 	}
 	granted := u.gate.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
-	read, err := u.shelf.readLines(ctx, conn, granted)
+	read, err := u.shelf.readFirst(ctx, conn, granted)
 	if err != nil {
 		u.lane.Return(granted)
 		return false, err
 	}
 	u.collect() // rows parked until now are among the pending ones
-	all, unblock := u.shelf.takeLines(&read)
+	all, unblock := u.shelf.takeFirst(&read)
 	u.gate.deliver(u.gate.parcel(), all, unblock, granted)
 	return true, nil
 }
 
-// unwrittenReady reports whether rows of a line that is ready are still to be written.
-func (s *shelf) unwrittenReady() bool {
-	return slices.ContainsFunc(s.ready, func(l line) bool { return s.pending.lines[l.key] })
+// firstRows are the first rows of some aggregates, one aggregate after the other.
+type firstRows struct {
+	of   []*aggregate
+	per  int // rows of each, at most
+	rows []stored
+	cut  bool // there were more
 }
 
-// lineRows are the first rows of some lines, in the order of the lines.
-type lineRows struct {
-	lines []line
-	per   int // rows of each, at most
-	rows  []stored
-	cut   bool // there were more
-}
-
-// readLines reads the first rows of lines that are ready, n at most.
-func (s *shelf) readLines(ctx context.Context, conn *session.Conn, n int) (read lineRows, err error) {
+// readFirst reads the first rows of aggregates that are ready, n at most.
+func (s *shelf) readFirst(ctx context.Context, conn *session.Conn, n int) (read firstRows, err error) {
+	some := s.aggregates.take(min(maxLines, n))
 	_, err = wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
-		read, err = s.readSome(ctx, conn, c)
+		read, err = s.readSome(ctx, conn, some[:min(len(some), c.Rows)], c)
 		return err
 	})
 	if err != nil {
-		return read, fmt.Errorf("read the stored lines of %q: %w", s.name, err)
+		read.of, err = nil, fmt.Errorf("read the stored deliveries of %q: %w", s.name, err)
 	}
-	return read, nil
-}
-
-func (s *shelf) readSome(ctx context.Context, conn *session.Conn, c wire.Care) (read lineRows, err error) {
-	read.lines = s.ready[:min(len(s.ready), maxLines, c.Rows)]
-	read.per = min(maxPerLine, c.Rows/len(read.lines))
-	names := make([]string, len(read.lines))
-	for i, l := range read.lines {
-		names[i] = l.name
+	for _, g := range some[len(read.of):] {
+		s.aggregates.move(g.key, g.name, causeFree)
 	}
-	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes), s.name, names, read.per, s.lane.Destination().Blocks())
 	return read, err
 }
 
-// takeLines converts rows into deliveries, and returns the lines that go on in memory behind them. What
+func (s *shelf) readSome(ctx context.Context, conn *session.Conn, some []*aggregate, c wire.Care) (read firstRows, err error) {
+	read.of, read.per = some, min(maxPerLine, c.Rows/len(some))
+	names := make([]string, len(some))
+	for i, g := range some {
+		names[i] = g.name
+	}
+	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes, s.order), s.name, names, read.per, s.lane.Destination().Blocks())
+	return read, err
+}
+
+// takeFirst converts rows into deliveries, and returns the aggregates that go on in memory behind them. What
 // has nothing left to deliver is unblocked here.
-func (s *shelf) takeLines(read *lineRows) (all []dispatch.Delivery, unblock []dispatch.Key) {
+func (s *shelf) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []dispatch.Key) {
 	rows := read.rows
-	for _, l := range read.lines {
+	for _, g := range read.of {
 		n := 0
-		for n < len(rows) && rows[n].key == l.name {
+		for n < len(rows) && s.order.queue(rows[n].key) == g.name {
 			n++
 		}
 		before := len(all)
-		var state lineState
-		all, state = s.takeLine(all, rows[:n])
+		var waits bool
+		all, waits = s.takeRows(all, rows[:n])
 		rows = rows[n:]
-		whole := n < read.per && (!read.cut || len(rows) > 0) && !s.pending.lines[l.key]
+		whole := n < read.per && (!read.cut || len(rows) > 0) && !s.aggregates.unwritten(g.key)
 		switch {
-		case state == lineWaits: // until a row is due, or a person has handled a dead letter
+		case waits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:
-			s.lane.SetRows(l.key, dispatch.NoRows)
+			s.lane.SetRows(g.key, dispatch.NoRows)
 		case whole:
-			unblock = append(unblock, l.key)
-		case len(all) == before:
-			s.drains[l.key] = l.name // continued with the rows that are still pending
+			unblock = append(unblock, g.key)
+		case len(all) == before: // continued with the rows that are still pending
+			s.aggregates.move(g.key, g.name, causeFinished)
 			s.ledger.dirty = true
 		}
 	}
-	s.dropReady(len(read.lines))
 	return all, unblock
 }
 
-// lineState is the state of a line.
-type lineState uint8
-
-const (
-	lineGoes  lineState = iota // its rows may be delivered
-	lineWaits                  // one of them is due later, is dead and blocks, or has lost its event
-)
-
-// takeLine converts the rows of a line into deliveries, up to the first one that may not be
-// delivered yet.
-func (s *shelf) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Delivery, lineState) {
+// takeRows converts the rows of an aggregate into deliveries, up to the first one that may not be delivered yet: it
+// runs, is due later, is dead and blocks, or has lost its event. waits reports that there is one.
+func (s *shelf) takeRows(all []dispatch.Delivery, rows []stored) (_ []dispatch.Delivery, waits bool) {
 	for i := range rows {
 		r := &rows[i]
-		if _, is := s.held[r.id]; is || r.state == stateDead || r.state == stateRetry && !r.due {
-			return all, lineWaits
+		if _, is := s.running[r.id]; is || r.state == stateDead || r.state == stateRetry && !r.due {
+			return all, true
 		}
 		s.filter(r)
 		if all = s.take(all, r, true); r.missing {
-			return all, lineWaits
+			return all, true
 		}
 	}
-	return all, lineGoes
+	return all, false
 }

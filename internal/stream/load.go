@@ -73,14 +73,14 @@ type loader struct {
 // Dead letters come first where they block: one that a person replays meanwhile is found by the
 // second search. Where they do not block, none is read.
 func (l *loader) load(ctx context.Context, conn *session.Conn) error {
-	if l.lane.Destination().Unordered {
-		return l.unpark(ctx, conn)
-	}
-	if err := l.rekey(ctx, conn); err != nil {
-		return err
-	}
-	if l.order.total {
-		return l.loadLine(ctx, conn)
+	switch {
+	case !l.order.kept:
+		return l.walk(ctx, conn, sqlUnpark, "")
+	case l.order.total:
+		if err := l.walk(ctx, conn, sqlQueue, "-infinity"); err != nil {
+			return err
+		}
+		return l.loadTotal(ctx, conn)
 	}
 	l.e.loading.Add(1)
 	defer l.e.loading.Add(-1)
@@ -124,35 +124,35 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 		key := l.order.keys.Named(last)
 		l.lane.SetRows(key, dispatch.SomeRows)
 		if string(values[1]) == stateParked {
-			l.shelf.doubtful[key], l.shelf.early = last, max(l.shelf.early, l.reader.Head())
+			l.shelf.aggregates.move(key, last, causeParked)
+			l.shelf.early = max(l.shelf.early, l.reader.Head())
 		}
 	}
 	return lines, last, rows.Err()
 }
 
-// sqlLine reads whether any row of a line waits, whether the first one is parked, and whether any is: where more
-// than $3 rows wait, one of them may be. Of dead letters it reads the first one, if they block.
-const sqlLine = `SELECT count(*) > 0, coalesce((array_agg(state ORDER BY event_id))[1] = 'parked', false),
-	coalesce(bool_or(state = 'parked') OR count(*) > $3, false)
-FROM (SELECT event_id, state FROM (
-	(SELECT event_id, state FROM outbox_deliveries
-		WHERE destination = $1 AND ordering_key = $2 AND ` + whichLive + ` ORDER BY event_id LIMIT $3 + 1)
-	UNION ALL (SELECT event_id, state FROM outbox_deliveries
-		WHERE destination = $1 AND ordering_key = $2 AND ` + whichDead + ` AND $4 ORDER BY event_id LIMIT 1)) AS u) AS line`
+// sqlTotal reads whether any row of a total order waits, whether the first one is parked, and whether any is: where more
+// than $2 rows wait, one of them may be. Of dead letters it reads the first one, if they block.
+func sqlTotal(o *order) string {
+	live, dead := o.rows("event_id, state", "$1", "", "$2 + 1")
+	return `SELECT count(*) > 0, coalesce((array_agg(state ORDER BY event_id))[1] = 'parked', false),
+	coalesce(bool_or(state = 'parked') OR count(*) > $2, false)
+FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $3)) AS u`
+}
 
-// loadLine holds the line of all events if anything is stored of it. A parked row may come from another order, and
+// loadTotal holds a total order if anything is stored of it. A parked row may come from another order, and
 // may have to wait for events that are open.
-func (l *loader) loadLine(ctx context.Context, conn *session.Conn) error {
+func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 	var waits, first, parked bool
-	if err := conn.QueryRow(ctx, sqlLine, l.name, totalName, walkPage, l.lane.Destination().Blocks()).Scan(&waits, &first, &parked); err != nil {
-		return fmt.Errorf("load the stored line of %q: %w", l.name, err)
+	if err := conn.QueryRow(ctx, sqlTotal(l.order), l.name, walkPage, l.lane.Destination().Blocks()).Scan(&waits, &first, &parked); err != nil {
+		return fmt.Errorf("load the stored deliveries of %q: %w", l.name, err)
 	}
 	if !waits {
 		return nil
 	}
 	l.lane.SetRows(l.order.line, dispatch.SomeRows)
 	if first {
-		l.shelf.doubtful[l.order.line] = totalName
+		l.shelf.aggregates.move(l.order.line, totalName, causeParked)
 	}
 	if parked && l.reader.Gaps().Len() > 0 {
 		l.shelf.early = l.reader.Head()
@@ -160,23 +160,37 @@ func (l *loader) loadLine(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// sqlUnpark makes the parked rows due among the next $4 that wait in lines after a place: order is not kept any
-// more. It returns the place where it has ended, NULL at the end.
-const sqlUnpark = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state FROM outbox_deliveries
+// Two statements walk over the rows of a destination, $4 at once, from a place on. They return the place where they
+// have ended, NULL at the end.
+const (
+	// sqlUnpark makes parked rows due: order is not kept any more.
+	sqlUnpark = `WITH page AS MATERIALIZED (SELECT ordering_key AS at, event_id, state FROM outbox_deliveries
 	WHERE destination = $1 AND (ordering_key, event_id) > ($2, $3) AND ` + whichLive + ` ORDER BY ordering_key, event_id LIMIT $4),
 freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
 	FROM page AS p WHERE p.state = 'parked' AND d.destination = $1 AND d.event_id = p.event_id)
-SELECT (array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
-	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0) FROM page`
+` + sqlPlace
 
-func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
-	key, id := new(string), int64(math.MinInt64)
-	for key != nil {
+	// sqlQueue puts rows without an aggregate into the queue of a total order, unless they are delayed events that are not
+	// due. A row that was never tried waits there.
+	sqlQueue = `WITH page AS MATERIALIZED (SELECT available_at AS at, event_id, ordering_key IS NULL AND (available_at <= now() OR attempts > 0 OR error_class IS NOT NULL) AS joins
+	FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2::timestamptz, $3) ORDER BY available_at, event_id LIMIT $4),
+joined AS (UPDATE outbox_deliveries AS d SET ordering_key = '` + totalName + `', updated_at = now(),
+	state = CASE WHEN attempts = 0 AND error_class IS NULL THEN 'parked' ELSE 'retry' END
+	FROM page AS p WHERE p.joins AND d.destination = $1 AND d.event_id = p.event_id)
+` + sqlPlace
+
+	sqlPlace = `SELECT (array_agg(at::text ORDER BY at DESC, event_id DESC))[1], coalesce((array_agg(event_id ORDER BY at DESC, event_id DESC))[1], 0) FROM page`
+)
+
+// walk runs a statement until it has walked over all rows.
+func (l *loader) walk(ctx context.Context, conn *session.Conn, statement, from string) error {
+	at, id := &from, int64(math.MinInt64)
+	for at != nil {
 		err := l.write(ctx, conn, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, sqlUnpark, l.name, *key, id, walkPage).Scan(&key, &id)
+			return tx.QueryRow(ctx, statement, l.name, *at, id, walkPage).Scan(&at, &id)
 		})
 		if err != nil {
-			return fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
+			return fmt.Errorf("queue the stored deliveries of %q in their order: %w", l.name, err)
 		}
 	}
 	return nil

@@ -1,23 +1,21 @@
 package stream
 
 import (
-	"slices"
-	"time"
-
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// totalName is the name of the one line of a destination that gets all events one after the other.
-// No aggregate has it: their names have a slash.
+// totalName is the name of the one queue of a destination in total order, and in it of events without an aggregate. No
+// aggregate has it: their names have a slash.
 const totalName = "*"
 
-// order says which events of a unit are in one line. Only the goroutine of the unit uses it.
+// order says which events of a unit are delivered one after the other: those in one queue. Only the goroutine of the
+// unit uses it.
 type order struct {
 	keys    dispatch.Keys
-	kept    bool         // events are in lines at all
-	total   bool         // all events are in one line
-	line    dispatch.Key // of that line
+	kept    bool         // there are queues
+	total   bool         // there is one
+	line    dispatch.Key // of that one
 	scratch []byte       // to reuse
 }
 
@@ -29,7 +27,7 @@ func newOrder(lane dispatch.StreamLane, keys dispatch.Keys) order {
 	return o
 }
 
-// of returns the key of an event's line, zero if it is in none.
+// of returns the key of an event's queue, zero if it is in none.
 func (o *order) of(e *delivery.Event) (key dispatch.Key) {
 	switch {
 	case !o.kept:
@@ -41,61 +39,52 @@ func (o *order) of(e *delivery.Event) (key dispatch.Key) {
 	return key
 }
 
-// name returns the name of an event's line, as it is stored.
+// name returns the name of an event's aggregate, as its row has it. In a total order an event without an aggregate
+// has a name, too: every row with a name is in the one queue of that order.
 func (o *order) name(e *delivery.Event) string {
+	name := dispatch.OrderingKey(e)
+	if o.total && name == "" {
+		return totalName
+	}
+	return name
+}
+
+// queue returns the name of the queue that a row with this name is in.
+func (o *order) queue(name string) string {
 	if o.total {
 		return totalName
 	}
-	return dispatch.OrderingKey(e)
+	return name
 }
 
-// leads reports whether a row that is due goes before all that its line has stored, and later,
-// whether it must wait for its line: another row of it comes first. A row may be stored by another
-// order, as one of the router is; it leads nothing in a total order.
-func (o *order) leads(r *stored) (leads, waits bool) {
+// keyOf returns the key of the queue that a row with this name is in.
+func (o *order) keyOf(name string) dispatch.Key {
 	switch {
-	case !o.kept || r.key == "":
-		return false, false
+	case !o.kept || name == "":
+		return dispatch.Key{}
 	case o.total:
-		return r.key == totalName, r.key == totalName && !r.first && !r.over
+		return o.line
 	}
-	return true, !r.first && r.event.Replay == 0 && !r.over
+	return o.keys.Named(name)
 }
 
-// feedHeld hands over, of what the lane has given back, the stored events of a line that is held.
-// Now and then it looks at the line: a dead letter that was discarded leaves nothing that is due.
-func (u *unit) feedHeld() bool {
-	if i := slices.IndexFunc(u.gate.flight.again, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
-		d := u.gate.flight.again[i]
-		if u.gate.grant(1) == 0 {
-			return false
-		}
-		u.gate.flight.again = slices.Delete(u.gate.flight.again, i, i+1)
-		p := u.gate.parcel()
-		u.gate.deliver(p, append(p.Room(1), d), nil, 1)
-		return true
-	}
-	if time.Now().Before(u.shelf.lineAt) || u.lane.Order(u.order.line).Busy {
-		return false
-	}
-	u.collect() // nothing is in flight, so that these are the last answers
-	if !u.shelf.pending.empty() {
-		return false // the line is not yet stored
-	}
-	u.shelf.lineAt = time.Now().Add(u.e.limits.PollInterval)
-	u.shelf.continueLine(u.order.line, totalName)
-	return true
+// leads reports whether a row that is due goes before all stored rows of its queue, and waits whether another row
+// of the queue comes first. A dead letter that a person replays waits in a total order only.
+func (o *order) leads(r *stored) (leads, waits bool) {
+	leads = o.kept && r.key != ""
+	return leads, leads && !r.first && !r.over && (o.total || r.event.Replay == 0)
 }
 
-// misplaced are the conditions for rows that another order has stored, each for one range of an
-// index.
-func (o *order) misplaced() []string {
-	if !o.total {
-		return []string{`ordering_key = '*' AND ` + whichLive, `ordering_key = '*' AND ` + whichDead}
+// rows returns two SELECTs, of the first stored rows in the queue of an aggregate: the live ones and the dead letters. A
+// total order has one queue, with all rows of the destination that have a name. Its conditions name a range of
+// destinations, or the planner takes the primary key, which has the order of ids, for all of them.
+func (o *order) rows(columns, destination, name, limit string) (live, dead string) {
+	if o.total {
+		from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination BETWEEN ` + destination + ` AND ` + destination
+		to := ` ORDER BY destination, event_id LIMIT ` + limit + `)`
+		return from + ` AND ordering_key IS NOT NULL AND ` + whichLive + to, from + ` AND ` + whichDead + to
 	}
-	// A row without a key that is not due was tried, or is a delayed event, which is in no line until then.
-	return []string{
-		`ordering_key < '*' AND ` + whichLive, `ordering_key > '*' AND ` + whichLive, `ordering_key < '*' AND ` + whichDead, `ordering_key > '*' AND ` + whichDead,
-		`ordering_key IS NULL AND state = 'retry' AND (attempts > 0 OR error_class IS NOT NULL OR available_at <= now())`,
-	}
+	from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination = ` + destination + ` AND ordering_key = ` + name + ` AND `
+	to := ` ORDER BY event_id LIMIT ` + limit + `)`
+	return from + whichLive + to, from + whichDead + to
 }

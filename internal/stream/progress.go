@@ -3,6 +3,7 @@ package stream
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -28,9 +29,9 @@ type progress struct {
 }
 
 // advance moves the progress to what the unit knows after a seal.
-func (p *progress) advance(sealed, head int64, open tail.Ranges, held map[int64]string, sequence string) {
-	rows := make(map[int64]bool, len(held))
-	for id := range held {
+func (p *progress) advance(sealed, head int64, open tail.Ranges, running iter.Seq[int64], sequence string) {
+	rows := make(map[int64]bool)
+	for id := range running {
 		rows[id] = true
 	}
 	p.mu.Lock()

@@ -23,7 +23,7 @@ type stored struct {
 	at       pgtype.Timestamptz // available_at
 	attempts int
 	key      string // ordering_key
-	first    bool   // no live row comes before it in its line
+	first    bool   // no live row comes before it in its queue
 	due      bool
 	delayed  bool      // the event was not available yet when it was written
 	since    time.Time // when it was written, or became available
@@ -50,14 +50,11 @@ func rowEvent(limit int) string {
 }
 
 // sqlDue reads the due rows of a destination, after a place in the order of their times. It reads
-// $4 rows, whether or not they can be used: a row that is not the first of its line is returned as
+// $4 rows, whether or not they can be used: a row that is not the first of its queue is returned as
 // such. The index has this order.
-func sqlDue(limit int) string {
-	return `SELECT ` + rowColumns(limit) + `, d.ordering_key IS NULL OR d.event_id = least(
-	(SELECT b.event_id FROM outbox_deliveries AS b
-		WHERE b.destination = d.destination AND b.ordering_key = d.ordering_key AND b.` + whichLive + ` ORDER BY b.event_id LIMIT 1),
-	CASE WHEN $5 THEN (SELECT b.event_id FROM outbox_deliveries AS b
-		WHERE b.destination = d.destination AND b.ordering_key = d.ordering_key AND b.` + whichDead + ` ORDER BY b.event_id LIMIT 1) END)
+func sqlDue(limit int, o *order) string {
+	live, dead := o.rows("event_id", "d.destination", "d.ordering_key", "1")
+	return `SELECT ` + rowColumns(limit) + `, d.ordering_key IS NULL OR d.event_id = least(` + live + `, CASE WHEN $5 THEN ` + dead + ` END)
 FROM (SELECT * FROM outbox_deliveries
 	WHERE destination = $1 AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
 	ORDER BY available_at, event_id LIMIT $4) AS d
@@ -68,28 +65,27 @@ FROM (SELECT * FROM outbox_deliveries
 const sqlNextDue = `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
 FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
 
-// sqlLines reads the first rows of lines, up to $3 of each.
-func sqlLines(limit int) string {
+// sqlLines reads the first rows of queues, up to $3 of each.
+func sqlLines(limit int, o *order) string {
+	live, dead := o.rows("*", "$1", "w.key", "$3")
 	return `SELECT ` + rowColumns(limit) + `, true
 FROM unnest($2::text[]) WITH ORDINALITY AS w(key, n)
-CROSS JOIN LATERAL (SELECT * FROM (
-	(SELECT * FROM outbox_deliveries WHERE destination = $1 AND ordering_key = w.key AND ` + whichLive + ` ORDER BY event_id LIMIT $3)
-	UNION ALL (SELECT * FROM outbox_deliveries WHERE destination = $1 AND ordering_key = w.key AND ` + whichDead + ` AND $4 ORDER BY event_id LIMIT $3)) AS u
-	ORDER BY event_id LIMIT $3) AS d
+CROSS JOIN LATERAL (SELECT * FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $4)) AS u ORDER BY event_id LIMIT $3) AS d
 ` + rowEvent(limit) + `
 ORDER BY w.n, d.event_id`
 }
 
-// sqlWaits returns those of some lines that do not wait: no row is in front, or there is none.
-const sqlWaits = `SELECT w.key FROM unnest($2::text[]) AS w(key)
-LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = w.key AND ` + whichLive + ` ORDER BY event_id LIMIT 1) AS l ON true
-LEFT JOIN LATERAL (SELECT event_id FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = w.key AND ` + whichDead + ` AND $3 ORDER BY event_id LIMIT 1) AS x ON true
+// sqlWaits returns those of some queues that do not wait: no row is in front, or there is none.
+func sqlWaits(o *order) string {
+	live, dead := o.rows("event_id, state", "$1", "w.key", "1")
+	return `SELECT w.key FROM unnest($2::text[]) AS w(key)
+LEFT JOIN LATERAL ` + live + ` AS l ON true
+LEFT JOIN LATERAL (SELECT * FROM ` + dead + ` AS dead WHERE $3) AS x ON true
 WHERE l.event_id IS NULL AND x.event_id IS NULL OR l.state = 'parked' AND (x.event_id IS NULL OR x.event_id > l.event_id)`
+}
 
 // readRows returns the rows of a query in the order of rowColumns, and whether each is the first of
-// its line. It keeps at least one row, and no more than l.Bytes of events; cut reports that there
+// its queue. It keeps at least one row, and no more than l.Bytes of events; cut reports that there
 // were more. why is the reason if the events must not be delivered.
 func readRows(ctx context.Context, conn *session.Conn, l engine.Limits, why error, query string, args ...any) (all []stored, cut bool, err error) {
 	rows, err := conn.Query(ctx, query, args...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -14,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// shelf owns the state of the rows of a unit's destination: rows to write, running rows, lines to
+// shelf owns the state of the rows of a unit's destination: rows to write, running rows, aggregates to
 // continue, and the time when rows are due. Only the goroutine of the unit uses it. A take-over makes
 // a new one.
 type shelf struct {
@@ -23,49 +22,23 @@ type shelf struct {
 	order  *order
 	ledger *ledger // the rows are written with the position
 
-	pending  writes
-	held     map[int64]string        // running or pending rows, with the state in which they were read
-	lines    map[int64]string        // those whose line is not that of their aggregate, with its name: rows of replays
-	drains   map[dispatch.Key]string // lines to continue after the next write
-	doubtful map[dispatch.Key]string // lines to check after the next write: they may be first
-	ready    []line                  // lines to continue now
-	isReady  map[dispatch.Key]bool   // the keys of ready
-	duePlace duePlace
-	dueAt    time.Time // when to search for due rows
-	dueTurn  bool      // due rows are searched before the table is read
-	lineAt   time.Time // when to look at the one line of a total order next
-	failures uint64    // those of the lane before stored rows were read
-	early    int64     // no row is delivered before this id has been read; 0: no limit
+	pending    writes
+	running    map[int64]readRow // rows that were read, until their results are written
+	aggregates aggregates
+	duePlace   duePlace
+	dueAt      time.Time // when to search for due rows
+	dueTurn    bool      // due rows are searched before the table is read
+	failures   uint64    // those of the lane before stored rows were read
+	early      int64     // no row is delivered before this id has been read; 0: no limit
 }
 
-// line is the stored line of an aggregate.
-type line struct {
-	key  dispatch.Key
-	name string
-}
+// readRow is what a row was when it was read.
+type readRow struct{ state, key string }
 
 func newShelf(c *common, o *order, l *ledger) shelf {
 	return shelf{
-		common: c, order: o, ledger: l,
-		held: make(map[int64]string), lines: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string),
-		isReady: make(map[dispatch.Key]bool), duePlace: dueStart(),
+		common: c, order: o, ledger: l, running: make(map[int64]readRow), aggregates: newAggregates(), duePlace: dueStart(),
 	}
-}
-
-// continueLine makes the unit continue a line.
-func (s *shelf) continueLine(key dispatch.Key, name string) {
-	if !s.isReady[key] {
-		s.isReady[key] = true
-		s.ready = append(s.ready, line{key, name})
-	}
-}
-
-// dropReady drops the first n ready lines.
-func (s *shelf) dropReady(n int) {
-	for _, l := range s.ready[:n] {
-		delete(s.isReady, l.key)
-	}
-	s.ready = slices.Delete(s.ready, 0, n)
 }
 
 // dueBy makes the unit search for due rows at a time, if not before.
@@ -83,60 +56,65 @@ func (s *shelf) searchNow() { s.dueAt, s.duePlace = time.Time{}, dueStart() }
 func (s *shelf) wrote() {
 	for i := range s.pending.rows {
 		r := &s.pending.rows[i]
-		s.letGo(r.id)
+		delete(s.running, r.id)
 		if r.state == stateRetry {
 			s.dueBy(time.Now().Add(r.delay))
 		}
 	}
 	for _, id := range s.pending.removed {
-		s.letGo(id)
+		delete(s.running, id)
 	}
 	s.pending = writes{}
 }
 
-// hold records that a row is running.
-func (s *shelf) hold(r *stored) {
-	s.held[r.id] = r.state
-	if r.key != "" && r.key != dispatch.OrderingKey(&r.event) {
-		s.lines[r.id] = r.key
+// run records that a row was read, and is not to be read again until its result is written.
+func (s *shelf) run(r *stored) { s.running[r.id] = readRow{r.state, r.key} }
+
+// put makes an entry a pending row of an aggregate.
+func (s *shelf) put(out entry, key dispatch.Key) {
+	s.pending.put(out)
+	s.aggregates.pending(key, s.order.queue(out.key))
+}
+
+// nameOf returns the name of an answered delivery's aggregate: that of its row, which one of a replay has for itself.
+func (s *shelf) nameOf(a *dispatch.Answer) string {
+	if a.Key == (dispatch.Key{}) {
+		return ""
 	}
+	if r := s.running[a.Event.ID]; a.Row && r.key != "" {
+		return r.key
+	}
+	return s.order.name(a.Event)
 }
 
-// letGo records that a row is neither running nor pending.
-func (s *shelf) letGo(id int64) {
-	delete(s.held, id)
-	delete(s.lines, id)
-}
-
-// lineHeld reports whether the unit's only line waits for a stored event: then only stored events go,
+// totalHeld reports whether a total order waits for a stored event: then only stored events go,
 // and the unit reads nothing and keeps what it has.
-func (s *shelf) lineHeld() bool { return s.order.total && s.lane.Order(s.order.line).Blocked }
+func (s *shelf) totalHeld() bool { return s.order.total && s.lane.Order(s.order.line).Blocked }
 
-// ahead reports whether an event becomes a row of the line without being tried: at a take-over it was
+// ahead reports whether an event becomes a row of a total order without being tried: at a take-over it was
 // open, and events stored by another order may have to wait for it.
-func (s *shelf) ahead(id int64) bool {
-	return s.order.total && id <= s.early && s.lane.Order(s.order.line).Blocked
-}
+func (s *shelf) ahead(id int64) bool { return id <= s.early && s.totalHeld() }
 
-// settle records the outcome of a delivery in a row that has its line.
+// settle records the outcome of a delivery in a row.
 func (s *shelf) settle(a *dispatch.Answer, out entry) {
 	id := a.Event.ID
 	out.id, out.eventType, out.attempts, out.delay = id, a.Event.Type, a.Failures, a.Delay
 	if a.Err != nil {
 		out.class, out.err = a.Class.String(), a.Err.Error()
 	}
+	name := s.order.queue(out.key)
 	switch a.Verdict {
 	case dispatch.VerdictDelivered, dispatch.VerdictExpired:
 		if a.Row {
 			s.pending.remove(id)
-			if _, replayed := s.lines[id]; a.Verdict == dispatch.VerdictDelivered && (replayed || a.Event.Replay > 0) {
+			if a.Verdict == dispatch.VerdictDelivered && (a.Event.Replay > 0 || replays(s.running[id].key)) {
 				s.pending.acked = append(s.pending.acked, id)
 			}
 		}
 	case dispatch.VerdictParked:
-		s.doubtful[a.Key] = out.key
-		if a.Row && s.held[id] == stateParked {
-			s.letGo(id) // its row is already right
+		s.aggregates.move(a.Key, name, causeParked)
+		if a.Row && s.running[id].state == stateParked {
+			delete(s.running, id) // its row is already right
 			return
 		}
 		out.state, out.class, out.err, out.delay = stateParked, "", "", 0
@@ -147,20 +125,11 @@ func (s *shelf) settle(a *dispatch.Answer, out entry) {
 	}
 	if out.state != "" {
 		out.fresh = !a.Row
-		s.pending.put(out, a.Key)
+		s.put(out, a.Key)
 	}
 	if a.Behind {
-		s.drains[a.Key] = out.key
+		s.aggregates.move(a.Key, name, causeFinished)
 	}
-}
-
-// lineOf returns the name of the line of an answered delivery: that of its aggregate, unless its row has
-// another one.
-func (s *shelf) lineOf(a *dispatch.Answer, aggregate string) string {
-	if name, is := s.lines[a.Event.ID]; is && a.Row {
-		return name
-	}
-	return aggregate
 }
 
 // maxPending bounds the rows that wait to be written with the position.
@@ -182,7 +151,7 @@ func dueStart() duePlace {
 func (s *shelf) readDue(ctx context.Context, conn *session.Conn, n int) (all []stored, more bool, err error) {
 	var cut bool
 	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
-		all, cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Destination().Blocks())
+		all, cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Destination().Blocks())
 		return err
 	})
 	if err != nil {

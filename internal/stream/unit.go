@@ -171,13 +171,12 @@ func (u *unit) work(ctx context.Context, conn *session.Conn) error {
 		}
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
-			u.shelf.lineAt = time.Time{}
 			u.aside.lookAt = time.Time{}
 		}
 		if err := u.aside.look(ctx, conn, u.owned); err != nil {
 			return err
 		}
-		if u.ledger.due() || len(u.shelf.drains) > 0 || len(u.shelf.pending.rows) >= maxPending {
+		if u.ledger.due() || u.shelf.aggregates.nexts > 0 || len(u.shelf.pending.rows) >= maxPending {
 			if err := u.store(ctx, conn); err != nil {
 				return err
 			}
@@ -211,14 +210,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 		u.exact.doubt(a.Err)
 		return
 	}
-	out := entry{}
-	if a.Key != (dispatch.Key{}) {
-		out.key = u.order.name(a.Event)
-		if !u.order.total {
-			out.key = u.shelf.lineOf(a, out.key)
-		}
-	}
-	u.shelf.settle(a, out)
+	u.shelf.settle(a, entry{key: u.shelf.nameOf(a)})
 }
 
 // answeredAside records the outcome of a replayed event, except for one that was simply delivered.
@@ -344,12 +336,12 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 		}
 		e.Destination, e.Outbox, e.Attempt = u.name, u.e.Outbox, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
-			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
+			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true})
 			continue
 		}
 		if u.shelf.ahead(e.ID) {
-			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateParked, key: totalName, fresh: true}, u.order.line)
-			u.shelf.doubtful[u.order.line] = totalName
+			u.shelf.put(entry{id: e.ID, eventType: e.Type, state: stateParked, key: u.order.name(e), fresh: true}, u.order.line)
+			u.shelf.aggregates.move(u.order.line, totalName, causeParked)
 			continue
 		}
 		passes, refused := u.passes(e, b.Refused[e.ID])

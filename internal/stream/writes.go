@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -23,9 +22,8 @@ import (
 type writes struct {
 	rows    []entry
 	removed []int64
-	acked   []int64               // of removed, those that a person has replayed and the destination has acknowledged
-	lines   map[dispatch.Key]bool // aggregates of the rows
-	fresh   []int64               // ids of new rows: they are open until the write
+	acked   []int64 // of removed, those that a person has replayed and the destination has acknowledged
+	fresh   []int64 // ids of new rows: they are open until the write
 }
 
 // entry is a row to write.
@@ -49,17 +47,11 @@ func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
 // remove records that a row is finished.
 func (w *writes) remove(id int64) { w.removed = append(w.removed, id) }
 
-// put adds a row; key is that of its aggregate.
-func (w *writes) put(r entry, key dispatch.Key) {
+// put adds a row.
+func (w *writes) put(r entry) {
 	w.rows = append(w.rows, r)
 	if r.fresh && !r.aside {
 		w.fresh = append(w.fresh, r.id)
-	}
-	if key != (dispatch.Key{}) {
-		if w.lines == nil {
-			w.lines = make(map[dispatch.Key]bool)
-		}
-		w.lines[key] = true
 	}
 }
 

@@ -1,0 +1,579 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/tail"
+)
+
+// TestSteps: the table of steps that the comment of step shows.
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	causes := []cause{causeParked, causeFinished, causeWritten, causeHeld, causeFree, causeOccupied, causeRead}
+	for from, want := range map[step][]step{
+		stepWaiting: {stepCheck, stepNext, stepWaiting, stepWaiting, stepReady, stepWaiting, stepWaiting},
+		stepCheck:   {stepCheck, stepNext, stepCheck, stepCheck, stepReady, stepWaiting, stepWaiting},
+		stepNext:    {stepNext, stepNext, stepReady, stepCheck, stepNext, stepNext, stepWaiting},
+		stepReady:   {stepReady, stepNext, stepReady, stepReady, stepReady, stepReady, stepWaiting},
+	} {
+		for i, c := range causes {
+			if got := from.after(c); got != want[i] {
+				t.Errorf("step %d, cause %d: %d, want %d", from, c, got, want[i])
+			}
+		}
+	}
+}
+
+// modelRow is a row of the model's table.
+type modelRow struct {
+	state    string
+	attempts int
+	replays  int
+	key      string
+	at       time.Time
+}
+
+// model drives the stored deliveries of one destination, with the lane of a relay and a table in memory: events are read,
+// fail, die, become rows and go on; a person replays and discards; the relay is killed and its successor loads the table.
+type model struct {
+	t      *testing.T
+	rng    *rand.Rand
+	lane   dispatch.StreamLane
+	u      *unit
+	order  dispatch.LaneConfig
+	aggs   int
+	handed int64 // the highest id that was read
+	events map[int64]*delivery.Event
+	rows   map[int64]*modelRow
+	place  modelPlace
+	fails  map[int64]int // how often an event still fails; below 0: it is refused for good
+	lazy   int           // of so many steps one writes
+	life   int           // of the relay
+	down   bool
+	open   []int64 // ids that the relay before had in memory: they are read first
+
+	mu    sync.Mutex      // held by the driver but while time passes, and by a call where it begins and ends
+	done  map[int64]int   // the life in which an event was delivered
+	ended map[int64]bool  // delivered, or a dead letter that lets others go on
+	late  map[int64]bool  // delayed, or replayed by a person: in no order with those read before
+	runs  map[string]bool // queues with a call that runs
+}
+
+type modelPlace struct {
+	at time.Time
+	id int64
+}
+
+var (
+	errModelDown = errors.New("down")
+	errModelNo   = errors.New("no")
+)
+
+func newModel(t *testing.T, seed uint64) *model {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	m := &model{
+		t: t, rng: rng, aggs: 1 + rng.IntN(4), lazy: 1 + rng.IntN(20), events: make(map[int64]*delivery.Event), rows: make(map[int64]*modelRow),
+		fails: make(map[int64]int), ended: make(map[int64]bool), done: make(map[int64]int), late: make(map[int64]bool), runs: make(map[string]bool),
+	}
+	m.order = dispatch.DefaultLaneConfig()
+	m.order.Total, m.order.BlockOnDead = rng.IntN(2) == 0, rng.IntN(2) == 0
+	m.order.Concurrency, m.order.MaxAttempts = 1+rng.IntN(4), 1+rng.IntN(4)
+	m.order.LongestPause = 10 * time.Millisecond
+	m.order.Backoff = delivery.Backoff{Initial: time.Millisecond, Max: 8 * time.Millisecond, Multiplier: 2}
+	return m
+}
+
+// begin begins a relay with what is stored.
+func (m *model) begin() {
+	m.life++
+	d, err := dispatch.New(dispatch.Config{Window: 50 * time.Millisecond}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	life := m.life
+	if err := d.Add("x", delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error { return m.deliver(ctx, life, e) }), m.order); err != nil {
+		m.t.Fatal(err)
+	}
+	d.Begin(m.t.Context())
+	m.lane = d.StreamLanes()[0]
+	m.lane.Own(func() {})
+	e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits(), d: d, keys: dispatch.NewKeys()}
+	e.limits.Batch = 1 + m.rng.IntN(10)
+	m.u = newUnit(e, m.lane, Position{Lease: lease.Lease{Destination: "x"}})
+	m.place = modelPlace{}
+	clear(m.runs)
+	m.load()
+}
+
+// load does with the model's table what loader does with the real one.
+func (m *model) load() {
+	names := make(map[string]bool)
+	for _, r := range m.rows {
+		if r.key != "" && (r.state != stateDead || m.order.BlockOnDead) {
+			names[m.u.order.queue(r.key)] = true
+		}
+	}
+	for name := range names {
+		key := m.key(name)
+		m.lane.SetRows(key, dispatch.SomeRows)
+		if id := m.first(name, 1)[0]; m.rows[id].state == stateParked {
+			m.u.shelf.aggregates.move(key, name, causeParked)
+			m.u.shelf.early = m.handed
+		}
+	}
+	if !m.order.Total && len(m.open) > 0 {
+		m.u.shelf.early = m.handed
+	}
+}
+
+func (m *model) key(name string) dispatch.Key {
+	if m.order.Total {
+		return m.u.order.line
+	}
+	return m.u.order.keys.Named(name)
+}
+
+// deliver is the handler: it checks the order.
+func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if life != m.life {
+		return errModelDown // of a relay that is dead: nobody sees the answer
+	}
+	if m.down {
+		return delivery.Unavailable(errModelDown)
+	}
+	if m.done[e.ID] == life {
+		m.t.Errorf("event %d is delivered twice", e.ID)
+	}
+	queue := m.u.order.queue(m.u.order.name(e))
+	if queue != "" {
+		if m.runs[queue] {
+			m.t.Errorf("event %d is called beside another one of %q", e.ID, queue)
+		}
+		for id := int64(1); id < e.ID && !m.late[e.ID]; id++ {
+			if !m.ended[id] && !m.late[id] && m.u.order.queue(m.u.order.name(m.events[id])) == queue {
+				m.t.Errorf("event %d of %q goes before event %d: %+v", e.ID, queue, id, m.rows[id])
+			}
+		}
+		m.runs[queue] = true
+	}
+	if m.rng.IntN(3) == 0 {
+		m.sleep(time.Duration(m.rng.IntN(5)) * time.Millisecond)
+	}
+	if life != m.life {
+		return errModelDown
+	}
+	delete(m.runs, queue)
+	n := m.fails[e.ID]
+	switch {
+	case n < 0:
+		m.ended[e.ID] = m.ended[e.ID] || !m.order.BlockOnDead
+		return delivery.Permanent(errModelNo)
+	case n > 0:
+		m.fails[e.ID]--
+		if e.Attempt >= m.order.MaxAttempts {
+			m.ended[e.ID] = m.ended[e.ID] || !m.order.BlockOnDead
+		}
+		return errModelNo
+	}
+	m.ended[e.ID], m.done[e.ID] = true, life
+	return nil
+}
+
+// first returns the first n rows of a queue.
+func (m *model) first(name string, n int) (ids []int64) {
+	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
+		r := m.rows[id]
+		if len(ids) < n && r.key != "" && m.u.order.queue(r.key) == name && (r.state != stateDead || m.order.BlockOnDead) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (m *model) stored(id int64) stored {
+	r, now := m.rows[id], time.Now()
+	s := stored{id: id, state: r.state, attempts: r.attempts, key: r.key, due: !r.at.After(now), event: *m.events[id]}
+	s.event.Replay, s.event.Attempt = r.replays, r.attempts+1
+	s.first = r.key == "" || m.first(m.u.order.queue(r.key), 1)[0] == id
+	return s
+}
+
+// write writes what is pending, and looks at what may go on.
+func (m *model) write() {
+	s := &m.u.shelf
+	now := time.Now()
+	for _, r := range s.pending.rows {
+		row := m.rows[r.id]
+		if row == nil {
+			row = &modelRow{}
+			m.rows[r.id] = row
+		} else if r.fresh {
+			continue
+		}
+		row.state, row.attempts, row.key, row.at = r.state, r.attempts, r.key, now.Add(r.delay)
+	}
+	for _, id := range s.pending.removed {
+		delete(m.rows, id)
+	}
+	s.wrote()
+	m.u.ledger.dirty = false
+	none := func(string) bool { return false }
+	s.aggregates.wrote(none)
+	if s.early > 0 {
+		return
+	}
+	for _, g := range s.aggregates.checks(func(k dispatch.Key) bool { return m.lane.Order(k).Busy }, none) {
+		front := m.first(g.name, 1)
+		s.aggregates.looked(g, len(front) == 0 || m.rows[front[0]].state == stateParked)
+	}
+}
+
+// deliverAll hands over deliveries within a grant.
+func (m *model) deliverAll(all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
+	m.u.gate.deliver(m.parcel(), all, unblock, granted)
+}
+
+func (m *model) parcel() *dispatch.Parcel {
+	if f := &m.u.gate.flight; len(f.spare) == 0 {
+		f.spare = append(f.spare, dispatch.NewParcel(func() bool { return true }, func(bool) {}))
+	}
+	return m.u.gate.parcel()
+}
+
+// step does what unit.feed would, and reports whether there was anything to do.
+func (m *model) step() bool {
+	u, s := m.u, &m.u.shelf
+	u.collect()
+	if s.aggregates.nexts > 0 || u.ledger.dirty && m.rng.IntN(m.lazy) == 0 {
+		m.write()
+	}
+	if o := m.lane.Order(dispatch.Key{}); o.Stopped {
+		u.collect()
+		if !m.lane.GoOn(o.Returned) {
+			return true
+		}
+	}
+	held := s.totalHeld()
+	if f := &u.gate.flight; len(f.again) > 0 {
+		i, n := 0, len(f.again)
+		if held {
+			i, n = slices.IndexFunc(f.again, func(d dispatch.Delivery) bool { return d.Leads }), 1
+		}
+		if i >= 0 && (s.early == 0 || !held) {
+			if n = u.gate.grant(n); n == 0 {
+				return false
+			}
+			some := slices.Clone(f.again[i : i+n])
+			f.again = slices.Delete(f.again, i, i+n)
+			m.deliverAll(some, nil, n)
+			return true
+		}
+	}
+	switch {
+	case s.early > 0:
+		return m.read()
+	case s.aggregates.anyReady():
+		return m.feedStored()
+	case m.rng.IntN(2) == 0:
+		return m.feedDue()
+	case held:
+		return false
+	}
+	return m.read()
+}
+
+func (m *model) feedStored() bool {
+	u, s := m.u, &m.u.shelf
+	s.failures = m.lane.Order(dispatch.Key{}).Failures
+	m.pass()
+	u.collect()
+	switch {
+	case !s.aggregates.anyReady():
+		return true
+	case s.aggregates.unwrittenReady():
+		m.write()
+		return true
+	}
+	granted := u.gate.grant(u.e.limits.Batch)
+	if granted == 0 {
+		return false
+	}
+	read := firstRows{of: s.aggregates.take(min(1+m.rng.IntN(3), granted))}
+	read.per = granted / len(read.of)
+	for _, g := range read.of {
+		for _, id := range m.first(g.name, read.per) {
+			read.rows = append(read.rows, m.stored(id))
+		}
+	}
+	m.pass()
+	u.collect()
+	all, unblock := s.takeFirst(&read)
+	m.deliverAll(all, unblock, granted)
+	return true
+}
+
+func (m *model) feedDue() bool {
+	u, s := m.u, &m.u.shelf
+	granted := u.gate.grant(u.e.limits.Batch)
+	if granted == 0 {
+		return false
+	}
+	s.failures = m.lane.Order(dispatch.Key{}).Failures
+	u.collect()
+	var ids []int64
+	for id, r := range m.rows {
+		if r.state == stateRetry && !r.at.After(time.Now()) && (r.at.After(m.place.at) || r.at.Equal(m.place.at) && id > m.place.id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b int64) int {
+		if c := m.rows[a].at.Compare(m.rows[b].at); c != 0 {
+			return c
+		}
+		return compare(a, b)
+	})
+	more := len(ids) > granted
+	ids = ids[:min(granted, len(ids))]
+	rows := make([]stored, len(ids))
+	for i, id := range ids {
+		rows[i] = m.stored(id)
+	}
+	m.pass()
+	if s.unwritten(rows) {
+		m.lane.Return(granted)
+		m.write()
+		return true
+	}
+	if m.place = (modelPlace{}); more {
+		m.place = modelPlace{m.rows[ids[len(ids)-1]].at, ids[len(ids)-1]}
+	} else {
+		s.foundNone()
+	}
+	var all []dispatch.Delivery
+	for i := range rows {
+		all = s.takeDue(all, &rows[i])
+	}
+	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
+	m.deliverAll(all, nil, granted)
+	return len(all) > 0 || more
+}
+
+// pass lets calls end while a statement runs.
+func (m *model) pass() {
+	if m.rng.IntN(2) == 0 {
+		m.rests(time.Duration(m.rng.IntN(3)) * time.Millisecond)
+	}
+}
+
+// sleep lets others run for so long.
+func (m *model) sleep(d time.Duration) {
+	m.mu.Unlock()
+	time.Sleep(d) //nolint:forbidigo // within synctest
+	m.mu.Lock()
+}
+
+// rests lets calls run for so long, until each of them waits.
+func (m *model) rests(d time.Duration) {
+	m.mu.Unlock()
+	time.Sleep(d) //nolint:forbidigo // within synctest
+	synctest.Wait()
+	m.mu.Lock()
+}
+
+// read reads events that the relay before had in memory, then new ones.
+func (m *model) read() bool {
+	s := &m.u.shelf
+	granted := m.u.gate.grant(m.u.e.limits.Batch)
+	if granted == 0 {
+		return false
+	}
+	var ids []int64
+	for len(ids) < granted && len(m.open) > 0 {
+		ids, m.open = append(ids, m.open[0]), m.open[1:]
+	}
+	done := len(m.open) == 0
+	for len(ids) < granted && m.handed < int64(len(m.events)) && s.early == 0 {
+		m.handed++
+		ids = append(ids, m.handed)
+	}
+	var all []dispatch.Delivery
+	for _, id := range ids {
+		e := m.events[id]
+		switch {
+		case m.late[id] && m.rows[id] == nil && m.rng.IntN(2) == 0: // delayed
+			s.pending.put(entry{id: id, state: stateRetry, delay: 5 * time.Millisecond, fresh: true})
+			m.u.ledger.dirty = true
+		case s.ahead(id):
+			s.put(entry{id: id, state: stateParked, key: m.u.order.name(e), fresh: true}, m.u.order.line)
+			s.aggregates.move(m.u.order.line, totalName, causeParked)
+			m.u.ledger.dirty = true
+		default:
+			all = append(all, dispatch.Delivery{Event: e, Key: m.u.order.of(e)})
+		}
+	}
+	m.deliverAll(all, nil, granted)
+	if done && s.early > 0 {
+		s.early, m.u.ledger.dirty = 0, true
+	}
+	return len(ids) > 0
+}
+
+// write adds new events.
+func (m *model) insert(n int) {
+	for range n {
+		e := &delivery.Event{ID: int64(len(m.events) + 1), Type: "a", Destination: "x", Attempt: 1}
+		if a := m.rng.IntN(m.aggs + 1); a > 0 {
+			e.AggregateType, e.AggregateID = "a", fmt.Sprint(a)
+		}
+		m.events[e.ID] = e
+		switch m.rng.IntN(12) {
+		case 0, 1, 4, 5:
+			m.fails[e.ID] = 1 + m.rng.IntN(5)
+		case 2:
+			m.fails[e.ID] = -1
+		case 3:
+			m.late[e.ID] = true
+		}
+	}
+}
+
+// person replays or discards a dead letter.
+func (m *model) person() {
+	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
+		r := m.rows[id]
+		if r.state != stateDead {
+			continue
+		}
+		m.fails[id] = 0
+		if m.rng.IntN(2) == 0 {
+			m.late[id] = true // what came behind it may have gone on
+			r.state, r.attempts, r.at = stateRetry, 0, time.Now()
+			r.replays++
+		} else {
+			m.ended[id] = true
+			delete(m.rows, id)
+			if next := m.behind(r.key); next != nil { // as deadletter.Store does
+				next.state, next.at = stateRetry, time.Now()
+			}
+		}
+		m.u.shelf.searchNow()
+		m.place = modelPlace{}
+		return
+	}
+}
+
+// behind returns the first row of an aggregate if it is parked.
+func (m *model) behind(key string) *modelRow {
+	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
+		if r := m.rows[id]; key != "" && r.key == key {
+			if r.state == stateParked {
+				return r
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// kill ends the relay as it is: its successor finds the table, and what the position shows as open.
+func (m *model) kill() {
+	ids := append(m.u.gate.flight.openIDs(), m.u.shelf.pending.fresh...)
+	ids = append(ids, m.open...)
+	slices.Sort(ids)
+	m.open = slices.Compact(ids)
+	for _, id := range m.open {
+		m.ended[id] = false // it is called again
+	}
+	for id := range m.rows { // so are rows whose result is not written
+		m.ended[id] = m.ended[id] && m.rows[id].state == stateDead
+	}
+	m.begin()
+}
+
+// TestAggregatesModel: whatever fails, dies, is replayed, discarded or killed, the events of a queue are called one after the
+// other and in order, and none is left behind.
+func TestAggregatesModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(400) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel(t, seed)
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				m.begin()
+				for range 200 + m.rng.IntN(400) {
+					switch m.rng.IntN(40) {
+					case 0, 1:
+						m.insert(1 + m.rng.IntN(30))
+					case 2:
+						m.person()
+					case 3:
+						m.down = !m.down && m.rng.IntN(2) == 0
+					case 4:
+						if m.rng.IntN(4) == 0 {
+							m.kill()
+						}
+					}
+					if !m.step() {
+						m.sleep(time.Millisecond)
+					}
+					if m.rng.IntN(2) == 0 {
+						m.rests(0)
+					}
+					if t.Failed() {
+						t.Fatalf("total %t, block %t", m.order.Total, m.order.BlockOnDead)
+					}
+				}
+				m.rest()
+			})
+		})
+	}
+}
+
+// rest heals everything, and checks that everything ends.
+func (m *model) rest() {
+	m.down = false
+	clear(m.fails)
+	idle := 0
+	for range 100_000 {
+		if m.step() {
+			idle = 0
+			continue
+		}
+		if idle++; idle > 200 && len(m.u.gate.flight.parcels) == 0 && !m.u.ledger.dirty {
+			break
+		}
+		if m.u.ledger.dirty {
+			m.write()
+		}
+		m.person()
+		m.rests(time.Millisecond)
+	}
+	for id := range m.events {
+		if !m.ended[id] {
+			m.t.Errorf("event %d is left behind: %+v", id, m.rows[id])
+		}
+	}
+	if len(m.rows) > 0 || len(m.u.shelf.running) > 0 || len(m.u.shelf.aggregates.all) > 0 || m.lane.Order(dispatch.Key{}).Aggregates > 0 {
+		m.t.Errorf("total %t, block %t: rows %v, running %v, aggregates %v, %d blocked", m.order.Total, m.order.BlockOnDead, m.rows, m.u.shelf.running,
+			m.u.shelf.aggregates.all, m.lane.Order(dispatch.Key{}).Aggregates)
+	}
+}

@@ -1,0 +1,63 @@
+package stream
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+)
+
+// TestRowStatementsAreBounded: no statement that reads the stored deliveries of a destination walks over delayed
+// events, over dead letters or over other destinations, with statistics of the table or without.
+func TestRowStatementsAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.Exec(`ALTER TABLE outbox_deliveries SET (autovacuum_enabled = off)`)
+	l.Exec(`ALTER TABLE outbox_deliveries DISABLE TRIGGER ALL`)
+	const many = 30_000
+	for _, rows := range []string{
+		`SELECT i, 'x', 'a', 'retry', NULL, now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
+		`SELECT $1 + i, 'x', 'a', 'dead', 'order/1', now() FROM generate_series(1, $1::int) AS i`,
+		`SELECT i, 'y', 'a', 'parked', 'order/1', now() FROM generate_series(1, $1::int) AS i`,
+		`SELECT 2 * $1 + i, 'x', 'a', CASE i % 2 WHEN 0 THEN 'retry' ELSE 'parked' END, 'order/' || i % 3, now() FROM generate_series(1, 50) AS i`,
+	} {
+		l.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, available_at) `+rows, pgx.QueryExecModeSimpleProtocol, many)
+	}
+	pages := regexp.MustCompile(`Buffers: shared (?:hit=(\d+))? ?(?:read=(\d+))?`)
+	relay := l.Relay()
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			l.Exec(`ANALYZE outbox_deliveries`)
+		}
+		for _, o := range []*order{{kept: true}, {kept: true, total: true}} {
+			names := []string{"order/0", "order/1", "order/2"}
+			statements := map[string][]any{
+				sqlDue(1000, o):   {"x", dueStart().at, dueStart().id, 100, false},
+				sqlLines(1000, o): {"x", names, 20, false},
+				sqlWaits(o):       {"x", names, false},
+			}
+			if o.total {
+				statements[sqlTotal(o)] = []any{"x", 100, true}
+			}
+			for query, args := range statements {
+				plan := testdb.List[string](l.DB, relay, `EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) `+query, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
+				read := 0
+				for _, line := range plan { // the first line has those of all others
+					if m := pages.FindStringSubmatch(line); m != nil {
+						hit, _ := strconv.Atoi(m[1])
+						miss, _ := strconv.Atoi(m[2])
+						read = hit + miss
+						break
+					}
+				}
+				if read == 0 || read > 500 {
+					t.Errorf("analyzed %t, total %t: %d pages\n%s\n%s", analyzed, o.total, read, query, strings.Join(plan, "\n"))
+				}
+			}
+		}
+	}
+}
