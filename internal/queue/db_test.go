@@ -36,10 +36,10 @@ func (d *db) expect(what, query string, want ...string) {
 	}
 }
 
-// events and deliveries are the queries that most tests compare.
+// events and stored are the queries that most tests compare.
 const (
-	events     = `SELECT format('%s %s %s', id, state, processed_at IS NOT NULL) FROM outbox_events ORDER BY id`
-	deliveries = `SELECT format('%s/%s %s %s', event_id, destination, state, attempts) FROM outbox_deliveries ORDER BY event_id, destination`
+	events = `SELECT format('%s %s %s', id, state, processed_at IS NOT NULL) FROM outbox_events ORDER BY id`
+	stored = `SELECT format('%s/%s %s %s', event_id, destination, state, attempts) FROM outbox_deliveries ORDER BY event_id, destination`
 )
 
 func options() SessionOptions { return SessionOptions{Owner: store.NewOwner(), Lease: time.Minute} }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
@@ -48,7 +49,7 @@ func (k *Keeper) finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affe
 	var ids []int64
 	if len(done) > 0 {
 		e, n, t := columns(done)
-		if _, err := tx.Exec(ctx, store.SQLAcknowledged, e, n); err != nil {
+		if _, err := tx.Exec(ctx, deliveries.SQLAcknowledged, e, n); err != nil {
 			return 0, err
 		}
 		tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries AS d

@@ -53,7 +53,7 @@ func TestFinish(t *testing.T) {
 				t.Fatalf("%d fenced, %v", fenced, err)
 			}
 			d.expect("events", events, "1 done t", "2 deferred f", "3 done t")
-			d.expect("deliveries", deliveries, "2/x retry 3", "3/x dead 20")
+			d.expect("deliveries", stored, "2/x retry 3", "3/x dead 20")
 			d.expect("no lease is left", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE num_nonnulls(lease_owner, lease_token, lease_until) > 0`)
 			d.expect("texts", `SELECT concat_ws(' ', error_class, last_error, available_at > now() + interval '59 min') FROM outbox_deliveries WHERE event_id = 2`, `event odd '{"\,} text t`)
 			if err := k.Renew(t.Context(), []int64{1, 2}); err != nil {
@@ -97,11 +97,11 @@ func TestFencing(t *testing.T) {
 	if fenced, err := k.Finish(t.Context(), nil, put[1:]); err != nil || fenced != 4 {
 		t.Errorf("%d fenced, %v; want 4", fenced, err)
 	}
-	d.expect("put", deliveries, append([]string{"1/x running 2"}, want...)...)
+	d.expect("put", stored, append([]string{"1/x running 2"}, want...)...)
 	if fenced, err := k.Finish(t.Context(), entries, nil); err != nil || fenced != 4 {
 		t.Errorf("%d fenced, %v; want 4", fenced, err)
 	}
-	d.expect("done", deliveries, want...)
+	d.expect("done", stored, want...)
 	d.expect("state", `SELECT state FROM outbox_events WHERE id < 4 ORDER BY id`, "done", "deferred", "deferred")
 	if fenced, err := k.Finish(t.Context(), nil, nil); err != nil || fenced != 0 {
 		t.Errorf("nothing: %d fenced, %v", fenced, err)
@@ -181,7 +181,7 @@ func TestReroute(t *testing.T) {
 	if err != nil || n != 3 || more || !slices.Equal(asked, []string{"a", "a.b", "b", "c"}) {
 		t.Errorf("%d events rerouted, asked for %v, %v", n, asked, err)
 	}
-	d.expect("rerouted", deliveries, "1/ unrouted 0", "2/ retry 0", "3/ retry 0", "4/ unrouted 0", "5/ retry 0")
+	d.expect("rerouted", stored, "1/ unrouted 0", "2/ retry 0", "3/ retry 0", "4/ unrouted 0", "5/ retry 0")
 	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
 	if n, more, err := k.Reroute(t.Context(), func(string) bool { return false }); n != 0 || more || err != nil {
 		t.Errorf("%d, %v", n, err)

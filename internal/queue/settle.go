@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -59,7 +60,7 @@ AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 func settleStatements() map[string]string {
 	return map[string]string{
 		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: sqlPut,
-		stmtAcknowledged: store.SQLAcknowledged, stmtRemove: sqlRemove, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
+		stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: sqlRemove, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
 	}
 }
 

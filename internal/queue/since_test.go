@@ -54,7 +54,7 @@ func TestDueClaimsReadNoMoreWithTime(t *testing.T) {
 	if most > 4*before {
 		t.Errorf("%d blocks were read for the first claim, and %d for a later one", before, most)
 	}
-	d.expect("left", deliveries)
+	d.expect("left", stored)
 }
 
 var hitBlocks = regexp.MustCompile(`Index Scan using outbox_deliveries_due.*\n.*\n(?:.*\n)*?\s+Buffers: shared hit=(\d+)`)

@@ -33,7 +33,7 @@ func TestTakeOver(t *testing.T) {
 	if n := d.takeOver(other); n != 1 {
 		t.Errorf("%d taken over, want the one that was not renewed", n)
 	}
-	d.expect("first", deliveries, "1/x running 2", "2/x running 2", "3/x retry 2")
+	d.expect("first", stored, "1/x running 2", "2/x running 2", "3/x retry 2")
 	if n := d.takeOver(other); n != 0 {
 		t.Errorf("%d taken over from the living", n)
 	}
@@ -45,7 +45,7 @@ func TestTakeOver(t *testing.T) {
 	if n := d.takeOver(other); n != 1 {
 		t.Errorf("%d taken over from the dead", n)
 	}
-	d.expect("all", deliveries, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x retry 2")
+	d.expect("all", stored, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x retry 2")
 	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "ours")
 	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
 
@@ -104,7 +104,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 	if n := take(k, 2); n != 2 {
 		t.Errorf("%d taken back, want 2", n)
 	}
-	d.expect("taken back", deliveries, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x running 2", "5/x running 2")
+	d.expect("taken back", stored, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x running 2", "5/x running 2")
 	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "ours: the database lost the outcome of the delivery")
 	if n := take(k); n != 0 || asked != 1 {
 		t.Errorf("%d taken back on the same session, asked %d times", n, asked)
@@ -116,13 +116,13 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 	if n := take(k); n != 1 || asked != 2 {
 		t.Errorf("%d taken back on the next session, asked %d times", n, asked)
 	}
-	d.expect("all", deliveries, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x running 2")
+	d.expect("all", stored, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x running 2")
 	// The first call takes over this relay's own leases and those without an owner.
 	d.lease(options().Owner, 1, soon)
 	if n := take(other); n != 2 {
 		t.Errorf("%d taken, want one of its own and one without an owner", n)
 	}
-	d.expect("the other's", deliveries, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x retry 2", "6/x retry 2")
+	d.expect("the other's", stored, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x retry 2", "6/x retry 2")
 }
 
 // TestLockedByARelayThatDies: the marks pass what another relay has locked. When that relay dies, its

@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -40,7 +41,7 @@ func TestSteps(t *testing.T) {
 
 // modelRow is a row of the model's table.
 type modelRow struct {
-	state    string
+	state    deliveries.State
 	attempts int
 	replays  int
 	key      string
@@ -124,14 +125,14 @@ func (m *model) begin() {
 func (m *model) load() {
 	names := make(map[string]bool)
 	for _, r := range m.rows {
-		if r.key != "" && (r.state != stateDead || m.order.BlockOnDead) {
+		if r.key != "" && (r.state != deliveries.Dead || m.order.BlockOnDead) {
 			names[m.u.order.queue(r.key)] = true
 		}
 	}
 	for name := range names {
 		key := m.key(name)
 		m.lane.SetRows(key, dispatch.SomeRows)
-		if id := m.first(name, 1)[0]; m.rows[id].state == stateParked {
+		if id := m.first(name, 1)[0]; m.rows[id].state == deliveries.Parked {
 			m.u.shelf.aggregates.move(key, name, causeParked)
 			m.u.shelf.early = m.handed
 		}
@@ -200,18 +201,18 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 func (m *model) first(name string, n int) (ids []int64) {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r := m.rows[id]
-		if len(ids) < n && r.key != "" && m.u.order.queue(r.key) == name && (r.state != stateDead || m.order.BlockOnDead) {
+		if len(ids) < n && r.key != "" && m.u.order.queue(r.key) == name && (r.state != deliveries.Dead || m.order.BlockOnDead) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-func (m *model) stored(id int64) stored {
+func (m *model) stored(id int64) deliveries.Row {
 	r, now := m.rows[id], time.Now()
-	s := stored{id: id, state: r.state, attempts: r.attempts, key: r.key, due: !r.at.After(now), event: *m.events[id]}
-	s.event.Replay, s.event.Attempt = r.replays, r.attempts+1
-	s.first = r.key == "" || m.first(m.u.order.queue(r.key), 1)[0] == id
+	s := deliveries.Row{Event: *m.events[id], State: r.state, Failures: r.attempts, Key: r.key, Due: !r.at.After(now)}
+	s.Event.Replay, s.Event.Attempt = r.replays, r.attempts+1
+	s.First = r.key == "" || m.first(m.u.order.queue(r.key), 1)[0] == id
 	return s
 }
 
@@ -220,14 +221,14 @@ func (m *model) write() {
 	s := &m.u.shelf
 	now := time.Now()
 	for _, r := range s.pending.rows {
-		row := m.rows[r.id]
+		row := m.rows[r.EventID]
 		if row == nil {
 			row = &modelRow{}
-			m.rows[r.id] = row
+			m.rows[r.EventID] = row
 		} else if r.fresh {
 			continue
 		}
-		row.state, row.attempts, row.key, row.at = r.state, r.attempts, r.key, now.Add(r.delay)
+		row.state, row.attempts, row.key, row.at = r.State, r.Failures, r.Key, now.Add(r.Delay)
 	}
 	for _, id := range s.pending.removed {
 		delete(m.rows, id)
@@ -241,7 +242,7 @@ func (m *model) write() {
 	}
 	for _, g := range s.aggregates.checks(func(k dispatch.Key) bool { return m.lane.Order(k).Busy }, none) {
 		front := m.first(g.name, 1)
-		s.aggregates.looked(g, len(front) == 0 || m.rows[front[0]].state == stateParked)
+		s.aggregates.looked(g, len(front) == 0 || m.rows[front[0]].state == deliveries.Parked)
 	}
 }
 
@@ -339,7 +340,7 @@ func (m *model) feedDue() bool {
 	u.collect()
 	var ids []int64
 	for id, r := range m.rows {
-		if r.state == stateRetry && !r.at.After(time.Now()) && (r.at.After(m.place.at) || r.at.Equal(m.place.at) && id > m.place.id) {
+		if r.state == deliveries.Retry && !r.at.After(time.Now()) && (r.at.After(m.place.at) || r.at.Equal(m.place.at) && id > m.place.id) {
 			ids = append(ids, id)
 		}
 	}
@@ -351,7 +352,7 @@ func (m *model) feedDue() bool {
 	})
 	more := len(ids) > granted
 	ids = ids[:min(granted, len(ids))]
-	rows := make([]stored, len(ids))
+	rows := make([]deliveries.Row, len(ids))
 	for i, id := range ids {
 		rows[i] = m.stored(id)
 	}
@@ -418,10 +419,10 @@ func (m *model) read() bool {
 		e := m.events[id]
 		switch {
 		case m.late[id] && m.rows[id] == nil && m.rng.IntN(2) == 0: // delayed
-			s.pending.put(entry{id: id, state: stateRetry, delay: 5 * time.Millisecond, fresh: true})
+			s.pending.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: id}, State: deliveries.Retry, Delay: 5 * time.Millisecond}, fresh: true})
 			m.u.ledger.dirty = true
 		case s.ahead(id):
-			s.put(entry{id: id, state: stateParked, key: m.u.order.name(e), fresh: true}, m.u.order.line)
+			s.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: id}, State: deliveries.Parked, Key: m.u.order.name(e)}, fresh: true}, m.u.order.line)
 			s.aggregates.move(m.u.order.line, totalName, causeParked)
 			m.u.ledger.dirty = true
 		default:
@@ -458,19 +459,19 @@ func (m *model) insert(n int) {
 func (m *model) person() {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r := m.rows[id]
-		if r.state != stateDead {
+		if r.state != deliveries.Dead {
 			continue
 		}
 		m.fails[id] = 0
 		if m.rng.IntN(2) == 0 {
 			m.late[id] = true // what came behind it may have gone on
-			r.state, r.attempts, r.at = stateRetry, 0, time.Now()
+			r.state, r.attempts, r.at = deliveries.Retry, 0, time.Now()
 			r.replays++
 		} else {
 			m.ended[id] = true
 			delete(m.rows, id)
 			if next := m.behind(r.key); next != nil { // as deadletter.Store does
-				next.state, next.at = stateRetry, time.Now()
+				next.state, next.at = deliveries.Retry, time.Now()
 			}
 		}
 		m.u.shelf.searchNow()
@@ -483,7 +484,7 @@ func (m *model) person() {
 func (m *model) behind(key string) *modelRow {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		if r := m.rows[id]; key != "" && r.key == key {
-			if r.state == stateParked {
+			if r.state == deliveries.Parked {
 				return r
 			}
 			return nil
@@ -502,7 +503,7 @@ func (m *model) kill() {
 		m.ended[id] = false // it is called again
 	}
 	for id := range m.rows { // so are rows whose result is not written
-		m.ended[id] = m.ended[id] && m.rows[id].state == stateDead
+		m.ended[id] = m.ended[id] && m.rows[id].state == deliveries.Dead
 	}
 	m.begin()
 }

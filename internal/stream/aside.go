@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
@@ -99,12 +100,12 @@ func (s *aside) giveBack(d dispatch.Delivery) bool {
 // outcome counts an answer that is not simply a delivery, and returns the row that has its line.
 func (s *aside) outcome(a *dispatch.Answer) entry {
 	r := s.replay
-	out := entry{aside: true, replays: r.number}
+	out := entry{Entry: deliveries.Entry{Replays: r.number}, aside: true}
 	switch {
 	case a.Key != (dispatch.Key{}):
-		out.key = r.name(a.Event)
+		out.Key = r.name(a.Event)
 	case r.number == 0: // a line of its own: nothing else tells the row from that of a live event
-		out.key = r.prefix + strconv.FormatInt(a.Event.ID, 10)
+		out.Key = r.prefix + strconv.FormatInt(a.Event.ID, 10)
 	}
 	switch {
 	case !a.Verdict.Settles():

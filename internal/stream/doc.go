@@ -19,7 +19,7 @@
 //	order.go    which events are delivered one after the other; the one queue of a total order
 //	aggregates.go  what is to be done next about each aggregate with stored rows: the table of its steps
 //	lines.go    rows that are due, and those of aggregates that are ready
-//	rows.go     the statements that read outbox_deliveries
+//	rows.go     the statements that find rows of outbox_deliveries: see package deliveries
 //	load.go     aggregates with stored deliveries, at a take-over
 //	ledger.go   how far the position was written
 //	position.go the row of a unit: loaded, written, bounded

@@ -396,7 +396,7 @@ const (
 	sqlSettled = `DELETE FROM outbox_deliveries AS d USING unnest($2::bigint[], $3::bigint[]) AS s(id, replays)
 		WHERE d.destination = $1 AND d.event_id = s.id AND d.replays = s.replays AND d.state IN ('retry', 'parked')
 		AND (d.replays > 0 OR d.ordering_key IS NULL OR d.ordering_key !~ '^#[^/]*$')`
-	// sqlSettledToo records what store.SQLAcknowledged does, of the rows that sqlSettled deletes.
+	// sqlSettledToo records what deliveries.SQLAcknowledged does, of the rows that sqlSettled deletes.
 	sqlSettledToo = `INSERT INTO outbox_audit (actor, action, event_id, destination, details)
 		SELECT 'relay', 'delivered', d.event_id, d.destination, jsonb_build_object('event_type', d.event_type, 'replay', d.replays)
 		FROM outbox_deliveries AS d JOIN unnest($2::bigint[], $3::bigint[]) AS s(id, replays) ON d.event_id = s.id AND d.replays = s.replays

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/session"
 )
@@ -206,12 +207,12 @@ func (r *router) share(all *handing, e *delivery.Event, decided bool) {
 		if !decided && newest.handed {
 			continue
 		}
-		state := stateRetry
+		state := deliveries.Retry
 		if key != "" && !newest.handed {
-			state = stateParked
+			state = deliveries.Parked
 		}
 		all.ids, all.names, all.types = append(all.ids, e.ID), append(all.names, newest.destination), append(all.types, e.Type)
-		all.states, all.keys = append(all.states, state), append(all.keys, key)
+		all.states, all.keys = append(all.states, string(state)), append(all.keys, key)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
@@ -47,7 +48,7 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 	}
 	all := make([]dispatch.Delivery, 0, len(rows))
 	for i := range rows {
-		if !u.aside.holds(rows[i].key) {
+		if !u.aside.holds(rows[i].Key) {
 			all = u.shelf.takeDue(all, &rows[i])
 		}
 	}
@@ -58,19 +59,19 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 }
 
 // unwritten reports whether one of the rows would lead a queue of which others are still to be written: one of those may come before it.
-func (s *shelf) unwritten(rows []stored) bool {
-	return slices.ContainsFunc(rows, func(r stored) bool {
+func (s *shelf) unwritten(rows []deliveries.Row) bool {
+	return slices.ContainsFunc(rows, func(r deliveries.Row) bool {
 		leads, waits := s.order.leads(&r)
-		_, is := s.running[r.id]
-		return leads && !waits && !is && s.aggregates.unwritten(s.order.keyOf(r.key))
+		_, is := s.running[r.Event.ID]
+		return leads && !waits && !is && s.aggregates.unwritten(s.order.keyOf(r.Key))
 	})
 }
 
 // planDue records the position and time of the next search for due rows.
-func (s *shelf) planDue(ctx context.Context, conn *session.Conn, rows []stored, more bool) error {
+func (s *shelf) planDue(ctx context.Context, conn *session.Conn, rows []deliveries.Row, more bool) error {
 	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
-		s.duePlace = duePlace{last.at, last.id}
+		s.duePlace = duePlace{last.At, last.Event.ID}
 	}
 	if more {
 		return nil
@@ -97,16 +98,16 @@ func (s *shelf) foundNone() {
 }
 
 // takeDue appends a row that is due to all, unless it runs or waits for others.
-func (s *shelf) takeDue(all []dispatch.Delivery, r *stored) []dispatch.Delivery {
-	if _, is := s.running[r.id]; is {
+func (s *shelf) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.Delivery {
+	if _, is := s.running[r.Event.ID]; is {
 		return all // it is running, or was until a moment ago
 	}
 	s.filter(r)
 	leads, waits := s.order.leads(r)
-	key, name := s.order.keyOf(r.key), s.order.queue(r.key)
+	key, name := s.order.keyOf(r.Key), s.order.queue(r.Key)
 	if waits {
 		// Not the first of its queue, which happens only in a table that was a queue, or had another order.
-		s.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
+		s.put(entry{Entry: r.Entry(deliveries.Parked)}, key)
 		s.run(r)
 		s.aggregates.move(key, name, causeParked)
 		// What is in flight of the queue ends it: that answer must say that rows wait behind it.
@@ -114,45 +115,44 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *stored) []dispatch.Delivery 
 		s.ledger.dirty = true
 		return all
 	}
-	if r.over && leads {
+	if r.Filtered && leads {
 		s.aggregates.move(key, name, causeFinished) // other rows may wait behind it
 	}
 	return s.take(all, r, leads)
 }
 
 // filter asks the filter about a row. One that is not for the destination any more is finished.
-func (s *shelf) filter(r *stored) {
-	if r.missing || r.over {
+func (s *shelf) filter(r *deliveries.Row) {
+	if r.Missing || r.Filtered {
 		return
 	}
-	passes, refused := s.passes(&r.event, r.refused)
-	r.over, r.refused = !passes, refused
+	passes, refused := s.passes(&r.Event, r.Refused)
+	r.Filtered, r.Refused = !passes, refused
 }
 
 // take converts a row into a delivery, and appends it to all. A row whose event is missing is due
 // later instead, and one that is over is removed.
-func (s *shelf) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
+func (s *shelf) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []dispatch.Delivery {
 	s.run(r)
-	if r.missing {
-		s.put(entry{
-			id: r.id, eventType: r.event.Type, state: stateRetry, attempts: r.attempts, key: r.key,
-			delay: s.e.missing.Met(s.name, r.id), class: engine.ClassMissing, err: engine.ErrMissing.Error(),
-		}, s.order.keyOf(r.key))
+	if r.Missing {
+		later := r.Entry(deliveries.Retry)
+		later.Delay, later.Class, later.Err = s.e.missing.Met(s.name, r.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
+		s.put(entry{Entry: later}, s.order.keyOf(r.Key))
 		s.ledger.dirty = true
 		return all
 	}
-	if r.over {
-		s.pending.remove(r.id)
+	if r.Filtered {
+		s.pending.remove(r.Event.ID)
 		s.ledger.dirty = true
 		return all
 	}
-	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Since: s.failures, Delayed: r.delayed, Waited: true}
-	if r.event.Replay == 0 && !replays(r.key) { // what a person asks for does not expire
-		d.Expires = s.lane.Destination().Expires(r.since, time.Time{})
+	d := dispatch.Delivery{Event: &r.Event, Refused: r.Refused, Failures: r.Failures, Row: true, Leads: leads, Since: s.failures, Delayed: r.Delay != 0, Waited: true}
+	if r.Event.Replay == 0 && !replays(r.Key) { // what a person asks for does not expire
+		d.Expires = s.lane.Destination().Expires(r.Event.CreatedAt, r.Available())
 	}
-	r.event.Destination, r.event.Outbox = s.name, s.e.Outbox
-	if d.Key = s.order.keyOf(r.key); r.key == "" {
-		d.Key = s.order.of(&r.event)
+	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox
+	if d.Key = s.order.keyOf(r.Key); r.Key == "" {
+		d.Key = s.order.of(&r.Event)
 	}
 	return append(all, d)
 }
@@ -229,7 +229,7 @@ func (u *unit) feedStored(ctx context.Context, conn *session.Conn) (did bool, er
 type firstRows struct {
 	of   []*aggregate
 	per  int // rows of each, at most
-	rows []stored
+	rows []deliveries.Row
 	cut  bool // there were more
 }
 
@@ -255,7 +255,7 @@ func (s *shelf) readSome(ctx context.Context, conn *session.Conn, some []*aggreg
 	for i, g := range some {
 		names[i] = g.name
 	}
-	read.rows, read.cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes, s.order), s.name, names, read.per, s.lane.Destination().Blocks())
+	read.rows, read.cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes, s.order), s.name, names, read.per, s.lane.Destination().Blocks())
 	return read, err
 }
 
@@ -265,7 +265,7 @@ func (s *shelf) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []d
 	rows := read.rows
 	for _, g := range read.of {
 		n := 0
-		for n < len(rows) && s.order.queue(rows[n].key) == g.name {
+		for n < len(rows) && s.order.queue(rows[n].Key) == g.name {
 			n++
 		}
 		before := len(all)
@@ -289,14 +289,14 @@ func (s *shelf) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []d
 
 // takeRows converts the rows of an aggregate into deliveries, up to the first one that may not be delivered yet: it
 // runs, is due later, is dead and blocks, or has lost its event. waits reports that there is one.
-func (s *shelf) takeRows(all []dispatch.Delivery, rows []stored) (_ []dispatch.Delivery, waits bool) {
+func (s *shelf) takeRows(all []dispatch.Delivery, rows []deliveries.Row) (_ []dispatch.Delivery, waits bool) {
 	for i := range rows {
 		r := &rows[i]
-		if _, is := s.running[r.id]; is || r.state == stateDead || r.state == stateRetry && !r.due {
+		if _, is := s.running[r.Event.ID]; is || r.State == deliveries.Dead || r.State == deliveries.Retry && !r.Due {
 			return all, true
 		}
 		s.filter(r)
-		if all = s.take(all, r, true); r.missing {
+		if all = s.take(all, r, true); r.Missing {
 			return all, true
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -123,7 +124,7 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 		lines, last = lines+1, string(values[0])
 		key := l.order.keys.Named(last)
 		l.lane.SetRows(key, dispatch.SomeRows)
-		if string(values[1]) == stateParked {
+		if deliveries.State(values[1]) == deliveries.Parked {
 			l.shelf.aggregates.move(key, last, causeParked)
 			l.shelf.early = max(l.shelf.early, l.reader.Head())
 		}

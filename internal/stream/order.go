@@ -3,6 +3,7 @@ package stream
 import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // totalName is the name of the one queue of a destination in total order, and in it of events without an aggregate. No
@@ -70,9 +71,9 @@ func (o *order) keyOf(name string) dispatch.Key {
 
 // leads reports whether a row that is due goes before all stored rows of its queue, and waits whether another row
 // of the queue comes first. A dead letter that a person replays waits in a total order only.
-func (o *order) leads(r *stored) (leads, waits bool) {
-	leads = o.kept && r.key != ""
-	return leads, leads && !r.first && !r.over && (o.total || r.event.Replay == 0)
+func (o *order) leads(r *deliveries.Row) (leads, waits bool) {
+	leads = o.kept && r.Key != ""
+	return leads, leads && !r.First && !r.Filtered && (o.total || r.Event.Replay == 0)
 }
 
 // rows returns two SELECTs, of the first stored rows in the queue of an aggregate: the live ones and the dead letters. A

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -33,7 +34,10 @@ type shelf struct {
 }
 
 // readRow is what a row was when it was read.
-type readRow struct{ state, key string }
+type readRow struct {
+	state deliveries.State
+	key   string
+}
 
 func newShelf(c *common, o *order, l *ledger) shelf {
 	return shelf{
@@ -56,9 +60,9 @@ func (s *shelf) searchNow() { s.dueAt, s.duePlace = time.Time{}, dueStart() }
 func (s *shelf) wrote() {
 	for i := range s.pending.rows {
 		r := &s.pending.rows[i]
-		delete(s.running, r.id)
-		if r.state == stateRetry {
-			s.dueBy(time.Now().Add(r.delay))
+		delete(s.running, r.EventID)
+		if r.State == deliveries.Retry {
+			s.dueBy(time.Now().Add(r.Delay))
 		}
 	}
 	for _, id := range s.pending.removed {
@@ -68,12 +72,12 @@ func (s *shelf) wrote() {
 }
 
 // run records that a row was read, and is not to be read again until its result is written.
-func (s *shelf) run(r *stored) { s.running[r.id] = readRow{r.state, r.key} }
+func (s *shelf) run(r *deliveries.Row) { s.running[r.Event.ID] = readRow{r.State, r.Key} }
 
 // put makes an entry a pending row of an aggregate.
 func (s *shelf) put(out entry, key dispatch.Key) {
 	s.pending.put(out)
-	s.aggregates.pending(key, s.order.queue(out.key))
+	s.aggregates.pending(key, s.order.queue(out.Key))
 }
 
 // nameOf returns the name of an answered delivery's aggregate: that of its row, which one of a replay has for itself.
@@ -98,11 +102,11 @@ func (s *shelf) ahead(id int64) bool { return id <= s.early && s.totalHeld() }
 // settle records the outcome of a delivery in a row.
 func (s *shelf) settle(a *dispatch.Answer, out entry) {
 	id := a.Event.ID
-	out.id, out.eventType, out.attempts, out.delay = id, a.Event.Type, a.Failures, a.Delay
+	out.EventID, out.EventType, out.Failures, out.Delay = id, a.Event.Type, a.Failures, a.Delay
 	if a.Err != nil {
-		out.class, out.err = a.Class.String(), a.Err.Error()
+		out.Class, out.Err = a.Class.String(), a.Err.Error()
 	}
-	name := s.order.queue(out.key)
+	name := s.order.queue(out.Key)
 	switch a.Verdict {
 	case dispatch.VerdictDelivered, dispatch.VerdictExpired:
 		if a.Row {
@@ -113,17 +117,17 @@ func (s *shelf) settle(a *dispatch.Answer, out entry) {
 		}
 	case dispatch.VerdictParked:
 		s.aggregates.move(a.Key, name, causeParked)
-		if a.Row && s.running[id].state == stateParked {
+		if a.Row && s.running[id].state == deliveries.Parked {
 			delete(s.running, id) // its row is already right
 			return
 		}
-		out.state, out.class, out.err, out.delay = stateParked, "", "", 0
+		out.State, out.Class, out.Err, out.Delay = deliveries.Parked, "", "", 0
 	case dispatch.VerdictDead:
-		out.state = stateDead
+		out.State = deliveries.Dead
 	default:
-		out.state = stateRetry
+		out.State = deliveries.Retry
 	}
-	if out.state != "" {
+	if out.State != "" {
 		out.fresh = !a.Row
 		s.put(out, a.Key)
 	}
@@ -148,10 +152,10 @@ func dueStart() duePlace {
 
 // readDue returns up to n rows that are due, after the shelf's place, and whether there may be
 // more. It keeps at least one row, and no more than batch_bytes of events.
-func (s *shelf) readDue(ctx context.Context, conn *session.Conn, n int) (all []stored, more bool, err error) {
+func (s *shelf) readDue(ctx context.Context, conn *session.Conn, n int) (all []deliveries.Row, more bool, err error) {
 	var cut bool
 	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
-		all, cut, err = readRows(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Destination().Blocks())
+		all, cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order), s.name, s.duePlace.at, s.duePlace.id, c.Rows, s.lane.Destination().Blocks())
 		return err
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
@@ -26,12 +27,12 @@ func TestStoredRowsCount(t *testing.T) {
 			SELECT id, 'x', 'a', 'retry', 'order/1', now() - interval '1 hour' + id * interval '1 second' FROM outbox_events`)
 		limits := engine.Limits{Bytes: 10_000, EventBytes: 50_000}
 		for what, query := range map[string]string{"due": sqlDue(limits.EventBytes, &order{kept: true}), "lines": sqlLines(limits.EventBytes, &order{kept: true})} {
-			read := func(after int64, limits engine.Limits) ([]stored, bool) {
+			read := func(after int64, limits engine.Limits) ([]deliveries.Row, bool) {
 				args := []any{"x", dueStart().at, after, 1000, false}
 				if what == "lines" {
 					args = []any{"x", []string{"order/1"}, 1000, false}
 				}
-				rows, cut, err := readRows(t.Context(), session.Direct(l.Relay()), limits, nil, query, args...)
+				rows, cut, err := deliveries.Read(t.Context(), session.Direct(l.Relay()), limits, nil, query, args...)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -45,8 +46,8 @@ func TestStoredRowsCount(t *testing.T) {
 				t.Fatalf("%s, %s: %d rows, cut %v", name, what, len(rows), cut)
 			}
 			for i := range rows {
-				if large, refused := errors.AsType[*wire.LargeError](rows[i].refused); refused != (i == 100) || refused && (large.Bytes != 100_002 || rows[i].event.Payload != nil) {
-					t.Errorf("%s, %s: row %d: %v, %d bytes", name, what, i, rows[i].refused, len(rows[i].event.Payload))
+				if large, refused := errors.AsType[*wire.LargeError](rows[i].Refused); refused != (i == 100) || refused && (large.Bytes != 100_002 || rows[i].Event.Payload != nil) {
+					t.Errorf("%s, %s: row %d: %v, %d bytes", name, what, i, rows[i].Refused, len(rows[i].Event.Payload))
 				}
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
@@ -210,7 +211,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 		u.exact.doubt(a.Err)
 		return
 	}
-	u.shelf.settle(a, entry{key: u.shelf.nameOf(a)})
+	u.shelf.settle(a, entry{Entry: deliveries.Entry{Key: u.shelf.nameOf(a)}})
 }
 
 // answeredAside records the outcome of a replayed event, except for one that was simply delivered.
@@ -336,11 +337,11 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 		}
 		e.Destination, e.Outbox, e.Attempt = u.name, u.e.Outbox, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
-			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true})
+			u.shelf.pending.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Retry, Delay: b.Delays[i], Own: true}, fresh: true})
 			continue
 		}
 		if u.shelf.ahead(e.ID) {
-			u.shelf.put(entry{id: e.ID, eventType: e.Type, state: stateParked, key: u.order.name(e), fresh: true}, u.order.line)
+			u.shelf.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Parked, Key: u.order.name(e)}, fresh: true}, u.order.line)
 			u.shelf.aggregates.move(u.order.line, totalName, causeParked)
 			continue
 		}

@@ -10,10 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
-	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // writes are the outcomes of deliveries that were not simply delivered. They are written in the
@@ -28,18 +27,10 @@ type writes struct {
 
 // entry is a row to write.
 type entry struct {
-	id        int64
-	eventType string
-	state     string
-	attempts  int
-	delay     time.Duration
-	own       bool // it is due at the event's available_at, whatever delay is
-	key       string
-	class     string
-	err       string
-	fresh     bool // there was no row before
-	aside     bool // it is of a replay: its id is not open in the position
-	replays   int  // of a row that is new
+	deliveries.Entry
+
+	fresh bool // there was no row before
+	aside bool // it is of a replay: its id is not open in the position
 }
 
 func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
@@ -51,34 +42,9 @@ func (w *writes) remove(id int64) { w.removed = append(w.removed, id) }
 func (w *writes) put(r entry) {
 	w.rows = append(w.rows, r)
 	if r.fresh && !r.aside {
-		w.fresh = append(w.fresh, r.id)
+		w.fresh = append(w.fresh, r.EventID)
 	}
 }
-
-// sqlPut writes rows. An existing row keeps its replays, and its last error unless there is a new
-// one. A delayed event is due exactly at its available_at, so that rows that are due together are
-// in the order of ids. If an event was read that already had a row, which takes a crash, the row
-// stays as it is.
-const sqlPut = `INSERT INTO outbox_deliveries AS d
-	(event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error, replays)
-SELECT p.event_id, $1, p.event_type, p.state, p.attempts,
-	coalesce(CASE WHEN p.own THEN (SELECT e.available_at FROM outbox_events AS e WHERE e.id = p.event_id) END,
-		clock_timestamp() + p.delay * interval '1 microsecond'),
-	nullif(p.key, ''), nullif(p.class, ''), nullif(p.error, ''), p.replays
-FROM unnest($2::bigint[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bool[], $11::int[])
-	AS p(event_id, event_type, state, attempts, delay, key, class, error, own, replays)
-ON CONFLICT (event_id, destination) `
-
-const (
-	sqlPutNew = sqlPut + `DO NOTHING`
-	sqlPutOld = sqlPut + `DO UPDATE SET state = excluded.state, attempts = excluded.attempts,
-	available_at = excluded.available_at, updated_at = clock_timestamp(), ordering_key = excluded.ordering_key,
-	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
-	lease_owner = NULL, lease_token = NULL, lease_until = NULL`
-)
-
-// sqlRemove deletes finished rows.
-const sqlRemove = `DELETE FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2)`
 
 // errFenced is returned by a write of a unit that belongs to another relay, and by one of the router
 // where routes have changed since, also those of this relay.
@@ -186,43 +152,33 @@ func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) err
 // write writes all of them for a destination.
 func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error {
 	var batch pgx.Batch
-	for _, fresh := range []bool{true, false} {
-		query, some := sqlPutOld, make([]entry, 0, len(w.rows))
-		if fresh {
-			query = sqlPutNew
+	encoding := tx.Conn().PgConn().ParameterStatus("server_encoding")
+	var fresh, old []deliveries.Entry
+	for _, r := range w.rows {
+		r.Destination = destination
+		if r.fresh {
+			fresh = append(fresh, r.Entry)
+		} else {
+			old = append(old, r.Entry)
 		}
-		for _, r := range w.rows {
-			if r.fresh == fresh {
-				some = append(some, r)
-			}
-		}
-		n := len(some)
-		if n == 0 {
-			continue
-		}
-		ids, types, states, attempts := make([]int64, n), make([]string, n), make([]string, n), make([]int32, n)
-		delays, keys, classes, texts := make([]int64, n), make([]string, n), make([]string, n), make([]string, n)
-		own, replays := make([]bool, n), make([]int, n)
-		for i, r := range some {
-			ids[i], types[i], states[i], attempts[i] = r.id, r.eventType, r.state, int32(min(r.attempts, maxAttempts)) //nolint:gosec // bounded
-			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, wire.ErrorText(r.err, tx.Conn().PgConn().ParameterStatus("server_encoding"))
-			own[i], replays[i] = r.own, r.replays
-		}
-		batch.Queue(query, destination, ids, types, states, attempts, delays, keys, classes, texts, own, replays)
+	}
+	if len(fresh) > 0 {
+		// If an event was read that already had a row, which takes a crash, the row stays as it is.
+		batch.Queue(deliveries.SQLPutNew, deliveries.Args(fresh, encoding, 0, 0)...)
+	}
+	if len(old) > 0 {
+		batch.Queue(deliveries.SQLPutKeyed, deliveries.Args(old, encoding, 0, 0)...)
 	}
 	if len(w.acked) > 0 {
-		batch.Queue(store.SQLAcknowledged, w.acked, slices.Repeat([]string{destination}, len(w.acked)))
+		batch.Queue(deliveries.SQLAcknowledged, w.acked, slices.Repeat([]string{destination}, len(w.acked)))
 	}
 	if len(w.removed) > 0 {
-		batch.Queue(sqlRemove, destination, w.removed)
+		batch.Queue(deliveries.SQLRemove, w.removed, slices.Repeat([]string{destination}, len(w.removed)))
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("store deliveries of %q: %w", destination, err)
 	}
 	return nil
 }
-
-// maxAttempts fits the column.
-const maxAttempts = 1 << 30
 
 func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }

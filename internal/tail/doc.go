@@ -71,6 +71,5 @@
 //	gaps.go     invisible ids: their witnesses, and when they are dead
 //	witness.go  finds the holders of the lock of the sequence
 //	scan.go     reads again what a reader has passed
-//	decode.go   rows into events
 //	ranges.go   sets of ids, as int8multirange has them
 package tail

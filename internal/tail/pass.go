@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,7 +23,7 @@ type pass struct {
 	gaps  []gap // gaps that rows may still be in
 	head  int64 // the highest id so far
 
-	decoder decoder
+	decoder wire.Events
 	batch   Batch
 	hits    []int64 // ids in gaps, in order
 	missing []Range // new gaps
@@ -35,19 +36,12 @@ type pass struct {
 	why     error   // why the one event is not delivered: it was read without its payload
 }
 
-// The statements. The names of the columns are those of decode.go, in order. Each reads the primary
-// key from a bound on, and no more rows than it returns.
-//
-// The delay is bounded, because neither infinity nor the ends of PostgreSQL's calendar can be
-// subtracted or fit into a duration. The clock is read for delayed events only.
+// The statements. Each reads the primary key from a bound on, and no more rows than it returns.
 const (
-	sqlDelay = `CASE WHEN available_at IS NOT NULL THEN
-		(extract(epoch FROM greatest(least(available_at, clock_timestamp() + interval '100 years'), clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
-	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
+	sqlEach = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent`
 	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
 	// Unwanted values are not even fetched from TOAST.
-	sqlSkip = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent,
-		event_type = ANY($4::text[]) AS skip`
+	sqlSkip = sqlEach + `, event_type = ANY($4::text[]) AS skip`
 
 	sqlHead  = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint`
 	sqlOrder = ` ORDER BY id LIMIT $3::bigint`
@@ -92,15 +86,10 @@ func (s shape) name() string {
 // statement returns the statement.
 func (s shape) statement() string {
 	limit := s.limit
-	payload, raw, headers := wire.Unread("payload", limit), wire.Unread("payload_bytes", limit), wire.Unread("headers", limit)
-	eventType, aggregateType, aggregateID := wire.Name("event_type", limit), wire.Name("aggregate_type", limit), wire.Name("aggregate_id", limit)
-	trace, contentType := wire.Name("traceparent", limit), wire.Name("content_type", limit)
-	all := `SELECT id, ` + eventType + `, ` + aggregateType + `, ` + aggregateID + `, ` + payload + `, ` + headers + `, created_at, delay, ` + trace + `, bytes, ` + raw + `, ` + contentType + ` FROM (`
-	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + eventType + ` END, CASE WHEN NOT skip THEN ` + aggregateType + ` END,
-		CASE WHEN NOT skip THEN ` + aggregateID + ` END, CASE WHEN NOT skip THEN ` + payload + ` END, CASE WHEN NOT skip THEN ` + headers + ` END,
-		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN ` + trace + ` END, bytes,
-		CASE WHEN NOT skip THEN ` + raw + ` END, CASE WHEN NOT skip THEN ` + contentType + ` END FROM (`
-	each := sqlAll + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
+	columns := wire.EventColumns("", limit)
+	all := `SELECT id, ` + strings.Join(columns, ", ") + ` FROM (`
+	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
+	each := sqlEach + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
 	some := sqlSkip + `, ` + wire.EventBytes(limit, " AND event_type <> ALL($4::text[])") + ` AS bytes`
 	head := sqlHead + sqlOrder
 	if s.beyond {
@@ -161,7 +150,7 @@ func (p *pass) run(ctx context.Context, conn *session.Conn, g *gaps, sql string)
 		if err != nil {
 			return err
 		}
-		rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), formats())
+		rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), wire.EventFormats())
 		err = p.take(rows)
 		if _, cerr := rows.Close(); cerr != nil { // it reads to the end
 			return cerr
@@ -193,7 +182,7 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 		if p.cut = p.cut || p.full(row, n); p.cut {
 			continue // read the rest without processing it
 		}
-		id, err := wire.DecodeInt8(row[colID])
+		id, err := wire.DecodeInt8(row[wire.ColumnID])
 		if err != nil {
 			return err
 		}
@@ -201,7 +190,7 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 			return err
 		}
 		p.batch.Seen++
-		if row[colType] == nil {
+		if row[wire.ColumnType] == nil {
 			continue
 		}
 		p.batch.Bytes += n
@@ -214,7 +203,7 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 
 // full reports whether a row of this size exceeds the bound.
 func (p *pass) full(row [][]byte, n int) bool {
-	return len(p.batch.Events) >= max(1, p.query.Limit) && row[colType] != nil ||
+	return len(p.batch.Events) >= max(1, p.query.Limit) && row[wire.ColumnType] != nil ||
 		p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes
 }
 
@@ -244,17 +233,17 @@ func (p *pass) place(id int64) error {
 func (p *pass) keep(id int64, row [][]byte) error {
 	b := &p.batch
 	b.Events = append(b.Events, delivery.Event{ID: id})
-	if err := p.decoder.event(&b.Events[len(b.Events)-1], row); err != nil {
+	if err := p.decoder.Decode(&b.Events[len(b.Events)-1], row); err != nil {
 		return err
 	}
-	if err := cmp.Or(p.why, wire.TooLarge(row[colBytes], p.query.EventBytes)); err != nil {
+	if err := cmp.Or(p.why, wire.TooLarge(row[wire.ColumnBytes], p.query.EventBytes)); err != nil {
 		if b.Refused == nil {
 			b.Refused = make(map[int64]error)
 		}
 		b.Refused[id] = err
 	}
-	if row[colDelay] != nil {
-		wait, err := delay(row[colDelay])
+	if row[wire.ColumnDelay] != nil {
+		wait, err := wire.DecodeDelay(row[wire.ColumnDelay])
 		if err != nil {
 			return err
 		}

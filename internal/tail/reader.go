@@ -251,7 +251,7 @@ func (r *Reader) Take() (Batch, error) {
 func (r *Reader) pass(q Query) pass {
 	r.reads++
 	p := pass{query: q, began: r.witnesses.count.Add(1), gaps: r.gaps.all, hits: r.hits[:0], head: r.head, last: math.MinInt64}
-	p.decoder.names = &r.names
+	p.decoder.Names = &r.names
 	p.sure = r.parts && r.gaps.ends(p.began)
 	p.limit, p.upto = r.bounds(q)
 	p.batch.Events = make([]delivery.Event, 0, min(r.expected, p.limit))

@@ -28,7 +28,7 @@ func (s *Scan) Read(ctx context.Context, conn *session.Conn, head, upto int64, q
 		p.limit = int(min(float64(q.Rows), max(1, float64(q.Limit)*s.rare)))
 	}
 	p.limit = min(p.limit, max(1, 2*q.Bytes/s.row))
-	p.decoder.names = &s.names
+	p.decoder.Names = &s.names
 	if err := p.read(ctx, conn, nil, shape.statement); err != nil {
 		return Batch{}, head, err
 	}

@@ -15,8 +15,11 @@ const (
 // zero value is ready for use.
 type Arena struct{ block []byte }
 
-// Keep returns a copy of raw without spare capacity.
+// Keep returns a copy of raw without spare capacity, nil of nil.
 func (a *Arena) Keep(raw []byte) []byte {
+	if raw == nil {
+		return nil
+	}
 	if len(raw) > blockSize/4 {
 		return append([]byte(nil), raw...)
 	}

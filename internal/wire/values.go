@@ -20,13 +20,20 @@ func DecodeInt8(raw []byte) (int64, error) {
 // PostgreSQL's binary timestamps.
 const postgresEpoch = 946684800 * 1_000_000
 
-// DecodeTime reads a timestamptz. The time is in UTC.
+// The times that [DecodeTime] returns, in microseconds since 1970: the years 1 to 9999, which every format of a time has.
+// PostgreSQL's calendar is larger, and has infinity at its ends.
+const (
+	firstTime = -62135596800 * 1_000_000
+	lastTime  = 253402300799 * 1_000_000
+)
+
+// DecodeTime reads a timestamptz. The time is in UTC, in the years 1 to 9999.
 func DecodeTime(raw []byte) (time.Time, error) {
 	us, err := DecodeInt8(raw)
 	if err != nil {
 		return time.Time{}, err
 	}
-	return time.UnixMicro(us + postgresEpoch).UTC(), nil
+	return time.UnixMicro(min(max(us, firstTime-postgresEpoch), lastTime-postgresEpoch) + postgresEpoch).UTC(), nil
 }
 
 // maxNames bounds the table of names: event types and aggregate types are few, and if they are not,

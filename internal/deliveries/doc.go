@@ -1,0 +1,6 @@
+// Package deliveries reads and writes outbox_deliveries for both engines: a row per event and destination for what was not
+// delivered at the first attempt. It decides neither what is delivered nor when.
+//
+//	rows.go  the states of a row; reads rows with their events
+//	put.go   writes rows, and removes them
+package deliveries

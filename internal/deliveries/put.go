@@ -1,0 +1,92 @@
+package deliveries
+
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// Entry is a row to write.
+type Entry struct {
+	Ref
+	EventType string
+	State     State
+	// Failures counts the failed attempts so far.
+	Failures int
+	// Delay is the time from now until the delivery is due.
+	Delay time.Duration
+	// Own makes it due exactly at the event's available_at, so that rows that are due together are in the order of ids.
+	// Then Delay does not matter.
+	Own bool
+	// Key is the ordering_key, empty if there is none.
+	Key string
+	// Class and Err describe the last failure; both are empty if there was none. A row keeps its last one.
+	Class string
+	Err   string
+	// Replays is that of a row that is new. An existing row keeps its own.
+	Replays int
+	// Token is the token of the lease. State running only.
+	Token int64
+}
+
+// The statements that write rows have the parameters of [Args]. Times are those of the database, so that the clocks of
+// relays do not matter. A negative delay stands for the time of the event.
+const (
+	columns = `event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error, replays, lease_token, lease_owner, lease_until`
+	values  = `p.event_id, p.destination, p.event_type, p.state, p.attempts,
+	coalesce(CASE WHEN p.delay < 0 THEN (SELECT e.available_at FROM outbox_events AS e WHERE e.id = p.event_id) END,
+		clock_timestamp() + p.delay * interval '1 microsecond') AS available_at,
+	nullif(p.ordering_key, '') AS ordering_key, nullif(p.error_class, '') AS error_class, nullif(p.last_error, '') AS last_error, p.replays,
+	CASE p.state WHEN 'running' THEN p.token END AS lease_token,
+	CASE p.state WHEN 'running' THEN $12::bigint END AS lease_owner,
+	CASE p.state WHEN 'running' THEN clock_timestamp() + $13::bigint * interval '1 microsecond' END AS lease_until`
+	from = ` FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bigint[])
+	AS p(event_id, destination, event_type, state, attempts, delay, ordering_key, error_class, last_error, replays, token)`
+	set = `state = excluded.state, attempts = excluded.attempts, available_at = excluded.available_at, updated_at = clock_timestamp(),
+	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
+	lease_token = excluded.lease_token, lease_owner = excluded.lease_owner, lease_until = excluded.lease_until`
+	put = `INSERT INTO outbox_deliveries AS d (` + columns + `) SELECT ` + values + from + ` ON CONFLICT (event_id, destination) `
+
+	// SQLPutNew writes rows, and leaves those alone that exist.
+	SQLPutNew = put + `DO NOTHING`
+	// SQLPutKeyed writes rows, also over existing ones.
+	SQLPutKeyed = put + `DO UPDATE SET ordering_key = excluded.ordering_key, ` + set
+)
+
+// SQLRemove deletes rows: $1 events, $2 destinations.
+const SQLRemove = `DELETE FROM outbox_deliveries AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+WHERE d.event_id = p.event_id AND d.destination = p.destination`
+
+// SQLAcknowledged records in outbox_audit that replayed deliveries ($1 events, $2 destinations) were acknowledged. It
+// runs before their rows are deleted, in the same transaction: a row that goes without such an entry was not
+// delivered, as far as is known. Rows that no person has replayed leave
+// none; those of a replayed range are told by their number, or by the # that begins the name of their line.
+const SQLAcknowledged = `INSERT INTO outbox_audit (actor, action, event_id, destination, details)
+	SELECT 'relay', 'delivered', d.event_id, d.destination, jsonb_build_object('event_type', d.event_type, 'replay', d.replays)
+	FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+	JOIN outbox_deliveries AS d ON d.event_id = p.event_id AND d.destination = p.destination
+	WHERE d.replays > 0 OR starts_with(d.ordering_key, '#')`
+
+const (
+	// maxFailures fits the column.
+	maxFailures = 1 << 30
+	// maxDelay keeps now plus a delay within PostgreSQL's range, and any event within a person's lifetime.
+	maxDelay = 100 * 365 * 24 * time.Hour
+)
+
+// Args returns the parameters of a statement that writes rows. encoding is that of the database. owner and lease are those
+// of rows in the state running.
+func Args(entries []Entry, encoding string, owner int64, lease time.Duration) []any {
+	n := len(entries)
+	ids, failures, delays, replays, tokens := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	names, types, states, keys, classes, texts := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, e := range entries {
+		ids[i], failures[i], replays[i], tokens[i] = e.EventID, int64(min(e.Failures, maxFailures)), int64(e.Replays), e.Token
+		if delays[i] = min(max(e.Delay, 0), maxDelay).Microseconds(); e.Own {
+			delays[i] = -1
+		}
+		names[i], types[i], states[i], keys[i] = e.Destination, e.EventType, string(e.State), e.Key
+		classes[i], texts[i] = e.Class, wire.ErrorText(e.Err, encoding)
+	}
+	return []any{ids, names, types, states, failures, delays, keys, classes, texts, replays, tokens, owner, lease.Microseconds()}
+}

@@ -1,0 +1,184 @@
+package deliveries
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// State is the state of a row, as stored in the column.
+type State string
+
+// The states of rows.
+const (
+	Retry    State = "retry"    // due at available_at
+	Running  State = "running"  // leased to a relay of a queue
+	Parked   State = "parked"   // waits behind another row of its aggregate, in a stream
+	Unrouted State = "unrouted" // no route has its type
+	Dead     State = "dead"     // given up
+)
+
+// Ref names a row.
+type Ref struct {
+	EventID     int64
+	Destination string
+}
+
+// Row is a row as it was read, with its event.
+type Row struct {
+	// Event is the event, without Destination and Outbox. One that is missing has ID, Type and Replay only.
+	Event delivery.Event
+	// Destination is empty if the routes have not decided yet.
+	Destination string
+	State       State
+	// Key is the ordering_key.
+	Key string
+	// Failures counts the failed attempts so far.
+	Failures int
+	// At is available_at, which may be infinity.
+	At pgtype.Timestamptz
+	// Delay is how long the event must still wait, at most 100 years; negative since it became available, 0 if it was not
+	// delayed.
+	Delay time.Duration
+	// Due reports that At has come.
+	Due bool
+	// First reports that no row that counts comes before it in its aggregate.
+	First bool
+	// Missing reports that the event is not in outbox_events, for the moment or for good.
+	Missing bool
+	// Filtered is set by an engine whose filter keeps the event from the destination.
+	Filtered bool
+	// Refused is why the event was not read, and must not be delivered. It is nil for nearly all.
+	Refused error
+}
+
+// Available returns when a delayed event became available by this relay's clock, and zero for others.
+func (r *Row) Available() time.Time {
+	if r.Delay == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(r.Delay)
+}
+
+// Entry returns the row, to be written in a state.
+func (r *Row) Entry(state State) Entry {
+	return Entry{Ref: Ref{r.Event.ID, r.Destination}, EventType: r.Event.Type, State: state, Failures: r.Failures, Key: r.Key}
+}
+
+// The columns of a row, behind those of its event.
+const (
+	columnDestination = wire.EventWidth + iota
+	columnType
+	columnState
+	columnKey
+	columnAttempts
+	columnReplays
+	columnAt
+	columnDue
+	columnFirst
+	width
+)
+
+// Columns returns the columns of a row that a [Decoder] reads, from outbox_deliveries AS d and [Event]. One is left for
+// the statement to add: whether the row is the first of its aggregate.
+func Columns(limit int) string {
+	return `d.event_id, ` + strings.Join(wire.EventColumns("e.", limit), ", ") + `, d.destination, ` + wire.Name("d.event_type", limit) + `, d.state, d.ordering_key,
+	d.attempts::bigint, d.replays::bigint, d.available_at, d.available_at <= now()`
+}
+
+// Event returns the join with the event of a row, as e. The row stays where its event is missing.
+func Event(limit int) string {
+	return `LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true`
+}
+
+// Formats returns the formats of a row's columns.
+func Formats() []int16 {
+	f := append(wire.EventFormats(), make([]int16, width-wire.EventWidth)...)
+	for i := columnAttempts; i < width; i++ {
+		f[i] = wire.Binary
+	}
+	return f
+}
+
+// Decoder decodes the rows of one statement.
+type Decoder struct {
+	// Events decodes their events.
+	Events wire.Events
+	// EventBytes is the limit of one event.
+	EventBytes int
+	// Why, if set, is why the events must not be delivered: see [wire.Care].
+	Why error
+}
+
+// Event decodes the columns of an event.
+func (d *Decoder) Event(r *Row, values [][]byte) (err error) {
+	if r.Event.ID, err = wire.DecodeInt8(values[wire.ColumnID]); err != nil {
+		return err
+	}
+	if raw := values[wire.ColumnDelay]; raw != nil {
+		if r.Delay, err = wire.DecodeDelay(raw); err != nil {
+			return err
+		}
+	}
+	r.Refused = cmp.Or(d.Why, wire.TooLarge(values[wire.ColumnBytes], d.EventBytes))
+	return d.Events.Decode(&r.Event, values)
+}
+
+// Row decodes a row.
+func (d *Decoder) Row(values [][]byte) (r Row, err error) {
+	if r.Missing = values[wire.ColumnType] == nil; r.Missing {
+		r.Event.Type = d.Events.Names.Intern(values[columnType])
+		r.Event.ID, err = wire.DecodeInt8(values[wire.ColumnID])
+	} else {
+		err = d.Event(&r, values)
+	}
+	if err != nil {
+		return r, err
+	}
+	failures, ferr := wire.DecodeInt8(values[columnAttempts])
+	replays, rerr := wire.DecodeInt8(values[columnReplays])
+	at := new(pgtype.TimestamptzCodec).PlanScan(nil, pgtype.TimestamptzOID, pgtype.BinaryFormatCode, &r.At)
+	if err = cmp.Or(ferr, rerr, at.Scan(values[columnAt], &r.At)); err != nil {
+		return r, fmt.Errorf("delivery of event %d: %w", r.Event.ID, err)
+	}
+	r.Failures, r.Event.Replay = int(failures), int(replays)
+	r.Event.Attempt = r.Failures + 1
+	names := d.Events.Names
+	r.Destination, r.State, r.Key = names.Intern(values[columnDestination]), State(names.Intern(values[columnState])), string(values[columnKey])
+	r.Due, r.First = values[columnDue][0] != 0, values[columnFirst][0] != 0
+	return r, nil
+}
+
+// Read returns the rows of a query. It keeps at least one row, and no more than l.Bytes of them; cut
+// reports that there were more. why is the reason if the events must not be delivered.
+func Read(ctx context.Context, conn *session.Conn, l engine.Limits, why error, query string, args ...any) (all []Row, cut bool, err error) {
+	rows, err := conn.Query(ctx, query, append([]any{pgx.QueryResultFormats(Formats())}, args...)...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	capacity := l.Bytes
+	d := Decoder{Events: wire.Events{Names: new(wire.Names)}, EventBytes: l.EventBytes, Why: why}
+	for rows.Next() {
+		values := rows.RawValues()
+		if capacity -= wire.Size(values); capacity < 0 && len(all) > 0 {
+			return all, true, rows.Err()
+		}
+		r, err := d.Row(values)
+		if err != nil {
+			return nil, false, err
+		}
+		all = append(all, r)
+	}
+	return all, false, rows.Err()
+}

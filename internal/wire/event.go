@@ -1,0 +1,87 @@
+package wire
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// The columns of an event: its id, and those of [EventColumns].
+const (
+	ColumnID = iota
+	ColumnType
+	columnAggregateType
+	columnAggregateID
+	columnPayload
+	columnHeaders
+	columnCreatedAt
+	ColumnDelay
+	columnTrace
+	ColumnBytes
+	columnPayloadBytes
+	columnContentType
+	EventWidth // number of columns
+)
+
+// EventColumns returns the columns of an event after its id. They are read from a subquery with [EventBytes] as
+// the column bytes; prefix is its alias with a dot, or empty. limit is that of [EventBytes].
+//
+// The delay is in microseconds: negative since the event became available, NULL for an event that was not delayed. It is
+// bounded, because neither infinity nor the ends of PostgreSQL's calendar can be subtracted or fit into a duration.
+func EventColumns(prefix string, limit int) []string {
+	name := func(column string) string { return Name(prefix+column, limit) }
+	unread := func(column string) string { return Unread(prefix+column, limit) }
+	at := prefix + "available_at"
+	delay := `CASE WHEN ` + at + ` IS NOT NULL THEN (extract(epoch FROM greatest(least(` + at + `, clock_timestamp() + interval '100 years'),
+		clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
+	return []string{
+		name("event_type"), name("aggregate_type"), name("aggregate_id"), unread("payload"), unread("headers"),
+		prefix + "created_at", delay, name("traceparent"), prefix + "bytes", unread("payload_bytes"), name("content_type"),
+	}
+}
+
+// EventFormats returns the formats of an event's columns. Headers are text: binary jsonb begins with a version byte. Text and
+// json are the same in both formats.
+func EventFormats() []int16 {
+	f := make([]int16, EventWidth)
+	for _, column := range []int{ColumnID, columnCreatedAt, ColumnDelay, ColumnBytes, columnPayloadBytes} {
+		f[column] = Binary
+	}
+	return f
+}
+
+// Events decodes events of one statement, whose payloads and aggregate ids share memory.
+type Events struct {
+	Names    *Names // of all statements
+	payloads Arena
+	ids      Strings
+	typ, agg string // of the previous row: often the same
+}
+
+// Decode decodes a row, except the id and the delay.
+func (d *Events) Decode(e *delivery.Event, row [][]byte) (err error) {
+	if string(row[ColumnType]) != d.typ {
+		d.typ = d.Names.Intern(row[ColumnType])
+	}
+	if string(row[columnAggregateType]) != d.agg {
+		d.agg = d.Names.Intern(row[columnAggregateType])
+	}
+	e.Type, e.AggregateType = d.typ, d.agg
+	e.AggregateID = d.ids.Keep(row[columnAggregateID])
+	payload, kind := d.Names.Payload(row[columnPayload], row[columnPayloadBytes], row[columnContentType])
+	e.Payload, e.ContentType = d.payloads.Keep(payload), kind
+	if row[columnHeaders] != nil || row[columnTrace] != nil {
+		e.Headers = Traced(DecodeHeaders(row[columnHeaders]), row[columnTrace])
+	}
+	if e.CreatedAt, err = DecodeTime(row[columnCreatedAt]); err != nil {
+		return fmt.Errorf("event %d: created_at: %w", e.ID, err)
+	}
+	return nil
+}
+
+// DecodeDelay reads [ColumnDelay] of an event that was delayed.
+func DecodeDelay(raw []byte) (time.Duration, error) {
+	us, err := DecodeInt8(raw)
+	return time.Duration(us) * time.Microsecond, err
+}
