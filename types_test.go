@@ -121,7 +121,6 @@ var splitTypes = []struct {
 		"deadletter.Store":             7,
 		"events.Store":                 3,
 		"idempotency/pgstore.Store":    2,
-		"internal/queue.Keeper":        3,
 		"internal/queue.Session":       4,
 		"internal/store.Connector":     3,
 		"internal/store.Keeper":        3,

@@ -47,15 +47,26 @@ const (
 	lease_token = excluded.lease_token, lease_owner = excluded.lease_owner, lease_until = excluded.lease_until`
 	put = `INSERT INTO outbox_deliveries AS d (` + columns + `) SELECT ` + values + from + ` ON CONFLICT (event_id, destination) `
 
+	// SQLPut writes rows, also over existing ones, whose ordering_key stays.
+	SQLPut = put + `DO UPDATE SET ` + set
+	// SQLPutKeyed is SQLPut with the ordering_key.
+	SQLPutKeyed = SQLPut + `, ordering_key = excluded.ordering_key`
 	// SQLPutNew writes rows, and leaves those alone that exist.
 	SQLPutNew = put + `DO NOTHING`
-	// SQLPutKeyed writes rows, also over existing ones.
-	SQLPutKeyed = put + `DO UPDATE SET ordering_key = excluded.ordering_key, ` + set
 )
 
 // SQLRemove deletes rows: $1 events, $2 destinations.
 const SQLRemove = `DELETE FROM outbox_deliveries AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 WHERE d.event_id = p.event_id AND d.destination = p.destination`
+
+// SQLRemovePresent is SQLRemove of rows whose event is in the table.
+const SQLRemovePresent = SQLRemove + ` AND ` + present
+
+// present is the condition of whatever ends a delivery of a queue: its event is in the table. Were the
+// delivery of an event ended while its partition is detached, the event would come back as deferred,
+// and without a delivery, forever. A delivery that is not ended loses its lease, waits as missing,
+// and is made again. It is a subquery that PostgreSQL cannot make a join over all events of.
+const present = `(SELECT true FROM outbox_events AS v WHERE v.id = d.event_id)`
 
 // SQLAcknowledged records in outbox_audit that replayed deliveries ($1 events, $2 destinations) were acknowledged. It
 // runs before their rows are deleted, in the same transaction: a row that goes without such an entry was not
@@ -73,6 +84,15 @@ const (
 	// maxDelay keeps now plus a delay within PostgreSQL's range, and any event within a person's lifetime.
 	maxDelay = 100 * 365 * 24 * time.Hour
 )
+
+// RefArgs returns the parameters of a statement that finds rows by their names.
+func RefArgs(refs []Ref) []any {
+	ids, names := make([]int64, len(refs)), make([]string, len(refs))
+	for i, r := range refs {
+		ids[i], names[i] = r.EventID, r.Destination
+	}
+	return []any{ids, names}
+}
 
 // Args returns the parameters of a statement that writes rows. encoding is that of the database. owner and lease are those
 // of rows in the state running.

@@ -70,9 +70,9 @@ func (r *Row) Available() time.Time {
 	return time.Now().Add(r.Delay)
 }
 
-// Entry returns the row, to be written in a state.
-func (r *Row) Entry(state State) Entry {
-	return Entry{Ref: Ref{r.Event.ID, r.Destination}, EventType: r.Event.Type, State: state, Failures: r.Failures, Key: r.Key}
+// Entry returns the row of a destination, to be written in a state.
+func (r *Row) Entry(destination string, state State) Entry {
+	return Entry{Ref: Ref{r.Event.ID, destination}, EventType: r.Event.Type, State: state, Failures: r.Failures, Key: r.Key}
 }
 
 // The columns of a row, behind those of its event.

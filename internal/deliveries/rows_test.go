@@ -1,4 +1,4 @@
-package deliveries
+package deliveries_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -21,18 +22,18 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 // query reads all rows in the order of their events.
 func query(limit int) string {
-	return `SELECT ` + Columns(limit) + `, d.event_id = 1 FROM outbox_deliveries AS d ` + Event(limit) + ` ORDER BY d.event_id, d.destination`
+	return `SELECT ` + deliveries.Columns(limit) + `, d.event_id = 1 FROM outbox_deliveries AS d ` + deliveries.Event(limit) + ` ORDER BY d.event_id, d.destination`
 }
 
 // read reads the row of a delivery that is stored with these values, of the last event.
-func read(t *testing.T, d *testdb.DB, limits engine.Limits, row string, args ...any) Row {
+func read(t *testing.T, d *testdb.DB, limits engine.Limits, row string, args ...any) deliveries.Row {
 	t.Helper()
 	d.Exec(`DELETE FROM outbox_deliveries`)
 	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at, attempts, replays, ordering_key, lease_owner, lease_token, lease_until)
 		SELECT coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 1), 'x', 'stored', v.*,
 			CASE v.state WHEN 'running' THEN 1 END, CASE v.state WHEN 'running' THEN 2 END, CASE v.state WHEN 'running' THEN now() END
 		FROM (SELECT `+row+`) AS v(state, at, attempts, replays, key)`, args...)
-	rows, cut, err := Read(t.Context(), session.Direct(d.Relay()), limits, nil, query(limits.EventBytes))
+	rows, cut, err := deliveries.Read(t.Context(), session.Direct(d.Relay()), limits, nil, query(limits.EventBytes))
 	if err != nil || len(rows) != 1 || cut {
 		t.Fatalf("%s: %d rows, cut %t: %v", row, len(rows), cut, err)
 	}
@@ -53,34 +54,34 @@ func TestDecodeEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		event string
 		args  []any
-		check func(*Row) bool
+		check func(*deliveries.Row) bool
 	}{
 		"all": {`event_type, aggregate_type, aggregate_id, payload, headers, created_at, traceparent) VALUES
-			('a', 'order', '7', '{"x":  1}', '{"k": "v"}', '2026-01-02 03:04:05.678901+00', $1`, []any{trace}, func(r *Row) bool {
+			('a', 'order', '7', '{"x":  1}', '{"k": "v"}', '2026-01-02 03:04:05.678901+00', $1`, []any{trace}, func(r *deliveries.Row) bool {
 			e := &r.Event
 			return e.Type == "a" && e.AggregateType == "order" && e.AggregateID == "7" && string(e.Payload) == `{"x":  1}` && e.ContentType == delivery.ContentTypeJSON &&
 				e.Headers["k"] == "v" && e.Headers["traceparent"] == trace && e.CreatedAt.Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)) && r.Delay == 0 && r.Available().IsZero()
 		}},
-		"nothing else": {`event_type, payload) VALUES ('a', 'null'`, nil, func(r *Row) bool {
+		"nothing else": {`event_type, payload) VALUES ('a', 'null'`, nil, func(r *deliveries.Row) bool {
 			return r.Event.AggregateID == "" && r.Event.Headers == nil && string(r.Event.Payload) == "null"
 		}},
-		"bytes": {`event_type, payload_bytes) VALUES ('a', '\x00ff00'`, nil, func(r *Row) bool {
+		"bytes": {`event_type, payload_bytes) VALUES ('a', '\x00ff00'`, nil, func(r *deliveries.Row) bool {
 			return string(r.Event.Payload) == "\x00\xff\x00" && r.Event.ContentType == delivery.ContentTypeBytes
 		}},
-		"no bytes": {`event_type, payload_bytes, content_type) VALUES ('a', '', 'application/avro'`, nil, func(r *Row) bool {
+		"no bytes": {`event_type, payload_bytes, content_type) VALUES ('a', '', 'application/avro'`, nil, func(r *deliveries.Row) bool {
 			return len(r.Event.Payload) == 0 && r.Event.ContentType == "application/avro"
 		}},
-		"headers that are no strings": {`event_type, payload, headers) VALUES ('a', '1', '{"n": 1, "o": {"p": []}}'`, nil, func(r *Row) bool {
+		"headers that are no strings": {`event_type, payload, headers) VALUES ('a', '1', '{"n": 1, "o": {"p": []}}'`, nil, func(r *deliveries.Row) bool {
 			return r.Event.Headers["n"] == "1" && r.Event.Headers["o"] == `{"p": []}`
 		}},
-		"deep headers": {`event_type, payload, headers) VALUES ('a', '1', $1::text::jsonb`, []any{deep}, func(r *Row) bool {
+		"deep headers": {`event_type, payload, headers) VALUES ('a', '1', $1::text::jsonb`, []any{deep}, func(r *deliveries.Row) bool {
 			return r.Event.Headers[wire.UnreadableHeaders] == deep
 		}},
-		"too large": {`event_type, payload) VALUES ('a', to_json(repeat('x', 100000))`, nil, func(r *Row) bool {
+		"too large": {`event_type, payload) VALUES ('a', to_json(repeat('x', 100000))`, nil, func(r *deliveries.Row) bool {
 			large, ok := errors.AsType[*wire.LargeError](r.Refused)
 			return ok && large.Bytes == 100_002 && large.Limit == 1<<16 && r.Event.Payload == nil && r.Event.Type == "a"
 		}},
-		"too large together": {`event_type, payload_bytes, headers) VALUES ('a', convert_to(repeat('x', 40000), 'UTF8'), jsonb_build_object('x', repeat('x', 30000))`, nil, func(r *Row) bool {
+		"too large together": {`event_type, payload_bytes, headers) VALUES ('a', convert_to(repeat('x', 40000), 'UTF8'), jsonb_build_object('x', repeat('x', 30000))`, nil, func(r *deliveries.Row) bool {
 			return r.Refused != nil && r.Event.Payload == nil && r.Event.Headers == nil
 		}},
 		"at infinity":      {`event_type, payload, created_at, available_at) VALUES ('a', '1', 'infinity', 'infinity'`, nil, atTheEnds(9999, century)},
@@ -98,8 +99,8 @@ func TestDecodeEvents(t *testing.T) {
 }
 
 // atTheEnds checks the year in which an event was written, and how long it must wait within days.
-func atTheEnds(year int, delay time.Duration) func(*Row) bool {
-	return func(r *Row) bool {
+func atTheEnds(year int, delay time.Duration) func(*deliveries.Row) bool {
+	return func(r *deliveries.Row) bool {
 		return r.Event.CreatedAt.Year() == year && (r.Delay-delay).Abs() < max(delay.Abs()/1000, 10*time.Minute) && !r.Available().IsZero()
 	}
 }
@@ -110,13 +111,13 @@ func TestDecodeRows(t *testing.T) {
 	d := testdb.New(t, testdb.Tables{})
 	d.Insert("a", 1)
 	r := read(t, d, limits, `'parked', timestamptz '2026-01-02 03:04:05.678901+00', 3, 2, 'order/7'`)
-	if r.Event.ID != 1 || r.Event.Type != "a" || r.Destination != "x" || r.State != Parked || r.Failures != 3 || r.Event.Attempt != 4 || r.Event.Replay != 2 || r.Key != "order/7" ||
+	if r.Event.ID != 1 || r.Event.Type != "a" || r.Destination != "x" || r.State != deliveries.Parked || r.Failures != 3 || r.Event.Attempt != 4 || r.Event.Replay != 2 || r.Key != "order/7" ||
 		!r.Due || !r.First || !r.At.Time.Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)) {
 		t.Errorf("%+v", r)
 	}
 	for at, want := range map[string]pgtype.InfinityModifier{"infinity": pgtype.Infinity, "-infinity": pgtype.NegativeInfinity, "294276-12-31": pgtype.Finite, "4713-01-01 BC": pgtype.Finite} {
 		r := read(t, d, limits, `'running', $1::text::timestamptz, 0, 0, NULL`, at)
-		if r.State != Running || r.At.InfinityModifier != want || r.Due != strings.ContainsAny(at, "-B") && at[0] != '2' {
+		if r.State != deliveries.Running || r.At.InfinityModifier != want || r.Due != strings.ContainsAny(at, "-B") && at[0] != '2' {
 			t.Errorf("%s: %+v", at, r)
 		}
 		// A place in the order of the rows is exact.
@@ -127,10 +128,10 @@ func TestDecodeRows(t *testing.T) {
 
 	d.Exec(`DELETE FROM outbox_events`)
 	r = read(t, d, limits, `'dead', now(), 7, 1, NULL`)
-	if !r.Missing || r.Event.ID != 1 || r.Event.Type != "stored" || r.State != Dead || r.Failures != 7 || r.Event.Replay != 1 || r.Event.Payload != nil || !r.Event.CreatedAt.IsZero() {
+	if !r.Missing || r.Event.ID != 1 || r.Event.Type != "stored" || r.State != deliveries.Dead || r.Failures != 7 || r.Event.Replay != 1 || r.Event.Payload != nil || !r.Event.CreatedAt.IsZero() {
 		t.Errorf("a row without its event: %+v", r)
 	}
-	if e := r.Entry(Retry); e != (Entry{Ref: Ref{1, "x"}, EventType: "stored", State: Retry, Failures: 7}) {
+	if e := r.Entry("x", deliveries.Retry); e != (deliveries.Entry{Ref: deliveries.Ref{EventID: 1, Destination: "x"}, EventType: "stored", State: deliveries.Retry, Failures: 7}) {
 		t.Errorf("it is written again as %+v", e)
 	}
 }
@@ -143,7 +144,7 @@ func TestCareful(t *testing.T) {
 	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'x', 'ä', 'retry')`)
 	why := errors.New("damaged")
 	for limit, eventType := range map[int]string{wire.Bare: "ä", wire.Escaped: `\303\244`} {
-		rows, _, err := Read(t.Context(), session.Direct(d.Relay()), limits, why, query(limit))
+		rows, _, err := deliveries.Read(t.Context(), session.Direct(d.Relay()), limits, why, query(limit))
 		if err != nil || len(rows) != 1 || !errors.Is(rows[0].Refused, why) || rows[0].Event.Type != eventType || rows[0].Event.AggregateID != "7" ||
 			rows[0].Event.Payload != nil || rows[0].Event.Headers != nil || rows[0].Event.CreatedAt.IsZero() {
 			t.Errorf("limit %d: %+v, %v", limit, rows, err)
@@ -158,7 +159,7 @@ func TestReadIsBounded(t *testing.T) {
 	d.Exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', to_json(repeat('x', 1000)) FROM generate_series(1, 100)`)
 	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'x', 'a', 'retry' FROM outbox_events`)
 	for bytes, want := range map[int][2]int{1: {1, 1}, 10_000: {5, 9}, 1 << 20: {100, 100}} {
-		rows, cut, err := Read(t.Context(), session.Direct(d.Relay()), engine.Limits{Bytes: bytes, EventBytes: math.MaxInt32}, nil, query(math.MaxInt32))
+		rows, cut, err := deliveries.Read(t.Context(), session.Direct(d.Relay()), engine.Limits{Bytes: bytes, EventBytes: math.MaxInt32}, nil, query(math.MaxInt32))
 		if err != nil || len(rows) < want[0] || len(rows) > want[1] || cut != (len(rows) < 100) {
 			t.Errorf("%d bytes: %d rows, cut %t: %v", bytes, len(rows), cut, err)
 		}

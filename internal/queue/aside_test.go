@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // TestRunPutsAside: in two minutes of outage each probe is another event than the one
@@ -67,8 +68,8 @@ func TestRunPutsAside(t *testing.T) {
 					t.Errorf("%d probes in two minutes, %d at once", probes, c.atOnce())
 				}
 				for id := range losses {
-					if row, ok := db.row(id, "a"); !ok || row.Failures != 0 || row.State == EntryDead ||
-						row.State != EntryRunning && (row.Class != "destination" || row.Err != "502") { // or it is the probe under way
+					if row, ok := db.row(id, "a"); !ok || row.Failures != 0 || row.State == deliveries.Dead ||
+						row.State != deliveries.Running && (row.Class != "destination" || row.Err != "502") { // or it is the probe under way
 						t.Errorf("event %d was put aside: %+v", id, row.Entry)
 					}
 				}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // claim is the result of one query, on its way through the lanes. It is ready when every delivery
@@ -17,7 +18,7 @@ type claim struct {
 	parts        []*part            // one for each lane that events were handed to
 	rest         map[int]*remainder // what remains of works that were not simply delivered, by index in work
 	late         *leases            // receives the answers that come after the settlement
-	acknowledged []Ref              // replayed deliveries that have succeeded
+	acknowledged []deliveries.Ref   // replayed deliveries that have succeeded
 
 	ready   chan struct{} // capacity 1: waiting has reached zero
 	over    chan struct{} // capacity 1: a part of a detached claim has answers
@@ -44,22 +45,22 @@ type part struct {
 
 // remainder is the unfinished part of a work.
 type remainder struct {
-	state  EntryState // set if the event cannot be delivered now: delayed or unrouted
-	back   []returned // no worker has started these
-	put    []Entry    // failed
-	leased []*lease   // still running
+	state  deliveries.State   // set if the event cannot be delivered now: delayed or unrouted
+	back   []returned         // no worker has started these
+	put    []deliveries.Entry // failed
+	leased []*lease           // still running
 }
 
 // returned is a delivery that a lane had no room for, or gave back.
 type returned struct {
 	lane  dispatch.QueueLane
-	entry Entry
+	entry deliveries.Entry
 }
 
 // lease is a delivery that continues after its claim has ended. It is renewed until its handler has
 // long outlived its timeout: then another relay may take it over.
 type lease struct {
-	entry Entry // in the state running
+	entry deliveries.Entry // in the state running
 	until time.Time
 	over  bool // the delivery is answered
 }
@@ -133,7 +134,7 @@ func (c *claim) note(p *part, answers []dispatch.Answer) {
 		work := int(p.works[a.Place])
 		if a.Verdict.Settles() {
 			if e := c.work[work].Event; a.Verdict == dispatch.VerdictDelivered && e.Replay > 0 {
-				c.acknowledged = append(c.acknowledged, Ref{e.ID, p.lane.Destination().Name})
+				c.acknowledged = append(c.acknowledged, deliveries.Ref{EventID: e.ID, Destination: p.lane.Destination().Name})
 			}
 			continue
 		}
@@ -160,9 +161,8 @@ func (c *claim) detach() {
 		}
 		for _, place := range underWay {
 			w := &c.work[p.works[place]]
-			l := &lease{until: time.Now().Add(p.lane.Destination().Timeout + c.late.length), entry: Entry{
-				Ref: Ref{w.Event.ID, p.lane.Destination().Name}, EventType: w.Event.Type, State: EntryRunning, Failures: w.Failures, Token: c.late.tokens.next(),
-			}}
+			l := &lease{until: time.Now().Add(p.lane.Destination().Timeout + c.late.length), entry: w.Entry(p.lane.Destination().Name, deliveries.Running)}
+			l.entry.Token = c.late.tokens.next()
 			p.leased[place] = l
 			r := c.remains(int(p.works[place]))
 			r.leased = append(r.leased, l)
@@ -199,14 +199,16 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlem
 		}
 		switch {
 		case r == nil && !w.Fresh:
-			s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
+			s.Remove = append(s.Remove, deliveries.Ref{EventID: w.Event.ID, Destination: w.Destination})
 		case r == nil:
 			s.Done = append(s.Done, w.Event.ID)
 		case r.state != "":
 			if w.Fresh {
 				s.Deferred = append(s.Deferred, w.Event.ID)
 			}
-			s.Put = append(s.Put, Entry{Ref: Ref{EventID: w.Event.ID}, EventType: w.Event.Type, State: r.state, Delay: w.Delay})
+			e := w.Entry("", r.state)
+			e.Delay = w.Delay
+			s.Put = append(s.Put, e)
 		case w.Missing:
 			s.Put = append(s.Put, r.put...)
 		case r.untouched(w, lanesOf):
@@ -226,7 +228,7 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlem
 // back gives a work back for a lane that does not take it now.
 func (c *claim) back(work int, l dispatch.QueueLane, passed map[dispatch.QueueLane]int64) {
 	w, r := &c.work[work], c.remains(work)
-	r.back = append(r.back, returned{l, Entry{Ref: Ref{w.Event.ID, l.Destination().Name}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures}})
+	r.back = append(r.back, returned{l, w.Entry(l.Destination().Name, deliveries.Retry)})
 	if w.Fresh {
 		passes(passed, l, w.Event.ID)
 	}
@@ -266,12 +268,11 @@ func (r *remainder) untouched(w *Work, lanesOf func(*Work) []dispatch.QueueLane)
 }
 
 // entryOf returns the row of a delivery that was answered with anything but success.
-func entryOf(w *Work, destination string, a *dispatch.Answer) Entry {
-	e := Entry{
-		Ref: Ref{w.Event.ID, destination}, EventType: w.Event.Type, State: EntryRetry, Failures: a.Failures, Delay: a.Delay,
-	}
+func entryOf(w *Work, destination string, a *dispatch.Answer) deliveries.Entry {
+	e := w.Entry(destination, deliveries.Retry)
+	e.Failures, e.Delay = a.Failures, a.Delay
 	if a.Verdict == dispatch.VerdictDead {
-		e.State = EntryDead
+		e.State = deliveries.Dead
 	}
 	if a.Err != nil {
 		e.Class, e.Err = a.Class.String(), a.Err.Error()

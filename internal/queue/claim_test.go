@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -251,10 +252,10 @@ func TestWhatIsClaimed(t *testing.T) {
 		t.Errorf("bare event: %+v", e)
 	}
 	// The same for deliveries.
-	s2 := []Entry{}
+	s2 := []deliveries.Entry{}
 	deferred := []int64{}
 	for i := range payloads {
-		s2, deferred = append(s2, entry(int64(i+1), "x", EntryRetry)), append(deferred, int64(i+1))
+		s2, deferred = append(s2, entry(int64(i+1), "x", deliveries.Retry)), append(deferred, int64(i+1))
 	}
 	d.settle(s, &Settlement{Deferred: deferred, Put: s2})
 	for _, w := range d.claim(s, dueFor("x")).Work {
@@ -289,16 +290,16 @@ func TestDelayedEvents(t *testing.T) {
 				t.Errorf("%s: %v", c.at, err)
 				continue
 			}
-			if got := claimed.Work[0].Delay; got < c.from || got > c.to {
+			if got := max(0, claimed.Work[0].Delay); got < c.from || got > c.to {
 				t.Errorf("%s: delay %v, want %v to %v", c.at, got, c.from, c.to)
 			}
 			if q.Source == SourceSweep {
 				d.settle(s, &Settlement{})
 				continue
 			}
-			put := entry(int64(id), "", EntryRetry)
+			put := entry(int64(id), "", deliveries.Retry)
 			put.Delay = claimed.Work[0].Delay
-			d.settle(s, &Settlement{Deferred: []int64{int64(id)}, Put: []Entry{put}})
+			d.settle(s, &Settlement{Deferred: []int64{int64(id)}, Put: []deliveries.Entry{put}})
 		}
 		s.Close(t.Context())
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
@@ -116,7 +117,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 		return
 	}
 	for i := range s.Put {
-		if s.Put[i].State == EntryRetry {
+		if s.Put[i].State == deliveries.Retry {
 			c.e.sched.dueIn(s.Put[i].Delay)
 		}
 	}
@@ -161,19 +162,18 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 	w := &held.work[i]
 	if w.Missing {
 		r := held.remains(i)
-		r.put = append(r.put, Entry{
-			Ref: Ref{w.Event.ID, w.Destination}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures,
-			Delay: c.e.missing.Met(w.Destination, w.Event.ID), Class: engine.ClassMissing, Err: engine.ErrMissing.Error(),
-		})
+		later := w.Entry(w.Destination, deliveries.Retry)
+		later.Delay, later.Class, later.Err = c.e.missing.Met(w.Destination, w.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
+		r.put = append(r.put, later)
 		return
 	}
 	lanes := c.e.lanesOf(w)
 	switch {
-	case w.Delay > 0:
-		held.remains(i).state = EntryRetry
+	case w.Fresh && w.Delay > 0:
+		held.remains(i).state = deliveries.Retry
 		return
 	case len(lanes) == 0:
-		held.remains(i).state = EntryUnrouted
+		held.remains(i).state = deliveries.Unrouted
 		return
 	}
 	candidate := delivery.Candidate{Event: &w.Event}
@@ -221,10 +221,9 @@ func (c *claimer) admit(held *claim, p *part, passed map[dispatch.QueueLane]int6
 			continue
 		case p.lane.Destination().RateKey != nil:
 			r := held.remains(work)
-			r.put = append(r.put, Entry{
-				Ref: Ref{w.Event.ID, p.lane.Destination().Name}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures, Delay: wait,
-				Class: delivery.ClassDestination.String(), Err: dispatch.ErrLimited.Error(),
-			})
+			later := w.Entry(p.lane.Destination().Name, deliveries.Retry)
+			later.Delay, later.Class, later.Err = wait, delivery.ClassDestination.String(), dispatch.ErrLimited.Error()
+			r.put = append(r.put, later)
 		default:
 			held.back(work, p.lane, passed)
 		}

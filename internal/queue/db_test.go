@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -114,8 +115,8 @@ func ids(c Claimed) []int64 {
 	return all
 }
 
-func entry(id int64, destination string, state EntryState) Entry {
-	return Entry{Ref: Ref{EventID: id, Destination: destination}, EventType: "a", State: state}
+func entry(id int64, destination string, state deliveries.State) deliveries.Entry {
+	return deliveries.Entry{Ref: deliveries.Ref{EventID: id, Destination: destination}, EventType: "a", State: state}
 }
 
 func connector(tb testing.TB, url string) *store.Connector {

@@ -29,7 +29,5 @@
 //	read.go       the statements of a claim
 //	settle.go     the statements of a settlement
 //	ranged.go     gives ids their range, for partitions
-//	keeper.go     writes and renews leases
-//	reroute.go    finds unrouted events that have gained a route
-//	takeover.go   takes over the leases of dead relays
+//	keeper.go     writes, renews and takes over leases; finds unrouted events that have gained a route
 package queue

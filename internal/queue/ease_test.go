@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -323,7 +324,7 @@ func TestRunThrottledEventAlone(t *testing.T) {
 				ids := db.write("x", 1+many)
 				eventually(t, "all others are delivered", func() bool { return db.unfinished() == 1 })
 				after(10 * time.Minute)
-				if row, ok := db.row(1, "a"); !ok || row.State != EntryRetry || row.Failures != 0 || row.Class != "destination" {
+				if row, ok := db.row(1, "a"); !ok || row.State != deliveries.Retry || row.Failures != 0 || row.Class != "destination" {
 					t.Fatalf("the row of the event: %+v", row.Entry)
 				}
 				seen := c.n()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // fakeDB is the database in memory, with the behaviour that the package relies on: row locks that
@@ -22,17 +24,17 @@ type fakeDB struct {
 	mute     bool // notifications are lost
 	events   map[int64]*fakeEvent
 	order    []int64
-	rows     map[Ref]*fakeRow
+	rows     map[deliveries.Ref]*fakeRow
 	nextXid  uint64
 	open     map[uint64]bool // writing transactions
 	alive    map[int64]bool  // owners whose lock is held
 	bellOf   *fakeBell       // the bell that is kept silent
 	ears     []*Engine
-	settled  map[Ref]bool // deliveries known to be acknowledged
-	newly    []Ref        // those of the current transaction
-	check    func([]Ref)  // checks newly
-	broken   []string     // violated invariants
-	history  []string     // requests and answers
+	settled  map[deliveries.Ref]bool // deliveries known to be acknowledged
+	newly    []deliveries.Ref        // those of the current transaction
+	check    func([]deliveries.Ref)  // checks newly
+	broken   []string                // violated invariants
+	history  []string                // requests and answers
 	claims   int
 	commits  int
 	ops      int
@@ -57,7 +59,7 @@ type fakeEvent struct {
 }
 
 type fakeRow struct {
-	Entry
+	deliveries.Entry
 	due     time.Time
 	owner   int64
 	until   time.Time
@@ -91,9 +93,9 @@ func (refusal) SQLState() string { return "22003" }
 
 func newFakeDB() *fakeDB {
 	return &fakeDB{
-		roundTrip: 200 * time.Microsecond, events: make(map[int64]*fakeEvent), rows: make(map[Ref]*fakeRow),
+		roundTrip: 200 * time.Microsecond, events: make(map[int64]*fakeEvent), rows: make(map[deliveries.Ref]*fakeRow),
 		nextXid: 100, open: make(map[uint64]bool), alive: make(map[int64]bool),
-		settled: make(map[Ref]bool), routes: make(map[string][]string),
+		settled: make(map[deliveries.Ref]bool), routes: make(map[string][]string),
 	}
 }
 
@@ -231,12 +233,12 @@ func (db *fakeDB) destinations(typ string) []string { return db.routes[typ] }
 func (db *fakeDB) settledAllBut(id int64, left map[string]bool) {
 	for _, name := range db.destinations(db.events[id].typ) {
 		if !left[name] {
-			db.settleLocked(Ref{id, name})
+			db.settleLocked(deliveries.Ref{EventID: id, Destination: name})
 		}
 	}
 }
 
-func (db *fakeDB) settleLocked(ref Ref) {
+func (db *fakeDB) settleLocked(ref deliveries.Ref) {
 	db.settled[ref] = true
 	db.newly = append(db.newly, ref)
 }
@@ -248,7 +250,7 @@ func (db *fakeDB) finishLocked(id int64) {
 		return
 	}
 	for ref, row := range db.rows {
-		if ref.EventID == id && row.State != EntryDead {
+		if ref.EventID == id && row.State != deliveries.Dead {
 			return
 		}
 	}
@@ -260,7 +262,7 @@ func (db *fakeDB) finishLocked(id int64) {
 func (db *fakeDB) checkLocked() {
 	left := make(map[int64]bool)
 	for ref, row := range db.rows {
-		if row.State != EntryDead {
+		if row.State != deliveries.Dead {
 			left[ref.EventID] = true
 		}
 	}
@@ -295,13 +297,13 @@ func (db *fakeDB) unfinished() int {
 func (db *fakeDB) row(id int64, dest string) (fakeRow, bool) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if r := db.rows[Ref{id, dest}]; r != nil {
+	if r := db.rows[deliveries.Ref{EventID: id, Destination: dest}]; r != nil {
 		return *r, true
 	}
 	return fakeRow{}, false
 }
 
-func (db *fakeDB) isSettled(ref Ref) bool {
+func (db *fakeDB) isSettled(ref deliveries.Ref) bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.settled[ref]

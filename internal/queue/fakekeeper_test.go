@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // fakeKeeper maintains leases like Keeper.
@@ -48,15 +50,15 @@ func (k *fakeKeeper) Claimers(ctx context.Context) ([]int32, error) {
 	return pids, nil
 }
 
-func (k *fakeKeeper) held(e Entry) *fakeRow {
+func (k *fakeKeeper) held(e deliveries.Entry) *fakeRow {
 	row := k.db.rows[e.Ref]
-	if row == nil || row.State != EntryRunning || row.owner != k.owner || row.Token != e.Token {
+	if row == nil || row.State != deliveries.Running || row.owner != k.owner || row.Token != e.Token {
 		return nil
 	}
 	return row
 }
 
-func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int, err error) {
+func (k *fakeKeeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
 	kind, err := k.enter(ctx, "finish")
 	if err != nil {
 		return 0, err
@@ -80,7 +82,7 @@ func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int,
 			fenced++
 			continue
 		}
-		if e.State == EntryRunning {
+		if e.State == deliveries.Running {
 			db.breakLocked("the answer of %v leaves it running", e.Ref)
 		}
 		row.Entry, row.due, row.owner, row.Token = e, time.Now().Add(e.Delay), 0, 0
@@ -102,7 +104,7 @@ func (k *fakeKeeper) Renew(ctx context.Context, tokens []int64) error {
 	defer k.db.mu.Unlock()
 	for _, row := range k.db.rows {
 		for _, token := range tokens {
-			if row.State == EntryRunning && row.owner == k.owner && row.Token == token {
+			if row.State == deliveries.Running && row.owner == k.owner && row.Token == token {
 				row.until = time.Now().Add(k.lease)
 			}
 		}
@@ -121,8 +123,8 @@ func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, e
 	defer k.db.mu.Unlock()
 	for _, row := range k.db.rows {
 		lost := row.owner == k.owner && row.Token <= live.Last && !slices.Contains(live.Live, row.Token)
-		if row.State == EntryRunning && (lost || time.Now().After(row.until) || row.owner != k.owner && !k.db.alive[row.owner]) {
-			row.State, row.due, row.owner, row.Token = EntryRetry, time.Now(), 0, 0
+		if row.State == deliveries.Running && (lost || time.Now().After(row.until) || row.owner != k.owner && !k.db.alive[row.owner]) {
+			row.State, row.due, row.owner, row.Token = deliveries.Retry, time.Now(), 0, 0
 			row.Class = cmp.Or(row.Class, "ours")
 			n++
 		}
@@ -137,8 +139,8 @@ func (k *fakeKeeper) Reroute(ctx context.Context, match func(string) bool) (n in
 	k.db.mu.Lock()
 	defer k.db.mu.Unlock()
 	for _, row := range k.db.rows {
-		if row.State == EntryUnrouted && match(row.EventType) {
-			row.State, row.due = EntryRetry, time.Now()
+		if row.State == deliveries.Unrouted && match(row.EventType) {
+			row.State, row.due = deliveries.Retry, time.Now()
 			n++
 		}
 	}

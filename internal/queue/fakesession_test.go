@@ -9,7 +9,10 @@ import (
 	"sort"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // fakeSession claims and settles like Session: it reconnects by itself,
@@ -95,7 +98,7 @@ func (s *fakeSession) fresh(q Query, match func(*fakeEvent) bool) (c Claimed) {
 			break
 		}
 		e.locked = s
-		w := Work{Event: s.db.eventOf(e), Fresh: true}
+		w := Work{Row: deliveries.Row{Event: s.db.eventOf(e)}, Fresh: true}
 		if !e.at.IsZero() {
 			w.Delay = max(0, time.Until(e.at))
 		}
@@ -105,11 +108,11 @@ func (s *fakeSession) fresh(q Query, match func(*fakeEvent) bool) (c Claimed) {
 }
 
 func (s *fakeSession) work(row *fakeRow) Work {
-	w := Work{Destination: row.Destination, Failures: row.Failures, Missing: s.db.events[row.EventID] == nil}
+	w := Work{Row: deliveries.Row{Destination: row.Destination, Failures: row.Failures, Missing: s.db.events[row.EventID] == nil}}
 	if !w.Missing {
 		w.Event = s.db.eventOf(s.db.events[row.EventID])
 	}
-	w.Event.ID, w.Event.Replay, w.Due = row.EventID, row.replays, row.due.UnixMicro()
+	w.Event.ID, w.Event.Replay, w.At = row.EventID, row.replays, pgtype.Timestamptz{Time: row.due, Valid: true}
 	return w
 }
 
@@ -118,7 +121,7 @@ func (s *fakeSession) due(q Query) (c Claimed) {
 	taken := make(map[string]int)
 	for _, row := range s.db.sortedRows() {
 		room, wanted := q.Wanted[row.Destination]
-		if row.State != EntryRetry || !wanted {
+		if row.State != deliveries.Retry || !wanted {
 			continue
 		}
 		if wait := time.Until(row.due); wait > 0 {
@@ -253,14 +256,14 @@ func (s *fakeSession) apply(st *Settlement) {
 		}
 		ended = append(ended, r.EventID)
 	}
-	seen := make(map[Ref]bool)
+	seen := make(map[deliveries.Ref]bool)
 	for _, e := range st.Put {
 		if seen[e.Ref] {
 			db.breakLocked("one settlement puts %v twice", e.Ref)
 		}
 		seen[e.Ref] = true
 		s.put(e)
-		if e.State == EntryDead {
+		if e.State == deliveries.Dead {
 			ended = append(ended, e.EventID)
 		}
 	}
@@ -269,19 +272,19 @@ func (s *fakeSession) apply(st *Settlement) {
 	}
 }
 
-func (s *fakeSession) put(e Entry) {
+func (s *fakeSession) put(e deliveries.Entry) {
 	db := s.db
 	if old := db.rows[e.Ref]; old != nil && old.locked != s {
 		db.breakLocked("put of %v replaces a row that it has not locked: %+v", e.Ref, old.Entry)
 	}
-	if e.State == EntryDead && e.Err == "" {
+	if e.State == deliveries.Dead && e.Err == "" {
 		db.breakLocked("dead letter %v without an error", e.Ref)
 	}
 	row := &fakeRow{Entry: e, due: time.Now().Add(e.Delay)}
 	if old := db.rows[e.Ref]; old != nil {
 		row.replays = old.replays
 	}
-	if e.State == EntryRunning {
+	if e.State == deliveries.Running {
 		row.owner, row.until = s.owner, time.Now().Add(s.lease)
 		if e.Token == 0 {
 			db.breakLocked("lease of %v without a token", e.Ref)

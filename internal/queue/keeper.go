@@ -2,13 +2,15 @@ package queue
 
 import (
 	"context"
+	"math"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // Keeper maintains leases and everything else that no claim finds, on the connection that proves
@@ -16,7 +18,8 @@ import (
 // and [Companions].
 type Keeper struct {
 	*store.Keeper
-	options SessionOptions
+	rows    deliveries.Leases
+	deletes bool // see SessionOptions.Delete
 
 	checked *pgx.Conn // the session on which TakeOver has checked the relay's own leases; Do guards it
 	walk    walk      // of Reroute
@@ -24,79 +27,36 @@ type Keeper struct {
 
 // NewKeeper returns a keeper that connects on first use. The caller closes it.
 func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
-	return &Keeper{Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Program: o.Program, Refused: o.Refused}), options: o, walk: newWalk()}
+	return &Keeper{
+		Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Program: o.Program, Refused: o.Refused}),
+		rows:   deliveries.Leases{Owner: o.Owner, Length: o.Lease}, deletes: o.Delete, walk: newWalk(),
+	}
 }
 
 // Finish implements [LeaseKeeper].
-func (k *Keeper) Finish(ctx context.Context, done, put []Entry) (fenced int, err error) {
+func (k *Keeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
 	err = k.Do(ctx, "settle leased deliveries", func(ctx context.Context, c *session.Conn) error {
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-			affected, err := k.finish(ctx, tx, done, put)
+			affected, err := k.rows.Finish(ctx, tx, done, put)
+			if err != nil {
+				return err
+			}
 			fenced = len(done) + len(put) - affected
-			return err
+			var ids []int64
+			for _, e := range slices.Concat(done, put) {
+				ids = append(ids, e.EventID)
+			}
+			return k.finishEvents(ctx, tx, ids)
 		})
 	})
 	return fenced, err
-}
-
-// held is the condition under which a lease is still ours. Its second line is written so that it
-// matches no index: the index of running deliveries by owner has all leases of this relay, and the
-// planner, without statistics for them, would search them all for each answer.
-const held = ` d.event_id = p.event_id AND d.destination = p.destination
-	AND d.state || '' = 'running' AND d.lease_owner + 0 = $1 AND d.lease_token = p.token`
-
-func (k *Keeper) finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affected int, err error) {
-	var ids []int64
-	if len(done) > 0 {
-		e, n, t := columns(done)
-		if _, err := tx.Exec(ctx, deliveries.SQLAcknowledged, e, n); err != nil {
-			return 0, err
-		}
-		tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries AS d
-			USING unnest($2::bigint[], $3::text[], $4::bigint[]) AS p(event_id, destination, token) WHERE`+held+` AND `+visible,
-			k.options.Owner, e, n, t)
-		if err != nil {
-			return 0, err
-		}
-		affected += int(tag.RowsAffected())
-		ids = append(ids, e...)
-	}
-	if len(put) > 0 {
-		e, n, t := columns(put)
-		states, failures, delays := make([]string, len(put)), make([]int, len(put)), make([]int64, len(put))
-		classes, texts := make([]string, len(put)), make([]string, len(put))
-		for i, p := range put {
-			states[i], failures[i], delays[i] = string(p.State), p.Failures, delayMicroseconds(p.Delay)
-			classes[i], texts[i] = p.Class, wire.ErrorText(p.Err, tx.Conn().PgConn().ParameterStatus("server_encoding"))
-		}
-		tag, err := tx.Exec(ctx, `UPDATE outbox_deliveries AS d SET state = p.state, attempts = p.attempts,
-			available_at = clock_timestamp() + p.delay * interval '1 microsecond', updated_at = clock_timestamp(),
-			error_class = coalesce(nullif(p.error_class, ''), d.error_class), last_error = coalesce(nullif(p.last_error, ''), d.last_error),
-			lease_owner = NULL, lease_token = NULL, lease_until = NULL
-			FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::text[], $9::text[])
-			AS p(event_id, destination, token, state, attempts, delay, error_class, last_error) WHERE`+held+` AND (p.state <> 'dead' OR `+visible+`)`,
-			k.options.Owner, e, n, t, states, failures, delays, classes, texts)
-		if err != nil {
-			return 0, err
-		}
-		affected += int(tag.RowsAffected())
-		ids = append(ids, e...)
-	}
-	return affected, k.finishEvents(ctx, tx, ids)
-}
-
-func columns(entries []Entry) (ids []int64, names []string, tokens []int64) {
-	for _, e := range entries {
-		ids, names, tokens = append(ids, e.EventID), append(names, e.Destination), append(tokens, e.Token)
-	}
-	return ids, names, tokens
 }
 
 func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	if _, err := tx.Exec(ctx, sqlLock, ids); err != nil {
 		return err
 	}
-	if k.options.Delete {
+	if k.deletes {
 		if _, err := tx.Exec(ctx, sqlForget, ids); err != nil {
 			return err
 		}
@@ -105,15 +65,113 @@ func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error
 	return err
 }
 
-// Renew implements [LeaseKeeper]. A lease that another relay has taken over is left alone: its
-// settlement will be fenced off.
+// Renew implements [LeaseKeeper].
 func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 	return k.Do(ctx, "renew leases", func(ctx context.Context, c *session.Conn) error {
-		_, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
-			WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`,
-			k.options.Owner, tokens, k.options.Lease.Microseconds())
+		return k.rows.Renew(ctx, c.Conn, tokens)
+	})
+}
+
+// TakeOver implements [Housekeeper]. A lease is taken over when it has expired, or at once when its
+// owner's advisory lock is free. A lease that is being settled is left to the next call.
+//
+// After each loss of the session, TakeOver also takes over leases of this relay that the relay does
+// not know. A crash of PostgreSQL, or a failover to a server that lagged, may undo the last
+// commits, and with them the end of a leased delivery. mine is called on the new session: a lease
+// that is not live then had ended in a commit, and if the row still has it, that commit is lost.
+func (k *Keeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err error) {
+	for {
+		some, err := k.takeOverSome(ctx, mine)
+		n += some
+		if err != nil || some < deliveries.TakeOverBatch {
+			return n, err
+		}
+	}
+}
+
+func (k *Keeper) takeOverSome(ctx context.Context, mine func() Tokens) (n int, err error) {
+	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *session.Conn) error {
+		own := 0
+		if k.checked != c.Conn {
+			t := mine()
+			own, err = k.rows.TakeOverLost(ctx, c.Conn, t.Live, t.Last)
+			if err != nil || own == deliveries.TakeOverBatch {
+				n = own
+				return err
+			}
+			k.checked = c.Conn
+		}
+		n, err = k.rows.TakeOver(ctx, c.Conn)
+		n += own
 		return err
 	})
+	return n, err
+}
+
+const (
+	// reroutePage is how many rows one statement of Reroute reads, and so the most that it changes: some
+	// ten milliseconds. It reads at least one of each type. After a timeout the pages are smaller, down to leastPage.
+	reroutePage = 2000
+	leastPage   = 20
+	// rerouteFor bounds one call of Reroute, so that the leases of dead relays do not wait for it. The
+	// keeper's session is free for others after each page.
+	rerouteFor = 500 * time.Millisecond
+)
+
+// walk is the progress of Reroute through the unrouted events, in the order of their ids: each is read
+// once, however many dead index entries the walk leaves behind.
+type walk struct {
+	after int64 // the walk continues behind this event
+	page  int
+}
+
+func newWalk() walk { return walk{after: math.MinInt64, page: reroutePage} }
+
+// Reroute implements [Housekeeper]. Only one goroutine may call it.
+func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
+	var routed []string
+	err = k.Do(ctx, "list event types without a route", func(ctx context.Context, c *session.Conn) (err error) {
+		routed, err = deliveries.UnroutedTypes(ctx, c, match)
+		return err
+	})
+	if err != nil || len(routed) == 0 {
+		k.walk.after = math.MinInt64
+		return 0, false, err
+	}
+	for begin := time.Now(); time.Since(begin) < rerouteFor; {
+		var some int
+		err := k.Do(ctx, "make due the events whose type has gained a route", func(ctx context.Context, c *session.Conn) (err error) {
+			k.walk.after, some, more, err = deliveries.Reroute(ctx, c, routed, k.walk.after, k.walk.page)
+			return err
+		})
+		n += some
+		switch {
+		case store.IsCanceled(err):
+			k.walk.page = max(k.walk.page/4, leastPage)
+			return n, true, err
+		case err != nil:
+			return n, true, err
+		case !more:
+			k.walk = newWalk()
+			return n, false, nil
+		}
+		k.walk.page = min(2*k.walk.page, reroutePage)
+	}
+	return n, true, nil
+}
+
+// Claimers implements [Companions].
+func (k *Keeper) Claimers(ctx context.Context) (pids []int32, err error) {
+	err = k.Do(ctx, "list the sessions that claim", func(ctx context.Context, c *session.Conn) error {
+		rows, err := c.Query(ctx, `SELECT pid FROM pg_stat_activity
+			WHERE application_name = $1 AND datname = current_database() AND pid IS NOT NULL ORDER BY pid`, "notifyd/"+roleClaim)
+		if err != nil {
+			return err
+		}
+		pids, err = pgx.CollectRows(rows, pgx.RowTo[int32])
+		return err
+	})
+	return pids, err
 }
 
 var (

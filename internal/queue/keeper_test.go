@@ -9,18 +9,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 )
 
 // lease writes a running delivery for an event of its own and returns its entry.
-func (d *db) lease(owner, token int64, until string) Entry {
+func (d *db) lease(owner, token int64, until string) deliveries.Entry {
 	d.Helper()
 	id := d.Insert("a", 1)[0]
 	d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, id)
 	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, lease_owner, lease_token, lease_until)
 		VALUES ($1, 'x', 'a', 'running', 2, $2, $3, `+until+`)`, id, owner, token)
-	e := entry(id, "x", EntryRunning)
+	e := entry(id, "x", deliveries.Running)
 	e.Token = token
 	return e
 }
@@ -46,9 +47,9 @@ func TestFinish(t *testing.T) {
 			done := d.lease(o.Owner, 1, soon)
 			retry := d.lease(o.Owner, 2, soon)
 			dead := d.lease(o.Owner, 3, soon)
-			retry.State, retry.Failures, retry.Delay, retry.Class, retry.Err = EntryRetry, 3, time.Hour, "event", `odd '{"\,} text`
-			dead.State, dead.Failures = EntryDead, 20
-			fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{retry, dead})
+			retry.State, retry.Failures, retry.Delay, retry.Class, retry.Err = deliveries.Retry, 3, time.Hour, "event", `odd '{"\,} text`
+			dead.State, dead.Failures = deliveries.Dead, 20
+			fenced, err := k.Finish(t.Context(), []deliveries.Entry{done}, []deliveries.Entry{retry, dead})
 			if err != nil || fenced != 0 {
 				t.Fatalf("%d fenced, %v", fenced, err)
 			}
@@ -78,7 +79,7 @@ func TestFencing(t *testing.T) {
 	d := newDB(t)
 	mine, theirs := options(), options()
 	k := d.keeper(mine)
-	entries := []Entry{
+	entries := []deliveries.Entry{
 		d.lease(mine.Owner, 1, soon),
 		d.lease(theirs.Owner, 2, soon), // same token, other owner
 		d.lease(mine.Owner, 3, soon),   // another token
@@ -92,7 +93,7 @@ func TestFencing(t *testing.T) {
 
 	put := slices.Clone(entries)
 	for i := range put {
-		put[i].State, put[i].Failures = EntryRetry, 7
+		put[i].State, put[i].Failures = deliveries.Retry, 7
 	}
 	if fenced, err := k.Finish(t.Context(), nil, put[1:]); err != nil || fenced != 4 {
 		t.Errorf("%d fenced, %v; want 4", fenced, err)
@@ -115,8 +116,8 @@ func TestFinishDeletes(t *testing.T) {
 	o.Delete = true
 	k := d.keeper(o)
 	done, dead := d.lease(o.Owner, 1, soon), d.lease(o.Owner, 2, soon)
-	dead.State = EntryDead
-	if fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{dead}); err != nil || fenced != 0 {
+	dead.State = deliveries.Dead
+	if fenced, err := k.Finish(t.Context(), []deliveries.Entry{done}, []deliveries.Entry{dead}); err != nil || fenced != 0 {
 		t.Fatalf("%d fenced, %v", fenced, err)
 	}
 	d.expect("events", events, "2 done t")
@@ -131,7 +132,7 @@ func TestRenew(t *testing.T) {
 	d.lease(mine.Owner, 2, `now() - interval '1 s'`)
 	d.lease(mine.Owner, 3, `now() + interval '1 s'`)
 	d.lease(theirs.Owner, 1, `now() + interval '1 s'`)
-	k.options.Lease = time.Hour
+	k.rows.Length = time.Hour
 	if err := k.Renew(t.Context(), []int64{1, 2, 42}); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestTakeOverMany(t *testing.T) {
 	o := options()
 	k := d.keeper(o)
 	d.hold(k)
-	const gone, many = 7, 2*takeOverBatch + 500
+	const gone, many = 7, 2*deliveries.TakeOverBatch + 500
 	d.Exec(fmt.Sprintf(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 		SELECT i, 'x', 'a', 'running', %d, i, now() + interval '1 h' FROM generate_series(1001, 1000 + %d) AS i`, gone, many))
 	d.lease(o.Owner, 1, soon)

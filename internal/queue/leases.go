@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -42,7 +43,7 @@ type leases struct {
 }
 
 type lateResult struct {
-	entry     Entry
+	entry     deliveries.Entry
 	delivered bool
 }
 
@@ -206,7 +207,7 @@ func (ls *leases) flush(ctx context.Context) error {
 
 // finish writes some answers in one transaction.
 func (ls *leases) finish(ctx context.Context, results []lateResult) error {
-	var done, put []Entry
+	var done, put []deliveries.Entry
 	for _, r := range results {
 		if r.delivered {
 			done = append(done, r.entry)
@@ -224,7 +225,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost, or their events are missing", "deliveries", fenced)
 	}
 	for _, e := range put {
-		if e.State == EntryRetry {
+		if e.State == deliveries.Retry {
 			ls.retryIn(e.Delay)
 		}
 	}

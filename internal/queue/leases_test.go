@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // smallKeeper refuses transactions that are too large, and one more.
@@ -16,7 +18,7 @@ type smallKeeper struct {
 	put    map[int64]int
 }
 
-func (k *smallKeeper) Finish(_ context.Context, done, put []Entry) (int, error) {
+func (k *smallKeeper) Finish(_ context.Context, done, put []deliveries.Entry) (int, error) {
 	k.calls++
 	switch {
 	case len(done)+len(put) > maxFinish:
@@ -39,7 +41,7 @@ func TestManyAnswers(t *testing.T) {
 	ls := newLeases(k, time.Minute, slog.New(slog.DiscardHandler))
 	ls.report, ls.retryIn = func(string, error) {}, func(time.Duration) {}
 	for id := range int64(n) {
-		ls.results = append(ls.results, lateResult{entry: Entry{Ref: Ref{EventID: id}}, delivered: id%2 == 0})
+		ls.results = append(ls.results, lateResult{entry: deliveries.Entry{Ref: deliveries.Ref{EventID: id}}, delivered: id%2 == 0})
 	}
 	if err := ls.flush(t.Context()); err == nil || len(k.put) != maxFinish || len(ls.results) != n-maxFinish {
 		t.Fatalf("flush() = %v; %d written, %d kept", err, len(k.put), len(ls.results))
@@ -60,7 +62,7 @@ type stoppedKeeper struct {
 	stop func() // called by the first transaction
 }
 
-func (k *stoppedKeeper) Finish(ctx context.Context, _, _ []Entry) (int, error) {
+func (k *stoppedKeeper) Finish(ctx context.Context, _, _ []deliveries.Entry) (int, error) {
 	k.stop()
 	return 0, ctx.Err()
 }

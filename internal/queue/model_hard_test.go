@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // Hard plans have everything at once: bursts, batches, delays, dead letters that a person handles,
@@ -48,20 +49,20 @@ type modelBatch struct {
 }
 
 func (b *modelBatch) Deliver(ctx context.Context, e *delivery.Event) error {
-	ref := Ref{e.ID, b.dest}
+	ref := deliveries.Ref{EventID: e.ID, Destination: b.dest}
 	return b.m.deliver(ctx, ref, e, b.m.db.isSettled(ref))
 }
 
 func (b *modelBatch) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	settled := make([]bool, len(events))
 	for i, e := range events {
-		settled[i] = b.m.db.isSettled(Ref{e.ID, b.dest})
+		settled[i] = b.m.db.isSettled(deliveries.Ref{EventID: e.ID, Destination: b.dest})
 	}
 	errs := make([]error, len(events))
 	b.m.called(b.dest, events, +1)
 	defer b.m.called(b.dest, events, -1)
 	for i, e := range events {
-		errs[i] = b.m.deliver(ctx, Ref{e.ID, b.dest}, e, settled[i])
+		errs[i] = b.m.deliver(ctx, deliveries.Ref{EventID: e.ID, Destination: b.dest}, e, settled[i])
 	}
 	return errs
 }
@@ -71,16 +72,16 @@ func (m *model) called(dest string, events []*delivery.Event, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range events {
-		m.running[Ref{e.ID, dest}] += n
+		m.running[deliveries.Ref{EventID: e.ID, Destination: dest}] += n
 	}
 }
 
 // resolve applies the chosen deed to each dead letter, as package deadletter does, and returns how
 // many it changed.
-func (db *fakeDB) resolve(choose func(Ref) deed) (n int) {
+func (db *fakeDB) resolve(choose func(deliveries.Ref) deed) (n int) {
 	db.mu.Lock()
 	for _, row := range db.sortedRows() {
-		if row.State != EntryDead {
+		if row.State != deliveries.Dead {
 			continue
 		}
 		e := db.events[row.EventID]
@@ -88,7 +89,7 @@ func (db *fakeDB) resolve(choose func(Ref) deed) (n int) {
 		case leave:
 			continue
 		case replay:
-			row.State, row.Failures, row.due = EntryRetry, 0, time.Now()
+			row.State, row.Failures, row.due = deliveries.Retry, 0, time.Now()
 			row.replays++
 			e.state = "deferred"
 			db.note("replay of %v", row.Ref)
@@ -119,7 +120,7 @@ func (m *model) person(until <-chan struct{}) {
 			return
 		case <-time.After(m.plan.personEvery):
 		}
-		m.db.resolve(func(ref Ref) deed {
+		m.db.resolve(func(ref deliveries.Ref) deed {
 			m.mu.Lock() // the database's is held
 			defer m.mu.Unlock()
 			d := m.byID[ref.EventID].scripts[ref.Destination].onDeath
@@ -169,7 +170,7 @@ func (m *model) left() int {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for ref, row := range m.db.rows {
-			if row.State == EntryDead && m.byID[ref.EventID].scripts[ref.Destination].onDeath != leave {
+			if row.State == deliveries.Dead && m.byID[ref.EventID].scripts[ref.Destination].onDeath != leave {
 				n++
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // The model test draws a plan first, runs it in a bubble of virtual time, and
@@ -29,14 +30,14 @@ type model struct {
 
 	mu       sync.Mutex // taken after the database's
 	byID     map[int64]*modelEvent
-	running  map[Ref]int
-	acks     map[Ref]int
-	calls    map[Ref]int
-	began    map[Ref]time.Duration // the first call
-	failed   map[Ref]map[int]bool  // attempts that failed because of the event
-	resolved map[Ref]deed          // what was done to dead letters
-	moved    time.Time             // when a delivery last started, or a dead letter was last handled
-	relays   [modelRelays]*relay   // running now
+	running  map[deliveries.Ref]int
+	acks     map[deliveries.Ref]int
+	calls    map[deliveries.Ref]int
+	began    map[deliveries.Ref]time.Duration // the first call
+	failed   map[deliveries.Ref]map[int]bool  // attempts that failed because of the event
+	resolved map[deliveries.Ref]deed          // what was done to dead letters
+	moved    time.Time                        // when a delivery last started, or a dead letter was last handled
+	relays   [modelRelays]*relay              // running now
 	broken   []string
 }
 
@@ -49,12 +50,12 @@ func (m *model) handler(dest string) delivery.Handler {
 		return &modelBatch{m, dest}
 	}
 	return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
-		return m.deliver(ctx, Ref{e.ID, dest}, e, m.db.isSettled(Ref{e.ID, dest}))
+		return m.deliver(ctx, deliveries.Ref{EventID: e.ID, Destination: dest}, e, m.db.isSettled(deliveries.Ref{EventID: e.ID, Destination: dest}))
 	})
 }
 
 // deliver is one call, or a part of one. settled is whether the delivery was settled when it began.
-func (m *model) deliver(ctx context.Context, ref Ref, e *delivery.Event, settled bool) (err error) {
+func (m *model) deliver(ctx context.Context, ref deliveries.Ref, e *delivery.Event, settled bool) (err error) {
 	class := delivery.ClassEvent
 	s, n := m.begins(ref, e, settled)
 	defer func() {
@@ -70,7 +71,7 @@ func (m *model) deliver(ctx context.Context, ref Ref, e *delivery.Event, settled
 }
 
 // begins checks the start of a call, and returns its script and its number.
-func (m *model) begins(ref Ref, e *delivery.Event, settled bool) (s script, n int) {
+func (m *model) begins(ref deliveries.Ref, e *delivery.Event, settled bool) (s script, n int) {
 	m.db.set(func() {
 		m.db.note("deliver %v, attempt %d, key %q", ref, e.Attempt, e.AggregateID)
 		if time.Since(m.db.faulted) <= lateAnswer+m.db.roundTrip {
@@ -93,7 +94,7 @@ func (m *model) begins(ref Ref, e *delivery.Event, settled bool) (s script, n in
 	return m.byID[e.ID].scripts[ref.Destination], n
 }
 
-func (m *model) ends(ref Ref, e *delivery.Event, class delivery.Class, err error, panics bool) {
+func (m *model) ends(ref deliveries.Ref, e *delivery.Event, class delivery.Class, err error, panics bool) {
 	m.db.set(func() { m.db.note("end of %v: %v", ref, err) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +140,7 @@ func (m *model) answer(ctx context.Context, dest string, e *delivery.Event, s *s
 }
 
 // check checks the beginning of a call.
-func (m *model) check(ref Ref, e *delivery.Event) {
+func (m *model) check(ref deliveries.Ref, e *delivery.Event) {
 	if e.Attempt < 1 || e.Attempt > modelAttempts || e.Attempt > 1 && !m.failed[ref][e.Attempt-1] {
 		m.breaks("%v: attempt %d without a failure before it", ref, e.Attempt)
 	}
@@ -233,7 +234,7 @@ func run(t *testing.T, plan *modelPlan) (broken []string) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{
 			t: t, plan: plan, db: newFakeDB(), begin: time.Now(), byID: make(map[int64]*modelEvent),
-			running: make(map[Ref]int), calls: make(map[Ref]int), began: make(map[Ref]time.Duration), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool), resolved: make(map[Ref]deed), moved: time.Now(),
+			running: make(map[deliveries.Ref]int), calls: make(map[deliveries.Ref]int), began: make(map[deliveries.Ref]time.Duration), acks: make(map[deliveries.Ref]int), failed: make(map[deliveries.Ref]map[int]bool), resolved: make(map[deliveries.Ref]deed), moved: time.Now(),
 		}
 		m.db.inflight = m.inflight
 		ops := make(map[string]int)
@@ -289,7 +290,7 @@ func (m *model) compare() {
 			m.breaks("event %d (%s) is %s in the end", id, e.typ, state)
 		}
 		for dest, s := range e.scripts {
-			ref := Ref{id, dest}
+			ref := deliveries.Ref{EventID: id, Destination: dest}
 			row := m.db.rows[ref]
 			dies := s.permanent || s.fails >= modelAttempts
 			if dies && s.onDeath == discard && row == nil && m.acks[ref] == 0 && m.resolved[ref] == discard {
@@ -297,7 +298,7 @@ func (m *model) compare() {
 			}
 			dies = dies && s.onDeath != replay
 			switch {
-			case dies && (row == nil || row.State != EntryDead || m.acks[ref] > 0):
+			case dies && (row == nil || row.State != deliveries.Dead || m.acks[ref] > 0):
 				m.breaks("%v should be a dead letter: %d acknowledged, row %+v", ref, m.acks[ref], row)
 			case dies && row.Failures != min(s.fails, modelAttempts):
 				m.breaks("%v died after %d failures of %d", ref, row.Failures, s.fails)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // place is a destination that can be down.
@@ -99,7 +100,7 @@ func TestRunFanOutSucceedsForEachDestinationAlone(t *testing.T) {
 		a.once(t, ids)
 		b.once(t, ids)
 		for _, id := range ids {
-			if row, _ := db.row(id, "d"); row.State != EntryDead || row.Failures != 3 {
+			if row, _ := db.row(id, "d"); row.State != deliveries.Dead || row.Failures != 3 {
 				t.Fatalf("d: %+v", row.Entry)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // fails is a handler that fails with err until the given attempt.
@@ -90,7 +91,7 @@ func TestRunBuriesWhatCannotBeDelivered(t *testing.T) {
 				id := db.write("x", 1)[0]
 				eventually(t, "done", db.empty)
 				row, _ := db.row(id, "a")
-				if c.n() != tc.calls || row.State != EntryDead || row.Failures != tc.calls || row.Class != "event" || row.Err != tc.text {
+				if c.n() != tc.calls || row.State != deliveries.Dead || row.Failures != tc.calls || row.Class != "event" || row.Err != tc.text {
 					t.Errorf("%d calls, row %+v", c.n(), row.Entry)
 				}
 			})
@@ -112,7 +113,7 @@ func TestRunTurnsAPanicIntoAFailure(t *testing.T) {
 		eventually(t, "done", db.empty)
 		for i, dest := range []string{"a", "b"} {
 			row, _ := db.row(ids[i], dest)
-			if row.State != EntryDead || !strings.Contains(row.Err, "the handler panicked: nil map\n") || !strings.Contains(row.Err, "outcome_test.go") {
+			if row.State != deliveries.Dead || !strings.Contains(row.Err, "the handler panicked: nil map\n") || !strings.Contains(row.Err, "outcome_test.go") {
 				t.Errorf("%s: %+v", dest, row.Entry)
 			}
 		}
@@ -161,7 +162,7 @@ func TestRunDecidesForEachEventOfABatch(t *testing.T) {
 			t.Errorf("%d delivered", len(acks))
 		}
 		for _, id := range ids {
-			if row, ok := db.row(id, "a"); ok != (id%2 == 0) || ok && row.State != EntryDead {
+			if row, ok := db.row(id, "a"); ok != (id%2 == 0) || ok && row.State != deliveries.Dead {
 				t.Errorf("event %d: %t %+v", id, ok, row.Entry)
 			}
 		}

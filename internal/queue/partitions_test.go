@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
@@ -36,14 +37,14 @@ func TestSettlePartitioned(t *testing.T) {
 		}
 		d.settle(s, &Settlement{
 			Done: []int64{all[0]}, Buried: []int64{all[4]}, Deferred: []int64{all[8]},
-			Put: []Entry{entry(all[4], "x", EntryDead), entry(all[8], "x", EntryRetry)},
+			Put: []deliveries.Entry{entry(all[4], "x", deliveries.Dead), entry(all[8], "x", deliveries.Retry)},
 		})
 		if got := d.sweep(s, 100); !slices.Equal(got, slices.DeleteFunc(slices.Clone(all), func(id int64) bool { return id == all[0] || id == all[4] || id == all[8] })) {
 			t.Errorf("sweep: %v of %v", got, all)
 		}
 		d.settle(s, &Settlement{})
 		d.claim(s, dueFor("x"))
-		d.settle(s, &Settlement{Remove: []Ref{ref(all[8], "x")}})
+		d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(all[8], "x")}})
 		want := []string{fmt.Sprint(all[4], " done"), fmt.Sprint(all[0], " done"), fmt.Sprint(all[8], " done")}
 		if remove {
 			want = want[:1]
@@ -72,7 +73,7 @@ func TestSessionBesideExtension(t *testing.T) {
 	if got := ids(d.claim(s, Query{Source: SourceIDs, IDs: fresh[2:]})); !slices.Equal(got, fresh[2:]) {
 		t.Errorf("by id: %v, want %v", got, fresh[2:])
 	}
-	d.settle(s, &Settlement{Deferred: fresh[2:], Put: []Entry{entry(fresh[2], "x", EntryRetry)}})
+	d.settle(s, &Settlement{Deferred: fresh[2:], Put: []deliveries.Entry{entry(fresh[2], "x", deliveries.Retry)}})
 	if got := d.sweep(s, 100); !slices.Equal(got, fresh[:2]) {
 		t.Errorf("sweep: %v, want %v", got, fresh[:2])
 	}
@@ -80,7 +81,7 @@ func TestSessionBesideExtension(t *testing.T) {
 	if got := ids(d.claim(s, dueFor("x"))); !slices.Equal(got, fresh[2:]) {
 		t.Errorf("due: %v, want %v", got, fresh[2:])
 	}
-	d.settle(s, &Settlement{Remove: []Ref{ref(fresh[2], "x")}})
+	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(fresh[2], "x")}})
 	d.expect("left", `SELECT count(*)::text FROM outbox_events WHERE state <> 'done'`, "0")
 }
 
@@ -93,7 +94,7 @@ func TestSettleDetached(t *testing.T) {
 	o := options()
 	k, s := d.keeper(o), d.session(o)
 	done, dead, retry := d.lease(o.Owner, 1, soon), d.lease(o.Owner, 2, soon), d.lease(o.Owner, 3, soon)
-	dead.State, retry.State = EntryDead, EntryRetry
+	dead.State, retry.State = deliveries.Dead, deliveries.Retry
 	due := d.Insert("a", 1)[0]
 	d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = $1`, due)
 	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at) VALUES ($1, 'x', 'a', 'retry', 2, now())`, due)
@@ -103,18 +104,18 @@ func TestSettleDetached(t *testing.T) {
 	partition := testdb.One[string](d, d.Conn, `SELECT tableoid::regclass::text FROM outbox_events WHERE id = $1`, due)
 	bounds := testdb.One[string](d, d.Conn, `SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = $1::text::regclass`, partition)
 	d.Exec(`ALTER TABLE outbox_events DETACH PARTITION ` + partition)
-	if fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{dead, retry}); err != nil || fenced != 2 {
+	if fenced, err := k.Finish(t.Context(), []deliveries.Entry{done}, []deliveries.Entry{dead, retry}); err != nil || fenced != 2 {
 		t.Errorf("%d fenced, %v; want 2", fenced, err)
 	}
 	// The first attempt finds that the connection is lost, the second one salvages.
-	if err := s.Settle(t.Context(), &Settlement{Remove: []Ref{ref(due, "x")}}); err == nil {
+	if err := s.Settle(t.Context(), &Settlement{Remove: []deliveries.Ref{ref(due, "x")}}); err == nil {
 		t.Error("settled on a connection that is lost")
 	}
-	d.settle(s, &Settlement{Remove: []Ref{ref(due, "x")}})
+	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(due, "x")}})
 	d.Exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + partition + ` ` + bounds)
 	d.expect("deliveries", `SELECT state FROM outbox_deliveries ORDER BY event_id`, "running", "running", "retry", "retry")
 	d.expect("events", `SELECT state FROM outbox_events ORDER BY id`, "deferred", "deferred", "deferred", "deferred")
-	if fenced, err := k.Finish(t.Context(), []Entry{done}, []Entry{dead}); err != nil || fenced != 0 {
+	if fenced, err := k.Finish(t.Context(), []deliveries.Entry{done}, []deliveries.Entry{dead}); err != nil || fenced != 0 {
 		t.Errorf("attached: %d fenced, %v", fenced, err)
 	}
 }

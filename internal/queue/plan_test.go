@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -112,14 +113,14 @@ func TestPlansAsRun(t *testing.T) {
 		s, k := d.session(o), d.keeper(o)
 		ids := d.Insert("a", 4)
 		d.claim(s, Query{Source: SourceSweep, After: ids[0] - 1, Limit: 4})
-		running := entry(ids[3], "x", EntryRunning)
+		running := entry(ids[3], "x", deliveries.Running)
 		d.settle(s, &Settlement{
 			Done: ids[:1], Buried: ids[1:2], Deferred: ids[2:],
-			Put: []Entry{entry(ids[1], "x", EntryDead), entry(ids[2], "x", EntryRetry), running},
+			Put: []deliveries.Entry{entry(ids[1], "x", deliveries.Dead), entry(ids[2], "x", deliveries.Retry), running},
 		})
 		d.claim(s, dueFor("x", "y"))
-		d.settle(s, &Settlement{Remove: []Ref{ref(ids[2], "x")}})
-		_, err := k.Finish(t.Context(), []Entry{running}, []Entry{entry(-1, "x", EntryDead)})
+		d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(ids[2], "x")}})
+		_, err := k.Finish(t.Context(), []deliveries.Entry{running}, []deliveries.Entry{entry(-1, "x", deliveries.Dead)})
 		if err == nil {
 			err = k.Renew(t.Context(), []int64{1, 2})
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // TestRunPoison: events over which the destination fails, all of them before the others,
@@ -52,9 +53,9 @@ func TestRunPoison(t *testing.T) {
 						t.Fatalf("%d of %d good events are delivered within %v", n, len(ids)-int(k), within)
 					}
 					t.Logf("all good events are delivered after %v", time.Since(begin))
-					for tries := 0; db.count(EntryDead) < int(k); tries++ {
+					for tries := 0; db.count(deliveries.Dead) < int(k); tries++ {
 						if tries > 100*int(k) {
-							t.Fatalf("%d of %d bad events are dead", db.count(EntryDead), k)
+							t.Fatalf("%d of %d bad events are dead", db.count(deliveries.Dead), k)
 						}
 						ids = append(ids, db.write("x", 1)...)
 						after(200 * time.Millisecond)
@@ -83,7 +84,7 @@ func (c *calls) good(above int64) (n int) {
 }
 
 // count counts the rows in a state.
-func (db *fakeDB) count(s EntryState) (n int) {
+func (db *fakeDB) count(s deliveries.State) (n int) {
 	db.set(func() {
 		for _, row := range db.rows {
 			if row.State == s {

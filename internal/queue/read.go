@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -9,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -24,37 +24,13 @@ const sqlDoubt = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s), s::text,
 const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
 
 // sqlFresh returns the statement that locks and reads fresh events of up to limit bytes; which is
-// the rest of the condition, and how many. The columns are in the order in which readWork reads
-// them. The condition is that of the index, verbatim, so that the index always matches. The delay is
-// bounded here, because infinity and the ends of PostgreSQL's calendar can neither be subtracted nor
-// fit into a duration. The lock keeps the planner from flattening the inner query.
+// the rest of the condition, and how many. The condition is that of the index, verbatim, so that the index always
+// matches. The lock keeps the planner from flattening the inner query.
 func sqlFresh(limit int, which string) string {
-	return `SELECT id, ` + wire.Name("event_type", limit) + `, ` + wire.Name("aggregate_type", limit) + `, ` + wire.Name("aggregate_id", limit) + `, ` +
-		wire.Unread("payload", limit) + `, ` + wire.Unread("headers", limit) + `, created_at,
-	delay, ` + wire.Name("traceparent", limit) + `, bytes, ` + wire.Unread("payload_bytes", limit) + `, ` + wire.Name("content_type", limit) + `
-FROM (SELECT id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at,
-	` + sqlDelay("available_at") + ` AS delay,
-	traceparent, ` + wire.EventBytes(limit, "") + ` AS bytes
-FROM outbox_events WHERE state = 'fresh'` + which + ` FOR UPDATE SKIP LOCKED) AS e`
+	return `SELECT id, ` + strings.Join(wire.EventColumns("", limit), ", ") + `
+FROM (SELECT ` + wire.EventSource + `, ` + wire.EventBytes(limit, "") + ` AS bytes
+	FROM outbox_events WHERE state = 'fresh'` + which + ` FOR UPDATE SKIP LOCKED) AS e`
 }
-
-// sqlDelay is how long an event must still wait, in microseconds: negative since it became available, NULL for one that was
-// not delayed.
-func sqlDelay(at string) string {
-	return `CASE WHEN ` + at + ` IS NOT NULL THEN (extract(epoch FROM greatest(least(` + at + `, clock_timestamp() + interval '100 years'),
-		clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
-}
-
-// Column numbers in sqlFresh and sqlDue. Behind traceparent both have bytes, payload_bytes and
-// content_type. created_at is NULL where the event is missing.
-const (
-	dueCreatedColumn = 6
-	freshDelayColumn = 7
-	freshTraceColumn = 8
-	dueTraceColumn   = 10
-	dueSinceColumn   = 14
-	dueDelayColumn   = 15
-)
 
 // sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
 // index of due deliveries has this order, so no rows of other destinations are read, and none that
@@ -62,15 +38,14 @@ const (
 // keeps a delivery visible whose event is missing, so that the relay makes it due later. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
 // between the two statements must not escape both.
 func sqlDue(limit int) string {
-	return `SELECT d.event_id, ` + wire.Name("coalesce(e.event_type, d.event_type)", limit) + `, ` + wire.Name("e.aggregate_type", limit) + `, ` + wire.Name("e.aggregate_id", limit) + `, ` + wire.Unread("e.payload", limit) + `, ` + wire.Unread("e.headers", limit) + `, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, ` + wire.Name("e.traceparent", limit) + `, e.bytes, ` + wire.Unread("e.payload_bytes", limit) + `, ` + wire.Name("e.content_type", limit) + `, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint, ` + sqlDelay("e.available_at") + `
+	return `SELECT ` + deliveries.Columns(limit) + `, true
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
-	SELECT event_id, destination, event_type, attempts, replays, available_at FROM outbox_deliveries
+	SELECT * FROM outbox_deliveries
 	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
 		AND available_at >= CASE want.since WHEN 0 THEN '-infinity' ELSE 'epoch'::timestamptz + want.since * interval '1 microsecond' END
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
-LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true
+` + deliveries.Event(limit) + `
 LIMIT $4::bigint`
 }
 
@@ -139,7 +114,7 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 	if err != nil {
 		return claimed, err
 	}
-	a := &wire.Arena{}
+	d := deliveries.Decoder{Events: wire.Events{Names: &s.names}, EventBytes: s.options.EventBytes, Why: c.Why}
 	claimed.Work = make([]Work, 0, s.expected)
 	defer func() { s.expected = len(claimed.Work) }()
 	for reader.NextRow() {
@@ -149,8 +124,12 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 			claimed.Cut = true // read on, but keep nothing more
 			continue
 		}
-		w, err := s.readWork(values, a, q.Source)
-		w.Refused = cmp.Or(c.Why, w.Refused)
+		w := Work{Fresh: q.Source != SourceDue}
+		if w.Fresh {
+			err = d.Event(&w.Row, values)
+		} else {
+			w.Row, err = d.Row(values)
+		}
 		if err != nil {
 			return claimed, err
 		}
@@ -185,7 +164,7 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 	switch q.Source {
 	case SourceIDs:
 		s.params = wire.AppendInt8Array(s.params[:0], q.IDs)
-		send(stmtByIDs, s.byID(s.params, q.IDs), freshFormats())
+		send(stmtByIDs, s.byID(s.params, q.IDs), wire.EventFormats())
 	case SourceSweep:
 		if q.Reach {
 			f.send(stmtReach, nil, nil, wire.AllBinary())
@@ -194,27 +173,16 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 		if len(q.Skip) > 0 {
 			name, args = stmtSweepSkip, append(args, wire.TextArray(q.Skip))
 		}
-		send(name, args, freshFormats())
+		send(name, args, wire.EventFormats())
 	case SourceDue:
 		names, rooms, since := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
 		for name, room := range q.Wanted {
 			names, rooms, since = append(names, name), append(rooms, int64(room)), append(since, q.Since[name])
 		}
 		list := wire.TextArray(names)
-		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit))}, dueFormats())
+		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit))}, deliveries.Formats())
 		f.send(stmtNextDue, [][]byte{list}, wire.AllBinary(), wire.AllBinary())
 	}
-}
-
-// freshFormats requests headers as text: binary jsonb begins with a version byte. Text and json are
-// the same in both formats.
-func freshFormats() []int16 {
-	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary, wire.Text}
-}
-
-// dueFormats are the formats of sqlDue.
-func dueFormats() []int16 {
-	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary)
 }
 
 // readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
@@ -295,54 +263,4 @@ func readNextDue(f *flight) (time.Duration, error) {
 		}
 	}
 	return next, f.end(reader)
-}
-
-// readWork reads one row of sqlFresh or sqlDue.
-func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Work, err error) {
-	if w.Event.ID, err = wire.DecodeInt8(values[0]); err != nil {
-		return w, err
-	}
-	traceparent, delayed := freshTraceColumn, dueDelayColumn
-	if source == SourceDue {
-		traceparent = dueTraceColumn
-		w.Destination = s.names.Intern(values[7])
-		failures, err := wire.DecodeInt8(values[8])
-		if err != nil {
-			return w, err
-		}
-		w.Failures = int(failures)
-		replays, err := wire.DecodeInt8(values[9])
-		if err != nil {
-			return w, err
-		}
-		w.Event.Replay = int(replays)
-		if w.Due, err = wire.DecodeInt8(values[dueSinceColumn]); err != nil {
-			return w, err
-		}
-		if values[dueCreatedColumn] == nil {
-			w.Missing, w.Event.Type = true, s.names.Intern(values[1])
-			return w, nil
-		}
-	} else {
-		w.Fresh = true
-		delayed = freshDelayColumn
-	}
-	if values[delayed] != nil {
-		us, err := wire.DecodeInt8(values[delayed])
-		if err != nil {
-			return w, err
-		}
-		if w.Ago = max(0, -time.Duration(us)*time.Microsecond); w.Fresh {
-			w.Delay = max(0, time.Duration(us)*time.Microsecond)
-		}
-	}
-	w.Event.Type = s.names.Intern(values[1])
-	w.Event.AggregateType = s.names.Intern(values[2])
-	w.Event.AggregateID = string(values[3])
-	payload, kind := s.names.Payload(values[4], values[traceparent+2], values[traceparent+3])
-	w.Event.Payload, w.Event.ContentType = a.Keep(payload), kind
-	w.Event.Headers = wire.Traced(wire.DecodeHeaders(values[5]), values[traceparent])
-	w.Refused = wire.TooLarge(values[traceparent+1], s.options.EventBytes)
-	w.Event.CreatedAt, err = wire.DecodeTime(values[6])
-	return w, err
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 func TestRunDeliversAnnouncedEventsAtOnce(t *testing.T) {
@@ -51,7 +52,7 @@ func TestRunLeasesWhatOutlivesTheLockBudget(t *testing.T) {
 			t.Error("leased before the lock budget was used up")
 		}
 		after(10 * time.Millisecond)
-		if row, _ := db.row(id, "a"); row.State != EntryRunning || row.owner != r.owner {
+		if row, _ := db.row(id, "a"); row.State != deliveries.Running || row.owner != r.owner {
 			t.Errorf("after the lock budget: %+v", row)
 		}
 		if e := db.event(id); e.locked != nil || e.state != "deferred" {
@@ -77,7 +78,7 @@ func TestRunLeasesSlowLanesAtOnce(t *testing.T) {
 		claims := db.claimed()
 		ids = append(ids, db.write("x", 1)...)
 		after(5 * time.Millisecond)
-		if row, _ := db.row(ids[8], "a"); row.State != EntryRunning {
+		if row, _ := db.row(ids[8], "a"); row.State != deliveries.Running {
 			t.Errorf("not leased at once: %+v", row)
 		}
 		ids = append(ids, db.write("x", 100)...)

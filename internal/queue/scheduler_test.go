@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/wake"
 )
 
@@ -59,7 +60,7 @@ func (s *scheduler) pick(t *testing.T) Query {
 func sweptIDs(from, to int64) *Claimed {
 	c := &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}}
 	for id := from; id <= to; id++ {
-		c.Work = append(c.Work, Work{Event: delivery.Event{ID: id, Type: "s"}, Fresh: true})
+		c.Work = append(c.Work, Work{Row: deliveries.Row{Event: delivery.Event{ID: id, Type: "s"}}, Fresh: true})
 	}
 	return c
 }

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/store"
@@ -16,33 +15,6 @@ const (
 	sqlDelete = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 	sqlDefer  = `UPDATE outbox_events SET state = 'deferred' WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 )
-
-// sqlPut writes the remaining deliveries. Times are those of the database, so that the clocks of
-// relays do not matter.
-const sqlPut = `INSERT INTO outbox_deliveries AS d
-	(event_id, destination, event_type, state, attempts, available_at, error_class, last_error, lease_token, lease_owner, lease_until)
-SELECT p.event_id, p.destination, p.event_type, p.state, p.attempts,
-	clock_timestamp() + p.delay * interval '1 microsecond',
-	nullif(p.error_class, ''), nullif(p.last_error, ''),
-	CASE p.state WHEN 'running' THEN p.token END,
-	CASE p.state WHEN 'running' THEN $10::bigint END,
-	CASE p.state WHEN 'running' THEN clock_timestamp() + $11::bigint * interval '1 microsecond' END
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::bigint[])
-	AS p(event_id, destination, event_type, state, attempts, delay, error_class, last_error, token)
-ON CONFLICT (event_id, destination) DO UPDATE SET
-	state = excluded.state, attempts = excluded.attempts, available_at = excluded.available_at,
-	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
-	lease_token = excluded.lease_token, lease_owner = excluded.lease_owner, lease_until = excluded.lease_until,
-	updated_at = clock_timestamp()`
-
-// visible is the condition of everything that ends a delivery: its event is in the table. Were the
-// delivery of an event ended while its partition is detached, the event would come back as deferred,
-// and without a delivery, for ever. A delivery that is not ended loses its lease, waits as missing,
-// and is made again. It is a subquery that PostgreSQL cannot make a join over all events of.
-const visible = `(SELECT true FROM outbox_events AS v WHERE v.id = d.event_id)`
-
-const sqlRemove = `DELETE FROM outbox_deliveries AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
-WHERE d.event_id = p.event_id AND d.destination = p.destination AND ` + visible
 
 // Two relays may settle the last two destinations of one event at the same moment, and neither sees
 // the other's row go. So each relay that has settled a delivery locks the event, in the order of
@@ -59,8 +31,8 @@ AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 
 func settleStatements() map[string]string {
 	return map[string]string{
-		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: sqlPut,
-		stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: sqlRemove, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
+		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: deliveries.SQLPut,
+		stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
 	}
 }
 
@@ -169,16 +141,14 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 	if ids := settlement.Deferred; len(ids) > 0 {
 		send(stmtDefer, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
-	if len(settlement.Acknowledged) > 0 {
-		ids, names := splitRefs(settlement.Acknowledged)
-		send(stmtAcknowledged, wire.AppendInt8Array(nil, ids), wire.TextArray(names))
+	if refs := settlement.Acknowledged; len(refs) > 0 {
+		send(stmtAcknowledged, wire.Params(deliveries.RefArgs(refs))...)
 	}
-	if len(settlement.Remove) > 0 {
-		ids, names := splitRefs(settlement.Remove)
-		send(stmtRemove, wire.AppendInt8Array(nil, ids), wire.TextArray(names))
+	if refs := settlement.Remove; len(refs) > 0 {
+		send(stmtRemove, wire.Params(deliveries.RefArgs(refs))...)
 	}
-	if len(settlement.Put) > 0 {
-		send(stmtPut, append(entryParams(settlement.Put, s.conn.PgConn().ParameterStatus("server_encoding")), wire.Int8(s.options.Owner), wire.Int8(s.options.Lease.Microseconds()))...)
+	if entries := settlement.Put; len(entries) > 0 {
+		send(stmtPut, wire.Params(deliveries.Args(entries, s.conn.PgConn().ParameterStatus("server_encoding"), s.options.Owner, s.options.Lease))...)
 	}
 	if ids := settlement.finished(); len(ids) > 0 {
 		args := s.byID(wire.AppendInt8Array(nil, ids), ids)
@@ -189,32 +159,3 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 		send(stmtFinish, args...)
 	}
 }
-
-func splitRefs(refs []Ref) (ids []int64, names []string) {
-	for _, r := range refs {
-		ids, names = append(ids, r.EventID), append(names, r.Destination)
-	}
-	return ids, names
-}
-
-// entryParams encodes the first nine parameters of sqlPut. encoding is that of the database.
-func entryParams(entries []Entry, encoding string) [][]byte {
-	n := len(entries)
-	ids, attempts, delays, tokens := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	names, types, states, classes, texts := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	for i, e := range entries {
-		ids[i], attempts[i], delays[i], tokens[i] = e.EventID, int64(e.Failures), delayMicroseconds(e.Delay), e.Token
-		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, wire.ErrorText(e.Err, encoding)
-	}
-	return [][]byte{
-		wire.AppendInt8Array(nil, ids), wire.TextArray(names), wire.TextArray(types), wire.TextArray(states),
-		wire.AppendInt8Array(nil, attempts), wire.AppendInt8Array(nil, delays), wire.TextArray(classes), wire.TextArray(texts),
-		wire.AppendInt8Array(nil, tokens),
-	}
-}
-
-// maxDelay keeps now plus a delay within PostgreSQL's range, and any event within a person's
-// lifetime.
-const maxDelay = 100 * 365 * 24 * time.Hour
-
-func delayMicroseconds(d time.Duration) int64 { return min(d, maxDelay).Microseconds() }

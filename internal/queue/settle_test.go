@@ -12,14 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-func ref(id int64, destination string) Ref {
-	return Ref{EventID: id, Destination: destination}
+func ref(id int64, destination string) deliveries.Ref {
+	return deliveries.Ref{EventID: id, Destination: destination}
 }
 
 func TestSettle(t *testing.T) {
@@ -29,15 +30,15 @@ func TestSettle(t *testing.T) {
 	o := options()
 	s := d.session(o)
 	d.sweep(s, 10)
-	running := entry(3, "y", EntryRunning)
+	running := entry(3, "y", deliveries.Running)
 	running.Token = 7
-	retry := entry(3, "x", EntryRetry)
+	retry := entry(3, "x", deliveries.Retry)
 	retry.Failures, retry.Delay, retry.Class, retry.Err = 2, time.Hour, "event", "boom"
-	dead := entry(2, "x", EntryDead)
+	dead := entry(2, "x", deliveries.Dead)
 	dead.Failures, dead.Class, dead.Err = 20, "event", "refused"
 	d.settle(s, &Settlement{
 		Done: []int64{1}, Buried: []int64{2}, Deferred: []int64{3, 4},
-		Put: []Entry{dead, retry, running, entry(4, "", EntryUnrouted)},
+		Put: []deliveries.Entry{dead, retry, running, entry(4, "", deliveries.Unrouted)},
 	})
 	d.expect("events", events, "1 done t", "2 done t", "3 deferred f", "4 deferred f", "5 fresh f", "6 fresh f")
 	d.expect("deliveries", stored, "2/x dead 20", "3/x retry 2", "3/y running 0", "4/ unrouted 0")
@@ -53,26 +54,26 @@ func TestSettle(t *testing.T) {
 	if got := ids(d.claim(s, dueFor("x"))); len(got) != 1 {
 		t.Fatalf("due %v", got)
 	}
-	again := entry(3, "x", EntryRetry)
+	again := entry(3, "x", deliveries.Retry)
 	again.Failures = 3
 	for range 2 {
-		d.settle(s, &Settlement{Done: []int64{1}, Deferred: []int64{3}, Put: []Entry{again}})
+		d.settle(s, &Settlement{Done: []int64{1}, Deferred: []int64{3}, Put: []deliveries.Entry{again}})
 	}
 	d.expect("again", `SELECT format('%s %s %s %s', attempts, error_class, last_error, available_at <= clock_timestamp()) FROM outbox_deliveries WHERE event_id = 3 AND destination = 'x'`, "3 event boom t")
 
 	// One destination after the other is settled.
 	d.claim(s, dueFor("x"))
-	d.settle(s, &Settlement{Remove: []Ref{ref(3, "x")}})
+	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(3, "x")}})
 	d.expect("one is left", events, "1 done t", "2 done t", "3 deferred f", "4 deferred f", "5 fresh f", "6 fresh f")
-	died := entry(3, "y", EntryDead)
-	d.settle(s, &Settlement{Put: []Entry{died}})
+	died := entry(3, "y", deliveries.Dead)
+	d.settle(s, &Settlement{Put: []deliveries.Entry{died}})
 	d.expect("the last one is dead", events, "1 done t", "2 done t", "3 done t", "4 deferred f", "5 fresh f", "6 fresh f")
 	d.expect("no lease is left", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE lease_owner IS NOT NULL`)
 
 	// Put splits the undecided row: it goes, those of its destinations come.
 	d.Exec(`UPDATE outbox_deliveries SET state = 'retry' WHERE event_id = 4`)
 	d.claim(s, dueFor(""))
-	d.settle(s, &Settlement{Remove: []Ref{ref(4, "")}, Put: []Entry{entry(4, "x", EntryRetry), entry(4, "y", EntryRetry)}})
+	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(4, "")}, Put: []deliveries.Entry{entry(4, "x", deliveries.Retry), entry(4, "y", deliveries.Retry)}})
 	d.expect("split up", `SELECT format('%s/%s', event_id, destination) FROM outbox_deliveries WHERE event_id = 4 ORDER BY 1`, "4/x", "4/y")
 	d.expect("split up", `SELECT state FROM outbox_events WHERE id = 4`, "deferred")
 }
@@ -85,13 +86,13 @@ func TestSettleDeletes(t *testing.T) {
 	o.Delete = true
 	s := d.session(o)
 	d.sweep(s, 10)
-	d.settle(s, &Settlement{Done: []int64{1}, Buried: []int64{2}, Deferred: []int64{3, 4, 5}, Put: []Entry{
-		entry(2, "x", EntryDead), entry(3, "x", EntryRetry), entry(4, "x", EntryRetry), entry(4, "y", EntryDead),
-		entry(5, "x", EntryRetry), entry(5, "y", EntryRetry),
+	d.settle(s, &Settlement{Done: []int64{1}, Buried: []int64{2}, Deferred: []int64{3, 4, 5}, Put: []deliveries.Entry{
+		entry(2, "x", deliveries.Dead), entry(3, "x", deliveries.Retry), entry(4, "x", deliveries.Retry), entry(4, "y", deliveries.Dead),
+		entry(5, "x", deliveries.Retry), entry(5, "y", deliveries.Retry),
 	}})
 	d.expect("delivered events go, those with dead letters stay", events, "2 done t", "3 deferred f", "4 deferred f", "5 deferred f")
 	d.claim(s, dueFor("x"))
-	d.settle(s, &Settlement{Remove: []Ref{ref(3, "x"), ref(4, "x"), ref(5, "x")}})
+	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(3, "x"), ref(4, "x"), ref(5, "x")}})
 	d.expect("the last delivery of some", events, "2 done t", "4 done t", "5 deferred f")
 	d.expect("dead letters stay", stored, "2/x dead 0", "4/y dead 0", "5/y retry 0")
 }
@@ -119,9 +120,9 @@ func TestLastTwoDestinations(t *testing.T) {
 				if round%3 == 0 { // a third way to end: the keeper, for a slow delivery
 					d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 						SELECT e, 'slow', 'a', 'running', $2::bigint, e, now() + interval '1 min' FROM unnest($1::bigint[]) e`, all, o.Owner)
-					var done []Entry
+					var done []deliveries.Entry
 					for _, id := range all {
-						slow := entry(id, "slow", EntryRunning)
+						slow := entry(id, "slow", deliveries.Running)
 						slow.Token = id
 						done = append(done, slow)
 					}
@@ -142,7 +143,7 @@ func TestLastTwoDestinations(t *testing.T) {
 						settlement := &Settlement{}
 						for _, w := range c.Work {
 							if (round+i)%4 == 0 {
-								settlement.Put = append(settlement.Put, entry(w.Event.ID, names[i], EntryDead))
+								settlement.Put = append(settlement.Put, entry(w.Event.ID, names[i], deliveries.Dead))
 							} else {
 								settlement.Remove = append(settlement.Remove, ref(w.Event.ID, names[i]))
 							}
@@ -178,7 +179,7 @@ func TestLostClaim(t *testing.T) {
 	d.terminate(s.conn)
 	settlement := &Settlement{
 		Done: []int64{1, 2}, Buried: []int64{3}, Deferred: []int64{4},
-		Put: []Entry{entry(3, "x", EntryDead), entry(4, "x", EntryRetry)},
+		Put: []deliveries.Entry{entry(3, "x", deliveries.Dead), entry(4, "x", deliveries.Retry)},
 	}
 	err := s.Settle(t.Context(), settlement)
 	if err == nil {
@@ -193,7 +194,7 @@ func TestLostClaim(t *testing.T) {
 
 	d.claim(s, dueFor("x"))
 	d.terminate(s.conn)
-	settlement = &Settlement{Remove: []Ref{ref(5, "x")}}
+	settlement = &Settlement{Remove: []deliveries.Ref{ref(5, "x")}}
 	if err := s.Settle(t.Context(), settlement); err == nil {
 		t.Fatal("settled although the claim was lost")
 	}
@@ -224,7 +225,7 @@ func TestMissing(t *testing.T) {
 	if len(c.Work) != 2 || !c.Work[0].Missing || !c.Work[1].Missing {
 		t.Errorf("claimed %+v", c.Work)
 	}
-	d.settle(s, &Settlement{Remove: []Ref{ref(77, "x"), ref(77, "")}})
+	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(77, "x"), ref(77, "")}})
 	d.expect("orphans", stored, "77/ retry 0", "77/x retry 0")
 }
 
@@ -239,11 +240,11 @@ func TestErrorText(t *testing.T) {
 		id := int64(i + 1)
 		d.Insert("a", 1)
 		d.sweep(s, 10)
-		e := entry(id, "x", EntryRunning)
+		e := entry(id, "x", deliveries.Running)
 		e.Err, e.Class, e.Token = text, "event", 1
-		d.settle(s, &Settlement{Deferred: []int64{id}, Put: []Entry{e}})
-		e.State = EntryRetry
-		if fenced, err := k.Finish(t.Context(), nil, []Entry{e}); err != nil || fenced != 0 {
+		d.settle(s, &Settlement{Deferred: []int64{id}, Put: []deliveries.Entry{e}})
+		e.State = deliveries.Retry
+		if fenced, err := k.Finish(t.Context(), nil, []deliveries.Entry{e}); err != nil || fenced != 0 {
 			t.Errorf("%.20q: %d fenced, %v", text, fenced, err)
 		}
 		got := testdb.One[*string](d, d.Conn, `SELECT last_error FROM outbox_deliveries WHERE event_id = $1`, id)
@@ -270,9 +271,9 @@ func TestExtremeDelays(t *testing.T) {
 	for _, delay := range []time.Duration{-time.Hour, 0, 1<<63 - 1} {
 		id := d.Insert("a", 1)[0]
 		d.sweep(s, 1)
-		e := entry(id, "x", EntryRetry)
+		e := entry(id, "x", deliveries.Retry)
 		e.Delay = delay
-		d.settle(s, &Settlement{Deferred: []int64{id}, Put: []Entry{e}})
+		d.settle(s, &Settlement{Deferred: []int64{id}, Put: []deliveries.Entry{e}})
 	}
 	if got := ids(d.claim(s, dueFor("x"))); len(got) != 2 {
 		t.Errorf("due are %v", got)

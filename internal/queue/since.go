@@ -39,7 +39,7 @@ func (s *since) claimed(now time.Time, q *Query, c *Claimed) (behind bool) {
 	for i := range c.Work {
 		w := &c.Work[i]
 		found[w.Destination]++
-		at[w.Destination] = max(at[w.Destination], w.Due)
+		at[w.Destination] = max(at[w.Destination], w.At.Time.UnixMicro())
 	}
 	s.at = make(map[string]int64, len(at))
 	for name, wanted := range q.Wanted {

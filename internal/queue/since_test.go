@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // TestDueClaimsReadNoMoreWithTime: a claim of due deliveries does not step over what the claims
@@ -41,7 +43,7 @@ func TestDueClaimsReadNoMoreWithTime(t *testing.T) {
 		}
 		st := &Settlement{}
 		for i := range c.Work {
-			st.Remove = append(st.Remove, Ref{c.Work[i].Event.ID, "x"})
+			st.Remove = append(st.Remove, deliveries.Ref{EventID: c.Work[i].Event.ID, Destination: "x"})
 		}
 		d.settle(s, st)
 		if n := d.dueBlocks(s, q); claims == 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 func TestRunStopLetsRunningDeliveriesFinish(t *testing.T) {
@@ -83,7 +84,7 @@ func TestRunStopCancelsWhatTakesTooLong(t *testing.T) {
 		if err := <-causes; !errors.Is(err, dispatch.ErrStopping) {
 			t.Errorf("cause %v", err)
 		}
-		if row, _ := db.row(id, "a"); row.State != EntryRetry || row.Failures != 0 || row.Class != "ours" {
+		if row, _ := db.row(id, "a"); row.State != deliveries.Retry || row.Failures != 0 || row.Class != "ours" {
 			t.Errorf("row %+v", row.Entry)
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // tokens numbers the leases of a relay, and tracks which of them are live. A lease ends in a commit
@@ -45,7 +47,7 @@ func (t *tokens) now() Tokens {
 	return Tokens{Live: slices.Collect(maps.Keys(t.live)), Last: t.last}
 }
 
-func tokensOf(entries ...[]Entry) (tokens []int64) {
+func tokensOf(entries ...[]deliveries.Entry) (tokens []int64) {
 	for _, some := range entries {
 		for i := range some {
 			tokens = append(tokens, some[i].Token)

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 const captured = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -33,9 +35,9 @@ func TestTraceOfTheWriter(t *testing.T) {
 	check("by id", d.claim(s, Query{Source: SourceIDs, IDs: []int64{1, 2, 3, 4, 5}}))
 	d.settle(s, &Settlement{})
 	check("by sweep", d.claim(s, Query{Source: SourceSweep, Limit: 9}))
-	var entries []Entry
+	var entries []deliveries.Entry
 	for id := range int64(5) {
-		e := entry(id+1, "x", EntryRetry)
+		e := entry(id+1, "x", deliveries.Retry)
 		entries = append(entries, e)
 	}
 	d.settle(s, &Settlement{Deferred: []int64{1, 2, 3, 4, 5}, Put: entries})

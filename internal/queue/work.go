@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // Source says where a [Query] looks for work.
@@ -94,36 +94,19 @@ func (q Query) atMost(n int) Query {
 
 // Work is a claimed event, or a claimed delivery of one.
 type Work struct {
-	// Event is the event; its Attempt and Destination are not set.
-	Event delivery.Event
+	// Row is the delivery. Of an event that is fresh it has the event alone.
+	deliveries.Row
+
 	// Fresh distinguishes a row of outbox_events from one of outbox_deliveries.
 	Fresh bool
-	// Destination is empty if the routes have not decided yet.
-	Destination string
-	// Failures counts the failed attempts so far.
-	Failures int
-	// Delay is how long the event must still wait. Fresh events only.
-	Delay time.Duration
-	// Ago is how long ago an event became available that was delayed; 0 for others.
-	Ago time.Duration
-	// Due is when a stored delivery was due, in microseconds since 1970.
-	Due int64
-	// Refused is why the event must not be delivered: it is too large, and was not read. It is nil
-	// for nearly all.
-	Refused error
-	// Missing marks a delivery whose event is not in outbox_events, for the moment or for good.
-	Missing bool
 }
 
 // expires returns when the event is too old for a lane. What a person asks for again does not expire.
 func (w *Work) expires(l dispatch.QueueLane) time.Time {
-	switch {
-	case w.Event.Replay > 0:
+	if w.Event.Replay > 0 {
 		return time.Time{}
-	case w.Ago > 0:
-		return l.Destination().Expires(w.Event.CreatedAt, time.Now().Add(-w.Ago))
 	}
-	return l.Destination().Expires(w.Event.CreatedAt, time.Time{})
+	return l.Destination().Expires(w.Event.CreatedAt, w.Available())
 }
 
 // Claimed is the answer to a [Query]. Its rows stay locked until Settle.
@@ -170,11 +153,11 @@ type Settlement struct {
 	// Deferred are fresh events with deliveries left.
 	Deferred []int64
 	// Put are the remaining deliveries and the dead ones; they replace their rows.
-	Put []Entry
+	Put []deliveries.Entry
 	// Remove are the finished deliveries, and those that Put has split up.
-	Remove []Ref
+	Remove []deliveries.Ref
 	// Acknowledged are those of Remove that a person has replayed and the destination has acknowledged.
-	Acknowledged []Ref
+	Acknowledged []deliveries.Ref
 }
 
 // Empty reports whether there is nothing to write.
@@ -196,13 +179,13 @@ func (s *Settlement) add(w *Work, r *remainder) {
 	}
 	open := false
 	for i := first; i < len(s.Put); i++ {
-		open = open || s.Put[i].State != EntryDead
+		open = open || s.Put[i].State != deliveries.Dead
 	}
 	rest := len(s.Put) - first
 	switch {
 	case !w.Fresh && w.Destination != "" && rest > 0: // Put replaces the row
 	case !w.Fresh:
-		s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
+		s.Remove = append(s.Remove, deliveries.Ref{EventID: w.Event.ID, Destination: w.Destination})
 	case open:
 		s.Deferred = append(s.Deferred, w.Event.ID)
 	case rest > 0:
@@ -223,7 +206,7 @@ func (s *Settlement) finished() []int64 {
 		fresh[id] = true
 	}
 	for _, e := range s.Put {
-		if e.State == EntryDead && !fresh[e.EventID] {
+		if e.State == deliveries.Dead && !fresh[e.EventID] {
 			ids = append(ids, e.EventID)
 		}
 	}
@@ -231,46 +214,12 @@ func (s *Settlement) finished() []int64 {
 	return ids
 }
 
-// Ref names a row of outbox_deliveries.
-type Ref struct {
-	EventID     int64
-	Destination string
-}
-
-// EntryState is the state of a row of outbox_deliveries.
-type EntryState string
-
-// The states of a queue, as stored in the column.
-const (
-	EntryRetry    EntryState = "retry"
-	EntryRunning  EntryState = "running"
-	EntryUnrouted EntryState = "unrouted"
-	EntryDead     EntryState = "dead"
-)
-
-// Entry is a row of outbox_deliveries.
-type Entry struct {
-	Ref
-	EventType string
-	State     EntryState
-	// Failures counts the failed attempts so far.
-	Failures int
-	// Delay is the time from now until the delivery is due. State retry only.
-	Delay time.Duration
-	// Token is the token of the lease. State running only. For LeaseKeeper.Finish it is the
-	// token that the row must still have.
-	Token int64
-	// Class and Err describe the last failure; both are empty if there was none.
-	Class string
-	Err   string
-}
-
 // LeaseKeeper settles deliveries that outlived the transaction of their claim.
 type LeaseKeeper interface {
 	// Finish writes the outcome of leased deliveries whose lease still holds: rows in done are
 	// deleted, those in put replaced. It returns how many were fenced off because another relay has
 	// taken over their lease.
-	Finish(ctx context.Context, done []Entry, put []Entry) (fenced int, err error)
+	Finish(ctx context.Context, done []deliveries.Entry, put []deliveries.Entry) (fenced int, err error)
 	// Renew extends the given leases.
 	Renew(ctx context.Context, tokens []int64) error
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/observe"
@@ -101,11 +102,7 @@ const (
 		GROUP BY error_class, regexp_replace(regexp_replace(left(last_error, 500),
 			'[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}', '#', 'g'), '[0-9]+', '#', 'g')) AS d`
 
-	sqlBacklogUnrouted = `WITH RECURSIVE t(type) AS (
-			(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
-			UNION ALL SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
-			FROM t WHERE t.type IS NOT NULL)
-		SELECT t.type, d.n FROM (SELECT type FROM t LIMIT $1) AS t CROSS JOIN LATERAL (
+	sqlBacklogUnrouted = deliveries.SQLUnroutedTypes + `SELECT t.type, d.n FROM (SELECT type FROM t LIMIT $1) AS t CROSS JOIN LATERAL (
 			SELECT count(*) AS n FROM (SELECT FROM outbox_deliveries WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type LIMIT $2) AS r) AS d
 		WHERE t.type IS NOT NULL`
 

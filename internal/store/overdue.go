@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
@@ -80,11 +81,7 @@ type Unrouted struct {
 }
 
 // sqlUnrouted skips from type to type in the index, as the backlog does.
-const sqlUnrouted = `WITH RECURSIVE t(type) AS (
-		(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
-		UNION ALL SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
-		FROM t WHERE t.type IS NOT NULL)
-	SELECT t.type, d.event_id, d.updated_at FROM (SELECT type FROM t WHERE type IS NOT NULL LIMIT $1) AS t CROSS JOIN LATERAL (
+const sqlUnrouted = deliveries.SQLUnroutedTypes + `SELECT t.type, d.event_id, d.updated_at FROM (SELECT type FROM t WHERE type IS NOT NULL LIMIT $1) AS t CROSS JOIN LATERAL (
 		SELECT event_id, updated_at FROM outbox_deliveries
 		WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type, event_id LIMIT 1) AS d`
 

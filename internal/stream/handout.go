@@ -19,24 +19,9 @@ import (
 // handBatch is how many events one transaction hands out.
 const handBatch = 2000
 
-// sqlTypes lists the types of rows without a route, by skipping from type to type in the index.
-const sqlTypes = `WITH RECURSIVE t(type) AS (
-	(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
-	UNION ALL
-	SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
-	FROM t WHERE t.type IS NOT NULL)
-SELECT type FROM t WHERE type IS NOT NULL`
-
-// sqlWaiting reads rows of some types after an id, in the order of ids: of each type as many as make $2 together, and
-// none that comes behind one that was not read.
-const sqlWaiting = `WITH share AS (SELECT greatest($2::bigint / greatest(cardinality($1::text[]), 1), 1) AS n),
-pages AS MATERIALIZED (SELECT w.* FROM share, unnest($1::text[]) AS t(type)
-	CROSS JOIN LATERAL (SELECT event_id, event_type FROM outbox_deliveries
-		WHERE state = 'unrouted' AND event_type = t.type AND event_id > $3 ORDER BY event_id LIMIT share.n) AS w),
-cut AS (SELECT min(last) AS id FROM (SELECT max(event_id) AS last FROM pages GROUP BY event_type HAVING count(*) = (SELECT n FROM share)) AS complete)
-SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
-FROM (SELECT * FROM pages WHERE event_id <= coalesce((SELECT id FROM cut), 9223372036854775807)) AS d
-LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
+// sqlWaiting reads a page of rows without a route, in the order of ids.
+const sqlWaiting = deliveries.SQLUnroutedPage + `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
+FROM page AS d LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
 // sqlDecided reads rows from the time as a queue that are due and have no destination yet.
 const sqlDecided = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
@@ -107,15 +92,11 @@ func (r *router) handStored(ctx context.Context, conn *session.Conn) (moved bool
 
 // routedTypes returns the types of rows without a route that have gained one.
 func (r *router) routedTypes(ctx context.Context, conn *session.Conn) ([]string, error) {
-	rows, err := conn.Query(ctx, sqlTypes)
+	types, err := deliveries.UnroutedTypes(ctx, conn, func(t string) bool { return r.routes.gotten(r.routes.of(t)) })
 	if err != nil {
 		return nil, fmt.Errorf("list event types without a route: %w", err)
 	}
-	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list event types without a route: %w", err)
-	}
-	return slices.DeleteFunc(types, func(t string) bool { return !r.routes.gotten(r.routes.of(t)) }), nil
+	return types, nil
 }
 
 // hand hands out some rows, and returns the rows that it has read.

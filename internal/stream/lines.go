@@ -107,7 +107,7 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.D
 	key, name := s.order.keyOf(r.Key), s.order.queue(r.Key)
 	if waits {
 		// Not the first of its queue, which happens only in a table that was a queue, or had another order.
-		s.put(entry{Entry: r.Entry(deliveries.Parked)}, key)
+		s.put(entry{Entry: r.Entry(s.name, deliveries.Parked)}, key)
 		s.run(r)
 		s.aggregates.move(key, name, causeParked)
 		// What is in flight of the queue ends it: that answer must say that rows wait behind it.
@@ -135,7 +135,7 @@ func (s *shelf) filter(r *deliveries.Row) {
 func (s *shelf) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []dispatch.Delivery {
 	s.run(r)
 	if r.Missing {
-		later := r.Entry(deliveries.Retry)
+		later := r.Entry(s.name, deliveries.Retry)
 		later.Delay, later.Class, later.Err = s.e.missing.Met(s.name, r.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
 		s.put(entry{Entry: later}, s.order.keyOf(r.Key))
 		s.ledger.dirty = true

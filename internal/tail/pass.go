@@ -38,10 +38,9 @@ type pass struct {
 
 // The statements. Each reads the primary key from a bound on, and no more rows than it returns.
 const (
-	sqlEach = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent`
 	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
 	// Unwanted values are not even fetched from TOAST.
-	sqlSkip = sqlEach + `, event_type = ANY($4::text[]) AS skip`
+	sqlSkip = wire.EventSource + `, event_type = ANY($4::text[]) AS skip`
 
 	sqlHead  = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint`
 	sqlOrder = ` ORDER BY id LIMIT $3::bigint`
@@ -89,7 +88,7 @@ func (s shape) statement() string {
 	columns := wire.EventColumns("", limit)
 	all := `SELECT id, ` + strings.Join(columns, ", ") + ` FROM (`
 	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
-	each := sqlEach + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
+	each := wire.EventSource + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
 	some := sqlSkip + `, ` + wire.EventBytes(limit, " AND event_type <> ALL($4::text[])") + ` AS bytes`
 	head := sqlHead + sqlOrder
 	if s.beyond {

@@ -24,6 +24,9 @@ const (
 	EventWidth // number of columns
 )
 
+// EventSource are the columns of outbox_events that such a subquery has.
+const EventSource = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent`
+
 // EventColumns returns the columns of an event after its id. They are read from a subquery with [EventBytes] as
 // the column bytes; prefix is its alias with a dot, or empty. limit is that of [EventBytes].
 //

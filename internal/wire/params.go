@@ -2,7 +2,10 @@
 // driver values, for statements that read events by the hundred thousand.
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // Object ids of the array elements below, from pg_type.dat.
 const (
@@ -47,6 +50,24 @@ func TextArray(list []string) []byte {
 		b = append(b, s...)
 	}
 	return b
+}
+
+// Params encodes parameters of the types bigint, bigint[] and text[] in binary format.
+func Params(args []any) [][]byte {
+	params := make([][]byte, len(args))
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case int64:
+			params[i] = Int8(v)
+		case []int64:
+			params[i] = AppendInt8Array(nil, v)
+		case []string:
+			params[i] = TextArray(v)
+		default:
+			panic(fmt.Sprintf("parameter %d is a %T", i+1, arg))
+		}
+	}
+	return params
 }
 
 func appendArrayHeader(b []byte, oid uint32, n int) []byte {

@@ -1,0 +1,124 @@
+package deliveries
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Leases are the rows that one relay of a queue has leased. Its advisory lock is its Owner: the leases of an owner whose
+// lock is free are free.
+type Leases struct {
+	Owner int64
+	// Length is how long a lease lasts unless it is renewed.
+	Length time.Duration
+}
+
+// held is the condition under which a lease is still the relay's; excluded are the rows that were leased. Its second line
+// is written so that it matches no index: the index of running deliveries by owner has all leases of this relay, and the
+// planner, without statistics for them, would search them all for each answer.
+const held = ` d.event_id = excluded.event_id AND d.destination = excluded.destination
+	AND d.state || '' = 'running' AND d.lease_owner + 0 = excluded.owner AND d.lease_token = excluded.token`
+
+const (
+	sqlRemoveHeld = `DELETE FROM outbox_deliveries AS d USING (SELECT p.event_id, p.destination, p.token, $12::bigint AS owner` + from + `) AS excluded
+	WHERE` + held + ` AND ` + present
+	sqlPutHeld = `UPDATE outbox_deliveries AS d SET ` + set + ` FROM (SELECT ` + values + `, p.token, $12::bigint AS owner` + from + `) AS excluded
+	WHERE` + held + ` AND (excluded.state <> 'dead' OR ` + present + `)`
+)
+
+// Finish writes the outcome of leased rows whose lease still holds: those in done are deleted, those in put replaced. It
+// returns how many that were.
+func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affected int, err error) {
+	encoding := tx.Conn().PgConn().ParameterStatus("server_encoding")
+	run := func(sql string, args ...any) error {
+		tag, err := tx.Exec(ctx, sql, args...)
+		affected += int(tag.RowsAffected())
+		return err
+	}
+	if args := Args(done, encoding, l.Owner, l.Length); len(done) > 0 {
+		if _, err := tx.Exec(ctx, SQLAcknowledged, args[:2]...); err != nil {
+			return 0, err
+		}
+		if err := run(sqlRemoveHeld, args[:12]...); err != nil {
+			return 0, err
+		}
+	}
+	if len(put) > 0 {
+		err = run(sqlPutHeld, Args(put, encoding, l.Owner, l.Length)...)
+	}
+	return affected, err
+}
+
+// Renew extends leases. One that another relay has taken over is left alone: its outcome will not be written.
+func (l Leases) Renew(ctx context.Context, c *pgx.Conn, tokens []int64) error {
+	_, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
+		WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`, l.Owner, tokens, l.Length.Microseconds())
+	return err
+}
+
+// TakeOverBatch is how many leases one statement takes over. Without a bound, the many leases of a
+// dead relay would make it time out again and again.
+const TakeOverBatch = 1000
+
+// TakeOverLost makes due again the rows of this relay with a token up to last that is not live: the database has lost the
+// commits that ended them.
+func (l Leases) TakeOverLost(ctx context.Context, c *pgx.Conn, live []int64, last int64) (int, error) {
+	return takeOver(ctx, c, `lease_owner = $3 AND lease_token <= $4 AND lease_token <> ALL($5)`,
+		"the database lost the outcome of the delivery", l.Owner, last, append([]int64{}, live...)) // never nil: <> ALL (NULL) is never true
+}
+
+// TakeOver makes due again the rows whose lease has expired, or whose owner's lock is free.
+func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
+	owners, err := l.otherOwners(ctx, c)
+	gone := []int64{}
+	if err == nil && len(owners) > 0 {
+		gone, err = goneOwners(ctx, c, owners)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return takeOver(ctx, c, `(lease_owner = ANY($3) OR lease_until < clock_timestamp())`,
+		"the relay that ran the delivery is gone, or did not renew its lease", gone)
+}
+
+// takeOver makes due the running deliveries that fit the condition, whose parameters begin with $3. Those that are being
+// settled are left to the next call.
+func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (int, error) {
+	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
+		lease_owner = NULL, lease_token = NULL, lease_until = NULL,
+		error_class = coalesce(error_class, 'ours'), last_error = coalesce(last_error, $1)
+		WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries
+			WHERE state = 'running' AND `+condition+` LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+		append([]any{why, TakeOverBatch}, args...)...)
+	return int(tag.RowsAffected()), err
+}
+
+// otherOwners returns the other owners of leases. It skips from owner to owner in the index instead
+// of reading every lease.
+func (l Leases) otherOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
+	rows, err := c.Query(ctx, `WITH RECURSIVE o(owner) AS (
+			(SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT 1)
+			UNION ALL
+			SELECT (SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' AND lease_owner > o.owner ORDER BY lease_owner LIMIT 1)
+			FROM o WHERE o.owner IS NOT NULL)
+		SELECT owner FROM o WHERE owner <> $1`, l.Owner)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// goneOwners returns those of the owners whose lock is free. pg_locks shows a bigint key as its two
+// halves.
+func goneOwners(ctx context.Context, c *pgx.Conn, owners []int64) ([]int64, error) {
+	rows, err := c.Query(ctx, `SELECT o.owner FROM unnest($1::bigint[]) AS o(owner)
+		WHERE NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND l.classid = (o.owner >> 32)::oid AND l.objid = (o.owner & 4294967295)::oid)`, owners)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}

@@ -1,0 +1,60 @@
+package deliveries
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/session"
+)
+
+// SQLUnroutedTypes begins a statement with the types t of rows without a route, one of them NULL. It skips from type to type
+// in the index, with two index descents for each.
+const SQLUnroutedTypes = `WITH RECURSIVE t(type) AS (
+	(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
+	UNION ALL
+	SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
+	FROM t WHERE t.type IS NOT NULL)
+`
+
+// SQLUnroutedPage begins a statement with a page of the rows without a route of some types ($1), after an event ($2): of
+// each type as many as make $3 together, and none that comes behind one that was not read. No other row is read.
+// The page is full unless cut.id is NULL.
+const SQLUnroutedPage = `WITH share AS (SELECT greatest($3::bigint / greatest(cardinality($1::text[]), 1), 1) AS n),
+pages AS MATERIALIZED (SELECT w.* FROM share, unnest($1::text[]) AS t(type)
+	CROSS JOIN LATERAL (SELECT event_id, destination, event_type FROM outbox_deliveries
+		WHERE state = 'unrouted' AND event_type = t.type AND event_id > $2 ORDER BY event_id LIMIT share.n) AS w),
+cut AS (SELECT min(last) AS id FROM (SELECT max(event_id) AS last FROM pages GROUP BY event_type HAVING count(*) = (SELECT n FROM share)) AS complete),
+page AS MATERIALIZED (SELECT * FROM pages WHERE event_id <= coalesce((SELECT id FROM cut), 9223372036854775807))
+`
+
+// sqlReroute makes a page due.
+const sqlReroute = SQLUnroutedPage + `, due AS (
+	UPDATE outbox_deliveries AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(), error_class = NULL, last_error = NULL
+	FROM page AS p WHERE d.event_id = p.event_id AND d.destination = p.destination AND d.state = 'unrouted'
+	RETURNING d.event_id)
+SELECT coalesce(max(event_id), $2), (SELECT id FROM cut) IS NOT NULL, (SELECT count(*) FROM due) FROM page`
+
+// UnroutedTypes returns the types of rows without a route that match.
+func UnroutedTypes(ctx context.Context, conn session.Querier, match func(eventType string) bool) (types []string, err error) {
+	rows, err := conn.Query(ctx, SQLUnroutedTypes+`SELECT type FROM t WHERE type IS NOT NULL`)
+	if err != nil {
+		return nil, err
+	}
+	var t string
+	_, err = pgx.ForEachRow(rows, []any{&t}, func() error {
+		if match(t) {
+			types = append(types, t)
+		}
+		return nil
+	})
+	return types, err
+}
+
+// Reroute makes due a page of the rows without a route of some types, of size events after one. It returns the event at
+// which the page ends, how many were made due, and whether there may be more.
+func Reroute(ctx context.Context, conn session.Querier, types []string, after int64, size int) (last int64, n int, more bool, err error) {
+	last = after
+	err = conn.QueryRow(ctx, sqlReroute, types, after, size).Scan(&last, &more, &n)
+	return last, n, more, err
+}
