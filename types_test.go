@@ -40,7 +40,7 @@ var wideOwners = []struct {
 }{
 	{"dispatch.lane", 143, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
 	{"internal/queue.scheduler", 83, "one lock for the next query: sweeps, routes, due deliveries, notifications"},
-	{"internal/stream.unit", 152, "one goroutine reads, hands over, stores, replays and writes the position"},
+	{"internal/stream.unit", 154, "one goroutine reads, hands over, stores, replays and writes the position"},
 	{"internal/tail.Reader", 85, "gaps, open writers and a read ahead belong to one position"},
 }
 
@@ -126,7 +126,6 @@ var splitTypes = []struct {
 		"internal/store.Keeper":        3,
 		"internal/store.Watch":         2,
 		"internal/store.backlogReader": 4,
-		"internal/stream.loader":       2,
 		"positions.Store":              4,
 	}},
 	{"a file for each direction in which a table changes", map[string]int{
@@ -175,7 +174,7 @@ var splitTypes = []struct {
 		"internal/stream.gate":     2,
 		"internal/stream.router":   2,
 		"internal/stream.shelf":    2,
-		"internal/stream.unit":     10,
+		"internal/stream.unit":     9,
 	}},
 }
 

@@ -66,7 +66,7 @@ func (r *router) handStored(ctx context.Context, conn *session.Conn) (moved bool
 			return false, err
 		}
 		for after := int64(math.MinInt64); len(types) > 0 && ctx.Err() == nil; {
-			all, err := r.hand(ctx, conn, sqlWaiting, types, handBatch, after)
+			all, err := r.hand(ctx, conn, sqlWaiting, types, after, handBatch)
 			if err != nil {
 				return moved, err
 			}
