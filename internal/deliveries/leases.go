@@ -62,20 +62,16 @@ func (l Leases) Renew(ctx context.Context, c *pgx.Conn, tokens []int64) error {
 // dead relay would make it time out again and again.
 const TakeOverBatch = 1000
 
-// TakeOverLost makes due again the rows of this relay with a token up to last that is not live: the database has lost the
+// TakeOverLost makes due again the rows of this relay with a token that is not live: the database has lost the
 // commits that ended them.
-func (l Leases) TakeOverLost(ctx context.Context, c *pgx.Conn, live []int64, last int64) (int, error) {
+func (l Leases) TakeOverLost(ctx context.Context, c *pgx.Conn, t Tokens) (int, error) {
 	return takeOver(ctx, c, `lease_owner = $3 AND lease_token <= $4 AND lease_token <> ALL($5)`,
-		"the database lost the outcome of the delivery", l.Owner, last, append([]int64{}, live...)) // never nil: <> ALL (NULL) is never true
+		"the database lost the outcome of the delivery", l.Owner, t.Last, append([]int64{}, t.Live...)) // never nil: <> ALL (NULL) is never true
 }
 
 // TakeOver makes due again the rows whose lease has expired, or whose owner's lock is free.
 func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
-	owners, err := l.otherOwners(ctx, c)
-	gone := []int64{}
-	if err == nil && len(owners) > 0 {
-		gone, err = goneOwners(ctx, c, owners)
-	}
+	gone, err := l.goneOwners(ctx, c)
 	if err != nil {
 		return 0, err
 	}
@@ -95,28 +91,18 @@ func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...a
 	return int(tag.RowsAffected()), err
 }
 
-// otherOwners returns the other owners of leases. It skips from owner to owner in the index instead
-// of reading every lease.
-func (l Leases) otherOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
+// goneOwners returns the other owners of leases whose lock is free, never nil. It skips from owner to owner in the index
+// instead of reading every lease. pg_locks shows a bigint key as its two halves.
+func (l Leases) goneOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	rows, err := c.Query(ctx, `WITH RECURSIVE o(owner) AS (
 			(SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT 1)
 			UNION ALL
 			SELECT (SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' AND lease_owner > o.owner ORDER BY lease_owner LIMIT 1)
 			FROM o WHERE o.owner IS NOT NULL)
-		SELECT owner FROM o WHERE owner <> $1`, l.Owner)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
-}
-
-// goneOwners returns those of the owners whose lock is free. pg_locks shows a bigint key as its two
-// halves.
-func goneOwners(ctx context.Context, c *pgx.Conn, owners []int64) ([]int64, error) {
-	rows, err := c.Query(ctx, `SELECT o.owner FROM unnest($1::bigint[]) AS o(owner)
-		WHERE NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+		SELECT owner FROM o WHERE owner <> $1
+		AND NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND l.classid = (o.owner >> 32)::oid AND l.objid = (o.owner & 4294967295)::oid)`, owners)
+			AND l.classid = (o.owner >> 32)::oid AND l.objid = (o.owner & 4294967295)::oid)`, l.Owner)
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func (c *claim) note(p *part, answers []dispatch.Answer) {
 		a := &answers[i]
 		if l := p.leased[a.Place]; l != nil {
 			l.over = true
-			c.late.tokens.end(l.entry.Token) // no row carries this token
+			c.late.tokens.End(l.entry) // no row carries this token
 			delete(p.leased, a.Place)
 		}
 		work := int(p.works[a.Place])
@@ -162,7 +162,7 @@ func (c *claim) detach() {
 		for _, place := range underWay {
 			w := &c.work[p.works[place]]
 			l := &lease{until: time.Now().Add(p.lane.Destination().Timeout + c.late.length), entry: w.Entry(p.lane.Destination().Name, deliveries.Running)}
-			l.entry.Token = c.late.tokens.next()
+			l.entry.Token = c.late.tokens.Next()
 			p.leased[place] = l
 			r := c.remains(int(p.works[place]))
 			r.leased = append(r.leased, l)

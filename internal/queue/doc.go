@@ -24,7 +24,6 @@
 //	claim.go      one claim: its parts in the lanes, its settlement
 //	recording.go  keeps claimers from rows whose settlement is under way
 //	leases.go     renews leases, writes late answers
-//	tokens.go     numbers leases, tracks which are live
 //	session.go    a claimer's connection; pipelined flights
 //	read.go       the statements of a claim
 //	settle.go     the statements of a settlement

@@ -199,7 +199,7 @@ func (e *Engine) keepHouse(ctx context.Context) {
 
 // houseRound is one round of housekeeping. It reports whether there is more to do at once.
 func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
-	n, err := e.House.TakeOver(ctx, e.leases.tokens.now)
+	n, err := e.House.TakeOver(ctx, e.leases.tokens.Now)
 	if err != nil {
 		return false, err
 	}

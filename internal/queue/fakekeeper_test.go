@@ -114,7 +114,7 @@ func (k *fakeKeeper) Renew(ctx context.Context, tokens []int64) error {
 
 // TakeOver calls mine each time, not only on a new session: a lease taken over too early then shows
 // as a duplicate that no fault of the plan explains.
-func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err error) {
+func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	live := mine()
 	if _, err := k.enter(ctx, "takeover"); err != nil {
 		return 0, err

@@ -53,16 +53,15 @@ func (k *Keeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenc
 }
 
 func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error {
-	if _, err := tx.Exec(ctx, sqlLock, ids); err != nil {
-		return err
-	}
-	if k.deletes {
-		if _, err := tx.Exec(ctx, sqlForget, ids); err != nil {
+	for _, sql := range []string{sqlLock, sqlForget, sqlFinish} {
+		if sql == sqlForget && !k.deletes {
+			continue
+		}
+		if _, err := tx.Exec(ctx, sql, ids); err != nil {
 			return err
 		}
 	}
-	_, err := tx.Exec(ctx, sqlFinish, ids)
-	return err
+	return nil
 }
 
 // Renew implements [LeaseKeeper].
@@ -79,7 +78,7 @@ func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 // not know. A crash of PostgreSQL, or a failover to a server that lagged, may undo the last
 // commits, and with them the end of a leased delivery. mine is called on the new session: a lease
 // that is not live then had ended in a commit, and if the row still has it, that commit is lost.
-func (k *Keeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err error) {
+func (k *Keeper) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	for {
 		some, err := k.takeOverSome(ctx, mine)
 		n += some
@@ -89,12 +88,11 @@ func (k *Keeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err e
 	}
 }
 
-func (k *Keeper) takeOverSome(ctx context.Context, mine func() Tokens) (n int, err error) {
+func (k *Keeper) takeOverSome(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *session.Conn) error {
 		own := 0
 		if k.checked != c.Conn {
-			t := mine()
-			own, err = k.rows.TakeOverLost(ctx, c.Conn, t.Live, t.Last)
+			own, err = k.rows.TakeOverLost(ctx, c.Conn, mine())
 			if err != nil || own == deliveries.TakeOverBatch {
 				n = own
 				return err

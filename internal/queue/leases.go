@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,7 @@ type leases struct {
 	// standStill is called with +1 when the database refuses the answers, and with -1 when it has
 	// accepted them: nothing may be claimed meanwhile.
 	standStill func(int)
-	tokens     tokens
+	tokens     *deliveries.Issuer
 	fenced     atomic.Uint64
 	granted    atomic.Uint64 // leases written
 	renewed    atomic.Uint64
@@ -50,9 +51,9 @@ type lateResult struct {
 func newLeases(keeper LeaseKeeper, length time.Duration, log *slog.Logger) *leases {
 	ls := &leases{
 		keeper: keeper, length: length, log: log, began: time.Now(),
-		wake: make(chan struct{}, 1), live: make(map[int64]*lease), woken: make(map[*part]struct{}),
+		tokens: deliveries.NewIssuer(time.Now().UnixNano()), // above all tokens of an earlier process
+		wake:   make(chan struct{}, 1), live: make(map[int64]*lease), woken: make(map[*part]struct{}),
 	}
-	ls.tokens.last = time.Now().UnixNano() // above all tokens of an earlier process
 	return ls
 }
 
@@ -219,7 +220,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	if err != nil {
 		return err
 	}
-	ls.tokens.end(tokensOf(done, put)...)
+	ls.tokens.End(slices.Concat(done, put)...)
 	if fenced > 0 {
 		ls.fenced.Add(uint64(fenced))
 		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost, or their events are missing", "deliveries", fenced)
@@ -240,7 +241,7 @@ func (ls *leases) renew(ctx context.Context) {
 		if now.After(l.until) {
 			ls.log.ErrorContext(ctx, "a handler ignores the end of its context; its lease is given up", "token", token)
 			delete(ls.live, token)
-			ls.tokens.end(token)
+			ls.tokens.End(l.entry)
 			ls.lost.Add(1)
 			continue
 		}

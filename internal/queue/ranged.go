@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,24 +14,12 @@ import (
 // listed is the beginning of the condition of statements that take a list of ids.
 const listed = `id = ANY($1::bigint[])`
 
-// byListOfIDs returns the statements whose first parameter is a list of event ids, and how many
-// parameters each has.
-func byListOfIDs() map[string]int {
-	return map[string]int{
-		stmtByIDs: 1, stmtDone: 1, stmtDelete: 1, stmtBury: 1, stmtDefer: 1,
-		stmtLock: 1, stmtFinish: 1, stmtForget: 1,
-	}
-}
-
-// withRange adds the range to the statements, as their second and third parameters.
+// withRange adds the range to the statements whose one parameter is a list of event ids, as their second and third.
 func withRange(statements map[string]string) {
-	for name, params := range byListOfIDs() {
+	for _, name := range []string{stmtByIDs, stmtDone, stmtDelete, stmtBury, stmtDefer, stmtLock, stmtFinish, stmtForget} {
 		sql, is := statements[name]
 		if !is {
 			continue
-		}
-		for n := params; n > 1; n-- {
-			sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d::", n), fmt.Sprintf("$%d::", n+2))
 		}
 		before, after, _ := strings.Cut(sql, listed)
 		alias := ""

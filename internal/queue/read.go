@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -49,6 +50,7 @@ CROSS JOIN LATERAL (
 LIMIT $4::bigint`
 }
 
+// sqlNextDue returns the time until the next delivery is due, and NULL if there is none.
 const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
 FROM unnest($1::text[]) AS want(destination)
 CROSS JOIN LATERAL (
@@ -106,40 +108,34 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 		}
 	}
 	if q.Reach {
-		if claimed.Reach, err = readReach(f); err != nil {
+		if claimed.Reach, err = f.number(math.MinInt64); err != nil {
 			return claimed, err
 		}
-	}
-	reader, err := f.next()
-	if err != nil {
-		return claimed, err
 	}
 	d := deliveries.Decoder{Events: wire.Events{Names: &s.names}, EventBytes: s.options.EventBytes, Why: c.Why}
 	claimed.Work = make([]Work, 0, s.expected)
 	defer func() { s.expected = len(claimed.Work) }()
-	for reader.NextRow() {
-		values := reader.Values()
+	err = f.each(func(values [][]byte) (err error) {
 		size := wire.Size(values)
 		if len(claimed.Work) > 0 && claimed.Bytes+size > q.Bytes && q.Bytes > 0 {
 			claimed.Cut = true // read on, but keep nothing more
-			continue
+			return nil
 		}
-		w := Work{Fresh: q.Source != SourceDue}
+		claimed.Work, claimed.Bytes = append(claimed.Work, Work{Fresh: q.Source != SourceDue}), claimed.Bytes+size
+		w := &claimed.Work[len(claimed.Work)-1]
 		if w.Fresh {
-			err = d.Event(&w.Row, values)
-		} else {
-			w.Row, err = d.Row(values)
+			return d.Event(&w.Row, values)
 		}
-		if err != nil {
-			return claimed, err
-		}
-		claimed.Work, claimed.Bytes = append(claimed.Work, w), claimed.Bytes+size
-	}
-	if err := f.end(reader); err != nil {
+		w.Row, err = d.Row(values)
+		return err
+	})
+	if err != nil || q.Source != SourceDue {
 		return claimed, err
 	}
-	if q.Source == SourceDue {
-		claimed.NextDue, err = readNextDue(f)
+	claimed.NextDue = -1
+	us, err := f.number(math.MinInt64)
+	if us != math.MinInt64 {
+		claimed.NextDue = max(0, time.Duration(us)*time.Microsecond)
 	}
 	return claimed, err
 }
@@ -154,12 +150,7 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 		f.send(name, nil, nil, wire.AllBinary())
 	}
 	send := func(name string, args [][]byte, formats []int16) {
-		f.send(name, args, wire.AllBinary(), formats)
-	}
-	if c.Why != nil {
-		send = func(name string, args [][]byte, formats []int16) {
-			f.send(careful(name, c.EventBytes), args, wire.AllBinary(), formats)
-		}
+		f.send(named(name, c.EventBytes), args, wire.AllBinary(), formats)
 	}
 	switch q.Source {
 	case SourceIDs:
@@ -187,28 +178,15 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 
 // readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
 func readSnapshot(f *flight, c *Claimed) error {
-	reader, err := f.next()
-	if err != nil {
-		return err
-	}
-	for reader.NextRow() {
-		values := reader.Values()
+	return f.each(func(values [][]byte) error {
 		low, err := wire.DecodeInt8(values[0])
-		if err != nil {
-			return err
-		}
-		high, err := wire.DecodeInt8(values[1])
-		if err != nil {
-			return err
-		}
+		high, herr := wire.DecodeInt8(values[1])
 		c.Xmin, c.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
-		if len(values) > 2 {
-			if err := readDoubt(values[2:], c); err != nil {
-				return err
-			}
+		if err = cmp.Or(err, herr); err == nil && len(values) > 2 {
+			err = readDoubt(values[2:], c)
 		}
-	}
-	return f.end(reader)
+		return err
+	})
 }
 
 // readDoubt reads the rest of sqlDoubt. A snapshot is "xmin:xmax:open,open,...".
@@ -230,37 +208,4 @@ func readDoubt(values [][]byte, c *Claimed) error {
 	last, err := wire.DecodeInt8(values[1])
 	c.LastID = &last
 	return err
-}
-
-// readReach returns the smallest number if there is no fresh event.
-func readReach(f *flight) (id int64, err error) {
-	id = math.MinInt64
-	reader, err := f.next()
-	if err != nil {
-		return 0, err
-	}
-	for reader.NextRow() {
-		if id, err = wire.DecodeInt8(reader.Values()[0]); err != nil {
-			return 0, err
-		}
-	}
-	return id, f.end(reader)
-}
-
-func readNextDue(f *flight) (time.Duration, error) {
-	reader, err := f.next()
-	if err != nil {
-		return 0, err
-	}
-	next := time.Duration(-1)
-	for reader.NextRow() {
-		if raw := reader.Values()[0]; raw != nil {
-			us, err := wire.DecodeInt8(raw)
-			if err != nil {
-				return 0, err
-			}
-			next = max(0, time.Duration(us)*time.Microsecond)
-		}
-	}
-	return next, f.end(reader)
 }

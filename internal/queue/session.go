@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -101,30 +102,31 @@ func (s *Session) claims(limit int) map[string]string {
 	if s.ranged {
 		withRange(all)
 	}
-	if limit >= 0 {
-		return all
-	}
-	named := make(map[string]string, len(all))
+	byName := make(map[string]string, len(all))
 	for name, sql := range all {
-		named[careful(name, limit)] = sql
+		byName[named(name, limit)] = sql
 	}
-	return named
+	return byName
 }
 
-// careful is the name of a statement that reads only what can be read.
-func careful(name string, limit int) string {
-	if limit == wire.Escaped {
+// named returns the name of a statement with a limit. One that reads only what can be read has a name of its own.
+func named(name string, limit int) string {
+	switch limit {
+	case wire.Escaped:
 		return name + "_escaped"
+	case wire.Bare:
+		return name + "_bare"
 	}
-	return name + "_bare"
+	return name
 }
 
 func (s *Session) statements() map[string]string {
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
 		stmtSnapshot: sqlSnapshot, stmtDoubt: sqlDoubt, stmtReach: sqlReach, stmtNextDue: sqlNextDue,
+		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
+		stmtPut: deliveries.SQLPut, stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent,
 	}
-	maps.Copy(all, settleStatements())
 	if s.ranged {
 		withRange(all)
 	}
@@ -232,6 +234,32 @@ func (f *flight) next() (*pgconn.ResultReader, error) {
 		return nil, fmt.Errorf("expected rows, got %T", results)
 	}
 	return reader, nil
+}
+
+// each calls read with each row of the next answer.
+func (f *flight) each(read func(values [][]byte) error) error {
+	reader, err := f.next()
+	if err != nil {
+		return err
+	}
+	for reader.NextRow() {
+		if err := read(reader.Values()); err != nil {
+			return err
+		}
+	}
+	return f.end(reader)
+}
+
+// number reads an answer of one bigint. It returns none if there is no row, or NULL.
+func (f *flight) number(none int64) (n int64, err error) {
+	n = none
+	err = f.each(func(values [][]byte) (err error) {
+		if values[0] != nil {
+			n, err = wire.DecodeInt8(values[0])
+		}
+		return err
+	})
+	return n, err
 }
 
 // skip reads and drops the answer of a statement.

@@ -29,13 +29,6 @@ AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d
 AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 )
 
-func settleStatements() map[string]string {
-	return map[string]string{
-		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: deliveries.SQLPut,
-		stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
-	}
-}
-
 // Settle implements [Claimer]: all statements and the COMMIT leave in one flight.
 func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
 	if s.conn == nil || s.conn.IsClosed() {

@@ -6,10 +6,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
 // none are the leases of a relay that has none yet.
-func none() Tokens { return Tokens{} }
+func none() deliveries.Tokens { return deliveries.Tokens{} }
 
 func (d *db) takeOver(k *Keeper) int {
 	d.Helper()
@@ -92,9 +94,9 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 	asked := 0
 	take := func(k *Keeper, live ...int64) int {
 		t.Helper()
-		n, err := k.TakeOver(t.Context(), func() Tokens {
+		n, err := k.TakeOver(t.Context(), func() deliveries.Tokens {
 			asked++
-			return Tokens{Live: live, Last: 3} // token 4 is given out during the call
+			return deliveries.Tokens{Live: live, Last: 3} // token 4 is given out during the call
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +112,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 		t.Errorf("%d taken back on the same session, asked %d times", n, asked)
 	}
 	d.end(mine.Owner)
-	if _, err := k.TakeOver(t.Context(), func() Tokens { t.Error("asked without a session"); return none() }); err == nil {
+	if _, err := k.TakeOver(t.Context(), func() deliveries.Tokens { t.Error("asked without a session"); return none() }); err == nil {
 		t.Error("the loss of the session was not noticed")
 	}
 	if n := take(k); n != 1 || asked != 2 {

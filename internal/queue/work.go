@@ -229,7 +229,7 @@ type Housekeeper interface {
 	// TakeOver makes due again the deliveries leased by dead relays, and returns how many there
 	// were. It does the same for leases of this relay that are not live according to mine: a crash
 	// of the database has undone the commit that ended them.
-	TakeOver(ctx context.Context, mine func() Tokens) (int, error)
+	TakeOver(ctx context.Context, mine func() deliveries.Tokens) (int, error)
 	// Reroute makes due again unrouted events whose type matches, for a bounded time. It returns how
 	// many there were, and whether there may be more.
 	Reroute(ctx context.Context, match func(eventType string) bool) (n int, more bool, err error)
@@ -239,12 +239,4 @@ type Housekeeper interface {
 // them, by process id. The rows that one had locked are free when it is not listed any more.
 type Companions interface {
 	Claimers(ctx context.Context) (pids []int32, err error)
-}
-
-// Tokens are the tokens of a relay's leases at one moment.
-type Tokens struct {
-	// Live are the leases that exist, or may yet be written or settled.
-	Live []int64
-	// Last is the greatest token that was given to any lease so far.
-	Last int64
 }

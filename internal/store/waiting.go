@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -122,12 +123,7 @@ const (
 		FROM (SELECT destination, event_type FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT $1) AS w
 		GROUP BY destination, event_type`
 
-	sqlWaitUnrouted = `WITH RECURSIVE t(type) AS (
-			(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
-			UNION ALL
-			SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
-			FROM t WHERE t.type IS NOT NULL)
-		SELECT 'unrouted', '', t.type, count(*)::int, count(*) >= $1
+	sqlWaitUnrouted = deliveries.SQLUnroutedTypes + `SELECT 'unrouted', '', t.type, count(*)::int, count(*) >= $1
 		FROM t CROSS JOIN LATERAL (SELECT FROM outbox_deliveries WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type LIMIT $1) AS w
 		GROUP BY t.type`
 
