@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/stream"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -416,7 +416,7 @@ func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionSta
 		return true
 	}
 	waits := f.Blocked > 0 || d.Retry.N+d.Parked.N > 0 || to.Blocks() && d.Dead.N > 0
-	return to.Total && waits || to.Position != nil && f.Ranges >= stream.MaxGaps
+	return to.Total && waits || to.Position != nil && f.Ranges >= exactly.MaxGaps
 }
 
 // unsent returns the due work of a destination whose lane is idle. A unit that starts also gets the events that have gained a

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/stream"
+	"github.com/notifyd/notifyd/internal/exactly"
 )
 
 // positionIDs are the transactional ids of destinations with exactly_once, each with the outbox that has it.
@@ -24,7 +24,7 @@ func (p positionIDs) claim(c *config.Config, outbox string) error {
 		if err != nil {
 			return nil //nolint:nilerr // the relay reports it
 		}
-		ids[s.PositionID(stream.UnitName(db.Database, c.Database.Schema, d.Name, 0))] = d.Name
+		ids[s.PositionID(exactly.UnitName(db.Database, c.Database.Schema, d.Name, 0))] = d.Name
 	}
 	for id, destination := range ids {
 		if before, taken := p[id]; taken {

@@ -18,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -115,7 +116,7 @@ func (m *model) begin() {
 	m.lane.Own(func() {})
 	e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits(), d: d, keys: dispatch.NewKeys()}
 	e.limits.Batch = 1 + m.rng.IntN(10)
-	m.u = newUnit(e, m.lane, Position{Lease: lease.Lease{Destination: "x"}})
+	m.u = newUnit(e, m.lane, position.Position{Lease: lease.Lease{Destination: "x"}})
 	m.place = modelPlace{}
 	clear(m.runs)
 	m.load()

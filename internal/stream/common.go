@@ -3,6 +3,7 @@ package stream
 import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/position"
 )
 
 // common has what a unit shares with its parts: its destination, and its ties to the engine. Nothing
@@ -12,7 +13,7 @@ type common struct {
 	name string
 	part string // its name in reports
 	lane dispatch.StreamLane
-	pos  Position
+	pos  position.Position
 	wake chan struct{} // capacity 1: an answer, room, a notification
 }
 

@@ -1,10 +1,10 @@
 // Package stream is the engine of an outbox that is read like a log: each destination has a
-// position in the table, and no row of it is ever changed. Package tail reads the table, and proves that no event is missed.
+// position in the table, and no row of it is ever changed. Package tail reads the table, and proves that no event is missed;
+// package position has the row of the position, and package exactly wraps that of a destination that gets each event exactly once.
 //
 // Read engine.go and unit.go first. Where reading begins:
 //
 //	start.go    where a new destination begins
-//	ids.go      ends the relay if the sequence gives out ids again that were passed
 //
 // One destination:
 //
@@ -22,14 +22,11 @@
 //	rows.go     the statements that find rows of outbox_deliveries: see package deliveries
 //	load.go     aggregates with stored deliveries, at a take-over
 //	ledger.go   how far the position was written
-//	position.go the row of a unit: loaded, written, bounded
 //	writes.go   the position, and the rows that go with it, in one transaction
 //	leave.go    the end of a unit
 //	aside.go    what is sent beside that: finds a replay, and ends it
 //	replay.go   a range that is sent again: its state, and its progress
 //	replay_feed.go reads it, and hands it over
-//	exact.go    a destination that keeps its position itself: where it is, and the seals
-//	progress.go what it stores
 //
 // All of them:
 //

@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -339,20 +340,20 @@ func (e *Engine) serve(ctx context.Context, r *running, l lease.Lease) error {
 }
 
 // load reads the position of a unit. It returns nil if ctx ends before.
-func (e *Engine) load(ctx context.Context, l lease.Lease) (*Position, error) {
+func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, error) {
 	name := partOf(l.Destination)
 	pauses := store.NewPauses()
 	defer e.accepted(name)
 	for ctx.Err() == nil {
-		var p Position
+		var p position.Position
 		err := e.pool.use(ctx, &l, func(conn *session.Conn) (err error) {
-			p, err = loadPosition(ctx, conn, l)
+			p, err = position.Load(ctx, conn, l)
 			return err
 		})
 		switch {
 		case err == nil:
 			return &p, nil
-		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved):
+		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved):
 			return nil, err
 		case ctx.Err() == nil:
 			e.report(name, err)
@@ -445,6 +446,11 @@ func (e *Engine) watchLast(ctx context.Context) {
 		}
 		sleep(ctx, lastEvery)
 	}
+}
+
+// final reports whether no relay may go on until a person has acted.
+func final(err error) bool {
+	return errors.Is(err, position.ErrIDs) || errors.Is(err, outboxsql.ErrStream)
 }
 
 // sleep waits for d or the end of ctx.

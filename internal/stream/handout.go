@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
@@ -105,7 +106,7 @@ func (r *router) hand(ctx context.Context, conn *session.Conn, query string, arg
 		// Locks the position against a successor, and proves that it is ours, and that the loaded
 		// routes are current.
 		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
-			return cmp.Or(err, errFenced)
+			return cmp.Or(err, position.ErrFenced)
 		}
 		rows, err := tx.Query(ctx, query, args...)
 		if err != nil {
@@ -208,7 +209,7 @@ func (r *router) finish(ctx context.Context, conn *session.Conn) (told bool, err
 		}
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), gaps, 0); err != nil || !ok {
-				return cmp.Or(err, errFenced)
+				return cmp.Or(err, position.ErrFenced)
 			}
 			_, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, to.destination, to.since)
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
@@ -57,7 +58,7 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), ctx.Err() != nil:
+		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), ctx.Err() != nil:
 			return err
 		}
 		sleep(ctx, pauses.After(err))

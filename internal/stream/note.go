@@ -42,16 +42,16 @@ const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 E
 
 // fence returns the ids that the router has seen, and makes it judge the rest by the routes that
 // the transaction leaves. It comes before every statement on outbox_routes.
-func fence(ctx context.Context, tx pgx.Tx) (seen cut, err error) {
+func fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 	var open string
-	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.head, &open)
+	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &open)
 	switch {
 	case isNoRows(err):
-		return cut{head: math.MinInt64}, nil
+		return tail.Watermark{Head: math.MinInt64}, nil
 	case err != nil:
 		return seen, fmt.Errorf("fence the router: %w", err)
 	}
-	if seen.open, err = tail.ParseRanges(open); err != nil {
+	if seen.Open, err = tail.ParseRanges(open); err != nil {
 		return seen, fmt.Errorf("fence the router: %w", err)
 	}
 	return seen, nil
@@ -69,8 +69,8 @@ func (u *unit) note(ctx context.Context, conn *session.Conn) error {
 		}
 		// The unit will read its open events itself, with the current routes.
 		head, open := u.account(true)
-		head, open = u.pos.bound(head, open)
-		at := cut{head, open}
+		head, open = u.pos.Bound(head, open)
+		at := tail.Watermark{Head: head, Open: open}
 		newest := len(all) - 1
 		var last *span
 		if newest >= 0 && all[newest].since != expected {
@@ -84,7 +84,7 @@ func (u *unit) note(ctx context.Context, conn *session.Conn) error {
 				return err
 			}
 		}
-		u.types.former = slices.DeleteFunc(all, func(s span) bool { return !s.ended || s.until.within(head, open) })
+		u.types.former = slices.DeleteFunc(all, func(s span) bool { return !s.ended || s.until.Within(head, open) })
 		return noted(ctx, tx, u.name)
 	})
 	if err == nil && changed {
@@ -114,10 +114,10 @@ const (
 
 // change is a change of the routes of a destination.
 type change struct {
-	all  []Wanted // that the relay wants to own
-	to   *Wanted  // the destination
-	last *span    // the span by which it has read; nil if there is none
-	at   cut      // the ids that it has seen
+	all  []Wanted       // that the relay wants to own
+	to   *Wanted        // the destination
+	last *span          // the span by which it has read; nil if there is none
+	at   tail.Watermark // the ids that it has seen
 }
 
 // changeRoutes ends the last span of a destination, if there is one, and begins another.
@@ -133,7 +133,7 @@ func changeRoutes(ctx context.Context, tx pgx.Tx, c change) error {
 	handed := false
 	if last != nil {
 		handed = last.handed && !w.gains(&last.Routes)
-		if _, err := tx.Exec(ctx, sqlUntil, w.Destination, last.since, at.head, at.open.String(), router.head, router.open.String()); err != nil {
+		if _, err := tx.Exec(ctx, sqlUntil, w.Destination, last.since, at.Head, at.Open.String(), router.Head, router.Open.String()); err != nil {
 			return fmt.Errorf("end routes: %w", err)
 		}
 	}
@@ -141,7 +141,7 @@ func changeRoutes(ctx context.Context, tx pgx.Tx, c change) error {
 		return err
 	}
 	patterns, others := w.lists()
-	if _, err := tx.Exec(ctx, sqlSpan, w.Destination, patterns, others, at.head, at.open.String(), handed, append([]string{}, w.Drops...)); err != nil {
+	if _, err := tx.Exec(ctx, sqlSpan, w.Destination, patterns, others, at.Head, at.Open.String(), handed, append([]string{}, w.Drops...)); err != nil {
 		return fmt.Errorf("begin routes: %w", err)
 	}
 	if len(w.Drops) > 0 && last != nil {
@@ -161,7 +161,7 @@ func noted(ctx context.Context, tx pgx.Tx, destination string) error {
 }
 
 // firstRoutes begins the routes of a destination that is new, or was forgotten.
-func firstRoutes(ctx context.Context, tx pgx.Tx, all []Wanted, w *Wanted, at cut) error {
+func firstRoutes(ctx context.Context, tx pgx.Tx, all []Wanted, w *Wanted, at tail.Watermark) error {
 	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, w.Destination); err != nil {
 		return fmt.Errorf("forget routes: %w", err)
 	}
@@ -178,13 +178,13 @@ const (
 )
 
 // dropSpans puts aside spans that have ended for both the destination and the router.
-func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router cut) error {
+func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router tail.Watermark) error {
 	all, err := readRoutes(ctx, tx, &destination)
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if s := &all[i]; s.ended && s.until.within(at.head, at.open) && s.until.within(router.head, router.open) {
+		if s := &all[i]; s.ended && s.until.Within(at.Head, at.Open) && s.until.Within(router.Head, router.Open) {
 			if _, err := tx.Exec(ctx, sqlPast, destination, s.since); err != nil {
 				return fmt.Errorf("put routes aside: %w", err)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -18,9 +19,6 @@ import (
 
 // roleStream is the role of the connections that read the table and write positions.
 const roleStream = "stream"
-
-// roundTrip bounds one continuous use of a connection by a unit.
-const roundTrip = 15 * time.Second
 
 var errClosed = errors.New("the engine has ended")
 
@@ -187,7 +185,7 @@ func (p *pool) hold(ctx context.Context, c *pooled) error {
 func (p *pool) lend(ctx context.Context, f func(context.Context, *session.Conn) error) error {
 	var answer error
 	err := p.with(ctx, p.lends, func(ctx context.Context, c *pooled) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
+		ctx, cancel := context.WithTimeoutCause(ctx, position.RoundTrip, position.ErrSlow)
 		defer cancel()
 		if !c.mode {
 			if err := p.hold(ctx, c); err != nil {
@@ -230,7 +228,7 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 		c.conn, c.life, c.mode = conn, "", false
 	}
 	err := f(ctx, c)
-	if err != nil && !errors.Is(err, errFenced) && c.conn != nil {
+	if err != nil && !errors.Is(err, position.ErrFenced) && c.conn != nil {
 		// Reconnecting is rare and always right; resuming a half-read result is neither.
 		store.Close(ctx, c.conn.Conn)
 		c.conn = nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -36,8 +37,8 @@ type replay struct {
 	prefix   string      // of the names of its aggregates
 	over     bool        // it was stopped: only what is under way still ends
 
-	head       int64 // the highest id that was read
-	before     cut   // progress of the owner before: what it has finished
+	head       int64          // the highest id that was read
+	before     tail.Watermark // progress of the owner before: what it has finished
 	scan       tail.Scan
 	types      types
 	flight     flight // flight.again has what was read and not handed over, too
@@ -62,7 +63,7 @@ WHERE destination = $1 AND state = 'running'`
 func readReplay(ctx context.Context, conn *session.Conn, destination string) (*replay, error) {
 	r := &replay{types: types{skipped: make(map[string]bool)}, flight: newFlight()}
 	var leftOut, open string
-	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.before.head, &open)
+	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.before.Head, &open)
 	if isNoRows(err) {
 		return nil, nil //nolint:nilnil // nearly always
 	}
@@ -72,20 +73,20 @@ func readReplay(ctx context.Context, conn *session.Conn, destination string) (*r
 	if r.leftOut, err = tail.ParseRanges(leftOut); err != nil {
 		return nil, err
 	}
-	if r.before.open, err = tail.ParseRanges(open); err != nil {
+	if r.before.Open, err = tail.ParseRanges(open); err != nil {
 		return nil, err
 	}
 	r.prefix = replayPrefix(r.id)
-	r.head, r.handed = r.before.head, r.before.head
-	if len(r.before.open) > 0 {
-		r.head = r.before.open[0].From - 1
+	r.head, r.handed = r.before.Head, r.before.Head
+	if len(r.before.Open) > 0 {
+		r.head = r.before.Open[0].From - 1
 	}
 	return r, nil
 }
 
 // repeats reports whether events that were handed over once have yet to be handed over again.
 func (r *replay) repeats() bool {
-	return r.head < r.before.head || len(r.flight.again) > 0 && r.flight.again[0].Event.ID <= r.handed
+	return r.head < r.before.Head || len(r.flight.again) > 0 && r.flight.again[0].Event.ID <= r.handed
 }
 
 // account returns the progress to write, as account of a unit does, and the number of events in memory.
@@ -100,16 +101,16 @@ func (r *replay) account() (head int64, open tail.Ranges, n int) {
 		}
 		open = append(open, tail.Range{From: id, To: id})
 	}
-	if r.head >= r.before.head {
-		head, open = bound(r.head, open)
+	if r.head >= r.before.Head {
+		head, open = position.Bound(r.head, open)
 		return head, open, n
 	}
-	for _, g := range r.before.open { // the rest is still to be read
+	for _, g := range r.before.Open { // the rest is still to be read
 		if g.To > r.head {
 			open.Add(tail.Range{From: max(g.From, r.head+1), To: g.To})
 		}
 	}
-	head, open = bound(r.before.head, open)
+	head, open = position.Bound(r.before.Head, open)
 	return head, open, n
 }
 
@@ -196,12 +197,12 @@ func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.he
 
 // skipFinished passes over what the owner before has finished.
 func (r *replay) skipFinished() {
-	if r.head >= r.before.head {
+	if r.head >= r.before.Head {
 		return
 	}
-	if i := r.before.open.Reaching(r.head + 1); i < len(r.before.open) {
-		r.head = max(r.head, r.before.open[i].From-1)
+	if i := r.before.Open.Reaching(r.head + 1); i < len(r.before.Open) {
+		r.head = max(r.head, r.before.Open[i].From-1)
 		return
 	}
-	r.head = r.before.head
+	r.head = r.before.Head
 }

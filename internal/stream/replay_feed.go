@@ -118,7 +118,7 @@ func (s *aside) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, liv
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
-		case r.leftOut.Contains(e.ID), e.ID <= r.before.head && !r.before.open.Contains(e.ID), !r.types.wants(s.common, e.Type, r.patterns):
+		case r.leftOut.Contains(e.ID), e.ID <= r.before.Head && !r.before.Open.Contains(e.ID), !r.types.wants(s.common, e.Type, r.patterns):
 		case b.Delays != nil && b.Delays[i] > 0, live.Contains(e.ID):
 			skipped++
 		default:
@@ -138,7 +138,7 @@ func (s *aside) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, liv
 	}
 	for _, e := range wanted {
 		if _, is := slices.BinarySearch(stored, e.ID); is {
-			if e.ID > r.before.head { // otherwise it failed, and was counted, in the write before the owner died
+			if e.ID > r.before.Head { // otherwise it failed, and was counted, in the write before the owner died
 				skipped++
 			}
 			continue

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -23,7 +24,7 @@ import (
 // no lane. One goroutine does all of it.
 type router struct {
 	e      *Engine
-	pos    Position
+	pos    position.Position
 	reader *tail.Reader
 	wake   chan struct{} // capacity 1
 	hint   atomic.Bool
@@ -56,7 +57,7 @@ type unroutedEvent struct {
 	eventType string
 }
 
-func newRouter(e *Engine, p Position) *router {
+func newRouter(e *Engine, p position.Position) *router {
 	r := &router{
 		e: e, pos: p, wake: make(chan struct{}, 1), reader: tail.NewReader(p.Head, p.Open, e.witnesses),
 		routes: newRoutes(nil), skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
@@ -96,7 +97,7 @@ func (r *router) run(ctx context.Context) error {
 		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.work(ctx, conn) })
 		r.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), final(err):
+		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), final(err):
 			return err
 		case err != nil && ctx.Err() == nil:
 			r.e.report(partRouter, err)
@@ -134,7 +135,7 @@ func (r *router) wait(ctx context.Context) {
 // work reads as far as there are events, and hands out those that have gained a route.
 func (r *router) work(ctx context.Context, conn *session.Conn) error {
 	if !time.Now().Before(r.checkAt) {
-		if err := r.e.checkIDs(ctx, conn, &r.pos, cut{r.reader.Head(), r.reader.Gaps()}); err != nil {
+		if err := r.pos.CheckIDs(ctx, conn, tail.Watermark{Head: r.reader.Head(), Open: r.reader.Gaps()}); err != nil {
 			return err
 		}
 		r.checkAt = time.Now().Add(r.e.limits.PollInterval)
@@ -186,7 +187,7 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 // complete reports whether the destination waits only to be handed stored events, with its newest
 // routes: the router has seen all that it had passed.
 func (r *router) complete(to *span, gaps tail.Ranges) bool {
-	return to.waits() && to.from.within(r.reader.Head(), gaps)
+	return to.waits() && to.from.Within(r.reader.Head(), gaps)
 }
 
 // awaited reports whether a destination waits for the end of its handover without any read being
@@ -317,7 +318,7 @@ func (r *router) save(ctx context.Context, conn *session.Conn) error {
 		case err != nil:
 			return err
 		case !ok:
-			return errFenced
+			return position.ErrFenced
 		case len(r.pending) == 0:
 			return nil
 		}

@@ -20,42 +20,6 @@ import (
 // moment when it was first read, by its destination or by the router, and whether it has none can
 // be decided at any later time.
 
-// cut is the set of ids seen at a moment: all ids up to head except those in open.
-type cut struct {
-	head int64
-	open tail.Ranges
-}
-
-// has reports whether the id had been seen.
-func (c *cut) has(id int64) bool { return id <= c.head && !c.open.Contains(id) }
-
-// within reports whether a reader with that head and these gaps has seen all of it.
-func (c *cut) within(head int64, gaps tail.Ranges) bool {
-	if head < c.head {
-		return false
-	}
-	for _, g := range gaps {
-		if g.From > c.head {
-			break
-		}
-		if i := c.open.Reaching(g.From); i == len(c.open) || c.open[i].From > g.From || c.open[i].To < min(g.To, c.head) {
-			return false
-		}
-	}
-	return true
-}
-
-func (c *cut) equal(o *cut) bool { return c.head == o.head && slices.Equal(c.open, o.open) }
-
-// both returns what one of two cuts, or both, has seen.
-func (c cut) both(o cut) cut {
-	head := max(c.head, o.head)
-	mine, others := slices.Clone(c.open), slices.Clone(o.open)
-	mine.Add(tail.Range{From: c.head + 1, To: head})
-	others.Add(tail.Range{From: o.head + 1, To: head})
-	return cut{head, mine.And(others)}
-}
-
 // Routes are the patterns of event types that lead to a destination, and those that lead only to
 // others. The most specific one decides.
 type Routes struct {
@@ -117,8 +81,8 @@ type span struct {
 	destination string
 	since       int64 // expected: another relay has these routes, the owner has not stored them
 	Routes
-	from   cut
-	until  cut
+	from   tail.Watermark
+	until  tail.Watermark
 	ended  bool
 	handed bool
 }
@@ -126,7 +90,7 @@ type span struct {
 const expected = 0
 
 // contains reports whether the destination reads the id by these routes.
-func (s *span) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
+func (s *span) contains(id int64) bool { return !s.from.Has(id) && (!s.ended || s.until.Has(id)) }
 
 // waits reports whether the destination begins with these routes, and waits to be handed the events
 // that had none before.
@@ -134,12 +98,17 @@ func (s *span) waits() bool { return s.since != expected && !s.ended && !s.hande
 
 func (s *span) equal(o *span) bool {
 	return s.destination == o.destination && s.since == o.since && s.handed == o.handed && s.ended == o.ended &&
-		s.Routes.equal(&o.Routes) && s.from.equal(&o.from) && s.until.equal(&o.until)
+		s.Routes.equal(&o.Routes) && s.from.Equal(&o.from) && s.until.Equal(&o.until)
 }
 
 // sqlRoutes reads all rows, or those of a destination, without what is kept only to show it.
 const sqlRoutes = `SELECT destination, since, patterns, others, drops, head, open::text, coalesce(until_head, 0), until_open::text, until_head IS NOT NULL, handed
 FROM outbox_routes WHERE (destination = $1 OR $1 IS NULL) AND past IS NULL ORDER BY destination, since`
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
 
 func readRoutes(ctx context.Context, db querier, destination *string) ([]span, error) {
 	rows, err := db.Query(ctx, sqlRoutes, destination)
@@ -148,14 +117,14 @@ func readRoutes(ctx context.Context, db querier, destination *string) ([]span, e
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s span, err error) {
 		var from, until string
-		err = row.Scan(&s.destination, &s.since, &s.Patterns, &s.Others, &s.Drops, &s.from.head, &from, &s.until.head, &until, &s.ended, &s.handed)
+		err = row.Scan(&s.destination, &s.since, &s.Patterns, &s.Others, &s.Drops, &s.from.Head, &from, &s.until.Head, &until, &s.ended, &s.handed)
 		if err != nil {
 			return s, err
 		}
-		if s.from.open, err = tail.ParseRanges(from); err != nil {
+		if s.from.Open, err = tail.ParseRanges(from); err != nil {
 			return s, err
 		}
-		s.until.open, err = tail.ParseRanges(until)
+		s.until.Open, err = tail.ParseRanges(until)
 		return s, err
 	})
 	if err != nil {
@@ -253,7 +222,7 @@ func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool {
 	if v.awaits(r) {
 		latest = r.coming
 	}
-	if latest < 0 || v[latest] != here || !s.all[latest].from.has(id) || s.reads(v, r, id) {
+	if latest < 0 || v[latest] != here || !s.all[latest].from.Has(id) || s.reads(v, r, id) {
 		return false
 	}
 	if !read {
@@ -289,7 +258,7 @@ func (s *routes) settled(v verdict, id int64) bool {
 	some := false
 	for i := range s.readers {
 		r := &s.readers[i]
-		if v.awaits(r) && s.all[r.coming].from.head > id || v.gets(r) && s.all[r.newest].from.head > id {
+		if v.awaits(r) && s.all[r.coming].from.Head > id || v.gets(r) && s.all[r.newest].from.Head > id {
 			return false
 		}
 		some = some || v.gets(r)

@@ -85,8 +85,8 @@ func createPositions(ctx context.Context, tx pgx.Tx, all, missing []Wanted) (mad
 		}
 		// At once: otherwise the router would treat events that no destination reads yet as
 		// unrouted.
-		at := cut{head: p.head}
-		if at.open, err = tail.ParseRanges(opening); err == nil {
+		at := tail.Watermark{Head: p.head}
+		if at.Open, err = tail.ParseRanges(opening); err == nil {
 			err = firstRoutes(ctx, tx, all, &w, at)
 		}
 		if err != nil {

@@ -52,5 +52,5 @@ func (t *types) everGot(eventType string) bool {
 
 // forget drops the routes by which nothing is left to read.
 func (t *types) forget(head int64, gaps tail.Ranges) {
-	t.former = slices.DeleteFunc(t.former, func(s span) bool { return s.until.within(head, gaps) })
+	t.former = slices.DeleteFunc(t.former, func(s span) bool { return s.until.Within(head, gaps) })
 }

@@ -3,13 +3,16 @@ package stream
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -43,7 +46,7 @@ type unit struct {
 	types  types
 	order  order
 	aside  aside
-	exact  *exact // nil unless the destination keeps its position
+	exact  *exactly.Position // nil unless the destination keeps a copy
 
 	checkAt time.Time // when to check the sequence next
 	routed  bool      // its routes are stored
@@ -57,15 +60,21 @@ type unit struct {
 	seek    atomic.Bool // rows may be due
 }
 
-func newUnit(e *Engine, lane dispatch.StreamLane, p Position) *unit {
+func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 	u := &unit{
 		common: common{e: e, name: p.Destination, part: partOf(p.Destination), lane: lane, pos: p, wake: make(chan struct{}, 1)},
 		order:  newOrder(lane, e.keys),
 	}
-	u.exact = newExact(&u.common)
-	u.pos.exact = u.exact != nil
+	if keeper := lane.Destination().Position; keeper != nil {
+		u.exact = exactly.New(exactly.Host{
+			Keeper: keeper, Position: &u.pos, Name: u.name, Schema: e.Connector.Schema, LongestPause: lane.Destination().LongestPause, Log: e.log,
+			Use:    func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &u.pos.Lease, f) },
+			Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(u.name, err, news) }, Observe: e.d.Observe,
+		})
+	}
+	u.pos.Exact = u.exact != nil
 	u.aside = aside{common: &u.common, order: &u.order, ledger: &u.ledger}
-	u.gate = gate{common: &u.common, seals: u.pos.exact}
+	u.gate = gate{common: &u.common, seals: u.pos.Exact}
 	u.gate.keep = func(a *dispatch.Answer) {
 		u.answered(a)
 		u.ledger.dirty = true
@@ -82,9 +91,7 @@ func (u *unit) begin(head int64, open tail.Ranges) {
 	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
 	u.aside.forget()
-	if u.exact != nil {
-		u.exact.opened = false
-	}
+	u.exact.Forget()
 	u.hint.Store(true)
 }
 
@@ -107,7 +114,7 @@ func (u *unit) run(ctx context.Context) error {
 		}
 		u.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, lease.ErrMoved), final(err):
+		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), final(err):
 			return u.leave(ctx, err)
 		case errors.Is(err, errReopen):
 			if err := u.restart(ctx); err != nil {
@@ -125,6 +132,74 @@ func (u *unit) run(ctx context.Context) error {
 		}
 	}
 	return u.leave(ctx, nil)
+}
+
+// errReopen ends the work with what a unit has in memory: the destination knows better.
+var errReopen = errors.New("what became of a transaction is not known")
+
+// open finds out where the destination is, before anything is read.
+func (u *unit) open(ctx context.Context) error {
+	if u.exact.Opened() {
+		return nil
+	}
+	// Before the position moves to where the destination is.
+	err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.checkIDs(ctx, conn) })
+	if err != nil {
+		return err
+	}
+	at, err := u.exact.Open(ctx)
+	if err != nil {
+		return err
+	}
+	u.reader = tail.NewReader(at.Head, at.Open, u.e.witnesses)
+	u.ledger.head = at.Head
+	return nil
+}
+
+// handOver hands the parcels that wait to the lane, after a seal.
+func (u *unit) handOver(ctx context.Context, conn *session.Conn) error {
+	switch {
+	case u.exact.InDoubt():
+		return errReopen
+	case len(u.gate.staged) == 0:
+		return nil
+	}
+	if err := u.exact.Seal(ctx, conn); err != nil {
+		return err
+	}
+	head, open := u.account(true)
+	u.exact.Advance(head, open, maps.Keys(u.shelf.running))
+	u.gate.release()
+	return nil
+}
+
+// restart forgets what the unit has in memory, once nothing of it is under way, and lets it begin
+// anew where the destination is.
+func (u *unit) restart(ctx context.Context) error {
+	if !u.drain() {
+		return u.lastSave(ctx, nil)
+	}
+	if !u.shelf.pending.empty() || u.aside.replay != nil {
+		// What has failed for certain, and what a replay has delivered: of that the destination keeps nothing.
+		// If it cannot be written, the events are read again.
+		if err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.save(ctx, conn) }); err != nil {
+			u.e.report(u.part, err)
+		}
+	}
+	counted := u.ledger
+	u.begin(u.pos.Head, u.pos.Open)
+	u.ledger.acknowledged, u.ledger.written, u.ledger.saves = counted.acknowledged, counted.acknowledged, counted.saves
+	u.lane.Own(u.poke)
+	return nil
+}
+
+// checkIDs checks the ids that the unit has passed.
+func (u *unit) checkIDs(ctx context.Context, conn *session.Conn) error {
+	if err := u.pos.CheckIDs(ctx, conn, tail.Watermark{Head: u.reader.Head(), Open: u.reader.Gaps()}); err != nil {
+		return err
+	}
+	u.checkAt = time.Now().Add(u.e.limits.PollInterval)
+	return nil
 }
 
 // prepare does the work that precedes the first read. It reports whether it is complete.
@@ -208,7 +283,7 @@ func (u *unit) collect() {
 func (u *unit) answered(a *dispatch.Answer) {
 	if a.Verdict == dispatch.VerdictReleased {
 		u.gate.flight.giveBack(a.Delivery)
-		u.exact.doubt(a.Err)
+		u.exact.Doubt(a.Err)
 		return
 	}
 	u.shelf.settle(a, entry{Entry: deliveries.Entry{Key: u.shelf.nameOf(a)}})
@@ -218,7 +293,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 func (u *unit) answeredAside(a *dispatch.Answer) {
 	if a.Verdict == dispatch.VerdictReleased {
 		if u.aside.giveBack(a.Delivery) {
-			u.exact.doubt(a.Err)
+			u.exact.Doubt(a.Err)
 		}
 		return
 	}
@@ -299,7 +374,7 @@ func (u *unit) nextBatch(ctx context.Context, conn *session.Conn, granted int) (
 func (u *unit) query(ctx context.Context, n int) tail.Query {
 	return tail.Query{
 		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip,
-		Stay: u.exact.crowded(ctx, u.reader), Assigned: u.e.last.Load(),
+		Stay: u.exact.Crowded(ctx, u.reader), Assigned: u.e.last.Load(),
 	}
 }
 

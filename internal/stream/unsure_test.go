@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -31,7 +32,7 @@ func TestValidAgain(t *testing.T) {
 		lane.Own(func() {})
 		e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits()}
 		e.limits.PollInterval = time.Hour
-		u := newUnit(e, lane, Position{Lease: lease.Lease{Destination: "all"}})
+		u := newUnit(e, lane, position.Position{Lease: lease.Lease{Destination: "all"}})
 		u.loaded = true
 		if did, err := u.feed(t.Context(), nil); did || err != nil {
 			t.Fatalf("fed %t, %v, without a valid lease", did, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -46,13 +47,6 @@ func (w *writes) put(r entry) {
 	}
 }
 
-// errFenced is returned by a write of a unit that belongs to another relay, and by one of the router
-// where routes have changed since, also those of this relay.
-var errFenced = errors.New("the unit has been taken over, or routes have changed, since it was read")
-
-// errSlow is the cause of an interrupted use of a connection.
-var errSlow = fmt.Errorf("the database did not answer within %v", roundTrip)
-
 // count is the content of one write of a position.
 type count struct {
 	head   int64
@@ -64,11 +58,11 @@ type count struct {
 // if the unit is not ours any more. It does not end with ctx: an interrupted statement may reach
 // the server after the last one of the unit, and take the position back.
 func (u *unit) save(ctx context.Context, conn *session.Conn) error {
-	limit := roundTrip
+	limit := position.RoundTrip
 	if at, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(at))
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlow)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, position.ErrSlow)
 	defer cancel()
 	if u.exact != nil {
 		// What has failed by now is a row, and passed, and what fails later is neither: a successor
@@ -106,7 +100,7 @@ func (u *unit) saveCount(ctx context.Context, conn *session.Conn, c count) error
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
 		// First, because it locks the position against a successor.
 		if ok, err = u.pos.Save(ctx, tx, c.head, c.open, delta); err != nil || !ok {
-			return cmp.Or(err, errFenced)
+			return cmp.Or(err, position.ErrFenced)
 		}
 		if state, err = c.replay.write(ctx, tx); err != nil {
 			return err
@@ -130,7 +124,7 @@ func (u *unit) owned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) err
 		head, open := u.account(true)
 		// It locks the position against a successor.
 		if ok, err := u.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
-			return cmp.Or(err, errFenced)
+			return cmp.Or(err, position.ErrFenced)
 		}
 		return f(tx)
 	})
@@ -140,8 +134,8 @@ func (u *unit) owned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) err
 func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) error {
 	u.ledger.dirty = u.ledger.dirty || err != nil
 	switch {
-	case !ok && (err == nil || errors.Is(err, errFenced)):
-		return errFenced
+	case !ok && (err == nil || errors.Is(err, position.ErrFenced)):
+		return position.ErrFenced
 	case err != nil:
 		return fmt.Errorf("write the position of %q: %w", u.name, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -35,7 +36,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	lane := d.StreamLanes()[0]
 	lane.Own(func() {})
 	l.Exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('all', 0, 1)`)
-	p := Position{Lease: lease.Lease{Destination: "all", Epoch: 1, Unit: testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)}}
+	p := position.Position{Lease: lease.Lease{Destination: "all", Epoch: 1, Unit: testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)}}
 	u := newUnit(&Engine{witnesses: tail.NewWitnesses()}, lane, p)
 	u.reader = tail.NewReader(7, nil, u.e.witnesses)
 

@@ -72,4 +72,5 @@
 //	witness.go  finds the holders of the lock of the sequence
 //	scan.go     reads again what a reader has passed
 //	ranges.go   sets of ids, as int8multirange has them
+//	watermark.go  the ids that a reader has passed
 package tail

@@ -13,7 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/stream"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/positions"
 )
 
@@ -219,7 +219,7 @@ func TestExactlyOnceOfAnotherSequence(t *testing.T) {
 	l.exec(`UPDATE outbox_positions SET head = 0, open = '{}' WHERE destination IN ('exactly', '')`)
 	l.exec(`TRUNCATE outbox_events RESTART IDENTITY`)
 	l.write(15)
-	if err := l.run(25); !errors.Is(err, stream.ErrIDs) || !strings.Contains(err.Error(), "positions forget exactly") {
+	if err := l.run(25); !errors.Is(err, position.ErrIDs) || !strings.Contains(err.Error(), "positions forget exactly") {
 		t.Fatalf("the relay ends with %v", err)
 	}
 	s, err := positions.New(l.pool, "public")

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/internal/stream"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/positions"
@@ -304,7 +304,7 @@ func (i *idsTest) seek(text string) {
 	}
 	if cure[1] != "" {
 		i.exec(cure[1])
-		i.start().refused(stream.ErrIDs, "positions seek") // what was written meanwhile is still not delivered
+		i.start().refused(position.ErrIDs, "positions seek") // what was written meanwhile is still not delivered
 	}
 	s, err := positions.New(i.pool, "public")
 	if err != nil {
@@ -366,11 +366,11 @@ func TestStreamIDsAgain(t *testing.T) {
 				if when == "stopped" {
 					r = i.start()
 				}
-				r.refused(stream.ErrIDs, "positions seek DESTINATION beginning")
+				r.refused(position.ErrIDs, "positions seek DESTINATION beginning")
 				for range c.behind {
 					write(0)
 				}
-				text := i.start().refused(stream.ErrIDs, "positions seek DESTINATION beginning")
+				text := i.start().refused(position.ErrIDs, "positions seek DESTINATION beginning")
 				i.seek(text)
 				r = i.start()
 				for range 10 {
@@ -407,7 +407,7 @@ func TestTruncateBesideWaitingReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(0)
-	r.refused(stream.ErrIDs, "positions seek DESTINATION beginning")
+	r.refused(position.ErrIDs, "positions seek DESTINATION beginning")
 }
 
 // partition gives the table partitions.

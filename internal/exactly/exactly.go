@@ -1,10 +1,11 @@
-package stream
+package exactly
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
+	"log/slog"
 	"math/rand/v2"
 	"net/url"
 	"time"
@@ -14,25 +15,33 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// A destination that keeps its position in its own transactions gets each event exactly once. The
-// position in the database follows it, and does not decide alone: DESIGN.md has the proof.
-//
-// Before events are handed over, the unit writes a seal, a number, and waits until it is on disk. What the
-// destination stores relies on no later state of the database. So a database without the seal has
-// lost something that the destination knows, and one with it has lost nothing of that. Each owner begins
-// with a random seal: of two copies of a database, none has the seals of the other.
+// Host is what a shard lends to its position at the destination. Nothing of it changes but the position's Sequence.
+type Host struct {
+	Keeper   delivery.PositionKeeper
+	Position *position.Position
+	Name     string // of the destination
+	Schema   string // of the outbox
+	// LongestPause bounds the pause between two tries to open the destination.
+	LongestPause time.Duration
+	Log          *slog.Logger
+	// Use lends a connection.
+	Use func(ctx context.Context, f func(conn *session.Conn) error) error
+	// Report reports why the destination cannot be opened, and with nil that it can: see dispatch.ReportDestination.
+	Report func(err error, news bool) (pause time.Duration)
+	// Observe reports an incident.
+	Observe func(delivery.Incident)
+}
 
-// exact is the part of a unit whose destination keeps its position: it finds out where that is, owns the
-// progress that the destination stores, and counts the seals. Only the goroutine of the unit uses it. The
-// progress has a lock, because deliveries read it.
-type exact struct {
-	*common
+// Position is a position of which the destination keeps a copy. Only the goroutine of the shard uses it; the progress that the
+// destination stores has a lock, because deliveries read it. A nil Position is that of a destination without a copy.
+type Position struct {
+	Host
 
-	keeper   delivery.PositionKeeper
 	progress *progress
 	opened   bool
 	faulted  bool   // it could not be opened
@@ -43,22 +52,31 @@ type exact struct {
 	told     bool // the log says that there are too many gaps to go on
 }
 
-// newExact returns nil for a destination that does not keep its position.
-func newExact(c *common) *exact {
-	k := c.lane.Destination().Position
-	if k == nil {
-		return nil
-	}
-	return &exact{common: c, keeper: k, pause: backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstOpen),
-		backoff.WithMaxInterval(c.lane.Destination().LongestPause), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
+// New returns the position of a shard that has just been taken over.
+func New(h Host) *Position {
+	return &Position{Host: h, pause: backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstOpen),
+		backoff.WithMaxInterval(h.LongestPause), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
 }
 
-// doubt takes note of an answer that a delivery was given back with.
-func (x *exact) doubt(err error) {
+// Opened reports whether the shard may begin: it has been told where the destination is.
+func (x *Position) Opened() bool { return x == nil || x.opened }
+
+// Forget makes the shard open the destination again.
+func (x *Position) Forget() {
+	if x != nil {
+		x.opened = false
+	}
+}
+
+// Doubt takes note of the error that a delivery was returned with.
+func (x *Position) Doubt(err error) {
 	if x != nil && errors.Is(err, delivery.ErrReopen) {
 		x.reopen = true
 	}
 }
+
+// InDoubt reports whether the destination has to be opened again, because it is not known what became of a transaction.
+func (x *Position) InDoubt() bool { return x != nil && x.reopen }
 
 const (
 	firstOpen = 100 * time.Millisecond
@@ -67,8 +85,8 @@ const (
 	MaxGaps = 16_384
 )
 
-// crowded reports whether only gaps may be read, because a copy would become too large.
-func (x *exact) crowded(ctx context.Context, r *tail.Reader) bool {
+// Crowded reports whether only gaps may be read, because a copy would become too large.
+func (x *Position) Crowded(ctx context.Context, r *tail.Reader) bool {
 	switch {
 	case x == nil:
 		return false
@@ -78,18 +96,15 @@ func (x *exact) crowded(ctx context.Context, r *tail.Reader) bool {
 	}
 	if pids := r.GapStats().PIDs; !x.told && len(pids) > 0 {
 		x.told = true
-		x.e.log.WarnContext(ctx, "a destination that keeps its position reads no new events until a transaction that is open for long ends: it hides whether too many ids have events",
-			"destination", x.name, "ranges", MaxGaps, "pids", pids)
+		x.Log.WarnContext(ctx, "a destination that keeps its position reads no new events until a transaction that is open for long ends: it hides whether too many ids have events",
+			"destination", x.Name, "ranges", MaxGaps, "pids", pids)
 	}
 	return true
 }
 
-// errReopen ends the work with what a unit has in memory: the destination knows better.
-var errReopen = errors.New("what became of a transaction is not known")
-
 // ownPosition is the row of the unit's position.
 type ownPosition struct {
-	cut
+	tail.Watermark
 
 	id        string // of the position: one that was forgotten and made anew has another
 	sealed    int64
@@ -104,24 +119,19 @@ const sqlOwn = `SELECT p.id::text, p.head, p.open::text, p.sealed, p.void, p.del
 	FROM outbox_positions AS p WHERE p.unit = $1 AND p.epoch = $2 FOR UPDATE OF p`
 
 // own reads the position. It waits for a statement that is changing it, and in a transaction keeps others from that.
-func (x *exact) own(ctx context.Context, db rowQuerier) (own ownPosition, err error) {
+func (x *Position) own(ctx context.Context, db position.Querier) (own ownPosition, err error) {
 	var open string
-	err = db.QueryRow(ctx, sqlOwn, x.pos.Unit, x.pos.Epoch).Scan(&own.id, &own.head, &open, &own.sealed, &own.void, &own.delivered, &own.last, &own.sequence)
-	if isNoRows(err) {
-		return own, errFenced
+	err = db.QueryRow(ctx, sqlOwn, x.Position.Unit, x.Position.Epoch).Scan(&own.id, &own.Head, &open, &own.sealed, &own.void, &own.delivered, &own.last, &own.sequence)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return own, position.ErrFenced
 	}
 	if err == nil {
-		own.open, err = tail.ParseRanges(open)
+		own.Open, err = tail.ParseRanges(open)
 	}
 	if err != nil {
-		return own, fmt.Errorf("read the position of %q: %w", x.name, err)
+		return own, fmt.Errorf("read the position of %q: %w", x.Name, err)
 	}
 	return own, nil
-}
-
-// rowQuerier is a connection or a transaction.
-type rowQuerier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // owner is what a copy of a position says of the position that it was made of.
@@ -151,14 +161,14 @@ func (o owner) String() string {
 }
 
 // identify returns what the copies of the position say of it.
-func (x *exact) identify(ctx context.Context, conn *session.Conn) (o owner, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
+func (x *Position) identify(ctx context.Context, conn *session.Conn) (o owner, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, position.RoundTrip, position.ErrSlow)
 	defer cancel()
 	own, err := x.own(ctx, conn)
 	if err != nil {
 		return o, err
 	}
-	o = owner{Position: own.id, Schema: x.e.Connector.Schema, Destination: x.name, Part: x.pos.Part}
+	o = owner{Position: own.id, Schema: x.Schema, Destination: x.Name, Part: x.Position.Part}
 	if err := conn.QueryRow(ctx, `SELECT current_database()`).Scan(&o.Database); err != nil {
 		return o, fmt.Errorf("read the name of the database: %w", err)
 	}
@@ -177,33 +187,14 @@ func UnitName(database, schema, destination string, part int) string {
 	return fmt.Sprintf("%s/%s/%s/%d", url.PathEscape(database), url.PathEscape(schema), url.PathEscape(destination), part)
 }
 
-// open finds out where the destination is, before anything is read: whatever the unit or an earlier
-// owner had under way is over then.
-func (u *unit) open(ctx context.Context) error {
-	if u.exact == nil || u.exact.opened {
-		return nil
-	}
-	// Before the position moves to where the destination is.
-	err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.checkIDs(ctx, conn) })
-	if err != nil {
-		return err
-	}
-	at, err := u.exact.open(ctx)
-	if err != nil {
-		return err
-	}
-	u.reader = tail.NewReader(at.head, at.open, u.e.witnesses)
-	u.ledger.head = at.head
-	return nil
-}
-
-// open makes the destination answer, and returns where the unit begins. While it does not answer, or has the
-// position of another unit, open tries again.
-func (x *exact) open(ctx context.Context) (at cut, err error) {
+// Open makes the destination answer, and returns where the shard begins: whatever the shard or an earlier owner had
+// under way is over then. While it does not answer, or has the
+// position of another shard, Open tries again.
+func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
 	for ctx.Err() == nil {
 		var us owner
 		// Before: another owner must not be disturbed.
-		err := x.e.pool.use(ctx, &x.pos.Lease, func(conn *session.Conn) (err error) {
+		err := x.Use(ctx, func(conn *session.Conn) (err error) {
 			us, err = x.identify(ctx, conn)
 			return err
 		})
@@ -220,7 +211,7 @@ func (x *exact) open(ctx context.Context) (at cut, err error) {
 		x.refused = ""
 		if x.faulted {
 			x.faulted = false
-			x.e.d.ReportDestination(x.name, nil, false)
+			x.Report(nil, false)
 		}
 		if at, err = x.adopt(ctx, us, copied); err != nil {
 			return at, err
@@ -237,8 +228,8 @@ type unusable struct{ error }
 func (r *unusable) Unwrap() error { return r.error }
 
 // copied returns the copy of the position that the destination has, nil if there is none.
-func (x *exact) copied(ctx context.Context, p *progress) (*positionCopy, error) {
-	text, err := x.keeper.OpenPosition(ctx, p.owner.unitName(), p)
+func (x *Position) copied(ctx context.Context, p *progress) (*positionCopy, error) {
+	text, err := x.Keeper.OpenPosition(ctx, p.owner.unitName(), p)
 	if err != nil {
 		return nil, err
 	}
@@ -254,17 +245,20 @@ func (x *exact) copied(ctx context.Context, p *progress) (*positionCopy, error) 
 
 // fail reports why the destination cannot be opened, and waits until the next try, which disturbs the unit whose
 // position was found there.
-func (x *exact) fail(ctx context.Context, err error) {
+func (x *Position) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	pause, known := x.pause.NextBackOff(), true
 	if r, is := errors.AsType[*unusable](err); is {
-		pause, known = x.lane.Destination().LongestPause, x.refused == r.Error()
+		pause, known = x.LongestPause, x.refused == r.Error()
 		x.refused = r.Error()
 	}
 	x.faulted = true
-	sleep(ctx, max(pause, x.e.d.ReportDestination(x.name, err, !known)))
+	select {
+	case <-ctx.Done():
+	case <-time.After(max(pause, x.Report(err, !known))):
+	}
 }
 
 // trust is what the copy of a position is worth.
@@ -299,10 +293,10 @@ const maxStride = 1 << 32
 
 // adopt decides where the unit begins, and writes it. The position stays locked from the read to the write: a
 // statement of this unit that was given up may be on its way.
-func (x *exact) adopt(ctx context.Context, us owner, c *positionCopy) (at cut, err error) {
+func (x *Position) adopt(ctx context.Context, us owner, c *positionCopy) (at tail.Watermark, err error) {
 	var a adopted
-	err = x.e.pool.use(ctx, &x.pos.Lease, func(conn *session.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlow)
+	err = x.Use(ctx, func(conn *session.Conn) error {
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
 		defer cancel()
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 			own, err := x.own(ctx, tx)
@@ -320,57 +314,57 @@ func (x *exact) adopt(ctx context.Context, us owner, c *positionCopy) (at cut, e
 	}
 	x.sealed = a.sealed
 	a.report(ctx)
-	return a.cut, nil
+	return a.Watermark, nil
 }
 
 // decide returns where the unit begins.
-func (x *exact) decide(own *ownPosition, us owner, c *positionCopy) (a adopted, err error) {
-	a = adopted{cut: own.cut, sealed: own.sealed, void: own.void, report: func(context.Context) {}}
+func (x *Position) decide(own *ownPosition, us owner, c *positionCopy) (a adopted, err error) {
+	a = adopted{Watermark: own.Watermark, sealed: own.sealed, void: own.void, report: func(context.Context) {}}
 	from := ""
 	if c != nil && c.Owner != us {
 		from = fmt.Sprintf(" (written for %v)", c.Owner)
 	}
 	trust := own.trust(c)
-	if c != nil && trust != trustNone && c.Head > 0 && replaced(c.Sequence, x.pos.sequence) {
+	if c != nil && trust != trustNone && c.Head > 0 && position.Replaced(c.Sequence, x.Position.Sequence) {
 		return a, fmt.Errorf("%w: the sequence or its table was restarted since destination %q got its last events, up to id %d%s: events that have got such an id would be taken for delivered. "+
 			"Stop all relays, then notifyd positions forget %[2]s, and start it with start_from: beginning, which delivers all events that are kept, or with the first id to deliver",
-			ErrIDs, x.name, c.Head, from)
+			position.ErrIDs, x.Name, c.Head, from)
 	}
 	switch trust {
 	case trustNone:
 		switch {
 		case c != nil:
 			a.report = func(ctx context.Context) {
-				x.e.log.InfoContext(ctx, "the position that the destination keeps does not count: that of this database was made, or moved, since",
-					"destination", x.name, "kept_head", c.Head, "head", own.head)
+				x.Log.InfoContext(ctx, "the position that the destination keeps does not count: that of this database was made, or moved, since",
+					"destination", x.Name, "kept_head", c.Head, "head", own.Head)
 			}
 		case own.sealed > own.void && own.delivered > 0:
 			a.report = func(ctx context.Context) {
-				x.e.log.WarnContext(ctx, "the destination does not have the position that it kept: what was delivered since the last write of the one in the database is delivered again",
-					"destination", x.name, "head", own.head)
+				x.Log.WarnContext(ctx, "the destination does not have the position that it kept: what was delivered since the last write of the one in the database is delivered again",
+					"destination", x.Name, "head", own.Head)
 			}
 		}
 	case trustAhead:
 		return a, fmt.Errorf("%w: it has given out ids up to %d, and destination %q has got events up to %d%s: the database was restored, or the table emptied. "+
 			"Events with an id up to that would be taken for delivered. Let the sequence go on: SELECT setval('%s', %[4]d); what the database has not recorded as delivered is then delivered again",
-			ErrIDs, own.last, x.name, c.Head, from, own.sequence)
+			position.ErrIDs, own.last, x.Name, c.Head, from, own.sequence)
 	case trustLost:
 		a.void, a.sealed = c.Sealed, c.Sealed
 		a.report = func(ctx context.Context) {
 			err := fmt.Errorf("the database has lost what it knew when the destination got its last events, up to id %d%s: all above id %d, and what is open below, is delivered again",
-				c.Head, from, own.head)
-			x.e.log.ErrorContext(ctx, "events are delivered again", "destination", x.name, "err", err)
-			x.e.d.Observe(delivery.Incident{Kind: delivery.IncidentRepeats, Time: time.Now(), Destination: x.name, Err: err})
+				c.Head, from, own.Head)
+			x.Log.ErrorContext(ctx, "events are delivered again", "destination", x.Name, "err", err)
+			x.Observe(delivery.Incident{Kind: delivery.IncidentRepeats, Time: time.Now(), Destination: x.Name, Err: err})
 		}
 	case trustMoved, trustBoth:
-		its, err := c.cut()
+		its, err := c.watermark()
 		if err != nil {
 			return a, err
 		}
 		if c.Sealed <= own.void {
-			its.head = min(its.head, own.head) // what is above was asked for again
+			its.Head = min(its.Head, own.Head) // what is above was asked for again
 		}
-		a.cut, a.settled = own.both(its), c.Settled
+		a.Watermark, a.settled = own.Or(its), c.Settled
 	}
 	a.sealed += 1 + rand.Int64N(maxStride) //nolint:gosec // nobody has to guess it
 	return a, nil
@@ -378,7 +372,7 @@ func (x *exact) decide(own *ownPosition, us owner, c *positionCopy) (a adopted, 
 
 // adopted is where a unit begins.
 type adopted struct {
-	cut
+	tail.Watermark
 
 	sealed  int64
 	void    int64
@@ -390,7 +384,7 @@ const (
 	// sqlDurable makes the commit wait for the disk, in the transaction of the statement that has it
 	// in its FROM.
 	sqlDurable = `(SELECT set_config('synchronous_commit', 'on', true)) AS durable`
-	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(), ` + sqlSeen + `
+	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(), ` + position.SQLSeen + `
 		FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
 	// sqlSettled keeps the rows of a replay under the ids of the first time: the copy may be older than the replay.
 	sqlSettled = `DELETE FROM outbox_deliveries AS d USING unnest($2::bigint[], $3::bigint[]) AS s(id, replays)
@@ -404,13 +398,13 @@ const (
 	sqlSeal = `UPDATE outbox_positions SET sealed = $3 FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
 )
 
-func (x *exact) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) error {
-	tag, err := tx.Exec(ctx, sqlAdopt, x.pos.Unit, x.pos.Epoch, a.head, a.open.String(), a.sealed, a.void)
+func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) error {
+	tag, err := tx.Exec(ctx, sqlAdopt, x.Position.Unit, x.Position.Epoch, a.Head, a.Open.String(), a.sealed, a.void)
 	if err != nil {
-		return fmt.Errorf("write where %q is: %w", x.name, err)
+		return fmt.Errorf("write where %q is: %w", x.Name, err)
 	}
 	if tag.RowsAffected() == 0 {
-		return errFenced
+		return position.ErrFenced
 	}
 	ids, replays := make([]int64, len(a.settled)), make([]int64, len(a.settled))
 	for i, s := range a.settled {
@@ -420,63 +414,31 @@ func (x *exact) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) error {
 		return nil
 	}
 	for _, sql := range []string{sqlSettledToo, sqlSettled} {
-		if _, err := tx.Exec(ctx, sql, x.name, ids, replays); err != nil {
-			return fmt.Errorf("remove what %q has got: %w", x.name, err)
+		if _, err := tx.Exec(ctx, sql, x.Name, ids, replays); err != nil {
+			return fmt.Errorf("remove what %q has got: %w", x.Name, err)
 		}
 	}
 	return nil
 }
 
-// handOver hands the parcels that wait to the lane, after a seal.
-func (u *unit) handOver(ctx context.Context, conn *session.Conn) error {
-	x := u.exact
-	if x == nil || len(u.gate.staged) == 0 && !x.reopen {
-		return nil
-	}
-	if x.reopen {
-		return errReopen
-	}
-	if err := x.seal(ctx, conn); err != nil {
-		return err
-	}
-	head, open := u.account(true)
-	x.progress.advance(x.sealed, head, open, maps.Keys(u.shelf.running), u.pos.sequence)
-	u.gate.release()
-	return nil
-}
-
-// seal makes everything that the unit has seen and written so far durable, under a number. It does
-// not end with ctx: see save.
-func (x *exact) seal(ctx context.Context, conn *session.Conn) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlow)
+// Seal makes everything that the shard has seen and written so far durable, under a number. It does
+// not end with ctx: an interrupted statement may reach the server later.
+func (x *Position) Seal(ctx context.Context, conn *session.Conn) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
 	defer cancel()
-	tag, err := conn.Exec(ctx, sqlSeal, x.pos.Unit, x.pos.Epoch, x.sealed+1)
+	tag, err := conn.Exec(ctx, sqlSeal, x.Position.Unit, x.Position.Epoch, x.sealed+1)
 	switch {
 	case err != nil:
-		return fmt.Errorf("seal the position of %q: %w", x.name, err)
+		return fmt.Errorf("seal the position of %q: %w", x.Name, err)
 	case tag.RowsAffected() == 0:
-		return errFenced
+		return position.ErrFenced
 	}
 	x.sealed++
 	return nil
 }
 
-// restart forgets what the unit has in memory, once nothing of it is under way, and lets it begin
-// anew where the destination is.
-func (u *unit) restart(ctx context.Context) error {
-	if !u.drain() {
-		return u.lastSave(ctx, nil)
-	}
-	if !u.shelf.pending.empty() || u.aside.replay != nil {
-		// What has failed for certain, and what a replay has delivered: of that the destination keeps nothing.
-		// If it cannot be written, the events are read again.
-		if err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.save(ctx, conn) }); err != nil {
-			u.e.report(u.part, err)
-		}
-	}
-	counted := u.ledger
-	u.begin(u.pos.Head, u.pos.Open)
-	u.ledger.acknowledged, u.ledger.written, u.ledger.saves = counted.acknowledged, counted.acknowledged, counted.saves
-	u.lane.Own(u.poke)
-	return nil
+// Advance moves the progress that the destination stores to what the shard knows after a seal. running are the stored
+// deliveries that are under way, or whose result is not written yet.
+func (x *Position) Advance(head int64, open tail.Ranges, running iter.Seq[int64]) {
+	x.progress.advance(x.sealed, head, open, running, x.Position.Sequence)
 }

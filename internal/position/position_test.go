@@ -1,27 +1,30 @@
-package stream
+package position
 
 import (
 	"errors"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
-	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// newStream is a log that is a stream.
+// log is a database whose table is a stream.
+type log struct{ *testdb.DB }
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 func newStream(tb testing.TB) *log {
 	tb.Helper()
-	l := newLog(tb)
+	l := &log{testdb.New(tb, testdb.Tables{Bell: outboxsql.BellOff})}
 	l.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	return l
 }
@@ -40,7 +43,7 @@ func TestBound(t *testing.T) {
 			open = append(open, tail.Range{From: from, To: last})
 		}
 		head := last + rapid.Int64Range(0, 10).Draw(t, "behind")
-		h, o := (&Position{}).bound(head, open)
+		h, o := (&Position{}).Bound(head, open)
 		if len(o) != min(n, maxOpen) {
 			t.Fatalf("%d ranges, of %d", len(o), n)
 		}
@@ -65,7 +68,7 @@ func TestBound(t *testing.T) {
 func (l *log) owned(unit int32) *Position {
 	l.Helper()
 	epoch := testdb.One[int64](l.DB, l.Conn, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE unit = $1 RETURNING epoch`, unit)
-	p, err := loadPosition(l.Context(), session.Direct(l.Conn), lease.Lease{Unit: unit, Epoch: epoch})
+	p, err := Load(l.Context(), session.Direct(l.Conn), lease.Lease{Unit: unit, Epoch: epoch})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -111,7 +114,7 @@ func TestSave(t *testing.T) {
 	if save(next, 20, nil, 1) {
 		t.Error("an old epoch writes")
 	}
-	if _, err := loadPosition(t.Context(), session.Direct(l.Conn), next.Lease); !errors.Is(err, errFenced) {
+	if _, err := Load(t.Context(), session.Direct(l.Conn), next.Lease); !errors.Is(err, ErrFenced) {
 		t.Errorf("an old epoch loads: %v", err)
 	}
 }
@@ -138,73 +141,5 @@ func TestSaveUnderASnapshot(t *testing.T) {
 	hit := regexp.MustCompile(`Tid Scan[^\n]*\n(?:.*\n)*?\s*Buffers: shared hit=(\d+)`).FindStringSubmatch(plan)
 	if hit == nil || len(hit[1]) > 1 {
 		t.Errorf("it reads %v pages:\n%s", hit, plan)
-	}
-}
-
-// create creates the positions of wanted destinations.
-func (l *log) create(wanted ...Wanted) {
-	l.Helper()
-	err := pgx.BeginFunc(l.Context(), l.Conn, func(tx pgx.Tx) error {
-		_, err := createPositions(l.Context(), tx, wanted, wanted)
-		return err
-	})
-	if err != nil {
-		l.Fatal(err)
-	}
-}
-
-// begins returns where a destination begins.
-func (l *log) begins(destination string) string {
-	l.Helper()
-	return testdb.One[string](l.DB, l.Conn, `SELECT head || ' ' || open FROM outbox_positions WHERE destination = $1`, destination)
-}
-
-// TestStart: the first destinations begin where the queue has ended, later ones at their Start, or now.
-func TestStart(t *testing.T) {
-	t.Parallel()
-	l := newStream(t)
-	for i := range 10 {
-		l.Exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '{}', timestamptz '2026-11-01Z' + $1 * interval '1 minute')`, i+1)
-	}
-	l.Exec(`UPDATE outbox_mode SET origin_head = 4, origin_open = '{[2,4)}'`)
-	l.Exec(`DELETE FROM outbox_events WHERE id IN (1, 6)`)
-	noon := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	at := func(minute int) engine.Start {
-		return engine.Start{Kind: engine.StartAtTime, Time: noon.Add(time.Duration(minute) * time.Minute)}
-	}
-	l.create(Wanted{}, Wanted{Destination: "first"}, Wanted{Destination: "second"}, Wanted{Destination: "told", Start: engine.Start{Kind: engine.StartNow}})
-	l.create(Wanted{Destination: "later"}, Wanted{Destination: "first", Start: engine.Start{Kind: engine.StartAtID, ID: 1}},
-		Wanted{Destination: "beginning", Start: engine.Start{Kind: engine.StartAtBeginning}}, Wanted{Destination: "id", Start: engine.Start{Kind: engine.StartAtID, ID: 3}},
-		Wanted{Destination: "time", Start: at(5)}, Wanted{Destination: "time of what is gone", Start: at(6)},
-		Wanted{Destination: "long ago", Start: at(-100)}, Wanted{Destination: "future", Start: at(100)})
-	for destination, want := range map[string]string{
-		"": "4 {[2,4)}", "first": "4 {[2,4)}", "second": "4 {[2,4)}", "told": "10 {}",
-		"later": "10 {}", "beginning": "0 {}", "id": "2 {}",
-		"time": "4 {}", "time of what is gone": "5 {}", "long ago": "1 {}", "future": "10 {}",
-	} {
-		if got := l.begins(destination); got != want {
-			t.Errorf("%q begins at %s, want %s", destination, got, want)
-		}
-	}
-	// A router that comes later reads everything as well.
-	l.Exec(`DELETE FROM outbox_positions WHERE destination = ''`)
-	l.create(Wanted{})
-	if got := l.begins(""); got != "4 {[2,4)}" {
-		t.Errorf("the router begins at %s", got)
-	}
-}
-
-// TestStartOfNothing: a table without events, and one whose events are all gone.
-func TestStartOfNothing(t *testing.T) {
-	t.Parallel()
-	l := newStream(t)
-	l.create(Wanted{Destination: "a", Start: engine.Start{Kind: engine.StartNow}}, Wanted{Destination: "b", Start: engine.Start{Kind: engine.StartAtTime, Time: time.Now()}})
-	if a, b := l.begins("a"), l.begins("b"); a != "0 {}" || b != "0 {}" {
-		t.Errorf("they begin at %s and %s", a, b)
-	}
-	l.Exec(insert)
-	l.Exec(`DELETE FROM outbox_events`)
-	if id, err := store.FirstSince(t.Context(), l.Conn, time.Now()); id != 2 || err != nil {
-		t.Errorf("the next event will be %d; %v", id, err)
 	}
 }

@@ -1,4 +1,4 @@
-package stream
+package exactly
 
 import (
 	"encoding/json"
@@ -99,9 +99,9 @@ func (c *positionCopy) encode() []byte {
 	return b
 }
 
-func (c *positionCopy) cut() (cut, error) {
+func (c *positionCopy) watermark() (tail.Watermark, error) {
 	open, err := tail.ParseRanges(c.Open)
-	return cut{head: c.Head, open: open}, err
+	return tail.Watermark{Head: c.Head, Open: open}, err
 }
 
 // decodeCopy reads a copy, nil if there is none.
@@ -116,7 +116,7 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 	case c.Version != copyVersion:
 		err = fmt.Errorf("it has version %d, and this notifyd knows version %d", c.Version, copyVersion)
 	default:
-		_, err = c.cut()
+		_, err = c.watermark()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the position that the destination keeps cannot be read: %w: set transactional_id to an id of its own, or use the version of notifyd that wrote it", err)

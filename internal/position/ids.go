@@ -1,4 +1,4 @@
-package stream
+package position
 
 import (
 	"context"
@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -16,28 +19,25 @@ import (
 // its table. Events that got such an id would be missed, so nothing is delivered until a person has moved the position.
 var ErrIDs = errors.New("the sequence of outbox_events.id gives out ids again")
 
-// final reports whether no relay may go on until a person has acted.
-func final(err error) bool { return errors.Is(err, ErrIDs) || errors.Is(err, outboxsql.ErrStream) }
-
 // errAltered means that the last id cannot be read in this moment.
 var errAltered = errors.New("read the sequence: it is being altered")
 
-// anchor is what a position had passed at a moment: all ids in cut that are not open, by transactions below that one.
+// anchor is what a position had passed at a moment, by transactions below that one.
 type anchor struct {
-	cut
+	tail.Watermark
 
 	transaction *int64
 	at          *time.Time
 }
 
 const (
-	// sqlSeen makes a write of a position its anchor. Whatever it has passed was visible before.
-	sqlSeen = `seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp()`
+	// SQLSeen makes a write of a position its anchor. Whatever it has passed was visible before.
+	SQLSeen = `seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp()`
 
 	// sqlIDs finds the last id, NULL in the moment in which ALTER SEQUENCE replaces the file of the sequence, and the ids of an anchor, in its last hundred, that events have got since. Where the sequence has passed
 	// the position again it has given these out again. An event that an UPDATE or a rewrite of the table has given
 	// another transaction is older. Transaction numbers of rows have 32 bits.
-	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
+	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.Sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
 		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5
 			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id),
 		coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)
@@ -50,11 +50,11 @@ const (
 	sqlSequence = `UPDATE outbox_positions SET sequence = $3 WHERE unit = $1 AND epoch = $2`
 )
 
-// checkIDs finds out whether the sequence has given out ids again that a position has passed since its anchor, and makes what it
+// CheckIDs finds out whether the sequence has given out ids again that a position has passed since its anchor, and makes what it
 // has read by now the next anchor. The connection leads to the server life in which that was read, so a crash, which may
 // take back ids together with their events, does not count.
-func (e *Engine) checkIDs(ctx context.Context, conn *session.Conn, p *Position, read cut) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
+func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, read tail.Watermark) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTrip, ErrSlow)
 	defer cancel()
 	var last *int64
 	var next, highest int64
@@ -62,18 +62,18 @@ func (e *Engine) checkIDs(ctx context.Context, conn *session.Conn, p *Position, 
 	var reused *int64
 	var at time.Time
 	var again []int64
-	err := conn.QueryRow(ctx, sqlIDs, p.Unit, p.Epoch, p.seen.head, p.seen.transaction, p.seen.at).Scan(&last, &name, &before, &now, &reused, &next, &at, &again, &highest)
+	err := conn.QueryRow(ctx, sqlIDs, p.Unit, p.Epoch, p.seen.Head, p.seen.transaction, p.seen.at).Scan(&last, &name, &before, &now, &reused, &next, &at, &again, &highest)
 	switch {
-	case isNoRows(err):
-		return errFenced
+	case errors.Is(err, pgx.ErrNoRows):
+		return ErrFenced
 	case err != nil:
 		return fmt.Errorf("read the sequence: %w", err)
 	case last == nil:
 		return errAltered
 	}
-	again = slices.DeleteFunc(again, p.seen.open.Contains)
+	again = slices.DeleteFunc(again, p.seen.Open.Contains)
 	// A position at 0 has passed nothing that could come again.
-	other := read.head > 0 && (replaced(before, now) || p.seen.transaction != nil && *p.seen.transaction > next)
+	other := read.Head > 0 && (Replaced(before, now) || p.seen.transaction != nil && *p.seen.transaction > next)
 	var why string
 	from := int64(0)
 	switch {
@@ -81,12 +81,12 @@ func (e *Engine) checkIDs(ctx context.Context, conn *session.Conn, p *Position, 
 		why = fmt.Sprintf("ids above %d may have been given out again", *reused)
 	case other:
 		why = "the sequence or its table was restarted, or restored, since the position was written"
-	case *last < read.head:
+	case *last < read.Head:
 		why, from = fmt.Sprintf("%s is at %d", name, *last), *last
 	case len(again) > 0:
 		why, from = fmt.Sprintf("event %d was written after the position had passed its id", again[0]), again[0]-1
 	default:
-		p.seen, p.sequence = anchor{cut{read.head, slices.Clone(read.open)}, &next, &at}, now
+		p.seen, p.Sequence = anchor{tail.Watermark{Head: read.Head, Open: slices.Clone(read.Open)}, &next, &at}, now
 		if before != now {
 			if _, err := conn.Exec(ctx, sqlSequence, p.Unit, p.Epoch, now); err != nil {
 				return fmt.Errorf("note the sequence: %w", err)
@@ -103,21 +103,12 @@ func (e *Engine) checkIDs(ctx context.Context, conn *session.Conn, p *Position, 
 	if p.Destination != "" {
 		whose = fmt.Sprintf("destination %q", p.Destination)
 	}
-	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, read.head, outboxsql.CureOfIDs(name, *last, max(read.head, highest)))
+	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, read.Head, outboxsql.CureOfIDs(name, *last, max(read.Head, highest)))
 }
 
-// replaced reports whether another sequence assigns the ids, or the same one was restarted with its table. One that was only
+// Replaced reports whether another sequence assigns the ids, or the same one was restarted with its table. One that was only
 // altered goes on; ALTER SEQUENCE ... RESTART shows in the ids.
-func replaced(before, now string) bool {
+func Replaced(before, now string) bool {
 	b, n := strings.Fields(before), strings.Fields(now)
 	return len(b) == 3 && len(n) == 3 && (b[0] != n[0] || b[1] != n[1] && b[2] != n[2])
-}
-
-// checkIDs checks the ids that the unit has passed.
-func (u *unit) checkIDs(ctx context.Context, conn *session.Conn) error {
-	if err := u.e.checkIDs(ctx, conn, &u.pos, cut{u.reader.Head(), u.reader.Gaps()}); err != nil {
-		return err
-	}
-	u.checkAt = time.Now().Add(u.e.limits.PollInterval)
-	return nil
 }

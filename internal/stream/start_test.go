@@ -1,0 +1,88 @@
+package stream
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+)
+
+// newStream is a log that is a stream.
+func newStream(tb testing.TB) *log {
+	tb.Helper()
+	l := newLog(tb)
+	l.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
+	return l
+}
+
+// create creates the positions of wanted destinations.
+func (l *log) create(wanted ...Wanted) {
+	l.Helper()
+	err := pgx.BeginFunc(l.Context(), l.Conn, func(tx pgx.Tx) error {
+		_, err := createPositions(l.Context(), tx, wanted, wanted)
+		return err
+	})
+	if err != nil {
+		l.Fatal(err)
+	}
+}
+
+// begins returns where a destination begins.
+func (l *log) begins(destination string) string {
+	l.Helper()
+	return testdb.One[string](l.DB, l.Conn, `SELECT head || ' ' || open FROM outbox_positions WHERE destination = $1`, destination)
+}
+
+// TestStart: the first destinations begin where the queue has ended, later ones at their Start, or now.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	for i := range 10 {
+		l.Exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '{}', timestamptz '2026-11-01Z' + $1 * interval '1 minute')`, i+1)
+	}
+	l.Exec(`UPDATE outbox_mode SET origin_head = 4, origin_open = '{[2,4)}'`)
+	l.Exec(`DELETE FROM outbox_events WHERE id IN (1, 6)`)
+	noon := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	at := func(minute int) engine.Start {
+		return engine.Start{Kind: engine.StartAtTime, Time: noon.Add(time.Duration(minute) * time.Minute)}
+	}
+	l.create(Wanted{}, Wanted{Destination: "first"}, Wanted{Destination: "second"}, Wanted{Destination: "told", Start: engine.Start{Kind: engine.StartNow}})
+	l.create(Wanted{Destination: "later"}, Wanted{Destination: "first", Start: engine.Start{Kind: engine.StartAtID, ID: 1}},
+		Wanted{Destination: "beginning", Start: engine.Start{Kind: engine.StartAtBeginning}}, Wanted{Destination: "id", Start: engine.Start{Kind: engine.StartAtID, ID: 3}},
+		Wanted{Destination: "time", Start: at(5)}, Wanted{Destination: "time of what is gone", Start: at(6)},
+		Wanted{Destination: "long ago", Start: at(-100)}, Wanted{Destination: "future", Start: at(100)})
+	for destination, want := range map[string]string{
+		"": "4 {[2,4)}", "first": "4 {[2,4)}", "second": "4 {[2,4)}", "told": "10 {}",
+		"later": "10 {}", "beginning": "0 {}", "id": "2 {}",
+		"time": "4 {}", "time of what is gone": "5 {}", "long ago": "1 {}", "future": "10 {}",
+	} {
+		if got := l.begins(destination); got != want {
+			t.Errorf("%q begins at %s, want %s", destination, got, want)
+		}
+	}
+	// A router that comes later reads everything as well.
+	l.Exec(`DELETE FROM outbox_positions WHERE destination = ''`)
+	l.create(Wanted{})
+	if got := l.begins(""); got != "4 {[2,4)}" {
+		t.Errorf("the router begins at %s", got)
+	}
+}
+
+// TestStartOfNothing: a table without events, and one whose events are all gone.
+func TestStartOfNothing(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.create(Wanted{Destination: "a", Start: engine.Start{Kind: engine.StartNow}}, Wanted{Destination: "b", Start: engine.Start{Kind: engine.StartAtTime, Time: time.Now()}})
+	if a, b := l.begins("a"), l.begins("b"); a != "0 {}" || b != "0 {}" {
+		t.Errorf("they begin at %s and %s", a, b)
+	}
+	l.Exec(insert)
+	l.Exec(`DELETE FROM outbox_events`)
+	if id, err := store.FirstSince(t.Context(), l.Conn, time.Now()); id != 2 || err != nil {
+		t.Errorf("the next event will be %d; %v", id, err)
+	}
+}
