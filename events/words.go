@@ -29,7 +29,7 @@ func (d *Destination) Words(now time.Time) []Part {
 		return append(moment("", d.Since), Part{Text: " by " + d.Actor})
 	case Parked:
 		if d.Behind == nil {
-			return text("waits for its turn: no earlier event of its aggregate is stored")
+			return text("waits for its turn: no earlier event of its aggregate is stored; in a total order it waits for the first stored event of any aggregate")
 		}
 		return text("behind event %d of its aggregate (%s)", d.Behind.EventID, d.Behind.State)
 	case Unrouted:

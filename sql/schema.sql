@@ -186,6 +186,9 @@ CREATE INDEX IF NOT EXISTS outbox_deliveries_key
 -- The waiting events of all aggregates, oldest first: of a destination in total order.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_total
     ON outbox_deliveries (destination, event_id) WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked');
+-- The dead letters of all aggregates, oldest first: of a destination in total order where they block it.
+CREATE INDEX IF NOT EXISTS outbox_deliveries_total_dead
+    ON outbox_deliveries (destination, event_id) WHERE ordering_key IS NOT NULL AND state = 'dead';
 -- The dead letters of one aggregate, oldest first: of a destination where they block it.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_dead_key
     ON outbox_deliveries (destination, ordering_key, event_id) WHERE ordering_key IS NOT NULL AND state = 'dead';

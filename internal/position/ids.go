@@ -37,7 +37,7 @@ const (
 	// sqlIDs finds the last id, NULL in the moment in which ALTER SEQUENCE replaces the file of the sequence, and the ids of an anchor, in its last hundred, that events have got since. Where the sequence has passed
 	// the position again it has given these out again. An event that an UPDATE or a rewrite of the table has given
 	// another transaction is older. Transaction numbers of rows have 32 bits.
-	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.Sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
+	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
 		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5
 			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id),
 		coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)

@@ -36,10 +36,14 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 	if u.shelf.aggregates.anyReady() {
 		return u.feedStored(ctx, conn)
 	}
-	u.shelf.dueTurn = !u.shelf.dueTurn
+	// A total order takes all rows that are due before it reads: one without a name holds nothing back until it was taken.
+	u.shelf.dueTurn = !u.shelf.dueTurn || u.order.total
 	if u.shelf.dueTurn && !time.Now().Before(u.shelf.dueAt) {
 		if did, err = u.feedDue(ctx, conn); did || err != nil {
 			return did, err
+		}
+		if u.order.total && !time.Now().Before(u.shelf.dueAt) {
+			return false, nil // the lane has no capacity
 		}
 	}
 	if u.waits = u.shelf.totalHeld(); u.waits {

@@ -52,6 +52,9 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 			all = u.shelf.takeDue(all, &rows[i])
 		}
 	}
+	if len(all) == 0 && !more {
+		u.shelf.foundNone()
+	}
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
 	u.gate.deliver(u.gate.parcel(), all, nil, granted)
@@ -85,11 +88,10 @@ func (s *shelf) planDue(ctx context.Context, conn *session.Conn, rows []deliveri
 	}
 	s.searchNow()
 	s.dueAt = time.Now().Add(wait)
-	s.foundNone()
 	return nil
 }
 
-// foundNone records that no more rows are due now. The queue of a total order may have nothing in front any more: a person has
+// foundNone records that no rows are due now. The queue of a total order may have nothing in front any more: a person has
 // discarded a dead letter. In other orders that makes the row behind it due.
 func (s *shelf) foundNone() {
 	if s.totalHeld() && !s.lane.Order(s.order.line).Busy && s.pending.empty() {
@@ -107,7 +109,9 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.D
 	key, name := s.order.keyOf(r.Key), s.order.queue(r.Key)
 	if waits {
 		// Not the first of its queue, which happens only in a table that was a queue, or had another order.
-		s.put(entry{Entry: r.Entry(s.name, deliveries.Parked)}, key)
+		waiting := r.Entry(s.name, deliveries.Parked)
+		waiting.Key = s.order.nameOf(r)
+		s.put(entry{Entry: waiting}, key)
 		s.run(r)
 		s.aggregates.move(key, name, causeParked)
 		// What is in flight of the queue ends it: that answer must say that rows wait behind it.
@@ -152,7 +156,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []d
 	}
 	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox
 	if d.Key = s.order.keyOf(r.Key); r.Key == "" {
-		d.Key = s.order.of(&r.Event)
+		d.Key = s.order.of(&r.Event) // from now on it is in the queue of its aggregate
 	}
 	return append(all, d)
 }

@@ -76,12 +76,12 @@ type loader struct {
 func (l *loader) load(ctx context.Context, conn *session.Conn) error {
 	switch {
 	case !l.order.kept:
-		return l.walk(ctx, conn, sqlUnpark, "")
+		return l.unpark(ctx, conn)
 	case l.order.total:
-		if err := l.walk(ctx, conn, sqlQueue, "-infinity"); err != nil {
-			return err
-		}
 		return l.loadTotal(ctx, conn)
+	}
+	if err := l.unname(ctx, conn); err != nil {
+		return err
 	}
 	l.e.loading.Add(1)
 	defer l.e.loading.Add(-1)
@@ -135,7 +135,8 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 // sqlTotal reads whether any row of a total order waits, whether the first one is parked, and whether any is: where more
 // than $2 rows wait, one of them may be. Of dead letters it reads the first one, if they block.
 func sqlTotal(o *order) string {
-	live, dead := o.rows("event_id, state", "$1", "", "$2 + 1")
+	live, _ := o.rows("event_id, state", "$1", "", "$2 + 1")
+	_, dead := o.rows("event_id, state", "$1", "", "1")
 	return `SELECT count(*) > 0, coalesce((array_agg(state ORDER BY event_id))[1] = 'parked', false),
 	coalesce(bool_or(state = 'parked') OR count(*) > $2, false)
 FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $3)) AS u`
@@ -161,37 +162,51 @@ func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// Two statements walk over the rows of a destination, $4 at once, from a place on. They return the place where they
-// have ended, NULL at the end.
-const (
-	// sqlUnpark makes parked rows due: order is not kept any more.
-	sqlUnpark = `WITH page AS MATERIALIZED (SELECT ordering_key AS at, event_id, state FROM outbox_deliveries
+// sqlUnpark makes the parked rows due among the next $4 that wait in the order of names after a place: order is not kept any
+// more. It returns the place where it has ended, NULL at the end.
+const sqlUnpark = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state FROM outbox_deliveries
 	WHERE destination = $1 AND (ordering_key, event_id) > ($2, $3) AND ` + whichLive + ` ORDER BY ordering_key, event_id LIMIT $4),
 freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
 	FROM page AS p WHERE p.state = 'parked' AND d.destination = $1 AND d.event_id = p.event_id)
-` + sqlPlace
+SELECT (array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
+	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0) FROM page`
 
-	// sqlQueue puts rows without an aggregate into the queue of a total order, unless they are delayed events that are not
-	// due. A row that was never tried waits there.
-	sqlQueue = `WITH page AS MATERIALIZED (SELECT available_at AS at, event_id, ordering_key IS NULL AND (available_at <= now() OR attempts > 0 OR error_class IS NOT NULL) AS joins
-	FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2::timestamptz, $3) ORDER BY available_at, event_id LIMIT $4),
-joined AS (UPDATE outbox_deliveries AS d SET ordering_key = '` + totalName + `', updated_at = now(),
-	state = CASE WHEN attempts = 0 AND error_class IS NULL THEN 'parked' ELSE 'retry' END
-	FROM page AS p WHERE p.joins AND d.destination = $1 AND d.event_id = p.event_id)
-` + sqlPlace
-
-	sqlPlace = `SELECT (array_agg(at::text ORDER BY at DESC, event_id DESC))[1], coalesce((array_agg(event_id ORDER BY at DESC, event_id DESC))[1], 0) FROM page`
-)
-
-// walk runs a statement until it has walked over all rows.
-func (l *loader) walk(ctx context.Context, conn *session.Conn, statement, from string) error {
-	at, id := &from, int64(math.MinInt64)
-	for at != nil {
+func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
+	key, id := new(string), int64(math.MinInt64)
+	for key != nil {
 		err := l.write(ctx, conn, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, statement, l.name, *at, id, walkPage).Scan(&at, &id)
+			return tx.QueryRow(ctx, sqlUnpark, l.name, *key, id, walkPage).Scan(&key, &id)
 		})
 		if err != nil {
-			return fmt.Errorf("queue the stored deliveries of %q in their order: %w", l.name, err)
+			return fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
+		}
+	}
+	return nil
+}
+
+// sqlUnname frees up to $2 rows of events without an aggregate from the queue of a total order, which is not kept any more:
+// each of them waits for none. A dead letter keeps its name, behind which no row waits then.
+const sqlUnname = `UPDATE outbox_deliveries SET ordering_key = NULL, updated_at = now(),
+	available_at = CASE state WHEN 'parked' THEN now() ELSE available_at END, state = 'retry'
+WHERE (event_id, destination) IN (SELECT event_id, destination FROM outbox_deliveries
+	WHERE destination = $1 AND ordering_key = '` + totalName + `' AND ` + whichLive + ` ORDER BY event_id LIMIT $2)`
+
+func (l *loader) unname(ctx context.Context, conn *session.Conn) error {
+	for n := int64(walkPage); n == walkPage; {
+		var is bool
+		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE destination = $1 AND ordering_key = '`+totalName+`' AND `+whichLive+`)`, l.name).Scan(&is)
+		if err == nil && !is {
+			return nil
+		}
+		if err == nil {
+			err = l.write(ctx, conn, func(tx pgx.Tx) error {
+				tag, err := tx.Exec(ctx, sqlUnname, l.name, walkPage)
+				n = tag.RowsAffected()
+				return err
+			})
+		}
+		if err != nil {
+			return fmt.Errorf("release the deliveries of %q that have no aggregate: %w", l.name, err)
 		}
 	}
 	return nil

@@ -58,22 +58,41 @@ func (o *order) queue(name string) string {
 	return name
 }
 
-// keyOf returns the key of the queue that a row with this name is in.
+// keyOf returns the key of the queue that a row with this name is in. In a total order a row without a name is in the queue
+// from the time on at which it is due.
 func (o *order) keyOf(name string) dispatch.Key {
 	switch {
-	case !o.kept || name == "":
-		return dispatch.Key{}
 	case o.total:
 		return o.line
+	case !o.kept || name == "":
+		return dispatch.Key{}
 	}
 	return o.keys.Named(name)
+}
+
+// nameOf returns the name that a row of the queue has, or gets.
+func (o *order) nameOf(r *deliveries.Row) string {
+	if o.total && r.Key == "" {
+		return o.name(&r.Event)
+	}
+	return r.Key
 }
 
 // leads reports whether a row that is due goes before all stored rows of its queue, and waits whether another row
 // of the queue comes first. A dead letter that a person replays waits in a total order only.
 func (o *order) leads(r *deliveries.Row) (leads, waits bool) {
-	leads = o.kept && r.Key != ""
+	leads = o.total || o.kept && r.Key != ""
 	return leads, leads && !r.First && !r.Filtered && (o.total || r.Event.Replay == 0)
+}
+
+// first returns the condition that a due row d is the first of its queue: $5 says whether dead letters block.
+func (o *order) first() string {
+	live, dead := o.rows("event_id", "d.destination", "d.ordering_key", "1")
+	front := `least(` + live + `, CASE WHEN $5 THEN ` + dead + ` END)`
+	if o.total {
+		return `coalesce(d.event_id <= ` + front + `, true)`
+	}
+	return `d.ordering_key IS NULL OR d.event_id = ` + front
 }
 
 // rows returns two SELECTs, of the first stored rows in the queue of an aggregate: the live ones and the dead letters. A
@@ -83,7 +102,7 @@ func (o *order) rows(columns, destination, name, limit string) (live, dead strin
 	if o.total {
 		from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination BETWEEN ` + destination + ` AND ` + destination
 		to := ` ORDER BY destination, event_id LIMIT ` + limit + `)`
-		return from + ` AND ordering_key IS NOT NULL AND ` + whichLive + to, from + ` AND ` + whichDead + to
+		return from + ` AND ordering_key IS NOT NULL AND ` + whichLive + to, from + ` AND ordering_key IS NOT NULL AND ` + whichDead + to
 	}
 	from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination = ` + destination + ` AND ordering_key = ` + name + ` AND `
 	to := ` ORDER BY event_id LIMIT ` + limit + `)`

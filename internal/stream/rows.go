@@ -10,8 +10,7 @@ import "github.com/notifyd/notifyd/internal/deliveries"
 // $4 rows, whether or not they can be used: a row that is not the first of its queue is returned as
 // such. The index has this order.
 func sqlDue(limit int, o *order) string {
-	live, dead := o.rows("event_id", "d.destination", "d.ordering_key", "1")
-	return `SELECT ` + deliveries.Columns(limit) + `, d.ordering_key IS NULL OR d.event_id = least(` + live + `, CASE WHEN $5 THEN ` + dead + ` END)
+	return `SELECT ` + deliveries.Columns(limit) + `, ` + o.first() + `
 FROM (SELECT * FROM outbox_deliveries
 	WHERE destination = $1 AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
 	ORDER BY available_at, event_id LIMIT $4) AS d

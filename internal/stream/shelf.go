@@ -82,10 +82,13 @@ func (s *shelf) put(out entry, key dispatch.Key) {
 
 // nameOf returns the name of an answered delivery's aggregate: that of its row, which one of a replay has for itself.
 func (s *shelf) nameOf(a *dispatch.Answer) string {
-	if a.Key == (dispatch.Key{}) {
+	r := s.running[a.Event.ID]
+	switch {
+	case a.Row && replays(r.key): // nothing else tells the row from that of a live event
+		return r.key
+	case a.Key == dispatch.Key{}:
 		return ""
-	}
-	if r := s.running[a.Event.ID]; a.Row && r.key != "" {
+	case a.Row && r.key != "":
 		return r.key
 	}
 	return s.order.name(a.Event)
