@@ -17,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // simulation is one table with writers, relays and destinations, all of them at random.
@@ -145,15 +146,15 @@ func (j *checker) wrote(ids map[string][]int64) {
 
 // member is a relay that comes and goes.
 type member struct {
-	way  *way
-	stop context.CancelFunc
-	done chan error
-	r    *notifyd.Relay
+	proxy *testenv.Proxy
+	stop  context.CancelFunc
+	done  chan error
+	r     *notifyd.Relay
 }
 
 func (p *simulation) start(i int) {
 	p.t.Helper()
-	w, url := newWay(p.t, p.url)
+	proxy, url := testenv.NewProxy(p.t, p.url)
 	pool, err := pgxpool.New(p.t.Context(), url)
 	if err != nil {
 		p.t.Fatal(err)
@@ -183,7 +184,7 @@ func (p *simulation) start(i int) {
 		}
 	}
 	ctx, stop := context.WithCancel(p.t.Context())
-	pl := &member{way: w, stop: stop, done: make(chan error, 1), r: r}
+	pl := &member{proxy: proxy, stop: stop, done: make(chan error, 1), r: r}
 	p.relay[i] = pl
 	go func() {
 		err := r.Run(ctx)
@@ -196,7 +197,7 @@ func (p *simulation) start(i int) {
 func (p *simulation) end(i int, kindly bool) {
 	pl := p.relay[i]
 	if !kindly {
-		pl.way.set(true)
+		pl.proxy.Cut()
 	}
 	pl.stop()
 	if err := <-pl.done; err != nil && kindly {
@@ -383,8 +384,8 @@ func (p *simulation) disturb() {
 		p.end(i, false)
 		p.start(i)
 	case 2:
-		p.relay[i].way.set(true) // it lives, and comes back
-		p.relay[i].way.set(false)
+		p.relay[i].proxy.Cut() // it lives, and comes back
+		p.relay[i].proxy.Restore()
 	case 3, 4:
 		p.checker.mu.Lock()
 		p.checker.down[name] = !p.checker.down[name]
