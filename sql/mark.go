@@ -104,8 +104,10 @@ func (m *modeChange) decide(r *readers, events []event, deliveries map[int64]sto
 			names = m.route(r, e.eventType)
 			routes[e.eventType] = names
 		}
-		have, missing := deliveries[e.id], r.missing(names, e.id)
+		have, missing, former := deliveries[e.id], r.missing(names, e.id), r.missing(r.formerly(names, e), e.id)
 		switch {
+		case len(former) > 0: // the queue would ask the current routes
+			missing = append(slices.DeleteFunc(missing, func(name string) bool { return name == "" }), former...)
 		case len(missing) == len(names) && have.destinations == nil:
 			continue // no destination has received it
 		case slices.Contains(have.destinations, ""):

@@ -3,6 +3,7 @@ package outboxsql
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // reach is what one reader of a stream has acknowledged: all events up to head, except open ones.
@@ -27,6 +28,18 @@ func (r *reach) misses(id int64) bool {
 type readers struct {
 	all    []*reach
 	byName map[string][]*reach
+	former []formerRoutes
+}
+
+// formerly returns those destinations that are not in names and read the event by former routes.
+func (r *readers) formerly(names []string, e event) (more []string) {
+	for i := range r.former {
+		f := &r.former[i]
+		if r.byName[f.destination] != nil && !slices.Contains(names, f.destination) && !slices.Contains(more, f.destination) && f.lead(e.id, e.eventType) {
+			more = append(more, f.destination)
+		}
+	}
+	return more
 }
 
 func newReaders(all []*reach) *readers {
@@ -72,6 +85,39 @@ func (r *readers) missing(names []string, id int64) (who []string) {
 		}
 	}
 	return who
+}
+
+// formerRoutes are the routes by which a destination reads some ids, although they have ended or are not configured any
+// more: an event keeps the routes of the moment when its destination, or the router, first read it.
+type formerRoutes struct {
+	destination string
+	patterns    []string // that lead to the destination
+	others      []string // that lead only to others
+	from, until reach    // the ids behind the first, up to the second
+}
+
+// lead reports whether an event goes to the destination.
+func (f *formerRoutes) lead(id int64, eventType string) bool {
+	if !f.from.misses(id) || f.until.misses(id) {
+		return false
+	}
+	mine, theirs := longest(f.patterns, eventType), longest(f.others, eventType)
+	return mine > theirs
+}
+
+// longest returns how specific the most specific pattern is that an event type matches, -1 if it matches none.
+func longest(patterns []string, eventType string) int {
+	best := -1
+	for _, p := range patterns {
+		prefix, is := strings.CutSuffix(p, "*")
+		switch {
+		case p == eventType:
+			return len(p) + 1 // "a.*" may be a type, too
+		case is && strings.HasPrefix(eventType, prefix):
+			best = max(best, len(prefix))
+		}
+	}
+	return best
 }
 
 // disputed returns the ids up to the highest head that some readers miss and others do not.

@@ -31,7 +31,7 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 	}
 	if m.options.Route == nil {
 		err = m.agreed(ctx, r)
-	} else {
+	} else if r.former, err = m.formerRoutes(ctx); err == nil {
 		err = m.abandoned(ctx, r)
 	}
 	if err != nil {
@@ -108,6 +108,42 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 		return nil
 	})
 	return newReaders(all), err
+}
+
+// formerRoutes returns the routes by which destinations that are known read events, whatever is configured now. Those that
+// no relay has ended hold for what the router has seen: only that is decided.
+func (m *modeChange) formerRoutes(ctx context.Context) (all []formerRoutes, err error) {
+	rows, err := m.conn.Query(ctx, `SELECT r.destination, r.patterns, r.others, r.head, s.low, s.high, coalesce(r.until_head, p.head, -1), u.low, u.high
+		FROM `+m.table("outbox_routes")+` AS r LEFT JOIN `+m.table("outbox_positions")+` AS p ON p.destination = '' AND p.part = 0
+		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low, coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high FROM unnest(r.open) AS x) AS s
+		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low, coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high
+			FROM unnest(CASE WHEN r.until_head IS NULL THEN p.open ELSE r.until_open END) AS x) AS u
+		WHERE r.past IS NULL AND r.since > 0`)
+	if err != nil {
+		return nil, fmt.Errorf("read the routes: %w", err)
+	}
+	var f formerRoutes
+	var fromLow, fromHigh, untilLow, untilHigh []int64
+	_, err = pgx.ForEachRow(rows, []any{&f.destination, &f.patterns, &f.others, &f.from.head, &fromLow, &fromHigh, &f.until.head, &untilLow, &untilHigh}, func() error {
+		f.from.open, f.until.open = spans(fromLow, fromHigh), spans(untilLow, untilHigh)
+		if m.options.Known == nil || m.options.Known(f.destination) {
+			all = append(all, f)
+		}
+		f = formerRoutes{}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the routes: %w", err)
+	}
+	return all, nil
+}
+
+// spans returns the spans with these bounds.
+func spans(low, high []int64) (all []span) {
+	for i := range low {
+		all = append(all, span{low[i], high[i]})
+	}
+	return all
 }
 
 // abandonedLook is how many waiting events of a destination are counted.

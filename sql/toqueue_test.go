@@ -239,6 +239,35 @@ func queueAsNew(t *testing.T, conn *pgx.Conn) {
 	}
 }
 
+// TestStreamToQueueFormerRoutes: an event that its destination has yet to read by a route that has ended, or that is not
+// configured any more, waits for that destination. The router has passed it.
+func TestStreamToQueueFormerRoutes(t *testing.T) {
+	t.Parallel()
+	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		t.Helper()
+		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
+		at := testdb.One[int64](t, conn, `WITH w AS (INSERT INTO outbox_events (event_type, payload)
+			SELECT (ARRAY['ended.a', 'ended.b', 'gone', 'kept'])[1 + i % 4], '1' FROM generate_series(0, 23) AS i RETURNING id) SELECT min(id) - 1 FROM w`)
+		testdb.Exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ('x', $1::bigint, '{}'), ('y', $1::bigint + 24, '{}'),
+			('', $1::bigint + 16, int8multirange(int8range($1::bigint + 3, $1::bigint + 4)))`, at)
+		testdb.Exec(t, conn, `INSERT INTO outbox_routes (destination, since, patterns, others, head, until_head, until_open, handed) VALUES
+			('x', 1, '{ended.*,gone,kept}', '{ended.b}', 0, $1::bigint + 8, int8multirange(int8range($1::bigint + 5, $1::bigint + 6)), true),
+			('x', 2, '{gone,kept}', '{ended.b}', $1::bigint, NULL, '{}', true), ('y', 1, '{ended.b}', '{}', 0, NULL, '{}', true)`, at)
+		setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{Route: func(eventType string) []string {
+			return map[string][]string{"kept": {"x"}, "ended.b": {"y"}}[eventType]
+		}})
+		// ended.a: 1 and 5, and 5 is not the ended route's. gone: 3, 7, 11 and so on, of which the router has seen those up to 16 but 3.
+		got := testdb.List[string](t, conn, `SELECT format('%s of %s', event_id - $1::bigint, destination) FROM outbox_deliveries ORDER BY event_id`, at)
+		if want := []string{"1 of x", "3 of x", "7 of x", "11 of x", "15 of x"}; !slices.Equal(got, want) {
+			t.Errorf("%v wait, want %v", got, want)
+		}
+		fresh := testdb.List[int64](t, conn, `SELECT id - $1::bigint FROM outbox_events WHERE state = 'fresh' ORDER BY id`, at)
+		if want := []int64{4, 8, 12, 16, 17, 19, 20, 21, 23, 24}; !slices.Equal(fresh, want) {
+			t.Errorf("%v are fresh, want %v", fresh, want)
+		}
+	})
+}
+
 // TestStreamToQueueWithoutRoutes: if all destinations have received the same events, no routes are
 // needed; otherwise nothing is changed.
 func TestStreamToQueueWithoutRoutes(t *testing.T) {
