@@ -1,0 +1,387 @@
+package interplay
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// plan is a configuration and a script. A seed always makes the same plan.
+type plan struct {
+	seed         uint64
+	mode         outboxsql.Mode
+	relays       int
+	claims       int           // of each relay
+	batch        int           // largest number of events in a read
+	budget       time.Duration // lock budget of a queue
+	destinations []destination
+	routes       routes // at the beginning
+	steps        []step
+}
+
+// order is how a destination of a stream orders its events. A queue orders none.
+type order int
+
+const (
+	byAggregate order = iota
+	none
+	total
+)
+
+// destination has the settings of one destination.
+type destination struct {
+	name        string
+	order       order
+	block       bool // on_dead: block
+	exactly     bool // keeps its position
+	batch       int  // of a batch handler, 0 for a single one
+	keepsOrder  bool // the batch handler does
+	concurrency int
+	attempts    int
+	filter      bool // drops events, and fails on some
+	expiry      bool // old events expire
+	rate        int  // events per second, 0 for no limit
+	keyed       bool // the rate is per aggregate
+}
+
+// routes are the destinations of each pattern.
+type routes map[string][]string
+
+// to returns the destinations of an event type.
+func (r routes) to(eventType string) []string {
+	patterns := slices.Sorted(maps.Keys(r))
+	if at := delivery.BestPattern(patterns, eventType); at >= 0 {
+		return r[patterns[at]]
+	}
+	return nil
+}
+
+// eventTypes are the types that scripts write.
+func eventTypes() []string { return []string{"a.x", "a.y", "b.x", "c"} }
+
+// event is an event of a script. Its number in the plan decides its fate at each destination.
+type event struct {
+	n         int
+	eventType string
+	aggregate int           // 0 for none
+	delay     time.Duration // from its insertion
+	old       bool          // written long ago, by its created_at
+}
+
+// ending is how a transaction ends.
+type ending int
+
+const (
+	commits ending = iota
+	rollsBack
+	commitsLate // with a later step
+)
+
+// transaction writes events.
+type transaction struct {
+	events    []event
+	savepoint bool // an insert is rolled back before
+	ending    ending
+}
+
+// action is a kind of step.
+type action int
+
+const (
+	write action = iota
+	wait
+	rest
+	outage
+	endOutage
+	pause
+	resume
+	restart
+	kill
+	cut
+	reload
+	replay
+	seek
+	discard
+	redeliver
+	convert
+)
+
+// String returns the name of an action.
+func (a action) String() string {
+	return []string{
+		"write", "wait", "rest", "outage", "end outage", "pause", "resume", "restart", "kill", "cut", "reload", "replay", "seek", "discard", "redeliver", "convert",
+	}[a]
+}
+
+// step is a step of a script. Each action uses some of the fields.
+type step struct {
+	action      action
+	txs         []transaction // write
+	pause       time.Duration // wait
+	destination string
+	relay       int
+	routes      routes // reload
+	noted       bool   // reload: waits until the relays have noted the routes
+	at          int    // seek: percent of the ids, replay: where the range begins
+	heal        bool   // redeliver: the events succeed from now on
+}
+
+// String describes a step.
+func (s step) String() string {
+	var b strings.Builder
+	fmt.Fprint(&b, s.action)
+	switch s.action {
+	case write:
+		for _, tx := range s.txs {
+			fmt.Fprintf(&b, " %s", tx)
+		}
+	case wait:
+		fmt.Fprintf(&b, " %v", s.pause)
+	case outage, endOutage, pause, resume, discard:
+		fmt.Fprintf(&b, " %s", s.destination)
+	case restart, kill, cut:
+		fmt.Fprintf(&b, " relay %d", s.relay)
+	case reload:
+		fmt.Fprintf(&b, " %v noted=%t", map[string][]string(s.routes), s.noted)
+	case replay, seek:
+		fmt.Fprintf(&b, " %s from %d%%", s.destination, s.at)
+	case redeliver:
+		fmt.Fprintf(&b, " %s heal=%t", s.destination, s.heal)
+	case rest, convert:
+	}
+	return b.String()
+}
+
+// String describes a transaction: its events as number:type/aggregate.
+func (t transaction) String() string {
+	var b strings.Builder
+	b.WriteByte('(')
+	for i, e := range t.events {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		fmt.Fprintf(&b, "%d:%s/%d", e.n, e.eventType, e.aggregate)
+		if e.delay > 0 {
+			fmt.Fprintf(&b, "+%v", e.delay)
+		}
+		if e.old {
+			b.WriteString(" old")
+		}
+	}
+	if t.savepoint {
+		b.WriteString(" after a savepoint")
+	}
+	b.WriteString([]string{")", ") rolled back", ") late"}[t.ending])
+	return b.String()
+}
+
+// String describes a plan so that a person can repeat it by hand.
+func (p *plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %d relays, %d claims of %d events, lock budget %v\n", p.mode, p.relays, p.claims, p.batch, p.budget)
+	for _, d := range p.destinations {
+		fmt.Fprintf(&b, "  %+v\n", d)
+	}
+	fmt.Fprintf(&b, "  routes %v\n", map[string][]string(p.routes))
+	for i, s := range p.steps {
+		fmt.Fprintf(&b, "%4d %v\n", i, s)
+	}
+	return b.String()
+}
+
+// fate is what a destination does with an event.
+type fate int
+
+const (
+	accepts   fate = iota
+	failsOnce      // then accepts
+	throttles      // the first attempt, which does not count
+	slow           // takes longer than a lock budget
+	poison         // is refused for good
+	doomed         // fails each time, until the attempts are used up
+)
+
+// fate returns what a destination does with an event, always the same.
+func (p *plan) fate(destination string, n int) fate {
+	h := p.seed ^ uint64(n)*0x9e3779b97f4a7c15
+	for _, c := range destination {
+		h = (h ^ uint64(c)) * 0x100000001b3
+	}
+	r := rand.New(rand.NewPCG(h, p.seed))
+	switch x := r.IntN(100); {
+	case x < 6:
+		return failsOnce
+	case x < 9:
+		return throttles
+	case x < 12:
+		return slow
+	case x < 16:
+		return poison
+	case x < 19:
+		return doomed
+	}
+	return accepts
+}
+
+// dies reports whether an event becomes a dead letter there, unless it is healed.
+func (p *plan) dies(d *destination, n int) bool {
+	f := p.fate(d.name, n)
+	return f == poison || f == doomed || d.refuses(n) || f == failsOnce && d.attempts == 1
+}
+
+// drops reports whether the filter of a destination drops an event.
+func (d *destination) drops(n int) bool { return d.filter && n%4 == 3 }
+
+// refuses reports whether the filter of a destination fails on an event, which makes a dead letter.
+func (d *destination) refuses(n int) bool { return d.filter && !d.drops(n) && n%11 == 5 }
+
+// destination returns a destination by its name.
+func (p *plan) destination(name string) *destination {
+	at := slices.IndexFunc(p.destinations, func(d destination) bool { return d.name == name })
+	return &p.destinations[at]
+}
+
+// line returns the line of an event at a destination of a stream, "" if it is in none.
+func (d *destination) line(aggregate int) string {
+	switch {
+	case d.order == total:
+		return "*"
+	case d.order == byAggregate && aggregate > 0:
+		return fmt.Sprint(aggregate)
+	}
+	return ""
+}
+
+// generator draws plans.
+type generator struct {
+	r *rand.Rand
+	p *plan
+	n int // events so far
+}
+
+// newPlan draws the plan of a seed. Another dimension is a field of plan, destination or step, and a line here.
+func newPlan(seed uint64) *plan {
+	g := &generator{r: rand.New(rand.NewPCG(seed, 1)), p: &plan{seed: seed}}
+	p := g.p
+	p.mode = pick(g, outboxsql.ModeStream, outboxsql.ModeStream, outboxsql.ModeStream, outboxsql.ModeQueue)
+	p.relays, p.claims, p.batch = pick(g, 1, 1, 2), pick(g, 1, 2), pick(g, 2, 7, 1000)
+	p.budget = pick(g, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond)
+	for i := range 1 + g.r.IntN(3) {
+		p.destinations = append(p.destinations, g.destination(fmt.Sprintf("d%d", i)))
+	}
+	p.routes = g.routes()
+	for range 6 + g.r.IntN(14) {
+		p.steps = append(p.steps, g.step())
+	}
+	return p
+}
+
+// pick returns one of several values.
+func pick[T any](g *generator, values ...T) T { return values[g.r.IntN(len(values))] }
+
+// chance is true once in n times.
+func (g *generator) chance(n int) bool { return g.r.IntN(n) == 0 }
+
+// destination draws a destination.
+func (g *generator) destination(name string) destination {
+	d := destination{
+		name: name, order: pick(g, byAggregate, byAggregate, none, total), block: g.chance(3), batch: pick(g, 0, 0, 1, 3, 20), keepsOrder: g.chance(2),
+		concurrency: pick(g, 1, 2, 5), attempts: pick(g, 1, 2, 3), filter: g.chance(4), expiry: g.chance(4),
+	}
+	if g.chance(6) {
+		d.rate, d.keyed = pick(g, 100, 500), d.order != total && g.chance(2)
+	}
+	if g.chance(5) {
+		d.exactly, d.keyed, d.concurrency, d.batch, d.keepsOrder = true, false, 1, 20, true
+		if d.order == none {
+			d.order = byAggregate
+		}
+	}
+	return d
+}
+
+// routes draws routes in which each destination has one at least.
+func (g *generator) routes() routes {
+	all := make(routes)
+	patterns := []string{"a.x", "a.*", "b.*", "c", "*"}
+	for _, pattern := range patterns[:4] {
+		if g.chance(4) {
+			continue
+		}
+		for _, d := range g.p.destinations {
+			if g.chance(2) {
+				all[pattern] = append(all[pattern], d.name)
+			}
+		}
+	}
+	for _, d := range g.p.destinations {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(to []string) bool { return slices.Contains(to, d.name) }) {
+			pattern := pick(g, patterns...)
+			all[pattern] = append(all[pattern], d.name)
+		}
+	}
+	return all
+}
+
+// step draws a step.
+func (g *generator) step() step {
+	s := step{destination: pick(g, g.p.destinations...).name, relay: g.r.IntN(g.p.relays), at: pick(g, 0, 0, 30, 70, 100)}
+	switch x := g.r.IntN(100); {
+	case x < 40:
+		s.action = write
+		for range 1 + g.r.IntN(4) {
+			s.txs = append(s.txs, g.transaction())
+		}
+	case x < 55:
+		s.action, s.pause = wait, time.Duration(g.r.IntN(40))*time.Millisecond
+	case x < 60:
+		s.action = rest
+	case x < 64:
+		s.action = outage
+	case x < 67:
+		s.action = endOutage
+	case x < 69:
+		s.action = pause
+	case x < 71:
+		s.action = resume
+	case x < 74:
+		s.action = restart
+	case x < 77:
+		s.action = kill
+	case x < 79:
+		s.action = cut
+	case x < 84:
+		s.action, s.routes, s.noted = reload, g.routes(), g.chance(2)
+	case x < 88:
+		s.action = replay
+	case x < 91:
+		s.action = seek
+	case x < 94:
+		s.action = discard
+	case x < 98:
+		s.action, s.heal = redeliver, g.chance(2)
+	default:
+		s.action = convert
+	}
+	return s
+}
+
+// transaction draws a transaction.
+func (g *generator) transaction() transaction {
+	tx := transaction{savepoint: g.chance(8), ending: pick(g, commits, commits, commits, commits, commits, rollsBack, commitsLate)}
+	for range pick(g, 1, 1, 2, 4, 10) {
+		e := event{n: g.n, eventType: pick(g, eventTypes()...), aggregate: g.r.IntN(4), old: g.chance(15)}
+		if g.chance(12) {
+			e.delay = time.Duration(1+g.r.IntN(200)) * time.Millisecond
+		}
+		g.n++
+		tx.events = append(tx.events, e)
+	}
+	return tx
+}

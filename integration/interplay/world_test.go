@@ -1,0 +1,730 @@
+package interplay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/positions"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+const (
+	// patience is how long nothing may move before a plan counts as stuck. No test expects it to run out.
+	patience = 40 * time.Second
+	// look is the time between two looks at the tables, which signal nothing.
+	look = 10 * time.Millisecond
+	// longAgo and expiresAfter make the age of an event certain.
+	longAgo, expiresAfter = 48 * time.Hour, 24 * time.Hour
+)
+
+// world is a database with relays, on which a script acts.
+type world struct {
+	t        *testing.T
+	ctx      context.Context //nolint:containedctx // the test's own
+	plan     *plan
+	url      string
+	pool     *pgxpool.Pool
+	sink     *sink
+	model    *model
+	operator *notifyd.Relay // does not run; for people's requests
+	letters  *deadletter.Store
+	seeks    *positions.Store
+	relays   []*member
+	late     []*openTx
+	mode     outboxsql.Mode
+	routes   routes
+	paused   map[string]bool
+	log      *logBuffer // of all relays
+}
+
+// member is a relay that runs.
+type member struct {
+	proxy *testenv.Proxy
+	stop  context.CancelFunc
+	done  chan error
+}
+
+// openTx is a transaction that commits later.
+type openTx struct {
+	conn    *pgx.Conn
+	tx      pgx.Tx
+	entries []*entry
+}
+
+// logBuffer collects a log from several goroutines.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// play plays a plan in a database of its own, and returns what it found wrong.
+func play(t *testing.T, p *plan) error {
+	t.Helper()
+	w := &world{
+		t: t, ctx: t.Context(), plan: p, url: testdb.URL(t, testdb.Tables{Mode: p.mode}), sink: newSink(p), relays: make([]*member, p.relays),
+		mode: p.mode, routes: p.routes, paused: make(map[string]bool), log: &logBuffer{},
+	}
+	w.pool = testdb.Pool(t, w.url)
+	w.model = newModel(p)
+	var err error
+	if w.operator, err = notifyd.New(w.pool); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.register(w.operator); err != nil {
+		t.Fatal(err)
+	}
+	if w.letters, err = deadletter.New(w.pool, deadletter.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if w.seeks, err = positions.New(w.pool, outboxsql.DefaultSchema); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.killAll)
+	err = w.run()
+	if err != nil {
+		err = fmt.Errorf("%w\ntables:\n%s\nlog:\n%s", err, w.dump(), w.log)
+	}
+	return err
+}
+
+// run runs the script, and checks what has become of it.
+func (w *world) run() error {
+	if err := w.startAll(); err != nil {
+		return err
+	}
+	for i, s := range w.plan.steps {
+		if err := w.do(s); err != nil {
+			return fmt.Errorf("step %d, %s: %w", i, s.action, err)
+		}
+	}
+	if err := w.rest(); err != nil {
+		return err
+	}
+	if err := w.stopAll(); err != nil {
+		return err
+	}
+	return w.verdict()
+}
+
+// do does one step.
+func (w *world) do(s step) error {
+	switch s.action {
+	case write:
+		for _, tx := range s.txs {
+			if err := w.write(tx); err != nil {
+				return err
+			}
+		}
+	case wait:
+		<-time.After(s.pause)
+	case rest:
+		return w.rest()
+	case outage:
+		w.sink.setDown(s.destination, true)
+	case endOutage:
+		w.sink.setDown(s.destination, false)
+	case pause:
+		w.paused[s.destination] = true
+		return w.operator.Pause(w.ctx, s.destination, "test", "")
+	case resume:
+		delete(w.paused, s.destination)
+		return w.operator.Resume(w.ctx, s.destination)
+	case restart:
+		return errors.Join(w.stop(s.relay), w.start(s.relay))
+	case kill:
+		w.model.faulty(w.sink.clock())
+		w.kill(s.relay)
+		return w.start(s.relay)
+	case cut:
+		w.model.faulty(w.sink.clock())
+		w.relays[s.relay].proxy.Cut()
+		w.relays[s.relay].proxy.Restore()
+	case reload:
+		return w.reload(s)
+	case replay:
+		return w.replay(s)
+	case seek:
+		return w.seek(s)
+	case discard:
+		return w.discard(s.destination)
+	case redeliver:
+		return w.redeliver(s.destination, s.heal)
+	case convert:
+		return w.convert()
+	}
+	return nil
+}
+
+// register adds the destinations and routes to a relay.
+func (w *world) register(r *notifyd.Relay) error {
+	stream := w.mode == outboxsql.ModeStream
+	for i := range w.plan.destinations {
+		d := &w.plan.destinations[i]
+		if err := r.Destination(d.name, w.sink.handler(d, stream), w.options(d, stream)...); err != nil {
+			return err
+		}
+	}
+	for pattern, to := range w.routes {
+		if err := r.Route(pattern, to...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// options are the settings of a destination. Some need a stream.
+func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
+	all := []notifyd.HandleOption{
+		notifyd.WithConcurrency(d.concurrency), notifyd.WithBatchSize(max(1, d.batch)), notifyd.WithMaxAttempts(d.attempts),
+		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithTimeout(20 * time.Second),
+		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
+	}
+	switch {
+	case d.order == none:
+		all = append(all, notifyd.WithOrder(false))
+	case d.order == total && stream:
+		all = append(all, notifyd.WithTotalOrder())
+	}
+	if d.block && stream {
+		all = append(all, notifyd.WithBlockOnDead())
+	}
+	if d.filter {
+		all = append(all, notifyd.WithFilter(func(e *notifyd.Event) (bool, error) {
+			n := number(e)
+			if d.refuses(n) && !w.sink.isHealed(d.name, e.ID) {
+				return false, errors.New("the filter fails")
+			}
+			return !d.drops(n), nil
+		}))
+	}
+	if d.expiry {
+		all = append(all, notifyd.WithExpiry(expiresAfter))
+	}
+	if d.rate > 0 {
+		all = append(all, notifyd.WithRateLimit(notifyd.Rate{Events: d.rate, Per: time.Second, Burst: 5}))
+	}
+	if d.keyed {
+		all = append(all, notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil }))
+	}
+	return all
+}
+
+func (s *sink) isHealed(destination string, id int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.healed[key{destination, id}]
+}
+
+// start starts a relay.
+func (w *world) start(i int) error {
+	proxy, url := testenv.NewProxy(w.t, w.url)
+	pool, err := pgxpool.New(w.ctx, url)
+	if err != nil {
+		return err
+	}
+	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn})).With("relay", i)),
+		notifyd.WithPollInterval(30*time.Millisecond), notifyd.WithClaims(w.plan.claims), notifyd.WithClaimBatch(w.plan.batch),
+		notifyd.WithLockBudget(w.plan.budget), notifyd.WithLease(time.Second))
+	if err == nil {
+		err = w.register(r)
+	}
+	if err != nil {
+		pool.Close()
+		return err
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.ctx))
+	m := &member{proxy: proxy, stop: stop, done: make(chan error, 1)}
+	w.relays[i] = m
+	go func() {
+		err := r.Run(ctx)
+		pool.Close()
+		m.done <- err
+	}()
+	return nil
+}
+
+func (w *world) startAll() (err error) {
+	for i := range w.relays {
+		err = errors.Join(err, w.start(i))
+	}
+	return err
+}
+
+// stop stops a relay in order.
+func (w *world) stop(i int) error {
+	m := w.relays[i]
+	if m == nil {
+		return nil
+	}
+	w.relays[i] = nil
+	m.stop()
+	if err := <-m.done; err != nil {
+		return fmt.Errorf("relay %d: %w", i, err)
+	}
+	return nil
+}
+
+func (w *world) stopAll() (err error) {
+	for i := range w.relays {
+		err = errors.Join(err, w.stop(i))
+	}
+	return err
+}
+
+// kill ends a relay that can write nothing any more.
+func (w *world) kill(i int) {
+	m := w.relays[i]
+	if m == nil {
+		return
+	}
+	w.relays[i] = nil
+	m.proxy.Cut()
+	m.stop()
+	if err := <-m.done; err != nil {
+		_, _ = fmt.Fprintln(w.log, err) // of any kind
+	}
+}
+
+func (w *world) killAll() {
+	for i := range w.relays {
+		w.kill(i)
+	}
+}
+
+// write writes a transaction.
+func (w *world) write(tx transaction) error {
+	conn, err := pgx.Connect(w.ctx, w.url)
+	if err != nil {
+		return err
+	}
+	o := &openTx{conn: conn}
+	if o.tx, err = conn.Begin(w.ctx); err != nil {
+		return err
+	}
+	if tx.savepoint {
+		inner, err := o.tx.Begin(w.ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := insert(w.ctx, inner, tx.events[0]); err != nil {
+			return err
+		}
+		if err := inner.Rollback(w.ctx); err != nil {
+			return err
+		}
+	}
+	for _, e := range tx.events {
+		id, err := insert(w.ctx, o.tx, e)
+		if err != nil {
+			return err
+		}
+		o.entries = append(o.entries, &entry{event: e, id: id})
+	}
+	switch tx.ending {
+	case rollsBack:
+		return errors.Join(o.tx.Rollback(w.ctx), conn.Close(w.ctx))
+	case commitsLate:
+		w.late = append(w.late, o)
+		w.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(w.ctx)) })
+		return nil
+	case commits:
+	}
+	return w.commit(o)
+}
+
+// commit commits a transaction. The model knows of its events before any relay does.
+func (w *world) commit(o *openTx) error {
+	w.model.wrote(w.sink.clock(), o.entries)
+	return errors.Join(o.tx.Commit(w.ctx), o.conn.Close(w.ctx))
+}
+
+// insert writes an event.
+func insert(ctx context.Context, tx pgx.Tx, e event) (id int64, err error) {
+	var delay, age *time.Duration
+	if e.delay > 0 {
+		delay = &e.delay
+	}
+	if e.old {
+		some := longAgo
+		age = &some
+	}
+	aggregate := ""
+	if e.aggregate > 0 {
+		aggregate = strconv.Itoa(e.aggregate)
+	}
+	err = tx.QueryRow(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at, created_at)
+		VALUES ($1, nullif($2, ''), nullif($2, ''), json_build_object('N', $3::int), clock_timestamp() + $4::interval, now() - coalesce($5::interval, '0')) RETURNING id`,
+		e.eventType, aggregate, e.n, delay, age).Scan(&id)
+	return id, err
+}
+
+// settle lets everything go on: transactions end, destinations are well, and nothing is paused.
+func (w *world) settle() error {
+	for _, o := range w.late {
+		if err := w.commit(o); err != nil {
+			return err
+		}
+	}
+	w.late = nil
+	w.sink.calm()
+	for name := range w.paused {
+		if err := w.operator.Resume(w.ctx, name); err != nil {
+			return err
+		}
+	}
+	clear(w.paused)
+	return nil
+}
+
+// rest waits until nothing is left to do. Dead letters that block are healed, and delivered.
+func (w *world) rest() error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	return w.await(func() (string, error) {
+		for i := range w.plan.destinations {
+			if d := &w.plan.destinations[i]; d.block {
+				if err := w.redeliver(d.name, true); err != nil {
+					return "", err
+				}
+			}
+		}
+		return w.left()
+	}, func() { w.model.rested(w.sink.clock()) })
+}
+
+// await waits until nothing is left to do, and calls then. It fails if nothing moves any more.
+func (w *world) await(todo func() (left string, err error), then func()) error {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	last, deadline := -1, time.Now()
+	for {
+		left, err := todo()
+		if err != nil {
+			return err
+		}
+		if left == "" {
+			then()
+			return nil
+		}
+		if now := w.sink.clock(); now != last {
+			last, deadline = now, time.Now().Add(patience)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("does not come to rest: %s", left)
+		}
+		if err := w.alive(); err != nil {
+			return err
+		}
+		<-tick.C
+	}
+}
+
+// alive returns an error if a relay has ended by itself.
+func (w *world) alive() error {
+	for i, m := range w.relays {
+		select {
+		case err := <-m.done:
+			m.done <- err
+			return fmt.Errorf("relay %d ended: %w", i, err)
+		default:
+		}
+	}
+	return nil
+}
+
+// left returns what is left to do, "" for nothing.
+func (w *world) left() (left string, err error) {
+	var routed []string
+	for _, name := range eventTypes() {
+		if len(w.routes.to(name)) > 0 {
+			routed = append(routed, name)
+		}
+	}
+	names := []string{""}
+	for _, d := range w.plan.destinations {
+		names = append(names, d.name)
+	}
+	if left, err = w.unnoted(); left != "" || err != nil {
+		return left, err
+	}
+	query := `SELECT coalesce((SELECT string_agg(format('%s of %s is %s', event_id, destination, state), ', ') FROM outbox_deliveries
+			WHERE state NOT IN ('dead', 'unrouted') OR state = 'unrouted' AND event_type = ANY($1)), '')`
+	if w.mode == outboxsql.ModeQueue {
+		query += ` || coalesce((SELECT string_agg(format('%s is fresh', id), ', ') FROM outbox_events WHERE state = 'fresh'), '') || left($2::text[]::text, 0)`
+	} else {
+		query += ` || coalesce((SELECT string_agg(format('%s has not read to the end', n), ', ') FROM unnest($2::text[]) AS n
+			WHERE NOT EXISTS (SELECT FROM outbox_positions AS p WHERE p.destination = n AND head >= (SELECT coalesce(max(id), 0) FROM outbox_events)
+				AND NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.id <@ p.open))), '')
+			|| coalesce((SELECT string_agg(format('a replay of %s runs', destination), ', ') FROM outbox_replays WHERE state = 'running'), '')`
+	}
+	err = w.pool.QueryRow(w.ctx, query, routed, names).Scan(&left)
+	return left, err
+}
+
+// unnoted returns which destinations of a stream still have other routes than their relays, "" for none.
+func (w *world) unnoted() (left string, err error) {
+	if w.mode == outboxsql.ModeQueue {
+		return "", nil
+	}
+	for _, d := range w.plan.destinations {
+		var patterns []string
+		for pattern, to := range w.routes {
+			if slices.Contains(to, d.name) {
+				patterns = append(patterns, pattern)
+			}
+		}
+		var noted bool
+		err := w.pool.QueryRow(w.ctx, `SELECT EXISTS (SELECT FROM outbox_routes WHERE destination = $1 AND since > 0 AND until_head IS NULL AND handed
+			AND patterns @> $2 AND patterns <@ $2)`, d.name, patterns).Scan(&noted)
+		if err != nil || !noted {
+			return "the routes of " + d.name + " are not noted", err
+		}
+	}
+	return "", nil
+}
+
+// reload stops all relays, and starts them with other routes. What is written before the relays have noted them may
+// still follow the ones before.
+func (w *world) reload(s step) error {
+	to := s.routes
+	if err := w.stopAll(); err != nil {
+		return err
+	}
+	seen, err := w.seen()
+	if err != nil {
+		return err
+	}
+	w.routes = to
+	w.model.rerouted(w.sink.clock(), to, seen)
+	if err := w.startAll(); err != nil || !s.noted {
+		return err
+	}
+	return w.await(w.unnoted, w.model.noted)
+}
+
+// seen returns which ids the search for routes has read.
+func (w *world) seen() (map[int64]bool, error) {
+	rows, err := w.pool.Query(w.ctx, `SELECT e.id FROM outbox_events AS e, outbox_positions AS p WHERE p.destination = '' AND e.id <= p.head AND NOT e.id <@ p.open`)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	seen := make(map[int64]bool)
+	for _, id := range ids {
+		seen[id] = true
+	}
+	return seen, err
+}
+
+// place returns an id at some percent of all.
+func (w *world) place(percent int) (text string, err error) {
+	err = w.pool.QueryRow(w.ctx, `SELECT (coalesce(min(id), 1) + (coalesce(max(id), 1) - coalesce(min(id), 1)) * $1 / 100)::text FROM outbox_events`, percent).Scan(&text)
+	return text, err
+}
+
+// nothingToDo are errors of requests that a table refuses in its state.
+func nothingToDo(err error) bool {
+	return errors.Is(err, positions.ErrQueue) || errors.Is(err, positions.ErrNotFound) || errors.Is(err, positions.ErrRunning) || errors.Is(err, positions.ErrNothing)
+}
+
+// replay sends a range to a destination again.
+func (w *world) replay(s step) error {
+	from, err := w.place(min(s.at, 70))
+	if err != nil {
+		return err
+	}
+	clock := w.sink.clock()
+	r, err := w.seeks.Replay(w.ctx, positions.Range{Destination: s.destination, From: from}, positions.Action{Actor: "test"})
+	if err != nil {
+		if nothingToDo(err) {
+			return nil
+		}
+		return err
+	}
+	w.model.replays = append(w.model.replays, &replayed{destination: s.destination, clock: clock, era: len(w.model.eras) - 1, from: r.From, to: r.To, number: r.Number, rest: -1})
+	return nil
+}
+
+// seek moves a position.
+func (w *world) seek(s step) error {
+	to := map[int]string{0: "beginning", 100: "now"}[s.at]
+	if to == "" {
+		var err error
+		if to, err = w.place(s.at); err != nil {
+			return err
+		}
+	}
+	clock := w.sink.clock()
+	m, err := w.seeks.Seek(w.ctx, s.destination, to, positions.Action{Actor: "test"})
+	if err != nil {
+		if nothingToDo(err) {
+			return nil
+		}
+		return err
+	}
+	w.model.seeks = append(w.model.seeks, &sought{destination: s.destination, clock: clock, from: m.From, to: m.To, after: w.sink.clock(), rest: -1})
+	w.model.skip(s.destination, m.To)
+	return nil
+}
+
+// dead returns the dead letters of a destination.
+func (w *world) dead(destination string) ([]int64, error) {
+	rows, err := w.pool.Query(w.ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = $1 AND state = 'dead'`, destination)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// discard discards the dead letters of a destination.
+func (w *world) discard(destination string) error {
+	ids, err := w.dead(destination)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	w.sink.record(discarded, destination, 0, ids...) // what is behind them may go on before the call returns
+	r, err := w.letters.Discard(w.ctx, deadletter.Filter{Destination: destination, Events: ids}, deadletter.Action{Actor: "test"})
+	if err == nil && r.Done != int64(len(ids)) {
+		err = fmt.Errorf("%d of %d dead letters were discarded", r.Done, len(ids))
+	}
+	return err
+}
+
+// redeliver delivers the dead letters of a destination again.
+func (w *world) redeliver(destination string, heal bool) error {
+	ids, err := w.dead(destination)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	if heal {
+		w.sink.heal(destination, ids...)
+	}
+	r, err := w.letters.Replay(w.ctx, deadletter.Filter{Destination: destination, Events: ids}, deadletter.Action{Actor: "test"})
+	if err == nil && r.Done != int64(len(ids)) {
+		err = fmt.Errorf("%d of %d dead letters were replayed", r.Done, len(ids))
+	}
+	w.model.redelivered(destination, ids, heal)
+	return err
+}
+
+// convert makes a stream of a queue, or the reverse.
+func (w *world) convert() error {
+	for _, o := range w.late {
+		if err := w.commit(o); err != nil {
+			return err
+		}
+	}
+	w.late = nil
+	if err := w.stopAll(); err != nil {
+		return err
+	}
+	to := outboxsql.ModeQueue
+	if w.mode == to {
+		to = outboxsql.ModeStream
+	}
+	conn, err := pgx.Connect(w.ctx, w.url)
+	if err != nil {
+		return err
+	}
+	err = outboxsql.SetMode(w.ctx, conn, outboxsql.DefaultSchema, to, outboxsql.ModeOptions{
+		Route: w.routes.to, Unordered: func(name string) bool { return w.plan.destination(name).order == none },
+	})
+	err = errors.Join(err, conn.Close(w.ctx))
+	if errors.Is(err, outboxsql.ErrReplay) {
+		return w.startAll()
+	}
+	if err != nil {
+		return err
+	}
+	w.mode = to
+	w.model.converted(w.sink.clock(), to)
+	return w.startAll()
+}
+
+// row is a row of outbox_deliveries.
+type row struct {
+	key
+	state   string
+	replays int
+}
+
+// verdict compares the record and the tables with the model.
+func (w *world) verdict() error {
+	rows, err := w.pool.Query(w.ctx, `SELECT destination, event_id, state, replays FROM outbox_deliveries`)
+	if err != nil {
+		return err
+	}
+	stored, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (x row, err error) {
+		err = r.Scan(&x.destination, &x.id, &x.state, &x.replays)
+		return x, err
+	})
+	if err != nil {
+		return err
+	}
+	var held int
+	if err := w.pool.QueryRow(w.ctx, `SELECT count(*) FROM outbox_deliveries WHERE lease_owner IS NOT NULL`).Scan(&held); err != nil {
+		return err
+	}
+	faults := w.model.verdict(w.sink, stored, strings.Contains(w.log.String(), "claim was lost") || strings.Contains(w.log.String(), "no connection to renew the leases"))
+	if held > 0 {
+		faults = append(faults, fmt.Sprintf("%d leases are left", held))
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(faults[:min(len(faults), 12)], "\n"))
+}
+
+// dump shows the tables.
+func (w *world) dump() string {
+	var b strings.Builder
+	for _, query := range []string{
+		`SELECT format('%s %s %s %s %s replays=%s attempts=%s', event_id, destination, state, ordering_key, available_at - now(), replays, attempts) FROM outbox_deliveries ORDER BY destination, event_id LIMIT 30`,
+		`SELECT format('position %s head=%s open=%s owner=%s', destination, head, open, owner) FROM outbox_positions ORDER BY destination`,
+		`SELECT format('routes of %s since %s: head=%s open=%s until=%s open=%s %s handed=%s past=%s', destination, since, head, open, until_head, until_open, patterns, handed, past) FROM outbox_routes ORDER BY destination, since`,
+		`SELECT format('replay of %s: %s to %s %s', destination, from_id, to_id, state) FROM outbox_replays`,
+		`SELECT format('%s events are %s', count(*), state) FROM outbox_events GROUP BY state`,
+	} {
+		rows, err := w.pool.Query(w.ctx, query)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+			continue
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			fmt.Fprintln(&b, err)
+		}
+		b.WriteString(strings.Join(slices.Concat(lines, []string{""}), "\n"))
+	}
+	return b.String()
+}
