@@ -263,6 +263,9 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 	for i := range b.Events {
 		r.maySkip(b.Events[i].Type)
 	}
+	if !b.Full {
+		r.reach()
+	}
 	gapIDs := r.reader.Gaps().IDs()
 	r.dirty = r.dirty || b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs
 	r.gapIDs = gapIDs
@@ -279,6 +282,23 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 		r.e.began()
 	}
 	return b.Full, nil
+}
+
+// reach makes the ids that no event has, from the last event to where a destination begins that waits for its handover, gaps
+// of the reader. They were assigned, and may all have been rolled back: without a later event the reader would not pass them.
+func (r *router) reach() {
+	head, last := r.reader.Head(), r.e.last.Load()
+	for i := range r.routes.all {
+		if to := &r.routes.all[i]; to.waits() && to.from.Head <= last {
+			head = max(head, to.from.Head)
+		}
+	}
+	if head == r.reader.Head() {
+		return
+	}
+	open := r.reader.Gaps()
+	open.Add(tail.Range{From: r.reader.Head() + 1, To: head})
+	r.reader = tail.NewReader(head, open, r.e.witnesses)
 }
 
 // say logs once that a type has no route.

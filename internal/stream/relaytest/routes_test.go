@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
@@ -305,6 +306,27 @@ func TestStreamRouteOfMany(t *testing.T) {
 	for _, name := range []string{"x", "y"} {
 		r.has(name, start["one"], start["late"], first["one"], first["late"], second["one"], second["late"])
 	}
+	r.until("nothing is left", `SELECT count(*) = 0 FROM outbox_deliveries`)
+	stop()
+}
+
+// TestStreamRouteAfterRollback: a new destination begins behind ids that were rolled back, so the router reads no event
+// there. It is handed the events that had no route all the same.
+func TestStreamRouteAfterRollback(t *testing.T) {
+	t.Parallel()
+	r := newRouting(t)
+	stop := r.start(map[string][]string{"one": {"x"}})
+	first := r.write(50, "one", "late")
+	r.has("x", first["one"])
+	r.until("the rest waits for a route", `SELECT count(*) = 50 FROM outbox_deliveries WHERE state = 'unrouted'`)
+	stop()
+	tx := testdb.Begin(t, r.pool, pgx.TxOptions{})
+	testdb.Exec(t, tx, `INSERT INTO outbox_events (event_type, payload) SELECT 'one', '1' FROM generate_series(1, 10)`)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop = r.start(map[string][]string{"one": {"x"}, "late": {"y"}})
+	r.has("y", first["late"])
 	r.until("nothing is left", `SELECT count(*) = 0 FROM outbox_deliveries`)
 	stop()
 }
