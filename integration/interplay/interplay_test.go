@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -34,6 +35,8 @@ const (
 	atOnce = 16
 	// shrinks is how many scripts are tried to find a shorter one that fails.
 	shrinks = 60
+	// shrinkFor is how long that may take, about.
+	shrinkFor = time.Minute
 )
 
 func TestMain(m *testing.M) {
@@ -125,9 +128,10 @@ func complain(t *testing.T, p *plan, steps []int, err error) {
 	if os.Getenv(envSteps) != "" {
 		tries = 0
 	}
-	for again := true; again && tries > 0; {
+	end := time.Now().Add(shrinkFor)
+	for again := true; again; {
 		again = false
-		for i := len(steps) - 1; i >= 0 && tries > 0; i-- {
+		for i := len(steps) - 1; i >= 0 && tries > 0 && time.Now().Before(end); i-- {
 			fewer := append(append([]int(nil), steps[:i]...), steps[i+1:]...)
 			tries--
 			t.Run(fmt.Sprintf("shorter %d", shrinks-tries), func(t *testing.T) {

@@ -55,10 +55,11 @@ const (
 	routed                 // each destination of must has it, or one of may
 )
 
-// era is a time in which the routes stay the same.
+// era is a time in which the routes and settings stay the same.
 type era struct {
-	routes routes
-	clock  int
+	routes   routes
+	settings []destination
+	clock    int
 }
 
 // period is a time in which the mode stays the same.
@@ -73,7 +74,8 @@ type sought struct {
 	from, to     int64
 	clock, after int // before and after the call
 	era          int
-	rest         int // clock of the next rest, -1 before
+	rest         int  // clock of the next rest, -1 before
+	begins       bool // the destination is new, and begins at the beginning
 }
 
 // replayed is a range that a destination gets again.
@@ -87,9 +89,9 @@ type replayed struct {
 	disturbed   bool // routes, positions or the mode changed while it ran
 }
 
-func newModel(p *plan) *model {
+func newModel(p *plan, settings []destination) *model {
 	return &model{
-		plan: p, eras: []era{{routes: p.routes}}, periods: []period{{mode: p.mode}}, skipped: make(map[string]int64), again: make(map[key]bool),
+		plan: p, eras: []era{{routes: p.routes, settings: settings}}, periods: []period{{mode: p.mode}}, skipped: make(map[string]int64), again: make(map[key]bool),
 		healed: make(map[key]bool), trouble: math.MaxInt,
 	}
 }
@@ -110,14 +112,20 @@ func (m *model) wrote(clock int, entries []*entry) {
 	}
 }
 
-// rerouted notes other routes, and the events that the search for routes has seen before.
-func (m *model) rerouted(clock int, to routes, seen map[int64]bool) {
+// rerouted notes other routes and settings, and the events that the search for routes has seen before.
+func (m *model) rerouted(clock int, to routes, settings []destination, seen map[int64]bool, mode outboxsql.Mode) {
 	for _, e := range m.entries {
 		if e.status == pending && e.seen < 0 && seen[e.id] {
 			e.seen = len(m.eras) - 1
 		}
 	}
-	m.eras = append(m.eras, era{to, clock})
+	old := m.eras[len(m.eras)-1].settings
+	m.eras = append(m.eras, era{to, settings, clock})
+	for _, d := range settings[len(old):] {
+		if d.beginning && mode == outboxsql.ModeStream { // it gets the past as if its position had been moved back
+			m.seeks = append(m.seeks, &sought{destination: d.name, clock: clock, after: clock, rest: -1, era: len(m.eras) - 1, begins: true})
+		}
+	}
 	m.disturb("")
 }
 
@@ -331,9 +339,9 @@ func (m *model) verdict(s *sink, rows []row, lost bool) []string {
 		d := &m.plan.destinations[i]
 		j.repeats(d)
 		j.rewound(d)
-		if d.order != none {
-			j.inOrder(d)
-			j.suffixes(d)
+		for _, o := range []order{byAggregate, total} {
+			j.inOrder(d, o)
+			j.suffixes(d, o)
 		}
 	}
 	for _, r := range m.replays {
@@ -462,10 +470,10 @@ func (j *judge) rewound(d *destination) {
 		for _, e := range j.entries {
 			seen := j.firstAt(key{d.name, e.id}).accepted
 			before, _ := slices.BinarySearch(seen, s.clock)
-			if e.id <= s.to || !slices.Contains(j.eras[s.era].routes.to(e.eventType), d.name) || before == 0 || e.rest < 0 || e.rest > s.clock {
+			if e.id <= s.to || !slices.Contains(j.eras[s.era].routes.to(e.eventType), d.name) || before == 0 && !s.begins || e.rest < 0 || e.rest > s.clock {
 				continue
 			}
-			if before == len(seen) && !e.expires(d) && j.rows[key{d.name, e.id}].state == "" {
+			if before == len(seen) && !d.drops(e.n) && !e.expires(d) && !j.plan.dies(d, e.n) && j.rows[key{d.name, e.id}].state == "" {
 				j.fault("%s did not get %v again after its position was moved to %d", d.name, e, s.to)
 			}
 		}
@@ -483,11 +491,12 @@ func (j *judge) periodAt(clock int) int {
 	return at
 }
 
-// kept returns the events of each line of a destination of a stream, by id: those whose delivery is certain.
-func (j *judge) kept(d *destination) map[string][]*entry {
+// kept returns the events of each line that an order makes at a destination of a stream, by id: those whose delivery is
+// certain.
+func (j *judge) kept(d *destination, o order) map[string][]*entry {
 	lines := make(map[string][]*entry)
 	for _, e := range j.entries {
-		line := d.line(e.aggregate)
+		line := line(o, e.aggregate)
 		if line != "" && j.periods[e.period].mode == outboxsql.ModeStream && e.must[d.name] && !e.skip[d.name] && e.delay == 0 && !d.drops(e.n) && !e.expires(d) {
 			lines[line] = append(lines[line], e)
 		}
@@ -503,9 +512,21 @@ func before(a, b *entry) bool {
 	return a.id < b.id && a.seq <= b.seq && a.period == b.period && (a.late < 0 || b.era >= a.late || b.late == a.late)
 }
 
+// ordered reports whether a destination has had an order since an era, without a change.
+func (j *judge) ordered(d *destination, o order, since, clock int) (block, is bool) {
+	for i, era := range j.eras[since : j.eraAt(clock)+1] {
+		at := slices.IndexFunc(era.settings, func(s destination) bool { return s.name == d.name })
+		if at < 0 || era.settings[at].order != o || i > 0 && era.settings[at].block != block {
+			return false, false
+		}
+		block = era.settings[at].block
+	}
+	return block, true
+}
+
 // inOrder finds events that began before an earlier one of their line had ended.
-func (j *judge) inOrder(d *destination) {
-	for name, line := range j.kept(d) {
+func (j *judge) inOrder(d *destination, o order) {
+	for name, line := range j.kept(d, o) {
 		for at, e := range line {
 			began := j.firstAt(key{d.name, e.id}).began
 			if d.exactly {
@@ -515,10 +536,11 @@ func (j *judge) inOrder(d *destination) {
 				continue
 			}
 			for _, earlier := range line[:at] {
-				if !before(earlier, e) || d.refuses(earlier.n) && !d.block {
+				block, is := j.ordered(d, o, earlier.era, began[0])
+				if !is || !before(earlier, e) || d.refuses(earlier.n) && !block {
 					continue
 				}
-				if !j.endedBefore(d, earlier, began[0]) {
+				if !j.endedBefore(key{d.name, earlier.id}, block, began[0]) {
 					j.fault("%s began with %v of line %s before %v had ended", d.name, e, name, earlier)
 				}
 			}
@@ -527,53 +549,46 @@ func (j *judge) inOrder(d *destination) {
 }
 
 // endedBefore reports whether later events may go.
-func (j *judge) endedBefore(d *destination, e *entry, clock int) bool {
-	seen := j.at(key{d.name, e.id})
-	for _, times := range [][]int{seen.accepted, seen.discarded, seen.died} {
-		if len(times) > 0 && times[0] < clock && (!d.block || &times[0] != first(seen.died)) {
-			return true
-		}
-	}
-	return false
-}
-
-// first returns the place of the first element, nil for none.
-func first(times []int) *int {
-	if len(times) == 0 {
-		return nil
-	}
-	return &times[0]
+func (j *judge) endedBefore(k key, block bool, clock int) bool {
+	seen := j.at(k)
+	ended := func(times []int) bool { return len(times) > 0 && times[0] < clock }
+	return ended(seen.accepted) || ended(seen.discarded) || !block && ended(seen.died)
 }
 
 // suffixes finds repeated events that those behind them did not follow.
-func (j *judge) suffixes(d *destination) {
+func (j *judge) suffixes(d *destination, o order) {
 	of := make(map[int64]string)
-	lines := j.kept(d)
+	lines := j.kept(d, o)
 	for name, line := range lines {
 		for _, e := range line {
 			of[e.id] = name
 		}
 	}
-	done, owed := make(map[int64]bool), make(map[string]map[int64]bool)
+	done, owed, changes := make(map[int64]bool), make(map[string]map[int64]bool), 0
 	for clock, c := range j.calls {
 		name := of[c.id]
-		if c.destination != d.name || c.note != accepted || c.replay > 0 || name == "" || j.periodAt(clock) != j.byID[c.id].period {
+		if c.destination != d.name || c.note != accepted || c.replay > 0 || name == "" {
 			continue
 		}
-		if j.moved(d, clock) {
+		if now := j.changes(d, clock); now != changes {
+			clear(done)
 			clear(owed)
+			changes = now
+		}
+		if _, is := j.ordered(d, o, j.eraAt(clock), clock); !is || j.periodAt(clock) != j.byID[c.id].period {
+			continue
 		}
 		if owed[name] == nil {
 			owed[name] = make(map[int64]bool)
 		}
 		e := j.byID[c.id]
-		for _, o := range lines[name] {
+		for _, other := range lines[name] {
 			switch {
-			case owed[name][o.id] && before(o, e):
-				j.fault("%s got %v of line %s again, and %v did not follow", d.name, e, name, o)
-				delete(owed[name], o.id)
-			case done[c.id] && done[o.id] && before(e, o):
-				owed[name][o.id] = true
+			case owed[name][other.id] && before(other, e):
+				j.fault("%s got %v of line %s again, and %v did not follow", d.name, e, name, other)
+				delete(owed[name], other.id)
+			case done[c.id] && done[other.id] && before(e, other):
+				owed[name][other.id] = true
 			}
 		}
 		delete(owed[name], c.id)
@@ -581,16 +596,26 @@ func (j *judge) suffixes(d *destination) {
 	}
 }
 
-// moved reports whether a seek or other routes make the order begin anew somewhere near a time: they are not
-// followed exactly.
-func (j *judge) moved(d *destination, clock int) bool {
-	return slices.ContainsFunc(j.seeks, func(s *sought) bool { return s.destination == d.name && s.clock <= clock }) ||
-		slices.ContainsFunc(j.eras[1:], func(e era) bool { return e.clock <= clock })
+// changes counts what makes the order of a destination begin anew before a time.
+func (j *judge) changes(d *destination, clock int) (n int) {
+	for _, s := range j.seeks {
+		if s.destination == d.name {
+			n += count(s.clock <= clock) + count(s.after <= clock) // what was under way may end after the first
+		}
+	}
+	return n + j.eraAt(clock) + j.periodAt(clock)
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // replay checks that a range came again, in order. A relay stops the replay of a total order.
 func (j *judge) replay(r *replayed) {
-	d := j.plan.destination(r.destination)
+	d := find(j.eras[r.era].settings, r.destination)
 	if d.order == total {
 		return
 	}
@@ -607,7 +632,7 @@ func (j *judge) replay(r *replayed) {
 			j.fault("%s did not get %v again by replay %d of %d to %d", d.name, e, r.number, r.from, r.to)
 			continue
 		}
-		if line := d.line(e.aggregate); line != "" && e.delay == 0 {
+		if line := line(d.order, e.aggregate); line != "" && e.delay == 0 {
 			lines[line] = append(lines[line], e)
 		}
 	}

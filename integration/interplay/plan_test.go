@@ -16,6 +16,9 @@ import (
 type plan struct {
 	seed         uint64
 	mode         outboxsql.Mode
+	partitioned  bool
+	pollOnly     bool // no relay listens
+	hurry        bool // a relay that stops waits for no call
 	relays       int
 	claims       int           // of each relay
 	batch        int           // largest number of events in a read
@@ -44,6 +47,8 @@ type destination struct {
 	keepsOrder  bool // the batch handler does
 	concurrency int
 	attempts    int
+	late        bool // begins with the first reload that names it
+	beginning   bool // and then in a stream with the first event
 	filter      bool // drops events, and fails on some
 	expiry      bool // old events expire
 	rate        int  // events per second, 0 for no limit
@@ -104,8 +109,10 @@ const (
 	restart
 	kill
 	cut
+	isolate
 	reload
 	replay
+	stopReplay
 	seek
 	discard
 	redeliver
@@ -115,7 +122,8 @@ const (
 // String returns the name of an action.
 func (a action) String() string {
 	return []string{
-		"write", "wait", "rest", "outage", "end outage", "pause", "resume", "restart", "kill", "cut", "reload", "replay", "seek", "discard", "redeliver", "convert",
+		"write", "wait", "rest", "outage", "end outage", "pause", "resume", "restart", "kill", "cut", "isolate", "reload", "replay",
+		"stop replay", "seek", "discard", "redeliver", "convert",
 	}[a]
 }
 
@@ -126,10 +134,13 @@ type step struct {
 	pause       time.Duration // wait
 	destination string
 	relay       int
-	routes      routes // reload
-	noted       bool   // reload: waits until the relays have noted the routes
-	at          int    // seek: percent of the ids, replay: where the range begins
-	heal        bool   // redeliver: the events succeed from now on
+	gone        bool          // kill: it starts again with the next rest
+	routes      routes        // reload
+	noted       bool          // reload: waits until the relays have noted the routes
+	rolling     bool          // reload: one relay after the other, the settings stay
+	settings    []destination // reload
+	at          int           // seek: percent of the ids, replay: where the range begins
+	heal        bool          // redeliver: the events succeed from now on
 }
 
 // String describes a step.
@@ -143,12 +154,17 @@ func (s step) String() string {
 		}
 	case wait:
 		fmt.Fprintf(&b, " %v", s.pause)
-	case outage, endOutage, pause, resume, discard:
+	case outage, endOutage, pause, resume, discard, stopReplay:
 		fmt.Fprintf(&b, " %s", s.destination)
-	case restart, kill, cut:
+	case restart, cut, isolate:
 		fmt.Fprintf(&b, " relay %d", s.relay)
+	case kill:
+		fmt.Fprintf(&b, " relay %d gone=%t", s.relay, s.gone)
 	case reload:
-		fmt.Fprintf(&b, " %v noted=%t", map[string][]string(s.routes), s.noted)
+		fmt.Fprintf(&b, " %v noted=%t rolling=%t", map[string][]string(s.routes), s.noted, s.rolling)
+		for _, d := range s.settings {
+			fmt.Fprintf(&b, " %s:order=%d,block=%t", d.name, d.order, d.block)
+		}
 	case replay, seek:
 		fmt.Fprintf(&b, " %s from %d%%", s.destination, s.at)
 	case redeliver:
@@ -184,7 +200,8 @@ func (t transaction) String() string {
 // String describes a plan so that a person can repeat it by hand.
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d relays, %d claims of %d events, lock budget %v\n", p.mode, p.relays, p.claims, p.batch, p.budget)
+	fmt.Fprintf(&b, "%s, partitioned=%t pollOnly=%t hurry=%t, %d relays, %d claims of %d events, lock budget %v\n",
+		p.mode, p.partitioned, p.pollOnly, p.hurry, p.relays, p.claims, p.batch, p.budget)
 	for _, d := range p.destinations {
 		fmt.Fprintf(&b, "  %+v\n", d)
 	}
@@ -202,6 +219,8 @@ const (
 	accepts   fate = iota
 	failsOnce      // then accepts
 	throttles      // the first attempt, which does not count
+	shaky          // is unavailable for the first two attempts, which do not count
+	panics         // at the first attempt, then accepts
 	slow           // takes longer than a lock budget
 	poison         // is refused for good
 	doomed         // fails each time, until the attempts are used up
@@ -217,10 +236,14 @@ func (p *plan) fate(destination string, n int) fate {
 	switch x := r.IntN(100); {
 	case x < 6:
 		return failsOnce
-	case x < 9:
+	case x < 8:
 		return throttles
-	case x < 12:
+	case x < 10:
 		return slow
+	case x < 12:
+		return shaky
+	case x < 13 && p.destination(destination).attempts > 1 && p.destination(destination).batch == 0:
+		return panics // with a batch the events before it would come twice
 	case x < 16:
 		return poison
 	case x < 19:
@@ -241,18 +264,21 @@ func (d *destination) drops(n int) bool { return d.filter && n%4 == 3 }
 // refuses reports whether the filter of a destination fails on an event, which makes a dead letter.
 func (d *destination) refuses(n int) bool { return d.filter && !d.drops(n) && n%11 == 5 }
 
-// destination returns a destination by its name.
-func (p *plan) destination(name string) *destination {
-	at := slices.IndexFunc(p.destinations, func(d destination) bool { return d.name == name })
-	return &p.destinations[at]
+// destination returns a destination by its name, with the settings of the beginning.
+func (p *plan) destination(name string) *destination { return find(p.destinations, name) }
+
+// find returns a destination by its name.
+func find(all []destination, name string) *destination {
+	at := slices.IndexFunc(all, func(d destination) bool { return d.name == name })
+	return &all[at]
 }
 
-// line returns the line of an event at a destination of a stream, "" if it is in none.
-func (d *destination) line(aggregate int) string {
+// line returns the line in which an order puts an event of an aggregate, "" for none.
+func line(o order, aggregate int) string {
 	switch {
-	case d.order == total:
+	case o == total:
 		return "*"
-	case d.order == byAggregate && aggregate > 0:
+	case o == byAggregate && aggregate > 0:
 		return fmt.Sprint(aggregate)
 	}
 	return ""
@@ -270,12 +296,17 @@ func newPlan(seed uint64) *plan {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 1)), p: &plan{seed: seed}}
 	p := g.p
 	p.mode = pick(g, outboxsql.ModeStream, outboxsql.ModeStream, outboxsql.ModeStream, outboxsql.ModeQueue)
+	p.partitioned, p.pollOnly, p.hurry = g.chance(8), g.chance(8), g.chance(4)
 	p.relays, p.claims, p.batch = pick(g, 1, 1, 2), pick(g, 1, 2), pick(g, 2, 7, 1000)
 	p.budget = pick(g, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond)
 	for i := range 1 + g.r.IntN(3) {
 		p.destinations = append(p.destinations, g.destination(fmt.Sprintf("d%d", i)))
 	}
-	p.routes = g.routes()
+	if len(p.destinations) > 1 && g.chance(4) {
+		d := &p.destinations[len(p.destinations)-1]
+		d.late, d.beginning = true, g.chance(2)
+	}
+	p.routes = g.routes(slices.DeleteFunc(slices.Clone(p.destinations), func(d destination) bool { return d.late }))
 	for range 6 + g.r.IntN(14) {
 		p.steps = append(p.steps, g.step())
 	}
@@ -306,25 +337,38 @@ func (g *generator) destination(name string) destination {
 	return d
 }
 
-// routes draws routes in which each destination has one at least.
-func (g *generator) routes() routes {
+// routes draws routes in which each of some destinations has one at least.
+func (g *generator) routes(to []destination) routes {
 	all := make(routes)
 	patterns := []string{"a.x", "a.*", "b.*", "c", "*"}
 	for _, pattern := range patterns[:4] {
 		if g.chance(4) {
 			continue
 		}
-		for _, d := range g.p.destinations {
+		for _, d := range to {
 			if g.chance(2) {
 				all[pattern] = append(all[pattern], d.name)
 			}
 		}
 	}
-	for _, d := range g.p.destinations {
+	for _, d := range to {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(to []string) bool { return slices.Contains(to, d.name) }) {
 			pattern := pick(g, patterns...)
 			all[pattern] = append(all[pattern], d.name)
 		}
+	}
+	return all
+}
+
+// settings draws the settings of a reload: some destinations change their order.
+func (g *generator) settings() []destination {
+	all := slices.Clone(g.p.destinations)
+	for i := range all {
+		d := &all[i]
+		if d.exactly || d.keyed || !g.chance(3) {
+			continue
+		}
+		d.order, d.block = pick(g, byAggregate, none, total), g.chance(3)
 	}
 	return all
 }
@@ -353,13 +397,17 @@ func (g *generator) step() step {
 	case x < 74:
 		s.action = restart
 	case x < 77:
-		s.action = kill
-	case x < 79:
+		s.action, s.gone = kill, g.chance(3)
+	case x < 78:
 		s.action = cut
+	case x < 79:
+		s.action = isolate
 	case x < 84:
-		s.action, s.routes, s.noted = reload, g.routes(), g.chance(2)
-	case x < 88:
+		s.action, s.routes, s.noted, s.rolling, s.settings = reload, g.routes(g.p.destinations), g.chance(2), g.chance(3), g.settings()
+	case x < 87:
 		s.action = replay
+	case x < 88:
+		s.action = stopReplay
 	case x < 91:
 		s.action = seek
 	case x < 94:

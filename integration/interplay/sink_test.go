@@ -41,16 +41,16 @@ type key struct {
 type sink struct {
 	plan *plan
 
-	mu        sync.Mutex
-	calls     []call
-	down      map[string]bool
-	healed    map[key]bool // accepted from now on
-	throttled map[key]bool // once
-	clusters  map[string]*cluster
+	mu       sync.Mutex
+	calls    []call
+	down     map[string]bool
+	healed   map[key]bool // accepted from now on
+	troubled map[key]int  // attempts that did not count
+	clusters map[string]*cluster
 }
 
 func newSink(p *plan) *sink {
-	s := &sink{plan: p, down: make(map[string]bool), healed: make(map[key]bool), throttled: make(map[key]bool), clusters: make(map[string]*cluster)}
+	s := &sink{plan: p, down: make(map[string]bool), healed: make(map[key]bool), troubled: make(map[key]int), clusters: make(map[string]*cluster)}
 	for _, d := range p.destinations {
 		s.clusters[d.name] = &cluster{clients: make(map[string]int), positions: make(map[string][]byte)}
 	}
@@ -114,8 +114,10 @@ func (s *sink) try(ctx context.Context, d *destination, e *notifyd.Event) error 
 	}
 	s.record(began, d.name, e.Replay, e.ID)
 	s.mu.Lock()
-	down, healed, throttled := s.down[d.name], s.healed[k], s.throttled[k]
-	s.throttled[k] = s.throttled[k] || f == throttles && !down
+	down, healed, troubled := s.down[d.name], s.healed[k], s.troubled[k]
+	if !down {
+		s.troubled[k]++
+	}
 	s.mu.Unlock()
 	fails := func() error {
 		if e.Attempt >= d.attempts {
@@ -137,8 +139,16 @@ func (s *sink) try(ctx context.Context, d *destination, e *notifyd.Event) error 
 	case doomed:
 		return fails()
 	case throttles:
-		if !throttled {
+		if troubled == 0 {
 			return end(failed, notifyd.Throttled(time.Millisecond, errors.New("slower")))
+		}
+	case shaky:
+		if troubled < 2 {
+			return end(failed, notifyd.Unavailable(errors.New("shaky")))
+		}
+	case panics:
+		if troubled == 0 {
+			panic(end(failed, errors.New("panics")))
 		}
 	case slow:
 		timer := time.NewTimer(15 * time.Millisecond)
@@ -263,9 +273,11 @@ const unsureEvery = 7
 func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	ended := false
+	defer func() { c.broken = c.broken || !ended }() // by a panic
 	errs := make([]error, len(events))
 	unsure := func(why string) []error {
-		c.broken = true
+		c.broken, ended = true, true
 		for i := range errs {
 			errs[i] = fmt.Errorf("%s: %w", why, delivery.ErrReopen)
 		}
@@ -287,6 +299,7 @@ func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 		}
 		broken[line] = errs[i] != nil && !delivery.IsPermanent(errs[i])
 	}
+	ended = true
 	if len(some) == 0 {
 		return errs
 	}

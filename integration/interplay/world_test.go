@@ -50,15 +50,17 @@ type world struct {
 	late     []*openTx
 	mode     outboxsql.Mode
 	routes   routes
+	settings []destination // of those that are configured
 	paused   map[string]bool
 	log      *logBuffer // of all relays
 }
 
 // member is a relay that runs.
 type member struct {
-	proxy *testenv.Proxy
-	stop  context.CancelFunc
-	done  chan error
+	proxy    *testenv.Proxy
+	isolated bool
+	stop     context.CancelFunc
+	done     chan error
 }
 
 // openTx is a transaction that commits later.
@@ -90,17 +92,20 @@ func (l *logBuffer) String() string {
 func play(t *testing.T, p *plan) error {
 	t.Helper()
 	w := &world{
-		t: t, ctx: t.Context(), plan: p, url: testdb.URL(t, testdb.Tables{Mode: p.mode}), sink: newSink(p), relays: make([]*member, p.relays),
+		t: t, ctx: t.Context(), plan: p, url: testdb.URL(t, testdb.Tables{Mode: p.mode, Partitioned: p.partitioned}), sink: newSink(p), relays: make([]*member, p.relays),
 		mode: p.mode, routes: p.routes, paused: make(map[string]bool), log: &logBuffer{},
 	}
+	w.settings = slices.DeleteFunc(slices.Clone(p.destinations), func(d destination) bool { return d.late })
 	w.pool = testdb.Pool(t, w.url)
-	w.model = newModel(p)
+	w.model = newModel(p, w.settings)
 	var err error
 	if w.operator, err = notifyd.New(w.pool); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.register(w.operator); err != nil {
-		t.Fatal(err)
+	for _, d := range p.destinations {
+		if err := w.operator.Destination(d.name, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if w.letters, err = deadletter.New(w.pool, deadletter.Config{}); err != nil {
 		t.Fatal(err)
@@ -163,15 +168,23 @@ func (w *world) do(s step) error {
 	case kill:
 		w.model.faulty(w.sink.clock())
 		w.kill(s.relay)
-		return w.start(s.relay)
-	case cut:
-		w.model.faulty(w.sink.clock())
-		w.relays[s.relay].proxy.Cut()
-		w.relays[s.relay].proxy.Restore()
+		if !s.gone {
+			return w.start(s.relay)
+		}
+	case cut, isolate:
+		if m := w.relays[s.relay]; m != nil {
+			w.model.faulty(w.sink.clock())
+			m.proxy.Cut()
+			if m.isolated = m.isolated || s.action == isolate; !m.isolated {
+				m.proxy.Restore()
+			}
+		}
 	case reload:
 		return w.reload(s)
 	case replay:
 		return w.replay(s)
+	case stopReplay:
+		return w.stopReplay(s.destination)
 	case seek:
 		return w.seek(s)
 	case discard:
@@ -187,8 +200,8 @@ func (w *world) do(s step) error {
 // register adds the destinations and routes to a relay.
 func (w *world) register(r *notifyd.Relay) error {
 	stream := w.mode == outboxsql.ModeStream
-	for i := range w.plan.destinations {
-		d := &w.plan.destinations[i]
+	for i := range w.settings {
+		d := &w.settings[i]
 		if err := r.Destination(d.name, w.sink.handler(d, stream), w.options(d, stream)...); err != nil {
 			return err
 		}
@@ -216,6 +229,9 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 	}
 	if d.block && stream {
 		all = append(all, notifyd.WithBlockOnDead())
+	}
+	if d.beginning && stream {
+		all = append(all, notifyd.WithStart("beginning"))
 	}
 	if d.filter {
 		all = append(all, notifyd.WithFilter(func(e *notifyd.Event) (bool, error) {
@@ -251,9 +267,18 @@ func (w *world) start(i int) error {
 	if err != nil {
 		return err
 	}
-	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn})).With("relay", i)),
-		notifyd.WithPollInterval(30*time.Millisecond), notifyd.WithClaims(w.plan.claims), notifyd.WithClaimBatch(w.plan.batch),
-		notifyd.WithLockBudget(w.plan.budget), notifyd.WithLease(time.Second))
+	options := []notifyd.Option{
+		notifyd.WithLogger(slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn})).With("relay", i)),
+		notifyd.WithPollInterval(30 * time.Millisecond), notifyd.WithClaims(w.plan.claims), notifyd.WithClaimBatch(w.plan.batch),
+		notifyd.WithLockBudget(w.plan.budget), notifyd.WithLease(time.Second),
+	}
+	if w.plan.pollOnly {
+		options = append(options, notifyd.WithPollingOnly())
+	}
+	if w.plan.hurry {
+		options = append(options, notifyd.WithShutdownTimeout(0))
+	}
+	r, err := notifyd.New(pool, options...)
 	if err == nil {
 		err = w.register(r)
 	}
@@ -272,17 +297,21 @@ func (w *world) start(i int) error {
 	return nil
 }
 
+// startAll starts the relays that do not run.
 func (w *world) startAll() (err error) {
-	for i := range w.relays {
-		err = errors.Join(err, w.start(i))
+	for i, m := range w.relays {
+		if m == nil {
+			err = errors.Join(err, w.start(i))
+		}
 	}
 	return err
 }
 
-// stop stops a relay in order.
+// stop stops a relay in order, unless it has no connection.
 func (w *world) stop(i int) error {
 	m := w.relays[i]
-	if m == nil {
+	if m == nil || m.isolated {
+		w.kill(i)
 		return nil
 	}
 	w.relays[i] = nil
@@ -367,6 +396,17 @@ func (w *world) commit(o *openTx) error {
 	return errors.Join(o.tx.Commit(w.ctx), o.conn.Close(w.ctx))
 }
 
+// commitLate commits the transactions that commit late.
+func (w *world) commitLate() error {
+	for _, o := range w.late {
+		if err := w.commit(o); err != nil {
+			return err
+		}
+	}
+	w.late = nil
+	return nil
+}
+
 // insert writes an event.
 func insert(ctx context.Context, tx pgx.Tx, e event) (id int64, err error) {
 	var delay, age *time.Duration
@@ -387,14 +427,20 @@ func insert(ctx context.Context, tx pgx.Tx, e event) (id int64, err error) {
 	return id, err
 }
 
-// settle lets everything go on: transactions end, destinations are well, and nothing is paused.
+// settle lets everything go on: transactions end, destinations are well, nothing is paused, and all relays work.
 func (w *world) settle() error {
-	for _, o := range w.late {
-		if err := w.commit(o); err != nil {
-			return err
+	for _, m := range w.relays {
+		if m != nil && m.isolated {
+			m.proxy.Restore()
+			m.isolated = false
 		}
 	}
-	w.late = nil
+	if err := w.startAll(); err != nil {
+		return err
+	}
+	if err := w.commitLate(); err != nil {
+		return err
+	}
 	w.sink.calm()
 	for name := range w.paused {
 		if err := w.operator.Resume(w.ctx, name); err != nil {
@@ -411,8 +457,8 @@ func (w *world) rest() error {
 		return err
 	}
 	return w.await(func() (string, error) {
-		for i := range w.plan.destinations {
-			if d := &w.plan.destinations[i]; d.block {
+		for i := range w.settings {
+			if d := &w.settings[i]; d.block {
 				if err := w.redeliver(d.name, true); err != nil {
 					return "", err
 				}
@@ -452,6 +498,9 @@ func (w *world) await(todo func() (left string, err error), then func()) error {
 // alive returns an error if a relay has ended by itself.
 func (w *world) alive() error {
 	for i, m := range w.relays {
+		if m == nil {
+			continue
+		}
 		select {
 		case err := <-m.done:
 			m.done <- err
@@ -471,7 +520,7 @@ func (w *world) left() (left string, err error) {
 		}
 	}
 	names := []string{""}
-	for _, d := range w.plan.destinations {
+	for _, d := range w.settings {
 		names = append(names, d.name)
 	}
 	if left, err = w.unnoted(); left != "" || err != nil {
@@ -496,7 +545,7 @@ func (w *world) unnoted() (left string, err error) {
 	if w.mode == outboxsql.ModeQueue {
 		return "", nil
 	}
-	for _, d := range w.plan.destinations {
+	for _, d := range w.settings {
 		var patterns []string
 		for pattern, to := range w.routes {
 			if slices.Contains(to, d.name) {
@@ -516,17 +565,34 @@ func (w *world) unnoted() (left string, err error) {
 // reload stops all relays, and starts them with other routes. What is written before the relays have noted them may
 // still follow the ones before.
 func (w *world) reload(s step) error {
-	to := s.routes
-	if err := w.stopAll(); err != nil {
+	settings := s.settings
+	if s.rolling { // of two settings, that of the relay would count which has the destination
+		settings = w.settings
+		for _, d := range s.settings[len(settings):] {
+			settings = append(slices.Clone(settings), d)
+		}
+	} else if err := w.stopAll(); err != nil {
 		return err
 	}
 	seen, err := w.seen()
 	if err != nil {
 		return err
 	}
-	w.routes = to
-	w.model.rerouted(w.sink.clock(), to, seen)
+	w.model.rerouted(w.sink.clock(), s.routes, settings, seen, w.mode)
+	w.routes, w.settings = s.routes, settings
+	for i := range w.relays {
+		if s.rolling {
+			if err := errors.Join(w.stop(i), w.start(i)); err != nil {
+				return err
+			}
+		}
+	}
 	if err := w.startAll(); err != nil || !s.noted {
+		return err
+	}
+	// A destination that is new, or was moved by a seek, and gains a route waits for its handover until the transactions
+	// have ended whose ids it has skipped: the router has not seen these ids. A script must not wait for what it does later.
+	if err := w.commitLate(); err != nil {
 		return err
 	}
 	return w.await(w.unnoted, w.model.noted)
@@ -572,6 +638,24 @@ func (w *world) replay(s step) error {
 		return err
 	}
 	w.model.replays = append(w.model.replays, &replayed{destination: s.destination, clock: clock, era: len(w.model.eras) - 1, from: r.From, to: r.To, number: r.Number, rest: -1})
+	return nil
+}
+
+// stopReplay stops a replay that runs.
+func (w *world) stopReplay(destination string) error {
+	all, err := w.seeks.Replays(w.ctx)
+	if err != nil && !nothingToDo(err) {
+		return err
+	}
+	for _, r := range all {
+		if r.Destination != destination || r.FinishedAt != nil {
+			continue
+		}
+		if _, err := w.seeks.StopReplay(w.ctx, r.ID, positions.Action{Actor: "test"}); err != nil && !errors.Is(err, positions.ErrNoReplay) {
+			return err
+		}
+		w.model.disturb(destination)
+	}
 	return nil
 }
 
@@ -639,12 +723,9 @@ func (w *world) redeliver(destination string, heal bool) error {
 
 // convert makes a stream of a queue, or the reverse.
 func (w *world) convert() error {
-	for _, o := range w.late {
-		if err := w.commit(o); err != nil {
-			return err
-		}
+	if err := w.commitLate(); err != nil {
+		return err
 	}
-	w.late = nil
 	if err := w.stopAll(); err != nil {
 		return err
 	}
@@ -656,8 +737,11 @@ func (w *world) convert() error {
 	if err != nil {
 		return err
 	}
+	known := func(name string) bool {
+		return slices.ContainsFunc(w.settings, func(d destination) bool { return d.name == name })
+	}
 	err = outboxsql.SetMode(w.ctx, conn, outboxsql.DefaultSchema, to, outboxsql.ModeOptions{
-		Route: w.routes.to, Unordered: func(name string) bool { return w.plan.destination(name).order == none },
+		Route: w.routes.to, Known: known, Unordered: func(name string) bool { return known(name) && find(w.settings, name).order == none },
 	})
 	err = errors.Join(err, conn.Close(w.ctx))
 	if errors.Is(err, outboxsql.ErrReplay) {
