@@ -29,7 +29,7 @@ type Delivery struct {
 	// Since is [Order.Failures] from before that read; 0 is the first time that the delivery was handed over.
 	Since uint64
 	// Expires is when the event is too old to be delivered, by this relay's clock; zero for never. See
-	// Destination.Expires.
+	// Destination.Expires. It counts only in a lane with ExpiresAfter: other lanes do not look at it.
 	Expires time.Time
 	// Waited says that the delivery was stored to wait for its turn, as one that a rate limit held back.
 	Waited bool

@@ -92,8 +92,8 @@ func (d *Destination) Blocks() bool { return d.BlockOnDead && !d.Unordered }
 func (d *Destination) Limited() bool { return !d.Rate.IsZero() }
 
 // Expires returns when an event gets too old to be delivered, by this relay's clock: see [Delivery.Expires]. It returns zero if
-// events do not expire. written is a time of the database, when the event was written or became available. available is
-// when it became available by this relay's clock, zero if unknown. The later time counts: a writer may make an event
+// events do not expire. written is Event.CreatedAt, a time of the database. available is
+// when a delayed event became available, by this relay's clock, and zero for other events. The later time counts: a writer may make an event
 // available before writing it.
 func (d *Destination) Expires(written, available time.Time) time.Time {
 	if d.ExpiresAfter == 0 {

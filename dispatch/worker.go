@@ -226,7 +226,7 @@ func (w *worker) deliverBatch(jobs []*job) {
 }
 
 // expires settles those of a worker's jobs whose events are too old by now, and returns the others. It
-// comes last before the call.
+// comes last before the call. Only a destination with expires_after has such events.
 func (w *worker) expires(jobs []*job) []*job {
 	l := w.lane
 	if l.dest.ExpiresAfter == 0 {
