@@ -214,7 +214,8 @@ func (m *model) decide(e *entry, now int) {
 	}
 	if e.seen >= 0 && e.status == pending {
 		for _, name := range m.eras[e.seen].routes.to(e.eventType) {
-			e.must[name] = true
+			// A destination that may have passed the event by earlier routes gets it only if these led there, too.
+			e.must[name] = e.must[name] || !slices.ContainsFunc(m.eras[first:max(first, e.seen)], func(x era) bool { return !slices.Contains(x.routes.to(e.eventType), name) })
 		}
 	}
 	if e.status == unrouted && len(all) > 0 {
@@ -515,7 +516,7 @@ func before(a, b *entry) bool {
 
 // ordered reports whether a destination has had an order since an era, without a change.
 func (j *judge) ordered(d *destination, o order, since, clock int) (block, is bool) {
-	for i, era := range j.eras[since : j.eraAt(clock)+1] {
+	for i, era := range j.eras[since : max(since, j.eraAt(clock))+1] { // two eras may begin without a call between them
 		at := slices.IndexFunc(era.settings, func(s destination) bool { return s.name == d.name })
 		if at < 0 || era.settings[at].order != o || i > 0 && era.settings[at].block != block {
 			return false, false

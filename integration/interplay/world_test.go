@@ -126,6 +126,10 @@ func (w *world) run() error {
 	if err := w.startAll(); err != nil {
 		return err
 	}
+	// A relay that is killed at once may leave no position: then the next reload would make the first ones.
+	if err := w.await(w.unnoted, func() {}); err != nil {
+		return err
+	}
 	for i, s := range w.plan.steps {
 		if err := w.do(s); err != nil {
 			return fmt.Errorf("step %d, %s: %w", i, s.action, err)
