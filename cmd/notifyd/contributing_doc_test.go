@@ -124,7 +124,7 @@ func goTestFinds(t *testing.T, args []string) {
 		}
 	}
 	needs := map[string]string{
-		"-race": "", "-v": "", "-rapid.checks=5000": `(?m)^\t"pgregory\.net/rapid"$`,
+		"-race": "", "-v": "", "-timeout": "", "-rapid.checks=5000": `(?m)^\t"pgregory\.net/rapid"$`,
 		"-update": `(?m)^var \w+ = flag\.Bool\("update"`, // and not this line
 	}
 	for _, flag := range flags {
@@ -179,7 +179,7 @@ func TestContributingNames(t *testing.T) {
 	if paths < 25 {
 		t.Errorf("found %d paths", paths)
 	}
-	code := testenv.ReadFile(t, root+"scripts/test") + testenv.ReadFile(t, root+"internal/testenv/testenv.go") + testFiles(t, "./integration") + testFiles(t, "./internal/...")
+	code := testenv.ReadFile(t, root+"scripts/test") + testenv.ReadFile(t, root+"internal/testenv/testenv.go") + testFiles(t, "./integration/...") + testFiles(t, "./internal/...")
 	for _, name := range regexp.MustCompile(`NOTIFYD_\w+`).FindAllString(testenv.ReadFile(t, root+"CONTRIBUTING.md"), -1) {
 		if !strings.Contains(code, name) {
 			t.Errorf("nothing reads %s", name)

@@ -32,7 +32,7 @@ const (
 	// usualCount is the number of configurations of a normal run.
 	usualCount = 200
 	// atOnce is how many configurations are played at the same time.
-	atOnce = 16
+	atOnce = 8
 	// shrinks is how many scripts are tried to find a shorter one that fails.
 	shrinks = 60
 	// shrinkFor is how long that may take, about.

@@ -33,17 +33,21 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 			return u.gate.feedAgain(i, 1), nil
 		}
 	}
-	if u.shelf.aggregates.anyReady() {
+	// A total order takes all rows that are due before others: one without a name holds nothing back until it was taken.
+	first := u.order.total && !time.Now().Before(u.shelf.dueAt)
+	if !first && u.shelf.aggregates.anyReady() {
 		return u.feedStored(ctx, conn)
 	}
-	// A total order takes all rows that are due before it reads: one without a name holds nothing back until it was taken.
-	u.shelf.dueTurn = !u.shelf.dueTurn || u.order.total
+	u.shelf.dueTurn = !u.shelf.dueTurn || first
 	if u.shelf.dueTurn && !time.Now().Before(u.shelf.dueAt) {
 		if did, err = u.feedDue(ctx, conn); did || err != nil {
 			return did, err
 		}
-		if u.order.total && !time.Now().Before(u.shelf.dueAt) {
-			return false, nil // the lane has no capacity
+		if first && !time.Now().Before(u.shelf.dueAt) { // the lane has no capacity
+			if held {
+				u.begins()
+			}
+			return false, nil
 		}
 	}
 	if u.waits = u.shelf.totalHeld(); u.waits {

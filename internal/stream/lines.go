@@ -94,7 +94,7 @@ func (s *shelf) planDue(ctx context.Context, conn *session.Conn, rows []deliveri
 // foundNone records that no rows are due now. The queue of a total order may have nothing in front any more: a person has
 // discarded a dead letter. In other orders that makes the row behind it due.
 func (s *shelf) foundNone() {
-	if s.totalHeld() && !s.lane.Order(s.order.line).Busy && s.pending.empty() {
+	if s.totalHeld() && !s.lane.Order(s.order.line).Busy {
 		s.aggregates.move(s.order.line, totalName, causeFree)
 	}
 }
@@ -119,7 +119,7 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.D
 		s.ledger.dirty = true
 		return all
 	}
-	if r.Filtered && leads {
+	if r.Filtered && leads && s.lane.Order(key).Blocked {
 		s.aggregates.move(key, name, causeFinished) // other rows may wait behind it
 	}
 	return s.take(all, r, leads)
@@ -155,7 +155,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []d
 		d.Expires = s.lane.Destination().Expires(r.Event.CreatedAt, r.Available())
 	}
 	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox
-	if d.Key = s.order.keyOf(r.Key); r.Key == "" {
+	if d.Key = s.order.keyOf(r.Key); s.order.unnamed(r.Key) {
 		d.Key = s.order.of(&r.Event) // from now on it is in the queue of its aggregate
 	}
 	return append(all, d)

@@ -122,6 +122,9 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 	for rows.Next() {
 		values := rows.RawValues() // name and state: text is the same in both formats
 		lines, last = lines+1, string(values[0])
+		if l.order.unnamed(last) {
+			continue // a dead letter that has the name from a total order
+		}
 		key := l.order.keys.Named(last)
 		l.lane.SetRows(key, dispatch.SomeRows)
 		if deliveries.State(values[1]) == deliveries.Parked {
@@ -132,22 +135,26 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 	return lines, last, rows.Err()
 }
 
-// sqlTotal reads whether any row of a total order waits, whether the first one is parked, and whether any is: where more
-// than $2 rows wait, one of them may be. Of dead letters it reads the first one, if they block.
+// sqlTotal reads whether any row of a total order waits, whether the first one is parked, and whether any is, or any row has no
+// name: where more than $2 rows wait, one of them may be. Of dead letters it reads the first one, if they block.
 func sqlTotal(o *order) string {
 	live, _ := o.rows("event_id, state", "$1", "", "$2 + 1")
 	_, dead := o.rows("event_id, state", "$1", "", "1")
 	return `SELECT count(*) > 0, coalesce((array_agg(state ORDER BY event_id))[1] = 'parked', false),
-	coalesce(bool_or(state = 'parked') OR count(*) > $2, false)
+	coalesce(bool_or(state = 'parked') OR count(*) > $2, false) OR (SELECT coalesce(bool_or(ordering_key IS NULL), false) OR count(*) > $2
+		FROM (SELECT ordering_key FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' ORDER BY available_at, event_id LIMIT $2 + 1) AS r)
 FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $3)) AS u`
 }
 
 // loadTotal holds a total order if anything is stored of it. A parked row may come from another order, and
-// may have to wait for events that are open.
+// may have to wait for events that are open; so may a row without a name, which joins the queue when it is due.
 func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
-	var waits, first, parked bool
-	if err := conn.QueryRow(ctx, sqlTotal(l.order), l.name, walkPage, l.lane.Destination().Blocks()).Scan(&waits, &first, &parked); err != nil {
+	var waits, first, joins bool
+	if err := conn.QueryRow(ctx, sqlTotal(l.order), l.name, walkPage, l.lane.Destination().Blocks()).Scan(&waits, &first, &joins); err != nil {
 		return fmt.Errorf("load the stored deliveries of %q: %w", l.name, err)
+	}
+	if joins && l.reader.Gaps().Len() > 0 {
+		l.shelf.early = l.reader.Head()
 	}
 	if !waits {
 		return nil
@@ -155,9 +162,6 @@ func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 	l.lane.SetRows(l.order.line, dispatch.SomeRows)
 	if first {
 		l.shelf.aggregates.move(l.order.line, totalName, causeParked)
-	}
-	if parked && l.reader.Gaps().Len() > 0 {
-		l.shelf.early = l.reader.Head()
 	}
 	return nil
 }
@@ -185,7 +189,7 @@ func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
 }
 
 // sqlUnname frees up to $2 rows of events without an aggregate from the queue of a total order, which is not kept any more:
-// each of them waits for none. A dead letter keeps its name, behind which no row waits then.
+// each of them waits for none. A dead letter keeps its name, which says nothing in another order.
 const sqlUnname = `UPDATE outbox_deliveries SET ordering_key = NULL, updated_at = now(),
 	available_at = CASE state WHEN 'parked' THEN now() ELSE available_at END, state = 'retry'
 WHERE (event_id, destination) IN (SELECT event_id, destination FROM outbox_deliveries

@@ -64,11 +64,15 @@ func (o *order) keyOf(name string) dispatch.Key {
 	switch {
 	case o.total:
 		return o.line
-	case !o.kept || name == "":
+	case !o.kept || o.unnamed(name):
 		return dispatch.Key{}
 	}
 	return o.keys.Named(name)
 }
+
+// unnamed reports whether a row with this name is in no queue: outside of a total order that of an event without an aggregate
+// is none.
+func (o *order) unnamed(name string) bool { return name == "" || name == totalName && !o.total }
 
 // nameOf returns the name that a row of the queue has, or gets.
 func (o *order) nameOf(r *deliveries.Row) string {
@@ -81,7 +85,7 @@ func (o *order) nameOf(r *deliveries.Row) string {
 // leads reports whether a row that is due goes before all stored rows of its queue, and waits whether another row
 // of the queue comes first. A dead letter that a person replays waits in a total order only.
 func (o *order) leads(r *deliveries.Row) (leads, waits bool) {
-	leads = o.total || o.kept && r.Key != ""
+	leads = o.total || o.kept && !o.unnamed(r.Key)
 	return leads, leads && !r.First && !r.Filtered && (o.total || r.Event.Replay == 0)
 }
 

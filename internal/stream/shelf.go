@@ -88,7 +88,7 @@ func (s *shelf) nameOf(a *dispatch.Answer) string {
 		return r.key
 	case a.Key == dispatch.Key{}:
 		return ""
-	case a.Row && r.key != "":
+	case a.Row && !s.order.unnamed(r.key):
 		return r.key
 	}
 	return s.order.name(a.Event)

@@ -374,7 +374,7 @@ func (u *unit) nextBatch(ctx context.Context, conn *session.Conn, granted int) (
 func (u *unit) query(ctx context.Context, n int) tail.Query {
 	return tail.Query{
 		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip,
-		Stay: u.exact.Crowded(ctx, u.reader), Assigned: u.e.last.Load(),
+		Stay: u.exact.Crowded(ctx, u.reader) || u.order.total && u.shelf.early > 0, Assigned: u.e.last.Load(),
 	}
 }
 

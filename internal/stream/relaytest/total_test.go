@@ -557,3 +557,64 @@ func TestReplayedRowKeepsItsName(t *testing.T) {
 		t.Errorf("rows: %s", rows)
 	}
 }
+
+// TestTotalTakesDueOver: what was in the memory of the relay before comes before a delayed event, or one without a name, that has
+// a higher id and is due, and before what is stored behind it.
+func TestTotalTakesDueOver(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rows, open string
+		want       []int64
+	}{
+		"delayed":        {`(7, 'orders', 'a', 'retry', 0, NULL)`, "{[1,7)}", []int64{1, 2, 3, 4, 5, 6, 7, 9, 10}},
+		"behind others":  {`(1, 'orders', 'a', 'retry', 1, 'a/1'), (7, 'orders', 'a', 'retry', 0, NULL)`, "{[2,7)}", []int64{1, 2, 3, 4, 5, 6, 7, 9, 10}},
+		"before a queue": {`(5, 'orders', 'a', 'parked', 0, 'a/5'), (2, 'orders', 'a', 'retry', 1, NULL)`, "{[1,2)}", []int64{1, 2, 5, 9, 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newTotalRun(t)
+			r.insert(10)
+			testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key) VALUES `+c.rows)
+			testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 8, origin_open = '`+c.open+`'`)
+			stop := r.start(notifyd.WithTotalOrder())
+			got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= len(c.want) })
+			stop()
+			if !slices.Equal(got, c.want) || r.rows() != "" {
+				t.Errorf("%v, rows %s", got, r.rows())
+			}
+		})
+	}
+}
+
+// TestTotalHandsOutAll: events that had no route, more than one page and few of them with an aggregate, come in the order of ids.
+func TestTotalHandsOutAll(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	r.insert(5)
+	r.route = "b"
+	stop := r.start(notifyd.WithTotalOrder())
+	testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id)
+		SELECT 'a', '{}', 'a', CASE WHEN g > 1500 THEN '1' END FROM generate_series(1, 1510) AS g`)
+	p := &simulation{t: t, pool: r.pool}
+	p.eventually("they have no route", `SELECT count(*) = 1515 FROM outbox_deliveries WHERE state = 'unrouted'`)
+	stop()
+	r.route = "*"
+	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))), notifyd.WithClaimBatch(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := relay.Handle("orders", "*", r, notifyd.WithTotalOrder()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(ctx) }()
+	got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= 1515 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if !slices.Equal(got, ascending(1, 1515)) {
+		t.Errorf("out of order: %v", got[:20])
+	}
+}
