@@ -100,15 +100,16 @@ func (o *order) first() string {
 }
 
 // rows returns two SELECTs, of the first stored rows in the queue of an aggregate: the live ones and the dead letters. A
-// total order has one queue, with all rows of the destination that have a name. Its conditions name a range of
-// destinations, or the planner takes the primary key, which has the order of ids, for all of them.
+// total order has one queue, with all rows of the destination that have a name. The conditions name ranges where one value is
+// meant: otherwise the planner may take an index that has the order of ids for more rows than these, as the primary key has for
+// all destinations.
 func (o *order) rows(columns, destination, name, limit string) (live, dead string) {
 	if o.total {
 		from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination BETWEEN ` + destination + ` AND ` + destination
 		to := ` ORDER BY destination, event_id LIMIT ` + limit + `)`
 		return from + ` AND ordering_key IS NOT NULL AND ` + whichLive + to, from + ` AND ordering_key IS NOT NULL AND ` + whichDead + to
 	}
-	from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination = ` + destination + ` AND ordering_key = ` + name + ` AND `
-	to := ` ORDER BY event_id LIMIT ` + limit + `)`
+	from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination = ` + destination + ` AND ordering_key BETWEEN ` + name + ` AND ` + name + ` AND `
+	to := ` ORDER BY ordering_key, event_id LIMIT ` + limit + `)`
 	return from + whichLive + to, from + whichDead + to
 }
