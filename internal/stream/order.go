@@ -70,8 +70,8 @@ func (o *order) keyOf(name string) dispatch.Key {
 	return o.keys.Named(name)
 }
 
-// unnamed reports whether a row with this name is in no queue: outside of a total order that of an event without an aggregate
-// is none.
+// unnamed reports whether a row with this name is in no queue. The name of an event without an aggregate counts in a total
+// order only.
 func (o *order) unnamed(name string) bool { return name == "" || name == totalName && !o.total }
 
 // nameOf returns the name that a row of the queue has, or gets.
