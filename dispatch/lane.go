@@ -53,7 +53,14 @@ type LaneConfig struct {
 	RateKey delivery.RateKey
 	// ExpiresAfter is the age from which on an event is not delivered any more; 0 for none, at least 1 ms.
 	ExpiresAfter time.Duration
+	// Shards is how many relays of a stream may deliver to the destination at once, up to MaxShards; 0 is 1. Each shard has the
+	// aggregates that its number is the hash of, and a lane of its own. More than one excludes Total. An engine that keeps no
+	// order ignores it.
+	Shards int
 }
+
+// MaxShards is the largest number of shards of a destination.
+const MaxShards = 64
 
 const (
 	// MinPriority is the lowest priority of a destination.
@@ -87,6 +94,12 @@ func (c LaneConfig) validate() error {
 	}
 	if c.Total && c.Unordered {
 		errs = append(errs, errors.New("total order and no order exclude each other"))
+	}
+	if c.Shards < 0 || c.Shards > MaxShards {
+		errs = append(errs, fmt.Errorf("%d shards is not from 1 to %d", c.Shards, MaxShards))
+	}
+	if c.Total && c.Shards > 1 {
+		errs = append(errs, errors.New("total order is that of one shard"))
 	}
 	if c.RateKey != nil && (c.Total || c.Rate.IsZero()) {
 		errs = append(errs, errors.New("a rate key needs a rate limit, and excludes total order, in which nothing goes past an event that waits"))

@@ -78,6 +78,8 @@ type StreamLane interface {
 // Destination is what never changes about a destination. All have the same one: who reads it writes nothing into it.
 type Destination struct {
 	Name string
+	// Part is the number of the shard that the lane is of, from 0 to Shards less 1.
+	Part int
 	LaneConfig
 	// Position is the handler if it keeps the position of its destination; nil if not.
 	Position delivery.PositionKeeper
