@@ -140,7 +140,7 @@ func (l *lane) follows(out *outcome) Verdict {
 	return VerdictParked
 }
 
-// unavailable records that the destination has failed over an event, and reports an outage once. It returns false if the event
+// unavailable records that the destination has failed over an event, and reports an outage once for all its lanes. It returns false if the event
 // itself is at fault: the attempt counts.
 func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out outcome, nobodys bool) {
 	l.mu.Lock()
@@ -149,6 +149,7 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	if f.longer {
 		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
 	}
+	begins := f.opened && l.outage.begins(l)
 	l.mu.Unlock()
 	out = outcome{verdict: VerdictAside, delay: f.delay, class: delivery.ClassDestination, err: err}
 	if c.shared {
@@ -159,7 +160,7 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 		return out, false
 	case f.blame == blameMaybe:
 		log.Info("the destination answers others and not this event; no attempt is counted yet", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
-	case f.opened:
+	case begins:
 		l.reportUnavailable(log, time.Now(), err)
 	case f.again && f.longer:
 		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", f.pause, "err", err)
@@ -183,8 +184,9 @@ func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration
 	if f.longer {
 		l.refuseLocked(now)
 	}
+	begins := f.opened && l.outage.begins(l)
 	l.mu.Unlock()
-	if f.opened || news {
+	if begins || news {
 		l.reportUnavailable(l.log, now, err)
 		return f.pause
 	}
@@ -197,11 +199,12 @@ func (l *lane) answers() {
 	l.mu.Lock()
 	now := time.Now()
 	closes := l.health.answers(now, l.capacityLocked())
+	ends := closes && l.outage.ends(l)
 	l.hungry = true
 	l.armLocked(now)
 	call := l.wakeLocked()
 	l.mu.Unlock()
-	l.tell(change{closes: closes})
+	l.tell(change{closes: closes, ends: ends})
 	call()
 }
 

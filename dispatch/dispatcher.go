@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,8 +47,8 @@ type Dispatcher struct {
 	cfg      Config
 	log      *slog.Logger
 	observer delivery.Observer
-	lanes    []*lane
-	byName   map[string]*lane
+	lanes    []*lane            // by destination, in the order in which the destinations were added, and by shard
+	byName   map[string][]*lane // the lanes of a destination, by shard
 	router   *router
 	database *database
 	refusals *refusals
@@ -67,7 +68,7 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 	}
 	observer = guarded{observer, log}
 	return &Dispatcher{
-		cfg: cfg, log: log, observer: observer, byName: make(map[string]*lane), router: newRouter(),
+		cfg: cfg, log: log, observer: observer, byName: make(map[string][]*lane), router: newRouter(),
 		database: &database{log: log, observer: observer}, refusals: &refusals{log: log, observer: observer},
 	}, nil
 }
@@ -78,8 +79,8 @@ var ErrDestination = errors.New("invalid destination")
 // errNoReserve is a limit that nothing is there to hold.
 var errNoReserve = errors.New("a rate limit, and nothing that all relays take from")
 
-// Add adds a destination. Its name is stored with every delivery that is retried, so it should stay
-// the same from run to run.
+// Add adds a destination, with one lane for each of its shards. Its name is stored with every delivery that is retried, so
+// it should stay the same from run to run.
 func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error {
 	switch {
 	case name == "":
@@ -96,17 +97,34 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	if err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	var l *lane
-	if err := guard.Call("KeepsOrder", func() { l = newLane(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
+	var lanes []*lane
+	if err := guard.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	l.observer, l.dest.clock = d.observer, &d.clock
-	if !cfg.Rate.IsZero() {
-		l.limiter = limit.New(name, cfg.Rate, cfg.RateKey != nil, d.cfg.Reserve)
+	for _, l := range lanes {
+		l.observer, l.dest.clock = d.observer, &d.clock
+		if !cfg.Rate.IsZero() {
+			// One per lane: package limit bounds the sum for any number of limiters that reserve under one name.
+			l.limiter = limit.New(name, cfg.Rate, cfg.RateKey != nil, d.cfg.Reserve)
+		}
 	}
-	d.lanes = append(d.lanes, l)
-	d.byName[name] = l
+	d.lanes = append(d.lanes, lanes...)
+	d.byName[name] = lanes
 	return nil
+}
+
+// first returns the first lane of a destination, nil if no destination has that name. An engine that keeps no order uses
+// no other lane.
+func (d *Dispatcher) first(name string) *lane {
+	if lanes := d.byName[name]; lanes != nil {
+		return lanes[0]
+	}
+	return nil
+}
+
+// firsts returns the first lane of each destination, in the order in which the destinations were added.
+func (d *Dispatcher) firsts() []*lane {
+	return slices.DeleteFunc(slices.Clone(d.lanes), func(l *lane) bool { return l.dest.Part > 0 })
 }
 
 // Route sends the event types that pattern matches to the named destinations. The most specific
@@ -124,7 +142,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 	var lanes []*lane
 	seen := make(map[string]bool)
 	for _, name := range names {
-		l := d.byName[name]
+		l := d.first(name)
 		if l == nil {
 			return fmt.Errorf("route %q: %w %q: there is no destination of that name", pattern, ErrDestination, name)
 		}
@@ -144,8 +162,9 @@ func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 
 // Destinations returns what never changes about the destinations, in the order in which they were added.
 func (d *Dispatcher) Destinations() []*Destination {
-	all := make([]*Destination, len(d.lanes))
-	for i, l := range d.lanes {
+	firsts := d.firsts()
+	all := make([]*Destination, len(firsts))
+	for i, l := range firsts {
 		all[i] = &l.dest
 	}
 	return all
@@ -153,14 +172,19 @@ func (d *Dispatcher) Destinations() []*Destination {
 
 // Destination returns the destination with that name, nil if there is none.
 func (d *Dispatcher) Destination(name string) *Destination {
-	if l := d.byName[name]; l != nil {
+	if l := d.first(name); l != nil {
 		return &l.dest
 	}
 	return nil
 }
 
-// Blocked returns the number of blocked aggregates of a destination; 0 if no engine that keeps order has its lane.
-func (d *Dispatcher) Blocked(name string) int { return d.byName[name].Order(Key{}).Aggregates }
+// Blocked returns the number of blocked aggregates of a destination, in all lanes that an engine with order owns.
+func (d *Dispatcher) Blocked(name string) (n int) {
+	for _, l := range d.byName[name] {
+		n += l.blocked()
+	}
+	return n
+}
 
 // Routed reports whether a route matches the event type.
 func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType).lanes != nil }
@@ -233,7 +257,7 @@ func (d *Dispatcher) ended() error {
 	return nil
 }
 
-// unfinished names the lanes with a call that has not returned.
+// unfinished names the destinations with a call that has not returned.
 func (d *Dispatcher) unfinished() error {
 	var names []string
 	for _, l := range d.lanes {
@@ -244,7 +268,7 @@ func (d *Dispatcher) unfinished() error {
 	if names == nil {
 		return nil
 	}
-	return shutdownError(names)
+	return shutdownError(slices.Compact(names)) // the lanes of a destination are next to each other
 }
 
 // ErrShutdownIncomplete is returned by Drain if handlers were still running some

@@ -19,6 +19,7 @@
 //
 //	lane.go        its queue, its capacity, and what an answer does to it
 //	worker.go      makes calls of the handler; what is too old is dropped there
+//	shards.go      the lanes of one destination: shared outage, merged figures
 //	withdraw.go    returns what no worker has begun
 //	aggregates.go  keeps the events of an aggregate in order
 //	keyset.go      the set of blocked aggregates

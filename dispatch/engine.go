@@ -9,16 +9,19 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// QueueLanes returns the lanes for an engine that keeps no order, in the order in which their destinations were added.
+// QueueLanes returns the lanes for an engine that keeps no order, one for each destination, in the order in which the
+// destinations were added.
 func (d *Dispatcher) QueueLanes() []QueueLane {
-	all := make([]QueueLane, len(d.lanes))
-	for i, l := range d.lanes {
+	firsts := d.firsts()
+	all := make([]QueueLane, len(firsts))
+	for i, l := range firsts {
 		all[i] = l
 	}
 	return all
 }
 
-// StreamLanes returns the lanes for an engine that keeps order, in the order in which their destinations were added.
+// StreamLanes returns the lanes for an engine that keeps order, one for each shard: by destination, in the order in which
+// the destinations were added, and by shard.
 func (d *Dispatcher) StreamLanes() []StreamLane {
 	all := make([]StreamLane, len(d.lanes))
 	for i, l := range d.lanes {
@@ -31,9 +34,9 @@ func (d *Dispatcher) StreamLanes() []StreamLane {
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
 // Drops returns the settings by which a lane may finish with an event that its destination has not acknowledged:
-// expires_after and when, in this order. It panics for an unknown name, as do ReportDestination, FilterOf and Blocked.
+// expires_after and when, in this order. It panics for an unknown name, as do ReportDestination and FilterOf.
 func (d *Dispatcher) Drops(destination string) (settings []string) {
-	l := d.byName[destination]
+	l := d.first(destination)
 	if l.dest.ExpiresAfter > 0 {
 		settings = append(settings, "expires_after")
 	}
@@ -87,7 +90,7 @@ func (d *Dispatcher) TypesOf(f func(lanes []QueueLane) bool) []string { return d
 
 // QueueLane returns the lane of a destination, false if there is no destination with that name.
 func (d *Dispatcher) QueueLane(destination string) (QueueLane, bool) {
-	l := d.byName[destination]
+	l := d.first(destination)
 	if l == nil {
 		return nil, false
 	}
@@ -100,11 +103,11 @@ func (d *Dispatcher) Wanted(destination, eventType string) bool {
 	return slices.ContainsFunc(w.lanes, func(l *lane) bool { return l.dest.Name == destination })
 }
 
-// ReportDestination records whether a destination answers something else than a delivery; nil means that it does. Otherwise the
-// lane pauses, as after a failed delivery, and probes. ReportDestination returns the rest of the pause. With news the
-// outage is reported again, although the destination may be unavailable already for another reason.
-func (d *Dispatcher) ReportDestination(name string, err error, news bool) (pause time.Duration) {
-	l := d.byName[name]
+// ReportDestination records whether a destination answers something else than a delivery for a shard; nil means that it
+// does. Otherwise the lane of the shard pauses, as after a failed delivery, and probes. ReportDestination returns the rest of
+// the pause. With news the outage is reported again, although the destination may be unavailable already for another reason.
+func (d *Dispatcher) ReportDestination(name string, part int, err error, news bool) (pause time.Duration) {
+	l := d.byName[name][part]
 	if err == nil {
 		l.answers()
 		return 0
@@ -119,14 +122,14 @@ func (l *lane) Destination() *Destination { return &l.dest }
 func (l *lane) Serve(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.agg, l.onRoom = nil, onCapacity
+	l.agg, l.onRoom, l.owned = nil, onCapacity, true
 }
 
 // Own gives the lane to an engine that keeps order.
 func (l *lane) Own(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.agg, l.onRoom = newAggregates(l), onCapacity
+	l.agg, l.onRoom, l.owned = newAggregates(l), onCapacity, true
 }
 
 // Disown forgets the health of the destination.
@@ -138,6 +141,8 @@ func (l *lane) Disown() {
 		l.timer = nil
 	}
 	l.health.forget()
+	l.outage.ends(l)
+	l.owned = false
 }
 
 // Withdraw returns all deliveries that no worker has begun.

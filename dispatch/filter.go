@@ -23,7 +23,7 @@ func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
 			return w.filters[i]
 		}
 	}
-	l := d.byName[destination]
+	l := d.first(destination)
 	return l.counts(l.dest.Filter) // a stored delivery whose route has ended
 }
 

@@ -22,6 +22,7 @@ type health struct {
 type change struct {
 	ramps  bool // the destination answers a probe
 	closes bool // it answers again
+	ends   bool // it answers all lanes again
 	eases  bool // it throttles no more
 }
 

@@ -16,7 +16,7 @@ import (
 // LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
 // the defaults; fields with a bound must be set.
 type LaneConfig struct {
-	// Concurrency is how many calls of the handler run at once, at least 1.
+	// Concurrency is how many calls of the handler run at once, at least 1. Each shard has that many.
 	Concurrency int
 	// Batch is the largest number of events given to a BatchHandler in one
 	// call, at least 1. Other handlers get one event at a time.
@@ -138,6 +138,7 @@ type lane struct {
 	observer delivery.Observer
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
 	onRoom   func()          // called without locks when a refused lane has room again
+	outage   *outage         // shared by the lanes of the destination
 	workers  sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below, except atomic ones
@@ -149,6 +150,7 @@ type lane struct {
 	hungry  bool // an engine was refused since onRoom was last called
 	stopped bool
 	paused  bool // by a person; see pause.go
+	owned   bool // an engine has the lane
 	crew    crew
 	health  health
 	timer   *time.Timer // wakes the engine; nil before the first wait
@@ -163,7 +165,7 @@ type lane struct {
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		dest: Destination{Name: name, LaneConfig: cfg}, target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
-		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {},
+		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {}, outage: &outage{},
 	}
 	l.crew, l.health = crew{lane: l, epoch: time.Now()}, health{cfg: &l.dest.LaneConfig}
 	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
@@ -393,6 +395,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		changed = l.health.heard(now, begin, jobs, outs, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
 		l.hungry = l.hungry || changed.closes || l.health.recovers() // a refused request may fit now
 		l.armLocked(now)
+		changed.ends = changed.closes && l.outage.ends(l)
 	}
 	began := begin.UnixNano()
 	for i, j := range jobs {
@@ -510,11 +513,12 @@ func (l *lane) tick() {
 	}
 	now := time.Now()
 	closes := l.health.breaker.calm(now)
+	ends := closes && l.outage.ends(l)
 	l.hungry = l.hungry || closes
 	call := l.wakeLocked()
 	l.armLocked(now)
 	l.mu.Unlock()
-	l.tell(change{closes: closes})
+	l.tell(change{closes: closes, ends: ends})
 	call()
 }
 
@@ -524,14 +528,19 @@ func (l *lane) tell(c change) {
 		l.log.Info("destination answers a probe; its events are let through step by step")
 	}
 	if c.closes {
-		l.available()
+		l.available(c.ends)
 	}
 	if c.eases {
 		l.log.Info("destination is not throttled any more")
 	}
 }
 
-func (l *lane) available() {
+// available reports the end of an outage, unless another lane of the destination is still down.
+func (l *lane) available(ends bool) {
+	if !ends {
+		l.log.Debug("destination answers again for this shard")
+		return
+	}
 	l.log.Info("destination answers again")
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: l.dest.Name})
 }

@@ -10,9 +10,9 @@ import (
 // the table without a counted attempt. It is not stored, and does not affect other relays. Pausing
 // twice is pausing once. The error wraps ErrDestination if there is no destination with that name.
 func (d *Dispatcher) Pause(name string) error {
-	l, err := d.laneNamed(name)
+	lanes, err := d.lanesNamed(name)
 	if err == nil {
-		d.setPaused(l, true)
+		d.setPaused(lanes, true)
 	}
 	return err
 }
@@ -20,35 +20,41 @@ func (d *Dispatcher) Pause(name string) error {
 // Resume ends a pause. It does nothing if the destination is not paused. The error wraps
 // ErrDestination if there is no destination with that name.
 func (d *Dispatcher) Resume(name string) error {
-	l, err := d.laneNamed(name)
+	lanes, err := d.lanesNamed(name)
 	if err == nil {
-		d.setPaused(l, false)
+		d.setPaused(lanes, false)
 	}
 	return err
 }
 
 // SetPaused pauses these destinations, and resumes all others.
 func (d *Dispatcher) SetPaused(names map[string]bool) {
-	for _, l := range d.lanes {
-		d.setPaused(l, names[l.dest.Name])
+	for _, l := range d.firsts() {
+		d.setPaused(d.byName[l.dest.Name], names[l.dest.Name])
 	}
 }
 
-func (d *Dispatcher) setPaused(l *lane, paused bool) {
-	switch {
-	case paused && l.pause():
-		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", l.dest.Name)
-	case !paused && l.resume():
-		d.log.Info("destination is resumed", "destination", l.dest.Name)
+// setPaused pauses or resumes the lanes of a destination, and logs one line if that changes anything.
+func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
+	set, text := (*lane).resume, "destination is resumed"
+	if paused {
+		set, text = (*lane).pause, "destination is paused; its events wait, no attempt is counted"
+	}
+	changed := false
+	for _, l := range lanes {
+		changed = set(l) || changed
+	}
+	if changed {
+		d.log.Info(text, "destination", lanes[0].dest.Name)
 	}
 }
 
-func (d *Dispatcher) laneNamed(name string) (*lane, error) {
-	l := d.byName[name]
-	if l == nil {
+func (d *Dispatcher) lanesNamed(name string) ([]*lane, error) {
+	lanes := d.byName[name]
+	if lanes == nil {
 		return nil, fmt.Errorf("%w %q: there is no destination of that name", ErrDestination, name)
 	}
-	return l, nil
+	return lanes, nil
 }
 
 // restingLocked reports whether the lane begins no new delivery.

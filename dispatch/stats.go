@@ -12,24 +12,34 @@ import (
 // server.
 func (d *Dispatcher) Stats() observe.Stats {
 	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
-	for _, l := range d.lanes {
-		s.Destinations = append(s.Destinations, l.stats())
+	for _, l := range d.firsts() {
+		all := l.stats()
+		for _, other := range d.byName[l.dest.Name][1:] {
+			one := other.stats()
+			merge(&all, &one)
+		}
+		s.Destinations = append(s.Destinations, all)
 	}
 	return s
 }
+
+// stats returns the figures of the lane, see [merge].
 
 func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
 		Name: l.dest.Name, Delivered: l.figures.total[VerdictDelivered], Failed: l.figures.total[VerdictFailed], Dead: l.figures.total[VerdictDead], Released: l.figures.total[VerdictReleased] + l.figures.total[VerdictAside],
-		Parked: l.figures.total[VerdictParked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked, Room: l.roomLocked(now),
-		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.health.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.tempo.pace,
-		State: l.health.state(now), RateLimited: l.limitWaitsLocked(now), Trouble: l.troubleLocked(), Throttled: l.health.throttles, Gap: l.health.pacer.gap,
+		Parked: l.figures.total[VerdictParked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked,
+		Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.crew.stuck, Paused: l.paused, Throttled: l.health.throttles,
 	}
 	s.Expired = l.figures.total[VerdictExpired]
-	if l.agg != nil {
-		s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
+	if l.countsLocked() {
+		s.Room, s.Pace, s.Gap, s.RateLimited = l.roomLocked(now), l.tempo.pace, l.health.pacer.gap, l.limitWaitsLocked(now)
+		s.Unavailable, s.State, s.Trouble = l.health.breaker.open() || l.crew.staffLocked() <= 0, l.health.state(now), l.troubleLocked()
+		if l.agg != nil {
+			s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
+		}
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.figures.passings.refused.Load(), l.figures.passings.withdrawn.Load(), l.figures.passings.withheld.Load()
@@ -46,28 +56,31 @@ func (l *lane) stats() observe.DestinationStats {
 	return s
 }
 
-// Progress shows whether a lane goes on.
+// Progress shows whether the lanes of a destination go on.
 type Progress struct {
 	Name string // of the destination
 	// Answers counts the deliveries that have got a verdict, of any kind, begun or not.
 	Answers uint64
-	// Well says that nothing but a lack of work, or of room, keeps the lane from beginning deliveries: nobody has
-	// paused it, and its destination is neither down nor recovering nor throttled.
+	// Well says that only a lack of work or capacity can keep a lane from beginning deliveries: no lane is paused,
+	// throttled, recovering, or at a destination that is down. Due work is known by destination, not by shard: with one lane
+	// down, it is no sign of a hang that the others begin nothing.
 	Well bool
 	// Within bounds the calls that are under way, from their beginning until they are given up; 0 if there is none.
 	Within time.Duration
 }
 
-// Progress shows which lanes go on, in the order in which their destinations were added.
+// Progress shows which destinations go on, in the order in which they were added.
 func (d *Dispatcher) Progress() []Progress {
-	all := make([]Progress, len(d.lanes))
-	for i, l := range d.lanes {
-		all[i] = l.progress()
+	firsts := d.firsts()
+	all := make([]Progress, len(firsts))
+	for i, l := range firsts {
+		all[i] = progressOf(d.byName[l.dest.Name])
 	}
 	return all
 }
 
-func (l *lane) progress() (p Progress) {
+// progress returns the progress of the lane, and whether its health counts for the destination.
+func (l *lane) progress() (p Progress, counts bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p.Name = l.dest.Name
@@ -80,7 +93,7 @@ func (l *lane) progress() (p Progress) {
 	if l.running > 0 {
 		p.Within = l.crew.patience() + patrolAgain
 	}
-	return p
+	return p, l.countsLocked()
 }
 
 // troubleLocked returns what is wrong with the destination.

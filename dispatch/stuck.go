@@ -130,12 +130,15 @@ func (c *crew) patrol() {
 		c.patrolInLocked(next)
 	}
 	full := len(lost) > 0 && c.staffLocked() <= 0
+	begins := full && c.lane.outage.begins(c.lane)
 	c.lane.mu.Unlock()
 	for _, one := range lost {
 		c.answerFor(one.w, one.place, &reply{text: c.lane.target.expired.Error() + ": " + errStuck.Error(), err: errStuck, late: true})
 	}
 	if full {
 		c.lane.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
+	}
+	if begins {
 		c.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: c.lane.dest.Name, Err: errAllStuck})
 	}
 }
@@ -180,7 +183,8 @@ func (c *crew) returns(w *worker) {
 	c.lane.mu.Lock()
 	was := c.staffLocked()
 	c.stuck--
-	ends := was <= 0 && c.lane.health.breaker.closed()
+	well := was <= 0 && c.lane.health.breaker.closed()
+	ends := well && c.lane.outage.ends(c.lane)
 	if was <= 0 {
 		c.lane.hungry = true
 	}
@@ -190,8 +194,8 @@ func (c *crew) returns(w *worker) {
 	call := c.lane.wakeLocked()
 	c.lane.mu.Unlock()
 	c.lane.log.Warn("a call that was given up has returned; its answer is ignored", "after", time.Since(w.chunk.begin))
-	if ends {
-		c.lane.available()
+	if well {
+		c.lane.available(ends)
 	}
 	call()
 }

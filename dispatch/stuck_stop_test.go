@@ -31,10 +31,10 @@ func TestStopDoesNotWaitForGivenUpCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.Begin(t.Context())
-		l := d.byName["stuck"]
+		l := d.first("stuck")
 		claimOf(l, 1)
 		after(l.crew.patience() + time.Millisecond)
-		p := claimOf(d.byName["works"], 1)
+		p := claimOf(d.first("works"), 1)
 		began := time.Now()
 		go func() {
 			time.Sleep(time.Second) //nolint:forbidigo // of the bubble

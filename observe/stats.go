@@ -48,14 +48,14 @@ type Stats struct {
 	// Positions are the units of a stream that this relay owns, by destination; nil in
 	// a queue.
 	Positions []PositionStats
-	// Destinations are the lanes, in the order in which they were added.
+	// Destinations has one entry for each destination, in the order in which they were added.
 	Destinations []DestinationStats
 }
 
 // PositionStats are the figures of a unit of a stream that this relay owns.
 type PositionStats struct {
 	// Destination is the unit's destination, empty for the router, which looks for event types
-	// without a route. Part is 0 unless a destination is read in parts.
+	// without a route. Part is the number of the shard, 0 unless the destination has several.
 	Destination string
 	Part        int
 	// Head is the highest id that was read, and Last the highest assigned id at the last query: ids
@@ -124,7 +124,8 @@ type NotBegun struct {
 	RateLimits uint64
 }
 
-// DestinationStats are the figures of one destination.
+// DestinationStats are the figures of one destination, of all its shards together: counts are sums, and the destination is
+// as unwell as the worst of the shards that this relay delivers.
 type DestinationStats struct {
 	Name string
 	// Delivered, Failed, Dead and Released count answers: acknowledged, to be retried, dead, and
@@ -165,7 +166,7 @@ type DestinationStats struct {
 	RateLimited bool
 	// Paused reports that the relay honours a pause: nothing is claimed for the destination.
 	Paused bool
-	// Pace is the average time of an event in a worker.
+	// Pace is the average time of an event in a worker, for the slowest shard.
 	Pace time.Duration
 	// Report is the handler's report; nil if the handler has none.
 	Report *delivery.Report

@@ -69,7 +69,7 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 		u.exact = exactly.New(exactly.Host{
 			Keeper: keeper, Position: &u.pos, Name: u.name, Schema: e.Connector.Schema, LongestPause: lane.Destination().LongestPause, Log: e.log,
 			Use:    func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &u.pos.Lease, f) },
-			Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(u.name, err, news) }, Observe: e.d.Observe,
+			Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(u.name, u.pos.Part, err, news) }, Observe: e.d.Observe,
 		})
 	}
 	u.pos.Exact = u.exact != nil

@@ -1,0 +1,124 @@
+package dispatch
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
+)
+
+// newLanes returns the lanes of a destination, one for each shard.
+func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) []*lane {
+	lanes := make([]*lane, max(1, cfg.Shards))
+	for i := range lanes {
+		l := newLane(name, h, cfg, window, log)
+		lanes[i] = l
+		if len(lanes) > 1 {
+			l.log = l.log.With("shard", i)
+		}
+		if i > 0 {
+			l.dest.Part, l.outage = i, lanes[0].outage
+			l.target.reporter = nil // one report of the handler is enough
+		}
+	}
+	return lanes
+}
+
+// outage records which lanes of a destination are down, one bit for each shard, so that a relay reports an outage once: with the
+// first lane that fails, and with the last one that recovers. A lane updates its bit under its lock, together with its health.
+type outage struct{ down atomic.Uint64 }
+
+// begins records that the lane is down, and reports whether all other lanes are well.
+func (o *outage) begins(l *lane) bool { return o.down.Or(l.bit())&^l.bit() == 0 }
+
+// ends records that the lane is well, and reports whether all other lanes are well, too.
+func (o *outage) ends(l *lane) bool { return o.down.And(^l.bit())&^l.bit() == 0 }
+
+// bit returns the bit of the lane in an outage. MaxShards bits fit.
+func (l *lane) bit() uint64 { return 1 << l.dest.Part }
+
+// countsLocked reports whether the health of the lane counts for the destination. A relay that does not hold a shard knows nothing
+// about it.
+func (l *lane) countsLocked() bool { return l.owned || l.dest.Shards <= 1 }
+
+// blocked returns the number of blocked aggregates, 0 while no engine with order owns the lane.
+func (l *lane) blocked() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.agg == nil || !l.owned {
+		return 0
+	}
+	return l.agg.blocked.len()
+}
+
+// merge adds the figures of another lane of the same destination. The rules:
+//
+//   - Counters, histograms and numbers of deliveries, calls and aggregates are sums, also those of lanes that no engine owns.
+//   - The other figures come from lanes that an engine owns. Lanes that no engine owns leave them at zero.
+//   - A destination is unavailable, limited or paused if one of its lanes is.
+//   - State is the worst one: open, then probing, ramping, throttled, closed. Pace and Gap are the longest.
+//   - Trouble began with the lane that failed first, and its error is the newest one. The next probe is the earliest one.
+func merge(all, one *observe.DestinationStats) {
+	all.Delivered += one.Delivered
+	all.Failed += one.Failed
+	all.Dead += one.Dead
+	all.Released += one.Released
+	all.Parked += one.Parked
+	for i, n := range one.Classes {
+		all.Classes[i] += n
+	}
+	all.Refused += one.Refused
+	all.Withdrawn += one.Withdrawn
+	all.Withheld += one.Withheld
+	all.Filtered += one.Filtered
+	all.Expired += one.Expired
+	all.RateLimits += one.RateLimits
+	all.Begun.Add(&one.Begun)
+	all.Acked.Add(&one.Acked)
+	all.Room += one.Room
+	all.Aggregates += one.Aggregates
+	all.Running += one.Running
+	all.Queued += one.Queued
+	all.Stuck += one.Stuck
+	all.Throttled += one.Throttled
+	all.Unavailable = all.Unavailable || one.Unavailable
+	all.RateLimited = all.RateLimited || one.RateLimited
+	all.Paused = all.Paused || one.Paused
+	if all.State == observe.BreakerClosed || one.State != observe.BreakerClosed && one.State < all.State {
+		all.State = one.State
+	}
+	all.Pace, all.Gap = max(all.Pace, one.Pace), max(all.Gap, one.Gap)
+	t, o := &all.Trouble, &one.Trouble
+	t.Failures += o.Failures
+	t.DownSince, t.FailingSince, t.NextProbe = earlier(t.DownSince, o.DownSince), earlier(t.FailingSince, o.FailingSince), earlier(t.NextProbe, o.NextProbe)
+	if o.LastErrorAt.After(t.LastErrorAt) {
+		t.LastError, t.LastErrorAt = o.LastError, o.LastErrorAt
+	}
+}
+
+// earlier returns the earlier one of two times, without zero ones.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// progressOf merges the progress of the lanes of a destination. A destination without a lane that an engine owns is not well.
+func progressOf(lanes []*lane) (all Progress) {
+	counted, well := 0, 0
+	for _, l := range lanes {
+		p, counts := l.progress()
+		all.Name, all.Answers, all.Within = p.Name, all.Answers+p.Answers, max(all.Within, p.Within)
+		if counts {
+			counted++
+		}
+		if counts && p.Well {
+			well++
+		}
+	}
+	all.Well = counted > 0 && well == counted
+	return all
+}
