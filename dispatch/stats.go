@@ -43,7 +43,7 @@ func (l *lane) stats() observe.DestinationStats {
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.figures.passings.refused.Load(), l.figures.passings.withdrawn.Load(), l.figures.passings.withheld.Load()
-	s.Filtered = l.figures.passings.filtered.Load()
+	s.Filtered, s.RateLimits = l.figures.passings.filtered.Load(), l.figures.passings.limited.Load()
 	if r := l.target.reporter; r != nil {
 		var report delivery.Report
 		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
