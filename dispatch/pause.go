@@ -36,16 +36,19 @@ func (d *Dispatcher) SetPaused(names map[string]bool) {
 
 // setPaused pauses or resumes the lanes of a destination, and logs one line if that changes anything.
 func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
-	set, text := (*lane).resume, "destination is resumed"
+	set := (*lane).resume
 	if paused {
-		set, text = (*lane).pause, "destination is paused; its events wait, no attempt is counted"
+		set = (*lane).pause
 	}
 	changed := false
 	for _, l := range lanes {
 		changed = set(l) || changed
 	}
-	if changed {
-		d.log.Info(text, "destination", lanes[0].dest.Name)
+	switch {
+	case changed && paused:
+		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", lanes[0].dest.Name)
+	case changed:
+		d.log.Info("destination is resumed", "destination", lanes[0].dest.Name)
 	}
 }
 

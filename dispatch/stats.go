@@ -56,20 +56,20 @@ func (l *lane) stats() observe.DestinationStats {
 	return s
 }
 
-// Progress shows whether the lanes of a destination go on.
+// Progress shows whether the lanes of a destination make progress.
 type Progress struct {
 	Name string // of the destination
 	// Answers counts the deliveries that have got a verdict, of any kind, begun or not.
 	Answers uint64
-	// Well says that only a lack of work or capacity can keep a lane from beginning deliveries: no lane is paused,
-	// throttled, recovering, or at a destination that is down. Due work is known by destination, not by shard: with one lane
-	// down, it is no sign of a hang that the others begin nothing.
+	// Well says that only a lack of work or capacity can keep a lane from beginning deliveries: no lane that an engine owns
+	// waits for the end of a pause, a limit, an outage or a throttle. One such lane is enough to make Well false,
+	// because due work is known by destination, not by shard: the due work may be that of the lane that waits.
 	Well bool
 	// Within bounds the calls that are under way, from their beginning until they are given up; 0 if there is none.
 	Within time.Duration
 }
 
-// Progress shows which destinations go on, in the order in which they were added.
+// Progress shows which destinations make progress, in the order in which they were added.
 func (d *Dispatcher) Progress() []Progress {
 	firsts := d.firsts()
 	all := make([]Progress, len(firsts))
