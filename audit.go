@@ -348,7 +348,10 @@ func (a *audit) unheld(b *Backlog, refused bool) (all []suspicion) {
 
 // nameOf names the owner of a position.
 func nameOf(p *observe.Position) string {
-	return cmp.Or(p.Destination, "the search for types without a route")
+	if p.Destination == "" {
+		return "the search for types without a route"
+	}
+	return p.Name()
 }
 
 // unread returns the work that is due in the units of a stream that this relay owns, according to the tables.
@@ -373,7 +376,7 @@ func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (al
 			all = append(all, a.unsearched(b, p)...)
 		case slices.Contains(still, p.Destination):
 			begun := observe.PositionStats{Loading: true} // of a unit that is not there yet
-			if at := slices.IndexFunc(figures.Positions, func(f observe.PositionStats) bool { return f.Destination == p.Destination }); at >= 0 {
+			if at := slices.IndexFunc(figures.Positions, func(f observe.PositionStats) bool { return f.Destination == p.Destination && f.Part == p.Part }); at >= 0 {
 				begun = figures.Positions[at]
 			}
 			s, due := a.unsent(b, p, &begun, unrouted)
@@ -419,13 +422,20 @@ func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionSta
 	return to.Total && waits || to.Position != nil && f.Ranges >= exactly.MaxGaps
 }
 
+// alone reports whether no other relay has a shard of the destination: the backlog does not say whose stored deliveries are due.
+func (a *audit) alone(b *Backlog, destination string) bool {
+	return !slices.ContainsFunc(b.Positions, func(p observe.Position) bool {
+		return p.Destination == destination && (p.Owner == nil || *p.Owner != a.relay.owner)
+	})
+}
+
 // unsent returns the due work of a destination whose lane is idle. A unit that starts also gets the events that have gained a
 // route.
 func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
-	s = suspicion{what: p.Destination, within: a.lanes[p.Destination].within, own: true}
+	s = suspicion{what: p.Name(), within: a.lanes[p.Destination].within, own: true}
 	d := b.Destination(p.Destination)
 	switch {
-	case isDue(b, d.NextDue):
+	case isDue(b, d.NextDue) && a.alone(b, p.Destination):
 		s.key, s.reason = d.NextDue.String(), undone("a stored delivery", p.Destination, "begun")
 	case p.Oldest != nil && a.mayNotRead(&d, f):
 		return s, false

@@ -94,35 +94,45 @@ func (l leftover) mine(destination string) bool {
 	return l.relay.dispatcher.Has(destination) && of.Pause == nil && !l.elsewhere(destination)
 }
 
-// position returns the position of a destination; nil if there is none yet, and in a queue.
-func (l leftover) position(destination string) *observe.Position {
-	all := l.backlog.Positions
-	at := slices.IndexFunc(all, func(p observe.Position) bool { return p.Destination == destination })
-	if at < 0 {
-		return nil
+// positions returns the positions of a destination, one for each shard; none if there is none yet, and in a queue.
+func (l leftover) positions(destination string) (all []*observe.Position) {
+	for i := range l.backlog.Positions {
+		if p := &l.backlog.Positions[i]; p.Destination == destination {
+			all = append(all, p)
+		}
 	}
-	return &all[at]
+	return all
 }
 
-// elsewhere reports whether another relay owns the position of a destination.
+// others reports whether another relay owns a position.
+func (l leftover) others(p *observe.Position) bool {
+	return p.Session != nil && (p.Owner == nil || *p.Owner != l.relay.owner)
+}
+
+// elsewhere reports whether other relays own all positions of a destination.
 func (l leftover) elsewhere(destination string) bool {
-	p := l.position(destination)
-	return p != nil && p.Session != nil && (p.Owner == nil || *p.Owner != l.relay.owner)
+	all := l.positions(destination)
+	return len(all) > 0 && !slices.ContainsFunc(all, func(p *observe.Position) bool { return !l.others(p) })
 }
 
 // reads reports whether this relay has to read the stream for a destination, or "" for the search for events without a route:
-// events wait there, a replay runs, or no relay owns the position. Ids of open transactions count for the lag of a
+// events wait there, a replay runs, or no relay owns a position. Ids of open transactions count for the lag of a
 // position, but no event waits at them. In a total order nothing is read behind a stored delivery.
 func (l leftover) reads(destination string) bool {
-	p := l.position(destination)
-	d := l.relay.dispatcher.Destination(destination)
-	switch {
-	case l.backlog.Mode != observe.ModeStream, l.elsewhere(destination):
-		return false
-	case p == nil, p.Session == nil, p.Replay != nil:
-		return true
-	case d != nil && d.Total && l.relay.dispatcher.Blocked(destination) > 0:
+	if l.backlog.Mode != observe.ModeStream {
 		return false
 	}
-	return p.Oldest != nil || p.Lag > store.OldestLooked
+	all := l.positions(destination)
+	return len(all) == 0 || slices.ContainsFunc(all, func(p *observe.Position) bool {
+		d := l.relay.dispatcher.Destination(destination)
+		switch {
+		case l.others(p):
+			return false
+		case p.Session == nil, p.Replay != nil:
+			return true
+		case d != nil && d.Total && l.relay.dispatcher.Blocked(destination) > 0:
+			return false
+		}
+		return p.Oldest != nil || p.Lag > store.OldestLooked
+	})
 }

@@ -42,7 +42,7 @@ var ErrShutdownIncomplete = dispatch.ErrShutdownIncomplete
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
 
 // ErrNeedsStream is returned by Run if a destination requires a feature of streams and the table is
-// a queue: order, holding back the events after a dead letter, or a start in the past.
+// a queue: order, holding back the events after a dead letter, a start in the past, or shards.
 var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --mode stream`, or do without")
 
 // session is a connection of the relay's own.
@@ -210,8 +210,12 @@ func (r *Relay) Handle(name, pattern string, h Handler, options ...HandleOption)
 // retry: keep it from release to release.
 func (r *Relay) Destination(name string, h Handler, options ...HandleOption) error {
 	hs := handleSettings{lane: dispatch.DefaultLaneConfig()}
+	hs.lane.Shards = 1
 	for _, option := range options {
 		option(&hs)
+	}
+	if hs.lane.Shards < 1 { // to the lane 0 is the default
+		return fmt.Errorf("notifyd: %w %q: %d shards is not from 1 to %d", ErrDestination, name, hs.lane.Shards, dispatch.MaxShards)
 	}
 	start, err := engine.ParseStart(hs.start)
 	if err != nil {
@@ -238,6 +242,9 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 	}
 	if hs.ordered || hs.lane.BlockOnDead {
 		r.needy = append(r.needy, name+": order")
+	}
+	if hs.lane.Shards > 1 {
+		r.needy = append(r.needy, name+": shards")
 	}
 	if start.Kind != engine.StartDefault {
 		r.needy = append(r.needy, name+": a start")

@@ -272,6 +272,16 @@ func WithBlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.Bl
 // the error wraps [ErrNeedsStream].
 func WithStart(from string) HandleOption { return func(h *handleSettings) { h.start = from } }
 
+// WithShards sets how many relays of a stream may deliver to the destination at once, from 1 to
+// 64; 1 by default. Each shard gets the events whose aggregate hashes to it, and an event without
+// an aggregate by its id, so the order of each aggregate is kept. Concurrency and batch size count
+// per shard. A relay whose number differs from the number in force waits until no relay has that
+// number; then the number changes. [Relay.Destination] returns an error that wraps [ErrDestination]
+// for another number, and for more than 1 with [WithTotalOrder] or a [delivery.PositionKeeper].
+// With more than 1, Run refuses a table that is a queue, where relays share all events without it:
+// the error wraps [ErrNeedsStream].
+func WithShards(n int) HandleOption { return func(h *handleSettings) { h.lane.Shards = n } }
+
 // WithPriority sets how urgent the destination is, from -100 to 100; 0 by default. While
 // there is a backlog, the events of a destination of higher priority are looked for
 // first, whatever is written before them for others. It has no meaning where all

@@ -38,10 +38,10 @@ var wideOwners = []struct {
 	fields int
 	reason string
 }{
-	{"dispatch.lane", 143, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
+	{"dispatch.lane", 147, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
 	{"internal/queue.scheduler", 83, "one lock for the next query: sweeps, routes, due deliveries, notifications"},
-	{"internal/stream.unit", 131, "one goroutine reads, hands over, stores, replays and writes the position"},
-	{"internal/tail.Reader", 85, "gaps, open writers and a read ahead belong to one position"},
+	{"internal/stream.unit", 134, "one goroutine reads, hands over, stores, replays and writes the position"},
+	{"internal/tail.Reader", 90, "gaps, open writers and a read ahead belong to one position"},
 }
 
 // splitTypes have methods in several files. The numbers are the files of today, so that they can only fall.

@@ -62,6 +62,20 @@ func WithTotalOrder(ctx context.Context) context.Context {
 // does, its own order is the order that is kept.
 func TotalOrder(ctx context.Context) bool { return ctx.Value(totalOrder{}) != nil }
 
+type shard struct{}
+
+// WithShard returns a context for calls about one shard of a destination, from 0 on.
+func WithShard(ctx context.Context, part int) context.Context {
+	return context.WithValue(ctx, shard{}, part)
+}
+
+// Shard returns the shard of the destination that the call of a handler is about, from 0 on. It is 0 for a destination with one
+// shard. A [PositionKeeper] has to ask: it keeps a position for each.
+func Shard(ctx context.Context) int {
+	part, _ := ctx.Value(shard{}).(int)
+	return part
+}
+
 // BatchHandlerFunc adapts a function to a [BatchHandler].
 type BatchHandlerFunc func(ctx context.Context, events []*Event) []error
 

@@ -10,7 +10,8 @@ import (
 // with the events. So each event is there exactly once, whatever ends the relay.
 //
 // Its calls of DeliverBatch come one after the other, and only after OpenPosition. What a call is
-// not certain of, it answers for all events with an error that wraps [ErrReopen].
+// not certain of, it answers for all events with an error that wraps [ErrReopen]. A destination with several shards has a unit
+// for each: [Shard] tells which one a call, also of OpenPosition, is about, and calls about different ones come side by side.
 type PositionKeeper interface {
 	// KeepsPosition reports whether the handler does so; it may be a matter of its settings. If not,
 	// the handler is like any other.

@@ -55,6 +55,9 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 		if l.dest.Total {
 			l.ctx = delivery.WithTotalOrder(d.workCtx)
 		}
+		if l.dest.Part > 0 {
+			l.ctx = delivery.WithShard(l.ctx, l.dest.Part)
+		}
 	}
 	return d.workCtx
 }

@@ -552,3 +552,20 @@ func (l *lane) returnLocked(n int) func() {
 	}
 	return l.wakeLocked()
 }
+
+// bit returns the bit of the lane in an outage. MaxShards bits fit.
+func (l *lane) bit() uint64 { return 1 << l.dest.Part }
+
+// countsLocked reports whether the health of the lane counts for the destination. A relay that does not hold a shard knows nothing
+// about it.
+func (l *lane) countsLocked() bool { return l.owned || l.dest.Shards <= 1 }
+
+// blocked returns the number of blocked aggregates, 0 while no engine with order owns the lane.
+func (l *lane) blocked() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.agg == nil || !l.owned {
+		return 0
+	}
+	return l.agg.blocked.len()
+}

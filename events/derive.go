@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/limit"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // ids is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
@@ -29,7 +30,8 @@ func (c *cut) has(id int64) bool { return id <= c.head && !c.open.contains(id) }
 
 // position is how far a destination of a stream has come; the router's has no name.
 type position struct {
-	destination string
+	destination  string
+	part, shards int
 	cut
 }
 
@@ -54,7 +56,8 @@ func (s *span) leads(eventType string) bool {
 // tables are what the small tables say in a snapshot.
 type tables struct {
 	stream    bool
-	positions []position // by destination
+	positions []position // by destination and shard
+	former    []position // of shards before their number changed
 	spans     []span
 }
 
@@ -79,6 +82,7 @@ type raw struct {
 	Event
 
 	mark string // outbox_events.state
+	hash int64  // by which it belongs to a shard; not known of an event that is gone
 	rows []row
 	acts []act
 }
@@ -91,7 +95,7 @@ func (t *tables) derive(r *raw) Event {
 		e.Destinations = append(e.Destinations, r.rows[i].delivery())
 	}
 	for _, a := range r.acts {
-		if e.about(a.destination) || t.stream && t.behind(a.destination, e.ID) {
+		if e.about(a.destination) || t.stream && t.behind(a.destination, r) {
 			continue
 		}
 		switch at := a.at; a.action {
@@ -127,14 +131,14 @@ func (t *tables) rest(r *raw, e *Event) {
 	}
 	switch {
 	case t.stream:
-		t.positioned(e)
+		t.positioned(r, e)
 	case r.mark == "fresh" && len(r.rows) == 0:
 		e.Destinations = append(e.Destinations, Destination{State: Fresh, NextTry: e.AvailableAt})
 	}
 }
 
 // positioned adds what positions and routes say of an event of a stream.
-func (t *tables) positioned(e *Event) {
+func (t *tables) positioned(r *raw, e *Event) {
 	wanted := false // by a destination that reads it, or may
 	for i := range t.positions {
 		name := t.positions[i].destination
@@ -145,7 +149,7 @@ func (t *tables) positioned(e *Event) {
 			wanted = true
 			continue
 		}
-		state, drops := t.stateAt(name, e)
+		state, drops := t.stateAt(name, r)
 		wanted = wanted || state != NotRouted
 		if state == Passed && e.OthersSettled {
 			continue // it was marked before the destination had a position
@@ -158,13 +162,13 @@ func (t *tables) positioned(e *Event) {
 	switch {
 	case len(e.Destinations) == 0:
 		e.Destinations = append(e.Destinations, Destination{State: Unread}) // nobody has begun to read
-	case !wanted && t.behind("", e.ID):
+	case !wanted && t.behind("", r):
 		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the router has not reached it
 	}
 }
 
 // stateAt is the state of a delivery without a row, and by which settings the destination may have passed it.
-func (t *tables) stateAt(name string, e *Event) (state State, drops []string) {
+func (t *tables) stateAt(name string, e *raw) (state State, drops []string) {
 	known, reads, skipped := false, false, false
 	for i := range t.spans {
 		s := &t.spans[i]
@@ -182,9 +186,9 @@ func (t *tables) stateAt(name string, e *Event) (state State, drops []string) {
 	switch {
 	case known && !reads:
 		return NotRouted, nil
-	case t.under(name, e.ID):
+	case t.under(name, e):
 		return Open, nil
-	case t.behind(name, e.ID):
+	case t.behind(name, e):
 		return Unread, nil
 	case skipped:
 		return Skipped, nil
@@ -196,14 +200,22 @@ func (t *tables) stateAt(name string, e *Event) (state State, drops []string) {
 }
 
 // behind reports whether a destination has not passed an event.
-func (t *tables) behind(name string, id int64) bool {
-	return slices.ContainsFunc(t.positions, func(p position) bool { return p.destination == name && !p.has(id) })
+func (t *tables) behind(name string, e *raw) bool {
+	return !t.done(name, e) && slices.ContainsFunc(t.positions, func(p position) bool { return p.destination == name && p.gets(e) && !p.has(e.ID) })
 }
 
 // under reports whether a destination has read the event and not acknowledged it.
-func (t *tables) under(name string, id int64) bool {
-	return slices.ContainsFunc(t.positions, func(p position) bool { return p.destination == name && p.open.contains(id) })
+func (t *tables) under(name string, e *raw) bool {
+	return !t.done(name, e) && slices.ContainsFunc(t.positions, func(p position) bool { return p.destination == name && p.gets(e) && p.open.contains(e.ID) })
 }
+
+// done reports whether the shard of an event has passed it before the number of shards changed.
+func (t *tables) done(name string, e *raw) bool {
+	return !e.Gone && slices.ContainsFunc(t.former, func(p position) bool { return p.destination == name && p.gets(e) && p.has(e.ID) })
+}
+
+// gets reports whether the event is one of the shard. Of an event that is gone nobody knows.
+func (p *position) gets(e *raw) bool { return e.Gone || outboxsql.ShardOf(e.hash, p.shards) == p.part }
 
 // lowest is an id that all positions of a stream have passed, with all below it.
 func (t *tables) lowest() int64 {

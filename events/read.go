@@ -24,11 +24,11 @@ func clampedOrNull(column string) string {
 
 func columns() string {
 	return `id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''), state, ` +
-		clamped("created_at") + `, ` + clampedOrNull("available_at") + `, ` + clampedOrNull("processed_at")
+		clamped("created_at") + `, ` + clampedOrNull("available_at") + `, ` + clampedOrNull("processed_at") + `, ` + outboxsql.Hash("")
 }
 
 func scanRaw(row pgx.CollectableRow) (r raw, err error) {
-	err = row.Scan(&r.ID, &r.Type, &r.AggregateType, &r.AggregateID, &r.IdempotencyKey, &r.mark, &r.CreatedAt, &r.AvailableAt, &r.ProcessedAt)
+	err = row.Scan(&r.ID, &r.Type, &r.AggregateType, &r.AggregateID, &r.IdempotencyKey, &r.mark, &r.CreatedAt, &r.AvailableAt, &r.ProcessedAt, &r.hash)
 	return r, err
 }
 
@@ -61,16 +61,23 @@ func (s *Store) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 		return &tables{}, nil
 	}
 	t := &tables{stream: true}
-	rows, err := tx.Query(ctx, s.sql(`SELECT destination, head, `+bounds("open")+` FROM {positions} ORDER BY destination, part`))
-	if err != nil {
-		return nil, err
-	}
-	t.positions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p position, err error) {
-		err = row.Scan(&p.destination, &p.head, &p.open.low, &p.open.high)
-		return p, err
-	})
-	if err != nil {
-		return nil, err
+	var rows pgx.Rows
+	for sql, into := range map[string]*[]position{
+		`SELECT destination, part, count(*) OVER (PARTITION BY destination), head, ` + bounds("open") + ` FROM {positions} ORDER BY destination, part`: &t.positions,
+		`SELECT destination, part, shards, head, ` + bounds("open") + ` FROM (
+			SELECT p.destination, w.n - 1 AS part, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head, (w.at ->> 'open')::int8multirange AS open
+			FROM {positions} AS p, jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) WITH ORDINALITY AS w(at, n)) AS f`: &t.former,
+	} {
+		if rows, err = tx.Query(ctx, s.sql(sql)); err != nil {
+			return nil, err
+		}
+		*into, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p position, err error) {
+			err = row.Scan(&p.destination, &p.part, &p.shards, &p.head, &p.open.low, &p.open.high)
+			return p, err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	// Not the routes that are expected of a destination (since 0): it does not read by them yet.
 	rows, err = tx.Query(ctx, s.sql(`SELECT destination, patterns, others, head, `+bounds("open")+`, until_head IS NOT NULL, coalesce(until_head, 0), `+bounds("until_open")+`, drops, past IS NOT DISTINCT FROM 'skipped'

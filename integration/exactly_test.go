@@ -421,7 +421,7 @@ func TestExactlyOnceByHand(t *testing.T) {
 	seek("14")
 	relay("orders", "", all("orders"))
 	wants(14, 15)
-	id := kafka.Config{}.PositionID(scan[string](x, `SELECT current_database() || '/public/orders/0'`))
+	id := kafka.Config{}.PositionID(scan[string](x, `SELECT current_database() || '/public/orders/0'`), 0)
 	relay("others", id, func() {
 		for timeout := time.After(patience); ; {
 			select {

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -8,9 +9,11 @@ import (
 // Position is the position of a destination of a stream, and the relay that owns it.
 type Position struct {
 	// Destination is the unit's destination, empty for the router, which looks for event types
-	// without a route. Part is 0 unless a destination is read in parts.
+	// without a route. Part is the number of the shard, from 0 on, and Shards how many there are: 1 unless the destination is
+	// configured with more.
 	Destination string `json:"destination"`
 	Part        int    `json:"part"`
+	Shards      int    `json:"shards"`
 	// Unit is the number of the row.
 	Unit int32 `json:"unit"`
 	// Head is the highest id that was read. All ids up to it are acknowledged, stored for another
@@ -38,11 +41,22 @@ type Position struct {
 	Owner *int64 `json:"owner,omitempty"`
 	// Session is that of the relay that owns the unit; nil if no relay delivers it.
 	Session *UnitSession `json:"session,omitempty"`
-	// Replay is the running replay of the destination; nil if there is none.
+	// Replay is the running replay of the destination, which its first shard sends; nil if there is none.
 	Replay *Replay `json:"replay,omitempty"`
 	// Oldest is the event that has waited longest to be read or acknowledged, among the events that
 	// were read; nil if none waits. Stored deliveries are not part of it.
 	Oldest *Waiting `json:"oldest,omitempty"`
+}
+
+// Name returns the destination, with the shard if there are several: "mail, shard 0 of 4". The router's is "(types without a route)".
+func (p *Position) Name() string {
+	switch {
+	case p.Destination == "":
+		return "(types without a route)"
+	case p.Shards > 1:
+		return fmt.Sprintf("%s, shard %d of %d", p.Destination, p.Part, p.Shards)
+	}
+	return p.Destination
 }
 
 // UnitSession is the session by which the owner of a unit of a stream renews its lease. Fields that the querying role may not see

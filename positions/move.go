@@ -73,7 +73,12 @@ func (s *Store) Seek(ctx context.Context, destination, to string, a Action) (m M
 		if err := m.target(ctx, tx, start); err != nil || a.DryRun {
 			return err
 		}
-		if err := move(ctx, tx, destination, m.To); err != nil {
+		if m.To < m.From {
+			if err := unreplayed(ctx, tx, destination); err != nil {
+				return err
+			}
+		}
+		if err := move(ctx, tx, destination, m.To, m.To >= m.From); err != nil {
 			return err
 		}
 		if m.To > m.From {
@@ -136,10 +141,12 @@ const (
 	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
 	// passed: they are in flight, or their transaction may still commit. A destination that keeps a copy
 	// of its position gets again what is above the new head, unless it was moved forwards: see exact.go. Where
-	// ids were assigned again, the copy does not count at all, which a seal above void says.
-	sqlMove = `UPDATE outbox_positions SET head = $2, open = open * int8multirange(int8range(NULL, $2, '[]')), epoch = epoch + 1, updated_at = clock_timestamp(),
-		void = CASE WHEN $2 < head OR reused IS NOT NULL THEN sealed ELSE void END, sealed = sealed + (reused IS NOT NULL)::int,
-		sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
+	// ids were assigned again, the copy does not count at all, which a seal above void says. What
+	// former shards had passed does not count any more either. Forwards ($3) no shard goes back.
+	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 AND reused IS NULL THEN greatest(head, $2) ELSE $2 END, open = CASE WHEN $3 AND reused IS NULL THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,
+		epoch = epoch + 1, updated_at = clock_timestamp(),
+		void = CASE WHEN NOT $3 AND $2 < head OR reused IS NOT NULL THEN sealed ELSE void END, sealed = sealed + (reused IS NOT NULL)::int,
+		former = CASE WHEN $3 AND reused IS NULL THEN former ELSE '[]' END, sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
 		WHERE destination = $1`
 
 	// sqlAgain: where ids were given out again, the search for events without a route goes back to the first of them.
@@ -165,11 +172,26 @@ const (
 	sqlOpen = `coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')`
 )
 
-func move(ctx context.Context, tx pgx.Tx, destination string, head int64) error {
+// unreplayed returns an error if a replay of a destination with several shards is running: the first shard sends it, and does not
+// see how far the others have come again.
+func unreplayed(ctx context.Context, tx pgx.Tx, destination string) error {
+	var id int64
+	err := tx.QueryRow(ctx, `SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running' AND EXISTS (SELECT FROM outbox_positions WHERE destination = $1 AND part > 0)`,
+		destination).Scan(&id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s: %w, number %d: let it end, or stop it", destination, ErrRunning, id)
+}
+
+func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwards bool) error {
 	if _, err := tx.Exec(ctx, sqlFence); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, sqlMove, destination, head); err != nil {
+	if _, err := tx.Exec(ctx, sqlMove, destination, head, forwards); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {

@@ -25,6 +25,9 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 	if err := m.replayed(ctx); err != nil {
 		return err
 	}
+	if err := m.sharded(ctx); err != nil {
+		return err
+	}
 	r, err := m.readers(ctx)
 	if err != nil {
 		return fmt.Errorf("read the positions: %w", err)
@@ -72,6 +75,29 @@ func (m *modeChange) replayed(ctx context.Context) error {
 		return fmt.Errorf("find replays: %w", err)
 	}
 	return fmt.Errorf("%w: number %d, for %s: let it end, or `notifyd replay stop %[2]d`", ErrReplay, id, destination)
+}
+
+// ErrShards is returned where a stream cannot become a queue, because a destination has several shards: each event has been passed
+// by one of them, and the change looks at one position of each destination.
+var ErrShards = errors.New("a destination has several shards")
+
+// sharded returns an error if a destination has several shards, or had until a moment ago: then its position has not come to
+// where they were.
+func (m *modeChange) sharded(ctx context.Context) error {
+	var destination string
+	var shards int
+	err := m.conn.QueryRow(ctx, `SELECT destination, shards FROM `+m.table("outbox_positions")+` AS p WHERE shards > 1 OR layout <> '' OR EXISTS (
+			SELECT FROM jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) AS w WHERE (w ->> 'head')::bigint > p.head OR lower(p.open) <= (w ->> 'head')::bigint)
+		ORDER BY shards DESC, destination LIMIT 1`).Scan(&destination, &shards)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find shards: %w", err)
+	case shards == 1:
+		return fmt.Errorf("%w: %s had until a moment ago, and has not caught up: let a relay deliver, and try again", ErrShards, destination)
+	}
+	return fmt.Errorf("%w: %s has %d: set its shards to 1, let a relay deliver, and try again", ErrShards, destination, shards)
 }
 
 // unpark makes parked deliveries due: a queue keeps no order.

@@ -20,8 +20,8 @@ func newCheckConfigCmd(a *app) *cobra.Command {
 		Long: `check-config reads the configuration file as "notifyd run" would, and reports
 every mistake in it with its line and column. It contacts nothing, neither the
 database nor a destination. With --online it asks the database as well: whether
-the table is there, and whether it is the stream that order: aggregate, order: total
-and on_dead: block need.`,
+the table is there, and whether it is the stream that settings such as order: aggregate,
+on_dead: block and shards need.`,
 		Example: "  notifyd check-config\n  notifyd check-config -c /etc/notifyd/config.yaml --online",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, path, err := a.load()

@@ -43,7 +43,7 @@ func TestPageConfigsRun(t *testing.T) {
 			}
 			env := variablesOf(config)
 			env["DATABASE_URL"] = queue
-			if strings.Contains(config, "start_from") { // only a stream can
+			if strings.Contains(config, "start_from") || strings.Contains(config, "shards:") { // only a stream can
 				env["DATABASE_URL"] = stream
 			}
 			d := startDaemon(t, env, "run", "-c", path, "--log-format", "json")

@@ -25,7 +25,7 @@ routes: [{match: '*', to: [crm]}]
 	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	for _, setting := range []string{"order: aggregate", "order: total", "on_dead: block"} {
+	for _, setting := range []string{"order: aggregate", "order: total", "on_dead: block", "shards: 4"} {
 		path := config(setting)
 		place := "destination crm: " + setting
 		if got := command(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, place+" needs a table that is a stream") {
@@ -38,7 +38,7 @@ routes: [{match: '*', to: [crm]}]
 			}
 		}
 	}
-	for _, setting := range []string{"order: auto", "order: none"} {
+	for _, setting := range []string{"order: auto", "order: none", "shards: 1"} {
 		if got := command(t, "check-config", "--online", "-c", config(setting)); got.code != 0 {
 			t.Errorf("%s on a queue: %+v", setting, got)
 		}
@@ -46,7 +46,7 @@ routes: [{match: '*', to: [crm]}]
 	if got := command(t, "migrate", "--mode", "stream", "-c", config("order: aggregate")); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	for _, setting := range []string{"order: auto", "order: none", "order: aggregate", "order: total", "on_dead: block"} {
+	for _, setting := range []string{"order: auto", "order: none", "order: aggregate", "order: total", "on_dead: block", "shards: 4"} {
 		for _, args := range [][]string{{"check-config", "--online"}, {"plan"}} {
 			if got := command(t, append(args, "-c", config(setting))...); got.code != 0 {
 				t.Errorf("%v, %s on a stream: %+v", args, setting, got)

@@ -24,7 +24,9 @@ func (p positionIDs) claim(c *config.Config, outbox string) error {
 		if err != nil {
 			return nil //nolint:nilerr // the relay reports it
 		}
-		ids[s.PositionID(exactly.UnitName(db.Database, c.Database.Schema, d.Name, 0))] = d.Name
+		for part := range max(1, d.Shards) {
+			ids[s.PositionID(exactly.UnitName(db.Database, c.Database.Schema, d.Name, part), part)] = d.Name
+		}
 	}
 	for id, destination := range ids {
 		if before, taken := p[id]; taken {

@@ -19,10 +19,6 @@ func printPositions(out io.Writer, all []observe.Position) error {
 	_, _ = fmt.Fprintln(w, "DESTINATION\tHEAD\tLAG\tOPEN\tDELIVERED\tMOVED\tPURGE\tSESSION") // Flush reports the error
 	for i := range all {
 		p := &all[i]
-		name := cmp.Or(p.Destination, "(types without a route)")
-		if p.Part > 0 {
-			name += ", part " + strconv.Itoa(p.Part)
-		}
 		purge, session := "-", "none"
 		switch {
 		case p.HoldsBack:
@@ -33,7 +29,7 @@ func printPositions(out io.Writer, all []observe.Position) error {
 		if p.Session != nil {
 			session = p.Session.String()
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", printable(name), p.Head, p.Lag, p.Open, p.Delivered,
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", printable(p.Name()), p.Head, p.Lag, p.Open, p.Delivered,
 			p.UpdatedAt.UTC().Format(time.DateTime), purge, session)
 	}
 	if err := w.Flush(); err != nil {

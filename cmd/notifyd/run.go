@@ -187,6 +187,9 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 	if l.OnDead == config.OnDeadBlock {
 		options = append(options, notifyd.WithBlockOnDead())
 	}
+	if l.Shards > 1 {
+		options = append(options, notifyd.WithShards(l.Shards))
+	}
 	if limit := l.Limit(); !limit.IsZero() {
 		options = append(options, notifyd.WithRateLimit(limit), notifyd.WithRateKey(l.Key()))
 	}

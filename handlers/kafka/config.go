@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -105,7 +106,7 @@ type Config struct {
 	// default is "notifyd", and the rest is random, so that relays do not fence each other. With
 	// ExactlyOnce it is the whole id, and must be unique in the Kafka cluster; the default is made of
 	// the names of the database, the schema and the destination: see PositionID.
-	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"With transactional: prefix of the transactional ids, for ACLs; notifyd by default. With exactly_once: the id itself, unique in the Kafka cluster; notifyd/<database>/<schema>/<destination>/0 by default. Another id begins without the position in Kafka."`
+	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"With transactional: prefix of the transactional ids, for ACLs; notifyd by default. With exactly_once: the id itself, unique in the Kafka cluster; notifyd/<database>/<schema>/<destination>/0 by default; other shards have their number behind it. Another id begins without the position in Kafka."`
 	// ExactlyOnce writes each batch in a transaction with the position of the destination: consumers
 	// that read_committed get each event once, whatever happens to relays. It is for a stream.
 	ExactlyOnce bool `json:"exactly_once,omitempty" yaml:"exactly_once,omitempty" jsonschema_description:"Write each batch in a transaction with the position of the destination: consumers that read_committed get each event exactly once, whatever happens to relays. Only a stream can, one batch at a time."`
@@ -147,8 +148,12 @@ func (c Config) WithDefaults() Config {
 }
 
 // PositionID returns the transactional id with ExactlyOnce, which is also the key of the position, for the name
-// that a stream gives to a unit.
-func (c Config) PositionID(unit string) string {
+// that a stream gives to a unit, and the number of its shard: TransactionalID is that of the first, and the others have their
+// number behind it.
+func (c Config) PositionID(unit string, part int) string {
+	if c.TransactionalID != "" && part > 0 {
+		return fmt.Sprintf("%s/%d", c.TransactionalID, part)
+	}
 	return cmp.Or(c.TransactionalID, defaultTxnPrefix+"/"+unit)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -68,16 +69,47 @@ func (k *keeper) close() {
 	k.swap(nil)
 }
 
+// keepers has one for each shard of the destination.
+type keepers struct {
+	mu     sync.Mutex
+	all    map[int]*keeper
+	closed bool
+}
+
+// of returns the keeper of a shard.
+func (k *keepers) of(part int) *keeper {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all == nil {
+		k.all = make(map[int]*keeper)
+	}
+	if k.all[part] == nil {
+		k.all[part] = &keeper{closed: k.closed}
+	}
+	return k.all[part]
+}
+
+func (k *keepers) close() {
+	k.mu.Lock()
+	k.closed = true
+	all := slices.Collect(maps.Values(k.all))
+	k.mu.Unlock()
+	for _, one := range all {
+		one.close()
+	}
+}
+
 // KeepsPosition implements delivery.PositionKeeper: with exactly_once.
 func (h *Handler) KeepsPosition() bool { return h.cfg.ExactlyOnce }
 
 // OpenPosition implements delivery.PositionKeeper. It makes the topic of the positions where it is
 // missing. An error is a fault of the cluster, or of the rights there.
 func (h *Handler) OpenPosition(ctx context.Context, unit string, progress delivery.Progress) (stored []byte, err error) {
-	h.keeper.swap(nil)
+	part := delivery.Shard(ctx)
+	h.keepers.of(part).swap(nil)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
-	id := h.cfg.PositionID(unit)
+	id := h.cfg.PositionID(unit, part)
 	p := newProducer(h.cfg, h.options, id)
 	stored, err = p.open(within, id)
 	if err != nil {
@@ -93,8 +125,8 @@ func (h *Handler) OpenPosition(ctx context.Context, unit string, progress delive
 		}
 		return nil, delivery.Unavailable(h.describe(err))
 	}
-	if !h.keeper.swap(&opened{p: p, client: p.client, progress: progress, id: id}) {
-		h.keeper.swap(nil)
+	if k := h.keepers.of(part); !k.swap(&opened{p: p, client: p.client, progress: progress, id: id}) {
+		k.swap(nil)
 		return nil, errClosed
 	}
 	return stored, nil
@@ -118,7 +150,7 @@ func (p *producer) open(ctx context.Context, id string) ([]byte, error) {
 
 // deliverExactly is DeliverBatch with exactly_once.
 func (h *Handler) deliverExactly(ctx context.Context, events []*delivery.Event) []error {
-	o := h.keeper.get()
+	o := h.keepers.of(delivery.Shard(ctx)).get()
 	// A batch that the lane has given up may still be in there.
 	free := o != nil && o.calling.TryLock()
 	if free {

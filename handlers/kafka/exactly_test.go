@@ -94,6 +94,46 @@ func TestExactlyOnce(t *testing.T) {
 	})
 }
 
+// TestExactlyOnceShards: the shards of a destination have one handler, and each a position and a client of its own.
+func TestExactlyOnceShards(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, brokers []string, topic string) {
+		t.Helper()
+		h := exactlyTo(t, brokers, topic)
+		shards := []context.Context{t.Context(), delivery.WithShard(t.Context(), 1)}
+		open := func(part int, want string) {
+			t.Helper()
+			c := &counter{}
+			got, err := h.OpenPosition(shards[part], fmt.Sprint("unit/", part), c)
+			if err != nil || string(got) != want {
+				t.Fatalf("the position of shard %d is %q, want %q: %v", part, got, want, err)
+			}
+			c.all = strings.Fields(want)
+		}
+		deliver := func(part int, ids ...int64) {
+			t.Helper()
+			for _, err := range h.DeliverBatch(shards[part], events(ids...)) {
+				if err != nil {
+					t.Errorf("shard %d: %v", part, err)
+				}
+			}
+		}
+		open(0, "")
+		wantReopen(t, h.DeliverBatch(shards[1], events(2)))
+		open(1, "")
+		deliver(0, 1)
+		deliver(1, 2, 3)
+		open(1, "2 3") // which does not concern the other
+		deliver(0, 4)
+		deliver(1, 5)
+		open(0, "1 4")
+		open(1, "2 3 5")
+		if got := flat(written(t, brokers, topic, 5, readCommitted())); !slices.Equal(slices.Sorted(slices.Values(got)), deliverytest.UpTo(5)) {
+			t.Errorf("%v are written", got)
+		}
+	})
+}
+
 func wantReopen(t *testing.T, errs []error) {
 	t.Helper()
 	if len(errs) == 0 {

@@ -40,9 +40,9 @@ type Handler struct {
 
 	registry *registry // nil without one
 
-	keeper keeper // with exactly_once
-	idle   idle.Pool[*producer]
-	made   int // producers, for transactional ids; guarded by idle
+	keepers keepers // with exactly_once
+	idle    idle.Pool[*producer]
+	made    int // producers, for transactional ids; guarded by idle
 }
 
 // New returns a handler for cfg. It reads the certificates that cfg names, and
@@ -125,7 +125,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 // Close closes all producers. It waits for nothing: a batch that is under way
 // closes its own, and a later one fails. Closing again does nothing.
 func (h *Handler) Close() error {
-	h.keeper.close()
+	h.keepers.close()
 	for _, p := range h.idle.Close() {
 		p.close()
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/notifyd/notifyd/alert"
@@ -145,6 +146,7 @@ type Lane struct {
 	Order        string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate,enum=total" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after its predecessors; only a stream can. total does so for all events of the destination, as if they were of one aggregate. none gives up order: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
 	OnDead       string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"Fate of the later events of an aggregate behind a dead letter: continue, or block, which holds them back until it is replayed or discarded, and which only a stream can do."`
 	StartFrom    string        `yaml:"start_from" jsonschema_description:"Where the destination begins in a stream that does not know it yet: beginning, now, the id of an event in quotes, or a time such as 2026-11-01T00:00:00Z; ${file:PATH} reads it from a file, as any text. With auto, a table's first destinations begin at the beginning, or where its queue has ended, and later ones now. It counts once: notifyd positions seek moves a destination that has a position."`
+	Shards       int           `yaml:"shards" jsonschema:"minimum=1,maximum=64" jsonschema_description:"How many relays of a stream may deliver to the destination at once. Each shard gets the events whose aggregate hashes to it, and has concurrency and batch to itself. All relays must have the same number."`
 	RateLimit    Rate          `yaml:"rate_limit" print:"set" jsonschema_description:"Most deliveries in a time, over all relays together: 100/s, 500/m, 10000/h or 50000/d. Events that may not go yet wait, and no attempt counts. No limit by default."`
 	RateBurst    int           `yaml:"rate_burst" jsonschema:"minimum=0,maximum=1000000000" jsonschema_description:"Most deliveries at once after a quiet time; 0 is as many as go in a second, and at least 1."`
 	RateKey      string        `yaml:"rate_key" print:"set" jsonschema_description:"Expression in CEL, such as payload.customer_id or headers['tenant'], that gives each of its values the rate limit for itself. Events for which it fails have one together."`
@@ -183,6 +185,9 @@ func (c *Config) NeedsStream() (settings []string) {
 		}
 		if d.StartFrom != StartAuto {
 			settings = append(settings, "destination "+d.Name+": start_from: "+d.StartFrom)
+		}
+		if d.Shards > 1 {
+			settings = append(settings, "destination "+d.Name+": shards: "+strconv.Itoa(d.Shards))
 		}
 	}
 	return settings
@@ -244,6 +249,7 @@ func defaultLane() Lane {
 		Order:       OrderAuto,
 		OnDead:      "continue",
 		StartFrom:   StartAuto,
+		Shards:      1,
 		Backoff:     Backoff{Initial: lane.Backoff.Initial, Max: lane.Backoff.Max, Multiplier: lane.Backoff.Multiplier},
 	}
 }

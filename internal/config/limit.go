@@ -88,10 +88,15 @@ func (l *Lane) checkLimits() error {
 
 // checkExact refuses what a destination that keeps its own position cannot have.
 func (d *Destination) checkExact() error {
-	if setting := d.needsOrder(); setting != "" && d.RateKey != "" {
-		return field.Errorf("rate_key", "does not go with %s: limit all events together", setting)
+	setting := d.needsOrder()
+	if setting == "" {
+		return nil
 	}
-	return nil
+	var errs []error
+	if d.RateKey != "" {
+		errs = append(errs, field.Errorf("rate_key", "does not go with %s: limit all events together", setting))
+	}
+	return errors.Join(errs...)
 }
 
 // compileKey compiles the key of a destination's rate limit.

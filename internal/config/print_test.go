@@ -69,6 +69,7 @@ destinations:
     order: auto
     on_dead: continue
     start_from: auto
+    shards: 1
     rate_burst: 0
     expires_after: 0
     backoff:

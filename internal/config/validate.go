@@ -111,6 +111,7 @@ func (l Lane) validateLane() error {
 		positive("backoff.initial", l.Backoff.Initial),
 		l.Backoff.checkMax(),
 		l.checkStart(),
+		l.checkShards(),
 		l.checkLimits(),
 	)
 }
@@ -118,6 +119,14 @@ func (l Lane) validateLane() error {
 func (l Lane) checkStart() error {
 	if _, err := engine.ParseStart(l.StartFrom); err != nil {
 		return field.Errorf("start_from", "%q: %w", l.StartFrom, err)
+	}
+	return nil
+}
+
+// checkShards refuses several shards of a destination in total order.
+func (l Lane) checkShards() error {
+	if l.Shards > 1 && l.Order == OrderTotal {
+		return field.Errorf("shards", "must be 1 with order: total, which delivers one event after the other: leave shards out, or use order: aggregate")
 	}
 	return nil
 }

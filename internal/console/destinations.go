@@ -127,7 +127,7 @@ type positionRow struct {
 func positionsOf(b observe.Backlog, wanted func(*observe.Position) bool) (rows []positionRow) {
 	for _, p := range b.Positions {
 		if wanted(&p) {
-			rows = append(rows, positionRow{Position: p, Title: unitName(&p), Blocked: b.Destination(p.Destination).Blocked})
+			rows = append(rows, positionRow{Position: p, Title: p.Name(), Blocked: b.Destination(p.Destination).Blocked})
 		}
 	}
 	return rows

@@ -83,18 +83,6 @@ func downFor(now, since time.Time) string {
 	return ", for " + showSeconds(max(0, now.Sub(since).Truncate(time.Second).Seconds()))
 }
 
-// unitName is the destination of a position of a stream, with its part if it has several.
-func unitName(p *observe.Position) string {
-	switch {
-	case p.Destination == "":
-		return "types without a route"
-	case p.Part > 0:
-		return fmt.Sprintf("%s, part %d", p.Destination, p.Part)
-	default:
-		return p.Destination
-	}
-}
-
 // rates are the rates of the last ten seconds.
 func rates(s snapshot, name string) (delivered, failed float64) {
 	const window = 10
@@ -173,7 +161,7 @@ func notesOf(s snapshot) (notes []note) {
 	}
 	for _, p := range s.reading.backlog.Positions {
 		if p.Session == nil && (p.Destination == "" || s.has(p.Destination)) {
-			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its unit has no owner.", unitName(&p)), Path + "relays", true})
+			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its unit has no owner.", p.Name()), Path + "relays", true})
 		}
 	}
 	for _, d := range s.reading.backlog.Destinations {

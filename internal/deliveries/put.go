@@ -45,14 +45,16 @@ const (
 	set = `state = excluded.state, attempts = excluded.attempts, available_at = excluded.available_at, updated_at = clock_timestamp(),
 	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
 	lease_token = excluded.lease_token, lease_owner = excluded.lease_owner, lease_until = excluded.lease_until`
-	put = `INSERT INTO outbox_deliveries AS d (` + columns + `) SELECT ` + values + from + ` ON CONFLICT (event_id, destination) `
+	onConflict = ` ON CONFLICT (event_id, destination) `
+	ofShard    = `INSERT INTO outbox_deliveries AS d (` + columns + `, shard) SELECT ` + values + `, $14::int` + from + onConflict
 
 	// SQLPut writes rows, also over existing ones, whose ordering_key stays.
-	SQLPut = put + `DO UPDATE SET ` + set
-	// SQLPutKeyed is SQLPut with the ordering_key.
-	SQLPutKeyed = SQLPut + `, ordering_key = excluded.ordering_key`
-	// SQLPutNew writes rows, and leaves those alone that exist.
-	SQLPutNew = put + `DO NOTHING`
+	SQLPut = `INSERT INTO outbox_deliveries AS d (` + columns + `) SELECT ` + values + from + onConflict + `DO UPDATE SET ` + set
+	// SQLPutKeyed is SQLPut with the ordering_key, and for rows of one shard, the number of which follows the parameters of [Args]:
+	// from 1 on, 0 where the destination has one shard.
+	SQLPutKeyed = ofShard + `DO UPDATE SET ` + set + `, ordering_key = excluded.ordering_key, shard = excluded.shard`
+	// SQLPutNew is SQLPutKeyed for new rows: it leaves those alone that exist.
+	SQLPutNew = ofShard + `DO NOTHING`
 )
 
 // SQLRemove deletes rows: $1 events, $2 destinations.

@@ -22,7 +22,11 @@ func TestPut(t *testing.T) {
 	}
 	put := func(what, statement string, entries []deliveries.Entry, want ...string) {
 		t.Helper()
-		d.Exec(statement, deliveries.Args(entries, "UTF8", 42, time.Hour)...)
+		args := deliveries.Args(entries, "UTF8", 42, time.Hour)
+		if statement != deliveries.SQLPut {
+			args = append(args, 3) // the shard
+		}
+		d.Exec(statement, args...)
 		if got := stored(); got != strings.Join(want, "\n") {
 			t.Errorf("%s:\n%s\nwant\n%s", what, got, strings.Join(want, "\n"))
 		}
@@ -55,7 +59,7 @@ func TestPut(t *testing.T) {
 
 	forever := entry(1, deliveries.Retry)
 	forever.Delay = 1<<63 - 1
-	d.Exec(deliveries.SQLPutKeyed, deliveries.Args([]deliveries.Entry{forever}, "UTF8", 0, 0)...)
+	d.Exec(deliveries.SQLPutKeyed, append(deliveries.Args([]deliveries.Entry{forever}, "UTF8", 0, 0), 0)...)
 	if !testdb.One[bool](t, d.Conn, `SELECT available_at BETWEEN now() + interval '99 years' AND now() + interval '101 years' FROM outbox_deliveries WHERE event_id = 1`) {
 		t.Error("a long delay is not bounded")
 	}

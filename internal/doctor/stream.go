@@ -33,16 +33,12 @@ func checkStream(ctx context.Context, e *exam) (string, []Finding, error) {
 	return "", findings, nil
 }
 
-// place names a position for a sentence.
+// place names a position.
 func place(p *observe.Position) string {
-	switch {
-	case p.Destination == "":
+	if p.Destination == "" {
 		return "types without a route"
-	case p.Part > 0:
-		return fmt.Sprintf("the destination %s, part %d", p.Destination, p.Part)
-	default:
-		return "the destination " + p.Destination
 	}
+	return "the destination " + p.Name()
 }
 
 // checkUnits checks whether each position has a relay that moves it, and a destination.

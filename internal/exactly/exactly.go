@@ -229,7 +229,7 @@ func (r *unusable) Unwrap() error { return r.error }
 
 // copied returns the copy of the position that the destination has, nil if there is none.
 func (x *Position) copied(ctx context.Context, p *progress) (*positionCopy, error) {
-	text, err := x.Keeper.OpenPosition(ctx, p.owner.unitName(), p)
+	text, err := x.Keeper.OpenPosition(delivery.WithShard(ctx, p.owner.Part), p.owner.unitName(), p)
 	if err != nil {
 		return nil, err
 	}

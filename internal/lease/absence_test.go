@@ -23,14 +23,14 @@ func TestOneIncident(t *testing.T) {
 		}
 	}
 	h.away.begin(io.ErrUnexpectedEOF)
-	h.complain(t.Context(), 1, io.ErrUnexpectedEOF)
+	h.complain(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
 	lines(0)
-	h.complain(t.Context(), 2, &pgconn.PgError{Code: "42501"})
+	h.complain(t.Context(), 2, notWritten, &pgconn.PgError{Code: "42501"})
 	lines(1)
 	h.away.back()
 	h.away.settle(0)
-	h.complain(t.Context(), 1, io.ErrUnexpectedEOF)
+	h.complain(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
 	lines(2)
-	h.complain(t.Context(), 1, io.ErrUnexpectedEOF)
+	h.complain(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
 	lines(2)
 }

@@ -1,6 +1,10 @@
 // Package lease decides which relay holds which shard of a stream. A shard is a position: a
 // destination, or the search for events without a route.
 //
+// A destination may have several shards: positions with the parts 0, 1, and so on. All have the same
+// layout in outbox_positions.layout, a text that stands for the number of shards and the routes. Each
+// relay announces the layouts of its own configuration in outbox_members.layouts, one for each want.
+//
 // # Rows
 //
 // Each relay renews its row of outbox_members every [renewEvery], on a connection reserved for short
@@ -28,6 +32,16 @@
 //   - Take: only a shard without an owner, or whose owner is no member, at the epoch that was read;
 //     it raises the epoch, and commits synchronously. Positions are read before members, so an owner
 //     that is missing from the members has left them after it took the shard.
+//   - Layout: a relay takes only shards with its own layout. While any member wants the destination with
+//     the layout in force, relays with another layout wait. So all shards have the same routes, and
+//     each event has one shard.
+//   - Arrange: one member may write its own layout when no member wants the one in force, and all
+//     shards of the destination are free by the rule of Take. It is the member with the lowest number
+//     of those that want the destination. The write raises the epochs of all shards and clears their
+//     owners, in one transaction that checks the members again. An arrangement may leave a layout that
+//     no relay has, and the next one completes it.
+//   - Spread: members with the same wants differ by 1 at most, in their shards of all destinations and
+//     in those of each.
 //   - Behind a pooler in transaction mode a relay has no session (pid is 0), and its row alone shows that
 //     it lives. Each of its transactions checks the server life. It joins only while the mode is a
 //     stream, and the mode does not change while a member renews.
@@ -42,6 +56,9 @@
 // back A's take. Otherwise some relay C removed A after it saw one renewal unchanged for a term. If
 // that renewal was older than r, the row had changed, and the DELETE matched nothing. So C first saw
 // the renewal of r after r, removed A after r + Term > s, and B takes after that.
+//
+// The same holds for an arrangement between A and B. Its writer finds the shards free as B does, so
+// nothing is running for any shard of the destination when the aggregates move from shard to shard.
 //
 // Clocks of different machines are never compared, except in the first look of a relay: if the clock
 // of the database jumps ahead just before a relay starts, and another relay has lost its session at

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,7 +71,8 @@ type keeping struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	shards  map[string]Lease // that are gained and not lost
+	text    bytes.Buffer     // its log
+	shards  map[string]Lease // that are gained and not lost, by the names of their places
 	losses  int
 	refused map[string]bool // the parts that are refused something
 }
@@ -77,19 +80,21 @@ type keeping struct {
 // keep runs a holder for destinations, which hears the notifications of others.
 func (l *log) keep(owner int64, destinations ...string) *keeping {
 	l.Helper()
-	return l.keepHalted(owner, nil, destinations...)
+	return l.keepWith(owner, func(*keeping, *Options) {}, destinations...)
 }
 
-func (l *log) keepHalted(owner int64, halt chan struct{}, destinations ...string) *keeping {
+// keepWith runs a holder with other options.
+func (l *log) keepWith(owner int64, with func(*keeping, *Options), destinations ...string) *keeping {
 	l.Helper()
 	cfg, err := pgx.ParseConfig(l.URL)
 	if err != nil {
 		l.Fatal(err)
 	}
-	k := &keeping{tb: l.TB, owner: owner, shards: make(map[string]Lease), halt: halt, refused: make(map[string]bool)}
+	k := &keeping{tb: l.TB, owner: owner, shards: make(map[string]Lease), refused: make(map[string]bool)}
 	k.changed = sync.NewCond(&k.mu)
 	o := Options{Owner: owner, Destinations: destinations, Create: create, Use: l.use, Gained: k.gained, Lost: k.lost, Report: k.reported}
-	k.Holder = NewHolder(&store.Connector{Config: cfg, Schema: "public"}, o, slog.New(slog.DiscardHandler))
+	with(k, &o)
+	k.Holder = NewHolder(&store.Connector{Config: cfg, Schema: "public"}, o, slog.New(slog.NewTextHandler(k, nil)))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(l.Context()))
 	var hearing sync.WaitGroup
 	hearing.Go(func() { l.hear(ctx, k.Look) })
@@ -128,10 +133,11 @@ func (k *keeping) gained(p Lease) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, has := k.shards[p.Destination]; has {
-		k.tb.Errorf("%d gained %q twice", k.owner, p.Destination)
+	name := p.place().String()
+	if _, has := k.shards[name]; has {
+		k.tb.Errorf("%d gained %q twice", k.owner, name)
 	}
-	k.shards[p.Destination] = p
+	k.shards[name] = p
 	k.changed.Broadcast()
 }
 
@@ -142,13 +148,14 @@ func (k *keeping) reported(part string, err error) {
 	k.changed.Broadcast()
 }
 
-func (k *keeping) lost(destination string) {
+func (k *keeping) lost(destination string, part int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, has := k.shards[destination]; !has {
-		k.tb.Errorf("%d lost %q, which it did not have", k.owner, destination)
+	name := place{destination, part}.String()
+	if _, has := k.shards[name]; !has {
+		k.tb.Errorf("%d lost %q, which it did not have", k.owner, name)
 	}
-	delete(k.shards, destination)
+	delete(k.shards, name)
 	k.losses++
 	k.changed.Broadcast()
 }
@@ -185,7 +192,22 @@ func (k *keeping) untilValid(l Lease) {
 	testenv.Await(k.tb, "a valid lease", l.Valid)
 }
 
-// has returns the destinations that the holder has, in order.
+// Write writes to the log.
+func (k *keeping) Write(line []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	defer k.changed.Broadcast()
+	return k.text.Write(line)
+}
+
+// logged returns how often the log has a text.
+func (k *keeping) logged(text string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Count(k.text.String(), text)
+}
+
+// has returns the shards that the holder has, in order.
 func (k *keeping) has() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -206,6 +228,47 @@ func (k *keeping) position(destination string) Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.shards[destination]
+}
+
+// arranges makes a holder one with a layout of all destinations, and returns how often it called Arrange.
+func (l *log) arranges(layout string) (with func(*keeping, *Options), calls *atomic.Int32) {
+	calls = new(atomic.Int32)
+	return func(_ *keeping, o *Options) {
+		o.Layouts = make(map[string]string)
+		for _, name := range o.Destinations {
+			o.Layouts[name] = layout
+		}
+		o.Arrange = func(ctx context.Context, server, destination string) error {
+			calls.Add(1)
+			return l.use(ctx, server, func(conn *sessions.Conn) error { return arrange(ctx, conn, destination, layout) })
+		}
+	}, calls
+}
+
+// arrange gives a destination a layout, unless another relay was faster.
+func arrange(ctx context.Context, conn *sessions.Conn, destination, layout string) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT FROM outbox_positions WHERE destination = $1 FOR UPDATE`, destination); err != nil {
+			return err
+		}
+		var late bool
+		var epoch int64
+		err := tx.QueryRow(ctx, `SELECT bool_or(layout = $2 OR EXISTS (SELECT FROM outbox_members AS m WHERE m.owner = p.owner)), max(epoch) + 1 FROM outbox_positions AS p WHERE destination = $1`,
+			destination, layout).Scan(&late, &epoch)
+		if err != nil || late {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO outbox_positions (destination, part, shards, layout, head, epoch) SELECT $1, part, $2, $3, 0, $4 FROM generate_series(0, $2::int - 1) AS part
+			ON CONFLICT (destination, part) DO UPDATE SET shards = excluded.shards, layout = excluded.layout, epoch = excluded.epoch, owner = NULL`,
+			destination, shardsOf(layout), layout, epoch)
+		if err == nil {
+			_, err = tx.Exec(ctx, `DELETE FROM outbox_positions WHERE destination = $1 AND part >= $2`, destination, shardsOf(layout))
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, `NOTIFY outbox_events, 'units'`)
+		}
+		return err
+	})
 }
 
 // holders returns the number of members, and of positions with an owner.

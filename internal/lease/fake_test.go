@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // The fakes below are a server and relays in virtual time, for the model of the holder.
@@ -23,10 +25,32 @@ type fakeRow struct {
 	epoch    int64
 	owner    int64
 	released bool // the owner before had released it, or there was none
+	orphan   bool // the owner before an arrangement had not released it
+	layout   string
+}
+
+// moving is the layout of a destination whose arrangement has begun: no relay has it.
+const moving = "moving"
+
+// shardsOf returns the number of shards of a layout.
+func shardsOf(layout string) int {
+	if layout == "" {
+		return 1
+	}
+	return int(layout[0] - '0')
+}
+
+// String returns the destination, and the part of all but the first shard.
+func (p place) String() string {
+	if p.part == 0 {
+		return p.destination
+	}
+	return fmt.Sprintf("%s/%d", p.destination, p.part)
 }
 
 type fakeMember struct {
 	wants    []string
+	layouts  []string
 	renewals int64
 	until    time.Time // by the clock of the server
 }
@@ -39,6 +63,7 @@ type fakeServer struct {
 	lives    int
 	named    time.Time // when the life was, by the clock of the server; zero: not yet
 	rows     map[place]*fakeRow
+	units    int32
 	members  map[int64]*fakeMember
 	sessions map[*fakeSession]bool
 	looks    map[*fakeRelay]bool
@@ -164,7 +189,7 @@ func (s *fakeSession) join(_ context.Context, wants []string) (renewals int64, e
 		} else {
 			m.renewals++
 		}
-		m.wants, m.until = slices.Clone(wants), s.server.nowLocked().Add(Term)
+		m.wants, m.layouts, m.until = slices.Clone(wants), s.relay.holder.options.layoutsOf(wants), s.server.nowLocked().Add(Term)
 		renewals = m.renewals
 		s.server.notifyLocked()
 	})
@@ -175,7 +200,7 @@ func (s *fakeSession) announce(_ context.Context, wants []string, least int64) (
 	err = s.call(func() {
 		if m := s.server.members[s.relay.owner]; m != nil && m.renewals >= least {
 			m.renewals++
-			renewals, m.wants = m.renewals, slices.Clone(wants)
+			renewals, m.wants, m.layouts = m.renewals, slices.Clone(wants), s.relay.holder.options.layoutsOf(wants)
 			s.server.notifyLocked()
 		}
 	})
@@ -198,10 +223,10 @@ func (s *fakeSession) look(context.Context) (shown sight, err error) {
 	err = s.call(func() {
 		s.relay.looked = s.relay.looked || s.server.members[s.relay.owner] != nil
 		for at, r := range s.server.rows {
-			shown.rows[at] = &row{r.unit, r.epoch, r.owner}
+			shown.rows[at] = &row{r.unit, r.epoch, r.owner, r.layout}
 		}
 		for owner, m := range s.server.members {
-			shown.members[owner] = member{slices.Clone(m.wants), m.renewals, m.until.Before(s.server.nowLocked()) && !s.server.connectedLocked(owner)}
+			shown.members[owner] = member{slices.Clone(m.wants), slices.Clone(m.layouts), m.renewals, m.until.Before(s.server.nowLocked()) && !s.server.connectedLocked(owner)}
 		}
 	})
 	return shown, err
@@ -229,6 +254,7 @@ type fakeWriter struct {
 	server *fakeServer
 	relay  *fakeRelay
 	slow   time.Duration // what a take lasts
+	moves  time.Duration // what an arrangement lasts
 }
 
 // call is one round trip, on a connection of its own.
@@ -258,7 +284,7 @@ func (w *fakeWriter) create(_ context.Context, life string, missing []string) er
 	return w.call(life, func() {
 		for _, name := range missing {
 			if at := (place{destination: name}); w.server.rows[at] == nil {
-				w.server.rows[at] = &fakeRow{unit: int32(len(w.server.rows) + 1)}
+				w.server.addLocked(at, &fakeRow{})
 			}
 		}
 	})
@@ -269,7 +295,7 @@ func (w *fakeWriter) take(_ context.Context, life string, seen row) (epoch int64
 	err = w.call(life, func() {
 		for _, r := range w.server.rows {
 			if r.unit == seen.unit && r.epoch == seen.epoch {
-				r.released = r.owner == 0
+				r.released, r.orphan = r.owner == 0 && !r.orphan, false
 				r.epoch++
 				r.owner = w.relay.owner
 				epoch = r.epoch
@@ -304,7 +330,8 @@ type fakeRelay struct {
 	frozen chan struct{} // closed when it goes on, nil while it does
 	cut    bool
 	killed bool
-	shards map[string]*fakeShard
+	denied bool // the database refuses arrangements
+	shards map[place]*fakeShard
 }
 
 func (r *fakeRelay) is(what func() bool) bool {
@@ -360,28 +387,32 @@ func (r *fakeRelay) gained(l Lease) {
 	r.awake()
 	u := &fakeShard{relay: r, lease: l, done: make(chan struct{})}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.killed {
+	killed, twice := r.killed, r.shards[l.place()] != nil
+	if !killed {
+		r.shards[l.place()] = u
+	}
+	r.mu.Unlock()
+	if killed {
 		return
 	}
-	if r.shards[l.Destination] != nil {
-		r.model.breaks("%d gained %q twice", r.owner, l.Destination)
+	if twice {
+		r.model.breaks("%d gained %v twice", r.owner, l.place())
 	}
-	r.shards[l.Destination] = u
 	r.model.gains(r, &l)
 	go u.run()
 }
 
-func (r *fakeRelay) lost(destination string) {
+func (r *fakeRelay) lost(destination string, part int) {
 	r.awake()
+	at := place{destination, part}
 	r.mu.Lock()
-	u := r.shards[destination]
-	delete(r.shards, destination)
+	u := r.shards[at]
+	delete(r.shards, at)
 	killed := r.killed
 	r.mu.Unlock()
 	if u == nil {
 		if !killed {
-			r.model.breaks("%d lost %q, which it did not have", r.owner, destination)
+			r.model.breaks("%d lost %v, which it did not have", r.owner, at)
 		}
 		return
 	}
@@ -426,7 +457,7 @@ func (r *fakeRelay) kill() {
 	r.mu.Lock()
 	r.killed = true
 	shards := r.shards
-	r.shards = make(map[string]*fakeShard)
+	r.shards = make(map[place]*fakeShard)
 	r.mu.Unlock()
 	r.model.server.terminate(r)
 	for _, u := range shards {
@@ -439,10 +470,94 @@ func (r *fakeRelay) kill() {
 
 func (r *fakeRelay) String() string { return fmt.Sprint("relay ", r.owner) }
 
-// released reports whether the owner before that of l had released the shard.
-func (f *fakeServer) released(l *Lease) bool {
+// taken returns the layout of a shard that was taken, and whether the owner before that of l had released it.
+func (f *fakeServer) taken(l *Lease) (layout string, released bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.rows[l.place()]
-	return r.epoch == l.Epoch && r.released
+	if r == nil || r.epoch != l.Epoch {
+		return "", false // moved already
+	}
+	return r.layout, r.released
+}
+
+func (f *fakeServer) addLocked(at place, r *fakeRow) {
+	f.units++
+	r.unit = f.units
+	f.rows[at] = r
+}
+
+// partsLocked returns the shards of a destination.
+func (f *fakeServer) partsLocked(destination string) (parts []place) {
+	for at := (place{destination: destination}); f.rows[at] != nil; at.part++ {
+		parts = append(parts, at)
+	}
+	return parts
+}
+
+// arrange does in two transactions what that of the stream does, which takes as long as there are rows to move.
+func (w *fakeWriter) arrange(ctx context.Context, life, destination string) error {
+	layout := w.relay.holder.options.Layouts[destination]
+	var marked int64
+	if w.relay.is(func() bool { return w.relay.denied }) {
+		return &pgconn.PgError{Code: "42501"}
+	}
+	if err := w.call(life, func() { marked = w.markLocked(destination, layout) }); err != nil || marked == 0 {
+		return err
+	}
+	if sleep(ctx, w.moves); ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return w.call(life, func() { w.beginLocked(destination, layout, marked) })
+}
+
+// markLocked keeps all relays from the destination, and returns the epoch of its first shard, or 0 if a relay has the destination.
+func (w *fakeWriter) markLocked(destination, layout string) (epoch int64) {
+	parts := w.server.partsLocked(destination)
+	if len(parts) == 0 || w.server.rows[parts[0]].layout == layout {
+		return 0
+	}
+	force := w.server.rows[parts[0]].layout
+	for _, m := range w.server.members {
+		if i := slices.Index(m.wants, destination); i >= 0 && m.layouts[i] == force {
+			return 0
+		}
+	}
+	for _, at := range parts {
+		if w.server.members[w.server.rows[at].owner] != nil {
+			return 0
+		}
+	}
+	for _, at := range parts {
+		r := w.server.rows[at]
+		w.relay.model.rearranged(at, r)
+		r.orphan = r.orphan || r.owner != 0
+		r.epoch++
+		r.owner, r.layout = 0, moving
+	}
+	return w.server.rows[parts[0]].epoch
+}
+
+// beginLocked writes the new shards, unless another relay has begun, too.
+func (w *fakeWriter) beginLocked(destination, layout string, marked int64) {
+	parts := w.server.partsLocked(destination)
+	if first := w.server.rows[parts[0]]; first.layout != moving || first.epoch != marked {
+		return
+	}
+	var epoch int64
+	for _, at := range parts {
+		epoch = max(epoch, w.server.rows[at].epoch+1)
+	}
+	for part := range max(len(parts), shardsOf(layout)) {
+		at := place{destination, part}
+		switch {
+		case part >= shardsOf(layout):
+			delete(w.server.rows, at)
+		case part >= len(parts):
+			w.server.addLocked(at, &fakeRow{epoch: epoch, layout: layout})
+		default:
+			w.server.rows[at].epoch, w.server.rows[at].layout = epoch, layout
+		}
+	}
+	w.server.notifyLocked()
 }

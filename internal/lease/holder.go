@@ -73,6 +73,13 @@ type Options struct {
 	// Destinations are the names of the relay's destinations, without duplicates. The search for events
 	// without a route is always a shard, too.
 	Destinations []string
+	// Layouts are the layouts of the relay's configuration, by destination: empty for one shard. Only members with the layout of a
+	// destination's positions take its shards.
+	Layouts map[string]string
+	// Arrange gives the positions of a destination this relay's layout. It is called while no relay that wants the destination has
+	// the layout in force, and no relay has a shard of it. It checks both again, raises the epochs of all shards, and clears their
+	// owners. It runs on connections to the server in this life, until ctx ends.
+	Arrange func(ctx context.Context, server, destination string) error
 	// Create creates the positions of destinations that have none; "" is the search for events
 	// without a route.
 	Create func(ctx context.Context, conn *sessions.Conn, missing []string) error
@@ -86,7 +93,7 @@ type Options struct {
 	// another relay, or when this relay has lost its leases. It stops the shard, waits for its deliveries
 	// and writes the last position, however long that takes. The shard is released, or gained again, when
 	// Lost has returned.
-	Lost func(destination string)
+	Lost func(destination string, part int)
 	// Report, if set, is called with the error of a part of the holder, and with nil when the part works
 	// again.
 	Report func(part string, err error)
@@ -106,18 +113,20 @@ type Holder struct {
 	over     chan struct{}        // closed when nobody takes from done any more
 	stopping bool                 // this and the rest belong to the goroutine of Run
 
-	term     *term // nil while the relay is no member
-	renewals int64
-	server   string
-	settled  time.Time // from when no relay of an earlier life of the server starts anything
-	held     map[place]*held
-	leaving  map[place]bool     // Lost is running
-	seen     map[int64]sighting // the other members, on this session
-	looked   bool               // on any session
-	creating bool               // positions are being created
-	refused  map[int32]*refusal // shards whose position could not be written; 0: positions that could not be created
-	reported []string           // the shards that others see this relay wants
-	away     absence
+	term      *term // nil while the relay is no member
+	renewals  int64
+	server    string
+	settled   time.Time // from when no relay of an earlier life of the server starts anything
+	held      map[place]*held
+	leaving   map[place]bool     // Lost is running
+	seen      map[int64]sighting // the other members, on this session
+	looked    bool               // on any session
+	creating  bool               // positions are being created
+	arranging bool               // a destination gets the layout of this relay
+	refused   map[int32]*refusal // shards whose position could not be written, the first one for a layout; 0: positions that could not be created
+	reported  []string           // the shards that others see this relay wants
+	foreign   map[string]bool    // destinations that wait for relays with another layout, as the log says
+	away      absence
 }
 
 // held is a shard that the relay holds.
@@ -134,16 +143,20 @@ const (
 	leaving                 // Lost is running
 	releasing               // its row is being written
 	unreleased              // that did not succeed: the next look tries again
+	creating                // of an outcome: positions were created
+	arranging               // of an outcome: a destination has got the layout of this relay
 )
 
 // outcome is what has become of a shard in another goroutine.
 type outcome struct {
-	what  state // taking, leaving, releasing; working: positions were created
-	at    place
-	held  *held // nil for leaving and for creation
-	epoch int64 // of taking: the new epoch, 0 if the row was not as it was seen
-	done  bool  // of releasing
-	err   error
+	what   state // taking, leaving, releasing, creating or arranging
+	at     place
+	held   *held  // of taking and releasing
+	unit   int32  // of arranging: that of the first shard
+	server string // of creating and arranging: the life of the server
+	epoch  int64  // of taking: the new epoch, 0 if the row was not as it was seen
+	done   bool   // of releasing
+	err    error
 }
 
 // sighting is the last renewal of a member that was seen, and since when.
@@ -187,6 +200,8 @@ type table interface {
 type writer interface {
 	// create creates positions.
 	create(ctx context.Context, server string, missing []string) error
+	// arrange gives the positions of a destination the layout of this relay: see [Options].
+	arrange(ctx context.Context, server, destination string) error
 	// take takes a shard, if its row is still as it was seen, and is not locked. It returns the new
 	// epoch, 0 if it did not.
 	take(ctx context.Context, server string, r row) (epoch int64, err error)
@@ -200,18 +215,37 @@ type sight struct {
 	members map[int64]member
 }
 
+// places returns the shards of a destination, the first one if it has no position.
+func (s *sight) places(destination string) []place {
+	all := []place{{destination: destination}}
+	for part := 1; s.rows[place{destination, part}] != nil; part++ {
+		all = append(all, place{destination, part})
+	}
+	return all
+}
+
 // row is a position.
 type row struct {
-	unit  int32
-	epoch int64
-	owner int64 // 0: none
+	unit   int32
+	epoch  int64
+	owner  int64 // 0: none
+	layout string
 }
 
 // member is a relay.
 type member struct {
 	wants    []string
+	layouts  []string // of these
 	renewals int64
 	ended    bool // its term, by the clock of the database, and its session
+}
+
+// layout returns the layout of one of its wants.
+func (m *member) layout(i int) string {
+	if i < len(m.layouts) {
+		return m.layouts[i]
+	}
+	return ""
 }
 
 // NewHolder returns a holder that connects when it runs.
@@ -224,7 +258,8 @@ func newHolder(o Options, log *slog.Logger, w writer, open func(context.Context)
 	return &Holder{
 		options: o, log: log, open: open, writer: w, looks: make(chan struct{}, 1), done: make(chan outcome), over: make(chan struct{}),
 		held: make(map[place]*held), leaving: make(map[place]bool), seen: make(map[int64]sighting), refused: make(map[int32]*refusal),
-		away: absence{log: log},
+		foreign: make(map[string]bool),
+		away:    absence{log: log},
 	}
 }
 
@@ -385,7 +420,7 @@ func (h *Holder) end() {
 func (h *Holder) lose(at place) {
 	h.leaving[at] = true
 	h.begin(func() outcome {
-		h.options.Lost(at.destination)
+		h.options.Lost(at.destination, at.part)
 		return outcome{what: leaving, at: at}
 	})
 }
@@ -431,7 +466,7 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 	}
 	if missing := h.missing(s.rows); len(missing) > 0 && !h.waits(0) {
 		now, _ := t.life()
-		h.created(ctx, h.writer.create(ctx, now, missing))
+		h.record(ctx, 0, notCreated, h.writer.create(ctx, now, missing))
 	}
 	wants := h.would(&s)
 	sent = time.Now()
@@ -453,7 +488,7 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 // would returns the shards that this relay wants. It includes shards that are being given away: if the
 // share has grown meanwhile, the relay takes them again. It excludes shards of an earlier term that still
 // run. After a refused write it includes no shard of another relay until the next attempt: other relays
-// may have the permission.
+// may have the permission. The same holds for a destination whose layout it could not change.
 func (h *Holder) would(s *sight) []string {
 	content := false
 	for unit, r := range h.refused {
@@ -461,14 +496,20 @@ func (h *Holder) would(s *sight) []string {
 	}
 	would := []string{}
 	for _, name := range append([]string{""}, h.options.Destinations...) {
-		at := place{destination: name}
-		wants := !h.leaving[at]
-		if r := s.rows[at]; wants && content && r != nil {
-			_, owned := s.members[r.owner]
-			wants = !h.waits(r.unit) && (!owned || r.owner == h.options.Owner)
+		first := s.rows[place{destination: name}]
+		if content && first != nil && first.layout != h.options.Layouts[name] && h.waits(first.unit) {
+			continue
 		}
-		if wants || h.held[at] != nil {
-			would = append(would, name)
+		for _, at := range s.places(name) {
+			wants := !h.leaving[at]
+			if r := s.rows[at]; wants && content && r != nil {
+				_, owned := s.members[r.owner]
+				wants = !h.waits(r.unit) && (!owned || r.owner == h.options.Owner)
+			}
+			if wants || h.held[at] != nil {
+				would = append(would, name)
+				break
+			}
 		}
 	}
 	return would
@@ -505,7 +546,9 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 	if missing := h.missing(s.rows); len(missing) > 0 && !h.creating && !h.waits(0) {
 		h.creating = true
 		server := h.server
-		h.begin(func() outcome { return outcome{what: working, err: h.writer.create(ctx, server, missing)} })
+		h.begin(func() outcome {
+			return outcome{what: creating, server: server, err: h.writer.create(ctx, server, missing)}
+		})
 	}
 	if wants := h.would(&s); !slices.Equal(wants, h.reported) {
 		is, err := h.announce(ctx, t, wants)
@@ -513,7 +556,7 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 			return next, err
 		}
 		m := s.members[h.options.Owner]
-		m.wants = wants
+		m.wants, m.layouts = wants, h.options.layoutsOf(wants)
 		s.members[h.options.Owner] = m
 	}
 	h.report(connection, nil)
@@ -523,6 +566,7 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 		return next, err
 	}
 	h.dropFenced(s.rows)
+	h.arrange(ctx, &s)
 	h.share(ctx, &s)
 	return min(next, soonest), nil
 }
@@ -603,7 +647,7 @@ func (h *Holder) dropFenced(rows map[place]*row) {
 			h.lose(at)
 		case unreleased:
 			delete(h.held, at)
-		case taking, leaving, releasing:
+		case taking, leaving, releasing, creating, arranging:
 		}
 	}
 }
@@ -617,13 +661,74 @@ func (h *Holder) releaseAll(ctx context.Context) {
 	}
 }
 
+// owned reports whether a relay may be at work for a shard.
+func (h *Holder) owned(s *sight, r *row) bool {
+	_, is := s.members[r.owner]
+	return is || r.owner != 0 && time.Now().Before(h.settled)
+}
+
+// arrange gives this relay's layout to a destination whose layout no relay has, once all of its shards are free. While another
+// relay has the layout in force, this one waits. Of several relays only one arranges: an arrangement that takes longer than the
+// time between two looks would be interrupted by that of the next relay each time.
+func (h *Holder) arrange(ctx context.Context, s *sight) {
+	for _, name := range h.options.Destinations {
+		first := s.rows[place{destination: name}]
+		if first == nil || first.layout == h.options.Layouts[name] {
+			delete(h.foreign, name)
+			continue
+		}
+		if s.agreed(name, first.layout) {
+			if !h.foreign[name] {
+				h.foreign[name] = true
+				h.log.WarnContext(ctx, "destination waits for relays with other shards or routes", "destination", name)
+			}
+			continue
+		}
+		free := !h.arranging && !h.waits(first.unit) && s.arranger(name) == h.options.Owner
+		for _, at := range s.places(name) {
+			free = free && !h.owned(s, s.rows[at]) && h.held[at] == nil && !h.leaving[at]
+		}
+		if free {
+			h.arranging = true
+			server, unit := h.server, first.unit
+			h.begin(func() outcome {
+				return outcome{what: arranging, unit: unit, server: server, err: h.writer.arrange(ctx, server, name)}
+			})
+		}
+	}
+}
+
+// arranger returns the relay that arranges a destination: the one with the lowest number of those that want it.
+func (s *sight) arranger(destination string) (owner int64) {
+	found := false
+	for other, m := range s.members {
+		if slices.Contains(m.wants, destination) && (!found || other < owner) {
+			owner, found = other, true
+		}
+	}
+	return owner
+}
+
+// agreed reports whether any member wants the destination with this layout.
+func (s *sight) agreed(destination, layout string) bool {
+	for _, m := range s.members {
+		if i := slices.Index(m.wants, destination); i >= 0 && m.layout(i) == layout {
+			return true
+		}
+	}
+	return false
+}
+
 // share takes and gives shards according to the fair share.
 func (h *Holder) share(ctx context.Context, s *sight) {
-	pic := picture{me: h.options.Owner, wants: make(map[int64][]int32), owners: make(map[int32]int64)}
+	pic := picture{me: h.options.Owner, wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
 	at := make(map[int32]place)
 	for p, r := range s.rows {
 		at[r.unit] = p
-		if _, is := s.members[r.owner]; is || r.owner != 0 && time.Now().Before(h.settled) {
+		if first := s.rows[place{destination: p.destination}]; first != nil {
+			pic.group[r.unit] = first.unit
+		}
+		if h.owned(s, r) {
 			pic.owners[r.unit] = r.owner
 		}
 		if have := h.held[p]; have != nil {
@@ -632,14 +737,16 @@ func (h *Holder) share(ctx context.Context, s *sight) {
 				pic.owners[r.unit] = h.options.Owner
 			case leaving, releasing, unreleased: // as good as gone: no other shard must go in its place
 				delete(pic.owners, r.unit)
-			case working:
+			case working, creating, arranging:
 			}
 		}
 	}
 	for owner, m := range s.members {
-		for _, name := range m.wants {
-			if r := s.rows[place{destination: name}]; r != nil {
-				pic.wants[owner] = append(pic.wants[owner], r.unit)
+		for i, name := range m.wants {
+			for _, at := range s.places(name) {
+				if r := s.rows[at]; r != nil && r.layout == m.layout(i) {
+					pic.wants[owner] = append(pic.wants[owner], r.unit)
+				}
 			}
 		}
 		slices.Sort(pic.wants[owner])
@@ -659,7 +766,7 @@ func (h *Holder) share(ctx context.Context, s *sight) {
 		}
 	}
 	for p, r := range s.rows {
-		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.unit) { // of an earlier term
+		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.unit) && pic.wantedBy(h.options.Owner, r.unit) { // of an earlier term
 			take = append(take, r.unit)
 		}
 		if _, is := s.members[r.owner]; is && r.owner != h.options.Owner {
@@ -697,9 +804,17 @@ func (h *Holder) release(ctx context.Context, s *held) {
 // finish goes on with what another goroutine has done.
 func (h *Holder) finish(ctx context.Context, o outcome) {
 	switch o.what {
-	case working:
-		h.creating = false
-		h.created(ctx, o.err)
+	case creating, arranging:
+		message := notCreated
+		if o.what == creating {
+			h.creating = false
+		} else {
+			h.arranging, message = false, notArranged
+		}
+		// An arrangement may take longer than a life of the server, and the end of ctx interrupts it.
+		if ctx.Err() == nil && (o.server == h.server || !errors.Is(o.err, ErrMoved)) {
+			h.record(ctx, o.unit, message, o.err)
+		}
 		return
 	case leaving:
 		delete(h.leaving, o.at)
@@ -709,7 +824,7 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 		}
 		h.Look() // it was of an earlier term, and may now be taken again
 		return
-	case taking, releasing, unreleased:
+	case taking, working, releasing, unreleased:
 	}
 	if h.held[o.at] != o.held { // the term has ended meanwhile
 		h.Look()
@@ -718,7 +833,7 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 	unit := o.held.Unit
 	switch {
 	case o.err != nil:
-		h.complain(ctx, unit, o.err)
+		h.complain(ctx, unit, notWritten, o.err)
 	case o.done, o.epoch > 0:
 		h.accept(unit)
 	}
@@ -743,13 +858,13 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 	}
 }
 
-// created records what has become of the creation of positions.
-func (h *Holder) created(ctx context.Context, err error) {
+// record records whether the database has refused the creation of positions, or the layout of a destination.
+func (h *Holder) record(ctx context.Context, unit int32, message string, err error) {
 	if err != nil {
-		h.complain(ctx, 0, err)
+		h.complain(ctx, unit, message, err)
 		return
 	}
-	h.accept(0)
+	h.accept(unit)
 }
 
 // forget drops the refusals of positions that are gone.
@@ -791,8 +906,15 @@ func (h *Holder) stop(ctx context.Context, t table) error {
 	return nil
 }
 
+// The messages of refused writes.
+const (
+	notCreated  = "positions could not be created"
+	notArranged = "the shards of a destination could not be changed"
+	notWritten  = "the owner of a position could not be written"
+)
+
 // complain reports that the position of a shard could not be written, and postpones the next attempt.
-func (h *Holder) complain(ctx context.Context, unit int32, err error) {
+func (h *Holder) complain(ctx context.Context, unit int32, message string, err error) {
 	if errors.Is(err, ErrMoved) { // and so the session of the leases is on another server
 		h.doubted.Store(h.term)
 		h.Look()
@@ -807,10 +929,13 @@ func (h *Holder) complain(ctx context.Context, unit int32, err error) {
 	r.down = store.IsDown(err)
 	if !r.logged && (!r.down || !h.away.open()) { // what the log says already is no news
 		r.logged = true
-		if unit == 0 {
-			h.log.WarnContext(ctx, "positions could not be created", "err", err)
-		} else {
-			h.log.WarnContext(ctx, "the owner of a position could not be written", "unit", unit, "err", err)
+		switch message {
+		case notCreated:
+			h.log.WarnContext(ctx, notCreated, "err", err)
+		case notArranged:
+			h.log.WarnContext(ctx, notArranged, "err", err)
+		default:
+			h.log.WarnContext(ctx, notWritten, "unit", unit, "err", err)
 		}
 	}
 	if !r.down { // others report that

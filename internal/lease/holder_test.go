@@ -3,10 +3,13 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -295,7 +298,7 @@ func TestFrozen(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	halt := make(chan struct{})
-	frozen := l.keepHalted(1, halt, "a")
+	frozen := l.keepWith(1, func(k *keeping, _ *Options) { k.halt = halt }, "a")
 	wake := sync.OnceFunc(func() { close(halt) })
 	t.Cleanup(wake) // before the holder is stopped
 	l.untilTrue("its shards", `SELECT count(*) = 2 FROM outbox_positions WHERE owner = 1`)
@@ -477,4 +480,115 @@ func TestRestart(t *testing.T) {
 			}
 		}
 	}
+}
+
+// shardsAre waits until a holder has exactly these shards.
+func (k *keeping) shardsAre(names ...string) {
+	k.tb.Helper()
+	k.until(fmt.Sprintf("the shards %q", names), func(shards map[string]Lease) bool {
+		return slices.Equal(slices.Sorted(maps.Keys(shards)), names)
+	})
+}
+
+// TestLayouts: while one relay has the layout in force, one with another layout waits. When the first has stopped, the second
+// arranges the destination, and takes it.
+func TestLayouts(t *testing.T) {
+	t.Parallel()
+	const waits = "destination waits for relays with other shards or routes"
+	l := newStream(t)
+	two, arrangedTwo := l.arranges("2 x")
+	one, arrangedOne := l.arranges("")
+	first := l.keepWith(1, two, "a")
+	first.shardsAre("", "a", "a/1")
+	if p := first.position("a/1"); p.Part != 1 || p.Destination != "a" {
+		t.Errorf("taken: %+v", p)
+	}
+	second := l.keepWith(2, one, "a")
+	second.shardsAre("")
+	first.shardsAre("a", "a/1")
+	testenv.Await(t, "a line in the log", func() bool { return second.logged(waits) > 0 })
+	for range 3 { // further looks
+		before := testdb.One[int64](l.DB, l.Conn, `SELECT renewals FROM outbox_members WHERE owner = 2`)
+		second.Look()
+		l.untilTrue("another renewal", `SELECT renewals > $1 FROM outbox_members WHERE owner = 2`, before)
+	}
+	if n := arrangedOne.Load(); n != 0 {
+		t.Errorf("it began %d arrangements while it had to wait", n)
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	second.shardsAre("", "a")
+	if one, two, lines := arrangedOne.Load(), arrangedTwo.Load(), second.logged(waits); one != 1 || two != 1 || lines != 1 {
+		t.Errorf("%d and %d arrangements, and %d lines", two, one, lines)
+	}
+	if n := testdb.One[int](l.DB, l.Conn, `SELECT count(*) FROM outbox_positions WHERE destination = 'a'`); n != 1 {
+		t.Errorf("%d shards", n)
+	}
+}
+
+// TestLayoutAfterAKill: a destination is not arranged before the term of a relay that had one of its shards.
+func TestLayoutAfterAKill(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.create("", "a")
+	l.Exec(`UPDATE outbox_positions SET owner = 99, epoch = 5 WHERE destination = 'a'`)
+	l.Exec(`INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES (99, 1, clock_timestamp() + interval '1 h', 1, '{}')`)
+	began := time.Now()
+	two, arranged := l.arranges("2 x")
+	k := l.keepWith(1, two, "a")
+	k.shardsAre("", "a", "a/1")
+	if took := time.Since(began); took < Term {
+		t.Errorf("it was arranged after %v", took)
+	}
+	if n := arranged.Load(); n != 1 {
+		t.Errorf("%d arrangements", n)
+	}
+	if p := k.position("a"); p.Epoch <= 6 {
+		t.Errorf("taken: %+v", p)
+	}
+}
+
+// TestStopInArrange: the next relay arranges what one that stops has not.
+func TestStopInArrange(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	two, _ := l.arranges("2 x")
+	began := make(chan struct{})
+	first := l.keepWith(1, func(k *keeping, o *Options) {
+		two(k, o)
+		o.Arrange = func(ctx context.Context, _, _ string) error {
+			close(began)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+	}, "a")
+	first.shardsAre("")
+	<-began
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := first.logged(notArranged); n > 0 {
+		t.Errorf("the stop was reported as a refusal")
+	}
+	l.keepWith(2, two, "a").shardsAre("", "a", "a/1")
+}
+
+// TestShardsOfTwo: two relays have one shard each.
+func TestShardsOfTwo(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	two, _ := l.arranges("2 x")
+	first, second := l.keepWith(1, two, "a"), l.keepWith(2, two, "a")
+	for _, k := range []*keeping{first, second} {
+		k.until("one of the shards", func(shards map[string]Lease) bool {
+			_, a := shards["a"]
+			_, b := shards["a/1"]
+			return a != b
+		})
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	second.shardsAre("", "a", "a/1")
 }

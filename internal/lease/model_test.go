@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,45 +21,66 @@ const (
 	modelDelivery = 100 * time.Millisecond
 )
 
+var modelDestinations = []string{"a", "b", "c", "d"}
+
 // step is an action on relays.
 type step struct {
 	after time.Duration // the step before
 	op    string
 	relay int
+	// at is the shard of a seek, and the destination that is configured.
+	at     place
+	layout string
 }
 
-func (s step) String() string { return fmt.Sprintf("%v %s %d", s.after, s.op, s.relay) }
+func (s step) String() string {
+	return fmt.Sprintf("%v %s %d %v %q", s.after, s.op, s.relay, s.at, s.layout)
+}
 
 type plan struct {
 	deaf  bool
 	slow  time.Duration // what a delivery takes now and then
 	takes time.Duration // what the write of an owner takes
+	moves time.Duration // what an arrangement takes
 	wants [modelRelays][]string
-	steps []step
+	// layouts are those of the first starts.
+	layouts [modelRelays]map[string]string
+	steps   []step
 }
 
 // model runs a plan in virtual time. No delivery may start below one that a later owner has
-// started, none may be running when a shard is handed over, and in the end all shards are shared
-// fairly and stay so.
+// started, and none may be running when a shard is handed over, or when its destination gets another
+// layout. A relay works only with shards of its own layout. In the end each destination has a layout of
+// its relays, and all shards are shared fairly and stay so.
 type model struct {
 	plan   plan
 	server *fakeServer
 	relays [modelRelays]*fakeRelay
-	owners int64
-	all    []*fakeRelay
-	jumped time.Time // when the clock of the server jumped ahead
+	// layouts are those of the next starts.
+	layouts [modelRelays]map[string]string
+	owners  int64
+	all     []*fakeRelay
+	jumped  time.Time // when the clock of the server jumped ahead
 
 	mu      sync.Mutex
-	begun   map[string]int64              // the highest epoch that has begun something
-	running map[string]map[*fakeRelay]int // what is under way
-	gained  int
+	begun   map[place]int64              // the highest epoch that has begun something
+	running map[place]map[*fakeRelay]int // what is under way
+	floors  map[string]int64             // the highest epoch of any shard when its destination was arranged
+	gained  int                          // and arranged
 	count   int
 	broken  []string
 }
 
 func newModel(p plan) *model {
-	m := &model{plan: p, server: newFakeServer(), begun: make(map[string]int64), running: make(map[string]map[*fakeRelay]int)}
+	m := &model{
+		plan: p, server: newFakeServer(),
+		begun: make(map[place]int64), running: make(map[place]map[*fakeRelay]int), floors: make(map[string]int64),
+	}
 	m.server.deaf = p.deaf
+	for i := range m.layouts {
+		m.layouts[i] = make(map[string]string)
+		maps.Copy(m.layouts[i], p.layouts[i])
+	}
 	return m
 }
 
@@ -73,38 +95,63 @@ func (m *model) breaksLocked(format string, args ...any) {
 }
 
 func (m *model) gains(r *fakeRelay, l *Lease) {
+	layout, released := m.server.taken(l)
+	at := l.place()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gained++
-	released := m.server.released(l)
-	for other, n := range m.running[l.Destination] {
+	for other, n := range m.running[at] {
 		if n > 0 && (released || other == r) {
-			m.breaksLocked("%v gained %q in epoch %d while %v was at work with it", r, l.Destination, l.Epoch, other)
+			m.breaksLocked("%v gained %v in epoch %d while %v was at work with it", r, at, l.Epoch, other)
 		}
 	}
 	if !released {
-		delete(m.running, l.Destination) // what an owner still does that was cut off, nobody can wait for
+		delete(m.running, at) // what an owner still does that was cut off, nobody can wait for
 	}
+	if own := r.holder.options.Layouts[l.Destination]; layout != own && released {
+		m.breaksLocked("%v with layout %q gained %v with layout %q", r, own, at, layout)
+	}
+}
+
+// gainedSoFar returns how many shards were gained, or arranged.
+func (m *model) gainedSoFar() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.gained
+}
+
+// rearranged is called for each shard of a destination that gets another layout, before it does.
+func (m *model) rearranged(at place, r *fakeRow) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gained++
+	for other, n := range m.running[at] {
+		if n > 0 && r.owner == 0 && !r.orphan {
+			m.breaksLocked("%v was rearranged while %v was at work with it", at, other)
+		}
+	}
+	delete(m.running, at)
+	m.floors[at.destination] = max(m.floors[at.destination], r.epoch+1)
 }
 
 func (m *model) begins(u *fakeShard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := u.lease.Destination
-	if u.lease.Epoch < m.begun[d] {
-		m.breaksLocked("%v began something of %q in epoch %d, behind epoch %d", u.relay, d, u.lease.Epoch, m.begun[d])
+	at := u.lease.place()
+	if behind := max(m.begun[at], m.floors[at.destination]); u.lease.Epoch < behind {
+		m.breaksLocked("%v began something of %v in epoch %d, behind epoch %d", u.relay, at, u.lease.Epoch, behind)
 	}
-	m.begun[d] = u.lease.Epoch
-	if m.running[d] == nil {
-		m.running[d] = make(map[*fakeRelay]int)
+	m.begun[at] = u.lease.Epoch
+	if m.running[at] == nil {
+		m.running[at] = make(map[*fakeRelay]int)
 	}
-	m.running[d][u.relay]++
+	m.running[at][u.relay]++
 }
 
 func (m *model) ends(u *fakeShard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := m.running[u.lease.Destination]; n[u.relay] > 0 { // else it was killed
+	if n := m.running[u.lease.place()]; n[u.relay] > 0 { // else it was killed
 		n[u.relay]--
 	}
 }
@@ -134,9 +181,9 @@ func (m *model) start(i int) {
 	// A relay that starts just after the clock has jumped ahead may believe it: see the package comment.
 	time.Sleep(time.Until(m.jumped.Add(Term))) //nolint:forbidigo // virtual time
 	m.owners++
-	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[string]*fakeShard), ended: make(chan struct{})}
-	o := Options{Owner: r.owner, Gained: r.gained, Lost: r.lost, Destinations: m.plan.wants[i]}
-	w := &fakeWriter{server: m.server, relay: r, slow: m.plan.takes}
+	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[place]*fakeShard), ended: make(chan struct{})}
+	o := Options{Owner: r.owner, Gained: r.gained, Lost: r.lost, Destinations: m.plan.wants[i], Layouts: maps.Clone(m.layouts[i])}
+	w := &fakeWriter{server: m.server, relay: r, slow: m.plan.takes, moves: m.plan.moves}
 	r.holder = newHolder(o, slog.New(slog.DiscardHandler), w, func(context.Context) (table, func(), error) { return m.server.connect(r) })
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
@@ -186,7 +233,15 @@ func (m *model) do(s step) {
 		m.jump(s.op == "ahead")
 		return
 	case "seek":
-		m.server.seek(place{destination: string(rune('a' + s.relay))})
+		m.server.seek(s.at)
+		return
+	case "configure":
+		m.layouts[s.relay][s.at.destination] = s.layout
+		return
+	case "configure all":
+		for _, layouts := range m.layouts {
+			layouts[s.at.destination] = s.layout
+		}
 		return
 	}
 	if r == nil {
@@ -232,16 +287,14 @@ func (p plan) run(t *testing.T) (broken []string) {
 			r.partition(false)
 		}
 		// Leases of relays that were cut off expire, and long deliveries finish.
-		time.Sleep(Term + answerWithin + longestReconnect + p.slow + 4*p.takes + 5*time.Second) //nolint:forbidigo // virtual time
+		time.Sleep(Term + answerWithin + longestReconnect + p.slow + 4*p.takes + 4*p.moves + 7*time.Second) //nolint:forbidigo // virtual time
 		m.settled()
-		m.mu.Lock()
-		gained := m.gained
-		m.mu.Unlock()
+		gained := m.gainedSoFar()
 		time.Sleep(5 * time.Second) //nolint:forbidigo // virtual time
 		m.settled()
 		m.mu.Lock()
 		if m.gained != gained {
-			m.breaksLocked("%d shards changed hands for nothing", m.gained-gained)
+			m.breaksLocked("%d shards changed hands, or were arranged, for nothing", m.gained-gained)
 		}
 		m.mu.Unlock()
 		m.stopAll()
@@ -258,31 +311,54 @@ func (m *model) stopAll() {
 	}
 	for at, r := range m.server.rows {
 		if r.owner != 0 {
-			m.breaks("%q was not handed over in the end", at.destination)
+			m.breaks("%v was not handed over in the end", at)
 		}
 	}
 }
 
+// agreed replaces the layout of a relay that has the one in force.
+const agreed = "agreed"
+
 // settled checks that all shards are working, and shared fairly.
 func (m *model) settled() {
 	m.server.mu.Lock()
-	pic := picture{wants: make(map[int64][]int32), owners: make(map[int32]int64)}
+	pic := picture{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
+	foreign := make(map[string][]string) // the layouts of destinations whose relays have others
 	for i, r := range m.relays {
 		pid := int64(i)
 		for _, name := range append([]string{""}, m.plan.wants[i]...) {
-			pic.wants[pid] = append(pic.wants[pid], m.server.rows[place{destination: name}].unit)
+			own, parts := r.holder.options.Layouts[name], m.server.partsLocked(name)
+			first := m.server.rows[parts[0]]
+			if first.layout != own {
+				foreign[name] = append(foreign[name], own)
+				continue
+			}
+			foreign[name] = append(foreign[name], agreed)
+			if len(parts) != shardsOf(own) {
+				m.breaks("%v with layout %q has %d shards", name, own, len(parts))
+			}
+			for _, at := range parts {
+				unit := m.server.rows[at].unit
+				pic.group[unit] = first.unit
+				pic.wants[pid] = append(pic.wants[pid], unit)
+			}
 		}
 		slices.Sort(pic.wants[pid])
 		r.mu.Lock()
-		for name, u := range r.shards {
+		for at, u := range r.shards {
 			u.mu.Lock()
 			if late := time.Since(u.lastTime); late > time.Second+m.plan.slow {
-				m.breaks("%v has begun nothing of %q for %v", r, name, late)
+				m.breaks("%v has begun nothing of %v for %v", r, at, late)
 			}
 			u.mu.Unlock()
 			pic.owners[u.lease.Unit] = pid
 		}
 		r.mu.Unlock()
+	}
+	for name, layouts := range foreign {
+		if !slices.Contains(layouts, agreed) {
+			m.breaks("%q has the layout %q, and its relays have %q", name, m.server.rows[place{destination: name}].layout, layouts)
+		}
 	}
 	m.server.mu.Unlock()
 	for i := range m.relays {
@@ -298,10 +374,20 @@ func drawPlan(t *rapid.T) plan {
 		deaf:  rapid.Bool().Draw(t, "deaf"),
 		slow:  time.Duration(rapid.SampledFrom([]int{100, 100, 300, 3000}).Draw(t, "slow ms")) * time.Millisecond,
 		takes: time.Duration(rapid.SampledFrom([]int{0, 0, 100, 2500}).Draw(t, "takes ms")) * time.Millisecond,
+		moves: time.Duration(rapid.SampledFrom([]int{0, 0, 100, 1000}).Draw(t, "moves ms")) * time.Millisecond,
+	}
+	layout := rapid.SampledFrom([]string{"", "", "2 x", "3 y"})
+	common := make(map[string]string)
+	for _, name := range modelDestinations {
+		common[name] = layout.Draw(t, "layout")
 	}
 	same := rapid.Bool().Draw(t, "same wants")
 	for i := range p.wants {
-		for _, name := range []string{"a", "b", "c", "d"} {
+		p.layouts[i] = maps.Clone(common)
+		for _, name := range modelDestinations {
+			if rapid.IntRange(0, 5).Draw(t, "differs") == 5 {
+				p.layouts[i][name] = layout.Draw(t, "layout")
+			}
 			if same || rapid.IntRange(0, 3).Draw(t, "wants") > 0 {
 				p.wants[i] = append(p.wants[i], name)
 			}
@@ -310,16 +396,18 @@ func drawPlan(t *rapid.T) plan {
 	for range rapid.IntRange(1, 12).Draw(t, "steps") {
 		p.steps = append(p.steps, step{
 			after: time.Duration(rapid.IntRange(0, 3000).Draw(t, "after")) * time.Millisecond,
-			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "crash", "ahead", "back", "seek"}).
+			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "crash", "ahead", "back", "seek", "configure", "configure all"}).
 				Draw(t, "op"),
-			relay: rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
+			relay:  rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
+			at:     place{rapid.SampledFrom(modelDestinations).Draw(t, "destination"), rapid.IntRange(0, 2).Draw(t, "part")},
+			layout: layout.Draw(t, "layout"),
 		})
 	}
 	return p
 }
 
 // TestModel is a model of shards and their owners: relays that come and go, are
-// killed, frozen, and cut off, a server that restarts or crashes, and a clock that jumps.
+// killed, frozen, cut off, and configured with other layouts, a server that restarts or crashes, and a clock that jumps.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

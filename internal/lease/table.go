@@ -166,15 +166,15 @@ func (s *session) life() (name string, old bool) { return s.server, s.old }
 
 // sqlJoin adds the relay to the members. Its row may be there from a connection whose last answer was lost.
 const sqlJoin = `WITH joined AS (
-		INSERT INTO outbox_members AS m (owner, wants, pid, alive_until, renewals)
-			VALUES ($1, $2, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END, clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
-		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
+		INSERT INTO outbox_members AS m (owner, wants, layouts, pid, alive_until, renewals)
+			VALUES ($1, $2, $7, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END, clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
+		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, layouts = excluded.layouts, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
 		RETURNING ctid, renewals)
 	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM joined`
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
-		return db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared()).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
+		return db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared(), s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
 	}
 	if !s.conn.IsShared() {
 		err = s.trip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
@@ -193,12 +193,12 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 }
 
 // sqlAnnounce changes what the relay wants.
-const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, renewals = renewals + 1 WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
+const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layouts = $5, renewals = renewals + 1 WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
 	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM changed`
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.trip(ctx, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel).Scan(&s.row, &renewals, nil)
+		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
@@ -234,9 +234,9 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 }
 
 const (
-	sqlPositions = `SELECT destination, part, unit, epoch, coalesce(owner, 0) FROM outbox_positions WHERE part = 0`
+	sqlPositions = `SELECT destination, part, unit, epoch, coalesce(owner, 0), layout FROM outbox_positions`
 	// The clock of the server counts only where the member's session is gone, too; one without a session is watched for a term.
-	sqlMembers = `SELECT owner, wants, renewals, alive_until < clock_timestamp() AND m.pid <> 0
+	sqlMembers = `SELECT owner, wants, layouts, renewals, alive_until < clock_timestamp() AND m.pid <> 0
 		AND NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = m.pid AND a.application_name = 'notifyd/` + store.RoleLeases + `') FROM outbox_members AS m`
 )
 
@@ -247,7 +247,7 @@ func (s *session) look(ctx context.Context) (sight, error) {
 	batch.Queue(sqlPositions).Query(func(rows pgx.Rows) error {
 		var at place
 		var r row
-		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.part, &r.unit, &r.epoch, &r.owner}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.part, &r.unit, &r.epoch, &r.owner, &r.layout}, func() error {
 			seen.rows[at] = new(r)
 			return nil
 		})
@@ -256,15 +256,24 @@ func (s *session) look(ctx context.Context) (sight, error) {
 	batch.Queue(sqlMembers).Query(func(rows pgx.Rows) error {
 		var owner int64
 		var m member
-		_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.renewals, &m.ended}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.layouts, &m.renewals, &m.ended}, func() error {
 			seen.members[owner] = m
-			m.wants = nil
+			m.wants, m.layouts = nil, nil
 			return nil
 		})
 		return err
 	})
 	err := s.trip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
 	return seen, err
+}
+
+// layoutsOf returns the layouts of destinations, in this order, never nil.
+func (o *Options) layoutsOf(names []string) []string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		all[i] = o.Layouts[name]
+	}
+	return all
 }
 
 func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bool, err error) {
@@ -299,6 +308,10 @@ func (w *positionWriter) use(ctx context.Context, server string, limit time.Dura
 
 func (w *positionWriter) create(ctx context.Context, server string, missing []string) error {
 	return w.use(ctx, server, createWithin, func(ctx context.Context, conn *sessions.Conn) error { return w.options.Create(ctx, conn, missing) })
+}
+
+func (w *positionWriter) arrange(ctx context.Context, server, destination string) error {
+	return w.options.Arrange(ctx, server, destination)
 }
 
 // sqlTake skips a locked row: the lock may be held indefinitely. It commits synchronously: after a crash that takes it back

@@ -15,7 +15,7 @@ func timed(t *testing.T, f func(m *model)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(plan{slow: modelDelivery})
 		for i := range m.plan.wants {
-			m.plan.wants[i] = []string{"a", "b", "c", "d"}
+			m.plan.wants[i] = modelDestinations
 		}
 		f(m)
 		m.stopAll()
@@ -30,14 +30,14 @@ func elapse(d time.Duration) {
 	synctest.Wait()
 }
 
-// begun returns the destinations for which a relay is working, in order.
+// begun returns the shards for which a relay is working, in order.
 func (r *fakeRelay) begun() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, u := range r.shards {
+	for at, u := range r.shards {
 		u.mu.Lock()
 		if !u.lastTime.IsZero() {
-			names = append(names, name)
+			names = append(names, at.String())
 		}
 		u.mu.Unlock()
 	}
@@ -218,7 +218,7 @@ func TestMovedPosition(t *testing.T) {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if l := r.shards["b"].lease; l.Epoch != 3 {
+		if l := r.shards[place{destination: "b"}].lease; l.Epoch != 3 {
 			t.Errorf("the lease is %+v", l)
 		}
 	})
@@ -245,5 +245,149 @@ func TestCrash(t *testing.T) {
 		}
 		m.do(step{op: "heal", relay: 0})
 		elapse(5 * time.Second)
+	})
+}
+
+// arranged runs a test with relays that want a and b, and start with two shards of a. An arrangement takes a while.
+func arranged(t *testing.T, moves time.Duration, f func(m *model)) {
+	t.Helper()
+	timed(t, func(m *model) {
+		m.plan.moves = moves
+		for i := range m.plan.wants {
+			m.plan.wants[i] = []string{"a", "b"}
+			m.layouts[i]["a"] = "2 x"
+		}
+		f(m)
+	})
+}
+
+// TestLongArrangement: relays that wait for the same destination do not interrupt each other.
+func TestLongArrangement(t *testing.T) {
+	t.Parallel()
+	const moves = 5 * time.Second
+	arranged(t, moves, func(m *model) {
+		for i := range modelRelays {
+			m.start(i)
+		}
+		elapse(moves + time.Second)
+		var all []string
+		for _, r := range m.relays {
+			all = append(all, r.begun()...)
+		}
+		slices.Sort(all)
+		if want := []string{"", "a", "a/1", "b"}; !slices.Equal(all, want) {
+			t.Errorf("at work with %q, want %q", all, want)
+		}
+	})
+}
+
+// TestArrangementOfEarlierLife: what an arrangement finds out about an earlier life of the server costs no lease of this one.
+func TestArrangementOfEarlierLife(t *testing.T) {
+	t.Parallel()
+	const moves = 5 * time.Second
+	arranged(t, moves, func(m *model) {
+		m.start(0)
+		elapse(2 * time.Second)
+		m.do(step{op: "crash"})
+		elapse(2 * time.Second)
+		before := m.relays[0].epoch(place{destination: "b"})
+		elapse(moves)
+		if m.relays[0].epoch(place{destination: "b"}) != before {
+			t.Error("it lost its leases")
+		}
+		elapse(2 * moves)
+		if got := m.relays[0].begun(); len(got) != 4 {
+			t.Errorf("at work with %q", got)
+		}
+	})
+}
+
+// epoch returns the epoch in which the relay has a shard, 0 if it has not.
+func (r *fakeRelay) epoch(at place) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if u := r.shards[at]; u != nil {
+		return u.lease.Epoch
+	}
+	return 0
+}
+
+// deny makes the database refuse arrangements of the relay.
+func (r *fakeRelay) deny() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.denied = true
+}
+
+// TestRefusedArrangement: another relay arranges where one is not allowed to.
+func TestRefusedArrangement(t *testing.T) {
+	t.Parallel()
+	arranged(t, 0, func(m *model) {
+		m.start(2)
+		elapse(time.Second)
+		m.do(step{op: "stop", relay: 2})
+		elapse(time.Second)
+		m.layouts[0]["a"], m.layouts[1]["a"] = "3 y", "3 y"
+		m.start(0)
+		m.start(1)
+		m.relays[0].deny()
+		elapse(3 * time.Second)
+		if a, b := m.relays[0].begun(), m.relays[1].begun(); len(a)+len(b) != 5 || !slices.Contains(slices.Concat(a, b), "a/2") {
+			t.Errorf("at work with %q and %q", a, b)
+		}
+	})
+}
+
+// TestStopWhileArranging: the next relay arranges what one that stops has begun.
+func TestStopWhileArranging(t *testing.T) {
+	t.Parallel()
+	const moves = 5 * time.Second
+	arranged(t, moves, func(m *model) {
+		m.start(0)
+		elapse(2 * time.Second)
+		r := m.relays[0]
+		m.do(step{op: "stop", relay: 0})
+		elapse(time.Second)
+		select {
+		case <-r.ended:
+		default:
+			t.Error("the stop waits for the arrangement")
+		}
+		if len(r.holder.refused) > 0 {
+			t.Error("the end of the arrangement counts as a refusal")
+		}
+		m.start(1)
+		elapse(moves + time.Second)
+		if got := m.relays[1].begun(); len(got) != 4 {
+			t.Errorf("at work with %q", got)
+		}
+	})
+}
+
+// TestLayoutWaits: a relay with another layout waits until all relays with the one in force have stopped, and for the term of
+// one that was killed.
+func TestLayoutWaits(t *testing.T) {
+	t.Parallel()
+	arranged(t, 0, func(m *model) {
+		m.start(0)
+		m.start(1)
+		elapse(3 * time.Second)
+		m.layouts[2]["a"] = ""
+		m.start(2)
+		elapse(5 * time.Second)
+		r := m.relays[2]
+		if got := r.begun(); len(got) != 1 || got[0] == "a" {
+			t.Errorf("at work with %q", got)
+		}
+		m.do(step{op: "stop", relay: 0})
+		m.do(step{op: "kill", relay: 1})
+		elapse(Term - renewEvery - fakeRoundTrip)
+		if got := r.begun(); slices.Contains(got, "a") {
+			t.Errorf("at work with %q too early", got)
+		}
+		elapse(renewEvery + time.Second)
+		if got, want := r.begun(), []string{"", "a", "b"}; !slices.Equal(got, want) {
+			t.Errorf("at work with %q, want %q", got, want)
+		}
 	})
 }

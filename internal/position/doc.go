@@ -2,5 +2,6 @@
 // against the sequence that assigns the ids.
 //
 //	position.go  loads and writes the row, within bounds
+//	former.go    how far the shards had come when their number changed
 //	ids.go       ends the relay if the sequence gives out ids again that were passed
 package position

@@ -45,7 +45,7 @@ const (
 
 	// sqlReused marks all positions that have passed ids that may have been given out again. A mark outlives its cause: the
 	// sequence may pass the position, and what got such an id is still not delivered.
-	sqlReused = `UPDATE outbox_positions SET reused = least(reused, $1) WHERE head > $1 AND ($2 OR sequence IS DISTINCT FROM $3)`
+	sqlReused = `UPDATE outbox_positions SET reused = least(reused, $1) WHERE (head > $1 OR EXISTS (SELECT FROM jsonb_array_elements(former) AS s, jsonb_array_elements(s) AS w WHERE (w ->> 'head')::bigint > $1)) AND ($2 OR sequence IS DISTINCT FROM $3)`
 
 	sqlSequence = `UPDATE outbox_positions SET sequence = $3 WHERE unit = $1 AND epoch = $2`
 )
@@ -81,7 +81,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, read tail.W
 		why = fmt.Sprintf("ids above %d may have been given out again", *reused)
 	case other:
 		why = "the sequence or its table was restarted, or restored, since the position was written"
-	case *last < read.Head:
+	case *last < max(read.Head, p.Former.Head()):
 		why, from = fmt.Sprintf("%s is at %d", name, *last), *last
 	case len(again) > 0:
 		why, from = fmt.Sprintf("event %d was written after the position had passed its id", again[0]), again[0]-1

@@ -23,6 +23,9 @@ type Position struct {
 	Open tail.Ranges
 	// Delivered is how many deliveries the destination has acknowledged so far.
 	Delivered int64
+	// Shards is how many shards the destination has. Former is how far they had come before their number changed.
+	Shards int
+	Former Former
 
 	// Exact says that the destination has a copy: all ranges are written, as the two are compared.
 	Exact bool
@@ -91,20 +94,22 @@ func Bound(head int64, open tail.Ranges) (int64, tail.Ranges) {
 }
 
 // sqlPosition reads the position of a unit.
-const sqlPosition = `SELECT head, open::text, delivered, seen::text::bigint, seen_at FROM outbox_positions WHERE unit = $1 AND epoch = $2`
+const sqlPosition = `SELECT head, open::text, delivered, shards, former::text, seen::text::bigint, seen_at FROM outbox_positions WHERE unit = $1 AND epoch = $2`
 
 // Load reads the position of a unit. It returns [ErrFenced] if the unit does not belong to this relay any more.
 func Load(ctx context.Context, conn *session.Conn, l lease.Lease) (p Position, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTrip, ErrSlow)
 	defer cancel()
 	p.Lease = l
-	var open string
-	err = conn.QueryRow(ctx, sqlPosition, l.Unit, l.Epoch).Scan(&p.Head, &open, &p.Delivered, &p.seen.transaction, &p.seen.at)
+	var open, former string
+	err = conn.QueryRow(ctx, sqlPosition, l.Unit, l.Epoch).Scan(&p.Head, &open, &p.Delivered, &p.Shards, &former, &p.seen.transaction, &p.seen.at)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return p, ErrFenced
 	case err == nil:
-		p.Open, err = tail.ParseRanges(open)
+		if p.Open, err = tail.ParseRanges(open); err == nil {
+			p.Former, err = ParseFormer(former)
+		}
 	}
 	if err != nil {
 		return p, fmt.Errorf("load a position: %w", err)

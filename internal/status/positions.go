@@ -24,7 +24,7 @@ func (s *Status) positions(p *paper) {
 			owner = at.Session.String()
 		}
 		blocked := s.Backlog.Destination(at.Destination).Blocked
-		g.row(plain, unitName(at), strconv.FormatInt(at.Head, 10), strconv.FormatInt(at.Lag, 10), strconv.FormatInt(at.Open, 10), blocked.String(), oldest,
+		g.row(plain, at.Name(), strconv.FormatInt(at.Head, 10), strconv.FormatInt(at.Lag, 10), strconv.FormatInt(at.Open, 10), blocked.String(), oldest,
 			holding(at), owner)
 	}
 	p.grid(g)
@@ -63,18 +63,6 @@ func (s *Status) hasPosition(name string) bool {
 	return slices.ContainsFunc(s.Backlog.Positions, func(p observe.Position) bool { return p.Destination == name })
 }
 
-// unitName is the destination of a position, with its part if it has several.
-func unitName(p *observe.Position) string {
-	switch {
-	case p.Destination == "":
-		return "(types without a route)"
-	case p.Part > 0:
-		return fmt.Sprintf("%s, part %d", p.Destination, p.Part)
-	default:
-		return p.Destination
-	}
-}
-
 // positionsAttention lists the positions that no relay moves.
 func (s *Status) positionsAttention() (all list) {
 	for i := range s.Backlog.Positions {
@@ -93,7 +81,7 @@ func (s *Status) positionsAttention() (all list) {
 				"The configuration has no destination %s, and its position keeps the events above %d from being purged%s.", p.Destination, p.Lowest, stored)
 		case len(s.Relays) > 0:
 			all.add(p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
-				"No relay delivers %s: its unit has no owner.", unitName(p))
+				"No relay delivers %s: its unit has no owner.", p.Name())
 		}
 	}
 	return all

@@ -64,12 +64,12 @@ func sqlPositions(partitioned bool) string {
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
 		used AS MATERIALIZED (` + used + `),
 		held AS MATERIALIZED (` + sqlHolders + `)
-	SELECT p.destination, p.part, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
+	SELECT p.destination, p.part, p.n, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
 			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
 		h.pid, coalesce(h.application_name, ''), coalesce(h.client, '')
-	FROM (SELECT * FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p
+	FROM (SELECT *, count(*) OVER (PARTITION BY destination) AS n FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p
 	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.owner = p.owner`
 }
 
@@ -123,7 +123,7 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
 		var pid *int32
 		var s observe.UnitSession
-		err = row.Scan(&p.Destination, &p.Part, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
+		err = row.Scan(&p.Destination, &p.Part, &p.Shards, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
 		if pid != nil {
 			s.PID = *pid
 			p.Session = &s
@@ -144,7 +144,7 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	for i := range all {
 		p := &all[i]
 		p.HoldsBack = p.Lowest == lowest && p.Lag > 0
-		if at := slices.IndexFunc(replays, func(r observe.Replay) bool { return r.Destination == p.Destination }); at >= 0 {
+		if at := slices.IndexFunc(replays, func(r observe.Replay) bool { return r.Destination == p.Destination && p.Part == 0 }); at >= 0 {
 			p.Replay = &replays[at]
 			p.Replay.HoldsBack = p.Replay.Lowest == lowest
 		}

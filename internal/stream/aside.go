@@ -32,7 +32,7 @@ func (s *aside) forget() { s.replay, s.lookAt = nil, time.Time{} }
 // look finds a replay that was requested, or is not running any more, if it is time to.
 func (s *aside) look(ctx context.Context, conn *session.Conn, write owned) error {
 	now := time.Now()
-	if now.Before(s.lookAt) {
+	if now.Before(s.lookAt) || s.pos.Part > 0 { // the first shard sends a replay
 		return nil
 	}
 	s.lookAt = now.Add(s.e.limits.PollInterval)

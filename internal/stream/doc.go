@@ -31,6 +31,7 @@
 // All of them:
 //
 //	engine.go   the units that the relay holds, by its leases: see package lease; the API of the relay
+//	arrange.go  gives a destination another number of shards
 //	pool.go     the few connections that all units share
 //	routes.go   between which ids a destination reads which event types
 //	note.go     records their changes

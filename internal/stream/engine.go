@@ -59,7 +59,7 @@ type Engine struct {
 	witnesses *tail.Witnesses
 	missing   *engine.Missing
 	wake      *wake.Machine
-	lanes     map[string]dispatch.StreamLane
+	lanes     map[place]dispatch.StreamLane
 	wanted    []Wanted
 
 	ready     chan struct{} // closed after the table has been read for the first time
@@ -73,7 +73,13 @@ type Engine struct {
 
 	mu    sync.Mutex
 	ctx   context.Context //nolint:containedctx // of Run, for the units that it begins
-	units map[string]*running
+	units map[place]*running
+}
+
+// place is a shard of a destination; the router has the zero value.
+type place struct {
+	destination string
+	part        int
 }
 
 // running is a working unit.
@@ -96,6 +102,8 @@ type Wanted struct {
 	Destination string
 	// Start is where it begins if it has no position yet.
 	Start engine.Start
+	// Shards is the number of its shards, at least 1.
+	Shards int
 	// Routes are the routes of its events. They are stored with a new position.
 	Routes
 }
@@ -105,15 +113,20 @@ func New(o Options) *Engine {
 	e := &Engine{
 		Options: o, limits: o.Limits, d: o.Dispatcher, log: o.Log, keys: dispatch.NewKeys(),
 		pool: newPool(o.Connector, o.Limits.Claims), witnesses: tail.NewWitnesses(), missing: engine.NewMissing(o.Log),
-		lanes: make(map[string]dispatch.StreamLane), units: make(map[string]*running),
+		lanes: make(map[place]dispatch.StreamLane), units: make(map[place]*running),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
 	var patterns []string
 	for _, l := range e.d.StreamLanes() {
-		name := l.Destination().Name
-		e.lanes[name] = l
-		patterns = append(patterns, e.d.Patterns(name)...)
-		e.wanted = append(e.wanted, Wanted{Destination: name, Start: o.Starts[name], Routes: Routes{Patterns: e.d.Patterns(name), Drops: e.d.Drops(name)}})
+		d := l.Destination()
+		e.lanes[place{d.Name, d.Part}] = l
+		if d.Part > 0 {
+			continue
+		}
+		patterns = append(patterns, e.d.Patterns(d.Name)...)
+		e.wanted = append(e.wanted, Wanted{
+			Destination: d.Name, Start: o.Starts[d.Name], Shards: max(1, d.Shards), Routes: Routes{Patterns: e.d.Patterns(d.Name), Drops: e.d.Drops(d.Name)},
+		})
 	}
 	slices.Sort(patterns)
 	for i := range e.wanted {
@@ -123,9 +136,10 @@ func New(o Options) *Engine {
 	e.wake = wake.New(wake.Options{
 		Poll: o.Limits.PollInterval, Bell: o.Bell, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("bell", err) },
 	})
-	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report}
+	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Arrange: e.arrange, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report, Layouts: make(map[string]string)}
 	for _, w := range e.wanted {
 		leases.Destinations = append(leases.Destinations, w.Destination)
+		leases.Layouts[w.Destination] = w.layout()
 	}
 	e.leases = lease.NewHolder(o.Connector, leases, o.Log)
 	return e
@@ -149,6 +163,24 @@ func (e *Engine) create(ctx context.Context, conn *session.Conn, names []string)
 		}
 	}
 	return create(ctx, conn, e.wanted, missing, e.log)
+}
+
+// arrange gives a destination the layout of this relay: see lease.Options.
+func (e *Engine) arrange(ctx context.Context, server, destination string) error {
+	w := e.wantedOf(destination)
+	a := &arrangement{e: e, w: &w, server: server}
+	err := a.run(ctx)
+	switch {
+	case errors.Is(err, errNotNow), errors.Is(err, position.ErrFenced):
+		return nil
+	case final(err):
+		e.refuse(err)
+		return err
+	case err != nil:
+		return fmt.Errorf("change the shards of %q: %w", destination, err)
+	}
+	e.log.InfoContext(ctx, "shards of a destination changed", "destination", destination, "shards", w.Shards, "head", a.head)
+	return nil
 }
 
 // own runs f, which writes the owner of a position, on a connection to the server in this life.
@@ -258,8 +290,8 @@ func (e *Engine) Stats(s *observe.Stats) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Positions = []observe.PositionStats{}
-	for name, r := range e.units {
-		p := observe.PositionStats{Destination: name, Loading: true}
+	for at, r := range e.units {
+		p := observe.PositionStats{Destination: at.destination, Part: at.part, Loading: true}
 		if r.part != nil {
 			p = r.part.stats()
 		}
@@ -301,7 +333,7 @@ func (e *Engine) gained(l lease.Lease) {
 	defer e.mu.Unlock()
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &running{stop: stop, over: make(chan struct{})}
-	e.units[l.Destination] = r
+	e.units[place{l.Destination, l.Part}] = r
 	e.countUnitsLocked()
 	go func() { // lost waits for it
 		defer close(r.over)
@@ -312,7 +344,7 @@ func (e *Engine) gained(l lease.Lease) {
 		if err != nil {
 			// Not an incident of its own: a unit ends because another owner continues, because
 			// routes have changed, or because the server is another one.
-			e.log.InfoContext(ctx, "left a unit to its next owner", "destination", unitName(l.Destination), "err", err)
+			e.log.InfoContext(ctx, "left a unit to its next owner", "destination", unitName(l.Destination), "part", l.Part, "err", err)
 			e.leases.Look()
 		}
 		if errors.Is(err, lease.ErrMoved) {
@@ -331,7 +363,11 @@ func (e *Engine) serve(ctx context.Context, r *running, l lease.Lease) error {
 	if l.Destination == "" {
 		part = newRouter(e, *p)
 	} else {
-		part = newUnit(e, e.lanes[l.Destination], *p)
+		lane := e.lanes[place{l.Destination, l.Part}]
+		if lane == nil || p.Shards != max(1, lane.Destination().Shards) {
+			return errLayout
+		}
+		part = newUnit(e, lane, *p)
 	}
 	e.mu.Lock()
 	r.part = part
@@ -341,7 +377,7 @@ func (e *Engine) serve(ctx context.Context, r *running, l lease.Lease) error {
 
 // load reads the position of a unit. It returns nil if ctx ends before.
 func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, error) {
-	name := partOf(l.Destination)
+	name := partOf(place{l.Destination, l.Part})
 	pauses := store.NewPauses()
 	defer e.accepted(name)
 	for ctx.Err() == nil {
@@ -363,12 +399,18 @@ func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, e
 	return nil, nil //nolint:nilnil // the unit must be given away before it has begun
 }
 
+// errLayout means that a destination has another number of shards than this relay is configured with, or other routes.
+var errLayout = errors.New("the destination has another number of shards, or other routes")
+
 // partOf is the name of a unit in reports.
-func partOf(destination string) string {
-	if destination == "" {
+func partOf(at place) string {
+	switch {
+	case at.destination == "":
 		return partRouter
+	case at.part > 0:
+		return fmt.Sprintf("destination %s, part %d", at.destination, at.part)
 	}
-	return "destination " + destination
+	return "destination " + at.destination
 }
 
 // unitName is the name of a destination in a log: the router has no name.
@@ -380,9 +422,10 @@ func unitName(destination string) string {
 }
 
 // lost ends a unit, and returns when none of its deliveries is running.
-func (e *Engine) lost(destination string) {
+func (e *Engine) lost(destination string, part int) {
+	at := place{destination, part}
 	e.mu.Lock()
-	r := e.units[destination]
+	r := e.units[at]
 	e.mu.Unlock()
 	if r == nil {
 		return
@@ -391,14 +434,14 @@ func (e *Engine) lost(destination string) {
 	<-r.over
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.units, destination)
+	delete(e.units, at)
 	e.countUnitsLocked()
 }
 
 // countUnitsLocked records for how many destinations the relay reads. The router reports nothing that it finds.
 func (e *Engine) countUnitsLocked() {
 	n := len(e.units)
-	if e.units[""] != nil {
+	if e.units[place{}] != nil {
 		n--
 	}
 	e.readers.Store(int64(n))

@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // handBatch is how many events one transaction hands out.
@@ -30,11 +31,16 @@ FROM (SELECT event_id, event_type FROM outbox_deliveries WHERE destination = '' 
 	ORDER BY available_at, event_id LIMIT $1) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
-// sqlHand inserts a row for each destination that gets an event.
-const sqlHand = `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key)
-SELECT p.id, p.destination, p.type, p.state, nullif(p.key, '')
+// sqlHand inserts a row for each destination that gets an event, for the shard to which the event belongs.
+func sqlHand() string {
+	return `WITH n AS MATERIALIZED (SELECT destination, max(shards) AS shards FROM outbox_positions GROUP BY destination HAVING max(shards) > 1)
+INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, shard)
+SELECT p.id, p.destination, p.type, p.state, nullif(p.key, ''),
+	coalesce((SELECT 1 + ` + outboxsql.Hash("e.") + ` % n.shards FROM n, outbox_events AS e WHERE n.destination = p.destination AND e.id = p.id),
+		(SELECT 1 FROM n WHERE n.destination = p.destination), 0)
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)
 ON CONFLICT DO NOTHING`
+}
 
 // handOut gives events that had no route to destinations that get them now, and notifies waiting
 // destinations when no such events are left.
@@ -127,7 +133,7 @@ func (r *router) hand(ctx context.Context, conn *session.Conn, query string, arg
 		if err != nil || len(all.looked) == 0 {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlHand, all.ids, all.names, all.types, all.states, all.keys); err != nil {
+		if _, err := tx.Exec(ctx, sqlHand(), all.ids, all.names, all.types, all.states, all.keys); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlUndecided, all.kept); err != nil {

@@ -25,7 +25,7 @@ func TestHeardDeliveries(t *testing.T) {
 			},
 		})
 		// Without leases: to look at the shares is a panic.
-		e := &Engine{wake: relay, units: map[string]*running{"a": {part: hinted(func(seek bool) {
+		e := &Engine{wake: relay, units: map[place]*running{{destination: "a"}: {part: hinted(func(seek bool) {
 			if seek {
 				sought++
 			}

@@ -96,5 +96,7 @@ func (u *unit) stats() observe.PositionStats {
 }
 
 func sortPositions(all []observe.PositionStats) {
-	slices.SortFunc(all, func(a, b observe.PositionStats) int { return cmp.Compare(a.Destination, b.Destination) })
+	slices.SortFunc(all, func(a, b observe.PositionStats) int {
+		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Part, b.Part))
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -33,9 +34,9 @@ const (
 
 // sqlWalk reads the first row of each line after a name, among the next $3 rows in the order of lines.
 func sqlWalk(which string) string {
-	return `SELECT key, state
-FROM (SELECT DISTINCT ON (key) key, state
-	FROM (SELECT ordering_key AS key, event_id, state FROM outbox_deliveries
+	return `SELECT key, state, shard
+FROM (SELECT DISTINCT ON (key) key, state, shard
+	FROM (SELECT ordering_key AS key, event_id, state, shard FROM outbox_deliveries
 		WHERE destination = $1 AND ordering_key > $2 AND ` + which + ` ORDER BY ordering_key, event_id LIMIT $3) AS page
 	ORDER BY key, event_id) AS line
 ORDER BY key`
@@ -44,14 +45,14 @@ ORDER BY key`
 // sqlHeads reads the first row of each line after a name, up to $3 lines, by skipping from name to
 // name in the index.
 func sqlHeads(which string) string {
-	return `WITH RECURSIVE line(key, state, n) AS (
-	(SELECT ordering_key, state, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 AND ` + which + ` ORDER BY ordering_key, event_id LIMIT 1)
+	return `WITH RECURSIVE line(key, state, shard, n) AS (
+	(SELECT ordering_key, state, shard, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 AND ` + which + ` ORDER BY ordering_key, event_id LIMIT 1)
 	UNION ALL
-	SELECT d.ordering_key, d.state, line.n + 1
-	FROM line CROSS JOIN LATERAL (SELECT ordering_key, state FROM outbox_deliveries
+	SELECT d.ordering_key, d.state, d.shard, line.n + 1
+	FROM line CROSS JOIN LATERAL (SELECT ordering_key, state, shard FROM outbox_deliveries
 		WHERE destination = $1 AND ordering_key > line.key AND ` + which + ` ORDER BY ordering_key, event_id LIMIT 1) AS d
 	WHERE line.n < $3)
-SELECT key, state FROM line`
+SELECT key, state, shard FROM line`
 }
 
 // loader finds what is stored of a destination when its unit is taken over. It owns nothing: what it finds
@@ -114,16 +115,16 @@ func (l *loader) loadLines(ctx context.Context, conn *session.Conn, which string
 
 // loadPage returns how many lines it has loaded, and the name of the last one.
 func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after string, page int) (lines int, last string, err error) {
-	rows, err := conn.Query(ctx, query, l.name, after, page)
+	rows, err := conn.Query(ctx, query, pgx.QueryResultFormats{pgx.TextFormatCode}, l.name, after, page)
 	if err != nil {
 		return 0, "", err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		values := rows.RawValues() // name and state: text is the same in both formats
+		values := rows.RawValues()
 		lines, last = lines+1, string(values[0])
-		if l.order.unnamed(last) {
-			continue // a dead letter that has the name from a total order
+		if l.order.unnamed(last) || string(values[2]) != strconv.Itoa(l.order.shard) {
+			continue // a dead letter that has the name from a total order, or an aggregate of another shard
 		}
 		key := l.order.keys.Named(last)
 		l.lane.SetRows(key, dispatch.SomeRows)
@@ -171,7 +172,7 @@ func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 const sqlUnpark = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state FROM outbox_deliveries
 	WHERE destination = $1 AND (ordering_key, event_id) > ($2, $3) AND ` + whichLive + ` ORDER BY ordering_key, event_id LIMIT $4),
 freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
-	FROM page AS p WHERE p.state = 'parked' AND d.destination = $1 AND d.event_id = p.event_id)
+	FROM page AS p WHERE p.state = 'parked' AND d.destination = $1 AND d.event_id = p.event_id AND d.shard = $5)
 SELECT (array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
 	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0) FROM page`
 
@@ -179,7 +180,7 @@ func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
 	key, id := new(string), int64(math.MinInt64)
 	for key != nil {
 		err := l.write(ctx, conn, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, sqlUnpark, l.name, *key, id, walkPage).Scan(&key, &id)
+			return tx.QueryRow(ctx, sqlUnpark, l.name, *key, id, walkPage, l.order.shard).Scan(&key, &id)
 		})
 		if err != nil {
 			return fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
@@ -193,9 +194,12 @@ func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
 const sqlUnname = `UPDATE outbox_deliveries SET ordering_key = NULL, updated_at = now(),
 	available_at = CASE state WHEN 'parked' THEN now() ELSE available_at END, state = 'retry'
 WHERE (event_id, destination) IN (SELECT event_id, destination FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = '` + totalName + `' AND ` + whichLive + ` ORDER BY event_id LIMIT $2)`
+	WHERE destination = $1 AND ordering_key = '` + totalName + `' AND ` + whichLive + ` ORDER BY event_id LIMIT $2) AND ` + whichLive
 
 func (l *loader) unname(ctx context.Context, conn *session.Conn) error {
+	if l.order.shard > 1 {
+		return nil // the first shard does, for all
+	}
 	for n := int64(walkPage); n == walkPage; {
 		var is bool
 		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE destination = $1 AND ordering_key = '`+totalName+`' AND `+whichLive+`)`, l.name).Scan(&is)

@@ -76,13 +76,20 @@ func (u *unit) note(ctx context.Context, conn *session.Conn) error {
 		if newest >= 0 && all[newest].since != expected {
 			last = &all[newest]
 		}
-		if changed = last == nil || !last.Routes.equal(&wanted.Routes); changed {
-			if err := changeRoutes(ctx, tx, change{u.e.wanted, &wanted, last, at}); err != nil {
+		changed = last == nil || !last.Routes.equal(&wanted.Routes)
+		if changed && u.pos.Shards > 1 {
+			return errLayout // they change for all shards together
+		}
+		if changed {
+			if err := changeRoutes(ctx, tx, change{u.e.wanted, &wanted, last, u.former.Passed(at), at}); err != nil {
 				return err
 			}
 			if all, err = readRoutes(ctx, tx, &u.name); err != nil {
 				return err
 			}
+		}
+		if last = &all[len(all)-1]; !last.from.Within(head, open) { // only of one that has, or had, several shards
+			u.types.before = last.from
 		}
 		u.types.former = slices.DeleteFunc(all, func(s span) bool { return !s.ended || s.until.Within(head, open) })
 		return noted(ctx, tx, u.name)
@@ -117,7 +124,9 @@ type change struct {
 	all  []Wanted       // that the relay wants to own
 	to   *Wanted        // the destination
 	last *span          // the span by which it has read; nil if there is none
-	at   tail.Watermark // the ids that it has seen
+	at   tail.Watermark // the ids that it has seen, or any of its shards
+	// passed are the ids that it has seen, all of its shards. No span that ends above them is put aside.
+	passed tail.Watermark
 }
 
 // changeRoutes ends the last span of a destination, if there is one, and begins another.
@@ -137,7 +146,7 @@ func changeRoutes(ctx context.Context, tx pgx.Tx, c change) error {
 			return fmt.Errorf("end routes: %w", err)
 		}
 	}
-	if err := dropSpans(ctx, tx, w.Destination, at, router); err != nil {
+	if err := dropSpans(ctx, tx, w.Destination, c.passed, router); err != nil {
 		return err
 	}
 	patterns, others := w.lists()
@@ -165,7 +174,7 @@ func firstRoutes(ctx context.Context, tx pgx.Tx, all []Wanted, w *Wanted, at tai
 	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, w.Destination); err != nil {
 		return fmt.Errorf("forget routes: %w", err)
 	}
-	return changeRoutes(ctx, tx, change{all: all, to: w, at: at})
+	return changeRoutes(ctx, tx, change{all: all, to: w, at: at, passed: at})
 }
 
 // sqlPast keeps a span for people, who ask what became of an event, and sqlTidy bounds what is kept: nothing about

@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"fmt"
+
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
@@ -17,6 +19,7 @@ type order struct {
 	kept    bool         // there are queues
 	total   bool         // there is one
 	line    dispatch.Key // of that one
+	shard   int          // of its rows, from 1 on; 0 where the destination has one shard
 	scratch []byte       // to reuse
 }
 
@@ -25,7 +28,19 @@ func newOrder(lane dispatch.StreamLane, keys dispatch.Keys) order {
 	if o.total {
 		o.line = keys.Named(totalName)
 	}
+	if d := lane.Destination(); d.Shards > 1 {
+		o.shard = 1 + d.Part
+	}
 	return o
+}
+
+// mine returns the condition, to follow the one for the destination, that a row that is due is of this shard. A destination with one
+// shard needs none.
+func (o *order) mine() string {
+	if o.shard == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" AND shard > 0 AND shard = %d", o.shard)
 }
 
 // of returns the key of an event's queue, zero if it is in none.

@@ -12,14 +12,16 @@ import "github.com/notifyd/notifyd/internal/deliveries"
 func sqlDue(limit int, o *order) string {
 	return `SELECT ` + deliveries.Columns(limit) + `, ` + o.first() + `
 FROM (SELECT * FROM outbox_deliveries
-	WHERE destination = $1 AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
+	WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
 	ORDER BY available_at, event_id LIMIT $4) AS d
 ` + deliveries.Event(limit)
 }
 
 // sqlNextDue returns the time until the first row after a place in the order of their times.
-const sqlNextDue = `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
-FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
+func sqlNextDue(o *order) string {
+	return `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
+FROM outbox_deliveries WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
+}
 
 // sqlLines reads the first rows of queues, up to $3 of each.
 func sqlLines(limit int, o *order) string {

@@ -20,12 +20,13 @@ func TestRowStatementsAreBounded(t *testing.T) {
 	l.Exec(`ALTER TABLE outbox_deliveries DISABLE TRIGGER ALL`)
 	const many = 30_000
 	for _, rows := range []string{
-		`SELECT i, 'x', 'a', 'retry', NULL, now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
-		`SELECT $1 + i, 'x', 'a', 'dead', 'order/1', now() FROM generate_series(1, $1::int) AS i`,
-		`SELECT i, 'y', 'a', 'parked', 'order/1', now() FROM generate_series(1, $1::int) AS i`,
-		`SELECT 2 * $1 + i, 'x', 'a', CASE i % 2 WHEN 0 THEN 'retry' ELSE 'parked' END, 'order/' || i % 3, now() FROM generate_series(1, 50) AS i`,
+		`SELECT i, 'x', 'a', 'retry', NULL, now() + interval '1 day', 0 FROM generate_series(1, $1::int) AS i`,
+		`SELECT $1 + i, 'x', 'a', 'dead', 'order/1', now(), 0 FROM generate_series(1, $1::int) AS i`,
+		`SELECT i, 'y', 'a', 'parked', 'order/1', now(), 0 FROM generate_series(1, $1::int) AS i`,
+		`SELECT i, 'z', 'a', 'retry', NULL, now(), 1 FROM generate_series(1, $1::int) AS i`,
+		`SELECT 2 * $1 + i, d, 'a', CASE i % 2 WHEN 0 THEN 'retry' ELSE 'parked' END, 'order/' || i % 3, now(), s FROM generate_series(1, 50) AS i, (VALUES ('x', 0), ('z', 2)) AS of(d, s)`,
 	} {
-		l.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, available_at) `+rows, pgx.QueryExecModeSimpleProtocol, many)
+		l.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, available_at, shard) `+rows, pgx.QueryExecModeSimpleProtocol, many)
 	}
 	pages := regexp.MustCompile(`Buffers: shared (?:hit=(\d+))? ?(?:read=(\d+))?`)
 	relay := l.Relay()
@@ -33,12 +34,22 @@ func TestRowStatementsAreBounded(t *testing.T) {
 		if analyzed {
 			l.Exec(`ANALYZE outbox_deliveries`)
 		}
-		for _, o := range []*order{{kept: true}, {kept: true, total: true}} {
+		for _, o := range []*order{{kept: true}, {kept: true, total: true}, {kept: true, shard: 2}} {
 			names := []string{"order/0", "order/1", "order/2"}
+			destination := "x"
+			if o.shard > 0 {
+				destination = "z" // of which another shard has many rows that are due
+			}
 			statements := map[string][]any{
-				sqlDue(1000, o):   {"x", dueStart().at, dueStart().id, 100, false},
-				sqlLines(1000, o): {"x", names, 20, false},
-				sqlWaits(o):       {"x", names, false},
+				sqlDue(1000, o):   {destination, dueStart().at, dueStart().id, 100, false},
+				sqlNextDue(o):     {destination, dueStart().at, dueStart().id},
+				sqlLines(1000, o): {destination, names, 20, false},
+				sqlWaits(o):       {destination, names, false},
+			}
+			if o.shard > 0 {
+				for _, page := range movePages() {
+					statements[sqlMove(page)] = []any{"x", dueStart().id, dueStart().at, 20, 3}
+				}
 			}
 			if o.total {
 				statements[sqlTotal(o)] = []any{"x", 100, true}

@@ -171,7 +171,7 @@ func (s *shelf) readDue(ctx context.Context, conn *session.Conn, n int) (all []d
 // none.
 func (s *shelf) nextDue(ctx context.Context, conn *session.Conn) (time.Duration, bool, error) {
 	var us int64
-	err := conn.QueryRow(ctx, sqlNextDue, s.name, s.duePlace.at, s.duePlace.id).Scan(&us)
+	err := conn.QueryRow(ctx, sqlNextDue(s.order), s.name, s.duePlace.at, s.duePlace.id).Scan(&us)
 	switch {
 	case isNoRows(err):
 		return 0, false, nil

@@ -13,6 +13,7 @@ type types struct {
 	skip    []string        // event types for other destinations
 	skipped map[string]bool // the same, as a set
 	former  []span          // routes that have ended, by which it still has to read
+	before  tail.Watermark  // what it reads by these alone: another shard has passed it before the routes of today began
 }
 
 // maxSkip bounds the list of event types of which only the ids are read. Types are few; if they are

@@ -46,6 +46,7 @@ type unit struct {
 	types  types
 	order  order
 	aside  aside
+	former position.Former   // what former shards may have done of what is left to read
 	exact  *exactly.Position // nil unless the destination keeps a copy
 
 	checkAt time.Time // when to check the sequence next
@@ -62,7 +63,7 @@ type unit struct {
 
 func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 	u := &unit{
-		common: common{e: e, name: p.Destination, part: partOf(p.Destination), lane: lane, pos: p, wake: make(chan struct{}, 1)},
+		common: common{e: e, name: p.Destination, part: partOf(place{p.Destination, p.Part}), lane: lane, pos: p, wake: make(chan struct{}, 1)},
 		order:  newOrder(lane, e.keys),
 	}
 	if keeper := lane.Destination().Position; keeper != nil {
@@ -88,7 +89,7 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 func (u *unit) begin(head int64, open tail.Ranges) {
 	u.reader = tail.NewReader(head, open, u.e.witnesses)
 	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
-	u.next, u.types = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}
+	u.next, u.types, u.former = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}, u.pos.Former
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
 	u.aside.forget()
 	u.exact.Forget()
@@ -224,6 +225,10 @@ func (u *unit) prepare(ctx context.Context, conn *session.Conn) (done bool, err 
 	if u.order.kept && !u.order.total && u.reader.Gaps().Len() > 0 {
 		u.shelf.early = max(u.shelf.early, u.reader.Head())
 	}
+	// Of several shards some were ahead: what is stored of the events that they had read may come after some that are still to be read.
+	if u.order.kept {
+		u.shelf.early = max(u.shelf.early, u.types.before.Head, u.former.Open())
+	}
 	// Before its stored lines are looked at.
 	if err := u.aside.look(ctx, conn, u.owned); err != nil {
 		return false, err
@@ -341,6 +346,9 @@ func (u *unit) readNext(ctx context.Context, conn *session.Conn, granted int) (d
 	}
 	u.hand(&b, granted)
 	u.types.forget(u.reader.Head(), u.reader.Gaps())
+	if u.former != nil && u.former.Over(u.reader.Head(), u.reader.Gaps()) {
+		u.former = nil
+	}
 	// Finding that ids are dead is progress as well.
 	gapIDs := u.reader.Gaps().IDs()
 	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.next.gapIDs {
@@ -373,9 +381,19 @@ func (u *unit) nextBatch(ctx context.Context, conn *session.Conn, granted int) (
 // query returns the read of so many events.
 func (u *unit) query(ctx context.Context, n int) tail.Query {
 	return tail.Query{
+		Shard: u.slice(),
 		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip,
 		Stay: u.exact.Crowded(ctx, u.reader) || u.order.total && u.shelf.early > 0, Assigned: u.e.last.Load(),
 	}
+}
+
+// slice returns the shard to read, where the destination has several, or had until a moment ago: then the hashes tell what
+// is done.
+func (u *unit) slice() tail.Shard {
+	if u.pos.Shards == 1 && u.former == nil {
+		return tail.Shard{}
+	}
+	return tail.Shard{Part: u.pos.Part, Of: u.pos.Shards}
 }
 
 // begins notes that the unit is at work: it has read, or its only line is held.
@@ -407,7 +425,10 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 		if i == 0 || e.Type != eventType {
 			eventType, wanted = e.Type, u.types.wants(&u.common, e.Type, nil)
 		}
-		if !wanted && !u.types.formerly(e.Type, e.ID) {
+		if (!wanted || u.types.before.Has(e.ID)) && !u.types.formerly(e.Type, e.ID) {
+			continue
+		}
+		if b.Hashes != nil && u.former.Done(e.ID, b.Hashes[i]) {
 			continue
 		}
 		e.Destination, e.Outbox, e.Attempt = u.name, u.e.Outbox, 1

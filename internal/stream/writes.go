@@ -105,7 +105,7 @@ func (u *unit) saveCount(ctx context.Context, conn *session.Conn, c count) error
 		if state, err = c.replay.write(ctx, tx); err != nil {
 			return err
 		}
-		return w.write(ctx, tx, u.name)
+		return w.write(ctx, tx, u.name, u.order.shard)
 	})
 	if err == nil {
 		u.aside.counted(&c.replay, state)
@@ -143,8 +143,8 @@ func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) err
 	return nil
 }
 
-// write writes all of them for a destination.
-func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error {
+// write writes all of them for a shard of a destination.
+func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard int) error {
 	var batch pgx.Batch
 	encoding := tx.Conn().PgConn().ParameterStatus("server_encoding")
 	var fresh, old []deliveries.Entry
@@ -158,10 +158,10 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error
 	}
 	if len(fresh) > 0 {
 		// If an event was read that already had a row, which takes a crash, the row stays as it is.
-		batch.Queue(deliveries.SQLPutNew, deliveries.Args(fresh, encoding, 0, 0)...)
+		batch.Queue(deliveries.SQLPutNew, append(deliveries.Args(fresh, encoding, 0, 0), shard)...)
 	}
 	if len(old) > 0 {
-		batch.Queue(deliveries.SQLPutKeyed, deliveries.Args(old, encoding, 0, 0)...)
+		batch.Queue(deliveries.SQLPutKeyed, append(deliveries.Args(old, encoding, 0, 0), shard)...)
 	}
 	if len(w.acked) > 0 {
 		batch.Queue(deliveries.SQLAcknowledged, w.acked, slices.Repeat([]string{destination}, len(w.acked)))

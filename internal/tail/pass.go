@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // pass is one read. The reader applies its result once it is complete.
@@ -56,11 +57,11 @@ const (
 		UNION ALL (SELECT %[1]s`
 )
 
-// shape distinguishes the statements of a reader: with or without gaps and types to skip, beyond the ids that are known
-// to be assigned or not, and up to which size events are read.
+// shape distinguishes the statements of a reader: with or without gaps, types to skip, and a shard, beyond the ids that are
+// known to be assigned or not, and up to which size events are read.
 type shape struct {
-	gaps, skip, beyond bool
-	limit              int
+	gaps, skip, shard, beyond bool
+	limit                     int
 }
 
 // name returns the name of the prepared statement. All reads of a connection have one limit, except of
@@ -72,6 +73,9 @@ func (s shape) name() string {
 	}
 	if s.skip {
 		name += "_skip"
+	}
+	if s.shard {
+		name += "_shard"
 	}
 	if s.beyond {
 		name += "_beyond"
@@ -86,6 +90,9 @@ func (s shape) name() string {
 func (s shape) statement() string {
 	limit := s.limit
 	columns := wire.EventColumns("", limit)
+	if s.shard {
+		return s.statementOfShard(append(columns, `hash`))
+	}
 	all := `SELECT id, ` + strings.Join(columns, ", ") + ` FROM (`
 	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
 	each := wire.EventSource + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
@@ -106,9 +113,25 @@ func (s shape) statement() string {
 	}
 }
 
+// statementOfShard returns the statement of a shard. It skips types, too, of which there may be none.
+func (s shape) statementOfShard(columns []string) string {
+	hash := outboxsql.Hash("")
+	source := wire.EventSource + `, event_type = ANY($4::text[]) OR ` + hash + ` % $5::bigint <> $6::bigint AS skip, ` +
+		wire.EventBytes(s.limit, ` AND event_type <> ALL($4::text[]) AND `+hash+` % $5::bigint = $6::bigint`) + ` AS bytes, ` + hash + ` AS hash`
+	head := sqlHead + sqlOrder
+	if s.beyond {
+		head = sqlHead + sqlAssigned + sqlOrder
+	}
+	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
+	if s.gaps {
+		return wanted + fmt.Sprintf(sqlGaps, source, 7, 8) + head + `) LIMIT $3::bigint) AS e`
+	}
+	return wanted + `SELECT ` + source + head + `) AS e`
+}
+
 // shape returns which statement reads what the pass is for.
 func (p *pass) shape() shape {
-	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, beyond: p.upto > max(p.head, p.query.Assigned), limit: p.query.EventBytes}
+	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, shard: p.query.Shard.Of > 0, beyond: p.upto > max(p.head, p.query.Assigned), limit: p.query.EventBytes}
 }
 
 // read runs the statement of its shape. Where an event cannot be read, it reads fewer, and then that one alone without its
@@ -128,7 +151,11 @@ func (p *pass) run(ctx context.Context, conn *session.Conn, g *gaps, sql string)
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
 	defer cancel()
 	params := [][]byte{wire.Int8(p.head), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
-	if len(p.query.Skip) > 0 {
+	formats := wire.EventFormats()
+	if shard := p.query.Shard; shard.Of > 0 {
+		params = append(params, wire.TextArray(p.query.Skip), wire.Int8(int64(shard.Of)), wire.Int8(int64(shard.Part)))
+		formats = append(formats, wire.Binary)
+	} else if len(p.query.Skip) > 0 {
 		params = append(params, wire.TextArray(p.query.Skip))
 	}
 	if len(p.gaps) > 0 {
@@ -149,7 +176,7 @@ func (p *pass) run(ctx context.Context, conn *session.Conn, g *gaps, sql string)
 		if err != nil {
 			return err
 		}
-		rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), wire.EventFormats())
+		rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), formats)
 		err = p.take(rows)
 		if _, cerr := rows.Close(); cerr != nil { // it reads to the end
 			return cerr
@@ -240,6 +267,13 @@ func (p *pass) keep(id int64, row [][]byte) error {
 			b.Refused = make(map[int64]error)
 		}
 		b.Refused[id] = err
+	}
+	if p.query.Shard.Of > 0 {
+		hash, err := wire.DecodeInt8(row[wire.EventWidth])
+		if err != nil {
+			return err
+		}
+		b.Hashes = append(b.Hashes, hash)
 	}
 	if row[wire.ColumnDelay] != nil {
 		wait, err := wire.DecodeDelay(row[wire.ColumnDelay])

@@ -48,11 +48,22 @@ type Query struct {
 	// Skip are event types of which only the ids are read: their rows count as seen, and are not
 	// returned.
 	Skip []string
+	// Shard are the events that are wanted: of those of other shards only the ids are read, as of types to skip. The zero
+	// value is all.
+	Shard Shard
 	// Stay reads the gaps alone, and nothing above the head.
 	Stay bool
 	// Assigned is an id up to which the sequence has assigned all: a read that stays below need not ask. 0 is always
 	// right.
 	Assigned int64
+}
+
+// Shard is a part of the events: those of its aggregates, see [outboxsql.Hash].
+type Shard struct {
+	// Part is its number, from 0 on.
+	Part int
+	// Of is the number of shards; 0 is none.
+	Of int
 }
 
 // Batch is the result of a read.
@@ -63,6 +74,8 @@ type Batch struct {
 	// Delays is nil if no event is delayed. Otherwise it has for each event how long it must still
 	// wait, at most 100 years; negative since it became available, 0 if it was not delayed.
 	Delays []time.Duration
+	// Hashes has the hash of each event, from which follows its shard; nil if all events were read.
+	Hashes []int64
 	// Refused has, by id, why events were not read that must not be delivered; nil if there is none.
 	Refused map[int64]error
 	// Seen is the number of rows, including those of types to skip.
@@ -286,7 +299,7 @@ func (r *Reader) statement(s shape) string {
 // and finds the events beyond.
 func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	limit, upto = max(1, q.Limit), math.MaxInt64
-	if len(q.Skip) > 0 && q.Rows > limit {
+	if (len(q.Skip) > 0 || q.Shard.Of > 1) && q.Rows > limit {
 		limit = int(min(float64(q.Rows), max(1, float64(limit)*r.rare)))
 	}
 	if q.Bytes > 0 {

@@ -85,6 +85,59 @@ func TestSkip(t *testing.T) {
 	}
 }
 
+// TestShards: each event is read by one of several shards, and the events of an aggregate by the same one, with gaps and without.
+func TestShards(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	l.Exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload)
+		SELECT i, CASE WHEN i % 10 = 0 THEN 'other' ELSE 'a' END, nullif(left('order', (i / 90) % 7), ''), CASE WHEN i % 3 > 0 THEN nullif((i % 50)::text, '1') END,
+			to_json(CASE WHEN i % 10 = 0 THEN repeat('x', 100000) ELSE '' END) FROM generate_series(1, 300) i WHERE i <> 7`)
+	l.Exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload) VALUES (301, 'a', 'a/b', 'c', '1'), (302, 'a', 'a', 'b/c', '1')`)
+	l.Exec(`SELECT setval('outbox_events_id_seq', 302)`)
+	for _, of := range []int{1, 3, 64} {
+		read := make(map[int64]int) // shard by id
+		shards := make(map[string]int)
+		for part := range of {
+			r := follow(l, 0, nil)
+			q := Query{Limit: 40, Rows: 400, Skip: []string{"other"}, Shard: Shard{part, of}}
+			for full := true; full; {
+				_, b := r.read(q)
+				if len(b.Hashes) != len(b.Events) {
+					t.Fatalf("%d hashes of %d events", len(b.Hashes), len(b.Events))
+				}
+				for i, e := range b.Events {
+					if _, twice := read[e.ID]; twice || e.Type != "a" || outboxsql.ShardOf(b.Hashes[i], of) != part {
+						t.Errorf("shard %d of %d has event %+v, hash %d", part, of, e, b.Hashes[i])
+					}
+					read[e.ID] = part
+					if e.AggregateID == "" {
+						continue
+					}
+					name := e.AggregateType + "/" + e.AggregateID
+					if other, is := shards[name]; is && other != part {
+						t.Errorf("%q is in shards %d and %d of %d", name, part, other, of)
+					}
+					shards[name] = part
+				}
+				full = b.Full
+			}
+			if r.Head() != 302 || r.Gaps().String() != "{[7,8)}" {
+				t.Errorf("shard %d of %d is at %d, gaps %v", part, of, r.Head(), r.Gaps())
+			}
+			r.Reader = NewReader(302, Ranges{{5, 12}}, r.w)
+			ids, _ := r.read(q)
+			for _, id := range ids {
+				if id < 5 || id > 12 || read[id] != part {
+					t.Errorf("shard %d of %d has event %d in a gap", part, of, id)
+				}
+			}
+		}
+		if len(read) != 271 {
+			t.Errorf("%d shards have %d events", of, len(read))
+		}
+	}
+}
+
 // TestRows: if most rows are of types to skip, more of them are read for the requested events, and
 // never more events.
 func TestRows(t *testing.T) {
@@ -334,15 +387,17 @@ func plans(l *testdb.DB, first int64, partitioned bool) {
 	l.Helper()
 	conn := l.Relay()
 	for _, c := range []struct {
-		gaps, skip bool
-		args       string
+		gaps, skip, shard bool
+		args              string
 	}{
-		{false, false, "%d, %d, 1000"},
-		{false, true, "%d, %d, 1000, '{x}'"},
-		{true, false, "%d, %d, 1000, '{%[1]d}', '{%[1]d}'"},
-		{true, true, "%d, %d, 1000, '{x}', '{%[1]d}', '{%[1]d}'"},
+		{false, false, false, "%d, %d, 1000"},
+		{false, true, false, "%d, %d, 1000, '{x}'"},
+		{false, false, true, "%d, %d, 1000, '{}', 4, 1"},
+		{true, false, false, "%d, %d, 1000, '{%[1]d}', '{%[1]d}'"},
+		{true, true, false, "%d, %d, 1000, '{x}', '{%[1]d}', '{%[1]d}'"},
+		{true, true, true, "%d, %d, 1000, '{x}', 4, 1, '{%[1]d}', '{%[1]d}'"},
 	} {
-		statement := shape{gaps: c.gaps, skip: c.skip, limit: 1 << 20}
+		statement := shape{gaps: c.gaps, skip: c.skip, shard: c.shard, limit: 1 << 20}
 		name := statement.name()
 		if _, err := conn.Prepare(l.Context(), name, statement.statement()); err != nil {
 			l.Fatal(err)

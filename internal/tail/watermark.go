@@ -1,6 +1,9 @@
 package tail
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Watermark is a set of ids that a reader has passed: all ids up to Head except those in Open.
 type Watermark struct {
@@ -37,4 +40,15 @@ func (w Watermark) Or(o Watermark) Watermark {
 	mine.Add(Range{From: w.Head + 1, To: head})
 	others.Add(Range{From: o.Head + 1, To: head})
 	return Watermark{head, mine.And(others)}
+}
+
+// And returns the ids that two readers have both passed.
+func (w Watermark) And(o Watermark) Watermark {
+	head := min(w.Head, o.Head)
+	open := slices.Clone(w.Open)
+	for _, r := range o.Open {
+		open.Add(r)
+	}
+	open.Remove(Range{From: head + 1, To: math.MaxInt64})
+	return Watermark{head, open}
 }

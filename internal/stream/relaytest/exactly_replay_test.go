@@ -29,7 +29,7 @@ func (b *breaking) DeliverBatch(ctx context.Context, events []*notifyd.Event) []
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.broken = true
+	b.link(ctx).broken = true
 	return slices.Repeat([]error{delivery.ErrReopen}, len(events))
 }
 

@@ -52,7 +52,9 @@ func newCluster() *cluster {
 }
 
 // addTo adds the destination to a relay.
-func (c *cluster) addTo(r *notifyd.Relay) error { return c.add(r, &client{cluster: c}) }
+func (c *cluster) addTo(r *notifyd.Relay, options ...notifyd.HandleOption) error {
+	return c.add(r, &client{cluster: c}, options...)
+}
 
 func (c *cluster) add(r *notifyd.Relay, h notifyd.Handler, options ...notifyd.HandleOption) error {
 	return r.Destination(exactly, h, append([]notifyd.HandleOption{
@@ -68,6 +70,12 @@ type client struct {
 	id      string // in place of the name of the unit
 	opening func() // called when a position is opened; nil for nothing
 
+	mu    sync.Mutex
+	links map[int]*link // by shard
+}
+
+// link is what a client has opened for one shard.
+type link struct {
 	mu       sync.Mutex
 	unit     string
 	number   int
@@ -75,11 +83,24 @@ type client struct {
 	broken   bool
 }
 
+func (c *client) link(ctx context.Context) *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.links == nil {
+		c.links = make(map[int]*link)
+	}
+	part := delivery.Shard(ctx)
+	if c.links[part] == nil {
+		c.links[part] = &link{broken: true}
+	}
+	return c.links[part]
+}
+
 func (*client) KeepsPosition() bool { return true }
 
 func (*client) KeepsOrder() bool { return true }
 
-func (c *client) OpenPosition(_ context.Context, unit string, p delivery.Progress) ([]byte, error) {
+func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progress) ([]byte, error) {
 	if c.opening != nil {
 		c.opening()
 	}
@@ -90,9 +111,10 @@ func (c *client) OpenPosition(_ context.Context, unit string, p delivery.Progres
 		return nil, errors.New("not there")
 	}
 	c.cluster.clients[unit]++
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.unit, c.number, c.progress, c.broken = unit, c.cluster.clients[unit], p, false
+	l := c.link(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unit, l.number, l.progress, l.broken = unit, c.cluster.clients[unit], p, false
 	return c.cluster.positions[unit], nil
 }
 
@@ -105,9 +127,10 @@ func (c *client) Deliver(ctx context.Context, e *notifyd.Event) error {
 
 // DeliverBatch fails in all ways in which a transaction can fail.
 func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.broken {
+	l := c.link(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken {
 		return slices.Repeat([]error{delivery.ErrReopen}, len(events))
 	}
 	errs := make([]error, len(events))
@@ -115,17 +138,17 @@ func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 	if len(some) == 0 {
 		return errs
 	}
-	unit, number, value := c.unit, c.number, c.progress.With(some)
+	unit, number, value := l.unit, l.number, l.progress.With(some)
 	fate := rand.IntN(15)
 	if c.cluster.isCalm() {
 		fate = -1
 	}
 	switch fate {
 	case 0:
-		c.broken = true
+		l.broken = true
 		return slices.Repeat([]error{delivery.ErrReopen}, len(events))
 	case 1, 2, 3:
-		c.broken = true
+		l.broken = true
 		c.cluster.commit(unit, number, some, value)
 		c.cluster.unheard()
 		if fate == 2 {
@@ -133,16 +156,16 @@ func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 		}
 		return slices.Repeat([]error{fmt.Errorf("no answer: %w", delivery.ErrReopen)}, len(events))
 	case 4:
-		c.broken = true
+		l.broken = true
 		<-ctx.Done()
 		c.cluster.late.Go(func() { c.cluster.commit(unit, number, some, value) }) // it may be too late
 		return slices.Repeat([]error{context.Cause(ctx)}, len(events))
 	}
 	if !c.cluster.commit(unit, number, some, value) {
-		c.broken = true
+		l.broken = true
 		return slices.Repeat([]error{fmt.Errorf("fenced: %w", delivery.ErrReopen)}, len(events))
 	}
-	c.progress.Committed()
+	l.progress.Committed()
 	return errs
 }
 

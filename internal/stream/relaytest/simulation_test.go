@@ -30,6 +30,7 @@ type simulation struct {
 	types   []string // that are routed by now
 	also    func()   // done along with each disturbance; nil for nothing
 	exact   *cluster // of another destination, nil for none
+	shards  int      // of destinations that have no total order, when a relay starts; 0 for the default
 }
 
 // destinations of a simulation, and their differences.
@@ -167,6 +168,9 @@ func (p *simulation) start(i int) {
 	for name, options := range simulatedDestinations() {
 		options = append(options, notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
 			notifyd.WithLongestPause(20*time.Millisecond))
+		if p.shards > 0 && !strings.HasPrefix(name, "total") {
+			options = append(options, notifyd.WithShards(p.shards))
+		}
 		if err := r.Destination(name, notifyd.HandlerFunc(p.checker.deliver), options...); err != nil {
 			p.t.Fatal(err)
 		}
@@ -174,7 +178,7 @@ func (p *simulation) start(i int) {
 	names := slices.Collect(maps.Keys(simulatedDestinations()))
 	if p.exact != nil {
 		names = append(names, exactly)
-		if err := p.exact.addTo(r); err != nil {
+		if err := p.exact.addTo(r, notifyd.WithShards(max(1, p.shards))); err != nil {
 			p.t.Fatal(err)
 		}
 	}
