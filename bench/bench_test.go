@@ -31,6 +31,7 @@ func TestBenchJSON(t *testing.T) {
 		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": drainKeys,
 		"drain --mode stream --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":             drainKeys + ", out_of_order, blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
 		"drain --events 100 --urgent 5":                                                            drainKeys + ", urgent_events_per_second, urgent_ratio, urgent_behind_alike, urgent_behind",
+		"drain --events 100 --mode stream --shards 2":                                              drainKeys + ", sharded_events_per_second, sharded_ratio, sharded_cpu_ratio",
 		"insert --writers 2 --seconds 1":                                                           "none, auto, silent, always, auto_ratio, trigger_ratio",
 		"soak --rate 50 --seconds 1":                                                               "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
 	} {
@@ -93,19 +94,26 @@ func TestBenchUsage(t *testing.T) {
 		"drain --consume":                   "bench: --consume needs --to rabbitmq\nsee bench drain --help\n",
 		"drain --destinations 2 --to kafka": "bench: --destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions\nsee bench drain --help\n",
 		"drain --mode stream --foreign-transaction=here --blocked-keys 1": "bench: --foreign-transaction=here goes without --blocked-keys\nsee bench drain --help\n",
-		"takeover --rate 0": "bench: --rate 0 is below 1\nsee bench takeover --help\n",
-		"drain --keys -1":   "bench: --keys -1 is below 0\nsee bench drain --help\n",
-		"drain --mode stream --blocked-keys 1 --to kafka":                   "bench: --blocked-keys needs --to noop, not kafka\nsee bench drain --help\n",
-		"drain --blocked-keys 1":                                            "bench: --blocked-keys needs --mode stream: a queue holds nothing back\nsee bench drain --help\n",
-		"drain --urgent 1 --to kafka":                                       "bench: --urgent goes with --to noop, and without --blocked-keys and --partitions\nsee bench drain --help\n",
-		"drain --blocked-fresh 1":                                           "bench: --blocked-fresh needs --blocked-keys\nsee bench drain --help\n",
+		"takeover --rate 0":                               "bench: --rate 0 is below 1\nsee bench takeover --help\n",
+		"shards --events 0":                               "bench: --events 0 is below 1\nsee bench shards --help\n",
+		"shards --concurrency 0":                          "bench: --concurrency 0 is below 1\nsee bench shards --help\n",
+		"shards --handler-time -1ms":                      "bench: --handler-time -1ms is below 0\nsee bench shards --help\n",
+		"shards --relays 2,4":                             "bench: --relays [2,4] does not begin with 1, which the others are compared with\nsee bench shards --help\n",
+		"shards --relays 1,65":                            "bench: --relays 65 is not from 1 to 64\nsee bench shards --help\n",
+		"drain --shards 2":                                "bench: --shards goes with --mode stream and --to noop, and without --total, --blocked-keys, --urgent, --partitions and --destinations\nsee bench drain --help\n",
+		"drain --mode stream --shards 65":                 "bench: --shards 65 is not from 1 to 64\nsee bench drain --help\n",
+		"drain --keys -1":                                 "bench: --keys -1 is below 0\nsee bench drain --help\n",
+		"drain --mode stream --blocked-keys 1 --to kafka": "bench: --blocked-keys needs --to noop, not kafka\nsee bench drain --help\n",
+		"drain --blocked-keys 1":                          "bench: --blocked-keys needs --mode stream: a queue holds nothing back\nsee bench drain --help\n",
+		"drain --urgent 1 --to kafka":                     "bench: --urgent goes with --to noop, and without --blocked-keys and --partitions\nsee bench drain --help\n",
+		"drain --blocked-fresh 1":                         "bench: --blocked-fresh needs --blocked-keys\nsee bench drain --help\n",
 		"drain --mode stream --events 1 --blocked-keys 1 --blocked-fresh 2": "bench: --blocked-fresh 2 is above --events 1\nsee bench drain --help\n",
-		"variants --batch 0":                                                "bench: --batch 0 is below 1\nsee bench variants --help\n",
-		"variants --only lease,cdc":                                         "bench: --only has \"cdc\", which is none of long-tx, advisory, lease, partitions, serialised, queue, stream\nsee bench variants --help\n",
-		"variants --parts drain,crash":                                      "bench: --parts has \"crash\", which is none of drain, writers, open, order\nsee bench variants --help\n",
-		"insert --writers 0":                                                "bench: --writers 0 is below 1\nsee bench insert --help\n",
-		"soak --seconds 0":                                                  "bench: --seconds 0 is below 1\nsee bench soak --help\n",
-		"soak --blocked-keys 10":                                            "bench: unknown flag: --blocked-keys\nsee bench soak --help\n",
+		"variants --batch 0":           "bench: --batch 0 is below 1\nsee bench variants --help\n",
+		"variants --only lease,cdc":    "bench: --only has \"cdc\", which is none of long-tx, advisory, lease, partitions, serialised, queue, stream\nsee bench variants --help\n",
+		"variants --parts drain,crash": "bench: --parts has \"crash\", which is none of drain, writers, open, order\nsee bench variants --help\n",
+		"insert --writers 0":           "bench: --writers 0 is below 1\nsee bench insert --help\n",
+		"soak --seconds 0":             "bench: --seconds 0 is below 1\nsee bench soak --help\n",
+		"soak --blocked-keys 10":       "bench: unknown flag: --blocked-keys\nsee bench soak --help\n",
 	} {
 		if got := command(t, strings.Fields(args)...); got != (result{exitUsage, "", want}) {
 			t.Errorf("%s: got %+v, want %q", args, got, want)
@@ -132,6 +140,24 @@ func TestBenchHelp(t *testing.T) {
 	}
 	if got := command(t); got.code != 0 || !strings.Contains(got.stdout, "\n  takeover ") || strings.Contains(got.stdout, "\n  relay ") {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestBenchShards pins the keys of a scenario.
+func TestBenchShards(t *testing.T) {
+	t.Parallel()
+	got := command(t, "shards", "--events", "100", "--handler-time", "1ms", "--relays", "1,2", "--json", "--database-url", testenv.Database(t))
+	var values struct {
+		Scenarios []map[string]any `json:"scenarios"`
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &values); got.code != 0 || err != nil || len(values.Scenarios) != 2 {
+		t.Fatalf("%v, %+v", err, got)
+	}
+	want := []string{"duplicates", "events", "events_per_second", "flowing_per_second", "flowing_ratio", "largest_share", "lost", "out_of_order", "ratio", "relay_cpu_s_per_million", "relays", "shards"}
+	for _, s := range values.Scenarios {
+		if have := slices.Sorted(maps.Keys(s)); !slices.Equal(have, want) {
+			t.Errorf("keys %v, want %v", have, want)
+		}
 	}
 }
 

@@ -82,11 +82,13 @@ With --mode stream the table is a stream, and the database alone is a read of th
 rows without a relay; with --mode both a queue and a stream are drained in turns, three
 times each. --destinations measures one destination and that many, each of which gets
 every event. With --keys the exit code is 1 also if an event came after a later one of
-its aggregate. With --total all events go one after the other, as with order: total.`,
+its aggregate. --shards measures one shard of the destination and that many, all of
+one relay. With --total all events go one after the other, as with order: total.`,
 		Example: "  bench drain\n  bench drain --mode both --keys 1000\n  bench drain --to kafka --events 1000000\n  bench drain --mode stream --to kafka --exactly-once\n  bench drain --delete --events 1000000 --payload 1024 --json\n  bench drain --held-snapshot\n  bench drain --mode stream --keys 10000 --blocked-keys 100000\n  bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cmp.Or(atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"),
-				atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent", "partitions", "destinations", "sink-batch")); err != nil {
+				atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent", "partitions", "destinations", "sink-batch"),
+				upToShards("shards", o.Shards)); err != nil {
 				return err
 			}
 			o.To, o.QueueType, o.Mode, o.Foreign = to.Value, queueType.Value, bench.Mode(mode.Value), foreign.Value
@@ -119,6 +121,7 @@ its aggregate. With --total all events go one after the other, as with order: to
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	addForeign(cmd, &foreign, "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
 	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
+	flags.IntVar(&o.Shards, "shards", 1, "`number` of shards of the destination; measures one and all of them; needs --mode stream")
 	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
 	flags.BoolVar(&o.Total, "total", false, "deliver all events one after the other, in the order of ids (order: total); needs --mode stream")
 	flags.BoolVar(&o.ExactlyOnce, "exactly-once", false, "deliver into Kafka exactly once as well, with the position in the transactions; measures both")
@@ -298,6 +301,8 @@ func checkDrain(o bench.DrainOptions) error {
 	switch {
 	case o.Destinations > 1 && (o.To != "noop" || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0):
 		return fmt.Errorf("--destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions")
+	case o.Shards > 1 && (o.Mode != bench.ModeStream || o.To != "noop" || o.Total || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.Destinations > 1):
+		return fmt.Errorf("--shards goes with --mode stream and --to noop, and without --total, --blocked-keys, --urgent, --partitions and --destinations")
 	case o.Delete && o.Mode != bench.ModeQueue:
 		return fmt.Errorf("--delete goes with --mode queue")
 	case o.Total && (o.Mode != bench.ModeStream || o.BlockedKeys > 0):

@@ -69,6 +69,8 @@ func small(t *testing.T, args string) (more []string, says string) {
 	switch strings.Fields(args)[0] {
 	case "latency", "drain":
 		more = append(more, "--events", "300")
+	case "shards":
+		more = append(more, "--events", "100", "--handler-time", "1ms", "--relays", "1,2")
 	case "insert":
 		more, says = append(more, "--seconds", "1", "--writers", "2"), "silent: the trigger alone"
 	case "takeover":
@@ -84,7 +86,7 @@ func small(t *testing.T, args string) (more []string, says string) {
 		more = append(more, "--seconds", "1", "--rate", "200")
 	}
 	for _, less := range [][]string{
-		{"--blocked-keys", "50"}, {"--blocked-fresh", "100"}, {"--keys", "100"}, {"--partitions", "3"}, {"--destinations", "2"},
+		{"--blocked-keys", "50"}, {"--blocked-fresh", "100"}, {"--keys", "100"}, {"--partitions", "3"}, {"--destinations", "2"}, {"--shards", "2"},
 	} {
 		if strings.Contains(args, less[0]+" ") {
 			more = append(more, less...)

@@ -170,6 +170,7 @@ func pageTests() map[string]pageTest {
 		"docs/performance.md":        {"bench", "TestPerformancePage"},
 		"docs/quickstart.md":         {"cmd/notifyd", "TestQuickstart"},
 		"docs/reload.md":             {"cmd/notifyd", "TestReloadPage"},
+		"docs/shards.md":             {"cmd/notifyd", "TestShardsPage"},
 		"docs/streams.md":            {"cmd/notifyd", "TestStreamsPage"},
 		"docs/retention.md":          {"cmd/notifyd", "TestRetentionPage"},
 		"docs/runbook.md":            {"cmd/notifyd", "TestRunbookPage"},

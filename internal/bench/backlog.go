@@ -31,6 +31,7 @@ type load struct {
 	mode   outboxsql.Mode // "" is a queue
 	ahead  int            // events before all others whose transaction stays open
 	copies int            // destinations of each event; 0 is 1
+	shards int            // of each destination; 0 is 1
 	exact  bool           // each event once, with the position at the destination
 }
 
@@ -126,19 +127,40 @@ func (l load) copied() []*sightings {
 // backlog creates a table and fills it. The table is never vacuumed nor analysed:
 // an autovacuum in one of two drains would falsify the comparison.
 func (d *drain) backlog(ctx context.Context, name string, l load) (schema string, err error) {
+	if schema, err = d.tables(ctx, name, l); err != nil {
+		return "", err
+	}
+	return schema, d.insert(ctx, schema, l)
+}
+
+// tables creates the tables of a backlog.
+func (d *drain) tables(ctx context.Context, name string, l load) (schema string, err error) {
 	if schema, err = d.migrate(ctx, name, outboxsql.BellAuto); err != nil {
 		return "", err
 	}
-	defer d.progress("inserting "+number(float64(l.total()))+" events", 0, nil)()
 	quiet := "ALTER TABLE $table SET (autovacuum_enabled = off)"
 	if l.partitions > 0 {
 		if quiet, err = d.partition(ctx, schema, l.partitions); err != nil {
 			return "", err
 		}
 	}
-	statements := []string{
-		quiet, "ALTER TABLE $deliveries SET (autovacuum_enabled = off)",
+	for _, statement := range []string{quiet, "ALTER TABLE $deliveries SET (autovacuum_enabled = off)"} {
+		if _, err := d.pool.Exec(ctx, l.fill(schema, statement)); err != nil {
+			return "", fmt.Errorf("make the backlog: %w", err)
+		}
 	}
+	if l.mode == outboxsql.ModeStream {
+		if err := d.makeStream(ctx, schema, l.stored()); err != nil {
+			return "", err
+		}
+	}
+	return schema, nil
+}
+
+// insert fills the tables of a backlog.
+func (d *drain) insert(ctx context.Context, schema string, l load) error {
+	defer d.progress("inserting "+number(float64(l.total()))+" events", 0, nil)()
+	var statements []string
 	if l.blocked > 0 {
 		statements = append(statements, sqlBlocked)
 	}
@@ -146,20 +168,15 @@ func (d *drain) backlog(ctx context.Context, name string, l load) (schema string
 	if l.urgent > 0 {
 		statements = append(statements, sqlUrgent)
 	}
-	if l.mode == outboxsql.ModeStream {
-		if err := d.makeStream(ctx, schema, l.stored()); err != nil {
-			return "", err
-		}
-	}
 	if err := d.writeAhead(ctx, schema, l); err != nil {
-		return "", err
+		return err
 	}
-	// As if the sequence had given the ids.
-	statements = append(statements, "SELECT setval(pg_get_serial_sequence($name, 'id'), $total)", "CHECKPOINT")
-	for _, statement := range statements {
+	// In one transaction: a relay at work sees the ids only as if the sequence had given them.
+	statements = append(statements, "SELECT setval(pg_get_serial_sequence($name, 'id'), $total)")
+	for _, statement := range []string{strings.Join(statements, ";\n"), "CHECKPOINT"} {
 		if _, err := d.pool.Exec(ctx, l.fill(schema, statement)); err != nil {
-			return "", fmt.Errorf("make the backlog: %w", err)
+			return fmt.Errorf("make the backlog: %w", err)
 		}
 	}
-	return schema, nil
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -81,6 +82,7 @@ func TestDrain(t *testing.T) {
 		"stream, partitions":        {Events: 1000, Payload: 256, Partitions: 5, Mode: ModeStream},
 		"stream, total":             {Events: 3000, Payload: 2, Keys: 100, Mode: ModeStream, Total: true},
 		"stream, destinations":      {Events: 1000, Payload: 256, Destinations: 3, Mode: ModeStream},
+		"stream, shards":            {Events: 1000, Payload: 256, Keys: 100, Shards: 3, Mode: ModeStream},
 		"destinations":              {Events: 1000, Payload: 256, Destinations: 3},
 		"both":                      {Events: 1000, Payload: 256, Keys: 20, Mode: ModeBoth},
 		"both, one after the other": {Events: 300, Payload: 256, Urgent: 3, Mode: ModeBoth},
@@ -94,7 +96,7 @@ func TestDrain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (r.Stream != nil) != (want.Mode == ModeBoth) || (r.FannedPerSecond > 0) != (want.Destinations > 0) {
+			if (r.Stream != nil) != (want.Mode == ModeBoth) || (r.FannedPerSecond > 0) != (want.Destinations > 0) || (r.ShardedRatio > 0 && r.ShardedCPURatio > 0) != (want.Shards > 0) {
 				t.Errorf("result %+v", r)
 			}
 			for one := &r; one != nil; one = one.Stream {
@@ -305,6 +307,94 @@ func TestTakeover(t *testing.T) {
 	checkEmpty(t, url)
 }
 
+func TestShards(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]ShardsOptions{
+		"waits": {Events: 400, Payload: 20, Keys: 200, Concurrency: 4, HandlerTime: time.Millisecond, Relays: []int{1, 3}},
+		"busy":  {Events: 200, Payload: 20, Keys: 200, Concurrency: 1, HandlerTime: 100 * time.Microsecond, Relays: []int{1, 2}, Busy: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			var out *bytes.Buffer
+			want.Options, out = options(t, url)
+			r, err := Shards(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() || len(r.Scenarios) != 2 || r.Scenarios[0].Ratio != 1 || r.Scenarios[0].LargestShare != 1 || r.Scenarios[1].LargestShare >= 1 {
+				t.Errorf("result %+v", r)
+			}
+			for i, s := range r.Scenarios {
+				if n := want.Relays[i]; s.Relays != n || s.Shards != n || s.Events != int64(n*want.Events) || s.Lost != 0 || s.Duplicates != 0 || s.OutOfOrder != 0 ||
+					s.EventsPerSecond <= 0 || s.FlowingPerSecond <= 0 || s.Ratio <= 0 || s.FlowingRatio <= 0 || s.RelayCPU <= 0 {
+					t.Errorf("result %+v", s)
+				}
+			}
+			if !strings.Contains(out.String(), "\nratio=") || !strings.Contains(out.String(), " lost=0 duplicates=0 out_of_order=0\n") {
+				t.Error("the report has no ratio")
+			}
+			checkEmpty(t, url)
+		})
+	}
+}
+
+// TestUnsettledByShard: only the events of a shard are left to it.
+func TestUnsettledByShard(t *testing.T) {
+	t.Parallel()
+	l := load{events: 20, payload: 2, routes: 1, mode: outboxsql.ModeStream} // event 20 is of shard 0, as it has no aggregate
+	o, _ := options(t, testenv.Database(t))
+	err := within(t.Context(), o, func(ctx context.Context, e *env) error {
+		schema, err := (&drain{env: e}).backlog(ctx, "unsettled", l)
+		if err != nil {
+			return err
+		}
+		for _, c := range []struct {
+			positions string
+			left      int64
+		}{
+			{`(0, 20, '{}'), (1, 20, '{}')`, 0},
+			{`(0, 20, '{}'), (1, 19, '{}')`, 0},
+			{`(0, 19, '{}'), (1, 20, '{}')`, 1},
+			{`(0, 20, '{[3,6)}'), (1, 17, '{}')`, 2},
+		} {
+			_, err := e.pool.Exec(ctx, `DELETE FROM `+in(schema, "outbox_positions")+`; DELETE FROM `+in(schema, "outbox_routes")+`;
+				INSERT INTO `+in(schema, "outbox_positions")+` (destination, shards, part, head, open)
+					SELECT 'sink-0', 2, part, head, open::int8multirange FROM (VALUES `+c.positions+`) AS v(part, head, open);
+				INSERT INTO `+in(schema, "outbox_routes")+` (destination, since, head, patterns) VALUES ('sink-0', 1, 0, '{*}')`)
+			if err != nil {
+				return err
+			}
+			left, err := e.unsettled(ctx, schema, l.mode)
+			if err != nil || left != c.left {
+				t.Errorf("%s: %d left, error %v, want %d", c.positions, left, err, c.left)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestShardsWithoutEvents: with fewer aggregates than shards a relay would wait forever.
+func TestShardsWithoutEvents(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, _ := options(t, url)
+	err := within(t.Context(), o, func(ctx context.Context, e *env) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, errNoShard)
+		defer cancel()
+		b := &shards{drain: drain{env: e, mode: outboxsql.ModeStream}, want: ShardsOptions{Events: 10, Payload: 20, Keys: 1, Concurrency: 1}}
+		_, err := b.round(ctx, 2)
+		return err
+	})
+	if !errors.Is(err, errNoShard) {
+		t.Errorf("got error %v, want %v", err, errNoShard)
+	}
+	checkEmpty(t, url)
+}
+
 func TestUsedDatabase(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -429,6 +519,23 @@ func TestMistakes(t *testing.T) {
 		},
 		"destinations in Kafka": func() error {
 			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, To: "kafka", Destinations: 2})
+			return err
+		},
+		"shards of a queue": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Shards: 2})
+			return err
+		},
+		"too many shards": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Mode: ModeStream, Shards: 65})
+			return err
+		},
+		"shards": func() error { _, err := Shards(t.Context(), ShardsOptions{Options: o}); return err },
+		"shards not beside one": func() error {
+			_, err := Shards(t.Context(), ShardsOptions{Options: o, Events: 1, Payload: 1, Keys: 1, Concurrency: 1, Relays: []int{2}})
+			return err
+		},
+		"too many relays": func() error {
+			_, err := Shards(t.Context(), ShardsOptions{Options: o, Events: 1, Payload: 1, Keys: 1, Concurrency: 1, Relays: []int{1, 65}})
 			return err
 		},
 		"takeover": func() error { _, err := Takeover(t.Context(), TakeoverOptions{Options: o}); return err },

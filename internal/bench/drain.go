@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -70,6 +71,10 @@ type DrainOptions struct {
 	// measured with one of them and with all, in turns. Requires To "noop", no
 	// BlockedKeys, no Urgent and no Partitions.
 	Destinations int
+	// Shards is how many shards the destination has. From 2 on the drain is measured with
+	// one shard and with all, in turns. Requires To "noop" and ModeStream, and nothing
+	// else that is measured in turns.
+	Shards int
 	// SinkBatch is the largest number of events in one call to a sink; 0 is the default of
 	// its type. There is one call at a time to each of the Topics, or to the queue.
 	SinkBatch int
@@ -122,6 +127,11 @@ type DrainResult struct {
 	// delivery of the relay and a private PostgreSQL, divided by that with one.
 	FannedPerSecond float64 `json:"fanned_deliveries_per_second,omitempty"`
 	FannedCPURatio  float64 `json:"fanned_cpu_ratio,omitempty"`
+	// With Shards: the rate with that many, its quotient with the rate with one, and
+	// likewise that of the CPU times of the relay and a private PostgreSQL.
+	ShardedPerSecond float64 `json:"sharded_events_per_second,omitempty"`
+	ShardedRatio     float64 `json:"sharded_ratio,omitempty"`
+	ShardedCPURatio  float64 `json:"sharded_cpu_ratio,omitempty"`
 	// With ExactlyOnce: the rate, and its quotient with the rate without.
 	ExactPerSecond float64 `json:"exact_events_per_second,omitempty"`
 	ExactRatio     float64 `json:"exact_ratio,omitempty"`
@@ -267,6 +277,10 @@ func (o *DrainOptions) check() error {
 		return errors.New("a stream deletes nothing")
 	case o.Destinations < 0 || o.Destinations > 1 && (o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
 		return fmt.Errorf("%d destinations: the number must be at least 0, and they are measured into noop, without blocked keys, urgent events and partitions", o.Destinations)
+	case o.Shards < 0 || o.Shards > dispatch.MaxShards:
+		return fmt.Errorf("%d shards: the number must be from 1 to %d, or 0 for the default", o.Shards, dispatch.MaxShards)
+	case o.Shards > 1 && (o.Mode != ModeStream || o.To != "" && o.To != "noop" || o.Total || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.Destinations > 1):
+		return errors.New("several shards are measured of a stream into noop, without total order, blocked keys, urgent events, partitions and further destinations")
 	case o.ExactlyOnce && (o.To != "kafka" || o.Mode != ModeStream):
 		return errors.New("only a stream into Kafka is delivered exactly once: measure it with --mode stream --to kafka")
 	case o.Consume && o.To != "rabbitmq":
@@ -322,7 +336,7 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 
 // plain reports whether a single drain is measured.
 func (o *DrainOptions) plain() bool {
-	return !o.ExactlyOnce && o.Partitions == 0 && o.BlockedKeys == 0 && o.Urgent == 0 && o.Destinations < 2
+	return !o.ExactlyOnce && o.Partitions == 0 && o.BlockedKeys == 0 && o.Urgent == 0 && o.Destinations < 2 && o.Shards < 2
 }
 
 // runMode measures a table of one mode.
@@ -346,6 +360,8 @@ func (d *drain) runMode(ctx context.Context) (DrainResult, error) {
 		return d.besideUrgent(ctx, bare)
 	case d.want.Destinations > 1:
 		return d.besideOne(ctx, bare)
+	case d.want.Shards > 1:
+		return d.besideShards(ctx)
 	}
 	relay, err := d.measure(ctx, "relay", d.load(0), d.relay)
 	if err != nil {

@@ -71,6 +71,28 @@ func (d *drain) besideOne(ctx context.Context, bare drained) (DrainResult, error
 	return r, nil
 }
 
+// besideShards drains by one relay to a destination with one shard and with several, in turns.
+func (d *drain) besideShards(ctx context.Context) (DrainResult, error) {
+	loads := [2]load{d.load(0), d.load(0)}
+	loads[1].shards = d.want.Shards
+	took, err := d.inTurns(ctx, [2]string{"one shard", "several shards"}, loads)
+	if err != nil {
+		return DrainResult{}, err
+	}
+	one, several := middle(took[0]), middle(took[1])
+	r := d.result(one, drained{})
+	r.ShardedPerSecond = round(float64(d.want.Events)/several.took.Seconds(), 0)
+	r.ShardedRatio = round(ratio(r.ShardedPerSecond, r.EventsPerSecond), 3)
+	r.ShardedCPURatio = round(ratio(several.cpu.own().Seconds(), one.cpu.own().Seconds()), 3)
+	r.sum(took)
+	d.explain()
+	d.printf("one relay has all %d shards of the destination, beside one shard; medians of %d rounds, in turns\n\n", d.want.Shards, leastRounds)
+	d.besideFloor([]string{"1 shard", strconv.Itoa(d.want.Shards) + " shards"}, drained{}, one, several)
+	d.printf("\nrounds, to the first delivery and from there: 1 shard %s; %d shards %s\n", seconds(took[0]), d.want.Shards, seconds(took[1]))
+	d.printf("sharded_ratio=%.3f sharded_cpu_ratio=%.3f %s\n", r.ShardedRatio, r.ShardedCPURatio, r.verdict())
+	return r, nil
+}
+
 // besideExact drains at least once and exactly once, in turns.
 func (d *drain) besideExact(ctx context.Context, bare drained) (DrainResult, error) {
 	loads := [2]load{d.load(0), d.load(0)}

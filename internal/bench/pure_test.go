@@ -404,3 +404,20 @@ func TestDisorder(t *testing.T) {
 		t.Errorf("%d are out of order, want 1", n)
 	}
 }
+
+// TestShardRates: the second rate ends with the last delivery of the first relay to end.
+func TestShardRates(t *testing.T) {
+	t.Parallel()
+	g := &relayGroup{deliveries: make([]deliveryTimes, 2)}
+	g.deliveries[0].all = []time.Duration{time.Second, 2 * time.Second, 3 * time.Second}
+	g.deliveries[1].all = []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 8 * time.Second}
+	var r sharded
+	g.rates(&r)
+	if r.took != 8*time.Second || r.whole != 1 || r.flowing != 2 || r.largest != 0.625 {
+		t.Errorf("got %+v", r)
+	}
+	g.deliveries[0].all, r = nil, sharded{}
+	if g.rates(&r); r.whole != 0 || r.flowing != 0 {
+		t.Errorf("a relay without deliveries: %+v", r)
+	}
+}

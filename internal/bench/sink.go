@@ -78,6 +78,9 @@ func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error 
 	if d.want.Total {
 		options = append(options, notifyd.WithTotalOrder())
 	}
+	if l.shards > 1 {
+		options = append(options, notifyd.WithShards(l.shards))
+	}
 	if l.exact {
 		handlers, options = d.place.exact, append(options, d.place.exactly...)
 	}
