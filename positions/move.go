@@ -143,10 +143,10 @@ const (
 	// of its position gets again what is above the new head, unless it was moved forwards: see exact.go. Where
 	// ids were assigned again, the copy does not count at all, which a seal above void says. What
 	// former shards had passed does not count any more either. Forwards ($3) no shard goes back.
-	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 AND reused IS NULL THEN greatest(head, $2) ELSE $2 END, open = CASE WHEN $3 AND reused IS NULL THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,
+	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 THEN greatest(head, $2) ELSE $2 END, open = CASE WHEN $3 THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,
 		epoch = epoch + 1, updated_at = clock_timestamp(),
 		void = CASE WHEN NOT $3 AND $2 < head OR reused IS NOT NULL THEN sealed ELSE void END, sealed = sealed + (reused IS NOT NULL)::int,
-		former = CASE WHEN $3 AND reused IS NULL THEN former ELSE '[]' END, sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
+		former = CASE WHEN $3 THEN former ELSE '[]' END, sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
 		WHERE destination = $1`
 
 	// sqlAgain: where ids were given out again, the search for events without a route goes back to the first of them.
@@ -191,6 +191,12 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwar
 	if _, err := tx.Exec(ctx, sqlFence); err != nil {
 		return err
 	}
+	var again, shards bool
+	err := tx.QueryRow(ctx, `SELECT bool_or(reused IS NOT NULL), bool_or(part > 0 OR former <> '[]') FROM outbox_positions WHERE destination = $1`, destination).Scan(&again, &shards)
+	if err != nil {
+		return err
+	}
+	forwards = forwards && !again
 	if _, err := tx.Exec(ctx, sqlMove, destination, head, forwards); err != nil {
 		return err
 	}
@@ -200,10 +206,13 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwar
 	if _, err := tx.Exec(ctx, sqlAgain); err != nil {
 		return err
 	}
+	if shards && forwards { // the routes begin where one that is ahead has been, and what is below is the router's
+		return nil
+	}
 	var last int64
 	var patterns, others, drops []string
 	var handed bool
-	err := tx.QueryRow(ctx, `SELECT (SELECT max(since) FROM outbox_routes WHERE destination = $1), patterns, others, drops, handed FROM outbox_routes
+	err = tx.QueryRow(ctx, `SELECT (SELECT max(since) FROM outbox_routes WHERE destination = $1), patterns, others, drops, handed FROM outbox_routes
 		WHERE destination = $1 AND since > 0 AND until_head IS NULL ORDER BY since DESC LIMIT 1`, destination).Scan(&last, &patterns, &others, &drops, &handed)
 	if errors.Is(err, pgx.ErrNoRows) { // no relay has read by it yet
 		return nil

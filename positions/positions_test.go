@@ -343,3 +343,38 @@ func TestListAndShow(t *testing.T) {
 		t.Errorf("a destination that is not there: %v", err)
 	}
 }
+
+// TestSeekShards: forwards no shard of a destination goes back, and what former shards had done stays done; backwards all go.
+func TestSeekShards(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	exec := func(sql string) {
+		t.Helper()
+		d.in(func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), sql)
+			return err
+		})
+	}
+	exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
+	exec(`INSERT INTO outbox_positions (destination, part, shards, layout, head, former) SELECT 'sharded', part, 2, '2 x', 100 + 800 * part, '[[{"head": 950, "open": "{}"}]]' FROM generate_series(0, 1) AS part`)
+	exec(`INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('sharded', 1, '{a}', 0), ('sharded', 2, '{b}', 900)`)
+	exec(`UPDATE outbox_routes SET until_head = 900 WHERE destination = 'sharded' AND since = 1`)
+	for _, step := range []struct{ to, want, spans string }{
+		{"501", "500 900 former", "1 2"}, // the routes stay as they are
+		{"951", "950 950 former", "1 2"},
+		{"301", "300 300", "1 5"},
+	} {
+		if _, err := d.store.Seek(t.Context(), "sharded", step.to, positions.Action{}); err != nil {
+			t.Fatal(err)
+		}
+		got := value[string](d, `SELECT concat_ws(' ', string_agg(head::text, ' ' ORDER BY part), CASE WHEN bool_and(former <> '[]') THEN 'former' END) FROM outbox_positions WHERE destination = 'sharded'`)
+		spans := value[string](d, `SELECT string_agg(since::text, ' ' ORDER BY since) FROM outbox_routes WHERE destination = 'sharded' AND past IS NULL`)
+		if got != step.want || spans != step.spans {
+			t.Errorf("to %s: heads %s, want %s; routes %s, want %s", step.to, got, step.want, spans, step.spans)
+		}
+	}
+	exec(`INSERT INTO outbox_replays (destination, from_id, to_id, head, number, created_by) VALUES ('sharded', 1, 100, 0, 1000, 'test')`)
+	if _, err := d.store.Seek(t.Context(), "sharded", "beginning", positions.Action{}); !errors.Is(err, positions.ErrRunning) {
+		t.Errorf("backwards beside a replay: %v", err)
+	}
+}

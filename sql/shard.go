@@ -11,9 +11,10 @@ func Hash(prefix string) string {
 		ELSE `+HashOfName(`(coalesce(%[1]saggregate_type, '') || '/' || %[1]saggregate_id)`)+` END)`, prefix)
 }
 
-// HashOfName returns an expression for the hash of an aggregate with this name, NULL without one.
+// HashOfName returns an expression for the hash of an aggregate with this name, NULL without one. Of a long name only the beginning
+// counts, which the shortened one in outbox_deliveries has, too.
 func HashOfName(name string) string {
-	return `(pg_catalog.hashtextextended(` + name + ` COLLATE "C", 0) & 9223372036854775807)`
+	return `(pg_catalog.hashtextextended(CASE WHEN octet_length(` + name + `) >= 190 THEN left(` + name + `, 31) ELSE ` + name + ` END COLLATE "C", 0) & 9223372036854775807)`
 }
 
 // ShardOf is the shard that an event with this hash belongs to.

@@ -33,19 +33,6 @@ func (f Former) Head() int64 {
 	return head
 }
 
-// Open returns the highest id that a former shard had read and not finished; 0 if there is none. What is stored of its events may
-// come after that one, and after no other that is still to be read.
-func (f Former) Open() (id int64) {
-	for _, s := range f {
-		for _, w := range s {
-			if n := len(w.Open); n > 0 {
-				id = max(id, w.Open[n-1].To)
-			}
-		}
-	}
-	return id
-}
-
 // Passed returns the ids that any of the former shards, or a reader that has read these, has passed.
 func (f Former) Passed(read tail.Watermark) tail.Watermark {
 	for _, s := range f {

@@ -73,7 +73,8 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, read tail.W
 	}
 	again = slices.DeleteFunc(again, p.seen.Open.Contains)
 	// A position at 0 has passed nothing that could come again.
-	other := read.Head > 0 && (Replaced(before, now) || p.seen.transaction != nil && *p.seen.transaction > next)
+	passed := max(read.Head, p.Former.Head())
+	other := passed > 0 && (Replaced(before, now) || p.seen.transaction != nil && *p.seen.transaction > next)
 	var why string
 	from := int64(0)
 	switch {
@@ -81,7 +82,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, read tail.W
 		why = fmt.Sprintf("ids above %d may have been given out again", *reused)
 	case other:
 		why = "the sequence or its table was restarted, or restored, since the position was written"
-	case *last < max(read.Head, p.Former.Head()):
+	case *last < passed:
 		why, from = fmt.Sprintf("%s is at %d", name, *last), *last
 	case len(again) > 0:
 		why, from = fmt.Sprintf("event %d was written after the position had passed its id", again[0]), again[0]-1
@@ -103,7 +104,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, read tail.W
 	if p.Destination != "" {
 		whose = fmt.Sprintf("destination %q", p.Destination)
 	}
-	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, read.Head, outboxsql.CureOfIDs(name, *last, max(read.Head, highest)))
+	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, passed, outboxsql.CureOfIDs(name, *last, max(passed, highest)))
 }
 
 // Replaced reports whether another sequence assigns the ids, or the same one was restarted with its table. One that was only

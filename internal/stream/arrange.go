@@ -198,12 +198,12 @@ func (a *arrangement) adopt(ctx context.Context) error {
 	if d.Position == nil {
 		return nil
 	}
+	defer a.e.lanes[place{a.w.Destination, 0}].Disown() // which hears of a destination that is away
 	for part := range a.marked {
 		if err := a.adoptPart(ctx, d, part); err != nil {
 			return err
 		}
 	}
-	a.e.d.ReportDestination(d.Name, 0, nil, false) // an earlier try may have found it away
 	return nil
 }
 
@@ -357,7 +357,7 @@ func together(all []standing) (read, passed tail.Watermark, former position.Form
 	}
 	passed.Head, passed.Open = position.Bound(passed.Head, passed.Open)
 	for _, s := range all {
-		if len(s.former) > len(former) { // each shard has all, or none any more
+		if len(s.former) > len(former) {
 			former = s.former
 		}
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -20,11 +22,13 @@ import (
 func TestMove(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
+	long := strings.Repeat("ä", 300) // its name is shortened in rows
 	l.Exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload)
-		SELECT i, 'a', 'order', nullif((i % 20)::text, '0'), '1' FROM generate_series(1, 6000) AS i`)
+		SELECT i, 'a', 'order', CASE i % 20 WHEN 5 THEN $1::text ELSE nullif((i % 20)::text, '0') END, '1' FROM generate_series(1, 6000) AS i`, long)
 	l.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, available_at, shard)
 		SELECT id, 'x', 'a', CASE WHEN id % 3 = 0 THEN 'dead' WHEN id % 3 = 1 AND aggregate_id IS NOT NULL THEN 'parked' ELSE 'retry' END,
-			CASE WHEN id > 5900 THEN '#7#order:1' ELSE 'order/' || aggregate_id END, now() + id * interval '1 minute', 9 FROM outbox_events`)
+			CASE WHEN id > 5900 THEN '#7#order:1' WHEN aggregate_id = $1::text THEN $2 ELSE 'order/' || aggregate_id END,
+			now() + id * interval '1 minute', 9 FROM outbox_events`, long, dispatch.OrderingKey(&delivery.Event{AggregateType: "order", AggregateID: long}))
 	l.Exec(`DELETE FROM outbox_events WHERE id % 7 = 0 OR id % 20 IN (3, 4)`) // of two aggregates, all
 	a := &arrangement{w: &Wanted{Destination: "x", Shards: 3}}
 	pages := 0

@@ -225,9 +225,9 @@ func (u *unit) prepare(ctx context.Context, conn *session.Conn) (done bool, err 
 	if u.order.kept && !u.order.total && u.reader.Gaps().Len() > 0 {
 		u.shelf.early = max(u.shelf.early, u.reader.Head())
 	}
-	// Of several shards some were ahead: what is stored of the events that they had read may come after some that are still to be read.
+	// Another shard was ahead when the routes changed: what the router has handed over may come after events that are still to be read.
 	if u.order.kept {
-		u.shelf.early = max(u.shelf.early, u.types.before.Head, u.former.Open())
+		u.shelf.early = max(u.shelf.early, u.types.before.Head)
 	}
 	// Before its stored lines are looked at.
 	if err := u.aside.look(ctx, conn, u.owned); err != nil {
@@ -383,7 +383,7 @@ func (u *unit) query(ctx context.Context, n int) tail.Query {
 	return tail.Query{
 		Shard: u.slice(),
 		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip,
-		Stay: u.exact.Crowded(ctx, u.reader) || u.order.total && u.shelf.early > 0, Assigned: u.e.last.Load(),
+		Stay: u.exact.Crowded(ctx, u.reader) || u.order.total && u.shelf.early > 0 && u.shelf.early <= u.reader.Head(), Assigned: u.e.last.Load(),
 	}
 }
 
