@@ -53,6 +53,7 @@ type destination struct {
 	expiry      bool // old events expire
 	rate        int  // events per second, 0 for no limit
 	keyed       bool // the rate is per aggregate
+	shards      int  // in a stream, unless the order is total
 }
 
 // routes are the destinations of each pattern.
@@ -310,7 +311,21 @@ func newPlan(seed uint64) *plan {
 	for range 6 + g.r.IntN(14) {
 		p.steps = append(p.steps, g.step())
 	}
+	p.shard(rand.New(rand.NewPCG(seed, 2)))
 	return p
+}
+
+// shard gives some destinations several shards, and others with some reloads.
+func (p *plan) shard(r *rand.Rand) {
+	lists := [][]destination{p.destinations}
+	for i := range p.steps {
+		lists = append(lists, p.steps[i].settings)
+	}
+	for _, all := range lists {
+		for i := range all {
+			all[i].shards = max(1, r.IntN(8)-3)
+		}
+	}
 }
 
 // pick returns one of several values.

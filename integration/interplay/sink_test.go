@@ -234,11 +234,31 @@ type client struct {
 	cluster     *cluster
 	destination *destination
 
+	mu    sync.Mutex
+	links map[int]*link // by shard
+}
+
+// link is what a client has opened for one shard.
+type link struct {
 	mu       sync.Mutex
 	unit     string
 	number   int
 	progress delivery.Progress
 	broken   bool
+}
+
+// link returns the link of the shard that a call is about.
+func (c *client) link(ctx context.Context) *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	part := delivery.Shard(ctx)
+	if c.links == nil {
+		c.links = make(map[int]*link)
+	}
+	if c.links[part] == nil {
+		c.links[part] = &link{broken: true}
+	}
+	return c.links[part]
 }
 
 // KeepsPosition implements delivery.PositionKeeper.
@@ -248,13 +268,14 @@ func (*client) KeepsPosition() bool { return true }
 func (*client) KeepsOrder() bool { return true }
 
 // OpenPosition implements delivery.PositionKeeper.
-func (c *client) OpenPosition(_ context.Context, unit string, p delivery.Progress) ([]byte, error) {
+func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progress) ([]byte, error) {
+	l := c.link(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	c.cluster.mu.Lock()
 	defer c.cluster.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.cluster.clients[unit]++
-	c.unit, c.number, c.progress, c.broken = unit, c.cluster.clients[unit], p, false
+	l.unit, l.number, l.progress, l.broken = unit, c.cluster.clients[unit], p, false
 	return c.cluster.positions[unit], nil
 }
 
@@ -271,19 +292,20 @@ const unsureEvery = 7
 
 // DeliverBatch implements notifyd.BatchHandler.
 func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	l := c.link(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	ended := false
-	defer func() { c.broken = c.broken || !ended }() // by a panic
+	defer func() { l.broken = l.broken || !ended }() // by a panic
 	errs := make([]error, len(events))
 	unsure := func(why string) []error {
-		c.broken, ended = true, true
+		l.broken, ended = true, true
 		for i := range errs {
 			errs[i] = fmt.Errorf("%s: %w", why, delivery.ErrReopen)
 		}
 		return errs
 	}
-	if c.broken {
+	if l.broken {
 		return unsure("broken")
 	}
 	var some []*notifyd.Event
@@ -305,16 +327,16 @@ func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 	}
 	c.cluster.mu.Lock()
 	defer c.cluster.mu.Unlock()
-	if c.cluster.clients[c.unit] != c.number {
+	if c.cluster.clients[l.unit] != l.number {
 		return unsure("fenced")
 	}
-	c.cluster.positions[c.unit] = c.progress.With(some)
+	c.cluster.positions[l.unit] = l.progress.With(some)
 	for _, e := range some {
 		c.sink.record(accepted, c.destination.name, e.Replay, e.ID)
 	}
 	if c.cluster.commits++; c.cluster.commits%unsureEvery == 0 {
 		return unsure("no answer")
 	}
-	c.progress.Committed()
+	l.progress.Committed()
 	return errs
 }

@@ -231,6 +231,9 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 	case d.order == total && stream:
 		all = append(all, notifyd.WithTotalOrder())
 	}
+	if stream && d.order != total {
+		all = append(all, notifyd.WithShards(max(1, d.shards)))
+	}
 	if d.block && stream {
 		all = append(all, notifyd.WithBlockOnDead())
 	}
@@ -536,8 +539,9 @@ func (w *world) left() (left string, err error) {
 		query += ` || coalesce((SELECT string_agg(format('%s is fresh', id), ', ') FROM outbox_events WHERE state = 'fresh'), '') || left($2::text[]::text, 0)`
 	} else {
 		query += ` || coalesce((SELECT string_agg(format('%s has not read to the end', n), ', ') FROM unnest($2::text[]) AS n
-			WHERE NOT EXISTS (SELECT FROM outbox_positions AS p WHERE p.destination = n AND head >= (SELECT coalesce(max(id), 0) FROM outbox_events)
-				AND NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.id <@ p.open))), '')
+			WHERE NOT EXISTS (SELECT FROM outbox_positions AS p WHERE p.destination = n)
+			OR EXISTS (SELECT FROM outbox_positions AS p WHERE p.destination = n AND (head < (SELECT coalesce(max(id), 0) FROM outbox_events)
+				OR EXISTS (SELECT FROM outbox_events AS e WHERE e.id <@ p.open)))), '')
 			|| coalesce((SELECT string_agg(format('a replay of %s runs', destination), ', ') FROM outbox_replays WHERE state = 'running'), '')`
 	}
 	err = w.pool.QueryRow(w.ctx, query, routed, names).Scan(&left)
@@ -755,7 +759,7 @@ func (w *world) convert() error {
 		Route: w.routes.to, Known: known, Unordered: func(name string) bool { return known(name) && find(w.settings, name).order == none },
 	})
 	err = errors.Join(err, conn.Close(w.ctx))
-	if errors.Is(err, outboxsql.ErrReplay) {
+	if errors.Is(err, outboxsql.ErrReplay) || errors.Is(err, outboxsql.ErrShards) {
 		return w.startAll()
 	}
 	if err != nil {
