@@ -43,6 +43,9 @@ type Position struct {
 	Session *UnitSession `json:"session,omitempty"`
 	// Replay is the running replay of the destination, which its first shard sends; nil if there is none.
 	Replay *Replay `json:"replay,omitempty"`
+	// OtherRelays is how many relays wait for the destination, because they are configured with another number of shards or with
+	// other routes than those that deliver to it. A destination with one shard has none: each owner brings its own configuration.
+	OtherRelays int `json:"other_relays,omitempty"`
 	// Oldest is the event that has waited longest to be read or acknowledged, among the events that
 	// were read; nil if none waits. Stored deliveries are not part of it.
 	Oldest *Waiting `json:"oldest,omitempty"`

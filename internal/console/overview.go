@@ -160,6 +160,9 @@ func notesOf(s snapshot) (notes []note) {
 		return notes
 	}
 	for _, p := range s.reading.backlog.Positions {
+		if p.OtherRelays > 0 && p.Part == 0 {
+			notes = append(notes, note{fmt.Sprintf("Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays), Path + "relays", true})
+		}
 		if p.Session == nil && (p.Destination == "" || s.has(p.Destination)) {
 			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its unit has no owner.", p.Name()), Path + "relays", true})
 		}

@@ -93,7 +93,7 @@ func TestStreamPages(t *testing.T) {
 				"destination?name=mail": {"<dt>Lag</dt><dd>2, 1 of them", `<dt>Blocked aggregates</dt><dd>1</dd>`},
 				"destination?name=gone": {"<dt>Delivered by</dt><dd>none</dd>", "the purge of events above 0"},
 				"relays":                {"Owners of units", "types without a route", `<span class="badge bad">none</span>`, "Owner of units"},
-				"":                      {"No relay delivers hook: its unit has no owner.", "No relay delivers types without a route"},
+				"":                      {"No relay delivers hook: its unit has no owner.", "No relay delivers (types without a route)"},
 			} {
 				text := s.get(Path + page)
 				for _, w := range want {

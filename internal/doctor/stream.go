@@ -54,6 +54,10 @@ func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
 	var findings []Finding
 	for i := range b.Positions {
 		p := &b.Positions[i]
+		if p.OtherRelays > 0 && p.Part == 0 {
+			findings = append(findings, found(Warning, "reload or stop the relays whose configuration is the former one: notifyd status says since when each has its own",
+				"Relays wait for the destination %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays))
+		}
 		switch {
 		case p.Session != nil:
 		case !e.configured(p.Destination):

@@ -50,6 +50,10 @@ func streamTroubles() map[string]illness {
 		},
 		"no relay delivers":     {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
 		"unit without an owner": {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them owns the unit of the destination mail", "notifyd run"},
+		"relays with other shards": {func(p *patient, _ *Options) {
+			p.member("", "mail")
+			p.Exec(`UPDATE outbox_positions SET layout = '2 x', shards = 2 WHERE destination = 'mail'`)
+		}, "units", Warning, "Relays wait for the destination mail: 1. They are configured with another number of shards", "reload or stop the relays"},
 		"router without an owner": {
 			func(p *patient, _ *Options) { p.member("mail") }, "units", Error, "the unit of types without a route", "notifyd run",
 		},

@@ -67,6 +67,10 @@ func (s *Status) hasPosition(name string) bool {
 func (s *Status) positionsAttention() (all list) {
 	for i := range s.Backlog.Positions {
 		p := &s.Backlog.Positions[i]
+		if p.OtherRelays > 0 && p.Part == 0 {
+			all.add(p.Destination, "reload or stop the relays whose configuration is the former one: the list of relays says since when each has its own",
+				"Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays)
+		}
 		if p.Session != nil {
 			continue
 		}

@@ -68,7 +68,9 @@ func sqlPositions(partitioned bool) string {
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
 			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
-		h.pid, coalesce(h.application_name, ''), coalesce(h.client, '')
+		h.pid, coalesce(h.application_name, ''), coalesce(h.client, ''),
+		(SELECT count(*) FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout)
+			WHERE m.alive_until > clock_timestamp() AND w.destination = p.destination AND coalesce(w.layout, '') <> p.layout)
 	FROM (SELECT *, count(*) OVER (PARTITION BY destination) AS n FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p
 	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.owner = p.owner`
 }
@@ -123,7 +125,7 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
 		var pid *int32
 		var s observe.UnitSession
-		err = row.Scan(&p.Destination, &p.Part, &p.Shards, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
+		err = row.Scan(&p.Destination, &p.Part, &p.Shards, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client, &p.OtherRelays)
 		if pid != nil {
 			s.PID = *pid
 			p.Session = &s

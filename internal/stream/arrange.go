@@ -150,7 +150,7 @@ func (a *arrangement) lock(ctx context.Context, tx pgx.Tx) ([]standing, error) {
 
 const (
 	// sqlAgreed reports whether any relay has the layout in force.
-	sqlAgreed = `SELECT EXISTS (SELECT FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout) WHERE w.destination = $1 AND w.layout = $2)`
+	sqlAgreed = `SELECT EXISTS (SELECT FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout) WHERE w.destination = $1 AND coalesce(w.layout, '') = $2)`
 	// sqlMoves shows the audits of the relays that the change goes on.
 	sqlMoves = `UPDATE outbox_positions SET updated_at = clock_timestamp() WHERE destination = $1`
 	// sqlHeld reports whether any shard has an owner. It comes after the locks of the positions: a take may have been under way.
