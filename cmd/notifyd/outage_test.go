@@ -113,7 +113,7 @@ func (b *badDay) untilSeen(what string, wanted map[string]func(seen) bool) {
 func down(text string) func(seen) bool {
 	return func(s seen) bool {
 		return s.Unavailable && s.Down > 0 && s.Refused > 1 && s.FailingEvents > 1 && s.Failed+s.Dead == 0 && s.Delivered == 0 &&
-			regexp.MustCompile(` down \d+s .* probe (\d+s|now) `).MatchString(s.row) &&
+			regexp.MustCompile(` down [\dms]+ .* probe ([\dms]+|now) `).MatchString(s.row) &&
 			strings.Contains(s.needs, "has been down for") && strings.Contains(s.needs, text) &&
 			strings.Contains(s.failing, "no attempt counted") && strings.Contains(s.failing, text)
 	}
