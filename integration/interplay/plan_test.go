@@ -242,6 +242,9 @@ func (p *plan) fate(destination string, n int) fate {
 	case x < 10:
 		return slow
 	case x < 12:
+		if p.destination(destination).attempts < 3 {
+			return accepts // one that alone finds the destination away is blamed for that, and an attempt counts
+		}
 		return shaky
 	case x < 13 && p.destination(destination).attempts > 1 && p.destination(destination).batch == 0:
 		return panics // with a batch the events before it would come twice
