@@ -27,9 +27,10 @@ func (b *breaking) DeliverBatch(ctx context.Context, events []*notifyd.Event) []
 	if b.n++; b.n%8 > 0 {
 		return b.client.DeliverBatch(ctx, events)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.link(ctx).broken = true
+	l := b.link(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.broken = true
 	return slices.Repeat([]error{delivery.ErrReopen}, len(events))
 }
 

@@ -105,15 +105,15 @@ func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progr
 		c.opening()
 	}
 	unit = cmp.Or(c.id, unit)
+	l := c.link(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	c.cluster.mu.Lock()
 	defer c.cluster.mu.Unlock()
 	if !c.cluster.calm && rand.IntN(5) == 0 {
 		return nil, errors.New("not there")
 	}
 	c.cluster.clients[unit]++
-	l := c.link(ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.unit, l.number, l.progress, l.broken = unit, c.cluster.clients[unit], p, false
 	return c.cluster.positions[unit], nil
 }
