@@ -28,7 +28,7 @@ func TestStreamShardsSimulation(t *testing.T) {
 			p.shards = 1 + rand.IntN(4)
 		}
 	}
-	p.run(8000)
+	p.run(3000)
 }
 
 // TestStreamShardsExactly: a destination that keeps its positions gets each event once, whatever becomes of its transactions, of the relays,
@@ -55,12 +55,12 @@ func TestStreamShardsChange(t *testing.T) {
 		p.shards = n
 		p.start(0)
 		p.start(1)
-		p.insert("one", "", 2000)
-		p.insert("one", "50 milliseconds", 200)
+		p.insert("one", "", 300)
+		p.insert("one", "50 milliseconds", 50)
 		p.eventually("the shards are there", fmt.Sprintf(`SELECT count(*) = 3 * %[1]d AND count(owner) = 3 * %[1]d FROM outbox_positions
 			WHERE destination IN ('goes', 'blocks', 'none') AND shards = %[1]d AND layout <> 'moving'`, n))
 		p.end(1, true)
-		p.insert("one", "", 500)
+		p.insert("one", "", 100)
 		p.end(0, n != 2)
 	}
 	p.types = append(p.types, "late")
