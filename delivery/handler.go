@@ -64,13 +64,13 @@ func TotalOrder(ctx context.Context) bool { return ctx.Value(totalOrder{}) != ni
 
 type shard struct{}
 
-// WithShard returns a context for calls about one shard of a destination, from 0 on.
+// WithShard returns a context for calls on behalf of one shard of a destination. Shards are numbered from 0.
 func WithShard(ctx context.Context, part int) context.Context {
 	return context.WithValue(ctx, shard{}, part)
 }
 
-// Shard returns the shard of the destination that the call of a handler is about, from 0 on. It is 0 for a destination with one
-// shard. A [PositionKeeper] has to ask: it keeps a position for each.
+// Shard returns the number of the shard on whose behalf a handler is called, and 0 for a destination with one shard. A
+// [PositionKeeper] has to ask, because it keeps a position for each shard.
 func Shard(ctx context.Context) int {
 	part, _ := ctx.Value(shard{}).(int)
 	return part

@@ -345,7 +345,7 @@ func TestShutdownWaitsForAllShards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := sharded(t, delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
-			time.Sleep(time.Duration(e.ID) * time.Second) //nolint:forbidigo // of the bubble
+			<-time.After(time.Duration(e.ID) * time.Second)
 			return nil
 		}), testLane(), nil)
 		for i, l := range d.lanes[:3] {

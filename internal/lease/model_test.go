@@ -287,7 +287,7 @@ func (p plan) run(t *testing.T) (broken []string) {
 			r.partition(false)
 		}
 		// Leases of relays that were cut off expire, and long deliveries finish.
-		time.Sleep(Term + answerWithin + longestReconnect + p.slow + 4*p.takes + 4*p.moves + 7*time.Second) //nolint:forbidigo // virtual time
+		<-time.After(Term + answerWithin + longestReconnect + p.slow + 4*p.takes + 4*p.moves + 7*time.Second)
 		m.settled()
 		gained := m.gainedSoFar()
 		time.Sleep(5 * time.Second) //nolint:forbidigo // virtual time

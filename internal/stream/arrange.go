@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
@@ -222,11 +220,7 @@ func (a *arrangement) adoptPart(ctx context.Context, d *dispatch.Destination, pa
 	if err != nil {
 		return err
 	}
-	x := exactly.New(exactly.Host{
-		Keeper: d.Position, Position: &p, Name: d.Name, Schema: a.e.Connector.Schema, LongestPause: d.LongestPause, Log: a.e.log,
-		Use:    func(ctx context.Context, f func(*session.Conn) error) error { return a.e.own(ctx, a.server, f) },
-		Report: func(err error, news bool) time.Duration { return a.e.d.ReportDestination(d.Name, 0, err, news) }, Observe: a.e.d.Observe,
-	})
+	x := a.e.exact(d, &p, func(ctx context.Context, f func(*session.Conn) error) error { return a.e.own(ctx, a.server, f) })
 	_, err = x.Open(ctx)
 	return err
 }
@@ -304,16 +298,16 @@ func (a *arrangement) begin(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	lowest := slices.MinFunc(all, func(s, o standing) int { return cmp.Compare(s.Head, o.Head) })
-	// The row of the lowest may be deleted, or written: so the others take from it first.
-	parts := make([]int, a.w.Shards)
-	for i := range parts {
-		parts[i] = i
+	lowest := 0
+	for part := range all {
+		if all[part].Head < all[lowest].Head {
+			lowest = part
+		}
 	}
-	at := slices.IndexFunc(all, func(s standing) bool { return s.unit == lowest.unit })
-	slices.SortStableFunc(parts, func(p, q int) int { return cmp.Compare(boolInt(p == at), boolInt(q == at)) })
-	for _, part := range parts {
-		_, err := tx.Exec(ctx, sqlBegin, lowest.unit, part, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
+	// All rows take something from that of the lowest, so its own part, if it stays, is written last.
+	for i := range a.w.Shards {
+		part := (lowest + 1 + i) % max(a.w.Shards, lowest+1)
+		_, err := tx.Exec(ctx, sqlBegin, all[lowest].unit, part, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
 		if err != nil {
 			return err
 		}
@@ -322,13 +316,6 @@ func (a *arrangement) begin(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	return a.route(ctx, tx, read, passed)
-}
-
-func boolInt(is bool) int {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 // route stores the routes, if they have changed. What any shard has read keeps those by which it was read, also for the shard that

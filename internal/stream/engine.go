@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
@@ -181,6 +182,17 @@ func (e *Engine) arrange(ctx context.Context, server, destination string) error 
 	}
 	e.log.InfoContext(ctx, "shards of a destination changed", "destination", destination, "shards", w.Shards, "head", a.head)
 	return nil
+}
+
+// exact returns the position of a shard that its destination keeps, nil if it keeps none. use lends a connection.
+func (e *Engine) exact(d *dispatch.Destination, p *position.Position, use func(context.Context, func(*session.Conn) error) error) *exactly.Position {
+	if d.Position == nil {
+		return nil
+	}
+	return exactly.New(exactly.Host{
+		Keeper: d.Position, Position: p, Name: d.Name, Schema: e.Connector.Schema, LongestPause: d.LongestPause, Log: e.log, Use: use,
+		Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(d.Name, d.Part, err, news) }, Observe: e.d.Observe,
+	})
 }
 
 // own runs f, which writes the owner of a position, on a connection to the server in this life.

@@ -66,13 +66,7 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 		common: common{e: e, name: p.Destination, part: partOf(place{p.Destination, p.Part}), lane: lane, pos: p, wake: make(chan struct{}, 1)},
 		order:  newOrder(lane, e.keys),
 	}
-	if keeper := lane.Destination().Position; keeper != nil {
-		u.exact = exactly.New(exactly.Host{
-			Keeper: keeper, Position: &u.pos, Name: u.name, Schema: e.Connector.Schema, LongestPause: lane.Destination().LongestPause, Log: e.log,
-			Use:    func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &u.pos.Lease, f) },
-			Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(u.name, u.pos.Part, err, news) }, Observe: e.d.Observe,
-		})
-	}
+	u.exact = e.exact(lane.Destination(), &u.pos, func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &u.pos.Lease, f) })
 	u.pos.Exact = u.exact != nil
 	u.aside = aside{common: &u.common, order: &u.order, ledger: &u.ledger}
 	u.gate = gate{common: &u.common, seals: u.pos.Exact}
