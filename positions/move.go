@@ -155,10 +155,16 @@ const (
 		WHERE destination = '' AND reused IS NOT NULL`
 
 	// What the destination has passed keeps the routes by which it has read it; from the new head on,
-	// those that stand now count.
+	// those that stand now count. sqlOwed leaves routes that have ended as they are for what the destination has not passed ($2, $3),
+	// which was to come by them, and returns which routes these are: the next two leave them alone ($3).
+	sqlOwed = `UPDATE outbox_routes SET head = greatest(head, $2), open =
+			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]')))
+		WHERE destination = $1 AND since > 0 AND past IS NULL AND until_head IS NOT NULL
+			AND (until_head > $2 OR ($3::text::int8multirange - until_open) && int8range(NULL, until_head, '[]'))
+		RETURNING since`
 	sqlEndSpans = `UPDATE outbox_routes AS r SET until_head = $2, until_open = ` + sqlOpen + `
-		WHERE r.destination = $1 AND r.since > 0 AND r.head < $2 AND (r.until_head IS NULL OR r.until_head > $2)`
-	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2`
+		WHERE r.destination = $1 AND r.since > 0 AND r.head < $2 AND (r.until_head IS NULL OR r.until_head > $2) AND r.since <> ALL($3)`
+	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2 AND since <> ALL($3)`
 	sqlNewSpan   = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
 		SELECT $1, $3, $4, $5, $2, ` + sqlOpen + `, $6, $7`
 
@@ -191,8 +197,10 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwar
 	if _, err := tx.Exec(ctx, sqlFence); err != nil {
 		return err
 	}
-	var again, shards bool
-	err := tx.QueryRow(ctx, `SELECT bool_or(reused IS NOT NULL), bool_or(part > 0 OR former <> '[]') FROM outbox_positions WHERE destination = $1`, destination).Scan(&again, &shards)
+	var again bool
+	var passed int64
+	var open string
+	err := tx.QueryRow(ctx, `SELECT bool_or(reused IS NOT NULL), min(head), `+sqlOpen+`::text FROM outbox_positions WHERE destination = $1`, destination).Scan(&again, &passed, &open)
 	if err != nil {
 		return err
 	}
@@ -206,13 +214,28 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwar
 	if _, err := tx.Exec(ctx, sqlAgain); err != nil {
 		return err
 	}
-	if shards && forwards { // the routes begin where one that is ahead has been, and what is below is the router's
+	if forwards { // what it has not passed comes by the routes that lead there
 		return nil
 	}
+	owed := []int64{} // never nil: <> ALL (NULL) is never true
+	if !again {       // otherwise the routes that have ended are those of other events
+		rows, err := tx.Query(ctx, sqlOwed, destination, passed, open)
+		if err != nil {
+			return err
+		}
+		if owed, err = pgx.AppendRows(owed, rows, pgx.RowTo[int64]); err != nil {
+			return err
+		}
+	}
+	return readAgain(ctx, tx, destination, head, owed)
+}
+
+// readAgain makes the routes that stand now count from the new head on, beside those that have ended and are still owed.
+func readAgain(ctx context.Context, tx pgx.Tx, destination string, head int64, owed []int64) error {
 	var last int64
 	var patterns, others, drops []string
 	var handed bool
-	err = tx.QueryRow(ctx, `SELECT (SELECT max(since) FROM outbox_routes WHERE destination = $1), patterns, others, drops, handed FROM outbox_routes
+	err := tx.QueryRow(ctx, `SELECT (SELECT max(since) FROM outbox_routes WHERE destination = $1), patterns, others, drops, handed FROM outbox_routes
 		WHERE destination = $1 AND since > 0 AND until_head IS NULL ORDER BY since DESC LIMIT 1`, destination).Scan(&last, &patterns, &others, &drops, &handed)
 	if errors.Is(err, pgx.ErrNoRows) { // no relay has read by it yet
 		return nil
@@ -221,7 +244,7 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwar
 		return err
 	}
 	for _, sql := range []string{sqlEndSpans, sqlDropSpans} {
-		if _, err := tx.Exec(ctx, sql, destination, head); err != nil {
+		if _, err := tx.Exec(ctx, sql, destination, head, owed); err != nil {
 			return err
 		}
 	}

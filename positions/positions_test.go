@@ -249,6 +249,58 @@ func TestSeekByNewRoutes(t *testing.T) {
 	}
 }
 
+// TestSeekKeepsEndedRoutes: a destination loses a route while it is behind. What it has not passed comes by that route, wherever
+// its position is moved to below that; what it has passed comes again by the routes of today.
+func TestSeekKeepsEndedRoutes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		to   int   // which event is to come next
+		want []int // events, by their number
+	}{
+		{"backwards", 1, []int{1, 3, 4, 5, 6, 7, 8, 9}}, // the even ones are of the type that it gets no more; 2 it has passed
+		{"forwards", 7, []int{2, 7, 8, 9}},              // 2 is open
+		{"back to the beginning", 0, []int{1, 2, 3, 4, 5, 6, 7, 8, 9}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDB(t, outboxsql.ModeStream, false)
+			var ids []int64
+			for range 5 {
+				ids = append(append(ids, d.insert("gone", 1)...), d.insert("kept", 1)...)
+			}
+			open := "{}"
+			if c.name != "backwards" {
+				open = fmt.Sprintf("{[%d,%d]}", ids[2], ids[2])
+			}
+			d.in(func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), `INSERT INTO outbox_positions (destination, head, open) VALUES ('mail', $1, $3::text::int8multirange), ('', $2, '{}')`, ids[3], ids[9], open)
+				if err != nil {
+					return err
+				}
+				_, err = tx.Exec(t.Context(), `INSERT INTO outbox_routes (destination, since, patterns, head, open, until_head, handed)
+					VALUES ('mail', 1, '{gone,kept}', 0, '{}', $2, true), ('mail', 2, '{kept}', $1, $3::text::int8multirange, NULL, true)`, ids[3], ids[9], open)
+				return err
+			})
+			if _, err := d.store.Seek(t.Context(), "mail", strconv.FormatInt(ids[c.to], 10), positions.Action{}); err != nil {
+				t.Fatal(err)
+			}
+			s := &sink{}
+			d.relay(t, s, route{"mail", "kept"})
+			d.until(atHead + `'mail'`)
+			want := make([]int64, len(c.want))
+			for i, n := range c.want {
+				want[i] = ids[n]
+			}
+			s.await(t, "mail", len(want))
+			if got := slices.Sorted(slices.Values(s.of("mail"))); !slices.Equal(got, want) {
+				t.Errorf("received %v of %v, want %v", got, ids, want)
+			}
+			d.until(`SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+		})
+	}
+}
+
 // TestSeekRefuses what is no place, and says what would be done.
 func TestSeekRefuses(t *testing.T) {
 	t.Parallel()

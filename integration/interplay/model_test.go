@@ -147,9 +147,7 @@ func (m *model) skip(destination string, upTo int64) {
 	m.skipped[destination] = max(m.skipped[destination], upTo)
 	m.seeks[len(m.seeks)-1].era = len(m.eras) - 1
 	for _, e := range m.entries {
-		// Above its new position a destination reads by the routes of today: what waited for it by routes that have ended is lost
-		// (configuration 4820103549098). This is against the promise that a change of routes drops nothing that waits, and open.
-		if e.rest < 0 && (e.id <= upTo || !slices.Contains(m.eras[len(m.eras)-1].routes.to(e.eventType), destination)) {
+		if e.rest < 0 && e.id <= upTo {
 			e.skip[destination] = true
 		}
 	}
