@@ -17,7 +17,7 @@ import (
 // mostFields is how many fields one lock, or one goroutine, may guard.
 const mostFields = 80
 
-// loops are owners without a lock: one goroutine at a time uses their fields.
+// loops are owners without a mutex: one goroutine at a time uses their fields.
 var loops = []string{
 	"cmd/notifyd.generation",
 	"cmd/notifyd.supervisor",
@@ -27,6 +27,7 @@ var loops = []string{
 	"internal/stream.router",
 	"internal/stream.unit",
 	"internal/tail.Reader",
+	"internal/tail.Witnesses",
 	"internal/wake.Machine",
 	"notifyd.Relay",
 	"notifyd.purger",
@@ -40,8 +41,7 @@ var wideOwners = []struct {
 }{
 	{"dispatch.lane", 147, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
 	{"internal/queue.scheduler", 83, "one lock for the next query: sweeps, routes, due deliveries, notifications"},
-	{"internal/stream.unit", 134, "one goroutine reads, hands over, stores, replays and writes the position"},
-	{"internal/tail.Reader", 90, "gaps, open writers and a read ahead belong to one position"},
+	{"internal/stream.unit", 133, "one goroutine reads, hands over, stores, replays and writes the position"},
 }
 
 // splitTypes have methods in several files. The numbers are the files of today, so that they can only fall.

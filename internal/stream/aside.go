@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
@@ -36,7 +37,7 @@ func (s *aside) look(ctx context.Context, conn *session.Conn, write owned) error
 		return nil
 	}
 	s.lookAt = now.Add(s.e.limits.PollInterval)
-	r, err := readReplay(ctx, conn, s.name)
+	r, err := readReplay(ctx, conn, s.name, s.e.witnesses)
 	if err != nil {
 		return fmt.Errorf("find a replay of %q: %w", s.name, err)
 	}
@@ -125,7 +126,8 @@ func (s *aside) count() (c replayCount) {
 		return c
 	}
 	c.replay = r
-	c.head, c.open, c.n = r.account()
+	c.head, c.open, c.n = r.flight.account(r.reader, nil)
+	c.head, c.open = position.Bound(c.head, c.open)
 	c.total = tally{delivered: r.taken - int64(c.n) - r.failed, failed: r.failed, skipped: r.skipped}
 	c.done = c.head >= r.to && len(c.open) == 0
 	return c

@@ -5,6 +5,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // flight has the events of a unit in memory: parcels at the lane, and deliveries that the lane gave
@@ -108,6 +109,35 @@ func (f *flight) openIDs() (ids []int64) {
 		note(&f.again[i])
 	}
 	return ids
+}
+
+// account returns the position to write: the highest id that r has read, and the ids up to it that are neither acknowledged
+// nor stored elsewhere: invisible ones, those in memory, of which there are n, and more. The next owner reads them all again.
+func (f *flight) account(r *tail.Reader, more []int64) (head int64, open tail.Ranges, n int) {
+	ids := f.openIDs()
+	n = len(ids)
+	ids = append(ids, more...)
+	slices.Sort(ids)
+	gaps := r.Gaps()
+	open = make(tail.Ranges, 0, gaps.Len()+len(ids)/8)
+	add := func(r tail.Range) {
+		if n := len(open); n > 0 && r.From <= open[n-1].To+1 {
+			open[n-1].To = max(open[n-1].To, r.To)
+			return
+		}
+		open = append(open, r)
+	}
+	for _, g := range gaps {
+		for len(ids) > 0 && ids[0] < g.From {
+			add(tail.Range{From: ids[0], To: ids[0]})
+			ids = ids[1:]
+		}
+		add(g)
+	}
+	for _, id := range ids {
+		add(tail.Range{From: id, To: id})
+	}
+	return r.Head(), open, n
 }
 
 // waiting returns the bytes of the deliveries in again.

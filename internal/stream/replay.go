@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -22,7 +20,7 @@ import (
 // replay sends a range of events again that the destination has received, beside what is live. It is a
 // row of outbox_replays, which only the owner of the unit moves, in the transaction of the position.
 //
-// It has its own head, and its own parcels. Its events have an order of their own, too: the name of
+// It has a position of its own, with a last id, and its own parcels. Its events have an order of their own, too: the name of
 // their aggregate has a prefix, so that a live event and a replayed one of the same aggregate never
 // wait for each other. What fails is a row like any other, in the line of that name.
 //
@@ -37,9 +35,8 @@ type replay struct {
 	prefix   string      // of the names of its aggregates
 	over     bool        // it was stopped: only what is under way still ends
 
-	head       int64          // the highest id that was read
-	before     tail.Watermark // progress of the owner before: what it has finished
-	scan       tail.Scan
+	reader     *tail.Reader
+	begun      int64 // its head when this owner took it over
 	types      types
 	flight     flight // flight.again has what was read and not handed over, too
 	handed     int64  // the highest id that was handed over, by this owner or the one before
@@ -60,10 +57,10 @@ const sqlReplay = `SELECT id, to_id, left_out::text, patterns, rate, number, hea
 WHERE destination = $1 AND state = 'running'`
 
 // readReplay returns nil if there is none.
-func readReplay(ctx context.Context, conn *session.Conn, destination string) (*replay, error) {
+func readReplay(ctx context.Context, conn *session.Conn, destination string, w *tail.Witnesses) (*replay, error) {
 	r := &replay{types: types{skipped: make(map[string]bool)}, flight: newFlight()}
-	var leftOut, open string
-	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.before.Head, &open)
+	var leftOut, text string
+	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.begun, &text)
 	if isNoRows(err) {
 		return nil, nil //nolint:nilnil // nearly always
 	}
@@ -73,45 +70,17 @@ func readReplay(ctx context.Context, conn *session.Conn, destination string) (*r
 	if r.leftOut, err = tail.ParseRanges(leftOut); err != nil {
 		return nil, err
 	}
-	if r.before.Open, err = tail.ParseRanges(open); err != nil {
+	open, err := tail.ParseRanges(text)
+	if err != nil {
 		return nil, err
 	}
-	r.prefix = replayPrefix(r.id)
-	r.head, r.handed = r.before.Head, r.before.Head
-	if len(r.before.Open) > 0 {
-		r.head = r.before.Open[0].From - 1
-	}
+	r.prefix, r.handed, r.reader = replayPrefix(r.id), r.begun, tail.NewReader(r.begun, open, w)
 	return r, nil
 }
 
 // repeats reports whether events that were handed over once have yet to be handed over again.
 func (r *replay) repeats() bool {
-	return r.head < r.before.Head || len(r.flight.again) > 0 && r.flight.again[0].Event.ID <= r.handed
-}
-
-// account returns the progress to write, as account of a unit does, and the number of events in memory.
-func (r *replay) account() (head int64, open tail.Ranges, n int) {
-	ids := r.flight.openIDs()
-	n = len(ids)
-	slices.Sort(ids)
-	for _, id := range ids {
-		if n := len(open); n > 0 && id <= open[n-1].To+1 {
-			open[n-1].To = max(open[n-1].To, id)
-			continue
-		}
-		open = append(open, tail.Range{From: id, To: id})
-	}
-	if r.head >= r.before.Head {
-		head, open = position.Bound(r.head, open)
-		return head, open, n
-	}
-	for _, g := range r.before.Open { // the rest is still to be read
-		if g.To > r.head {
-			open.Add(tail.Range{From: max(g.From, r.head+1), To: g.To})
-		}
-	}
-	head, open = position.Bound(r.before.Head, open)
-	return head, open, n
+	return r.reader.Gaps().Len() > 0 || len(r.flight.again) > 0 && r.flight.again[0].Event.ID <= r.handed
 }
 
 // replayCount is the part of a write that is about a replay.
@@ -193,16 +162,6 @@ func (r *replay) name(e *delivery.Event) string {
 }
 
 // reads reports whether the next events must be read.
-func (r *replay) reads() bool { return len(r.flight.again) < asidePage/4 && r.head < r.to }
-
-// skipFinished passes over what the owner before has finished.
-func (r *replay) skipFinished() {
-	if r.head >= r.before.Head {
-		return
-	}
-	if i := r.before.Open.Reaching(r.head + 1); i < len(r.before.Open) {
-		r.head = max(r.head, r.before.Open[i].From-1)
-		return
-	}
-	r.head = r.before.Head
+func (r *replay) reads() bool {
+	return len(r.flight.again) < asidePage/4 && (r.reader.Head() < r.to || r.reader.Gaps().Len() > 0)
 }

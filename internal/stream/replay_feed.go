@@ -87,38 +87,38 @@ func (s *aside) next() (p *dispatch.Parcel, caughtUp bool) {
 func (s *aside) read(ctx context.Context, conn *session.Conn, head int64, room int, live func() tail.Ranges) (did bool, err error) {
 	r := s.replay
 	room -= r.flight.bytes + r.flight.waiting()
-	r.skipFinished()
 	upto := min(r.to, head)
-	if room <= 0 || r.head >= upto {
+	was, gaps := r.reader.Head(), r.reader.Gaps()
+	if room <= 0 || upto < was || upto == was && gaps.Len() == 0 {
 		return false, nil
 	}
 	began := time.Now()
 	defer func() { r.restsUntil = time.Now().Add(asideShare * time.Since(began)) }()
-	b, now, err := r.scan.Read(ctx, conn, r.head, upto, tail.Query{
+	b, err := r.reader.Read(ctx, conn, tail.Query{
 		Limit: asidePage, Rows: skipAhead * asidePage, Bytes: min(s.e.limits.Bytes, room), EventBytes: s.e.limits.EventBytes, Skip: r.types.skip,
+		Upto: upto, Assigned: upto,
 	})
+	if err == nil {
+		err = s.keep(ctx, conn, &b, live())
+	}
 	if err != nil {
+		r.reader = tail.NewReader(was, gaps, s.e.witnesses)
 		return false, fmt.Errorf("read events for replay %d: %w", r.id, err)
 	}
-	skipped, err := s.keep(ctx, conn, &b, live())
-	if err != nil {
-		return false, err
-	}
-	r.skipped += skipped
-	r.head = now
 	s.ledger.dirty = true
 	return true, nil
 }
 
-// keep keeps those events of a read that are to be sent. It returns how many were passed over because
-// they are stored, or in flight, as deliveries of their own.
-func (s *aside) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, live tail.Ranges) (skipped int64, err error) {
+// keep keeps those events of a read that are to be sent, and counts those that are passed over because
+// they are stored, or in flight, as deliveries of their own. After an error nothing is kept or counted.
+func (s *aside) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, live tail.Ranges) error {
 	r := s.replay
+	skipped := int64(0)
 	ids, wanted := make([]int64, 0, len(b.Events)), make([]*delivery.Event, 0, len(b.Events))
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
-		case r.leftOut.Contains(e.ID), e.ID <= r.before.Head && !r.before.Open.Contains(e.ID), !r.types.wants(s.common, e.Type, r.patterns):
+		case r.leftOut.Contains(e.ID), !r.types.wants(s.common, e.Type, r.patterns):
 		case b.Delays != nil && b.Delays[i] > 0, live.Contains(e.ID):
 			skipped++
 		default:
@@ -126,19 +126,20 @@ func (s *aside) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, liv
 		}
 	}
 	if len(ids) == 0 {
-		return skipped, nil
+		r.skipped += skipped
+		return nil
 	}
 	rows, err := conn.Query(ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2) ORDER BY event_id`, s.name, ids)
 	if err != nil {
-		return 0, fmt.Errorf("find stored deliveries of replay %d: %w", r.id, err)
+		return err
 	}
 	stored, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return 0, fmt.Errorf("find stored deliveries of replay %d: %w", r.id, err)
+		return err
 	}
 	for _, e := range wanted {
 		if _, is := slices.BinarySearch(stored, e.ID); is {
-			if e.ID > r.before.Head { // otherwise it failed, and was counted, in the write before the owner died
+			if e.ID > r.begun { // otherwise it failed, and was counted, in the write before the owner died
 				skipped++
 			}
 			continue
@@ -150,7 +151,8 @@ func (s *aside) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, liv
 		r.taken++
 		r.flight.again = append(r.flight.again, s.delivery(e, refused))
 	}
-	return skipped, nil
+	r.skipped += skipped
+	return nil
 }
 
 // delivery makes an event a delivery of the replay.

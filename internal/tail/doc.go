@@ -70,7 +70,6 @@
 //	pass.go     one read: the statement and its result
 //	gaps.go     invisible ids: their witnesses, and when they are dead
 //	witness.go  finds the holders of the lock of the sequence
-//	scan.go     reads again what a reader has passed
 //	ranges.go   sets of ids, as int8multirange has them
 //	watermark.go  the ids that a reader has passed
 package tail

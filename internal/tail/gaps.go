@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +110,18 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 		m.looked, m.clear = false, 0
 	}
 	return dead
+}
+
+// end removes all ids up to the horizon.
+func (g *gaps) end(horizon int64) {
+	left := g.all[:0]
+	for _, a := range g.all {
+		if a.From = max(a.From, horizon+1); a.From <= a.To && horizon < math.MaxInt64 {
+			left = append(left, a)
+		}
+	}
+	g.all, g.low = left, nil
+	g.marks = slices.DeleteFunc(g.marks, func(m *mark) bool { return !slices.ContainsFunc(left, func(a gap) bool { return a.mark == m }) })
 }
 
 // over reports whether the ids that a read that began at that count does not find are dead.

@@ -53,6 +53,9 @@ type Query struct {
 	Shard Shard
 	// Stay reads the gaps alone, and nothing above the head.
 	Stay bool
+	// Upto, if it is not 0, is the last id of a range that another reader has passed, and not below the head: what such a read does
+	// not find never comes, and the head moves to it. Only a reader of which every read has it looks at nothing else.
+	Upto int64
 	// Assigned is an id up to which the sequence has assigned all: a read that stays below need not ask. 0 is always
 	// right.
 	Assigned int64
@@ -104,7 +107,6 @@ type Reader struct {
 	looked    time.Time
 	parts     bool // the table was partitioned at the last look
 	names     wire.Names
-	hits      []int64 // reused
 	row       int     // assumed size of a row, in bytes
 	rare      float64 // assumed number of rows read per event, at least 1
 	full      bool    // the last read was full
@@ -263,7 +265,7 @@ func (r *Reader) Take() (Batch, error) {
 // pass returns a read that begins now.
 func (r *Reader) pass(q Query) pass {
 	r.reads++
-	p := pass{query: q, began: r.witnesses.count.Add(1), gaps: r.gaps.all, hits: r.hits[:0], head: r.head, last: math.MinInt64}
+	p := pass{query: q, began: r.witnesses.count.Add(1), gaps: r.gaps.all, head: r.head, last: math.MinInt64}
 	p.decoder.Names = &r.names
 	p.sure = r.parts && r.gaps.ends(p.began)
 	p.limit, p.upto = r.bounds(q)
@@ -308,8 +310,11 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	if r.full && r.head < math.MaxInt64-ahead*int64(limit) {
 		upto = r.head + ahead*int64(limit)
 	}
-	if q.Stay {
+	switch {
+	case q.Stay:
 		upto = r.head
+	case q.Upto > 0:
+		upto = min(upto, q.Upto)
 	}
 	return limit, upto
 }
@@ -321,16 +326,24 @@ func (r *Reader) advance(p *pass) {
 	if cut {
 		horizon = p.last
 	}
-	r.gaps.read(p.hits, horizon, p.began, p.away)
-	if len(p.missing) > 0 {
+	switch {
+	case p.query.Upto > 0:
+		if !cut {
+			p.head = p.upto
+		}
+		r.gaps.end(horizon)
+	default:
+		r.gaps.read(p.hits, horizon, p.began, p.away)
+	}
+	if len(p.missing) > 0 && p.query.Upto == 0 {
 		r.gaps.add(p.missing, &mark{seen: r.witnesses.count.Add(1), since: time.Now(), read: r.reads})
 	}
-	r.head, r.hits, r.expected = p.head, p.hits, len(p.batch.Events)
+	r.head, r.expected = p.head, len(p.batch.Events)
 	r.full = cut
 	if p.rows > 0 {
 		r.row = max(1, p.size/p.rows, r.row/2)
 		r.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
-	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.Stay
+	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.Stay && p.upto != p.query.Upto
 }

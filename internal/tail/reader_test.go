@@ -85,6 +85,53 @@ func TestSkip(t *testing.T) {
 	}
 }
 
+// TestUpto: a reader of a range that another one has passed reads what is open of it, and the rest up to the last id, each event
+// once, and waits for none.
+func TestUpto(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	l.Exec(`INSERT INTO outbox_events (id, event_type, payload) SELECT i, CASE WHEN i % 7 = 0 THEN 'other' ELSE 'a' END, '1' FROM generate_series(1, 5000) i WHERE i % 3 > 0 AND i NOT BETWEEN 2000 AND 4000`)
+	l.Exec(`SELECT setval('outbox_events_id_seq', 5000)`)
+	for _, c := range []struct {
+		head, upto int64
+		open       Ranges
+	}{
+		{0, 5000, nil},
+		{0, 3000, nil}, // it ends where there is no event
+		{1000, 4500, Ranges{{5, 5}, {17, 400}, {999, 1000}}},
+		{4500, 4500, Ranges{{5, 5}, {17, 400}, {1500, 3500}, {4500, 4500}}},
+		{4500, 4500, nil},
+	} {
+		for _, q := range []Query{{Limit: 13}, {Limit: 100, Rows: 1000, Skip: []string{"other"}}, {Limit: 100, Bytes: 50}} {
+			q.Upto, q.Assigned = c.upto, c.upto
+			r := follow(l, 0, nil)
+			r.Reader = NewReader(c.head, c.open, r.w)
+			var got, want []int64
+			for reads := 0; r.Head() < c.upto || r.Gaps().Len() > 0; reads++ {
+				ids, b := r.read(q)
+				got = append(got, ids...)
+				if reads > 5000 || r.Head() > c.upto {
+					t.Fatalf("%+v, %+v: at %d after %d reads, gaps %v", c, q, r.Head(), reads, r.Gaps())
+				}
+				if _, looks := r.NextLook(); looks && r.Gaps().Len() == 0 {
+					t.Errorf("%+v: it looks for the writers of nothing", c)
+				}
+				if !b.Full && (r.Head() < c.upto || r.Gaps().Len() > 0) && b.Seen == 0 {
+					t.Errorf("%+v, %+v: a read found nothing, and stays at %d, gaps %v", c, q, r.Head(), r.Gaps())
+				}
+			}
+			for id := int64(1); id <= c.upto; id++ {
+				if id%3 > 0 && (id < 2000 || id > 4000) && (id > c.head || c.open.Contains(id)) && (q.Skip == nil || id%7 > 0) {
+					want = append(want, id)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%+v, %+v: read %d events, want %d: %v", c, q, len(got), len(want), got)
+			}
+		}
+	}
+}
+
 // TestShards: each event is read by one of several shards, and the events of an aggregate by the same one, with gaps and without.
 func TestShards(t *testing.T) {
 	t.Parallel()
