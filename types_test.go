@@ -40,7 +40,6 @@ var wideOwners = []struct {
 	reason string
 }{
 	{"dispatch.lane", 147, "queue, workers, breaker, pacer, quarantine and aggregates of a destination share one lock"},
-	{"internal/queue.scheduler", 83, "one lock for the next query: sweeps, routes, due deliveries, notifications"},
 	{"internal/stream.unit", 133, "one goroutine reads, hands over, stores, replays and writes the position"},
 }
 

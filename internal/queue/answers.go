@@ -121,8 +121,8 @@ func (s *scheduler) warmed() {
 }
 
 func (s *scheduler) readyLocked() {
-	if s.swept && s.cold == 0 && !s.isReady {
-		s.isReady = true
+	if s.swept && s.cold == 0 {
+		s.cold = -1 // once
 		close(s.ready)
 	}
 }

@@ -87,7 +87,7 @@ func (s *sweep) restarted(q *Query, c *Claimed) *restart {
 	}
 	r := &restart{head: s.before, last: *c.LastID}
 	s.head, s.before = r.last, r.last
-	s.near, s.low = watermark{settle: s.near.settle}, watermark{settle: s.low.settle}
+	s.near, s.low = watermark{}, watermark{}
 	s.doubts = doubts{ended: s.doubts.ended}
 	s.begin(sweepFull)
 	return r

@@ -17,7 +17,7 @@ func TestHeardDeliveries(t *testing.T) {
 			t.Errorf("%v follows a notification about deliveries", q)
 		}
 	}
-	if s.sweep.asked {
+	if s.sweep.wanted != sweepNone {
 		t.Error("a sweep was requested")
 	}
 }

@@ -43,11 +43,10 @@ type scheduler struct {
 
 	due due
 
-	ready   chan struct{} // closed after the first sweep, once all claimers are warm
-	isReady bool
-	swept   bool
-	behind  bool // the last common sweep was full
-	cold    int  // claimers that have not tried to connect
+	ready  chan struct{} // closed after the first sweep, once all claimers are warm
+	swept  bool
+	behind bool // the last common sweep was full
+	cold   int  // claimers that have not tried to connect; -1 once ready is closed
 }
 
 // due is the state of searching for due deliveries. The scheduler's lock guards it.
@@ -73,7 +72,7 @@ func newScheduler(limits engine.Limits, lanes []dispatch.QueueLane, route routes
 		hurry: make(chan struct{}, 1), ready: make(chan struct{}), due: due{now: true}, cold: limits.Claims,
 	}
 	s.timer = time.AfterFunc(time.Hour, s.poke)
-	s.sweep.low.settle, s.sweep.poll = settleTime, relay.PollEvery
+	s.sweep.poll = relay.PollEvery
 	s.sweep.begin(sweepFull)
 	relay.Settle, relay.Changed = s.settle, s.changed
 	return s

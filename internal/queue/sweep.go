@@ -33,17 +33,16 @@ const rowCost = 10 * time.Microsecond
 type sweepKind uint8
 
 const (
-	sweepOn   sweepKind = iota // behind the highest id claimed so far
-	sweepNear                  // at the near mark
-	sweepLow                   // at the low mark
-	sweepFull                  // at the very beginning
+	sweepNone sweepKind = iota
+	sweepOn             // behind the highest id claimed so far
+	sweepNear           // at the near mark
+	sweepLow            // at the low mark
+	sweepFull           // at the very beginning
 )
 
 // watermark is an id below which all events are settled, except those of transactions that had no
 // id yet when it was set.
 type watermark struct {
-	settle time.Duration // minimum age of a candidate
-
 	low  int64 // the mark
 	next int64 // becomes the mark once all transactions below xid have ended
 	xid  uint64
@@ -59,9 +58,9 @@ func (w *watermark) propose(now time.Time, head int64, xmax uint64) {
 }
 
 // runBegins records whether the run that begins now will prove the candidate: all transactions
-// below ended have ended.
-func (w *watermark) runBegins(now time.Time, ended uint64) {
-	w.over = w.xid != 0 && ended >= w.xid && now.Sub(w.at) >= w.settle
+// below ended have ended, and it is as old as settle.
+func (w *watermark) runBegins(now time.Time, ended uint64, settle time.Duration) {
+	w.over = w.xid != 0 && ended >= w.xid && now.Sub(w.at) >= settle
 }
 
 // runEnded moves the mark if the run began at or below it and proved the candidate.
@@ -88,8 +87,7 @@ type sweep struct {
 	polling bool                 // sweeps without a break: the relay polls
 	active  bool                 // a run is under way: continue until a claim comes back short
 	kind    sweepKind            // where the run began
-	asked   bool                 // another run, of kind wanted, will follow
-	wanted  sweepKind
+	wanted  sweepKind            // of another run that will follow
 
 	cursor int64 // the run continues after this id
 	full   fullRun
@@ -109,9 +107,7 @@ type sweep struct {
 
 // begin requests a run; a more thorough kind replaces a lesser one.
 func (s *sweep) begin(kind sweepKind) {
-	if !s.asked || kind > s.wanted {
-		s.asked, s.wanted = true, kind
-	}
+	s.wanted = max(s.wanted, kind)
 }
 
 // turn records whether the relay polls. Whatever its state becomes, a sweep from the low mark follows.
@@ -122,18 +118,18 @@ func (s *sweep) turn(polling bool) {
 
 // due reports whether a sweep should be started.
 func (s *sweep) due(now time.Time) bool {
-	return s.active || s.asked || s.polling && !now.Before(s.restUntil) || !now.Before(s.next)
+	return s.active || s.wanted != sweepNone || s.polling && !now.Before(s.restUntil) || !now.Before(s.next)
 }
 
 // start chooses where the next claim begins. It reports whether that starts a new run.
 func (s *sweep) start(now time.Time) bool {
 	s.began, s.before = now, s.head
-	if s.active && (!s.asked || s.wanted <= s.kind) {
+	if s.active && s.wanted <= s.kind {
 		return false // the requested run follows when this one has ended
 	}
-	kind, requested := sweepOn, s.asked
+	kind, requested := sweepOn, s.wanted != sweepNone
 	switch {
-	case s.asked:
+	case requested:
 		kind = s.wanted
 	case !now.Before(s.nextFull):
 		kind = sweepFull
@@ -142,9 +138,9 @@ func (s *sweep) start(now time.Time) bool {
 	case !now.Before(s.nextNear):
 		kind = sweepNear
 	}
-	s.asked, s.active, s.kind = false, true, kind
-	s.near.runBegins(now, s.doubts.ended)
-	s.low.runBegins(now, s.doubts.ended)
+	s.wanted, s.active, s.kind = sweepNone, true, kind
+	s.near.runBegins(now, s.doubts.ended, 0)
+	s.low.runBegins(now, s.doubts.ended, settleTime)
 	switch kind {
 	case sweepFull:
 		s.cursor = beforeAll
@@ -155,7 +151,7 @@ func (s *sweep) start(now time.Time) bool {
 		s.cursor = s.low.low
 	case sweepNear:
 		s.cursor = s.near.low
-	case sweepOn:
+	case sweepOn, sweepNone:
 		s.cursor = s.head
 	}
 	return true

@@ -156,7 +156,7 @@ func TestMarksPassNoOpenTransaction(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &markModel{xid: 100, open: make(map[uint64][]int64), fresh: make(map[int64]uint64)}
 		m.now = time.Unix(1000, 0)
-		m.s.low.settle, m.s.poll = settleTime, pollSeldom
+		m.s.poll = pollSeldom
 		m.s.begin(sweepFull)
 		actions := map[string]func(*rapid.T){
 			"": m.check,
@@ -307,7 +307,7 @@ func (m *markModel) check(t *rapid.T) {
 func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
 	t.Parallel()
 	now, last := time.Now(), int64(1_000_000)
-	s := &sweep{poll: pollSeldom, low: watermark{settle: settleTime}}
+	s := &sweep{poll: pollSeldom}
 	xid := uint64(100)
 	sweep := func(open ...uint64) {
 		now = now.Add(100 * time.Millisecond)
