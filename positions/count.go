@@ -3,13 +3,13 @@ package positions
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -31,7 +31,6 @@ SELECT event_type, count(*) FILTER (WHERE NOT open.ids @> page.id), max(page.id)
 // frequent first, in statements of 10,000 events each. It stops after about limit events, if that is above 0, and
 // reports more then. Those with a stored delivery, which a replay passes over, are counted as well.
 func (s *Store) CountReplay(ctx context.Context, r observe.Replay, limit int64) (all []TypeCount, more bool, err error) {
-	var way routes
 	counts := make(map[string]int64)
 	for after, seen := r.From-1, int64(0); after < r.To; {
 		if limit > 0 && seen >= limit {
@@ -40,18 +39,20 @@ func (s *Store) CountReplay(ctx context.Context, r observe.Replay, limit int64) 
 		}
 		n := int64(0)
 		err := s.tx(ctx, "count the events of a range", pgx.ReadOnly, func(tx pgx.Tx) (err error) {
-			if way, err = readRoutes(ctx, tx, r.Destination); err != nil {
+			all, err := routes.Read(ctx, tx, &r.Destination)
+			if err != nil {
 				return err
 			}
+			now := routes.Newest(all)
 			rows, err := tx.Query(ctx, sqlCount, after, r.To, countPage, r.Destination)
 			if err != nil {
 				return err
 			}
 			var name string
-			var wanted, last, all int64
-			_, err = pgx.ForEachRow(rows, []any{&name, &wanted, &last, &all}, func() error {
-				after, n = max(after, last), n+all
-				if wanted > 0 && way.lead(name) && (len(r.Types) == 0 || delivery.BestPattern(r.Types, name) >= 0) {
+			var wanted, last, seen int64
+			_, err = pgx.ForEachRow(rows, []any{&name, &wanted, &last, &seen}, func() error {
+				after, n = max(after, last), n+seen
+				if wanted > 0 && now != nil && now.Gets(name) && (len(r.Types) == 0 || delivery.BestPattern(r.Types, name) >= 0) {
 					counts[strings.Clone(name)] += wanted
 				}
 				return nil
@@ -72,22 +73,4 @@ func (s *Store) CountReplay(ctx context.Context, r observe.Replay, limit int64) 
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Type, b.Type))
 	})
 	return all, more, nil
-}
-
-// routes are those by which a destination reads now.
-type routes struct{ patterns, others []string }
-
-func readRoutes(ctx context.Context, tx pgx.Tx, destination string) (r routes, err error) {
-	err = tx.QueryRow(ctx, `SELECT patterns, others FROM outbox_routes
-		WHERE destination = $1 AND since > 0 AND until_head IS NULL ORDER BY since DESC LIMIT 1`, destination).Scan(&r.patterns, &r.others)
-	if errors.Is(err, pgx.ErrNoRows) { // no relay has read by it yet
-		return r, nil
-	}
-	return r, err
-}
-
-// lead reports whether the events of a type go to the destination.
-func (r *routes) lead(eventType string) bool {
-	best := delivery.BestPattern(append(slices.Clone(r.patterns), r.others...), eventType)
-	return best >= 0 && best < len(r.patterns)
 }

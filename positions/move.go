@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -82,7 +86,7 @@ func (s *Store) Seek(ctx context.Context, destination, to string, a Action) (m M
 			return err
 		}
 		if m.To > m.From {
-			if _, err := tx.Exec(ctx, sqlSkipped, destination, m.From, m.To); err != nil {
+			if err := routes.Skip(ctx, tx, destination, m.From, m.To); err != nil {
 				return err
 			}
 		}
@@ -135,9 +139,6 @@ func (m *Moved) target(ctx context.Context, tx pgx.Tx, to engine.Start) error {
 }
 
 const (
-	// sqlFence makes the router start over: it has judged by routes that change now.
-	sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0`
-
 	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
 	// passed: they are in flight, or their transaction may still commit. A destination that keeps a copy
 	// of its position gets again what is above the new head, unless it was moved forwards: see exact.go. Where
@@ -154,28 +155,9 @@ const (
 		sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
 		WHERE destination = '' AND reused IS NOT NULL`
 
-	// What the destination has passed keeps the routes by which it has read it; from the new head on,
-	// those that stand now count. sqlOwed leaves routes that have ended as they are for what the destination has not passed ($2, $3),
-	// which was to come by them, and returns which routes these are: the next two leave them alone ($3).
-	sqlOwed = `UPDATE outbox_routes SET head = greatest(head, $2), open =
-			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]')))
-		WHERE destination = $1 AND since > 0 AND past IS NULL AND until_head IS NOT NULL
-			AND (until_head > $2 OR ($3::text::int8multirange - until_open) && int8range(NULL, until_head, '[]'))
-		RETURNING since`
-	sqlEndSpans = `UPDATE outbox_routes AS r SET until_head = $2, until_open = ` + sqlOpen + `
-		WHERE r.destination = $1 AND r.since > 0 AND r.head < $2 AND (r.until_head IS NULL OR r.until_head > $2) AND r.since <> ALL($3)`
-	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2 AND since <> ALL($3)`
-	sqlNewSpan   = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
-		SELECT $1, $3, $4, $5, $2, ` + sqlOpen + `, $6, $7`
-
-	// sqlSkipped keeps which ids were skipped, for people who ask what became of an event: relays do not read it.
-	// sqlTidy drops what is kept about events that are gone.
-	sqlSkipped = `INSERT INTO outbox_routes (destination, since, patterns, head, until_head, past)
-		SELECT $1, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), '{}', $2, $3, 'skipped'`
-	sqlTidy = `DELETE FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL AND until_head < (SELECT id FROM outbox_events ORDER BY id LIMIT 1)`
-
-	// sqlOpen are the open ids of all parts.
-	sqlOpen = `coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')`
+	// sqlStanding reads whether ids were given out again, the lowest head, and the open ids of all parts.
+	sqlStanding = `SELECT bool_or(reused IS NOT NULL), min(head), coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')::text
+		FROM outbox_positions WHERE destination = $1`
 )
 
 // unreplayed returns an error if a replay of a destination with several shards is running: the first shard sends it, and does not
@@ -194,21 +176,18 @@ func unreplayed(ctx context.Context, tx pgx.Tx, destination string) error {
 }
 
 func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwards bool) error {
-	if _, err := tx.Exec(ctx, sqlFence); err != nil {
+	if _, err := routes.Fence(ctx, tx); err != nil {
 		return err
 	}
 	var again bool
 	var passed int64
 	var open string
-	err := tx.QueryRow(ctx, `SELECT bool_or(reused IS NOT NULL), min(head), `+sqlOpen+`::text FROM outbox_positions WHERE destination = $1`, destination).Scan(&again, &passed, &open)
+	err := tx.QueryRow(ctx, sqlStanding, destination).Scan(&again, &passed, &open)
 	if err != nil {
 		return err
 	}
 	forwards = forwards && !again
 	if _, err := tx.Exec(ctx, sqlMove, destination, head, forwards); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, sqlAgain); err != nil {
@@ -217,39 +196,16 @@ func move(ctx context.Context, tx pgx.Tx, destination string, head int64, forwar
 	if forwards { // what it has not passed comes by the routes that lead there
 		return nil
 	}
-	owed := []int64{} // never nil: <> ALL (NULL) is never true
-	if !again {       // otherwise the routes that have ended are those of other events
-		rows, err := tx.Query(ctx, sqlOwed, destination, passed, open)
-		if err != nil {
-			return err
-		}
-		if owed, err = pgx.AppendRows(owed, rows, pgx.RowTo[int64]); err != nil {
-			return err
-		}
-	}
-	return readAgain(ctx, tx, destination, head, owed)
-}
-
-// readAgain makes the routes that stand now count from the new head on, beside those that have ended and are still owed.
-func readAgain(ctx context.Context, tx pgx.Tx, destination string, head int64, owed []int64) error {
-	var last int64
-	var patterns, others, drops []string
-	var handed bool
-	err := tx.QueryRow(ctx, `SELECT (SELECT max(since) FROM outbox_routes WHERE destination = $1), patterns, others, drops, handed FROM outbox_routes
-		WHERE destination = $1 AND since > 0 AND until_head IS NULL ORDER BY since DESC LIMIT 1`, destination).Scan(&last, &patterns, &others, &drops, &handed)
-	if errors.Is(err, pgx.ErrNoRows) { // no relay has read by it yet
-		return nil
-	}
-	if err != nil {
+	at := tail.Watermark{Head: passed}
+	if at.Open, err = tail.ParseRanges(open); err != nil {
 		return err
 	}
-	for _, sql := range []string{sqlEndSpans, sqlDropSpans} {
-		if _, err := tx.Exec(ctx, sql, destination, head, owed); err != nil {
-			return err
-		}
+	to := tail.Watermark{Head: head, Open: slices.Clone(at.Open)}
+	to.Open.Remove(tail.Range{From: head + 1, To: math.MaxInt64})
+	if again { // what it was owed by routes that have ended are other events
+		at = tail.Watermark{Head: math.MaxInt64}
 	}
-	_, err = tx.Exec(ctx, sqlNewSpan, destination, head, last+1, patterns, others, handed, drops)
-	return err
+	return routes.Rewind(ctx, tx, destination, to, at)
 }
 
 // Forgotten is what Forget has done, or would do.
@@ -299,17 +255,15 @@ func (s *Store) Forget(ctx context.Context, destination string, a Action) (f For
 			if more = tag.RowsAffected() == forgetBatch; more {
 				return nil
 			}
+			if _, err := routes.Fence(ctx, tx); err != nil {
+				return err
+			}
 			for _, sql := range []string{
-				sqlFence,
 				`UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp() WHERE destination = $1 AND state = 'running'`,
 				`DELETE FROM outbox_routes WHERE destination = $1`,
 				`DELETE FROM outbox_positions WHERE destination = $1`,
 			} {
-				args := []any{destination}
-				if sql == sqlFence {
-					args = nil
-				}
-				if _, err := tx.Exec(ctx, sql, args...); err != nil {
+				if _, err := tx.Exec(ctx, sql, destination); err != nil {
 					return err
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -42,8 +43,7 @@ func (w *Wanted) layout() string {
 	if w.Shards <= 1 {
 		return ""
 	}
-	patterns, others := w.lists()
-	sum := sha256.Sum256([]byte(strings.Join(slices.Concat(patterns, []string{"\x00"}, others, []string{"\x00"}, w.Drops), "\x00")))
+	sum := sha256.Sum256([]byte(strings.Join(slices.Concat(w.Patterns, []string{"\x00"}, w.Others, []string{"\x00"}, w.Drops), "\x00")))
 	return fmt.Sprintf("%d %s", w.Shards, hex.EncodeToString(sum[:8]))
 }
 
@@ -182,7 +182,7 @@ func (a *arrangement) mark(ctx context.Context, tx pgx.Tx) error {
 		all[i].epoch++
 	}
 	a.marked = all
-	_, err = fence(ctx, tx) // what the router writes from now on is for the new shards
+	_, err = routes.Fence(ctx, tx) // what the router writes from now on is for the new shards
 	return err
 }
 
@@ -321,18 +321,16 @@ func (a *arrangement) begin(ctx context.Context, tx pgx.Tx) error {
 // route stores the routes, if they have changed. What any shard has read keeps those by which it was read, also for the shard that
 // still has to read it.
 func (a *arrangement) route(ctx context.Context, tx pgx.Tx, read, passed tail.Watermark) error {
-	stored, err := readRoutes(ctx, tx, &a.w.Destination)
+	stored, err := routes.Read(ctx, tx, &a.w.Destination)
 	if err != nil {
 		return err
 	}
-	var last *span
-	if n := len(stored); n > 0 && stored[n-1].since != expected {
-		last = &stored[n-1]
+	last := routes.Newest(stored)
+	if last != nil && last.Equal(&a.w.Routes) {
+		return routes.Noted(ctx, tx, a.w.Destination)
 	}
-	if last != nil && last.Routes.equal(&a.w.Routes) {
-		return noted(ctx, tx, a.w.Destination)
-	}
-	return changeRoutes(ctx, tx, change{all: a.e.wanted, to: a.w, last: last, at: read, passed: passed})
+	change := routes.Change{All: a.e.routes, To: a.w.Wanted, Last: last, At: read, Passed: passed}
+	return change.Store(ctx, tx)
 }
 
 // together returns the ids that any of the shards has read, those that all have passed, from which the new ones go on, and what is

@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -30,7 +31,7 @@ func TestMove(t *testing.T) {
 			CASE WHEN id > 5900 THEN '#7#order:1' WHEN aggregate_id = $1::text THEN $2 ELSE 'order/' || aggregate_id END,
 			now() + id * interval '1 minute', 9 FROM outbox_events`, long, dispatch.OrderingKey(&delivery.Event{AggregateType: "order", AggregateID: long}))
 	l.Exec(`DELETE FROM outbox_events WHERE id % 7 = 0 OR id % 20 IN (3, 4)`) // of two aggregates, all
-	a := &arrangement{w: &Wanted{Destination: "x", Shards: 3}}
+	a := &arrangement{w: &Wanted{Wanted: routes.Wanted{Destination: "x"}, Shards: 3}}
 	pages := 0
 	for _, page := range movePages() {
 		for p := newMovePlace(); !p.over; pages++ {

@@ -1,6 +1,6 @@
 // Package stream is the engine of an outbox that is read like a log: each destination has a
 // position in the table, and no row of it is ever changed. Package tail reads the table, and proves that no event is missed;
-// package position has the row of the position, and package exactly wraps that of a destination that gets each event exactly once.
+// package position has the row of the position, package routes the history of what each destination reads, and package exactly wraps that of a destination that gets each event exactly once.
 //
 // Read engine.go and unit.go first. Where reading begins:
 //
@@ -33,8 +33,6 @@
 //	engine.go   the units that the relay holds, by its leases: see package lease; the API of the relay
 //	arrange.go  gives a destination another number of shards
 //	pool.go     the few connections that all units share
-//	routes.go   between which ids a destination reads which event types
-//	note.go     records their changes
 //	router.go   finds events that no destination reads
 //	handout.go  hands them to destinations that have gained a route
 //	settle.go   when the writers have ended that were silent

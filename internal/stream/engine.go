@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -62,6 +63,7 @@ type Engine struct {
 	wake      *wake.Machine
 	lanes     map[place]dispatch.StreamLane
 	wanted    []Wanted
+	routes    []routes.Wanted // of these
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
@@ -99,14 +101,12 @@ type part interface {
 
 // Wanted is a destination that a relay delivers.
 type Wanted struct {
-	// Destination is its name; empty for the router.
-	Destination string
+	// Its name, empty for the router, and the routes of its events. They are stored with a new position.
+	routes.Wanted
 	// Start is where it begins if it has no position yet.
 	Start engine.Start
 	// Shards is the number of its shards, at least 1.
 	Shards int
-	// Routes are the routes of its events. They are stored with a new position.
-	Routes
 }
 
 // New returns an engine.
@@ -126,13 +126,15 @@ func New(o Options) *Engine {
 		}
 		patterns = append(patterns, e.d.Patterns(d.Name)...)
 		e.wanted = append(e.wanted, Wanted{
-			Destination: d.Name, Start: o.Starts[d.Name], Shards: max(1, d.Shards), Routes: Routes{Patterns: e.d.Patterns(d.Name), Drops: e.d.Drops(d.Name)},
+			Wanted: routes.Wanted{Destination: d.Name, Routes: routes.Routes{Patterns: e.d.Patterns(d.Name), Drops: e.d.Drops(d.Name)}},
+			Start:  o.Starts[d.Name], Shards: max(1, d.Shards),
 		})
 	}
 	slices.Sort(patterns)
 	for i := range e.wanted {
 		w := &e.wanted[i]
 		w.Others = slices.DeleteFunc(slices.Compact(slices.Clone(patterns)), func(p string) bool { return slices.Contains(w.Patterns, p) })
+		e.routes = append(e.routes, w.Wanted)
 	}
 	e.wake = wake.New(wake.Options{
 		Poll: o.Limits.PollInterval, Bell: o.Bell, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("bell", err) },
@@ -163,7 +165,7 @@ func (e *Engine) create(ctx context.Context, conn *session.Conn, names []string)
 			missing[i] = e.wantedOf(name)
 		}
 	}
-	return create(ctx, conn, e.wanted, missing, e.log)
+	return create(ctx, conn, e.routes, missing, e.log)
 }
 
 // arrange gives a destination the layout of this relay: see lease.Options.
@@ -332,6 +334,15 @@ func (e *Engine) poke(seek bool) {
 			r.part.hinted(seek)
 		}
 	}
+}
+
+// announce makes all relays of the table check their units, routes and stored deliveries.
+func (e *Engine) announce(ctx context.Context, conn *session.Conn) error {
+	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(e.Connector.Schema)); err != nil {
+		return fmt.Errorf("announce to other relays: %w", err)
+	}
+	e.poke(true)
+	return nil
 }
 
 func (e *Engine) wakeAll() { e.poke(false) }

@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -99,7 +100,7 @@ func (r *router) handStored(ctx context.Context, conn *session.Conn) (moved bool
 
 // routedTypes returns the types of rows without a route that have gained one.
 func (r *router) routedTypes(ctx context.Context, conn *session.Conn) ([]string, error) {
-	types, err := deliveries.UnroutedTypes(ctx, conn, func(t string) bool { return r.routes.gotten(r.routes.of(t)) })
+	types, err := deliveries.UnroutedTypes(ctx, conn, func(t string) bool { return r.routes.Gotten(r.routes.Of(t)) })
 	if err != nil {
 		return nil, fmt.Errorf("list event types without a route: %w", err)
 	}
@@ -181,25 +182,20 @@ type handing struct {
 // with the first of each aggregate. A working destination has received all events that it had
 // passed; but deliveries decided in the time as a queue, and due now, it finds due.
 func (r *router) share(all *handing, e *delivery.Event, decided bool) {
-	v := r.routes.of(e.Type)
-	if !r.routes.gotten(v) || !decided && r.routes.awaited(v) {
+	v := r.routes.Of(e.Type)
+	if !r.routes.Gotten(v) || !decided && r.routes.Awaited(v) {
 		all.kept = append(all.kept, e.ID)
 	}
 	key := dispatch.OrderingKey(e)
-	for i := range r.routes.readers {
-		to := &r.routes.readers[i]
-		if !v.gets(to) || r.routes.reads(v, to, e.ID) {
-			continue // the event is not for it, or it reads the event by itself
-		}
-		newest := &r.routes.all[to.newest]
-		if !decided && newest.handed {
+	for to := range r.routes.Takers(v, e.ID) {
+		if !decided && to.Handed {
 			continue
 		}
 		state := deliveries.Retry
-		if key != "" && !newest.handed {
+		if key != "" && !to.Handed {
 			state = deliveries.Parked
 		}
-		all.ids, all.names, all.types = append(all.ids, e.ID), append(all.names, newest.destination), append(all.types, e.Type)
+		all.ids, all.names, all.types = append(all.ids, e.ID), append(all.names, to.Destination), append(all.types, e.Type)
 		all.states, all.keys = append(all.states, string(state)), append(all.keys, key)
 	}
 }
@@ -207,23 +203,17 @@ func (r *router) share(all *handing, e *delivery.Event, decided bool) {
 // finish notifies waiting destinations that they have been handed everything: the router has read
 // as far as they had when they got their route, and seen all that they have seen.
 func (r *router) finish(ctx context.Context, conn *session.Conn) (told bool, err error) {
-	gaps := r.reader.Gaps()
-	for i := range r.routes.all {
-		to := &r.routes.all[i]
-		if !r.complete(to, gaps) {
-			continue
-		}
+	for to := range r.complete() {
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), gaps, 0); err != nil || !ok {
+			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
 				return cmp.Or(err, position.ErrFenced)
 			}
-			_, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, to.destination, to.since)
-			return err
+			return routes.Handed(ctx, tx, to)
 		})
 		if err != nil {
 			return told, fmt.Errorf("finish handing out: %w", err)
 		}
-		to.handed, told = true, true
+		to.Handed, told = true, true
 	}
 	return told, nil
 }

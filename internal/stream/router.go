@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -30,7 +31,7 @@ type router struct {
 	hint   atomic.Bool
 	seek   atomic.Bool
 
-	routes   routes
+	routes   routes.Table
 	loaded   time.Time // when the routes were read; zero: they must be read
 	skip     []string
 	skipped  map[string]bool
@@ -60,7 +61,7 @@ type unroutedEvent struct {
 func newRouter(e *Engine, p position.Position) *router {
 	r := &router{
 		e: e, pos: p, wake: make(chan struct{}, 1), reader: tail.NewReader(p.Head, p.Open, e.witnesses),
-		routes: newRoutes(nil), skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
+		routes: routes.NewTable(nil), skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
 	}
 	r.hint.Store(true)
 	r.figures.Store(&observe.PositionStats{Head: p.Head})
@@ -184,23 +185,35 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// complete reports whether the destination waits only to be handed stored events, with its newest
-// routes: the router has seen all that it had passed.
-func (r *router) complete(to *span, gaps tail.Ranges) bool {
-	return to.waits() && to.from.Within(r.reader.Head(), gaps)
-}
-
 // awaited reports whether a destination waits for the end of its handover without any read being
 // necessary for that: it need not wait until the router has read a backlog that the destination
 // will read by itself.
 func (r *router) awaited() bool {
-	gaps := r.reader.Gaps()
-	return slices.ContainsFunc(r.routes.all, func(to span) bool { return r.complete(&to, gaps) })
+	for range r.complete() {
+		return true
+	}
+	return false
+}
+
+// complete returns the routes of destinations that wait only to be handed stored events: the router has seen all that they had
+// passed.
+func (r *router) complete() iter.Seq[*routes.Span] {
+	return func(yield func(*routes.Span) bool) {
+		head, gaps := r.reader.Head(), r.reader.Gaps()
+		for to := range r.routes.Waiting() {
+			if to.From.Within(head, gaps) && !yield(to) {
+				return
+			}
+		}
+	}
 }
 
 // hurried reports whether a destination waits for the router to read further.
 func (r *router) hurried() bool {
-	return slices.ContainsFunc(r.routes.all, func(to span) bool { return to.waits() })
+	for range r.routes.Waiting() {
+		return true
+	}
+	return false
 }
 
 const (
@@ -225,13 +238,13 @@ func (r *router) pause(ctx context.Context, d time.Duration) {
 
 // load reads the routes of all destinations.
 func (r *router) load(ctx context.Context, conn *session.Conn) error {
-	all, err := readRoutes(ctx, conn, nil)
+	all, err := routes.Read(ctx, conn, nil)
 	if err != nil {
 		return err
 	}
 	r.loaded = time.Now()
-	if !slices.EqualFunc(all, r.routes.all, func(a, b span) bool { return a.equal(&b) }) {
-		r.routes, r.unsorted = newRoutes(all), true
+	if !r.routes.Is(all) {
+		r.routes, r.unsorted = routes.NewTable(all), true
 		r.skip, r.skipped = nil, make(map[string]bool)
 	}
 	return nil
@@ -251,11 +264,11 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 		if r.skipped[e.Type] {
 			continue
 		}
-		if v := r.routes.of(e.Type); r.routes.unrouted(v, e.ID) {
+		if v := r.routes.Of(e.Type); r.routes.Unrouted(v, e.ID) {
 			r.pending = append(r.pending, unroutedEvent{e.ID, e.Type})
-			if r.routes.due(v, e.ID) {
+			if r.routes.Due(v, e.ID) {
 				r.unsorted = true // it has gained a route since
-			} else if !r.routes.gotten(v) {
+			} else if !r.routes.Gotten(v) {
 				r.say(e)
 			}
 		}
@@ -288,9 +301,9 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 // of the reader. They were assigned, and may all have been rolled back: without a later event the reader would not pass them.
 func (r *router) reach() {
 	head, last := r.reader.Head(), r.e.last.Load()
-	for i := range r.routes.all {
-		if to := &r.routes.all[i]; to.waits() && to.from.Head <= last {
-			head = max(head, to.from.Head)
+	for to := range r.routes.Waiting() {
+		if to.From.Head <= last {
+			head = max(head, to.From.Head)
 		}
 	}
 	if head == r.reader.Head() {
@@ -316,7 +329,7 @@ func (r *router) maySkip(eventType string) {
 	if gaps := r.reader.Gaps(); gaps.Len() > 0 {
 		lowest = gaps[0].From - 1
 	}
-	if r.skipped[eventType] || len(r.skip) >= maxSkip || !r.routes.settled(r.routes.of(eventType), lowest) {
+	if r.skipped[eventType] || len(r.skip) >= maxSkip || !r.routes.Settled(r.routes.Of(eventType), lowest) {
 		return
 	}
 	r.skipped[eventType] = true

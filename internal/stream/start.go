@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -17,7 +18,7 @@ import (
 
 // create creates the positions of some of the wanted destinations. Relays that start at the same time do it one after the
 // other.
-func create(ctx context.Context, conn *session.Conn, all, missing []Wanted, log *slog.Logger) error {
+func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missing []Wanted, log *slog.Logger) error {
 	var made []madePosition
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
 		made, err = createPositions(ctx, tx, all, missing)
@@ -42,7 +43,7 @@ type madePosition struct {
 	head        int64
 }
 
-func createPositions(ctx context.Context, tx pgx.Tx, all, missing []Wanted) (made []madePosition, err error) {
+func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missing []Wanted) (made []madePosition, err error) {
 	if _, err := tx.Exec(ctx, sqlCreating); err != nil {
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
@@ -87,7 +88,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, all, missing []Wanted) (mad
 		// unrouted.
 		at := tail.Watermark{Head: p.head}
 		if at.Open, err = tail.ParseRanges(opening); err == nil {
-			err = firstRoutes(ctx, tx, all, &w, at)
+			err = routes.Begin(ctx, tx, all, w.Wanted, at)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("store the routes of %q: %w", p.destination, err)

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
@@ -20,15 +21,19 @@ func newStream(tb testing.TB) *log {
 }
 
 // create creates the positions of wanted destinations.
-func (l *log) create(wanted ...Wanted) {
+func (l *log) create(all ...Wanted) {
 	l.Helper()
 	err := pgx.BeginFunc(l.Context(), l.Conn, func(tx pgx.Tx) error {
-		_, err := createPositions(l.Context(), tx, wanted, wanted)
+		_, err := createPositions(l.Context(), tx, nil, all)
 		return err
 	})
 	if err != nil {
 		l.Fatal(err)
 	}
+}
+
+func wanted(destination string, start engine.Start) Wanted {
+	return Wanted{Wanted: routes.Wanted{Destination: destination}, Start: start}
 }
 
 // begins returns where a destination begins.
@@ -50,11 +55,11 @@ func TestStart(t *testing.T) {
 	at := func(minute int) engine.Start {
 		return engine.Start{Kind: engine.StartAtTime, Time: noon.Add(time.Duration(minute) * time.Minute)}
 	}
-	l.create(Wanted{}, Wanted{Destination: "first"}, Wanted{Destination: "second"}, Wanted{Destination: "told", Start: engine.Start{Kind: engine.StartNow}})
-	l.create(Wanted{Destination: "later"}, Wanted{Destination: "first", Start: engine.Start{Kind: engine.StartAtID, ID: 1}},
-		Wanted{Destination: "beginning", Start: engine.Start{Kind: engine.StartAtBeginning}}, Wanted{Destination: "id", Start: engine.Start{Kind: engine.StartAtID, ID: 3}},
-		Wanted{Destination: "time", Start: at(5)}, Wanted{Destination: "time of what is gone", Start: at(6)},
-		Wanted{Destination: "long ago", Start: at(-100)}, Wanted{Destination: "future", Start: at(100)})
+	l.create(Wanted{}, wanted("first", engine.Start{}), wanted("second", engine.Start{}), wanted("told", engine.Start{Kind: engine.StartNow}))
+	l.create(wanted("later", engine.Start{}), wanted("first", engine.Start{Kind: engine.StartAtID, ID: 1}),
+		wanted("beginning", engine.Start{Kind: engine.StartAtBeginning}), wanted("id", engine.Start{Kind: engine.StartAtID, ID: 3}),
+		wanted("time", at(5)), wanted("time of what is gone", at(6)),
+		wanted("long ago", at(-100)), wanted("future", at(100)))
 	for destination, want := range map[string]string{
 		"": "4 {[2,4)}", "first": "4 {[2,4)}", "second": "4 {[2,4)}", "told": "10 {}",
 		"later": "10 {}", "beginning": "0 {}", "id": "2 {}",
@@ -76,7 +81,7 @@ func TestStart(t *testing.T) {
 func TestStartOfNothing(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
-	l.create(Wanted{Destination: "a", Start: engine.Start{Kind: engine.StartNow}}, Wanted{Destination: "b", Start: engine.Start{Kind: engine.StartAtTime, Time: time.Now()}})
+	l.create(wanted("a", engine.Start{Kind: engine.StartNow}), wanted("b", engine.Start{Kind: engine.StartAtTime, Time: time.Now()}))
 	if a, b := l.begins("a"), l.begins("b"); a != "0 {}" || b != "0 {}" {
 		t.Errorf("they begin at %s and %s", a, b)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -12,7 +13,7 @@ import (
 type types struct {
 	skip    []string        // event types for other destinations
 	skipped map[string]bool // the same, as a set
-	former  []span          // routes that have ended, by which it still has to read
+	former  []routes.Span   // routes that have ended, by which it still has to read
 	before  tail.Watermark  // what it reads by these alone: another shard has passed it before the routes of today began
 }
 
@@ -43,15 +44,15 @@ func (t *types) pass(eventType string) {
 
 // formerly reports whether the destination gets the event by routes that have ended.
 func (t *types) formerly(eventType string, id int64) bool {
-	return slices.ContainsFunc(t.former, func(s span) bool { return s.contains(id) && s.way(eventType) == here })
+	return slices.ContainsFunc(t.former, func(s routes.Span) bool { return s.Reads(eventType, id) })
 }
 
 // everGot reports whether the destination may get events of the type by routes that have ended.
 func (t *types) everGot(eventType string) bool {
-	return slices.ContainsFunc(t.former, func(s span) bool { return s.way(eventType) == here })
+	return slices.ContainsFunc(t.former, func(s routes.Span) bool { return s.Gets(eventType) })
 }
 
 // forget drops the routes by which nothing is left to read.
 func (t *types) forget(head int64, gaps tail.Ranges) {
-	t.former = slices.DeleteFunc(t.former, func(s span) bool { return s.until.Within(head, gaps) })
+	t.former = slices.DeleteFunc(t.former, func(s routes.Span) bool { return s.Until.Within(head, gaps) })
 }

@@ -3,15 +3,20 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -22,6 +27,9 @@ const (
 	// skipAhead is how many times as many rows as events are read at once, where most are
 	// of types that others get.
 	skipAhead = 10
+	// handPoll is how often a destination checks whether it has been handed the events that had no
+	// route.
+	handPoll = 50 * time.Millisecond
 	// heldPoll is the pause between two looks whether new events may be read again, after
 	// many of them had to wait for others of their aggregates that the destination has failed over.
 	heldPoll = 50 * time.Millisecond
@@ -228,6 +236,60 @@ func (u *unit) prepare(ctx context.Context, conn *session.Conn) (done bool, err 
 	}
 	u.loaded = true
 	return true, nil
+}
+
+// handed reports whether the destination has been handed all events that had no route before it had
+// one. Its first call stores the routes of the destination.
+func (u *unit) handed(ctx context.Context, conn *session.Conn) (bool, error) {
+	if !u.routed {
+		if err := u.note(ctx, conn); err != nil {
+			return false, fmt.Errorf("store the routes of %q: %w", u.name, err)
+		}
+		u.routed = true
+	}
+	waits, err := routes.Unhanded(ctx, conn, u.name)
+	return !waits, err
+}
+
+// note stores the routes of the destination, if they have changed, and keeps those by which it
+// still has to read.
+func (u *unit) note(ctx context.Context, conn *session.Conn) error {
+	wanted := u.e.wantedOf(u.name)
+	changed := false
+	err := u.owned(ctx, conn, func(tx pgx.Tx) error {
+		all, err := routes.Read(ctx, tx, &u.name)
+		if err != nil {
+			return err
+		}
+		// The unit will read its open events itself, with the current routes.
+		head, open := u.account(true)
+		head, open = u.pos.Bound(head, open)
+		at := tail.Watermark{Head: head, Open: open}
+		last := routes.Newest(all)
+		changed = last == nil || !last.Equal(&wanted.Routes)
+		if changed && u.pos.Shards > 1 {
+			return errLayout // they change for all shards together
+		}
+		if changed {
+			change := routes.Change{All: u.e.routes, To: wanted.Wanted, Last: last, At: u.former.Passed(at), Passed: at}
+			if err := change.Store(ctx, tx); err != nil {
+				return err
+			}
+			if all, err = routes.Read(ctx, tx, &u.name); err != nil {
+				return err
+			}
+			last = routes.Newest(all)
+		}
+		if !last.From.Within(head, open) { // only of one that has, or had, several shards
+			u.types.before = last.From
+		}
+		u.types.former = slices.DeleteFunc(all, func(s routes.Span) bool { return !s.Ended || s.Until.Within(head, open) })
+		return routes.Noted(ctx, tx, u.name)
+	})
+	if err == nil && changed {
+		return u.e.announce(ctx, conn)
+	}
+	return err
 }
 
 // work works for as long as there is anything to do.

@@ -1,0 +1,259 @@
+package routes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/tail"
+)
+
+// sqlFence makes the router start over with stored events: it has found the ones in its memory by
+// routes that change now. A router that no relay has owned yet has none in memory. It returns the
+// router's position.
+const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0 RETURNING head, open::text`
+
+// Fence returns the ids that the router has seen, and makes it judge the rest by the routes that
+// the transaction leaves. It comes before every statement on outbox_routes.
+func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
+	var open string
+	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &open)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return tail.Watermark{Head: math.MinInt64}, nil
+	case err != nil:
+		return seen, fmt.Errorf("fence the router: %w", err)
+	}
+	if seen.Open, err = tail.ParseRanges(open); err != nil {
+		return seen, fmt.Errorf("fence the router: %w", err)
+	}
+	return seen, nil
+}
+
+const (
+	// sqlUntil ends a span at the position of the destination or the router: ids that either has
+	// seen have these routes.
+	sqlUntil = `UPDATE outbox_routes SET until_head = greatest($3::bigint, $5::bigint),
+		until_open = ($4::text::int8multirange + int8multirange(int8range($3, greatest($3::bigint, $5::bigint), '(]')))
+			* ($6::text::int8multirange + int8multirange(int8range($5, greatest($3::bigint, $5::bigint), '(]')))
+		WHERE destination = $1 AND since = $2`
+
+	// sqlSpan begins a span. If it brings no new events nothing has to be handed.
+	sqlSpan = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
+		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean, $7::text[]`
+
+	// sqlDrops adds settings to the spans before, if they may still hold for stored deliveries of these.
+	sqlDrops = `UPDATE outbox_routes AS r SET drops = ARRAY(SELECT DISTINCT d FROM unnest(r.drops || $2::text[]) AS d ORDER BY d)
+		WHERE r.destination = $1 AND r.since > 0 AND NOT r.drops @> $2::text[] AND (
+			EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.state = 'retry')
+			OR EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.ordering_key IS NOT NULL AND d.state IN ('retry', 'parked')))`
+)
+
+// Change is a change of the routes of a destination.
+type Change struct {
+	// All are the destinations of the relay.
+	All []Wanted
+	// To are the new routes.
+	To Wanted
+	// Last is the span by which the destination has read, see [Newest].
+	Last *Span
+	// At are the ids that it has seen, or any of its shards.
+	At tail.Watermark
+	// Passed are the ids that it has seen, all of its shards. No span that ends above them is put aside.
+	Passed tail.Watermark
+}
+
+// Store ends the last span of the destination, if there is one, and begins another, in a transaction that holds the position of the
+// destination.
+func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
+	w, last, at := &c.To, c.Last, c.At
+	router, err := Fence(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if err := expect(ctx, tx, c.All); err != nil {
+		return err
+	}
+	handed := false
+	if last != nil {
+		handed = last.Handed && !w.gains(&last.Routes)
+		if _, err := tx.Exec(ctx, sqlUntil, w.Destination, last.since, at.Head, at.Open.String(), router.Head, router.Open.String()); err != nil {
+			return fmt.Errorf("end routes: %w", err)
+		}
+	}
+	if err := dropSpans(ctx, tx, w.Destination, c.Passed, router); err != nil {
+		return err
+	}
+	patterns, others := w.lists()
+	if _, err := tx.Exec(ctx, sqlSpan, w.Destination, patterns, others, at.Head, at.Open.String(), handed, append([]string{}, w.Drops...)); err != nil {
+		return fmt.Errorf("begin routes: %w", err)
+	}
+	if len(w.Drops) > 0 && last != nil {
+		if _, err := tx.Exec(ctx, sqlDrops, w.Destination, w.Drops); err != nil {
+			return fmt.Errorf("begin routes: %w", err)
+		}
+	}
+	return Noted(ctx, tx, w.Destination)
+}
+
+// Noted removes the routes expected of a destination: its owner has stored them.
+func Noted(ctx context.Context, tx pgx.Tx, destination string) error {
+	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0`, destination); err != nil {
+		return fmt.Errorf("forget expected routes: %w", err)
+	}
+	return nil
+}
+
+// Begin begins the routes of a destination that is new, or was forgotten. at are the ids that it does not read.
+func Begin(ctx context.Context, tx pgx.Tx, all []Wanted, to Wanted, at tail.Watermark) error {
+	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, to.Destination); err != nil {
+		return fmt.Errorf("forget routes: %w", err)
+	}
+	c := Change{All: all, To: to, At: at, Passed: at}
+	return c.Store(ctx, tx)
+}
+
+// Unhanded reports whether the destination has yet to be handed events that had no route before it had one.
+func Unhanded(ctx context.Context, db querier, destination string) (is bool, err error) {
+	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_routes WHERE destination = $1 AND since > 0 AND until_head IS NULL AND NOT handed)`, destination).Scan(&is)
+	if err != nil {
+		return false, fmt.Errorf("find events that had no route: %w", err)
+	}
+	return is, nil
+}
+
+// Handed records that the events that had no route before a span have become stored deliveries of its destination, in a transaction that
+// holds the position of the search. The caller sets Handed once that is committed.
+func Handed(ctx context.Context, tx pgx.Tx, s *Span) error {
+	if _, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, s.Destination, s.since); err != nil {
+		return fmt.Errorf("finish handing out: %w", err)
+	}
+	return nil
+}
+
+// sqlPast keeps a span for people, who ask what became of an event, and sqlTidy bounds what is kept: nothing about
+// events that are gone, and 100 spans of a destination, the newest.
+const (
+	sqlPast = `UPDATE outbox_routes SET past = 'read' WHERE destination = $1 AND since = $2`
+	sqlTidy = `DELETE FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL AND (
+		until_head < (SELECT id FROM outbox_events ORDER BY id LIMIT 1)
+		OR since <= (SELECT since FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL ORDER BY since DESC OFFSET 100 LIMIT 1))`
+)
+
+// dropSpans puts aside spans that have ended for both the destination and the router.
+func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router tail.Watermark) error {
+	all, err := Read(ctx, tx, &destination)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if s := &all[i]; s.Ended && s.Until.Within(at.Head, at.Open) && s.Until.Within(router.Head, router.Open) {
+			if _, err := tx.Exec(ctx, sqlPast, destination, s.since); err != nil {
+				return fmt.Errorf("put routes aside: %w", err)
+			}
+		}
+	}
+	return tidy(ctx, tx, destination)
+}
+
+// tidy drops spans that are kept for people and say nothing any more.
+func tidy(ctx context.Context, tx pgx.Tx, destination string) error {
+	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {
+		return fmt.Errorf("forget routes: %w", err)
+	}
+	return nil
+}
+
+const (
+	// sqlExpect stores routes of a destination that its owner has not stored yet: events that it
+	// passes until then are kept for it. Storing other routes for it ends that.
+	sqlExpect = `INSERT INTO outbox_routes (destination, since, patterns, others, head)
+		SELECT $1::text, 0, $2::text[], $3::text[], 9223372036854775807 WHERE NOT EXISTS (` + sqlAsNoted + `)
+		ON CONFLICT (destination, since) DO UPDATE SET patterns = excluded.patterns, others = excluded.others
+		WHERE (outbox_routes.patterns, outbox_routes.others) IS DISTINCT FROM (excluded.patterns, excluded.others)`
+	// sqlExpected removes expected routes that equal the stored ones.
+	sqlExpected = `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0 AND EXISTS (` + sqlAsNoted + `)`
+	sqlAsNoted  = `SELECT FROM outbox_routes AS n WHERE n.destination = $1 AND n.since > 0 AND n.until_head IS NULL AND n.patterns = $2 AND n.others = $3`
+)
+
+// expect stores the routes of all destinations that have not stored theirs: events without a route
+// are handed to all destinations that get them, so none comes too late.
+func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
+	all = slices.SortedFunc(slices.Values(all), func(a, b Wanted) int { return cmp.Compare(a.Destination, b.Destination) })
+	var batch pgx.Batch
+	for i := range all {
+		patterns, others := all[i].lists()
+		batch.Queue(sqlExpect, all[i].Destination, patterns, others)
+		batch.Queue(sqlExpected, all[i].Destination, patterns, others)
+	}
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("store the expected routes: %w", err)
+	}
+	return nil
+}
+
+const (
+	// sqlOwed keeps the spans that have ended for what the destination has not passed ($2, $3), which was to come by them, and
+	// returns which they are: the next two leave these alone.
+	sqlOwed = `UPDATE outbox_routes SET head = greatest(head, $2), open =
+			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]')))
+		WHERE destination = $1 AND since > 0 AND past IS NULL AND until_head IS NOT NULL
+			AND (until_head > $2 OR ($3::text::int8multirange - until_open) && int8range(NULL, until_head, '[]'))
+		RETURNING since`
+	sqlEndSpans = `UPDATE outbox_routes SET until_head = $2, until_open = $3::text::int8multirange
+		WHERE destination = $1 AND since > 0 AND head < $2 AND (until_head IS NULL OR until_head > $2) AND since <> ALL($4)`
+	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2 AND since <> ALL($3)`
+	sqlAgain     = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
+		SELECT $1, $2, patterns, others, $3, $4::text::int8multirange, handed, drops FROM outbox_routes WHERE destination = $1 AND since = $5`
+	sqlSkipped = `INSERT INTO outbox_routes (destination, since, patterns, head, until_head, past)
+		SELECT $1, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), '{}', $2, $3, 'skipped'`
+)
+
+// Rewind makes the routes that stand now count from where a position was moved back to. What the destination had passed keeps, below that,
+// the routes by which it has read it; what it had not passed still comes by routes that have ended, too.
+func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.Watermark) error {
+	all, err := Read(ctx, tx, &destination)
+	if err != nil {
+		return err
+	}
+	last := Newest(all)
+	if last == nil || last.Ended { // no relay has read by it yet
+		return nil
+	}
+	rows, err := tx.Query(ctx, sqlOwed, destination, passed.Head, passed.Open.String())
+	if err != nil {
+		return fmt.Errorf("keep the routes that have ended: %w", err)
+	}
+	owed, err := pgx.AppendRows([]int64{}, rows, pgx.RowTo[int64]) // never nil: <> ALL (NULL) is never true
+	if err != nil {
+		return fmt.Errorf("keep the routes that have ended: %w", err)
+	}
+	var newest int64
+	if err := tx.QueryRow(ctx, `SELECT max(since) FROM outbox_routes WHERE destination = $1`, destination).Scan(&newest); err != nil {
+		return fmt.Errorf("begin routes again: %w", err)
+	}
+	if _, err := tx.Exec(ctx, sqlAgain, destination, newest+1, to.Head, to.Open.String(), last.since); err != nil {
+		return fmt.Errorf("begin routes again: %w", err)
+	}
+	owed = append(owed, newest+1)
+	if _, err := tx.Exec(ctx, sqlEndSpans, destination, to.Head, to.Open.String(), owed); err != nil {
+		return fmt.Errorf("end routes: %w", err)
+	}
+	if _, err := tx.Exec(ctx, sqlDropSpans, destination, to.Head, owed); err != nil {
+		return fmt.Errorf("drop routes: %w", err)
+	}
+	return tidy(ctx, tx, destination)
+}
+
+// Skip keeps which ids a position was moved past, for people who ask what became of an event: relays do not read it.
+func Skip(ctx context.Context, tx pgx.Tx, destination string, from, to int64) error {
+	if _, err := tx.Exec(ctx, sqlSkipped, destination, from, to); err != nil {
+		return fmt.Errorf("keep what was skipped: %w", err)
+	}
+	return tidy(ctx, tx, destination)
+}

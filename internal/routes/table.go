@@ -1,0 +1,163 @@
+package routes
+
+import (
+	"iter"
+	"slices"
+)
+
+// rememberedTypes bounds the event types whose verdicts a [Table] keeps.
+const rememberedTypes = 500
+
+// Table answers which destinations get, or are owed, an event. One goroutine uses it.
+type Table struct {
+	all     []Span
+	readers []reader           // by destination
+	byType  map[string]Verdict // answers so far
+}
+
+// reader is a destination, with the indices of its spans in all.
+type reader struct {
+	spans  []int // that it has stored, in order
+	newest int   // -1: none is stored
+	coming int   // the expected span; -1: none
+}
+
+// Verdict is the verdict of the spans on an event type: one way for each.
+type Verdict []way
+
+// NewTable returns a table of spans that [Read] has returned for all destinations.
+func NewTable(all []Span) Table {
+	t := Table{all: all, byType: make(map[string]Verdict)}
+	for i := range all {
+		if i == 0 || all[i].Destination != all[i-1].Destination {
+			t.readers = append(t.readers, reader{newest: -1, coming: -1})
+		}
+		r := &t.readers[len(t.readers)-1]
+		if all[i].since == expected {
+			r.coming = i
+			continue
+		}
+		r.spans, r.newest = append(r.spans, i), i
+	}
+	return t
+}
+
+// Is reports whether these are the spans of the table.
+func (t *Table) Is(all []Span) bool {
+	return slices.EqualFunc(all, t.all, func(a, b Span) bool { return a.equal(&b) })
+}
+
+// Waiting returns the spans of destinations that wait to be handed events. They are those of the table.
+func (t *Table) Waiting() iter.Seq[*Span] {
+	return func(yield func(*Span) bool) {
+		for i := range t.all {
+			if s := &t.all[i]; s.waits() && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// Of returns the verdict on a type.
+func (t *Table) Of(eventType string) Verdict {
+	if v, ok := t.byType[eventType]; ok {
+		return v
+	}
+	v := make(Verdict, len(t.all))
+	for i := range t.all {
+		v[i] = t.all[i].way(eventType)
+	}
+	if len(t.byType) < rememberedTypes {
+		t.byType[eventType] = v
+	}
+	return v
+}
+
+// gets reports whether the reader gets such events now.
+func (v Verdict) gets(r *reader) bool { return r.newest >= 0 && v[r.newest] == here }
+
+// awaits reports whether the reader will get such events, but does not yet.
+func (v Verdict) awaits(r *reader) bool { return r.coming >= 0 && v[r.coming] == here && !v.gets(r) }
+
+// Gotten reports whether any destination gets such events now.
+func (t *Table) Gotten(v Verdict) bool {
+	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.gets(&r) })
+}
+
+// Awaited reports whether any destination will get such events, but does not yet.
+func (t *Table) Awaited(v Verdict) bool {
+	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.awaits(&r) })
+}
+
+// Takers returns the newest span of each destination that gets such events now, and does not find this one by itself.
+func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Span] {
+	return func(yield func(*Span) bool) {
+		for i := range t.readers {
+			r := &t.readers[i]
+			if v.gets(r) && !t.reads(v, r, id) && !yield(&t.all[r.newest]) {
+				return
+			}
+		}
+	}
+}
+
+// reads reports whether the reader finds the event by itself.
+func (t *Table) reads(v Verdict, r *reader, id int64) bool {
+	return slices.ContainsFunc(r.spans, func(i int) bool { return v[i] == here && t.all[i].contains(id) })
+}
+
+// read reports whether any reader finds the event by itself.
+func (t *Table) read(v Verdict, id int64) bool {
+	return slices.ContainsFunc(t.readers, func(r reader) bool { return t.reads(v, &r, id) })
+}
+
+// owed reports whether the reader, which gets such events or will, passed this one when it was for
+// no destination: no reader reads it, or those that do have gained their route later.
+func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
+	latest := r.newest
+	if v.awaits(r) {
+		latest = r.coming
+	}
+	if latest < 0 || v[latest] != here || !t.all[latest].From.Has(id) || t.reads(v, r, id) {
+		return false
+	}
+	if !read {
+		return true
+	}
+	passed := false
+	for _, i := range r.spans {
+		if t.all[i].contains(id) {
+			if v[i] != nowhere {
+				return false
+			}
+			passed = true
+		}
+	}
+	return passed
+}
+
+// Unrouted reports whether the event must be kept for destinations that do not find it by themselves.
+func (t *Table) Unrouted(v Verdict, id int64) bool {
+	read := t.read(v, id)
+	return !read || slices.ContainsFunc(t.readers, func(r reader) bool { return t.owed(v, &r, id, read) })
+}
+
+// Due reports whether the event must be handed to any destination that gets such events now.
+func (t *Table) Due(v Verdict, id int64) bool {
+	read := t.read(v, id)
+	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.gets(&r) && t.owed(v, &r, id, read) })
+}
+
+// Settled reports whether no event of the type above the id is unrouted: a destination reads them, and
+// none of them is owed to any.
+func (t *Table) Settled(v Verdict, id int64) bool {
+	some := false
+	for i := range t.readers {
+		r := &t.readers[i]
+		if v.awaits(r) && t.all[r.coming].From.Head > id || v.gets(r) && t.all[r.newest].From.Head > id {
+			return false
+		}
+		some = some || v.gets(r)
+	}
+	return some
+}
