@@ -9,12 +9,13 @@ import (
 // common has what a unit shares with its parts: its destination, and its ties to the engine. Nothing
 // of it changes while the unit works, so there is no lock, and answers may use it, too.
 type common struct {
-	e    *Engine
-	name string
-	part string // its name in reports
-	lane dispatch.StreamLane
-	pos  position.Position
-	wake chan struct{} // capacity 1: an answer, room, a notification
+	e     *Engine
+	name  string
+	part  string // its name in reports
+	lane  dispatch.StreamLane
+	pos   position.Position
+	limit limit         // nil for none
+	wake  chan struct{} // capacity 1: an answer, room, a notification
 }
 
 // poke wakes the unit. It never blocks, and any goroutine may call it.

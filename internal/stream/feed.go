@@ -112,7 +112,10 @@ func (g *gate) grant(n int) int {
 
 // deliver hands over deliveries in a parcel, for which room was granted.
 func (g *gate) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
-	to := g.admit(all, unblock)
+	to := admitted{all: all, unblock: unblock}
+	if g.limit != nil && len(all) > 0 {
+		to = g.limit.admit(g, all, unblock)
+	}
 	g.lane.Return(granted - len(to.all))
 	if len(to.all) == 0 {
 		g.flight.keep(p)

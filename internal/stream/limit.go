@@ -7,73 +7,106 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// admitted is what the rate limit of a destination makes of deliveries that are about to be handed over.
+// limit decides what the rate limit of a destination makes of deliveries that are about to be handed over.
+type limit interface {
+	// admit returns what may go now, and keeps the rest: all is not empty.
+	admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted
+	// page is for how many of n events of a replay it is asked at once.
+	page(n int) int
+}
+
+// newLimit returns the rate limit of a destination, nil if it has none.
+func newLimit(d *dispatch.Destination) limit {
+	switch {
+	case !d.Limited():
+		return nil
+	case d.RateKey != nil:
+		return limitOfKeys{}
+	}
+	return limitOfAll{}
+}
+
+// admitted is what a rate limit lets go of some deliveries.
 type admitted struct {
 	all     []dispatch.Delivery // these may go
 	unblock []dispatch.Key
 	held    []dispatch.Key // aggregates of which a delivery has become a row, to be blocked behind those that go
 }
 
-// admit keeps what may not go yet. Where all events count together it is given back, and goes first when there is room.
-// Where each key has its own limit it becomes a row that is due when its turn may have come, and what comes behind it in its
-// aggregate waits for it, so that other keys go on.
-func (g *gate) admit(all []dispatch.Delivery, unblock []dispatch.Key) admitted {
-	if len(all) == 0 || !g.lane.Destination().Limited() {
-		return admitted{all: all, unblock: unblock}
+// without returns the keys that are not among those that stay.
+func without(keys []dispatch.Key, stay map[dispatch.Key]bool) (left []dispatch.Key) {
+	for _, key := range keys {
+		if !stay[key] {
+			left = append(left, key)
+		}
 	}
+	return left
+}
+
+// limitOfAll counts all events together. What may not go yet is given back, and goes first when there is room.
+type limitOfAll struct{}
+
+func (limitOfAll) page(n int) int { return n }
+
+func (limitOfAll) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
 	waits := g.lane.Admit(all)
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
 	}
-	to := admitted{all: all[:0]}
-	stays := make(map[dispatch.Key]bool)
-	for i := range all {
-		d := all[i]
-		behind := g.lane.Destination().RateKey != nil && d.Key != dispatch.Key{} && stays[d.Key]
+	to, stay := admitted{all: all[:0]}, make(map[dispatch.Key]bool)
+	for i, d := range all {
+		if waits[i] == 0 {
+			to.all = append(to.all, d)
+			continue
+		}
+		stay[d.Key] = true
+		g.flight.giveBack(d)
+	}
+	to.unblock = without(unblock, stay)
+	return to
+}
+
+// limitOfKeys counts the events of each key. What may not go yet becomes a row that is due when its turn may have come, and what comes
+// behind it in its aggregate waits for it, so that other keys go on.
+type limitOfKeys struct{}
+
+// page asks one by one: what other keys gave to those behind one that waits would be lost.
+func (limitOfKeys) page(int) int { return 1 }
+
+func (limitOfKeys) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
+	waits := g.lane.Admit(all)
+	if waits == nil {
+		return admitted{all: all, unblock: unblock}
+	}
+	to, stay := admitted{all: all[:0]}, make(map[dispatch.Key]bool)
+	for i, d := range all {
+		inOrder := d.Key != dispatch.Key{}
+		behind := inOrder && stay[d.Key]
 		if waits[i] == 0 && !behind {
 			to.all = append(to.all, d)
 			continue
 		}
-		if !stays[d.Key] && d.Key != (dispatch.Key{}) {
-			stays[d.Key] = true
-			if g.lane.Destination().RateKey != nil {
+		a := dispatch.Answer{Delivery: d, Verdict: dispatch.VerdictParked}
+		if !behind {
+			a.Verdict, a.Delay, a.Class, a.Err = dispatch.VerdictAside, waits[i], delivery.ClassDestination, dispatch.ErrLimited
+			if inOrder {
+				stay[d.Key] = true
 				to.held = append(to.held, d.Key)
 			}
 		}
-		g.holdBack(d, behind, waits[i])
+		g.keep(&a)
 	}
-	for _, key := range unblock {
-		if !stays[key] {
-			to.unblock = append(to.unblock, key)
-		}
-	}
+	to.unblock = without(unblock, stay)
 	return to
 }
 
-// holdBack makes a delivery wait for its rate limit, or behind one that does.
-func (g *gate) holdBack(d dispatch.Delivery, behind bool, wait time.Duration) {
-	if g.lane.Destination().RateKey == nil {
-		g.flight.giveBack(d)
-		return
-	}
-	a := dispatch.Answer{Delivery: d, Verdict: dispatch.VerdictParked}
-	if !behind {
-		a.Verdict, a.Delay, a.Class, a.Err = dispatch.VerdictAside, wait, delivery.ClassDestination, dispatch.ErrLimited
-	}
-	g.keep(&a)
-}
-
 // admit does so for a replay, and returns how many may go. One that has to wait holds up those behind it, and
-// nothing that is live. Where each key has its own limit they are asked for one by one: what other keys gave to those behind
-// would be lost.
+// nothing that is live.
 func (s *aside) admit(all []dispatch.Delivery) int {
-	if !s.lane.Destination().Limited() {
+	if s.limit == nil {
 		return len(all)
 	}
-	n := len(all)
-	if s.lane.Destination().RateKey != nil {
-		n = 1
-	}
+	n := s.limit.page(len(all))
 	for at := 0; at < len(all); at += n {
 		for i, wait := range s.lane.Admit(all[at : at+n]) {
 			if wait > 0 {

@@ -70,7 +70,7 @@ type unit struct {
 
 func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 	u := &unit{
-		common: common{e: e, name: p.Destination, part: partOf(place{p.Destination, p.Part}), lane: lane, pos: p, wake: make(chan struct{}, 1)},
+		common: common{e: e, name: p.Destination, part: partOf(place{p.Destination, p.Part}), lane: lane, limit: newLimit(lane.Destination()), pos: p, wake: make(chan struct{}, 1)},
 		order:  newOrder(lane, e.keys),
 	}
 	u.exact = e.exact(lane.Destination(), &u.pos, func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &u.pos.Lease, f) })
