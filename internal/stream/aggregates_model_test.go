@@ -15,30 +15,13 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/tail"
 )
-
-// TestSteps: the table of steps that the comment of step shows.
-func TestSteps(t *testing.T) {
-	t.Parallel()
-	causes := []cause{causeParked, causeFinished, causeWritten, causeHeld, causeFree, causeOccupied, causeRead}
-	for from, want := range map[step][]step{
-		stepWaiting: {stepCheck, stepNext, stepWaiting, stepWaiting, stepReady, stepWaiting, stepWaiting},
-		stepCheck:   {stepCheck, stepNext, stepCheck, stepCheck, stepReady, stepWaiting, stepWaiting},
-		stepNext:    {stepNext, stepNext, stepReady, stepCheck, stepNext, stepNext, stepWaiting},
-		stepReady:   {stepReady, stepNext, stepReady, stepReady, stepReady, stepReady, stepWaiting},
-	} {
-		for i, c := range causes {
-			if got := from.after(c); got != want[i] {
-				t.Errorf("step %d, cause %d: %d, want %d", from, c, got, want[i])
-			}
-		}
-	}
-}
 
 // modelRow is a row of the model's table.
 type modelRow struct {
@@ -134,7 +117,7 @@ func (m *model) load() {
 		key := m.key(name)
 		m.lane.SetRows(key, dispatch.SomeRows)
 		if id := m.first(name, 1)[0]; m.rows[id].state == deliveries.Parked {
-			m.u.shelf.aggregates.move(key, name, causeParked)
+			m.u.shelf.aggregates.Move(key, name, aggregates.Parked)
 			m.u.shelf.early = m.handed
 		}
 	}
@@ -240,13 +223,13 @@ func (m *model) write() {
 	s.wrote()
 	m.u.ledger.dirty = false
 	none := func(string) bool { return false }
-	s.aggregates.wrote(none)
+	s.aggregates.Wrote(none)
 	if s.early > 0 {
 		return
 	}
-	for _, g := range s.aggregates.checks(func(k dispatch.Key) bool { return m.lane.Order(k).Busy }, none) {
-		front := m.first(g.name, 1)
-		s.aggregates.looked(g, len(front) == 0 || m.rows[front[0]].state == deliveries.Parked)
+	for _, g := range s.aggregates.Checks(func(k dispatch.Key) bool { return m.lane.Order(k).Busy }, none) {
+		front := m.first(g.Name, 1)
+		s.aggregates.Looked(g, len(front) == 0 || m.rows[front[0]].state == deliveries.Parked)
 	}
 }
 
@@ -266,7 +249,7 @@ func (m *model) parcel() *dispatch.Parcel {
 func (m *model) step() bool {
 	u, s := m.u, &m.u.shelf
 	u.collect()
-	if s.aggregates.nexts > 0 || u.ledger.dirty && m.rng.IntN(m.lazy) == 0 {
+	if s.aggregates.AnyNext() || u.ledger.dirty && m.rng.IntN(m.lazy) == 0 {
 		m.write()
 	}
 	if o := m.lane.Order(dispatch.Key{}); o.Stopped {
@@ -294,7 +277,7 @@ func (m *model) step() bool {
 	switch {
 	case s.early > 0:
 		return m.read()
-	case s.aggregates.anyReady():
+	case s.aggregates.AnyReady():
 		return m.feedStored()
 	case m.rng.IntN(2) == 0:
 		return m.feedDue()
@@ -310,9 +293,9 @@ func (m *model) feedStored() bool {
 	m.pass()
 	u.collect()
 	switch {
-	case !s.aggregates.anyReady():
+	case !s.aggregates.AnyReady():
 		return true
-	case s.aggregates.unwrittenReady():
+	case s.aggregates.UnwrittenReady():
 		m.write()
 		return true
 	}
@@ -320,10 +303,10 @@ func (m *model) feedStored() bool {
 	if granted == 0 {
 		return false
 	}
-	read := firstRows{of: s.aggregates.take(min(1+m.rng.IntN(3), granted))}
+	read := firstRows{of: s.aggregates.Take(min(1+m.rng.IntN(3), granted))}
 	read.per = granted / len(read.of)
 	for _, g := range read.of {
-		for _, id := range m.first(g.name, read.per) {
+		for _, id := range m.first(g.Name, read.per) {
 			read.rows = append(read.rows, m.stored(id))
 		}
 	}
@@ -427,7 +410,7 @@ func (m *model) read() bool {
 			m.u.ledger.dirty = true
 		case s.ahead(id):
 			s.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: id}, State: deliveries.Parked, Key: m.u.order.name(e)}, fresh: true}, m.u.order.line)
-			s.aggregates.move(m.u.order.line, totalName, causeParked)
+			s.aggregates.Move(m.u.order.line, totalName, aggregates.Parked)
 			m.u.ledger.dirty = true
 		default:
 			all = append(all, dispatch.Delivery{Event: e, Key: m.u.order.of(e)})
@@ -577,8 +560,8 @@ func (m *model) rest() {
 			m.t.Errorf("event %d is left behind: %+v", id, m.rows[id])
 		}
 	}
-	if len(m.rows) > 0 || len(m.u.shelf.running) > 0 || len(m.u.shelf.aggregates.all) > 0 || m.lane.Order(dispatch.Key{}).Aggregates > 0 {
+	if len(m.rows) > 0 || len(m.u.shelf.running) > 0 || m.u.shelf.aggregates.Len() > 0 || m.lane.Order(dispatch.Key{}).Aggregates > 0 {
 		m.t.Errorf("total %t, block %t: rows %v, running %v, aggregates %v, %d blocked", m.order.Total, m.order.BlockOnDead, m.rows, m.u.shelf.running,
-			m.u.shelf.aggregates.all, m.lane.Order(dispatch.Key{}).Aggregates)
+			m.u.shelf.aggregates.Len(), m.lane.Order(dispatch.Key{}).Aggregates)
 	}
 }

@@ -1,6 +1,6 @@
 // Package stream is the engine of an outbox that is read like a log: each destination has a
 // position in the table, and no row of it is ever changed. Package tail reads the table, and proves that no event is missed;
-// package position has the row of the position, package routes the history of what each destination reads, and package exactly wraps that of a destination that gets each event exactly once.
+// package position has the row of the position, package routes the history of what each destination reads, package aggregates what is done next about each aggregate with stored rows, and package exactly wraps that of a destination that gets each event exactly once.
 //
 // Read engine.go and unit.go first. Where reading begins:
 //
@@ -17,7 +17,6 @@
 //	flight.go   events in memory: parcels at the lane, and returned deliveries
 //	shelf.go    the state of its rows: to be written, running, due
 //	order.go    which events are delivered one after the other; the one queue of a total order
-//	aggregates.go  what is to be done next about each aggregate with stored rows: the table of its steps
 //	lines.go    rows that are due, and those of aggregates that are ready
 //	rows.go     the statements that find rows of outbox_deliveries: see package deliveries
 //	load.go     aggregates with stored deliveries, at a take-over

@@ -35,7 +35,7 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 	}
 	// A total order takes all rows that are due before others: one without a name holds nothing back until it was taken.
 	first := u.order.total && !time.Now().Before(u.shelf.dueAt)
-	if !first && u.shelf.aggregates.anyReady() {
+	if !first && u.shelf.aggregates.AnyReady() {
 		return u.feedStored(ctx, conn)
 	}
 	u.shelf.dueTurn = !u.shelf.dueTurn || first

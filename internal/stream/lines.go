@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/session"
@@ -58,7 +59,7 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
 	u.gate.deliver(u.gate.parcel(), all, nil, granted)
-	return len(all) > 0 || more || u.shelf.aggregates.anyReady(), nil
+	return len(all) > 0 || more || u.shelf.aggregates.AnyReady(), nil
 }
 
 // unwritten reports whether one of the rows would lead a queue of which others are still to be written: one of those may come before it.
@@ -66,7 +67,7 @@ func (s *shelf) unwritten(rows []deliveries.Row) bool {
 	return slices.ContainsFunc(rows, func(r deliveries.Row) bool {
 		leads, waits := s.order.leads(&r)
 		_, is := s.running[r.Event.ID]
-		return leads && !waits && !is && s.aggregates.unwritten(s.order.keyOf(r.Key))
+		return leads && !waits && !is && s.aggregates.Unwritten(s.order.keyOf(r.Key))
 	})
 }
 
@@ -95,7 +96,7 @@ func (s *shelf) planDue(ctx context.Context, conn *session.Conn, rows []deliveri
 // discarded a dead letter. In other orders that makes the row behind it due.
 func (s *shelf) foundNone() {
 	if s.totalHeld() && !s.lane.Order(s.order.line).Busy {
-		s.aggregates.move(s.order.line, totalName, causeFree)
+		s.aggregates.Move(s.order.line, totalName, aggregates.Free)
 	}
 }
 
@@ -113,14 +114,14 @@ func (s *shelf) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.D
 		waiting.Key = s.order.nameOf(r)
 		s.put(entry{Entry: waiting}, key)
 		s.run(r)
-		s.aggregates.move(key, name, causeParked)
+		s.aggregates.Move(key, name, aggregates.Parked)
 		// What is in flight of the queue ends it: that answer must say that rows wait behind it.
 		s.lane.SetRows(key, dispatch.SomeRows)
 		s.ledger.dirty = true
 		return all
 	}
 	if r.Filtered && leads && s.lane.Order(key).Blocked {
-		s.aggregates.move(key, name, causeFinished) // other rows may wait behind it
+		s.aggregates.Move(key, name, aggregates.Finished) // other rows may wait behind it
 	}
 	return s.take(all, r, leads)
 }
@@ -168,7 +169,7 @@ func (u *unit) store(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 	u.e.report(u.part, nil)
-	u.shelf.aggregates.wrote(u.aside.holds)
+	u.shelf.aggregates.Wrote(u.aside.holds)
 	return u.shelf.check(ctx, conn, u.aside.holds)
 }
 
@@ -179,11 +180,11 @@ func (s *shelf) check(ctx context.Context, conn *session.Conn, holds func(name s
 	if s.early > 0 {
 		return nil
 	}
-	look := s.aggregates.checks(func(k dispatch.Key) bool { return s.lane.Order(k).Busy }, holds)
+	look := s.aggregates.Checks(func(k dispatch.Key) bool { return s.lane.Order(k).Busy }, holds)
 	for some := range slices.Chunk(look, headsPage) {
 		names := make([]string, len(some))
 		for i, g := range some {
-			names[i] = g.name
+			names[i] = g.Name
 		}
 		rows, err := conn.Query(ctx, sqlWaits(s.order), s.name, names, s.lane.Destination().Blocks())
 		if err != nil {
@@ -195,8 +196,8 @@ func (s *shelf) check(ctx context.Context, conn *session.Conn, holds func(name s
 		}
 		slices.Sort(free)
 		for _, g := range some {
-			_, is := slices.BinarySearch(free, g.name)
-			s.aggregates.looked(g, is)
+			_, is := slices.BinarySearch(free, g.Name)
+			s.aggregates.Looked(g, is)
 		}
 	}
 	return nil
@@ -209,9 +210,9 @@ func (u *unit) feedStored(ctx context.Context, conn *session.Conn) (did bool, er
 	u.shelf.failures = u.lane.Order(dispatch.Key{}).Failures
 	u.collect()
 	switch {
-	case !u.shelf.aggregates.anyReady(): // the answers have moved them on
+	case !u.shelf.aggregates.AnyReady(): // the answers have moved them on
 		return true, nil
-	case u.shelf.aggregates.unwrittenReady():
+	case u.shelf.aggregates.UnwrittenReady():
 		return true, u.store(ctx, conn)
 	}
 	granted := u.gate.grant(u.e.limits.Batch)
@@ -231,7 +232,7 @@ func (u *unit) feedStored(ctx context.Context, conn *session.Conn) (did bool, er
 
 // firstRows are the first rows of some aggregates, one aggregate after the other.
 type firstRows struct {
-	of   []*aggregate
+	of   []*aggregates.Aggregate
 	per  int // rows of each, at most
 	rows []deliveries.Row
 	cut  bool // there were more
@@ -239,7 +240,7 @@ type firstRows struct {
 
 // readFirst reads the first rows of aggregates that are ready, n at most.
 func (s *shelf) readFirst(ctx context.Context, conn *session.Conn, n int) (read firstRows, err error) {
-	some := s.aggregates.take(min(maxLines, n))
+	some := s.aggregates.Take(min(maxLines, n))
 	_, err = wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
 		read, err = s.readSome(ctx, conn, some[:min(len(some), c.Rows)], c)
 		return err
@@ -248,16 +249,16 @@ func (s *shelf) readFirst(ctx context.Context, conn *session.Conn, n int) (read 
 		read.of, err = nil, fmt.Errorf("read the stored deliveries of %q: %w", s.name, err)
 	}
 	for _, g := range some[len(read.of):] {
-		s.aggregates.move(g.key, g.name, causeFree)
+		s.aggregates.Move(g.Key, g.Name, aggregates.Free)
 	}
 	return read, err
 }
 
-func (s *shelf) readSome(ctx context.Context, conn *session.Conn, some []*aggregate, c wire.Care) (read firstRows, err error) {
+func (s *shelf) readSome(ctx context.Context, conn *session.Conn, some []*aggregates.Aggregate, c wire.Care) (read firstRows, err error) {
 	read.of, read.per = some, min(maxPerLine, c.Rows/len(some))
 	names := make([]string, len(some))
 	for i, g := range some {
-		names[i] = g.name
+		names[i] = g.Name
 	}
 	read.rows, read.cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlLines(c.EventBytes, s.order), s.name, names, read.per, s.lane.Destination().Blocks())
 	return read, err
@@ -269,22 +270,22 @@ func (s *shelf) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []d
 	rows := read.rows
 	for _, g := range read.of {
 		n := 0
-		for n < len(rows) && s.order.queue(rows[n].Key) == g.name {
+		for n < len(rows) && s.order.queue(rows[n].Key) == g.Name {
 			n++
 		}
 		before := len(all)
 		var waits bool
 		all, waits = s.takeRows(all, rows[:n])
 		rows = rows[n:]
-		whole := n < read.per && (!read.cut || len(rows) > 0) && !s.aggregates.unwritten(g.key)
+		whole := n < read.per && (!read.cut || len(rows) > 0) && !s.aggregates.Unwritten(g.Key)
 		switch {
 		case waits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:
-			s.lane.SetRows(g.key, dispatch.NoRows)
+			s.lane.SetRows(g.Key, dispatch.NoRows)
 		case whole:
-			unblock = append(unblock, g.key)
+			unblock = append(unblock, g.Key)
 		case len(all) == before: // continued with the rows that are still pending
-			s.aggregates.move(g.key, g.name, causeFinished)
+			s.aggregates.Move(g.Key, g.Name, aggregates.Finished)
 			s.ledger.dirty = true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -129,7 +130,7 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 		key := l.order.keys.Named(last)
 		l.lane.SetRows(key, dispatch.SomeRows)
 		if deliveries.State(values[1]) == deliveries.Parked {
-			l.shelf.aggregates.move(key, last, causeParked)
+			l.shelf.aggregates.Move(key, last, aggregates.Parked)
 			l.shelf.early = max(l.shelf.early, l.reader.Head())
 		}
 	}
@@ -162,7 +163,7 @@ func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 	}
 	l.lane.SetRows(l.order.line, dispatch.SomeRows)
 	if first {
-		l.shelf.aggregates.move(l.order.line, totalName, causeParked)
+		l.shelf.aggregates.Move(l.order.line, totalName, aggregates.Parked)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
@@ -25,7 +26,7 @@ type shelf struct {
 
 	pending    writes
 	running    map[int64]readRow // rows that were read, until their results are written
-	aggregates aggregates
+	aggregates aggregates.Set
 	duePlace   duePlace
 	dueAt      time.Time // when to search for due rows
 	dueTurn    bool      // due rows are searched before the table is read
@@ -41,7 +42,7 @@ type readRow struct {
 
 func newShelf(c *common, o *order, l *ledger) shelf {
 	return shelf{
-		common: c, order: o, ledger: l, running: make(map[int64]readRow), aggregates: newAggregates(), duePlace: dueStart(),
+		common: c, order: o, ledger: l, running: make(map[int64]readRow), aggregates: aggregates.New(), duePlace: dueStart(),
 	}
 }
 
@@ -77,7 +78,7 @@ func (s *shelf) run(r *deliveries.Row) { s.running[r.Event.ID] = readRow{r.State
 // put makes an entry a pending row of an aggregate.
 func (s *shelf) put(out entry, key dispatch.Key) {
 	s.pending.put(out)
-	s.aggregates.pending(key, s.order.queue(out.Key))
+	s.aggregates.Pending(key, s.order.queue(out.Key))
 }
 
 // nameOf returns the name of an answered delivery's aggregate: that of its row, which one of a replay has for itself.
@@ -119,7 +120,7 @@ func (s *shelf) settle(a *dispatch.Answer, out entry) {
 			}
 		}
 	case dispatch.VerdictParked:
-		s.aggregates.move(a.Key, name, causeParked)
+		s.aggregates.Move(a.Key, name, aggregates.Parked)
 		if a.Row && s.running[id].state == deliveries.Parked {
 			delete(s.running, id) // its row is already right
 			return
@@ -135,7 +136,7 @@ func (s *shelf) settle(a *dispatch.Answer, out entry) {
 		s.put(out, a.Key)
 	}
 	if a.Behind {
-		s.aggregates.move(a.Key, name, causeFinished)
+		s.aggregates.Move(a.Key, name, aggregates.Finished)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/lease"
@@ -312,7 +313,7 @@ func (u *unit) work(ctx context.Context, conn *session.Conn) error {
 		if err := u.aside.look(ctx, conn, u.owned); err != nil {
 			return err
 		}
-		if u.ledger.due() || u.shelf.aggregates.nexts > 0 || len(u.shelf.pending.rows) >= maxPending {
+		if u.ledger.due() || u.shelf.aggregates.AnyNext() || len(u.shelf.pending.rows) >= maxPending {
 			if err := u.store(ctx, conn); err != nil {
 				return err
 			}
@@ -493,7 +494,7 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 		}
 		if u.shelf.ahead(e.ID) {
 			u.shelf.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Parked, Key: u.order.name(e)}, fresh: true}, u.order.line)
-			u.shelf.aggregates.move(u.order.line, totalName, causeParked)
+			u.shelf.aggregates.Move(u.order.line, totalName, aggregates.Parked)
 			continue
 		}
 		passes, refused := u.passes(e, b.Refused[e.ID])
