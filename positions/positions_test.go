@@ -301,6 +301,77 @@ func TestSeekKeepsEndedRoutes(t *testing.T) {
 	}
 }
 
+// TestSeekKeepsHistory: a destination was behind when it lost a route. After a move backwards the history still says what it has
+// received below the new position, and the search owes it what it is owed.
+func TestSeekKeepsHistory(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	var ids []int64
+	for _, eventType := range []string{"gone", "kept", "gone", "kept", "other", "gone", "kept", "gone", "kept", "kept"} {
+		ids = append(ids, d.insert(eventType, 1)...)
+	}
+	d.in(func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO outbox_positions (destination, head) VALUES ('mail', $1), ('', $2)`, ids[5], ids[9])
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(t.Context(), `INSERT INTO outbox_routes (destination, since, patterns, head, until_head, handed)
+			VALUES ('mail', 1, '{gone,kept}', 0, $2, true), ('mail', 2, '{kept}', $1, NULL, true)`, ids[3], ids[9])
+		return err
+	})
+	says := func() {
+		t.Helper()
+		d.says(ids[0], events.Delivered)
+		d.says(ids[1], events.Delivered)
+		d.says(ids[4], events.NotRouted)
+	}
+	says()
+	for _, to := range []int64{ids[5], ids[4]} { // twice: a copy of what is owed does not grow
+		if _, err := d.store.Seek(t.Context(), "mail", strconv.FormatInt(to, 10), positions.Action{}); err != nil {
+			t.Fatal(err)
+		}
+		says()
+		if n := value[int](d, `SELECT count(*) FROM outbox_routes`); n > 4 {
+			t.Errorf("%d spans after a move to %d", n, to)
+		}
+	}
+}
+
+// TestSeekOwesNewRoutes: the search owes a destination an event from before its new route, which another destination reads by itself,
+// also after a move backwards beside an ended route.
+func TestSeekOwesNewRoutes(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	var ids []int64
+	for _, eventType := range []string{"gone", "kept", "gone", "kept", "gone", "kept", "new", "kept", "gone", "kept"} {
+		ids = append(ids, d.insert(eventType, 1)...)
+	}
+	open := fmt.Sprintf("{[%d,%[1]d]}", ids[2]) // in flight at an owner that crashed
+	d.in(func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO outbox_positions (destination, head, open) VALUES ('mail', $1, $3::text::int8multirange), ('', $2, '{}'), ('audit', $4, '{}')`,
+			ids[9], ids[5], open, ids[3])
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(t.Context(), `INSERT INTO outbox_routes (destination, since, patterns, head, open, until_head, handed) VALUES
+			('mail', 1, '{gone,kept}', 0, '{}', $1, true), ('mail', 2, '{kept,new}', $1, $2::text::int8multirange, NULL, false),
+			('audit', 1, '{kept}', 0, '{}', $4, true), ('audit', 2, '{kept,new}', $3, '{}', NULL, false)`, ids[9], open, ids[3], ids[5])
+		return err
+	})
+	if _, err := d.store.Seek(t.Context(), "mail", strconv.FormatInt(ids[8], 10), positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{}
+	d.relay(t, s, route{"mail", "kept"}, route{"mail", "new"}, route{"audit", "kept"}, route{"audit", "new"})
+	for _, name := range []string{"mail", "", "audit"} {
+		d.until(atHead + `'` + name + `'`)
+	}
+	d.until(`SELECT NOT EXISTS (SELECT FROM outbox_deliveries WHERE destination = 'mail')`)
+	if got, want := slices.Sorted(slices.Values(s.of("mail"))), []int64{ids[2], ids[6], ids[9]}; !slices.Equal(got, want) {
+		t.Errorf("received %v of %v, want %v", got, ids, want)
+	}
+}
+
 // TestSeekRefuses what is no place, and says what would be done.
 func TestSeekRefuses(t *testing.T) {
 	t.Parallel()

@@ -198,10 +198,14 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 }
 
 const (
-	// sqlOwed keeps the spans that have ended for what the destination has not passed ($2, $3), which was to come by them, and
-	// returns which they are: the next two leave these alone.
-	sqlOwed = `UPDATE outbox_routes SET head = greatest(head, $2), open =
-			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]')))
+	// sqlOwed copies the spans that have ended for what the destination has not passed ($2, $3), which was to come by them, and
+	// returns which the copies are: the next two leave these alone. The spans themselves end at the new head, like all others, and
+	// say what was read below it.
+	sqlOwed = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, until_head, until_open, handed, drops)
+		SELECT destination, (SELECT max(since) FROM outbox_routes WHERE destination = $1) + row_number() OVER (ORDER BY since), patterns, others, greatest(head, $2),
+			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]'))),
+			until_head, until_open, handed, drops
+		FROM outbox_routes
 		WHERE destination = $1 AND since > 0 AND past IS NULL AND until_head IS NOT NULL
 			AND (until_head > $2 OR ($3::text::int8multirange - until_open) && int8range(NULL, until_head, '[]'))
 		RETURNING since`

@@ -461,6 +461,20 @@ func (e *Engine) lost(destination string, part int) {
 	e.countUnitsLocked()
 }
 
+// seen returns what the units of destinations have read.
+func (e *Engine) seen() (all []*seen) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.units {
+		if u, is := r.part.(*unit); is {
+			if s := u.seen.Load(); s != nil {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
 // countUnitsLocked records for how many destinations the relay reads. The router reports nothing that it finds.
 func (e *Engine) countUnitsLocked() {
 	n := len(e.units)

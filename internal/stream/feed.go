@@ -45,13 +45,13 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 		}
 		if first && !time.Now().Before(u.shelf.dueAt) { // the lane has no capacity
 			if held {
-				u.begins()
+				u.e.began()
 			}
 			return false, nil
 		}
 	}
 	if u.waits = u.shelf.totalHeld(); u.waits {
-		u.begins()
+		u.e.began()
 		return false, nil
 	}
 	if did, err = u.read(ctx, conn); did || err != nil || u.aside.replay == nil {

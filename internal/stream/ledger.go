@@ -18,7 +18,6 @@ type ledger struct {
 	dirty        bool  // there are changes to write
 	at           time.Time
 	wait         time.Duration // from then until the next write
-	head         int64         // as written
 	saves        uint64
 }
 
@@ -26,9 +25,9 @@ type ledger struct {
 func (l *ledger) due() bool { return l.dirty && time.Since(l.at) >= l.wait }
 
 // saved records a write, when it began, and how many deliveries it covers.
-func (l *ledger) saved(head, acknowledged int64, began time.Time) {
+func (l *ledger) saved(acknowledged int64, began time.Time) {
 	l.written += acknowledged
-	l.head, l.at = head, time.Now()
+	l.at = time.Now()
 	l.wait = min(max(saveEvery, saveShare*l.at.Sub(began)), saveAtLeast)
 	l.saves++
 }

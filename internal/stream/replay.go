@@ -58,7 +58,7 @@ WHERE destination = $1 AND state = 'running'`
 
 // readReplay returns nil if there is none.
 func readReplay(ctx context.Context, conn *session.Conn, destination string, w *tail.Witnesses) (*replay, error) {
-	r := &replay{types: types{skipped: make(map[string]bool)}, flight: newFlight()}
+	r := &replay{types: newTypes(), flight: newFlight()}
 	var leftOut, text string
 	err := conn.QueryRow(ctx, sqlReplay, destination).Scan(&r.id, &r.to, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.begun, &text)
 	if isNoRows(err) {

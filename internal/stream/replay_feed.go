@@ -96,7 +96,7 @@ func (s *aside) read(ctx context.Context, conn *session.Conn, head int64, room i
 	defer func() { r.restsUntil = time.Now().Add(asideShare * time.Since(began)) }()
 	b, err := r.reader.Read(ctx, conn, tail.Query{
 		Limit: asidePage, Rows: skipAhead * asidePage, Bytes: min(s.e.limits.Bytes, room), EventBytes: s.e.limits.EventBytes, Skip: r.types.skip,
-		Upto: upto, Assigned: upto,
+		Assigned: upto, Passed: true,
 	})
 	if err == nil {
 		err = s.keep(ctx, conn, &b, live())

@@ -46,7 +46,6 @@ type router struct {
 	gapWait  time.Duration
 	savedAt  time.Time
 	saves    uint64
-	begun    bool
 	figures  atomic.Pointer[observe.PositionStats]
 }
 
@@ -157,6 +156,10 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 				return err
 			}
 		}
+		if r.follow() && !r.hurried() {
+			r.nextAt = time.Now().Add(followEvery)
+			break
+		}
 		var err error
 		began := time.Now()
 		if full, err = r.read(ctx, conn); err != nil {
@@ -183,6 +186,38 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 		r.nextAt = time.Now()
 	}
 	return nil
+}
+
+// followEvery is how often the router takes over what a unit has read that works off a backlog.
+const followEvery = 100 * time.Millisecond
+
+// seen is what a unit has read, with the types of all events above its begin, nil if they are too many.
+type seen struct {
+	tail.Seen
+
+	types []string
+}
+
+// follow takes over what units of this relay have read of which all types have routes: then the router need not read it again. It
+// reports whether there was any such thing.
+func (r *router) follow() (did bool) {
+	for _, s := range r.e.seen() {
+		if s.Head > r.reader.Head() && r.allRouted(s.types) {
+			did = r.reader.Follow(s.Seen) || did
+		}
+	}
+	r.dirty = r.dirty || did
+	return did
+}
+
+// allRouted reports whether destinations read all of the remaining events of some types.
+func (r *router) allRouted(some []string) bool {
+	for _, t := range some {
+		if r.maySkip(t); !r.skipped[t] {
+			return false
+		}
+	}
+	return len(some) > 0
 }
 
 // awaited reports whether a destination waits for the end of its handover without any read being
@@ -290,10 +325,7 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 		r.gapWait = routerGapPoll
 	}
 	r.nextAt = time.Now().Add(wait)
-	if !r.begun {
-		r.begun = true
-		r.e.began()
-	}
+	r.e.began()
 	return b.Full, nil
 }
 

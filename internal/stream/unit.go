@@ -60,13 +60,14 @@ type unit struct {
 	checkAt time.Time // when to check the sequence next
 	routed  bool      // its routes are stored
 	loaded  bool      // its stored rows are loaded
-	begun   bool      // the table has been read once
+	from    int64     // where it began to read
 	yielded bool      // there may be more work, but other units wait for the connection
 	waits   bool      // its only line is held: it reads nothing
 
 	figures atomic.Pointer[observe.PositionStats]
-	hint    atomic.Bool // there may be events to read
-	seek    atomic.Bool // rows may be due
+	seen    atomic.Pointer[seen] // nil before it has read
+	hint    atomic.Bool          // there may be events to read
+	seek    atomic.Bool          // rows may be due
 }
 
 func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
@@ -89,9 +90,9 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 
 // begin makes the memory of the unit that of one that has just been taken over.
 func (u *unit) begin(head int64, open tail.Ranges) {
-	u.reader = tail.NewReader(head, open, u.e.witnesses)
-	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{head: head}
-	u.next, u.types, u.former = next{gapWait: firstGapPoll}, types{skipped: make(map[string]bool)}, u.pos.Former
+	u.reader, u.from = tail.NewReader(head, open, u.e.witnesses), head
+	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{}
+	u.next, u.types, u.former = next{gapWait: firstGapPoll}, newTypes(), u.pos.Former
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
 	u.aside.forget()
 	u.exact.Forget()
@@ -154,8 +155,7 @@ func (u *unit) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.reader = tail.NewReader(at.Head, at.Open, u.e.witnesses)
-	u.ledger.head = at.Head
+	u.reader, u.from = tail.NewReader(at.Head, at.Open, u.e.witnesses), at.Head
 	return nil
 }
 
@@ -402,6 +402,9 @@ func (u *unit) readNext(ctx context.Context, conn *session.Conn, granted int) (d
 	}
 	u.hand(&b, granted)
 	u.types.forget(u.reader.Head(), u.reader.Gaps())
+	if b.Seen > 0 && u.pos.Shards == 1 { // a shard does not learn the types of the others
+		u.seen.Store(&seen{tail.Seen{From: u.from, Head: u.reader.Head(), Gaps: u.reader.Gaps()}, u.types.all()})
+	}
 	if u.former != nil && u.former.Over(u.reader.Head(), u.reader.Gaps()) {
 		u.former = nil
 	}
@@ -415,7 +418,7 @@ func (u *unit) readNext(ctx context.Context, conn *session.Conn, granted int) (d
 	if u.shelf.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.shelf.early) { // the gaps come first
 		u.shelf.early, u.ledger.dirty = 0, true
 	}
-	u.begins()
+	u.e.began()
 	return b.Full || b.Seen > 0, nil
 }
 
@@ -450,14 +453,6 @@ func (u *unit) slice() tail.Shard {
 		return tail.Shard{}
 	}
 	return tail.Shard{Part: u.pos.Part, Of: u.pos.Shards}
-}
-
-// begins notes that the unit is at work: it has read, or its only line is held.
-func (u *unit) begins() {
-	if !u.begun {
-		u.begun = true
-		u.e.began()
-	}
 }
 
 // setFull records whether there is more to read, also for the state of the relay.

@@ -94,7 +94,7 @@ func (u *unit) saveCount(ctx context.Context, conn *session.Conn, c count) error
 	c.replay.collected()
 	if w.empty() && c.replay.replay == nil {
 		ok, err := u.pos.Save(ctx, conn, c.head, c.open, delta)
-		return u.saved(ok, err, c.head, delta, began)
+		return u.saved(ok, err, delta, began)
 	}
 	ok, state := false, ""
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
@@ -112,7 +112,7 @@ func (u *unit) saveCount(ctx context.Context, conn *session.Conn, c count) error
 		// Not before: a search for due rows finds only written ones.
 		u.shelf.wrote()
 	}
-	return u.saved(ok, err, c.head, delta, began)
+	return u.saved(ok, err, delta, began)
 }
 
 // owned is unit.owned, for its parts.
@@ -131,7 +131,7 @@ func (u *unit) owned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) err
 }
 
 // saved records the result of a write, and when it began.
-func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) error {
+func (u *unit) saved(ok bool, err error, delta int64, began time.Time) error {
 	u.ledger.dirty = u.ledger.dirty || err != nil
 	switch {
 	case !ok && (err == nil || errors.Is(err, position.ErrFenced)):
@@ -139,7 +139,7 @@ func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) err
 	case err != nil:
 		return fmt.Errorf("write the position of %q: %w", u.name, err)
 	}
-	u.ledger.saved(head, delta, began)
+	u.ledger.saved(delta, began)
 	return nil
 }
 

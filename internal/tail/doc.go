@@ -38,6 +38,8 @@
 //     TestWhichLock loses events with it, and with look and rows in one statement.
 //   - Prepared transactions have no pid. PREPARE may rename a witness, so where one has gone, any that is
 //     prepared stands in for it.
+//   - Readers that follow. What one reader has seen, in one snapshot after the other, another may take over, gaps included: they
+//     have not been seen by either, and get witnesses by a look that begins after that.
 //   - Witnesses are memory. Their names end with the life of the server (pg_postmaster_start_time); then,
 //     and at a take-over, a new look makes them anew.
 //   - Moving locks. pg_locks reads the fast-path slots first, and a lock moves only from there to the main

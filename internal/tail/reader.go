@@ -53,12 +53,12 @@ type Query struct {
 	Shard Shard
 	// Stay reads the gaps alone, and nothing above the head.
 	Stay bool
-	// Upto, if it is not 0, is the last id of a range that another reader has passed, and not below the head: what such a read does
-	// not find never comes, and the head moves to it. Only a reader of which every read has it looks at nothing else.
-	Upto int64
 	// Assigned is an id up to which the sequence has assigned all: a read that stays below need not ask. 0 is always
 	// right.
 	Assigned int64
+	// Passed says that another reader has passed all ids up to Assigned, which is not below the head: the read goes no further, what
+	// it does not find never comes, and the head moves to Assigned. All reads of a reader have it, or none.
+	Passed bool
 }
 
 // Shard is a part of the events: those of its aggregates, see [outboxsql.Hash].
@@ -149,6 +149,26 @@ func (r *Reader) Gaps() Ranges {
 		all = append(all, g.Range)
 	}
 	return all
+}
+
+// Seen is what another reader of the same table has seen: all ids above From and up to Head, except for its gaps.
+type Seen struct {
+	From, Head int64
+	Gaps       Ranges
+}
+
+// Follow takes over what another reader has seen, however long ago, if that goes on where this one stands and leads further. It reports whether
+// it does. The gaps of the other one become gaps of this one, and get witnesses anew.
+func (r *Reader) Follow(s Seen) bool {
+	if s.From > r.head || s.Head <= r.head {
+		return false
+	}
+	r.Drop()
+	above := slices.Clone(s.Gaps)
+	above.Remove(Range{math.MinInt64, r.head}) // what is below this one has seen, or has as gaps
+	r.gaps.add(above, &mark{seen: r.witnesses.count.Add(1), since: time.Now()})
+	r.head, r.full = s.Head, false
+	return true
 }
 
 // NextLook returns when a look is worth its cost for the current gaps; false if none is. A look
@@ -313,8 +333,8 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	switch {
 	case q.Stay:
 		upto = r.head
-	case q.Upto > 0:
-		upto = min(upto, q.Upto)
+	case q.Passed:
+		upto = min(upto, q.Assigned)
 	}
 	return limit, upto
 }
@@ -327,7 +347,7 @@ func (r *Reader) advance(p *pass) {
 		horizon = p.last
 	}
 	switch {
-	case p.query.Upto > 0:
+	case p.query.Passed:
 		if !cut {
 			p.head = p.upto
 		}
@@ -335,7 +355,7 @@ func (r *Reader) advance(p *pass) {
 	default:
 		r.gaps.read(p.hits, horizon, p.began, p.away)
 	}
-	if len(p.missing) > 0 && p.query.Upto == 0 {
+	if len(p.missing) > 0 && !p.query.Passed {
 		r.gaps.add(p.missing, &mark{seen: r.witnesses.count.Add(1), since: time.Now(), read: r.reads})
 	}
 	r.head, r.expected = p.head, len(p.batch.Events)
@@ -345,5 +365,5 @@ func (r *Reader) advance(p *pass) {
 		r.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
-	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.Stay && p.upto != p.query.Upto
+	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.Stay && (!p.query.Passed || p.upto < p.query.Assigned)
 }

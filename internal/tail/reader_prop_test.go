@@ -53,6 +53,7 @@ type propRun struct {
 	front              map[string]int64 // the last id of each aggregate whose events come in order
 	agg                map[int64]string // aggregates of these
 	stored             position
+	second             *second
 	kills, late, looks int
 	calm               bool // nothing is killed any more
 }
@@ -84,6 +85,7 @@ func newPropRun(t *testing.T, partitioned bool, seed uint64) *propRun {
 		}
 	}
 	s.follower = follow(l, 0, nil)
+	s.second = &second{reader: NewReader(0, nil, s.w), covered: make(map[int64]bool)}
 	for n := range propWriters {
 		s.writers = append(s.writers, &propWriter{n: n, rng: rand.New(rand.NewPCG(seed, uint64(n+1))), bulk: s.bulk, partitioned: partitioned, turns: s.turns})
 	}
@@ -109,7 +111,8 @@ func (s *propRun) run() {
 	testenv.Await(s, "the gaps end", func() bool { // once the server has noticed the end of each session
 		s.look()
 		s.drain()
-		return len(s.Gaps()) == 0
+		s.step()
+		return len(s.Gaps())+len(s.second.reader.Gaps()) == 0 && s.second.reader.Head() == s.Head()
 	})
 	s.Drop()
 	s.verify()
@@ -129,6 +132,9 @@ func (s *propRun) phase() {
 	for {
 		s.poll()
 		if s.rng.IntN(3) == 0 {
+			s.step()
+		}
+		if s.rng.IntN(3) == 0 {
 			s.looks++
 			s.look() // far more often than it is worth
 		}
@@ -142,6 +148,55 @@ func (s *propRun) phase() {
 				return
 			default: // all of them are at it
 			}
+		}
+	}
+}
+
+// second is a reader that follows the first one at times, and reads by itself at others. The first one has all events of what the
+// second has taken over.
+type second struct {
+	reader  *Reader
+	from    int64          // where the first has begun
+	covered map[int64]bool // ids that it has read, or taken over when the first had read them
+	follows int
+}
+
+// look looks for both readers.
+func (s *propRun) look() {
+	s.Helper()
+	l := s.lookOnly()
+	s.Looked(l)
+	s.second.reader.Looked(l)
+}
+
+// step makes a step of the second reader.
+func (s *propRun) step() {
+	s.Helper()
+	r := s.second
+	if _, ahead := s.Begun(); ahead {
+		s.Wait() // the connection
+	}
+	head := r.reader.Head()
+	if s.rng.IntN(3) > 0 {
+		if r.reader.Follow(Seen{From: r.from, Head: s.Head(), Gaps: s.Gaps()}) {
+			r.follows++
+			for id := range s.once {
+				if id > head {
+					r.covered[id] = true
+				}
+			}
+		}
+		return
+	}
+	b, err := r.reader.Read(s.Context(), s.on, Query{Limit: 1 + s.rng.IntN(2000)})
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i := range b.Events {
+		if id := b.Events[i].ID; r.covered[id] {
+			s.Fatalf("the second reader got %d twice", id)
+		} else {
+			r.covered[id] = true
 		}
 	}
 }
@@ -217,6 +272,7 @@ func (s *propRun) kill() {
 		s.front[aggregate] = max(s.front[aggregate], id)
 	}
 	s.Reader = NewReader(s.stored.head, open, s.w)
+	s.second.from = s.stored.head
 }
 
 func (s *propRun) drain() {
@@ -241,6 +297,15 @@ func (s *propRun) verify() {
 			}
 		}
 		s.Errorf("%d of %d events are lost", lost, len(want))
+	}
+	for _, id := range want {
+		if !s.second.covered[id] {
+			s.Errorf("the second reader has missed %d", id)
+			break
+		}
+	}
+	if s.second.follows == 0 {
+		s.Error("the second reader has never followed the first")
 	}
 	if len(s.Gaps()) > 0 {
 		s.Errorf("gaps are left where nobody writes: %v", s.Gaps())

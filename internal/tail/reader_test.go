@@ -85,9 +85,9 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// TestUpto: a reader of a range that another one has passed reads what is open of it, and the rest up to the last id, each event
+// TestPassed: a reader of a range that another one has passed reads what is open of it, and the rest up to the last id, each event
 // once, and waits for none.
-func TestUpto(t *testing.T) {
+func TestPassed(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
 	l.Exec(`INSERT INTO outbox_events (id, event_type, payload) SELECT i, CASE WHEN i % 7 = 0 THEN 'other' ELSE 'a' END, '1' FROM generate_series(1, 5000) i WHERE i % 3 > 0 AND i NOT BETWEEN 2000 AND 4000`)
@@ -101,9 +101,10 @@ func TestUpto(t *testing.T) {
 		{1000, 4500, Ranges{{5, 5}, {17, 400}, {999, 1000}}},
 		{4500, 4500, Ranges{{5, 5}, {17, 400}, {1500, 3500}, {4500, 4500}}},
 		{4500, 4500, nil},
+		{-10, -1, nil}, // there are such ids, too
 	} {
 		for _, q := range []Query{{Limit: 13}, {Limit: 100, Rows: 1000, Skip: []string{"other"}}, {Limit: 100, Bytes: 50}} {
-			q.Upto, q.Assigned = c.upto, c.upto
+			q.Assigned, q.Passed = c.upto, true
 			r := follow(l, 0, nil)
 			r.Reader = NewReader(c.head, c.open, r.w)
 			var got, want []int64

@@ -1,0 +1,82 @@
+package stream
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/routes"
+	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/tail"
+)
+
+// TestRouterFollows: the router takes over what a unit has read if destinations read all of these types, and the gaps with it, and nothing
+// else.
+func TestRouterFollows(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	at := map[string]tail.Watermark{"audit": {Head: 300}, "mail": {}}
+	all := []routes.Wanted{{Destination: "audit", Routes: routes.Routes{Patterns: []string{"late"}}}, {Destination: "mail", Routes: routes.Routes{Patterns: []string{"order.*", "user.*"}}}}
+	err := pgx.BeginFunc(l.Context(), l.Conn, func(tx pgx.Tx) error {
+		for _, w := range all {
+			if err := routes.Begin(l.Context(), tx, all, w, at[w.Destination]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := tail.Watermark{Head: 100, Open: tail.Ranges{{From: 20, To: 20}}}
+	for _, c := range []struct {
+		name string
+		seen seen
+		want string
+	}{
+		{
+			"all have routes",
+			seen{tail.Seen{From: 10, Head: 500, Gaps: tail.Ranges{{From: 5, To: 5}, {From: 90, To: 120}}}, []string{"order.placed", "user.created"}},
+			"500 {[20,21),[101,121)}",
+		},
+		{"one has none", seen{tail.Seen{From: 10, Head: 500}, []string{"order.placed", "other"}}, "100 {[20,21)}"},
+		{"one has gained its route later", seen{tail.Seen{From: 10, Head: 500}, []string{"order.placed", "late"}}, "100 {[20,21)}"},
+		{"they are too many", seen{tail.Seen{From: 10, Head: 500}, nil}, "100 {[20,21)}"},
+		{"it has begun above", seen{tail.Seen{From: 101, Head: 500}, []string{"order.placed"}}, "100 {[20,21)}"},
+		{"it is behind", seen{tail.Seen{From: 10, Head: 100}, []string{"order.placed"}}, "100 {[20,21)}"},
+		{"it has begun where the router is", seen{tail.Seen{From: 100, Head: 101}, []string{"order.placed"}}, "101 {[20,21)}"},
+	} {
+		e := &Engine{witnesses: tail.NewWitnesses(), units: make(map[place]*running)}
+		u := &unit{}
+		u.seen.Store(&c.seen)
+		r := newRouter(e, position.Position{Head: begin.Head, Open: begin.Open})
+		e.units[place{}], e.units[place{"loading", 0}] = &running{part: r}, &running{}
+		e.units[place{"mail", 0}], e.units[place{"new", 0}] = &running{part: u}, &running{part: &unit{}}
+		if err := r.load(l.Context(), session.Direct(l.Conn)); err != nil {
+			t.Fatal(err)
+		}
+		moved := r.follow()
+		if got := fmt.Sprintf("%d %s", r.reader.Head(), r.reader.Gaps()); got != c.want || moved != (r.reader.Head() > begin.Head) || moved != r.dirty {
+			t.Errorf("%s: at %s, want %s; %v", c.name, got, c.want, moved)
+		}
+	}
+}
+
+// TestTypesAreKnown: all types that a unit has read are known, also those that it skips; too many are none.
+func TestTypesAreKnown(t *testing.T) {
+	t.Parallel()
+	some := newTypes()
+	for i := range maxSkip {
+		some.known[fmt.Sprint(i)] = true
+		some.names = append(some.names, fmt.Sprint(i))
+	}
+	if len(some.all()) != maxSkip {
+		t.Errorf("%d types", len(some.all()))
+	}
+	some.names = append(some.names, "one more")
+	if some.all() != nil {
+		t.Errorf("%d types", len(some.all()))
+	}
+}
