@@ -90,8 +90,8 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if !l.health.breaker.closed() {
-			t.Errorf("the breaker is %+v", l.health.breaker)
+		if !l.health.Available() {
+			t.Errorf("the health is %+v", l.health)
 		}
 	})
 }

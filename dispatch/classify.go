@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/backoff"
+	"github.com/notifyd/notifyd/internal/health"
 )
 
 // ErrStopping is the cause of contexts of handlers that end because the relay stops.
@@ -66,32 +68,24 @@ func (o *outcome) answered() bool {
 	return o.verdict == VerdictDelivered || o.verdict.counts() && !o.silent
 }
 
-// called describes a failed call.
-type called struct {
-	began  time.Time
-	took   time.Duration
-	proof  time.Time // start of the worker's last answered call, this one included; zero if there is none
-	shared bool      // it was for several events, and none was delivered
-}
-
 // classify decides the outcome of a failed delivery: whose fault it was, whether to retry it, and
 // when.
-func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcome {
+func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *reply) outcome {
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
 		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
-		l.fault(c.began, r, false)
+		l.fault(c.Began, r, false)
 		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	if r.exhausted && l.down() { // the probe has not asked the destination
-		l.fault(c.began, r, false)
+		l.fault(c.Began, r, false)
 		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: r}
 	}
 	if r.exhausted {
-		return l.throttle(log, j, c.began, r)
+		return l.throttle(log, j, c.Began, r)
 	}
 	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; one that panics does
 	if lost {
@@ -99,10 +93,10 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 			return out
 		}
 	} else if r.throttled {
-		return l.throttle(log, j, c.began, r)
+		return l.throttle(log, j, c.Began, r)
 	}
 	if r.unanswered {
-		l.unanswered(j, c.began)
+		l.unanswered(j, c.Began)
 	}
 	failures := j.failures() + 1
 	out := outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
@@ -115,7 +109,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 		return out
 	}
 	if out.delay = r.delay; !r.delays {
-		out.delay = spreadWait(l.dest.Backoff, failures)
+		out.delay = backoff.Wait(l.dest.Backoff, failures)
 	}
 	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", out.delay, "err", r)
 	return out
@@ -124,7 +118,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *called, r *reply) outcom
 func (l *lane) down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.health.breaker.open()
+	return l.health.Down()
 }
 
 // follows returns the verdict for jobs of the same aggregate that failed behind a job in the same
@@ -142,30 +136,30 @@ func (l *lane) follows(out *outcome) Verdict {
 
 // unavailable records that the destination has failed over an event, and reports an outage once for all its lanes. It returns false if the event
 // itself is at fault: the attempt counts.
-func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out outcome, nobodys bool) {
+func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *reply) (out outcome, nobodys bool) {
 	l.mu.Lock()
 	now := time.Now()
-	f := l.health.lost(now, j.event.ID, c, err, j.failures()+1 >= l.dest.MaxAttempts)
-	if f.longer {
+	f := l.health.Lost(now, j.event.ID, *c, err, j.failures()+1 >= l.dest.MaxAttempts)
+	if f.Longer {
 		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
 	}
-	begins := f.opened && l.outage.begins(l)
+	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
-	out = outcome{verdict: VerdictAside, delay: f.delay, class: delivery.ClassDestination, err: err}
-	if c.shared {
+	out = outcome{verdict: VerdictAside, delay: f.Delay, class: delivery.ClassDestination, err: err}
+	if c.Shared {
 		out.verdict = VerdictReleased // single calls will show which event is at fault
 	}
 	switch {
-	case f.blame == blameEvent:
+	case f.Counts:
 		return out, false
-	case f.blame == blameMaybe:
+	case f.Doubts:
 		log.Info("the destination answers others and not this event; no attempt is counted yet", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	case begins:
 		l.reportUnavailable(log, time.Now(), err)
-	case f.again && f.longer:
-		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", f.pause, "err", err)
+	case f.Again && f.Longer:
+		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	default:
-		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.pause, "err", err)
+		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	}
 	return out, true
 }
@@ -180,31 +174,31 @@ func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
 func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration) {
 	l.mu.Lock()
 	now := time.Now()
-	f := l.health.fault(now, began, err)
-	if f.longer {
+	f := l.health.Fault(now, began, err)
+	if f.Longer {
 		l.refuseLocked(now)
 	}
-	begins := f.opened && l.outage.begins(l)
+	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
 	if begins || news {
 		l.reportUnavailable(l.log, now, err)
-		return f.pause
+		return f.Pause
 	}
-	l.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.pause, "err", err)
-	return f.pause
+	l.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
+	return f.Pause
 }
 
 // answers lets deliveries through again, step by step.
 func (l *lane) answers() {
 	l.mu.Lock()
 	now := time.Now()
-	closes := l.health.answers(now, l.capacityLocked())
+	closes := l.health.Responds(now, l.capacityLocked())
 	ends := closes && l.outage.ends(l)
 	l.hungry = true
 	l.armLocked(now)
 	call := l.wakeLocked()
 	l.mu.Unlock()
-	l.tell(change{closes: closes, ends: ends})
+	l.tell(health.Change{Closes: closes}, ends)
 	call()
 }
 
@@ -213,7 +207,7 @@ func (l *lane) unanswered(j *job, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if l.health.unanswered(now, began, j.failures() > 0) {
+	if l.health.Unanswered(now, began, j.failures() > 0) {
 		l.refuseLocked(now)
 	}
 }
@@ -228,22 +222,22 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) o
 	}
 	l.mu.Lock()
 	now := time.Now()
-	t := l.health.throttled(now, j.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
-	if t.aside {
-		out.verdict, out.delay = VerdictAside, t.delay
+	t := l.health.Throttle(now, j.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
+	if t.Aside {
+		out.verdict, out.delay = VerdictAside, t.Delay
 	} else {
 		l.refuseLocked(now)
 	}
 	l.mu.Unlock()
 	switch {
-	case t.aside:
+	case t.Aside:
 		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", out.class, "retry_in", out.delay, "err", err)
-	case t.begins && err.exhausted:
-		log.Warn("the machine has no room for more calls; the lane is slowed down, no attempt is counted", "class", out.class, "gap", t.gap, "err", err)
-	case t.begins:
-		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", delivery.ClassDestination, "gap", t.gap, "wait", err.delay, "err", err)
+	case t.Begins && err.exhausted:
+		log.Warn("the machine has no room for more calls; the lane is slowed down, no attempt is counted", "class", out.class, "gap", t.Gap, "err", err)
+	case t.Begins:
+		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", delivery.ClassDestination, "gap", t.Gap, "wait", err.delay, "err", err)
 	default:
-		log.Debug("destination still throttles", "class", out.class, "gap", t.gap, "wait", err.delay, "err", err)
+		log.Debug("destination still throttles", "class", out.class, "gap", t.Gap, "wait", err.delay, "err", err)
 	}
 	return out
 }

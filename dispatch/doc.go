@@ -27,15 +27,10 @@
 //	pause.go       a pause by a person
 //	stuck.go       calls that do not return
 //
-// What an answer means, and how the destination is:
+// What an answer means. Package internal/health has the state of a destination that is not well:
 //
 //	reply.go       what a handler's answer says
 //	classify.go    the verdict on a delivery
-//	backoff.go     when it is tried again
-//	health.go      the state of the destination: the four parts below
-//	breaker.go     whether it is down, and when to try it
-//	pacer.go       how fast it takes events while it throttles
-//	quarantine.go  events over which calls failed
 //	tempo.go       how long an event takes
 //
 // Figures and reports:

@@ -143,7 +143,7 @@ func (l *lane) Disown() {
 		l.timer.Stop()
 		l.timer = nil
 	}
-	l.health.forget()
+	l.health.Forget()
 	l.outage.ends(l)
 	l.owned = false
 }
@@ -178,9 +178,7 @@ func (l *lane) Reserve(r Request) int {
 	}
 	granted := min(n, room)
 	l.load += granted
-	if l.health.pacer.on() {
-		l.health.pacer.take(granted)
-	}
+	l.health.Take(granted)
 	if granted < n {
 		l.refuseLocked(now)
 	}
@@ -193,7 +191,7 @@ func (l *lane) Capacity(stored bool) int {
 	defer l.mu.Unlock()
 	now := time.Now()
 	room := l.roomLocked(now)
-	if room < l.fairLocked() || stored && l.health.breaker.storedWait(now) {
+	if room < l.fairLocked() || stored && l.health.Waits(now, true) {
 		l.refuseLocked(now)
 		return 0
 	}
@@ -212,11 +210,7 @@ func (l *lane) Waits(stored bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	turn := l.health.breaker.newWait
-	if stored {
-		turn = l.health.breaker.storedWait
-	}
-	if !turn(now) {
+	if !l.health.Waits(now, stored) {
 		return false
 	}
 	l.refuseLocked(now)
@@ -277,7 +271,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	if l.head > 0 && len(l.queue)+len(p.jobs) > cap(l.queue) {
 		l.compactLocked()
 	}
-	l.health.breaker.press(l.aheadLocked())
+	l.health.Press(l.aheadLocked())
 	var back []kept
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
@@ -301,7 +295,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 		}
 	}
 	if len(back) > 0 {
-		l.health.breaker.holds(time.Now(), len(back))
+		l.health.Held(time.Now(), len(back))
 	}
 	l.employLocked()
 	l.answerKept(back)

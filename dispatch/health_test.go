@@ -1,75 +1,174 @@
 package dispatch
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 )
 
-// TestHealthOfAnOutage: health needs no lane and no clock. It returns what calls and answers change.
-func TestHealthOfAnOutage(t *testing.T) {
+// Durations and shares of package health that tests of lanes wait for.
+const (
+	rampCalm  = 5 * time.Second
+	turnGrace = 100 * time.Millisecond
+	fairPart  = 8
+)
+
+// TestBreakerIsProbedWithoutWhatIsStored: so many new deliveries were held back that it is the
+// turn of what is stored, and there is nothing: a unit was given away with the breaker open, and
+// comes back when another relay has delivered all that was stored.
+func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 	t.Parallel()
-	cfg := testLane()
-	h := health{cfg: &cfg}
-	now, down := time.Now(), delivery.Unavailable(errors.New("down"))
-	event := &job{event: &delivery.Event{ID: 1}}
-	if f := h.lost(now, 1, &called{began: now}, down, false); !f.opened || !f.longer || f.delay <= 0 || !h.on() || !h.rests() {
-		t.Errorf("the first failure is %+v, %+v", f, h)
-	}
-	if n := h.allowed(now, 0, 0); n != 0 {
-		t.Errorf("%d may begin during the pause", n)
-	}
-	now = now.Add(h.next(now))
-	if n := h.allowed(now, 0, 0); n != 1 {
-		t.Errorf("%d may probe", n)
-	}
-	if f := h.lost(now, 2, &called{began: now}, down, false); f.opened || !f.longer {
-		t.Errorf("a failed probe is %+v", f)
-	}
-	now = now.Add(longestPause)
-	c := h.heard(now, now, []*job{event}, []outcome{{verdict: VerdictDelivered}}, 4, 1)
-	if c != (change{ramps: true}) || !h.recovers() || h.rests() {
-		t.Errorf("an answered probe has changed %+v", c)
-	}
-	for range 3 {
-		c = h.heard(now, now, []*job{event}, []outcome{{verdict: VerdictDelivered}}, 4, 1)
-	}
-	if c != (change{closes: true}) || !h.on() {
-		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.quarantine.has(2))
-	}
-	h.forget()
-	if h.on() || h.rests() || h.recovers() || h.next(now) != 0 {
-		t.Errorf("forgotten: %+v", h)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+			if down {
+				return delivery.Unavailable(errors.New("down"))
+			}
+			return nil
+		}), testLane())
+		lane, id := l, int64(0)
+		hand := func(key Key) {
+			if lane.Reserve(Request{N: 1}) != 1 {
+				t.Fatal("no room")
+			}
+			id++
+			p := NewParcel(func() bool { return true }, func(bool) {})
+			p.Fill([]Delivery{{Event: &delivery.Event{ID: id, Type: "x"}, Key: key}})
+			lane.Deliver(p, nil)
+			synctest.Wait()
+		}
+		lane.Own(func() {})
+		hand(Key{1, 1})
+		after(time.Second)
+		for range 64 { // as many as the breaker lets wait
+			hand(Key{1, 1}) // behind the first one
+		}
+		if !lane.Waits(false) {
+			t.Fatal("it is not the turn of what is stored")
+		}
+		lane.Withdraw()
+		down = false
+		after(time.Minute)
+		lane.Own(func() {})
+		if lane.Waits(false) {
+			t.Fatal("what is new waits for ever")
+		}
+		hand(Key{2, 2})
+		if s := l.stats(); s.Delivered != 1 || s.Unavailable {
+			t.Errorf("%+v", s)
+		}
+		l.drop()
+		l.workers.Wait()
+	})
 }
 
-// TestHealthThrottled: a throttle slows the lane down until answers come.
-func TestHealthThrottled(t *testing.T) {
+// TestSuspectInAnOutage: the destination has failed over an event while it answered others. Then it is down, and no other event
+// is tried: the event is not buried for that. It is when others are answered again and the event is not.
+func TestSuspectInAnOutage(t *testing.T) {
 	t.Parallel()
-	cfg := testLane()
-	h := health{cfg: &cfg}
-	now := time.Now()
-	if r := h.throttled(now, 1, now, time.Second, 0); r.aside || !r.begins || r.gap != shortestSlowing || !h.rests() {
-		t.Errorf("the first throttle is %+v", r)
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		down, poison := false, int64(1)
+		l, o := overheardLane(delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+			if down || e.ID == poison {
+				return delivery.Unavailable(errors.New("connection reset"))
+			}
+			return nil
+		}), cfg)
+		failures, dead := 0, false
+		try := func(id int64) {
+			t.Helper()
+			for l.Reserve(Request{N: 1}) == 0 {
+				after(time.Second)
+			}
+			p := NewParcel(func() bool { return true }, func(bool) {})
+			d := Delivery{Event: &delivery.Event{ID: id, Type: "x"}}
+			if id == poison {
+				d.Failures = failures
+			}
+			p.Fill([]Delivery{d})
+			l.Deliver(p, nil)
+			l.workers.Wait()
+			_, answers, _ := p.Take()
+			for _, a := range answers {
+				if id == poison {
+					failures, dead = a.Failures, a.Verdict == VerdictDead
+				}
+			}
+			after(time.Minute)
+		}
+		for failures == 0 {
+			try(poison)
+			try(2)
+		}
+		down = true
+		for range 20 {
+			try(poison)
+		}
+		if dead || failures >= cfg.MaxAttempts {
+			t.Errorf("an outage has buried an event after %d failures: %v", failures, o.kinds())
+		}
+		down = false
+		for n := 0; !dead; n++ {
+			try(2)
+			try(poison)
+			if n > 20 {
+				t.Fatalf("a poisoned event is never given up: %d failures", failures)
+			}
+		}
+	})
+}
+
+// batches records the ids of each call.
+type batches [][]int64
+
+func (*batches) Deliver(context.Context, *delivery.Event) error { return errors.New("not in a batch") }
+
+func (*batches) KeepsOrder() bool { return true }
+
+func (b *batches) DeliverBatch(_ context.Context, events []*delivery.Event) []error {
+	var ids []int64
+	for _, e := range events {
+		ids = append(ids, e.ID)
 	}
-	if n := h.allowed(now.Add(time.Second-1), 0, 0); n != 0 {
-		t.Errorf("%d may begin too early", n)
-	}
-	if n := h.allowed(now.Add(time.Second), 0, 0); n == 0 {
-		t.Error("nothing may begin after the pause that was requested")
-	}
-	h.spoiled--
-	now = now.Add(time.Second)
-	answer := func() change {
-		return h.heard(now, now, []*job{{event: &delivery.Event{ID: 1}}}, []outcome{{verdict: VerdictDelivered}}, 4, 1)
-	}
-	eases := false
-	for i := 0; i < 1000 && !eases; i++ {
-		eases = answer().eases
-	}
-	if c := answer(); !eases || c != (change{}) || h.on() || h.throttles != 1 {
-		t.Errorf("after the answers: eases %t, then %+v, %+v", eases, c, h)
-	}
+	*b = append(*b, ids)
+	return make([]error, len(events))
+}
+
+// TestSuspectBehindItsAggregateGoesAlone: a suspect shares no call, also where it comes as the successor of an
+// earlier event of its aggregate.
+func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Batch, cfg.Concurrency = 10, 1
+		var calls batches
+		l := newTestLane(&calls, cfg)
+		defer l.drop()
+		l.Own(func() {})
+		l.mu.Lock()
+		l.health.Lost(time.Now(), 2, health.Call{}, delivery.Unavailable(errors.New("down")), false)
+		l.health.Responds(time.Now(), 1) // the destination is well, and the event is a suspect
+		l.mu.Unlock()
+		all := make([]Delivery, 4)
+		for i := range all {
+			all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1)}, Key: Key{1, 1}}
+		}
+		if n := l.Reserve(Request{N: len(all)}); n != len(all) {
+			t.Fatalf("room for %d", n)
+		}
+		p := NewParcel(func() bool { return true }, func(bool) {})
+		p.Fill(all)
+		l.Deliver(p, nil)
+		l.workers.Wait()
+		if got := fmt.Sprint(calls); got != "[[1] [2] [3 4]]" {
+			t.Errorf("the calls have the events %s", got)
+		}
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 )
 
@@ -71,7 +72,7 @@ const (
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
 func DefaultLaneConfig() LaneConfig {
-	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: delivery.DefaultBackoff(), LongestPause: longestPause}
+	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: delivery.DefaultBackoff(), LongestPause: health.LongestPause}
 }
 
 // validate returns every mistake in c, joined.
@@ -152,7 +153,7 @@ type lane struct {
 	paused  bool // by a person; see pause.go
 	owned   bool // an engine has the lane
 	crew    crew
-	health  health
+	health  health.Health
 	timer   *time.Timer // wakes the engine; nil before the first wait
 	figures figures
 	limiter *limit.Limiter // nil without a rate limit
@@ -167,7 +168,8 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 		dest: Destination{Name: name, LaneConfig: cfg}, target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {}, outage: &outage{},
 	}
-	l.crew, l.health = crew{lane: l, epoch: time.Now()}, health{cfg: &l.dest.LaneConfig}
+	l.crew = crew{lane: l, epoch: time.Now()}
+	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
 	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
 		l.dest.Position = k
 	}
@@ -180,14 +182,11 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 // fairLocked returns the room that makes a claim worthwhile: under load, a claim for every answered
 // event would cost more than it brings.
 func (l *lane) fairLocked() int {
-	fair := l.capacityLocked() / fairPart
-	if l.health.on() {
-		fair = l.health.fair(l.capacityLocked())
-	}
+	fair := l.health.Fair(l.capacityLocked())
 	if l.limiter != nil {
-		fair = min(fair, l.limiter.Bunch())
+		fair = max(1, min(fair, l.limiter.Bunch()))
 	}
-	return max(1, fair)
+	return fair
 }
 
 func (l *lane) roomLocked(now time.Time) int {
@@ -198,8 +197,9 @@ func (l *lane) roomLocked(now time.Time) int {
 	if l.agg != nil {
 		room = min(room, maxBehind-l.load)
 	}
-	if l.health.on() {
-		room = min(room, l.health.allowed(now, l.load, l.aheadLocked()))
+	if l.health.Impaired() {
+		// A destination that is not well gets no more than that at once, however large its batches are.
+		room = l.health.Allowed(now, min(room, maxQueued+l.load), l.load, l.aheadLocked())
 	}
 	if l.limiter != nil {
 		room = l.limiter.Room(now, room)
@@ -330,7 +330,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 
 // aloneLocked reports whether an event is suspected or refused: it shares no call with other events.
 func (l *lane) aloneLocked(j *job) bool {
-	return l.health.quarantine.has(j.event.ID) || j.refused() != nil
+	return l.health.Suspects(j.event.ID) || j.refused() != nil
 }
 
 // untake puts back jobs that a worker took and did not start. They need more workers now than when
@@ -388,14 +388,15 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	if elapsed != notBegun {
 		l.tempo.observe(elapsed / time.Duration(len(jobs)))
 	}
-	var changed change
+	var changed health.Change
+	ends := false
 	var gone []kept
-	if l.health.on() {
+	if l.health.Impaired() {
 		now := time.Now()
-		changed = l.health.heard(now, begin, jobs, outs, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
-		l.hungry = l.hungry || changed.closes || l.health.recovers() // a refused request may fit now
+		changed = l.heardLocked(now, begin, jobs, outs)
+		l.hungry = l.hungry || changed.Closes || l.health.Recovers() // a refused request may fit now
 		l.armLocked(now)
-		changed.ends = changed.closes && l.outage.ends(l)
+		ends = changed.Closes && l.outage.ends(l)
 	}
 	began := begin.UnixNano()
 	for i, j := range jobs {
@@ -412,7 +413,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		// Jobs that were queued earlier. No probe is among them: one is granted only while nothing
 		// else is in flight.
 		gone = append(gone, l.emptyLocked()...)
-		l.health.spoiled -= spoiled(outs)
+		l.health.Finished(spoiled(outs))
 	} else {
 		l.employLocked()
 	}
@@ -423,9 +424,36 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	answerParcels(jobs, outs)
 	l.answerKept(gone)
 	l.mu.Unlock()
-	l.tell(changed)
+	l.tell(changed, ends)
 	call()
 	return rest
+}
+
+// heardLocked passes on what the answers to jobs say about the destination. begin is when the first of their calls began.
+func (l *lane) heardLocked(now, begin time.Time, jobs []*job, outs []outcome) health.Change {
+	var all health.Answers
+	for i := range outs {
+		switch out := &outs[i]; {
+		case out.throttled:
+			all.Throttled++
+		case out.answered():
+			all.Answered++
+			l.health.Answered(jobs[i].event.ID, begin.Add(out.from))
+		case out.silent:
+			l.health.Counted(now, jobs[i].event.ID, out.delay, out.verdict == VerdictDead)
+		}
+	}
+	return l.health.Heard(now, begin, all, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
+}
+
+// spoiled counts the answers that slowed the lane down: until they are recorded, queued jobs are returned.
+func spoiled(outs []outcome) (n int) {
+	for i := range outs {
+		if outs[i].throttled && outs[i].verdict == VerdictReleased {
+			n++
+		}
+	}
+	return n
 }
 
 // busy reports whether a worker is at work.
@@ -456,12 +484,12 @@ func (l *lane) halted() bool {
 // refuseLocked notes that an engine was refused the capacity that it requested.
 func (l *lane) refuseLocked(now time.Time) {
 	l.hungry = true
-	if !l.health.on() && l.limiter == nil {
+	if !l.health.Impaired() && l.limiter == nil {
 		return
 	}
 	// An engine requests capacity before it knows whether there are events: only handed-over deliveries count as pressure.
 	if l.agg == nil {
-		l.health.breaker.press(l.aheadLocked())
+		l.health.Press(l.aheadLocked())
 	}
 	l.armLocked(now)
 }
@@ -488,12 +516,15 @@ func (l *lane) armLocked(now time.Time) {
 	if l.stopped {
 		return
 	}
-	next := l.health.next(now)
-	if l.hungry && l.health.pacer.on() {
-		next = sooner(next, l.health.pacer.wait(now, l.fairLocked()))
+	wanted := 0
+	if l.hungry {
+		wanted = l.fairLocked()
 	}
+	next := l.health.Next(now, wanted)
 	if l.hungry && l.limiter != nil {
-		next = sooner(next, l.limiter.Wait(now))
+		if d := l.limiter.Wait(now); d > 0 && (next == 0 || d < next) {
+			next = d
+		}
 	}
 	switch {
 	case next == 0:
@@ -512,25 +543,25 @@ func (l *lane) tick() {
 		return
 	}
 	now := time.Now()
-	closes := l.health.breaker.calm(now)
+	closes := l.health.Calm(now)
 	ends := closes && l.outage.ends(l)
 	l.hungry = l.hungry || closes
 	call := l.wakeLocked()
 	l.armLocked(now)
 	l.mu.Unlock()
-	l.tell(change{closes: closes, ends: ends})
+	l.tell(health.Change{Closes: closes}, ends)
 	call()
 }
 
-// tell logs and reports a change of the health.
-func (l *lane) tell(c change) {
-	if c.ramps {
+// tell logs and reports a change of the health. ends says that no lane of the destination is down any more.
+func (l *lane) tell(c health.Change, ends bool) {
+	if c.Ramps {
 		l.log.Info("destination answers a probe; its events are let through step by step")
 	}
-	if c.closes {
-		l.available(c.ends)
+	if c.Closes {
+		l.available(ends)
 	}
-	if c.eases {
+	if c.Eases {
 		l.log.Info("destination is not throttled any more")
 	}
 }
@@ -547,9 +578,7 @@ func (l *lane) available(ends bool) {
 
 // returnLocked returns unused tokens to the pacer, and returns the function to call after unlocking.
 func (l *lane) returnLocked(n int) func() {
-	if l.health.pacer.on() {
-		l.health.pacer.take(-n)
-	}
+	l.health.Take(-n)
 	return l.wakeLocked()
 }
 

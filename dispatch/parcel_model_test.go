@@ -194,9 +194,9 @@ func (m *parcelModel) room(n int) int {
 	switch {
 	case m.gone || !m.sure || m.l.paused || m.l.stopped:
 		return 0
-	case m.l.health.breaker.open() && m.l.load > 0:
+	case m.l.health.Down() && m.l.load > 0:
 		return 0
-	case m.l.health.breaker.open():
+	case m.l.health.Down():
 		return min(n, 1)
 	}
 	return n

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 )
 
 // kind is what happens to an event at its destination.
@@ -110,7 +111,7 @@ func drawPoisoned(t *rapid.T) *poisoned {
 	p.cfg.Timeout, p.cfg.Batch = 3*time.Second, 10
 	p.cfg.Backoff = delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2}
 	p.cfg.Concurrency = rapid.IntRange(1, 8).Draw(t, "workers")
-	p.cfg.LongestPause = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, longestPause}).Draw(t, "longest pause")
+	p.cfg.LongestPause = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, health.LongestPause}).Draw(t, "longest pause")
 	p.cfg.Unordered = rapid.Bool().Draw(t, "unordered")
 	p.interval = rapid.SampledFrom([]time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond}).Draw(t, "interval")
 	p.keys = rapid.SampledFrom([]int{0, 3, 50}).Draw(t, "aggregates")

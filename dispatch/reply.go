@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/exhaust"
 	"github.com/notifyd/notifyd/internal/guard"
 )
@@ -72,7 +73,7 @@ func (t *target) replyOf(ctx context.Context, err error) *reply {
 		r.late = errors.Is(err, t.expired)
 		r.reopen = errors.Is(err, delivery.ErrReopen)
 		r.delay, r.delays = delivery.RetryDelay(err)
-		r.delay = min(max(r.delay, 0), longestWait)
+		r.delay = min(max(r.delay, 0), backoff.Longest)
 		text := err.Error()
 		if cure := exhaust.Cure(err); cure != "" {
 			r.exhausted, text = true, text+": "+cure

@@ -5,6 +5,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -31,12 +32,13 @@ func (l *lane) stats() observe.DestinationStats {
 	s := observe.DestinationStats{
 		Name: l.dest.Name, Delivered: l.figures.total[VerdictDelivered], Failed: l.figures.total[VerdictFailed], Dead: l.figures.total[VerdictDead], Released: l.figures.total[VerdictReleased] + l.figures.total[VerdictAside],
 		Parked: l.figures.total[VerdictParked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked,
-		Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.crew.stuck, Paused: l.paused, Throttled: l.health.throttles,
+		Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.crew.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
 	}
 	s.Expired = l.figures.total[VerdictExpired]
 	if l.countsLocked() {
-		s.Room, s.Pace, s.Gap, s.RateLimited = l.roomLocked(now), l.tempo.pace, l.health.pacer.gap, l.limitWaitsLocked(now)
-		s.Unavailable, s.State, s.Trouble = l.health.breaker.open() || l.crew.staffLocked() <= 0, l.health.state(now), l.troubleLocked()
+		is := l.health.Snapshot(now)
+		s.Room, s.Pace, s.Gap, s.RateLimited = l.roomLocked(now), l.tempo.pace, is.Gap, l.limitWaitsLocked(now)
+		s.Unavailable, s.State, s.Trouble = l.health.Down() || l.crew.staffLocked() <= 0, is.State, l.troubleLocked(is)
 		if l.agg != nil {
 			s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
 		}
@@ -89,7 +91,7 @@ func (l *lane) progress() (p Progress, counts bool) {
 	}
 	passed := &l.figures.passings
 	p.Answers += passed.refused.Load() + passed.withdrawn.Load() + passed.withheld.Load() + passed.limited.Load()
-	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.health.breaker.closed() && !l.health.pacer.on()
+	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.health.Available() && !l.health.Throttled()
 	if l.running > 0 {
 		p.Within = l.crew.patience() + patrolAgain
 	}
@@ -97,12 +99,9 @@ func (l *lane) progress() (p Progress, counts bool) {
 }
 
 // troubleLocked returns what is wrong with the destination.
-func (l *lane) troubleLocked() observe.Trouble {
-	f, b := &l.figures.trouble, &l.health.breaker
-	t := observe.Trouble{DownSince: b.since, Failures: f.failures, FailingSince: f.since, LastErrorAt: f.at}
-	if b.open() {
-		t.NextProbe = b.until
-	}
+func (l *lane) troubleLocked(is health.Snapshot) observe.Trouble {
+	f := &l.figures.trouble
+	t := observe.Trouble{DownSince: is.DownSince, NextProbe: is.NextProbe, Failures: f.failures, FailingSince: f.since, LastErrorAt: f.at}
 	if f.last != nil {
 		t.LastError = f.last.Error() // a text of the lane's own: see reply
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/backoff"
 )
 
 // Handlers that do not return. A call that has not returned some time after the end of its context
@@ -42,7 +43,9 @@ type crew struct {
 }
 
 // patience is how long a chunk may take.
-func (c *crew) patience() time.Duration { return min(c.lane.dest.Timeout, longestWait) + returnGrace }
+func (c *crew) patience() time.Duration {
+	return min(c.lane.dest.Timeout, backoff.Longest) + returnGrace
+}
 
 // staffLocked returns how many workers there may be. As many calls as that may be stuck in
 // addition; each further one takes the place of a worker.
@@ -183,7 +186,7 @@ func (c *crew) returns(w *worker) {
 	c.lane.mu.Lock()
 	was := c.staffLocked()
 	c.stuck--
-	well := was <= 0 && c.lane.health.breaker.closed()
+	well := was <= 0 && c.lane.health.Available()
 	ends := well && c.lane.outage.ends(c.lane)
 	if was <= 0 {
 		c.lane.hungry = true

@@ -112,7 +112,9 @@ func TestDisownDuringReport(t *testing.T) {
 	began := make(firstWrite)
 	l.log = slog.New(slog.NewTextHandler(began, nil))
 	l.mu.Lock()
-	l.health.breaker = breaker{since: time.Now(), allowed: 1} // a ramp that is calm
+	past := time.Now().Add(-time.Hour)
+	l.health.Fault(past, past, errors.New("down"))
+	l.health.Responds(past, l.capacityLocked()) // a ramp that is calm
 	l.mu.Unlock()
 	ticked := make(chan struct{})
 	go func() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 )
 
 // worker is a goroutine of a lane that calls the handler. A worker whose call does not return is
@@ -134,7 +135,7 @@ func (w *worker) shedAll(jobs []*job) {
 // about the destination.
 func (w *worker) refuse(j *job) {
 	err := j.refused()
-	out := w.lane.classify(w.lane.ctx, j, &called{}, &reply{permanent: true, err: err, text: err.Error()})
+	out := w.lane.classify(w.lane.ctx, j, &health.Call{}, &reply{permanent: true, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
@@ -194,9 +195,9 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 	out := &outs[n-1]
 	from, to := out.from, out.to
 	if r != nil {
-		of := called{began: c.begin.Add(from), took: to - from}
+		of := health.Call{Began: c.begin.Add(from), Took: to - from}
 		if n > 1 {
-			of.proof = c.begin.Add(outs[n-2].from)
+			of.Proof = c.begin.Add(outs[n-2].from)
 		}
 		*out = l.classify(ctx, jobs[n-1], &of, r)
 		out.from, out.to = from, to
@@ -258,9 +259,9 @@ func (w *worker) expires(jobs []*job) []*job {
 func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 	elapsed := time.Since(c.begin)
 	outs := make([]outcome, len(c.jobs))
-	of := called{began: c.begin, took: elapsed, shared: len(c.jobs) > 1}
+	of := health.Call{Began: c.begin, Took: elapsed, Shared: len(c.jobs) > 1}
 	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
-		of.proof, of.shared = c.begin, false
+		of.Proof, of.Shared = c.begin, false
 	}
 	var broken map[*aggregate]Verdict
 	for i, j := range c.jobs {

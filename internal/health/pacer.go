@@ -1,4 +1,4 @@
-package dispatch
+package health
 
 import "time"
 
@@ -16,7 +16,7 @@ const (
 	burstTime = 20 * time.Millisecond
 	// easing is how much weaker an answer is than a refusal, for each call in flight: all of those
 	// may be refused at once. A larger value lowers the share of refusals, and lengthens the search
-	// for more room.
+	// for more capacity.
 	easing = 5
 )
 
@@ -24,7 +24,7 @@ const (
 // fewer. A refusal doubles the gap, and answers shorten it a little, until it is gone. A
 // destination that refuses at every pace, such as one whose quota is used up, recovers much faster:
 // each answer halves the gap down to twice the gap at the start of the series of refusals. The zero
-// value lets all deliveries through. The lane's lock guards it.
+// value lets all deliveries through.
 type pacer struct {
 	gap    time.Duration // 0 while there is none
 	steep  time.Duration // a longer gap than this is halved by each answer
@@ -94,8 +94,8 @@ func (p *pacer) fill(now time.Time) {
 	}
 }
 
-// room returns how many deliveries may begin.
-func (p *pacer) room(now time.Time) int {
+// ready returns how many deliveries may begin.
+func (p *pacer) ready(now time.Time) int {
 	if now.Before(p.until) {
 		return 0
 	}
@@ -106,11 +106,11 @@ func (p *pacer) room(now time.Time) int {
 // take records that n deliveries begin, or that -n do not after all.
 func (p *pacer) take(n int) { p.tokens = min(p.tokens-float64(n), p.burst()) }
 
-// wait returns how long it takes until there is room for n, 0 if there is.
+// wait returns how long it takes until n deliveries may begin, 0 if they may.
 func (p *pacer) wait(now time.Time, n int) time.Duration {
 	p.fill(now)
 	missing := time.Duration(0)
-	if int(p.tokens) < n { // rounded down, as in room
+	if int(p.tokens) < n { // rounded down, as in ready
 		missing = time.Duration((float64(n)-p.tokens)*float64(p.gap)) + 1 // rounding must not end it a little too early
 	}
 	return max(0, missing, p.until.Sub(now))

@@ -1,4 +1,4 @@
-package dispatch
+package backoff
 
 import (
 	"math"
@@ -22,16 +22,16 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		failures := rapid.IntRange(0, math.MaxInt-1).Draw(t, "failures")
-		base, next := baseWait(b, failures), baseWait(b, failures+1)
-		if base < b.Initial || base > b.Max || next < base {
-			t.Fatalf("base after %d failures %v, then %v, of %+v", failures, base, next, b)
+		wait, next := base(b, failures), base(b, failures+1)
+		if wait < b.Initial || wait > b.Max || next < wait {
+			t.Fatalf("base after %d failures %v, then %v, of %+v", failures, wait, next, b)
 		}
-		most := 2 * base
-		if most < base { // beyond what a duration can say
+		most := 2 * wait
+		if most < wait { // beyond what a duration can say
 			most = math.MaxInt64
 		}
-		if wait := spreadWait(b, failures); wait < 0 || wait > most {
-			t.Fatalf("waits %v after %d failures, base %v", wait, failures, base)
+		if got := Wait(b, failures); got < 0 || got > most {
+			t.Fatalf("waits %v after %d failures, base %v", got, failures, wait)
 		}
 	})
 }

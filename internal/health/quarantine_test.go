@@ -1,14 +1,8 @@
-package dispatch
+package health
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/notifyd/notifyd/delivery"
 )
 
 // trial is a quarantine with a clock of its own.
@@ -75,7 +69,7 @@ func TestSuspectsAreProven(t *testing.T) {
 	}
 	s.answers(31)
 	s.loses(30, blameEvent)
-	s.counted(s.now, 30, &outcome{verdict: VerdictDead})
+	s.counted(s.now, 30, 0, true)
 	s.loses(30, blameNobody)
 }
 
@@ -133,108 +127,4 @@ func TestSuspectsThrottled(t *testing.T) {
 	if len(s.events) > maxQuarantine {
 		t.Errorf("%d remembered", len(s.events))
 	}
-}
-
-// TestSuspectInAnOutage: the destination has failed over an event while it answered others. Then it is down, and no other event
-// is tried: the event is not buried for that. It is when others are answered again and the event is not.
-func TestSuspectInAnOutage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		cfg := testLane()
-		down, poison := false, int64(1)
-		l, o := overheardLane(delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
-			if down || e.ID == poison {
-				return delivery.Unavailable(errors.New("connection reset"))
-			}
-			return nil
-		}), cfg)
-		failures, dead := 0, false
-		try := func(id int64) {
-			t.Helper()
-			for l.Reserve(Request{N: 1}) == 0 {
-				after(time.Second)
-			}
-			p := NewParcel(func() bool { return true }, func(bool) {})
-			d := Delivery{Event: &delivery.Event{ID: id, Type: "x"}}
-			if id == poison {
-				d.Failures = failures
-			}
-			p.Fill([]Delivery{d})
-			l.Deliver(p, nil)
-			l.workers.Wait()
-			_, answers, _ := p.Take()
-			for _, a := range answers {
-				if id == poison {
-					failures, dead = a.Failures, a.Verdict == VerdictDead
-				}
-			}
-			after(time.Minute)
-		}
-		for failures == 0 {
-			try(poison)
-			try(2)
-		}
-		down = true
-		for range 20 {
-			try(poison)
-		}
-		if dead || failures >= cfg.MaxAttempts {
-			t.Errorf("an outage has buried an event after %d failures: %v", failures, o.kinds())
-		}
-		down = false
-		for n := 0; !dead; n++ {
-			try(2)
-			try(poison)
-			if n > 20 {
-				t.Fatalf("a poisoned event is never given up: %d failures", failures)
-			}
-		}
-	})
-}
-
-// batches records the ids of each call.
-type batches [][]int64
-
-func (*batches) Deliver(context.Context, *delivery.Event) error { return errors.New("not in a batch") }
-
-func (*batches) KeepsOrder() bool { return true }
-
-func (b *batches) DeliverBatch(_ context.Context, events []*delivery.Event) []error {
-	var ids []int64
-	for _, e := range events {
-		ids = append(ids, e.ID)
-	}
-	*b = append(*b, ids)
-	return make([]error, len(events))
-}
-
-// TestSuspectBehindItsAggregateGoesAlone: a suspect shares no call, also where it comes as the successor of an
-// earlier event of its aggregate.
-func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		cfg := testLane()
-		cfg.Batch, cfg.Concurrency = 10, 1
-		var calls batches
-		l := newTestLane(&calls, cfg)
-		defer l.drop()
-		l.Own(func() {})
-		l.mu.Lock()
-		l.health.quarantined(time.Now()).of(2)
-		l.mu.Unlock()
-		all := make([]Delivery, 4)
-		for i := range all {
-			all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1)}, Key: Key{1, 1}}
-		}
-		if n := l.Reserve(Request{N: len(all)}); n != len(all) {
-			t.Fatalf("room for %d", n)
-		}
-		p := NewParcel(func() bool { return true }, func(bool) {})
-		p.Fill(all)
-		l.Deliver(p, nil)
-		l.workers.Wait()
-		if got := fmt.Sprint(calls); got != "[[1] [2] [3 4]]" {
-			t.Errorf("the calls have the events %s", got)
-		}
-	})
 }

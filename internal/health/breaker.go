@@ -1,18 +1,16 @@
-package dispatch
+package health
 
 import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/login"
 )
 
 const (
 	// firstPause is how long a lane rests after its destination failed once.
 	firstPause = 100 * time.Millisecond
-	// longestPause bounds how long the recovery of a destination goes unnoticed, unless the lane's
-	// configuration says otherwise.
-	longestPause = 30 * time.Second
 	// rampCalm ends a ramp that is never at its limit: with fewer events than the ramp allows, it
 	// would not end otherwise.
 	rampCalm = 5 * time.Second
@@ -30,10 +28,10 @@ const (
 // breaker keeps a lane from a destination that is down. It opens with the first fault of the
 // destination and lets one delivery at a time through after a pause that grows with every fault.
 // With the first answer it begins to ramp up: the number of deliveries that it allows in flight
-// doubles with each round of answers, until the lane has room for no more. Only then does it close.
+// doubles with each round of answers, until the lane has capacity for no more. Only then does it close.
 // Each answer halves the next pause, as each fault doubles it: a destination that fails more often
 // than it answers is not hammered, and the events of one that answers most never wait for long. Its
-// zero value is closed. The lane's lock guards it.
+// zero value is closed.
 type breaker struct {
 	since    time.Time     // when it was tripped; zero while it is closed
 	pause    time.Duration // the last one, before jitter; halved with each answer
@@ -119,7 +117,7 @@ func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Dur
 	}
 	b.allowed, b.held = 0, 0
 	b.pause = min(max(2*b.pause, p.first), p.longest*2/3) // spread by half, it is longest at most
-	pause = spread(b.pause, pauseSpread)
+	pause = backoff.Spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
 	return pause, opened, true
 }
@@ -127,7 +125,7 @@ func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Dur
 // pauseSpread keeps the probes of several relays apart.
 const pauseSpread = 0.5
 
-// answered notes n answers of the destination, at a lane that has room for capacity. It reports
+// answered notes n answers of the destination, at a lane of the given capacity. It reports
 // whether the breaker has begun to ramp up, and whether it has closed.
 func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) {
 	if b.closed() || n == 0 {
@@ -147,7 +145,7 @@ func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) 
 	return false, b.closeAt(capacity)
 }
 
-// closeAt closes the breaker if it allows as many deliveries as there is room for.
+// closeAt closes the breaker if it allows as many deliveries as the lane has capacity for.
 func (b *breaker) closeAt(capacity int) bool {
 	if b.allowed < capacity {
 		return false

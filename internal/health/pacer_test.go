@@ -1,4 +1,4 @@
-package dispatch
+package health
 
 import (
 	"testing"
@@ -86,11 +86,11 @@ func TestPacerTokens(t *testing.T) {
 		for n < 1000 {
 			want := max(1, int(p.burst()/2))
 			d := p.wait(now, want)
-			if d > 0 && p.room(now.Add(d-2)) >= want {
+			if d > 0 && p.ready(now.Add(d-2)) >= want {
 				t.Fatalf("gap %v: there is room before the end of the wait", gap)
 			}
 			now = now.Add(d)
-			got := p.room(now)
+			got := p.ready(now)
 			if got < want || got > int(burstTime/gap)+1 {
 				t.Fatalf("gap %v: room for %d after the wait for %d", gap, got, want)
 			}
@@ -100,7 +100,7 @@ func TestPacerTokens(t *testing.T) {
 		if took, want := now.Sub(begin), time.Duration(n)*gap; took < want-burstTime-gap || took > want+gap {
 			t.Errorf("gap %v: %d took %v, want %v", gap, n, took, want)
 		}
-		p.room(now.Add(time.Hour))
+		p.ready(now.Add(time.Hour))
 		if p.take(-5); p.tokens > p.burst() {
 			t.Errorf("gap %v: %v saved up", gap, p.tokens)
 		}
@@ -112,14 +112,14 @@ func TestPacerWaits(t *testing.T) {
 	now := time.Now()
 	var p pacer
 	p.slow(now, now, time.Minute, 0)
-	if n, d := p.room(now.Add(time.Minute-1)), p.wait(now, 1); n != 0 || d != time.Minute {
+	if n, d := p.ready(now.Add(time.Minute-1)), p.wait(now, 1); n != 0 || d != time.Minute {
 		t.Errorf("room for %d, and %v to wait", n, d)
 	}
-	if p.room(now.Add(time.Minute)) == 0 {
+	if p.ready(now.Add(time.Minute)) == 0 {
 		t.Error("no room when the time is over")
 	}
 	p.slow(now, now, time.Second, 0)
-	if p.room(now.Add(time.Minute-1)) != 0 {
+	if p.ready(now.Add(time.Minute-1)) != 0 {
 		t.Error("a shorter wait has ended the longer one")
 	}
 	p.slow(now, now, 100*time.Hour, 0)
@@ -135,7 +135,7 @@ func TestPacerWaitsWhereThereIsNoRoom(t *testing.T) {
 	p := &pacer{gap: 10 * time.Millisecond, at: begin}
 	for i := range 10 {
 		now := begin.Add(time.Duration(i+1) * time.Millisecond)
-		if room, wait := p.room(now), p.wait(now, 1); (room < 1) != (wait > 0) {
+		if room, wait := p.ready(now), p.wait(now, 1); (room < 1) != (wait > 0) {
 			t.Errorf("after %v there is room for %d, and %v to wait for one", now.Sub(begin), room, wait)
 		}
 	}

@@ -1,4 +1,4 @@
-package dispatch
+package health
 
 import "time"
 
@@ -10,8 +10,8 @@ const (
 	// freeThrottles is how often an event may be throttled before it is put aside,
 	// where others are answered.
 	freeThrottles = 3
-	// blindThrottles is the same where nothing else is answered: as the oldest event it would be
-	// tried first for ever, and the others would never be tried. If the others are throttled as
+	// blindThrottles is the same where nothing else is answered: as the oldest event it would always be
+	// tried first, and the others would never be tried. If the others are throttled as
 	// well, the next event needs twice as many.
 	blindThrottles = 3
 	// maxBlindThrottles ends the doubling.
@@ -24,7 +24,7 @@ const (
 
 // quarantine distinguishes a destination that is down, or throttles, from an event that makes it fail
 // with the same answers. The evidence is the outcome of other events: without it one such event
-// would hold up all. The lane's lock guards it; a nil pointer has no events.
+// would hold up all. A nil pointer has no events.
 type quarantine struct {
 	events  map[int64]*suspect
 	proof   time.Time // when the last answered call began
@@ -129,13 +129,13 @@ func (q *quarantine) expect(now time.Time, event int64, d time.Duration) {
 	}
 }
 
-// counted records that an attempt was counted for an event over which the destination has failed.
-func (q *quarantine) counted(now time.Time, event int64, out *outcome) {
-	if out.verdict == VerdictDead {
+// counted records that an attempt was counted for an event over which the destination has failed: it is retried in d, or is dead.
+func (q *quarantine) counted(now time.Time, event int64, d time.Duration, dead bool) {
+	if dead {
 		delete(q.events, event)
 		return
 	}
-	q.expect(now, event, out.delay)
+	q.expect(now, event, d)
 }
 
 // answered records that the destination has answered an event, with a call that began at the given

@@ -1,10 +1,8 @@
-package dispatch
+package health
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -19,24 +17,24 @@ func TestBreaker(t *testing.T) {
 	if ramps, closes := b.answered(now, 1, 8); !b.closed() || b.open() || b.ramping() || ramps || closes || b.calm(now) {
 		t.Fatal("the zero breaker is not closed")
 	}
-	pause, opened, longer := b.trip(now, now, pace{firstPause, longestPause}, false)
+	pause, opened, longer := b.trip(now, now, pace{firstPause, LongestPause}, false)
 	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
 		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
 	}
 	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
 		t.Error("the pause differs from the returned one")
 	}
-	rest, opened, longer := b.trip(now.Add(pause/2), now, pace{firstPause, longestPause}, false)
+	rest, opened, longer := b.trip(now.Add(pause/2), now, pace{firstPause, LongestPause}, false)
 	if opened || longer || rest != pause-pause/2 {
 		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
 	}
 	for range 50 {
 		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now, now, pace{firstPause, longestPause}, false); opened || !longer || pause > longestPause {
+		if pause, opened, longer = b.trip(now, now, pace{firstPause, LongestPause}, false); opened || !longer || pause > LongestPause {
 			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
 		}
 	}
-	if pause < longestPause/3 {
+	if pause < LongestPause/3 {
 		t.Errorf("after 50 faults the pause is %v", pause)
 	}
 }
@@ -47,7 +45,7 @@ func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, pace{firstPause, longestPause}, false)
+	b.trip(now, now, pace{firstPause, LongestPause}, false)
 	if ramps, closes := b.answered(now, 1, 20); !ramps || closes || b.allowed != 1 || b.open() {
 		t.Fatalf("the answer to a probe: %t %t, %+v", ramps, closes, b)
 	}
@@ -65,12 +63,12 @@ func TestBreakerRamps(t *testing.T) {
 	if !b.closed() {
 		t.Errorf("all that there is room for is allowed, and it is not closed: %+v", b)
 	}
-	b.trip(now, now, pace{firstPause, longestPause}, false)
+	b.trip(now, now, pace{firstPause, LongestPause}, false)
 	b.answered(now, 1, 100)
 	if b.answered(now, 7, 100); b.allowed != 8 || b.answers != 0 {
 		t.Errorf("seven answers at once are three rounds: %+v", b)
 	}
-	b.trip(now, now, pace{firstPause, longestPause}, false)
+	b.trip(now, now, pace{firstPause, LongestPause}, false)
 	if _, closes := b.answered(now, 1, 1); !closes {
 		t.Error("a lane that has room for one only is well with the first answer")
 	}
@@ -84,7 +82,7 @@ func TestBreakerFallsBack(t *testing.T) {
 		faults, answers int
 		least, most     time.Duration
 	}{
-		"two faults, one answer":   {2, 1, longestPause / 6, longestPause},
+		"two faults, one answer":   {2, 1, LongestPause / 6, LongestPause},
 		"one fault, one answer":    {1, 1, firstPause / 2, firstPause * 3 / 2},
 		"one fault, three answers": {1, 3, firstPause / 2, firstPause * 3 / 2},
 	} {
@@ -96,7 +94,7 @@ func TestBreakerFallsBack(t *testing.T) {
 			for i := range 30 {
 				before := now
 				for k := range c.faults {
-					p, opened, longer := b.trip(now, now, pace{firstPause, longestPause}, false)
+					p, opened, longer := b.trip(now, now, pace{firstPause, LongestPause}, false)
 					if opened != (i+k == 0) || !longer || b.allowed != 0 {
 						t.Fatalf("fault %d: %t %t %+v", i, opened, longer, b)
 					}
@@ -106,7 +104,7 @@ func TestBreakerFallsBack(t *testing.T) {
 					b.answered(now, 1, 100)
 				}
 				allowed := b.allowed
-				if _, _, longer := b.trip(now, before, pace{firstPause, longestPause}, false); longer || b.allowed != allowed {
+				if _, _, longer := b.trip(now, before, pace{firstPause, LongestPause}, false); longer || b.allowed != allowed {
 					t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
 				}
 			}
@@ -128,7 +126,7 @@ func TestBreakerTurns(t *testing.T) {
 	}
 	known := false
 	for i := range 6 {
-		pause, _, _ := b.trip(now, now, pace{firstPause, longestPause}, known)
+		pause, _, _ := b.trip(now, now, pace{firstPause, LongestPause}, known)
 		now = now.Add(pause)
 		newFirst := i%2 == 0
 		if b.storedWait(now) != newFirst || b.storedWait(now.Add(turnGrace)) {
@@ -136,7 +134,7 @@ func TestBreakerTurns(t *testing.T) {
 		}
 		known = !newFirst
 	}
-	b.trip(now, now, pace{firstPause, longestPause}, true)
+	b.trip(now, now, pace{firstPause, LongestPause}, true)
 	b.holds(now, maxHeld)
 	if b.storedWait(b.until) || !b.newWait(b.until) {
 		t.Errorf("so many were held back that it is the turn of stored deliveries: %+v", b)
@@ -151,7 +149,7 @@ func TestBreakerCalm(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, pace{firstPause, longestPause}, false)
+	b.trip(now, now, pace{firstPause, LongestPause}, false)
 	b.answered(now, 1, 100)
 	b.pressed = true
 	if b.calm(now.Add(rampCalm-1)) || !b.ramping() {
@@ -163,7 +161,7 @@ func TestBreakerCalm(t *testing.T) {
 	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
 		t.Fatalf("the ramp was below its limit for %v: %+v", rampCalm, b)
 	}
-	b.trip(now, now, pace{firstPause, longestPause}, false)
+	b.trip(now, now, pace{firstPause, LongestPause}, false)
 	if b.calm(now.Add(time.Hour)) || !b.open() {
 		t.Error("time alone closes a breaker that is open")
 	}
@@ -183,63 +181,14 @@ func TestBreakerStateWords(t *testing.T) {
 	}
 }
 
-// TestBreakerIsProbedWithoutWhatIsStored: so many new deliveries were held back that it is the
-// turn of what is stored, and there is nothing: a unit was given away with the breaker open, and
-// comes back when another relay has delivered all that was stored.
-func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		down := true
-		l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
-			if down {
-				return delivery.Unavailable(errors.New("down"))
-			}
-			return nil
-		}), testLane())
-		lane, id := l, int64(0)
-		hand := func(key Key) {
-			if lane.Reserve(Request{N: 1}) != 1 {
-				t.Fatal("no room")
-			}
-			id++
-			p := NewParcel(func() bool { return true }, func(bool) {})
-			p.Fill([]Delivery{{Event: &delivery.Event{ID: id, Type: "x"}, Key: key}})
-			lane.Deliver(p, nil)
-			synctest.Wait()
-		}
-		lane.Own(func() {})
-		hand(Key{1, 1})
-		after(time.Second)
-		for range maxHeld {
-			hand(Key{1, 1}) // behind the first one
-		}
-		if !lane.Waits(false) {
-			t.Fatal("it is not the turn of what is stored")
-		}
-		lane.Withdraw()
-		down = false
-		after(time.Minute)
-		lane.Own(func() {})
-		if lane.Waits(false) {
-			t.Fatal("what is new waits for ever")
-		}
-		hand(Key{2, 2})
-		if s := l.stats(); s.Delivered != 1 || s.Unavailable {
-			t.Errorf("%+v", s)
-		}
-		l.drop()
-		l.workers.Wait()
-	})
-}
-
 // TestRefusedCredentials: the pauses of a destination that refuses our credentials keep its logins few: five or six
 // in the first half hour. Any other fault goes back to the short pauses.
 func TestRefusedCredentials(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	begin := now
+	begin, refused := now, errors.New("401")
 	var b breaker
-	slow := paceAfter(&reply{refused: true}, longestPause)
+	slow := paceAfter(delivery.Unauthorized(refused), LongestPause)
 	for n := 1; now.Sub(begin) < 30*time.Minute; n++ {
 		pause, _, longer := b.trip(now, now, slow, false)
 		if !longer || pause < login.First/2 || pause > login.Longest || n > 9 {
@@ -247,7 +196,7 @@ func TestRefusedCredentials(t *testing.T) {
 		}
 		now = now.Add(pause)
 	}
-	if pause, _, _ := b.trip(now, now, paceAfter(&reply{unavailable: true}, longestPause), false); pause > longestPause {
+	if pause, _, _ := b.trip(now, now, paceAfter(delivery.Unavailable(refused), LongestPause), false); pause > LongestPause {
 		t.Errorf("another fault is followed by a pause of %v", pause)
 	}
 }

@@ -1,0 +1,100 @@
+package health
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+func testHealth() Health {
+	return New(Config{Backoff: delivery.DefaultBackoff(), LongestPause: LongestPause})
+}
+
+// heard records that the destination has answered event 1, in a lane of capacity 4.
+func heard(h *Health, now time.Time) Change {
+	h.Answered(1, now)
+	return h.Heard(now, now, Answers{Answered: 1}, 4, 1)
+}
+
+// TestHealthOfAnOutage: health needs no lane and no clock. It returns what calls and answers change.
+func TestHealthOfAnOutage(t *testing.T) {
+	t.Parallel()
+	h := testHealth()
+	now, down := time.Now(), delivery.Unavailable(errors.New("down"))
+	if f := h.Lost(now, 1, Call{Began: now}, down, false); !f.Opened || !f.Longer || f.Delay <= 0 || !h.Impaired() || !h.Rests() {
+		t.Errorf("the first failure is %+v, %+v", f, h)
+	}
+	if n := h.Allowed(now, 9, 0, 0); n != 0 {
+		t.Errorf("%d may begin during the pause", n)
+	}
+	now = now.Add(h.Next(now, 0))
+	if n := h.Allowed(now, 9, 0, 0); n != 1 {
+		t.Errorf("%d may probe", n)
+	}
+	if f := h.Lost(now, 2, Call{Began: now}, down, false); f.Opened || !f.Longer {
+		t.Errorf("a failed probe is %+v", f)
+	}
+	now = now.Add(LongestPause)
+	c := heard(&h, now)
+	if c != (Change{Ramps: true}) || !h.Recovers() || h.Rests() {
+		t.Errorf("an answered probe has changed %+v", c)
+	}
+	for range 3 {
+		c = heard(&h, now)
+	}
+	if c != (Change{Closes: true}) || !h.Impaired() || !h.Available() {
+		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.Suspects(2))
+	}
+	h.Forget()
+	if h.Impaired() || h.Rests() || h.Recovers() || h.Next(now, 1) != 0 {
+		t.Errorf("forgotten: %+v", h)
+	}
+}
+
+// TestHealthThrottled: a throttle slows the lane down until answers come.
+func TestHealthThrottled(t *testing.T) {
+	t.Parallel()
+	h := testHealth()
+	now := time.Now()
+	if r := h.Throttle(now, 1, now, time.Second, 0); r.Aside || !r.Begins || r.Gap != shortestSlowing || !h.Rests() {
+		t.Errorf("the first throttle is %+v", r)
+	}
+	if n := h.Allowed(now.Add(time.Second-1), 9, 0, 0); n != 0 {
+		t.Errorf("%d may begin too early", n)
+	}
+	if n, d := h.Allowed(now.Add(time.Second), 9, 0, 0), h.Next(now, 1); n == 0 || d != time.Second {
+		t.Errorf("%d may begin after the pause that was requested, and the next change is in %v", n, d)
+	}
+	h.Finished(1)
+	now = now.Add(time.Second)
+	eases := false
+	for i := 0; i < 1000 && !eases; i++ {
+		eases = heard(&h, now).Eases
+	}
+	if c := heard(&h, now); !eases || c != (Change{}) || h.Impaired() || h.Throttles() != 1 {
+		t.Errorf("after the answers: eases %t, then %+v, %+v", eases, c, h)
+	}
+}
+
+// TestHealthWithoutTrouble: what a lane may call at any time says nothing about a destination that is well.
+func TestHealthWithoutTrouble(t *testing.T) {
+	t.Parallel()
+	h := testHealth()
+	now := time.Now()
+	h.Answered(1, now)
+	h.Counted(now, 2, time.Second, false)
+	h.Take(5)
+	h.Press(5)
+	h.Held(now, 100)
+	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now) || h.Suspects(1) || h.Unanswered(now, now, false) {
+		t.Errorf("a destination that is well has %+v", h)
+	}
+	if n, fair := h.Allowed(now, 7, 3, 3), h.Fair(80); n != 7 || fair != 80/fairPart {
+		t.Errorf("%d of 7 may begin, and %d are worth a claim", n, fair)
+	}
+	if s := h.Snapshot(now); s != (Snapshot{}) {
+		t.Errorf("the snapshot is %+v", s)
+	}
+}
