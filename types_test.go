@@ -39,7 +39,7 @@ var wideOwners = []struct {
 	fields int
 	reason string
 }{
-	{"dispatch.lane", 111, "queue, workers, figures and aggregates of a destination share one lock"},
+	{"dispatch.lane", 94, "queue, workers and aggregates of a destination share one lock"},
 	{"internal/stream.unit", 119, "one goroutine reads, hands over, stores, replays and writes the position"},
 }
 

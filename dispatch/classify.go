@@ -46,9 +46,6 @@ func (v Verdict) counts() bool { return v == VerdictFailed || v == VerdictDead }
 // expired.
 func (v Verdict) Settles() bool { return v == VerdictDelivered || v == VerdictExpired }
 
-// tally counts verdicts.
-type tally [VerdictExpired + 1]int
-
 // outcome is the answer to a job.
 type outcome struct {
 	verdict  Verdict

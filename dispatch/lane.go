@@ -141,8 +141,9 @@ type lane struct {
 	onRoom   func()          // called without locks when a refused lane has room again
 	outage   *outage         // shared by the lanes of the destination
 	workers  sync.WaitGroup
+	figures  figures // has a lock of its own
 
-	mu      sync.Mutex // guards the fields below, except atomic ones
+	mu      sync.Mutex // guards the fields below
 	queue   []*job     // not started yet
 	head    int        // index into queue; jobs before it are gone
 	load    int        // granted and not answered
@@ -154,8 +155,7 @@ type lane struct {
 	owned   bool // an engine has the lane
 	crew    crew
 	health  health.Health
-	timer   *time.Timer // wakes the engine; nil before the first wait
-	figures figures
+	timer   *time.Timer    // wakes the engine; nil before the first wait
 	limiter *limit.Limiter // nil without a rate limit
 
 	agg       *aggregates // keeps the events of each aggregate in order; nil where the engine keeps none
@@ -367,24 +367,13 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 	}
 }
 
-// tallyOf counts the verdicts.
-func tallyOf(outs []outcome) (all tally) {
-	for i := range outs {
-		all[outs[i].verdict]++
-	}
-	return all
-}
-
 // finishedBefore does so for the first jobs of a chunk, and returns the remaining ones. Jobs that a
 // failed job cuts off are answered with it, and their memory may be reused at once: the worker may
 // not even read whether they are cut.
 func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome, rest []*job) []*job {
-	all := tallyOf(outs)
+	l.figures.record(begin, elapsed, jobs, outs)
 	l.mu.Lock()
 	l.load -= len(jobs)
-	for v := range all {
-		l.figures.total[v] += uint64(all[v]) //nolint:gosec // counts are not negative
-	}
 	if elapsed != notBegun {
 		l.tempo.observe(elapsed / time.Duration(len(jobs)))
 	}
@@ -398,11 +387,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		l.armLocked(now)
 		ends = changed.Closes && l.outage.ends(l)
 	}
-	began := begin.UnixNano()
 	for i, j := range jobs {
-		if elapsed != notBegun {
-			l.figures.measureLocked(j, began, &outs[i])
-		}
 		if order := j.parcel.order; order != nil {
 			behind, with := order.leave(j, outs[i].verdict)
 			outs[i].behind = behind

@@ -29,20 +29,22 @@ func TestMeasure(t *testing.T) {
 		"replayed":         {Delivery{Event: &replayed}, outcome{verdict: VerdictDelivered}, 0, 0, 0},
 		"destination down": {Delivery{Event: &event}, outcome{verdict: VerdictReleased, class: delivery.ClassDestination}, delivery.ClassDestination, 1100 * time.Millisecond, 0},
 	} {
-		l := &lane{}
+		var got, want figures
 		j := &job{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}
 		c.out.from, c.out.to = 100*time.Millisecond, 300*time.Millisecond
-		l.figures.measureLocked(j, began.UnixNano(), &c.out)
-		var want lane
-		want.figures.classes[c.class] = 1
+		got.record(began, 200*time.Millisecond, []*job{j}, []outcome{c.out})
+		want.classes[c.class] = 1
 		if c.begun > 0 {
-			want.figures.begun.Observe(c.begun)
+			want.begun.Observe(c.begun)
 		}
 		if c.acked > 0 {
-			want.figures.acked.Observe(c.acked)
+			want.acked.Observe(c.acked)
 		}
-		if l.figures.classes != want.figures.classes || l.figures.begun != want.figures.begun || l.figures.acked != want.figures.acked {
-			t.Errorf("%s: classes %v, begun %v, acked %v", name, l.figures.classes, l.figures.begun, l.figures.acked)
+		if got.classes != want.classes || got.begun != want.begun || got.acked != want.acked {
+			t.Errorf("%s: classes %v, begun %v, acked %v", name, got.classes, got.begun, got.acked)
+		}
+		if got.record(began, notBegun, []*job{j}, []outcome{c.out}); got.total[c.out.verdict] != 2 || got.answers() != 2 || got.classes != want.classes {
+			t.Errorf("%s, and another that was not begun: totals %v, classes %v", name, got.total, got.classes)
 		}
 	}
 }

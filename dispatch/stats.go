@@ -5,7 +5,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/guard"
-	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -25,27 +24,27 @@ func (d *Dispatcher) Stats() observe.Stats {
 }
 
 // stats returns the figures of the lane, see [merge].
-
 func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.dest.Name, Delivered: l.figures.total[VerdictDelivered], Failed: l.figures.total[VerdictFailed], Dead: l.figures.total[VerdictDead], Released: l.figures.total[VerdictReleased] + l.figures.total[VerdictAside],
-		Parked: l.figures.total[VerdictParked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked,
-		Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.crew.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
+		Name: l.dest.Name, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.crew.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
 	}
-	s.Expired = l.figures.total[VerdictExpired]
-	if l.countsLocked() {
+	counts := l.countsLocked()
+	if counts {
 		is := l.health.Snapshot(now)
-		s.Room, s.Pace, s.Gap, s.RateLimited = l.roomLocked(now), l.tempo.pace, is.Gap, l.limitWaitsLocked(now)
-		s.Unavailable, s.State, s.Trouble = l.health.Down() || l.crew.staffLocked() <= 0, is.State, l.troubleLocked(is)
+		s.State, s.Gap, s.Trouble.DownSince, s.Trouble.NextProbe = is.State, is.Gap, is.DownSince, is.NextProbe
+		s.Room, s.Pace, s.RateLimited = l.roomLocked(now), l.tempo.pace, l.limitWaitsLocked(now)
+		s.Unavailable = l.health.Down() || l.crew.staffLocked() <= 0
 		if l.agg != nil {
 			s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
 		}
 	}
 	l.mu.Unlock()
-	s.Refused, s.Withdrawn, s.Withheld = l.figures.passings.refused.Load(), l.figures.passings.withdrawn.Load(), l.figures.passings.withheld.Load()
-	s.Filtered, s.RateLimits = l.figures.passings.filtered.Load(), l.figures.passings.limited.Load()
+	l.figures.read(&s)
+	if counts {
+		l.figures.readTrouble(&s.Trouble)
+	}
 	if r := l.target.reporter; r != nil {
 		var report delivery.Report
 		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
@@ -83,27 +82,12 @@ func (d *Dispatcher) Progress() []Progress {
 
 // progress returns the progress of the lane, and whether its health counts for the destination.
 func (l *lane) progress() (p Progress, counts bool) {
+	p.Name, p.Answers = l.dest.Name, l.figures.answers()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.Name = l.dest.Name
-	for _, n := range l.figures.total {
-		p.Answers += n
-	}
-	passed := &l.figures.passings
-	p.Answers += passed.refused.Load() + passed.withdrawn.Load() + passed.withheld.Load() + passed.limited.Load()
 	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.health.Available() && !l.health.Throttled()
 	if l.running > 0 {
 		p.Within = l.crew.patience() + patrolAgain
 	}
 	return p, l.countsLocked()
-}
-
-// troubleLocked returns what is wrong with the destination.
-func (l *lane) troubleLocked(is health.Snapshot) observe.Trouble {
-	f := &l.figures.trouble
-	t := observe.Trouble{DownSince: is.DownSince, NextProbe: is.NextProbe, Failures: f.failures, FailingSince: f.since, LastErrorAt: f.at}
-	if f.last != nil {
-		t.LastError = f.last.Error() // a text of the lane's own: see reply
-	}
-	return t
 }

@@ -88,6 +88,9 @@ func overheardLane(h delivery.Handler, cfg LaneConfig) (*lane, *overheard) {
 	return l, o
 }
 
+// tally counts verdicts.
+type tally [VerdictExpired + 1]int
+
 // verdicts counts the answers by verdict.
 func verdicts(t *testing.T, p *Parcel) (all tally, left int) {
 	t.Helper()
