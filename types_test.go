@@ -39,7 +39,6 @@ var wideOwners = []struct {
 	fields int
 	reason string
 }{
-	{"dispatch.lane", 94, "queue, workers and aggregates of a destination share one lock"},
 	{"internal/stream.unit", 119, "one goroutine reads, hands over, stores, replays and writes the position"},
 }
 

@@ -23,7 +23,7 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 		}), cfg)
 		l.Own(func() {})
 		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
-		keys := []Key{{1, 1}, {2, 2}, {2, 2}, {}}
+		keys := []Key{testKey(1, 1), testKey(2, 2), testKey(2, 2), {}}
 		all := make([]Delivery, len(events))
 		for i := range events {
 			all[i] = Delivery{Event: &events[i], Key: keys[i]}
@@ -49,8 +49,8 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 			}
 		}
 		l.drop()
-		if len(l.agg.lines) > 0 || l.load != 0 || l.followers != 0 {
-			t.Errorf("%d lines, %d jobs and %d behind others are left", len(l.agg.lines), l.load, l.followers)
+		if l.agg.Len() > 0 || l.load != 0 || l.agg.Waiting() != 0 {
+			t.Errorf("%d queues, %d jobs and %d behind others are left", l.agg.Len(), l.load, l.agg.Waiting())
 		}
 	})
 }

@@ -32,7 +32,7 @@ func BenchmarkLane(b *testing.B) {
 				events[i].ID = int64(i + 1)
 				all[i].Event = &events[i]
 				if c.owned {
-					all[i].Key = Key{uint64(i % 100), 1}
+					all[i].Key = testKey(uint64(i%100), 1)
 				}
 			}
 			var last sync.WaitGroup

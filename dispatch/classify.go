@@ -76,7 +76,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *reply) o
 		l.fault(c.Began, r, false)
 		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
-	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
+	log := l.log.With("event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "attempt", j.Value.event.Attempt)
 	if r.exhausted && l.down() { // the probe has not asked the destination
 		l.fault(c.Began, r, false)
 		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: r}
@@ -95,12 +95,12 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *reply) o
 	if r.unanswered {
 		l.unanswered(j, c.Began)
 	}
-	failures := j.failures() + 1
+	failures := j.Value.failures() + 1
 	out := outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
 	if r.permanent || failures >= l.dest.MaxAttempts {
 		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
 		l.observer.Observe(delivery.Incident{
-			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.event.ID, EventType: j.event.Type, Err: r,
+			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.Value.event.ID, EventType: j.Value.event.Type, Err: r,
 		})
 		out.verdict = VerdictDead
 		return out
@@ -136,7 +136,7 @@ func (l *lane) follows(out *outcome) Verdict {
 func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *reply) (out outcome, nobodys bool) {
 	l.mu.Lock()
 	now := time.Now()
-	f := l.health.Lost(now, j.event.ID, *c, err, j.failures()+1 >= l.dest.MaxAttempts)
+	f := l.health.Lost(now, j.Value.event.ID, *c, err, j.Value.failures()+1 >= l.dest.MaxAttempts)
 	if f.Longer {
 		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
 	}
@@ -204,7 +204,7 @@ func (l *lane) unanswered(j *job, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if l.health.Unanswered(now, began, j.failures() > 0) {
+	if l.health.Unanswered(now, began, j.Value.failures() > 0) {
 		l.refuseLocked(now)
 	}
 }
@@ -219,7 +219,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) o
 	}
 	l.mu.Lock()
 	now := time.Now()
-	t := l.health.Throttle(now, j.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
+	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
 	if t.Aside {
 		out.verdict, out.delay = VerdictAside, t.Delay
 	} else {

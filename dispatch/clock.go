@@ -22,6 +22,3 @@ func (c *clock) here(t time.Time) time.Time {
 	}
 	return r.here.Add(t.Sub(r.database))
 }
-
-// late reports whether the event is too old to be delivered.
-func (d *Delivery) late(now time.Time) bool { return !d.Expires.IsZero() && !now.Before(d.Expires) }

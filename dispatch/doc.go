@@ -5,6 +5,9 @@
 // engine hands deliveries to dispatch, see [QueueLane], [StreamLane] and [Parcel], and records their outcomes. The
 // package knows neither PostgreSQL nor an engine nor a destination.
 //
+// Two parts of a lane are packages without a lock: internal/aggregate keeps the events of an aggregate in order, and internal/health
+// tracks a destination that fails, throttles or recovers.
+//
 // Read views.go and lane.go first. What engines see:
 //
 //	views.go       the two views of a lane, one for each engine; when an event expires
@@ -21,13 +24,11 @@
 //	worker.go      makes calls of the handler; what is too old is dropped there
 //	shards.go      the lanes of one destination: shared outage, merged figures
 //	withdraw.go    returns what no worker has begun
-//	aggregates.go  keeps the events of an aggregate in order
-//	keyset.go      the set of blocked aggregates
 //	limit.go       the rate limit
 //	pause.go       a pause by a person
 //	stuck.go       calls that do not return
 //
-// What an answer means. Package internal/health has the state of a destination that is not well:
+// What an answer means:
 //
 //	reply.go       what a handler's answer says
 //	classify.go    the verdict on a delivery

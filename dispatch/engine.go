@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/aggregate"
 )
 
 // QueueLanes returns the lanes for an engine that keeps no order, one for each destination, in the order in which the
@@ -132,7 +133,7 @@ func (l *lane) Serve(onCapacity func()) {
 func (l *lane) Own(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.agg, l.onRoom, l.owned = newAggregates(l), onCapacity, true
+	l.agg, l.onRoom, l.owned = newQueues(&l.dest, &l.target), onCapacity, true
 }
 
 // Disown forgets the health of the destination.
@@ -153,7 +154,7 @@ func (l *lane) Withdraw() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	gone := l.emptyLocked()
-	gone = append(gone, l.agg.stop()...)
+	gone = l.keepLocked(gone, l.agg.Withdraw(), VerdictReleased)
 	l.answerKept(gone)
 }
 
@@ -272,26 +273,35 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 		l.compactLocked()
 	}
 	l.health.Press(l.aheadLocked())
+	most := 0
+	if l.tempo.slow() && !l.dest.Total { // a total order has no more capacity than that
+		most = maxLine
+	}
 	var back []kept
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
-		j.parcel, j.work, j.event = p, i, d.Event
-		begins, v := true, Verdict(0)
+		j.Value = task{parcel: p, work: i, event: d.Event}
+		turn := aggregate.Begins
 		if a != nil {
-			begins, v = a.join(j, d)
+			e := d.entry(a)
+			e.Most = most
+			turn = a.Join(j, e)
 		}
-		switch {
-		case v != 0:
-			l.load--
-			back = append(back, kept{j, v})
-		case begins:
-			j.queued = true
+		switch turn {
+		case aggregate.Begins:
 			l.queue = append(l.queue, j)
+		case aggregate.Parked:
+			l.load--
+			back = append(back, kept{j, VerdictParked})
+		case aggregate.Returned:
+			l.load--
+			back = append(back, kept{j, VerdictReleased})
+		default: // it waits
 		}
 	}
-	if a != nil && !a.spilled {
+	if a != nil && !a.Stopped() {
 		for _, key := range unblock {
-			a.blocked.remove(key)
+			a.Unblock(key)
 		}
 	}
 	if len(back) > 0 {
@@ -309,12 +319,11 @@ func (l *lane) SetRows(key Key, rows Rows) {
 	a := l.agg
 	switch rows {
 	case NoRows:
-		a.blocked.remove(key)
+		a.Unblock(key)
 	case SomeRows:
-		a.blocked.add(key)
+		a.Block(key)
 	case NewRow:
-		a.fails++
-		a.blocked.mark(key, a.fails)
+		a.Fail(key)
 	}
 }
 
@@ -326,10 +335,9 @@ func (l *lane) Order(key Key) (o Order) {
 	if a == nil {
 		return o
 	}
-	o = Order{Aggregates: a.blocked.len(), Failures: a.fails, Returned: a.spills, Stopped: a.spilled}
+	o = Order{Aggregates: a.Blocked(), Failures: a.Failures(), Returned: a.Returned(), Stopped: a.Stopped()}
 	if key != (Key{}) {
-		o.Blocked = a.blocked.has(key)
-		_, o.Busy = a.lines[key]
+		o.Blocked, o.Busy = a.IsBlocked(key), a.Busy(key)
 	}
 	return o
 }
@@ -338,9 +346,5 @@ func (l *lane) Order(key Key) (o Order) {
 func (l *lane) GoOn(n uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.agg.spills != n {
-		return false
-	}
-	l.agg.spilled = false
-	return true
+	return l.agg.Resume(n)
 }

@@ -44,10 +44,10 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 			synctest.Wait()
 		}
 		lane.Own(func() {})
-		hand(Key{1, 1})
+		hand(testKey(1, 1))
 		after(time.Second)
 		for range 64 { // as many as the breaker lets wait
-			hand(Key{1, 1}) // behind the first one
+			hand(testKey(1, 1)) // behind the first one
 		}
 		if !lane.Waits(false) {
 			t.Fatal("it is not the turn of what is stored")
@@ -59,7 +59,7 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 		if lane.Waits(false) {
 			t.Fatal("what is new waits for ever")
 		}
-		hand(Key{2, 2})
+		hand(testKey(2, 2))
 		if s := l.stats(); s.Delivered != 1 || s.Unavailable {
 			t.Errorf("%+v", s)
 		}
@@ -158,7 +158,7 @@ func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
 		l.mu.Unlock()
 		all := make([]Delivery, 4)
 		for i := range all {
-			all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1)}, Key: Key{1, 1}}
+			all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1)}, Key: testKey(1, 1)}
 		}
 		if n := l.Reserve(Request{N: len(all)}); n != len(all) {
 			t.Fatalf("room for %d", n)

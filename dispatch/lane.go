@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/aggregate"
 	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 )
@@ -127,6 +128,11 @@ const (
 	// asideWindow is how much work, in time, an engine may have in a lane for which live deliveries must
 	// not wait.
 	asideWindow = 2 * time.Millisecond
+	// maxLine bounds how many events of one aggregate wait in memory at a slow destination. The others
+	// wait as rows, so that one aggregate does not take the room of all.
+	maxLine = 256
+	// maxBehind bounds how many jobs wait in memory behind other events of their aggregate.
+	maxBehind = maxQueued
 )
 
 // lane is the way to one destination: a bounded queue, a bounded number of workers, and the
@@ -141,7 +147,7 @@ type lane struct {
 	onRoom   func()          // called without locks when a refused lane has room again
 	outage   *outage         // shared by the lanes of the destination
 	workers  sync.WaitGroup
-	figures  figures // has a lock of its own
+	figures  figures // guarded by figures.mu
 
 	mu      sync.Mutex // guards the fields below
 	queue   []*job     // not started yet
@@ -158,9 +164,8 @@ type lane struct {
 	timer   *time.Timer    // wakes the engine; nil before the first wait
 	limiter *limit.Limiter // nil without a rate limit
 
-	agg       *aggregates // keeps the events of each aggregate in order; nil where the engine keeps none
-	together  bool        // the handler may be given several events of an aggregate in one call
-	followers int         // jobs that wait for one of their aggregate, and are not in the queue
+	agg      *queues // keeps the events of each aggregate in order; nil where the engine keeps none
+	together bool    // the handler may be given several events of an aggregate in one call
 }
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
@@ -221,10 +226,15 @@ func (l *lane) roomLocked(now time.Time) int {
 // parcels, jobs that wait behind others of their aggregate do not take the room of other
 // aggregates.
 func (l *lane) aheadLocked() int {
-	if l.agg != nil {
-		return l.load - l.followers
+	return l.load - l.waitingLocked()
+}
+
+// waitingLocked counts the jobs that wait behind others of their aggregate, and are not in the queue.
+func (l *lane) waitingLocked() int {
+	if l.agg == nil {
+		return 0
 	}
-	return l.load
+	return l.agg.Waiting()
 }
 
 // perCall returns how many events a worker begins together.
@@ -306,7 +316,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	if l.target.batch != nil {
 		n = l.dest.Batch
 	} else if l.tempo.pace < chunkTime/2 {
-		n = min(maxChunk, int(chunkTime/max(l.tempo.pace, time.Microsecond)), 1+(waiting+l.followers)/l.running)
+		n = min(maxChunk, int(chunkTime/max(l.tempo.pace, time.Microsecond)), 1+(waiting+l.waitingLocked())/l.running)
 	}
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
@@ -319,10 +329,24 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		}
 		l.queue[l.head] = nil
 		l.head++
-		j.started = true
 		buf = append(buf, j)
-		if j.agg != nil && (l.target.batch == nil || l.together) {
-			buf = j.parcel.order.follow(buf, n, j)
+		order := j.Value.parcel.order
+		if order == nil {
+			continue
+		}
+		order.Begin(j)
+		if l.target.batch != nil && !l.together {
+			continue
+		}
+		// One worker delivers the events of an aggregate one after the other.
+		for len(buf) < n {
+			next := j.Next()
+			if next == nil || l.aloneLocked(next) {
+				break
+			}
+			order.Begin(next)
+			buf = append(buf, next)
+			j = next
 		}
 	}
 	return buf
@@ -330,7 +354,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 
 // aloneLocked reports whether an event is suspected or refused: it shares no call with other events.
 func (l *lane) aloneLocked(j *job) bool {
-	return l.health.Suspects(j.event.ID) || j.refused() != nil
+	return l.health.Suspects(j.Value.event.ID) || j.Value.refused() != nil
 }
 
 // untake puts back jobs that a worker took and did not start. They need more workers now than when
@@ -340,11 +364,10 @@ func (l *lane) untake(jobs []*job) {
 	defer l.mu.Unlock()
 	back := make([]*job, 0, len(jobs))
 	for _, j := range jobs {
-		if j.cut {
+		if j.Cut() {
 			continue
 		}
-		j.started = false
-		if j.parcel.order == nil || j.parcel.order.untake(j) {
+		if order := j.Value.parcel.order; order == nil || order.PutBack(j) {
 			back = append(back, j)
 		}
 	}
@@ -387,14 +410,13 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		l.armLocked(now)
 		ends = changed.Closes && l.outage.ends(l)
 	}
+	rests := l.restingLocked()
 	for i, j := range jobs {
-		if order := j.parcel.order; order != nil {
-			behind, with := order.leave(j, outs[i].verdict)
-			outs[i].behind = behind
-			gone = append(gone, with...)
+		if j.Value.parcel.order != nil {
+			gone = l.leaveLocked(gone, j, &outs[i], rests || l.stopped)
 		}
 	}
-	if l.restingLocked() {
+	if rests {
 		// Jobs that were queued earlier. No probe is among them: one is granted only while nothing
 		// else is in flight.
 		gone = append(gone, l.emptyLocked()...)
@@ -402,7 +424,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	} else {
 		l.employLocked()
 	}
-	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.cut })
+	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.Cut() })
 	call := l.wakeLocked()
 	// Under the lock, and last of all: see Parcel.answer; an answered parcel may be filled with
 	// other deliveries.
@@ -414,7 +436,28 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	return rest
 }
 
-// heardLocked passes on what the answers to jobs say about the destination. begin is when the first of their calls began.
+// leaveLocked takes a job with its outcome out of the queue of its aggregate, and appends to gone the jobs that get a verdict along
+// with it. rests says that the lane begins no job.
+func (l *lane) leaveLocked(gone []kept, j *job, out *outcome, rests bool) []kept {
+	how, v := aggregate.Failed, VerdictParked
+	switch {
+	case out.verdict.Settles() || out.verdict == VerdictDead && !l.dest.BlockOnDead:
+		how, v = aggregate.Done, VerdictReleased
+	case out.verdict == VerdictReleased:
+		how, v = aggregate.Undone, VerdictReleased
+	}
+	behind, next, with := j.Value.parcel.order.Leave(j, how, rests)
+	out.behind = behind
+	if next != nil {
+		l.queue = append(l.queue, next)
+	}
+	if len(with) == 0 {
+		return gone
+	}
+	return l.keepLocked(gone, with, v)
+}
+
+// heardLocked reports the answers to jobs to the health of the destination. begin is when the first of their calls began.
 func (l *lane) heardLocked(now, begin time.Time, jobs []*job, outs []outcome) health.Change {
 	var all health.Answers
 	for i := range outs {
@@ -423,9 +466,9 @@ func (l *lane) heardLocked(now, begin time.Time, jobs []*job, outs []outcome) he
 			all.Throttled++
 		case out.answered():
 			all.Answered++
-			l.health.Answered(jobs[i].event.ID, begin.Add(out.from))
+			l.health.Answered(jobs[i].Value.event.ID, begin.Add(out.from))
 		case out.silent:
-			l.health.Counted(now, jobs[i].event.ID, out.delay, out.verdict == VerdictDead)
+			l.health.Counted(now, jobs[i].Value.event.ID, out.delay, out.verdict == VerdictDead)
 		}
 	}
 	return l.health.Heard(now, begin, all, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
@@ -538,7 +581,7 @@ func (l *lane) tick() {
 	call()
 }
 
-// tell logs and reports a change of the health. ends says that no lane of the destination is down any more.
+// tell logs and reports a change of the health. ends says that all lanes of the destination are available.
 func (l *lane) tell(c health.Change, ends bool) {
 	if c.Ramps {
 		l.log.Info("destination answers a probe; its events are let through step by step")
@@ -581,5 +624,5 @@ func (l *lane) blocked() int {
 	if l.agg == nil || !l.owned {
 		return 0
 	}
-	return l.agg.blocked.len()
+	return l.agg.Blocked()
 }

@@ -141,8 +141,8 @@ func (m *laneModel) takeBack(t *rapid.T) {
 	var gone []int
 	var kept []*job
 	for _, j := range m.queued {
-		if j.parcel == p {
-			gone = append(gone, j.work)
+		if j.Value.parcel == p {
+			gone = append(gone, j.Value.work)
 		} else {
 			kept = append(kept, j)
 		}

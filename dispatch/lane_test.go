@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/aggregate"
 )
 
 func newTestLane(h delivery.Handler, cfg LaneConfig) *lane {
@@ -17,6 +18,8 @@ func newTestLane(h delivery.Handler, cfg LaneConfig) *lane {
 	l.ctx, l.onRoom = context.Background(), func() {}
 	return l
 }
+
+func testKey(high, low uint64) Key { return aggregate.NewKey(high, low) }
 
 // claimOf hands n fresh events to the lane in one parcel.
 func claimOf(l *lane, n int) *Parcel {

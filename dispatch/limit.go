@@ -73,10 +73,8 @@ func (l *lane) begins(all []Delivery) []int {
 	a := l.agg
 	for i := range all {
 		d := &all[i]
-		if a != nil && d.Leads && d.Since == 0 {
-			d.Since = a.fails
-		}
-		if d.Refused != nil || d.late(now) || a != nil && (a.spilled || a.blocked.has(d.Key) && !a.leads(d)) {
+		held := a != nil && a.Held(d.entry(a))
+		if held || d.Refused != nil || d.late(now) {
 			continue
 		}
 		places = append(places, i)

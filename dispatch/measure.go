@@ -82,11 +82,11 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if f.trouble.failures > 0 || out.class != 0 {
 		f.trouble.note(out)
 	}
-	if j.event.Replay > 0 || j.delayed() {
+	if j.Value.event.Replay > 0 || j.Value.delayed() {
 		return // it waited for a person, or until it was available
 	}
-	age := time.Duration(began - j.event.CreatedAt.UnixNano())
-	if j.failures() == 0 {
+	age := time.Duration(began - j.Value.event.CreatedAt.UnixNano())
+	if j.Value.failures() == 0 {
 		f.begun.Observe(age + out.from)
 	}
 	if out.verdict == VerdictDelivered {

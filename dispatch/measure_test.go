@@ -30,7 +30,7 @@ func TestMeasure(t *testing.T) {
 		"destination down": {Delivery{Event: &event}, outcome{verdict: VerdictReleased, class: delivery.ClassDestination}, delivery.ClassDestination, 1100 * time.Millisecond, 0},
 	} {
 		var got, want figures
-		j := &job{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}
+		j := &job{Value: task{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}}
 		c.out.from, c.out.to = 100*time.Millisecond, 300*time.Millisecond
 		got.record(began, 200*time.Millisecond, []*job{j}, []outcome{c.out})
 		want.classes[c.class] = 1

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/aggregate"
 )
 
 // Delivery is one event that a [Parcel] brings to a lane.
@@ -35,6 +36,18 @@ type Delivery struct {
 	Waited bool
 }
 
+// late reports whether the event is too old to be delivered.
+func (d *Delivery) late(now time.Time) bool { return !d.Expires.IsZero() && !now.Before(d.Expires) }
+
+// entry describes the delivery to the queues that it joins. The first call sets Since: other
+// deliveries of the aggregate may fail before this one goes.
+func (d *Delivery) entry(q *queues) aggregate.Entry {
+	if d.Leads && d.Since == 0 {
+		d.Since = q.Failures()
+	}
+	return aggregate.Entry{Key: &d.Key, Leads: d.Leads, Since: d.Since, Stored: d.Row}
+}
+
 // Answer is the outcome of one delivery of a parcel.
 type Answer struct {
 	Delivery
@@ -56,7 +69,7 @@ type Answer struct {
 type Parcel struct {
 	jobs   []job
 	events []Delivery
-	order  *aggregates     // of the engine that owned the lane when the parcel was handed over; nil where no order is kept
+	order  *queues         // of the engine that owned the lane when the parcel was handed over; nil where no order is kept
 	sure   func() bool     // no delivery begins while it returns false
 	wake   func(last bool) // there are answers to take; it must not block
 
@@ -68,28 +81,42 @@ type Parcel struct {
 	answers   []Answer   // since the last Take
 }
 
-// job is one delivery of a parcel on its way through a lane, whose lock guards all fields except
-// the first three.
-type job struct {
-	parcel  *Parcel
-	work    int // index into parcel.events
-	event   *delivery.Event
-	agg     *aggregate // nil where order does not matter
-	next    *job       // the next job of its aggregate
-	started bool       // a worker has taken it
-	queued  bool       // it is in the lane's queue, or was
-	cut     bool       // it must not be delivered any more
+// task is one delivery of a parcel that is in a lane.
+type task struct {
+	parcel *Parcel
+	work   int // index into parcel.events
+	event  *delivery.Event
+}
+
+// job is a task on its way through a lane, with its place in the queue of its aggregate, if parcel.order is not nil. The lane's lock
+// guards everything but the task.
+type job = aggregate.Item[task]
+
+// queues keep the jobs of each aggregate in order.
+type queues = aggregate.Queues[task]
+
+func newQueues(d *Destination, t *target) *queues {
+	return aggregate.New[task](aggregate.Options{Total: d.Total, Batches: t.batch != nil})
 }
 
 // failures returns how many failed attempts were counted before.
-func (j *job) failures() int { return j.parcel.events[j.work].Failures }
+func (t *task) failures() int { return t.parcel.events[t.work].Failures }
 
 // refused returns why the event must not be delivered, nil if it may be.
-func (j *job) refused() error { return j.parcel.events[j.work].Refused }
+func (t *task) refused() error { return t.parcel.events[t.work].Refused }
+
+// behind returns the verdict on the job when an earlier one of its aggregate gets v: the engine keeps some jobs instead of parking
+// them, see aggregate.Queues.Parks.
+func (t *task) behind(v Verdict) Verdict {
+	if v == VerdictParked && t.parcel.order != nil && !t.parcel.order.Parks(t.parcel.events[t.work].Row) {
+		return VerdictReleased
+	}
+	return v
+}
 
 // delayed reports whether the event became available later than it was written, where the lane can
 // tell.
-func (j *job) delayed() bool { return j.parcel.events[j.work].Delayed }
+func (t *task) delayed() bool { return t.parcel.events[t.work].Delayed }
 
 // NewParcel returns an empty parcel. The lane calls sure before deliveries begin, to find out
 // whether they still may; it calls wake after answers that must be looked at: any except that a
@@ -176,8 +203,8 @@ func (p *Parcel) UnderWay(f func(d *Delivery)) {
 // that the lane has given back.
 func answerParcels(jobs []*job, outs []outcome) {
 	for len(jobs) > 0 {
-		p, n := jobs[0].parcel, 1
-		for n < len(jobs) && jobs[n].parcel == p {
+		p, n := jobs[0].Value.parcel, 1
+		for n < len(jobs) && jobs[n].Value.parcel == p {
 			n++
 		}
 		p.answer(jobs[:n], outs[:n])
@@ -201,8 +228,8 @@ func (p *Parcel) answer(jobs []*job, outs []outcome) {
 
 // answerLocked records one verdict, and reports whether it must be looked at.
 func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
-	d := &p.events[j.work]
-	p.done[j.work] = true
+	d := &p.events[j.Value.work]
+	p.done[j.Value.work] = true
 	p.left--
 	if out.verdict == VerdictDelivered {
 		p.delivered++
@@ -210,7 +237,7 @@ func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
 			return false
 		}
 	}
-	a := Answer{Delivery: *d, Place: j.work, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
+	a := Answer{Delivery: *d, Place: j.Value.work, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
 	if out.verdict.counts() {
 		a.Failures++
 	}

@@ -295,8 +295,8 @@ func (m *parcelModel) begin() {
 	for _, other := range m.taken {
 		for _, j := range other {
 			for _, mine := range jobs {
-				if k := m.key(j.event); k == m.key(mine.event) && k != (Key{}) {
-					m.t.Fatalf("%d and %d are with two workers", j.event.ID, mine.event.ID)
+				if k := m.key(j.Value.event); k == m.key(mine.Value.event) && k != (Key{}) {
+					m.t.Fatalf("%d and %d are with two workers", j.Value.event.ID, mine.Value.event.ID)
 				}
 			}
 		}

@@ -38,8 +38,8 @@ func (m *parcelModel) finish(t *rapid.T) {
 		}
 		t.Fatalf("%d of %d are delivered, %d given back, %d parcels under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.parcels), stuck)
 	}
-	if m.l.load != 0 || m.l.followers != 0 || len(m.l.agg.lines) != 0 || len(m.l.queue) > m.l.head {
-		t.Fatalf("load %d, %d followers, %d lines, %d queued", m.l.load, m.l.followers, len(m.l.agg.lines), len(m.l.queue)-m.l.head)
+	if m.l.load != 0 || m.l.agg.Waiting() != 0 || m.l.agg.Len() != 0 || len(m.l.queue) > m.l.head {
+		t.Fatalf("load %d, %d followers, %d lines, %d queued", m.l.load, m.l.agg.Waiting(), m.l.agg.Len(), len(m.l.queue)-m.l.head)
 	}
 }
 

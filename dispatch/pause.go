@@ -62,7 +62,7 @@ func (d *Dispatcher) lanesNamed(name string) ([]*lane, error) {
 
 // restingLocked reports whether the lane begins no new delivery.
 func (l *lane) restingLocked() bool {
-	return l.paused || l.health.Rests() || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.over
+	return l.paused || l.health.Rests() || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.Withdrawn()
 }
 
 // pause reports whether the lane was running before.

@@ -25,13 +25,13 @@ func TestRefused(t *testing.T) {
 				}
 				l := newTestLane(h, testLane())
 				if ordered {
-					l.agg = newAggregates(l)
+					l.agg = newQueues(&l.dest, &l.target)
 				}
 				tooLarge := errors.New("too large")
 				p := NewParcel(func() bool { return true }, func(bool) {})
 				all := make([]Delivery, 20)
 				for i := range all {
-					all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1), Type: "x"}, Key: Key{1, uint64(i / 10)}}
+					all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1), Type: "x"}, Key: testKey(1, uint64(i/10))}
 					if i%7 == 3 {
 						all[i].Refused = tooLarge
 					}

@@ -37,7 +37,7 @@ func (l *lane) stats() observe.DestinationStats {
 		s.Room, s.Pace, s.RateLimited = l.roomLocked(now), l.tempo.pace, l.limitWaitsLocked(now)
 		s.Unavailable = l.health.Down() || l.crew.staffLocked() <= 0
 		if l.agg != nil {
-			s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
+			s.Aggregates = l.agg.Len() + l.agg.Blocked()
 		}
 	}
 	l.mu.Unlock()

@@ -252,7 +252,7 @@ func TestPatrolKeepsOrder(t *testing.T) {
 		l.tempo.pace = time.Microsecond
 		l.Own(func() {})
 		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
-		keys := []Key{{1, 1}, {1, 1}, {2, 2}, {}}
+		keys := []Key{testKey(1, 1), testKey(1, 1), testKey(2, 2), {}}
 		all := make([]Delivery, len(events))
 		for i := range events {
 			all[i] = Delivery{Event: &events[i], Key: keys[i]}

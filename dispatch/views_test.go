@@ -64,7 +64,7 @@ func TestReserveForReplay(t *testing.T) {
 func TestOrderOfRows(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(nil, testLane())
-	key := Key{1, 1}
+	key := testKey(1, 1)
 	if o := l.Order(key); o != (Order{}) {
 		t.Errorf("before any engine owns the lane: %+v", o)
 	}

@@ -12,7 +12,7 @@ type kept struct {
 func (l *lane) answerKept(all []kept) {
 	for _, k := range all {
 		l.figures.passings.count(k.verdict)
-		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
+		k.job.Value.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
 	}
 }
 
@@ -26,7 +26,7 @@ func (l *lane) drop() {
 	}
 	gone := l.emptyLocked()
 	if l.agg != nil {
-		gone = append(gone, l.agg.stop()...)
+		gone = l.keepLocked(gone, l.agg.Withdraw(), VerdictReleased)
 	}
 	l.answerKept(gone)
 }
@@ -36,12 +36,21 @@ func (l *lane) emptyLocked() (gone []kept) {
 	queue := l.queue[l.head:]
 	l.queue, l.head = nil, 0
 	for _, j := range queue {
-		if order := j.parcel.order; order != nil {
-			gone = append(gone, order.giveUp(j)...)
+		if order := j.Value.parcel.order; order != nil {
+			gone = l.keepLocked(gone, order.GiveUp(j), VerdictReleased)
 			continue
 		}
 		l.load--
 		gone = append(gone, kept{j, VerdictReleased})
+	}
+	return gone
+}
+
+// keepLocked appends to gone the jobs that the queues of aggregates have removed with the verdict v.
+func (l *lane) keepLocked(gone []kept, jobs []*job, v Verdict) []kept {
+	l.load -= len(jobs)
+	for _, j := range jobs {
+		gone = append(gone, kept{j, j.Value.behind(v)})
 	}
 	return gone
 }
@@ -52,7 +61,7 @@ func (l *lane) TakeBack(p *Parcel) {
 	var gone []kept
 	waiting := l.queue[l.head:]
 	left := slices.DeleteFunc(waiting, func(j *job) bool {
-		if j.parcel != p {
+		if j.Value.parcel != p {
 			return false
 		}
 		gone = append(gone, kept{j, VerdictReleased})

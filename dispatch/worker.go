@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/aggregate"
 	"github.com/notifyd/notifyd/internal/health"
 )
 
@@ -73,7 +74,7 @@ func (w *worker) work(buf []*job) {
 	for ; buf != nil; buf = w.lane.take(w, buf) {
 		switch rest := w.expires(w.shed(buf)); {
 		case len(rest) == 0:
-		case rest[0].refused() != nil:
+		case rest[0].Value.refused() != nil:
 			w.refuse(rest[0])
 		case w.lane.target.batch != nil:
 			w.deliverBatch(rest)
@@ -104,10 +105,10 @@ func (w *worker) shed(jobs []*job) []*job {
 func anyLapsed(jobs []*job) bool {
 	var asked *Parcel
 	for _, j := range jobs {
-		if j.parcel == asked {
+		if j.Value.parcel == asked {
 			continue
 		}
-		if asked = j.parcel; !asked.sure() {
+		if asked = j.Value.parcel; !asked.sure() {
 			return true
 		}
 	}
@@ -119,7 +120,7 @@ func (w *worker) shedAll(jobs []*job) {
 	var late []*job
 	w.lane.mu.Lock()
 	for _, j := range jobs {
-		if w.lane.target.batch != nil || j.agg == nil || j.agg.first == j {
+		if w.lane.target.batch != nil || j.First() {
 			late = append(late, j) // the others are cut off with the first of their aggregate
 		}
 	}
@@ -134,7 +135,7 @@ func (w *worker) shedAll(jobs []*job) {
 // refuse buries a job, alone in its chunk, whose event must not be delivered. That says nothing
 // about the destination.
 func (w *worker) refuse(j *job) {
-	err := j.refused()
+	err := j.Value.refused()
 	out := w.lane.classify(w.lane.ctx, j, &health.Call{}, &reply{permanent: true, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
@@ -166,7 +167,7 @@ func (w *worker) deliverEach(jobs []*job) {
 // deliverUntil calls the handler for one job after the other, until a call fails or is slow, or all
 // are delivered. It returns for how many jobs the handler was called, 0 if the worker was given up.
 func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
-	e := c.jobs[0].event // an answer by the patrol may free the parcel for reuse
+	e := c.jobs[0].Value.event // an answer by the patrol may free the parcel for reuse
 	w.begins(c)
 	last := c.from
 	for i := range c.jobs {
@@ -175,7 +176,7 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
 		more := r == nil && i+1 < len(c.jobs) && now-last <= slowCall
 		c.outs[i] = outcome{verdict: VerdictDelivered, from: last, to: now}
 		if more {
-			e = c.jobs[i+1].event
+			e = c.jobs[i+1].Value.event
 		}
 		if !w.goesOn(i, more) {
 			return 0, nil
@@ -217,7 +218,7 @@ func (w *worker) deliverBatch(jobs []*job) {
 	c := chunk{jobs: jobs, begin: time.Now()}
 	events := make([]*delivery.Event, len(jobs))
 	for i, j := range jobs {
-		events[i] = j.event
+		events[i] = j.Value.event
 	}
 	w.begins(&c)
 	replies := w.lane.target.callBatch(ctx, events)
@@ -236,8 +237,8 @@ func (w *worker) expires(jobs []*job) []*job {
 	now := time.Now()
 	var late, rest []*job
 	for _, j := range jobs {
-		if d := &j.parcel.events[j.work]; d.late(now) {
-			l.log.Info("event has expired, and is not delivered", "event_id", j.event.ID, "event_type", j.event.Type, "expires_after", l.dest.ExpiresAfter)
+		if d := &j.Value.parcel.events[j.Value.work]; d.late(now) {
+			l.log.Info("event has expired, and is not delivered", "event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
 			late = append(late, j)
 			continue
 		}
@@ -263,18 +264,15 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
 		of.Proof, of.Shared = c.begin, false
 	}
-	var broken map[*aggregate]Verdict
+	var broken map[*aggregate.Queue[task]]Verdict
 	for i, j := range c.jobs {
 		var r *reply
 		if replies != nil {
 			r = replies[i]
 		}
-		group := j.agg
+		group := j.Queue()
 		if v := broken[group]; r != nil && group != nil && v != 0 {
-			if v == VerdictParked && j.parcel.order != nil {
-				v = j.parcel.order.waits(&j.parcel.events[j.work])
-			}
-			outs[i] = outcome{verdict: v}
+			outs[i] = outcome{verdict: j.Value.behind(v)}
 			continue
 		}
 		outs[i] = outcome{verdict: VerdictDelivered}
@@ -284,7 +282,7 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 		outs[i].to = elapsed
 		if outs[i].verdict != VerdictDelivered && group != nil {
 			if broken == nil {
-				broken = make(map[*aggregate]Verdict)
+				broken = make(map[*aggregate.Queue[task]]Verdict)
 			}
 			broken[group] = l.follows(&outs[i])
 		}

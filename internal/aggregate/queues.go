@@ -1,0 +1,357 @@
+package aggregate
+
+// Turn says when a delivery that joins may begin.
+type Turn uint8
+
+const (
+	// Begins says that the owner queues the delivery for its workers.
+	Begins Turn = iota + 1
+	// Waits says that the delivery waits behind another one of its aggregate.
+	Waits
+	// Parked says that the delivery must wait as a row. The queues have nothing of it.
+	Parked
+	// Returned says that the delivery must be returned, see Queues.Stopped. The queues have nothing of it.
+	Returned
+)
+
+// Result says how a delivery has ended.
+type Result uint8
+
+const (
+	// Done says that the later deliveries of the aggregate continue.
+	Done Result = iota + 1
+	// Failed says that the aggregate becomes blocked.
+	Failed
+	// Undone says that the delivery is returned as if it had never been tried.
+	Undone
+)
+
+// Item is a delivery with its place in its queue. The owner allocates items, many at once, so that queues allocate nothing for a
+// delivery. An item is ready to join if nothing but Value is set. The owner's lock guards it, except Value.
+type Item[T any] struct {
+	// Value is the owner's.
+	Value T
+
+	queue   *Queue[T] // nil where order does not matter
+	next    *Item[T]  // of the same aggregate
+	started bool      // a worker has taken it
+	queued  bool      // it is in the owner's queue, or was
+	cut     bool      // it has ended with another delivery, after started
+}
+
+// Queue identifies the aggregate of a delivery among those in memory; nil where order does not matter.
+func (i *Item[T]) Queue() *Queue[T] { return i.queue }
+
+// First reports whether nothing of the aggregate comes before the delivery.
+func (i *Item[T]) First() bool { return i.queue == nil || i.queue.first == i }
+
+// Cut reports whether the delivery has ended together with another one after a worker had taken it.
+func (i *Item[T]) Cut() bool { return i.cut }
+
+// Next returns the delivery that waits behind this one, nil if a worker has taken it or nothing waits.
+func (i *Item[T]) Next() *Item[T] {
+	if i.next == nil || i.next.started {
+		return nil
+	}
+	return i.next
+}
+
+// Queue has the deliveries of one aggregate that are in flight or wait in memory, in order.
+type Queue[T any] struct {
+	key         Key
+	first, last *Item[T]
+	n           int
+}
+
+// Options never change.
+type Options struct {
+	// Total says that all deliveries are of one aggregate.
+	Total bool
+	// Batches says that deliveries of one aggregate may share a call. Then those in flight end with the call,
+	// although the first of them has failed.
+	Batches bool
+}
+
+// Entry describes a delivery that joins.
+type Entry struct {
+	// Key points to zero where order does not matter. It is a pointer for speed: a copy of the key would be slow to hash.
+	Key *Key
+	// Leads says that no stored delivery of the aggregate comes before this one: it goes although the aggregate is blocked.
+	// Since is Queues.Failures from before the read that has proved it: a later failure of the aggregate revokes Leads.
+	Leads bool
+	Since uint64
+	// Stored says that the delivery is a row.
+	Stored bool
+	// Most is how many deliveries of the aggregate may be in memory, 0 for any number. It does not count for one that leads.
+	Most int
+}
+
+// Queues keeps the deliveries of each aggregate in order. The owner's lock guards it.
+type Queues[T any] struct {
+	options   Options
+	all       map[Key]*Queue[T]
+	blocked   keySet
+	spare     *Queue[T] // to be used again
+	waiting   int
+	returned  uint64
+	stopped   bool
+	failures  uint64 // plus 1
+	withdrawn bool
+}
+
+// New returns queues without deliveries and blocked aggregates.
+func New[T any](o Options) *Queues[T] {
+	return &Queues[T]{options: o, all: make(map[Key]*Queue[T]), failures: 1}
+}
+
+// Len returns how many aggregates have deliveries in memory.
+func (q *Queues[T]) Len() int { return len(q.all) }
+
+// Waiting returns how many deliveries wait behind others of their aggregate, neither in the owner's queue nor with a worker.
+func (q *Queues[T]) Waiting() int { return q.waiting }
+
+// Busy reports whether a delivery of the aggregate is in memory.
+func (q *Queues[T]) Busy(k Key) bool {
+	_, is := q.all[k]
+	return is
+}
+
+// Blocked returns the number of blocked aggregates.
+func (q *Queues[T]) Blocked() int { return q.blocked.len() }
+
+// IsBlocked reports whether the aggregate is blocked.
+func (q *Queues[T]) IsBlocked(k Key) bool { return q.blocked.has(k) }
+
+// Block blocks an aggregate without a failure: rows of it are stored.
+func (q *Queues[T]) Block(k Key) { q.blocked.add(k) }
+
+// Fail blocks an aggregate as a failure does.
+func (q *Queues[T]) Fail(k Key) {
+	q.failures++
+	q.blocked.mark(k, q.failures)
+}
+
+// Unblock ends the block of an aggregate, if there is one.
+func (q *Queues[T]) Unblock(k Key) { q.blocked.remove(k) }
+
+// Failures counts how often a failure blocked an aggregate, plus 1.
+func (q *Queues[T]) Failures() uint64 { return q.failures }
+
+// Stopped reports whether a delivery was returned, and Resume was not called since. Nothing joins meanwhile: it would overtake the
+// returned delivery.
+func (q *Queues[T]) Stopped() bool { return q.stopped }
+
+// Returned counts how often a delivery was returned.
+func (q *Queues[T]) Returned() uint64 { return q.returned }
+
+// Resume ends Stopped, unless a delivery was returned since Returned was n.
+func (q *Queues[T]) Resume(n uint64) bool {
+	if q.returned != n {
+		return false
+	}
+	q.stopped = false
+	return true
+}
+
+// Withdrawn reports whether Withdraw was called. No delivery may begin any longer.
+func (q *Queues[T]) Withdrawn() bool { return q.withdrawn }
+
+// Held reports whether a delivery would be kept from beginning if it joined now, by a returned delivery or by a failure.
+func (q *Queues[T]) Held(e Entry) bool {
+	return q.stopped || q.blocked.has(*e.Key) && !q.leads(e)
+}
+
+// Parks reports whether a delivery behind a failure is parked; otherwise it is returned. In a total order every later
+// delivery waits behind a failure, and storing all of them would turn the whole table into rows: the owner keeps those that
+// are not stored yet, and hands them over again when deliveries continue.
+func (q *Queues[T]) Parks(stored bool) bool { return stored || !q.options.Total }
+
+// Join adds a delivery.
+func (q *Queues[T]) Join(i *Item[T], e Entry) Turn {
+	switch {
+	case q.stopped:
+		return Returned
+	case *e.Key == Key{}:
+		i.queued = true
+		return Begins
+	}
+	if q.blocked.has(*e.Key) && !q.leads(e) {
+		if q.Parks(e.Stored) {
+			return Parked
+		}
+		q.stop()
+		return Returned
+	}
+	g := q.all[*e.Key]
+	switch {
+	case g == nil:
+		if g = q.spare; g == nil {
+			g = &Queue[T]{}
+		}
+		q.spare = nil
+		*g = Queue[T]{key: *e.Key, first: i, last: i, n: 1}
+		q.all[*e.Key] = g
+		i.queue, i.queued = g, true
+		return Begins
+	case e.Most > 0 && g.n >= e.Most && !e.Leads:
+		q.blocked.add(*e.Key)
+		return Parked
+	}
+	g.last.next = i
+	g.last, i.queue = i, g
+	g.n++
+	q.waiting++
+	return Waits
+}
+
+// leads reports whether a delivery goes although its aggregate is blocked. It does not if one of the
+// aggregate has failed since the stored deliveries were read: that one may come before it.
+func (q *Queues[T]) leads(e Entry) bool {
+	return e.Leads && e.Since >= q.blocked.all[*e.Key]
+}
+
+// Begin records that a worker has taken a delivery: from the owner's queue, or with the one before it, see Item.Next.
+func (q *Queues[T]) Begin(i *Item[T]) {
+	i.started = true
+	if !i.queued {
+		q.waiting--
+	}
+}
+
+// PutBack takes back a delivery that a worker has taken and not begun. It reports whether the owner must queue it; otherwise it waits
+// behind another one.
+func (q *Queues[T]) PutBack(i *Item[T]) (first bool) {
+	i.started = false
+	if i.First() {
+		return true
+	}
+	i.queued = false
+	q.waiting++
+	return false
+}
+
+// Leave removes a delivery that has ended. rests says that the owner begins no new delivery. Leave reports whether rows may wait behind
+// the delivery, and returns the delivery that the owner must queue, nil for none. It also returns the deliveries that
+// end along with this one: after Failed they are parked or returned, see Parks, and otherwise they are returned.
+func (q *Queues[T]) Leave(i *Item[T], how Result, rests bool) (behind bool, next *Item[T], gone []*Item[T]) {
+	if how == Undone {
+		q.stop()
+	}
+	g := i.queue
+	if g == nil {
+		return false, nil, nil
+	}
+	g.remove(i)
+	switch how {
+	case Undone:
+		gone = q.cut(g, true)
+	case Failed:
+		q.Fail(g.key)
+		gone = q.cut(g, true)
+		if q.options.Total {
+			q.stop()
+		}
+	default:
+	}
+	if g.first == nil {
+		q.drop(g)
+		q.spare = g
+		return how == Done && q.blocked.has(g.key), nil, gone
+	}
+	i = g.first
+	if i.started || i.queued {
+		return false, nil, gone
+	}
+	if rests || q.stopped {
+		q.stop()
+		gone = append(gone, q.cut(g, true)...)
+		q.drop(g)
+		return false, nil, gone
+	}
+	i.queued = true
+	q.waiting--
+	return false, i, gone
+}
+
+// GiveUp removes a delivery that was taken out of the owner's queue. It returns the delivery and those that wait behind it: all are
+// returned.
+func (q *Queues[T]) GiveUp(i *Item[T]) (gone []*Item[T]) {
+	q.stop()
+	g := i.queue // cut clears it
+	if g == nil {
+		return []*Item[T]{i}
+	}
+	gone = q.cut(g, true)
+	q.drop(g)
+	return gone
+}
+
+// Withdraw removes the deliveries that wait behind others, and returns them: all are returned. Those of workers continue.
+func (q *Queues[T]) Withdraw() (gone []*Item[T]) {
+	q.stop()
+	q.withdrawn = true
+	for _, g := range q.all {
+		gone = append(gone, q.cut(g, false)...)
+	}
+	return gone
+}
+
+// stop records that a delivery is returned.
+func (q *Queues[T]) stop() { q.stopped, q.returned = true, q.returned+1 }
+
+func (q *Queues[T]) drop(g *Queue[T]) { delete(q.all, g.key) }
+
+// cut removes deliveries from a queue and returns them. Deliveries that share a call stay in the queue and end with the call. Deliveries
+// that a worker would begin next are cut off from it if taken is set, and stay otherwise.
+func (q *Queues[T]) cut(g *Queue[T], taken bool) (gone []*Item[T]) {
+	var first, last *Item[T]
+	n := 0
+	for i := g.first; i != nil; {
+		next := i.next
+		if i.started && (q.options.Batches || !taken) {
+			if last == nil {
+				first = i
+			} else {
+				last.next = i
+			}
+			last, i.next = i, nil
+			n++
+			i = next
+			continue
+		}
+		switch {
+		case i.started:
+			i.cut = true
+		case !i.queued:
+			q.waiting--
+		}
+		i.next, i.queue = nil, nil
+		gone = append(gone, i)
+		i = next
+	}
+	g.first, g.last, g.n = first, last, n
+	return gone
+}
+
+// remove takes a delivery out of the queue.
+func (g *Queue[T]) remove(i *Item[T]) {
+	g.n--
+	if g.first == i {
+		g.first = i.next
+		if g.first == nil {
+			g.last = nil
+		}
+		i.next = nil
+		return
+	}
+	for k := g.first; k != nil; k = k.next {
+		if k.next == i {
+			k.next = i.next
+			if g.last == i {
+				g.last = k
+			}
+			i.next = nil
+			return
+		}
+	}
+}
