@@ -5,7 +5,7 @@
 // engine hands deliveries to dispatch, see [QueueLane], [StreamLane] and [Parcel], and records their outcomes. The
 // package knows neither PostgreSQL nor an engine nor a destination.
 //
-// Two parts of a lane are packages without a lock: internal/aggregate keeps the events of an aggregate in order, and internal/health
+// Two parts of a lane are packages without a lock: internal/order keeps the events of an aggregate in order, and internal/health
 // tracks a destination that fails, throttles or recovers.
 //
 // Read views.go and lane.go first. What engines see:

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/aggregate"
+	"github.com/notifyd/notifyd/internal/order"
 )
 
 // QueueLanes returns the lanes for an engine that keeps no order, one for each destination, in the order in which the
@@ -281,19 +281,19 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
 		j.Value = task{parcel: p, work: i, event: d.Event}
-		turn := aggregate.Begins
+		turn := order.Begins
 		if a != nil {
 			e := d.entry(a)
 			e.Most = most
 			turn = a.Join(j, e)
 		}
 		switch turn {
-		case aggregate.Begins:
+		case order.Begins:
 			l.queue = append(l.queue, j)
-		case aggregate.Parked:
+		case order.Parked:
 			l.load--
 			back = append(back, kept{j, VerdictParked})
-		case aggregate.Returned:
+		case order.Returned:
 			l.load--
 			back = append(back, kept{j, VerdictReleased})
 		default: // it waits

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/aggregate"
+	"github.com/notifyd/notifyd/internal/order"
 )
 
 // Key identifies an aggregate; zero means none. It is a hash, so that a million blocked aggregates
 // take little memory, and long enough that no two aggregates ever have the same one.
-type Key = aggregate.Key
+type Key = order.Key
 
 // Keys hashes the names of aggregates. The zero value is not ready: use NewKeys. It is safe for
 // concurrent use.
@@ -28,12 +28,12 @@ func (k Keys) Of(scratch []byte, e *delivery.Event) (Key, []byte) {
 	if len(scratch) == 0 {
 		return Key{}, scratch
 	}
-	return aggregate.NewKey(maphash.Bytes(k.high, scratch), maphash.Bytes(k.low, scratch)), scratch
+	return order.NewKey(maphash.Bytes(k.high, scratch), maphash.Bytes(k.low, scratch)), scratch
 }
 
 // Named returns the key of the aggregate with the given name, as OrderingKey returns it.
 func (k Keys) Named(name string) Key {
-	return aggregate.NewKey(maphash.String(k.high, name), maphash.String(k.low, name))
+	return order.NewKey(maphash.String(k.high, name), maphash.String(k.low, name))
 }
 
 // OrderingKey returns the name of an event's aggregate, as outbox_deliveries.ordering_key has it;

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/aggregate"
 	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
+	"github.com/notifyd/notifyd/internal/order"
 )
 
 // LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
@@ -330,11 +330,11 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		l.queue[l.head] = nil
 		l.head++
 		buf = append(buf, j)
-		order := j.Value.parcel.order
-		if order == nil {
+		q := j.Value.parcel.order
+		if q == nil {
 			continue
 		}
-		order.Begin(j)
+		q.Begin(j)
 		if l.target.batch != nil && !l.together {
 			continue
 		}
@@ -344,7 +344,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 			if next == nil || l.aloneLocked(next) {
 				break
 			}
-			order.Begin(next)
+			q.Begin(next)
 			buf = append(buf, next)
 			j = next
 		}
@@ -367,7 +367,7 @@ func (l *lane) untake(jobs []*job) {
 		if j.Cut() {
 			continue
 		}
-		if order := j.Value.parcel.order; order == nil || order.PutBack(j) {
+		if q := j.Value.parcel.order; q == nil || q.PutBack(j) {
 			back = append(back, j)
 		}
 	}
@@ -439,12 +439,12 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 // leaveLocked takes a job with its outcome out of the queue of its aggregate, and appends to gone the jobs that get a verdict along
 // with it. rests says that the lane begins no job.
 func (l *lane) leaveLocked(gone []kept, j *job, out *outcome, rests bool) []kept {
-	how, v := aggregate.Failed, VerdictParked
+	how, v := order.Failed, VerdictParked
 	switch {
 	case out.verdict.Settles() || out.verdict == VerdictDead && !l.dest.BlockOnDead:
-		how, v = aggregate.Done, VerdictReleased
+		how, v = order.Done, VerdictReleased
 	case out.verdict == VerdictReleased:
-		how, v = aggregate.Undone, VerdictReleased
+		how, v = order.Undone, VerdictReleased
 	}
 	behind, next, with := j.Value.parcel.order.Leave(j, how, rests)
 	out.behind = behind

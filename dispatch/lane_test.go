@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/aggregate"
+	"github.com/notifyd/notifyd/internal/order"
 )
 
 func newTestLane(h delivery.Handler, cfg LaneConfig) *lane {
@@ -19,7 +19,7 @@ func newTestLane(h delivery.Handler, cfg LaneConfig) *lane {
 	return l
 }
 
-func testKey(high, low uint64) Key { return aggregate.NewKey(high, low) }
+func testKey(high, low uint64) Key { return order.NewKey(high, low) }
 
 // claimOf hands n fresh events to the lane in one parcel.
 func claimOf(l *lane, n int) *Parcel {

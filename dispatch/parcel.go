@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/aggregate"
+	"github.com/notifyd/notifyd/internal/order"
 )
 
 // Delivery is one event that a [Parcel] brings to a lane.
@@ -41,11 +41,11 @@ func (d *Delivery) late(now time.Time) bool { return !d.Expires.IsZero() && !now
 
 // entry describes the delivery to the queues that it joins. The first call sets Since: other
 // deliveries of the aggregate may fail before this one goes.
-func (d *Delivery) entry(q *queues) aggregate.Entry {
+func (d *Delivery) entry(q *queues) order.Entry {
 	if d.Leads && d.Since == 0 {
 		d.Since = q.Failures()
 	}
-	return aggregate.Entry{Key: &d.Key, Leads: d.Leads, Since: d.Since, Stored: d.Row}
+	return order.Entry{Key: &d.Key, Leads: d.Leads, Since: d.Since, Stored: d.Row}
 }
 
 // Answer is the outcome of one delivery of a parcel.
@@ -90,13 +90,13 @@ type task struct {
 
 // job is a task on its way through a lane, with its place in the queue of its aggregate, if parcel.order is not nil. The lane's lock
 // guards everything but the task.
-type job = aggregate.Item[task]
+type job = order.Item[task]
 
 // queues keep the jobs of each aggregate in order.
-type queues = aggregate.Queues[task]
+type queues = order.Queues[task]
 
 func newQueues(d *Destination, t *target) *queues {
-	return aggregate.New[task](aggregate.Options{Total: d.Total, Batches: t.batch != nil})
+	return order.New[task](order.Options{Total: d.Total, Batches: t.batch != nil})
 }
 
 // failures returns how many failed attempts were counted before.
@@ -106,7 +106,7 @@ func (t *task) failures() int { return t.parcel.events[t.work].Failures }
 func (t *task) refused() error { return t.parcel.events[t.work].Refused }
 
 // behind returns the verdict on the job when an earlier one of its aggregate gets v: the engine keeps some jobs instead of parking
-// them, see aggregate.Queues.Parks.
+// them, see order.Queues.Parks.
 func (t *task) behind(v Verdict) Verdict {
 	if v == VerdictParked && t.parcel.order != nil && !t.parcel.order.Parks(t.parcel.events[t.work].Row) {
 		return VerdictReleased

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/aggregate"
 	"github.com/notifyd/notifyd/internal/health"
+	"github.com/notifyd/notifyd/internal/order"
 )
 
 // worker is a goroutine of a lane that calls the handler. A worker whose call does not return is
@@ -264,7 +264,7 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
 		of.Proof, of.Shared = c.begin, false
 	}
-	var broken map[*aggregate.Queue[task]]Verdict
+	var broken map[*order.Queue[task]]Verdict
 	for i, j := range c.jobs {
 		var r *reply
 		if replies != nil {
@@ -282,7 +282,7 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 		outs[i].to = elapsed
 		if outs[i].verdict != VerdictDelivered && group != nil {
 			if broken == nil {
-				broken = make(map[*aggregate.Queue[task]]Verdict)
+				broken = make(map[*order.Queue[task]]Verdict)
 			}
 			broken[group] = l.follows(&outs[i])
 		}

@@ -1,4 +1,4 @@
-package aggregate
+package order
 
 // Turn says when a delivery that joins may begin.
 type Turn uint8

@@ -1,4 +1,4 @@
-package aggregate
+package order
 
 // Key identifies an aggregate; zero means none. It is a hash, so that a million blocked aggregates
 // take little memory, and long enough that no two aggregates ever have the same one.

@@ -1,4 +1,4 @@
-package aggregate
+package order
 
 // keySet is a set of keys for lookups that mostly miss: a miss reads one bit, out of few enough to
 // stay in the processor's caches, and no large map. The zero value is empty.

@@ -1,4 +1,4 @@
-// Package aggregate keeps the deliveries of each aggregate in order.
+// Package order keeps the deliveries of each aggregate in order.
 //
 // The package is a state machine without a lock: the lock of its owner guards it. The owner has deliveries with
 // values of some type T, queues them for its workers and ends them. [Queues] decides which of them may begin. One worker has the first
@@ -8,4 +8,4 @@
 //	queues.go  the queue of each aggregate, and the order in which deliveries begin and end
 //	keyset.go  the set of blocked aggregates
 //	key.go     the key of an aggregate
-package aggregate
+package order
