@@ -50,7 +50,8 @@ type Moved struct {
 // Seek moves the position of a destination: to "beginning", the first event that is kept; "now", what is
 // written from now on; the id of an event; or a time of RFC 3339, the first event written then or later.
 // The destination continues with that event. Backwards, it receives again what it has received since,
-// under the same ids for those who drop duplicates, by the routes that it has now. Forwards, it does not
+// under the same ids for those who drop duplicates, by the routes that it has now; what it had yet to receive by routes that have
+// ended comes by these. Forwards, it does not
 // receive what it skips, nor an event whose id was drawn before and whose transaction commits later.
 // Deliveries that are stored, such as retries and dead letters, stay as they are, and those under way
 // end as usual. A destination with exactly_once gets again only what is above the new position, and
