@@ -30,7 +30,7 @@ const (
 	envSteps = "NOTIFYD_INTERPLAY_STEPS"
 
 	// usualCount is the number of configurations of a normal run. Thousands find more: NOTIFYD_INTERPLAY_COUNT.
-	usualCount = 40
+	usualCount = 200
 	// usualSeed is the first seed of a normal run.
 	usualSeed = 9000
 	// atOnce is how many configurations are played at the same time.
