@@ -223,6 +223,7 @@ func (q *Queues[T]) Begin(i *Item[T]) {
 func (q *Queues[T]) PutBack(i *Item[T]) (first bool) {
 	i.started = false
 	if i.First() {
+		i.queued = true // also one that has waited, and came to the front in the worker's hands
 		return true
 	}
 	i.queued = false

@@ -461,12 +461,13 @@ func (e *Engine) lost(destination string, part int) {
 	e.countUnitsLocked()
 }
 
-// seen returns what the units of destinations have read.
-func (e *Engine) seen() (all []*seen) {
+// seen returns what the units of destinations have read of a server in one life. After a failover that has lost events a unit that has
+// not left yet has read others than there are.
+func (e *Engine) seen(server string) (all []*seen) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.units {
-		if u, is := r.part.(*unit); is {
+		if u, is := r.part.(*unit); is && u.pos.Server == server {
 			if s := u.seen.Load(); s != nil {
 				all = append(all, s)
 			}

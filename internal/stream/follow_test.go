@@ -39,8 +39,10 @@ func TestRouterFollows(t *testing.T) {
 		{
 			"all have routes",
 			seen{tail.Seen{From: 10, Head: 500, Gaps: tail.Ranges{{From: 5, To: 5}, {From: 90, To: 120}}}, []string{"order.placed", "user.created"}},
-			"500 {[20,21),[101,121)}",
+			"500 {[101,121)}", // 20 it has read, or it is dead
 		},
+		{"it has begun between", seen{tail.Seen{From: 50, Head: 500, Gaps: tail.Ranges{{From: 20, To: 20}, {From: 60, To: 60}}}, []string{"order.placed"}}, "500 {[20,21)}"},
+		{"it still has the gap", seen{tail.Seen{From: 10, Head: 500, Gaps: tail.Ranges{{From: 20, To: 30}}}, []string{"order.placed"}}, "500 {[20,21)}"},
 		{"one has none", seen{tail.Seen{From: 10, Head: 500}, []string{"order.placed", "other"}}, "100 {[20,21)}"},
 		{"one has gained its route later", seen{tail.Seen{From: 10, Head: 500}, []string{"order.placed", "late"}}, "100 {[20,21)}"},
 		{"they are too many", seen{tail.Seen{From: 10, Head: 500}, nil}, "100 {[20,21)}"},
@@ -49,11 +51,14 @@ func TestRouterFollows(t *testing.T) {
 		{"it has begun where the router is", seen{tail.Seen{From: 100, Head: 101}, []string{"order.placed"}}, "101 {[20,21)}"},
 	} {
 		e := &Engine{witnesses: tail.NewWitnesses(), units: make(map[place]*running)}
-		u := &unit{}
+		u, old := &unit{}, &unit{}
 		u.seen.Store(&c.seen)
+		old.pos.Server = "the one before a failover" // it had more events
+		old.seen.Store(&seen{tail.Seen{Head: 900}, []string{"order.placed"}})
 		r := newRouter(e, position.Position{Head: begin.Head, Open: begin.Open})
 		e.units[place{}], e.units[place{"loading", 0}] = &running{part: r}, &running{}
 		e.units[place{"mail", 0}], e.units[place{"new", 0}] = &running{part: u}, &running{part: &unit{}}
+		e.units[place{"slow", 0}] = &running{part: old}
 		if err := r.load(l.Context(), session.Direct(l.Conn)); err != nil {
 			t.Fatal(err)
 		}

@@ -43,6 +43,7 @@ type router struct {
 	gapIDs   int64 // ids in gaps after the last read
 	checkAt  time.Time
 	nextAt   time.Time
+	readAt   time.Time // when it has read by itself
 	gapWait  time.Duration
 	savedAt  time.Time
 	saves    uint64
@@ -156,9 +157,9 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 				return err
 			}
 		}
-		if r.follow() && !r.hurried() {
+		if r.follow() && !r.hurried() && time.Since(r.readAt) < r.e.limits.PollInterval {
 			r.nextAt = time.Now().Add(followEvery)
-			break
+			return r.save(ctx, conn)
 		}
 		var err error
 		began := time.Now()
@@ -188,8 +189,9 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// followEvery is how often the router takes over what a unit has read that works off a backlog.
-const followEvery = 100 * time.Millisecond
+// followEvery is how often the router takes over what a unit has read. It reads by itself once a poll interval all the same: gaps from
+// before the unit has begun end by a read alone.
+const followEvery = 250 * time.Millisecond
 
 // seen is what a unit has read, with the types of all events above its begin, nil if they are too many.
 type seen struct {
@@ -201,7 +203,7 @@ type seen struct {
 // follow takes over what units of this relay have read of which all types have routes: then the router need not read it again. It
 // reports whether there was any such thing.
 func (r *router) follow() (did bool) {
-	for _, s := range r.e.seen() {
+	for _, s := range r.e.seen(r.pos.Server) {
 		if s.Head > r.reader.Head() && r.allRouted(s.types) {
 			did = r.reader.Follow(s.Seen) || did
 		}
@@ -288,6 +290,7 @@ func (r *router) load(ctx context.Context, conn *session.Conn) error {
 // read reads once, and reports whether there is more at once.
 func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err error) {
 	r.hint.Store(false)
+	r.readAt = time.Now()
 	head := r.reader.Head()
 	b, err := r.reader.Read(ctx, conn, tail.Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip, Assigned: r.e.last.Load()})
 	if err != nil {

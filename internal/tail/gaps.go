@@ -120,8 +120,32 @@ func (g *gaps) end(horizon int64) {
 			left = append(left, a)
 		}
 	}
+	g.set(left)
+}
+
+// keep leaves of the gaps above an id no more than is in some ranges.
+func (g *gaps) keep(above int64, some Ranges) {
+	var left []gap
+	for _, a := range g.all {
+		if a.From <= above {
+			left = append(left, gap{Range{a.From, min(a.To, above)}, a.mark})
+			a.From = above + 1
+		}
+		for i := some.Reaching(a.From); i < len(some) && some[i].From <= a.To && a.From <= a.To; i++ {
+			left = append(left, gap{Range{max(a.From, some[i].From), min(a.To, some[i].To)}, a.mark})
+		}
+	}
+	g.set(left)
+}
+
+// set replaces the gaps by pieces of them.
+func (g *gaps) set(left []gap) {
+	kept := make(map[*mark]bool, len(g.marks))
+	for _, a := range left {
+		kept[a.mark] = true
+	}
 	g.all, g.low = left, nil
-	g.marks = slices.DeleteFunc(g.marks, func(m *mark) bool { return !slices.ContainsFunc(left, func(a gap) bool { return a.mark == m }) })
+	g.marks = slices.DeleteFunc(g.marks, func(m *mark) bool { return !kept[m] })
 }
 
 // over reports whether the ids that a read that began at that count does not find are dead.

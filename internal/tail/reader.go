@@ -157,13 +157,15 @@ type Seen struct {
 	Gaps       Ranges
 }
 
-// Follow takes over what another reader has seen, however long ago, if that goes on where this one stands and leads further. It reports whether
-// it does. The gaps of the other one become gaps of this one, and get witnesses anew.
+// Follow takes over what another reader has seen of the same server in the same life, however long ago, if that goes on where this one
+// stands and leads further. It reports whether it does. Of the gaps above From those that the other one does not have are filled or
+// dead; those above the head become gaps of this one, and get witnesses anew.
 func (r *Reader) Follow(s Seen) bool {
 	if s.From > r.head || s.Head <= r.head {
 		return false
 	}
 	r.Drop()
+	r.gaps.keep(s.From, s.Gaps)
 	above := slices.Clone(s.Gaps)
 	above.Remove(Range{math.MinInt64, r.head}) // what is below this one has seen, or has as gaps
 	r.gaps.add(above, &mark{seen: r.witnesses.count.Add(1), since: time.Now()})

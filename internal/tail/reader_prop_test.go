@@ -176,12 +176,13 @@ func (s *propRun) step() {
 	if _, ahead := s.Begun(); ahead {
 		s.Wait() // the connection
 	}
-	head := r.reader.Head()
+	head, gaps := r.reader.Head(), r.reader.Gaps()
 	if s.rng.IntN(3) > 0 {
 		if r.reader.Follow(Seen{From: r.from, Head: s.Head(), Gaps: s.Gaps()}) {
 			r.follows++
+			left := r.reader.Gaps()
 			for id := range s.once {
-				if id > head {
+				if id > head || gaps.Contains(id) && !left.Contains(id) {
 					r.covered[id] = true
 				}
 			}
