@@ -159,7 +159,10 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 		}
 		if r.follow() && !r.hurried() && time.Since(r.readAt) < r.e.limits.PollInterval {
 			r.nextAt = time.Now().Add(followEvery)
-			return r.save(ctx, conn)
+			if err := r.save(ctx, conn); err != nil {
+				return err
+			}
+			return r.look(ctx, conn)
 		}
 		var err error
 		began := time.Now()
@@ -178,14 +181,20 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 	if err := r.handOut(ctx, conn); err != nil {
 		return err
 	}
-	if r.reader.NeedsLook(time.Now()) {
-		l, err := r.e.witnesses.Look(ctx, conn)
-		if err != nil {
-			return err
-		}
-		r.reader.Looked(l)
-		r.nextAt = time.Now()
+	return r.look(ctx, conn)
+}
+
+// look finds the transactions of invisible ids, if that is due.
+func (r *router) look(ctx context.Context, conn *session.Conn) error {
+	if !r.reader.NeedsLook(time.Now()) {
+		return nil
 	}
+	l, err := r.e.witnesses.Look(ctx, conn)
+	if err != nil {
+		return err
+	}
+	r.reader.Looked(l)
+	r.nextAt = time.Now()
 	return nil
 }
 
