@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// step is what the shard does next about an aggregate.
+// step is the next action of the shard for an aggregate.
 type step uint8
 
 const (
@@ -44,7 +44,7 @@ const (
 	written  // everything known about its rows is in the table
 	held     // as written, but a replay holds the aggregate
 	occupied // a row in front is due later, or runs
-	read     // its first rows are about to be read: what becomes of them moves the aggregate on
+	read     // its first rows are about to be read: their results move the aggregate on
 )
 
 // after returns the step that follows a cause.
@@ -78,7 +78,7 @@ func (s step) after(c Cause) step {
 
 // Aggregate is an aggregate with stored deliveries that the shard still has to do something about.
 type Aggregate struct {
-	// Key is that of the lane.
+	// Key identifies the aggregate in the lane.
 	Key dispatch.Key
 	// Name is the ordering_key of its rows, or the name of the one queue of a total order.
 	Name string

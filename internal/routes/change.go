@@ -13,13 +13,12 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// sqlFence makes the router start over with stored events: it has found the ones in its memory by
-// routes that change now. A router that no relay has owned yet has none in memory. It returns the
-// router's position.
+// sqlFence raises the scanner's epoch: events in its memory were found by routes that change now, and can no longer be written. A scanner
+// that no relay has held yet has nothing in memory. The statement returns the scanner's position.
 const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0 RETURNING head, open::text`
 
-// Fence returns the ids that the router has seen, and makes it judge the rest by the routes that
-// the transaction leaves. It comes before every statement on outbox_routes.
+// Fence returns the ids that the unrouted scanner has read, and makes the scanner use the new routes for all other ids. It comes before
+// every statement on outbox_routes.
 func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 	var open string
 	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &open)
@@ -62,9 +61,9 @@ type Change struct {
 	To Wanted
 	// Last is the span by which the destination has read, see [Newest].
 	Last *Span
-	// At are the ids that it has seen, or any of its shards.
+	// At is what any shard of the destination has read.
 	At tail.Watermark
-	// Passed are the ids that it has seen, all of its shards. No span that ends above them is put aside.
+	// Passed is what all its shards have read. A span that ends above it stays in force.
 	Passed tail.Watermark
 }
 
@@ -109,7 +108,7 @@ func Noted(ctx context.Context, tx pgx.Tx, destination string) error {
 	return nil
 }
 
-// Begin begins the routes of a destination that is new, or was forgotten. at are the ids that it does not read.
+// Begin stores the first routes of a new or forgotten destination, which does not read the ids of at.
 func Begin(ctx context.Context, tx pgx.Tx, all []Wanted, to Wanted, at tail.Watermark) error {
 	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, to.Destination); err != nil {
 		return fmt.Errorf("forget routes: %w", err)
@@ -118,7 +117,7 @@ func Begin(ctx context.Context, tx pgx.Tx, all []Wanted, to Wanted, at tail.Wate
 	return c.Store(ctx, tx)
 }
 
-// Unhanded reports whether the destination has yet to be handed events that had no route before it had one.
+// Unhanded reports whether the destination waits for stored events that had no route before.
 func Unhanded(ctx context.Context, db querier, destination string) (is bool, err error) {
 	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_routes WHERE destination = $1 AND since > 0 AND until_head IS NULL AND NOT handed)`, destination).Scan(&is)
 	if err != nil {
@@ -127,8 +126,8 @@ func Unhanded(ctx context.Context, db querier, destination string) (is bool, err
 	return is, nil
 }
 
-// Handed records that the events that had no route before a span have become stored deliveries of its destination, in a transaction that
-// holds the position of the search. The caller sets Handed once that is committed.
+// Handed records that the events from before a span are stored deliveries of its destination. The transaction must hold the position of the
+// scanner. The caller sets Span.Handed after the commit.
 func Handed(ctx context.Context, tx pgx.Tx, s *Span) error {
 	if _, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, s.Destination, s.since); err != nil {
 		return fmt.Errorf("finish handing out: %w", err)
@@ -161,7 +160,7 @@ func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router ta
 	return tidy(ctx, tx, destination)
 }
 
-// tidy drops spans that are kept for people and say nothing any more.
+// tidy removes records about deleted events, and old ones beyond a bound.
 func tidy(ctx context.Context, tx pgx.Tx, destination string) error {
 	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {
 		return fmt.Errorf("forget routes: %w", err)
@@ -198,9 +197,8 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 }
 
 const (
-	// sqlOwed copies the spans that have ended for what the destination has not passed ($2, $3), which was to come by them, and
-	// returns which the copies are: the next two leave these alone. The spans themselves end at the new head, like all others, and
-	// say what was read below it.
+	// sqlOwed copies ended spans for the ids that the destination has not passed ($2 is its head, $3 its open ids), and returns the numbers
+	// of the copies, which the next two statements spare. The original spans end at the new head, and keep the history below it.
 	sqlOwed = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, until_head, until_open, handed, drops)
 		SELECT destination, (SELECT max(since) FROM outbox_routes WHERE destination = $1) + row_number() OVER (ORDER BY since), patterns, others, greatest(head, $2),
 			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]'))),
@@ -218,8 +216,8 @@ const (
 		SELECT $1, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), '{}', $2, $3, 'skipped'`
 )
 
-// Rewind makes the routes that stand now count from where a position was moved back to. What the destination had passed keeps, below that,
-// the routes by which it has read it; what it had not passed still comes by routes that have ended, too.
+// Rewind applies the current routes from a position that was moved back on. Ids below it keep the routes by which the destination has read
+// them. Ended routes stay in force for ids that the destination had not passed.
 func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.Watermark) error {
 	all, err := Read(ctx, tx, &destination)
 	if err != nil {
@@ -254,7 +252,7 @@ func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.
 	return tidy(ctx, tx, destination)
 }
 
-// Skip keeps which ids a position was moved past, for people who ask what became of an event: relays do not read it.
+// Skip records which ids a move of a position has skipped. Only people read the record, to learn what became of an event.
 func Skip(ctx context.Context, tx pgx.Tx, destination string, from, to int64) error {
 	if _, err := tx.Exec(ctx, sqlSkipped, destination, from, to); err != nil {
 		return fmt.Errorf("keep what was skipped: %w", err)

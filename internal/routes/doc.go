@@ -1,26 +1,26 @@
-// Package routes has the history of the routes of a stream: by which routes each destination reads which ids, in the table
-// outbox_routes. It keeps three promises whenever a configuration changes:
+// Package routes stores the route history of a stream: which event types each destination reads, and for which ids. The table is
+// outbox_routes. The history keeps three promises when a configuration changes:
 //
-//   - An event whose type has no route is found, and kept.
-//   - When its type gets a route, it is delivered before newer events of its aggregate.
-//   - No event is dropped because a route changed while it waited.
+//   - The unrouted scanner finds an event whose type has no route, and stores it.
+//   - When its type gets a route, the event is delivered before newer events of its aggregate.
+//   - A change of routes never drops a waiting event.
 //
-// Routes never change for an id that the destination has seen: added routes apply to ids that it has not seen yet, and removed
-// routes still apply to ids that it, or the search for events without a route, has seen. So an event has the routes of the
-// moment when it was first read, by its destination or by the search, and whether it has none can be decided at any later time.
+// Routes never change for an id that the destination has read. New routes apply to ids that it has not read yet. Removed
+// routes still apply to ids that the destination or the scanner has read. So an event has the routes of the
+// moment when its destination or the scanner first read it, and the question whether it has none can be answered later.
 //
-// A [Span] is a piece of that history. The owner of a destination ends the last span and begins another ([Change]), in the
-// transaction in which it holds its position. A span that brings event types is not handed at first: the destination reads nothing
-// until the search has seen all ids that the destination had passed, and has turned those of the new types into stored
-// deliveries of the destination. Then it is handed, and they go first.
+// A [Span] is one row of the history. The owner of a destination ends the last span and begins another one with a [Change], in the
+// transaction that holds its position. A span with new event types is not handed at first. The destination waits
+// until the scanner has read all ids that the destination had passed, and has stored those of the new types as
+// deliveries of the destination. Then the span is handed, and the stored deliveries go first.
 //
-// A relay that has other routes for a destination, which another relay still has, writes them as expected ones: what is passed
-// until then is kept, too. The search judges by a [Table] of all spans. Each change of the history fences it first, so that
-// it judges nothing by routes that have just changed.
+// A relay may know other routes for a destination than the relay that holds it. It stores them as expected routes: events that the
+// holder passes until then stay stored. Every change fences the scanner first, so that it decides nothing by
+// routes that have just changed. The scanner asks a [Table] of all spans.
 //
-// The package knows no relay, lane or reader. Its files:
+// The package imports no engine, lane or position. Its files:
 //
-//	routes.go  routes, and the spans in which they hold
+//	routes.go  routes, spans, and the statement that reads them
 //	change.go  the statements that change the history
-//	table.go   which destinations get, or are owed, an event
+//	table.go   decides which destinations get an event, or are owed one
 package routes

@@ -68,14 +68,14 @@ func (r *Routes) gains(before *Routes) bool {
 	return false
 }
 
-// Wanted are the routes with which a relay is configured for a destination.
+// Wanted has the routes that the configuration of a relay has for a destination.
 type Wanted struct {
 	// Destination is its name.
 	Destination string
 	Routes
 }
 
-// Newest returns the last of the spans of one destination that its owner has stored, nil if there is none.
+// Newest returns the last span that the owner of one destination has stored; nil without one.
 func Newest(all []Span) *Span {
 	if n := len(all); n > 0 && all[n-1].since != expected {
 		return &all[n-1]
@@ -83,19 +83,19 @@ func Newest(all []Span) *Span {
 	return nil
 }
 
-// Span is a row of outbox_routes: from its cut on, until another one, the destination reads by
-// these routes. If two of its spans contain an id, either counts.
+// Span is a row of outbox_routes: the destination reads the ids between two watermarks by these routes. If two of its spans contain
+// an id, each of them counts.
 type Span struct {
 	// Destination is the name of the destination.
 	Destination string
 	Routes
-	// From are the ids that it had seen before: it reads the others by these routes.
+	// From has the ids that the destination had read before: these routes apply to all other ids.
 	From tail.Watermark
-	// Until are the ids that it, or the search for events without a route, had seen at the end, if that has come.
+	// Until has the ids that the destination or the unrouted scanner had read when the routes ended.
 	Until tail.Watermark
-	// Ended reports whether it has.
+	// Ended reports whether the routes have ended.
 	Ended bool
-	// Handed reports whether the destination has been handed the events up to From that had no route before.
+	// Handed reports whether the scanner has stored the events of From that had no route before as deliveries of the destination.
 	Handed bool
 
 	since int64 // expected: another relay has these routes, the owner has not stored them

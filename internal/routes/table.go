@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// rememberedTypes bounds the event types whose verdicts a [Table] keeps.
+// rememberedTypes bounds the verdicts that a [Table] caches.
 const rememberedTypes = 500
 
-// Table answers which destinations get, or are owed, an event. One goroutine uses it.
+// Table decides which destinations get an event, or are owed one. One goroutine uses it.
 type Table struct {
 	all     []Span
 	readers []reader           // by destination
-	byType  map[string]Verdict // answers so far
+	byType  map[string]Verdict // a cache
 }
 
 // reader is a destination, with the indices of its spans in all.
@@ -22,10 +22,10 @@ type reader struct {
 	coming int   // the expected span; -1: none
 }
 
-// Verdict is the verdict of the spans on an event type: one way for each.
+// Verdict has, for each span of a table, where the span sends events of one type.
 type Verdict []way
 
-// NewTable returns a table of spans that [Read] has returned for all destinations.
+// NewTable returns a table of the spans that [Read] returns for all destinations.
 func NewTable(all []Span) Table {
 	t := Table{all: all, byType: make(map[string]Verdict)}
 	for i := range all {
@@ -42,12 +42,12 @@ func NewTable(all []Span) Table {
 	return t
 }
 
-// Is reports whether these are the spans of the table.
+// Is reports whether the table has exactly these spans.
 func (t *Table) Is(all []Span) bool {
 	return slices.EqualFunc(all, t.all, func(a, b Span) bool { return a.equal(&b) })
 }
 
-// Waiting returns the spans of destinations that wait to be handed events. They are those of the table.
+// Waiting returns the spans that are not handed yet. The caller may set Handed in them.
 func (t *Table) Waiting() iter.Seq[*Span] {
 	return func(yield func(*Span) bool) {
 		for i := range t.all {
@@ -89,7 +89,7 @@ func (t *Table) Awaited(v Verdict) bool {
 	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.awaits(&r) })
 }
 
-// Takers returns the newest span of each destination that gets such events now, and does not find this one by itself.
+// Takers returns the newest span of each destination that gets such events now, and whose position will not pass this one.
 func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Span] {
 	return func(yield func(*Span) bool) {
 		for i := range t.readers {
@@ -101,12 +101,12 @@ func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Span] {
 	}
 }
 
-// reads reports whether the reader finds the event by itself.
+// reads reports whether the reader's position passes the event by a span that routes it here.
 func (t *Table) reads(v Verdict, r *reader, id int64) bool {
 	return slices.ContainsFunc(r.spans, func(i int) bool { return v[i] == here && t.all[i].contains(id) })
 }
 
-// read reports whether any reader finds the event by itself.
+// read reports whether any reader's position passes the event so.
 func (t *Table) read(v Verdict, id int64) bool {
 	return slices.ContainsFunc(t.readers, func(r reader) bool { return t.reads(v, &r, id) })
 }
@@ -136,20 +136,19 @@ func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 	return passed
 }
 
-// Unrouted reports whether the event must be kept for destinations that do not find it by themselves.
+// Unrouted reports whether the scanner must store the event, because a destination may need it whose position does not pass it.
 func (t *Table) Unrouted(v Verdict, id int64) bool {
 	read := t.read(v, id)
 	return !read || slices.ContainsFunc(t.readers, func(r reader) bool { return t.owed(v, &r, id, read) })
 }
 
-// Due reports whether the event must be handed to any destination that gets such events now.
+// Due reports whether a destination that gets such events now is owed this one.
 func (t *Table) Due(v Verdict, id int64) bool {
 	read := t.read(v, id)
 	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.gets(&r) && t.owed(v, &r, id, read) })
 }
 
-// Settled reports whether no event of the type above the id is unrouted: a destination reads them, and
-// none of them is owed to any.
+// Settled reports whether a destination reads all events of the type above the id, and no destination is owed one.
 func (t *Table) Settled(v Verdict, id int64) bool {
 	some := false
 	for i := range t.readers {

@@ -461,8 +461,8 @@ func (e *Engine) lost(destination string, part int) {
 	e.countUnitsLocked()
 }
 
-// seen returns what the units of destinations have read of a server in one life. After a failover that has lost events a unit that has
-// not left yet has read others than there are.
+// seen returns what the units of destinations have read from one server, in one of its lives. After a failover that has lost events, a
+// unit that still ends its calls has read events that no longer exist.
 func (e *Engine) seen(server string) (all []*seen) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

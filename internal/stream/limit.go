@@ -7,11 +7,11 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// limit decides what the rate limit of a destination makes of deliveries that are about to be handed over.
+// limit applies the rate limit of a destination.
 type limit interface {
-	// admit returns what may go now, and keeps the rest: all is not empty.
+	// admit splits deliveries into those that the limit allows now and those that it delays. all is not empty.
 	admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted
-	// page is for how many of n events of a replay it is asked at once.
+	// page returns how many of n events of a replay are asked for in one call.
 	page(n int) int
 }
 
@@ -26,7 +26,7 @@ func newLimit(d *dispatch.Destination) limit {
 	return limitOfAll{}
 }
 
-// admitted is what a rate limit lets go of some deliveries.
+// admitted has the deliveries that a rate limit allows.
 type admitted struct {
 	all     []dispatch.Delivery // these may go
 	unblock []dispatch.Key
@@ -43,7 +43,7 @@ func without(keys []dispatch.Key, stay map[dispatch.Key]bool) (left []dispatch.K
 	return left
 }
 
-// limitOfAll counts all events together. What may not go yet is given back, and goes first when there is room.
+// limitOfAll counts all events together. Delayed deliveries are returned to the shard, which hands them over first.
 type limitOfAll struct{}
 
 func (limitOfAll) page(n int) int { return n }
@@ -66,11 +66,11 @@ func (limitOfAll) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key
 	return to
 }
 
-// limitOfKeys counts the events of each key. What may not go yet becomes a row that is due when its turn may have come, and what comes
-// behind it in its aggregate waits for it, so that other keys go on.
+// limitOfKeys counts the events of each key. A delayed delivery becomes a stored one that is due at its likely turn, and later deliveries of
+// its aggregate wait behind it. Other keys continue meanwhile.
 type limitOfKeys struct{}
 
-// page asks one by one: what other keys gave to those behind one that waits would be lost.
+// page returns 1: tokens that other keys spend on events behind a delayed one would be lost.
 func (limitOfKeys) page(int) int { return 1 }
 
 func (limitOfKeys) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted {

@@ -43,7 +43,7 @@ type router struct {
 	gapIDs   int64 // ids in gaps after the last read
 	checkAt  time.Time
 	nextAt   time.Time
-	readAt   time.Time // when it has read by itself
+	readAt   time.Time // of the last read
 	gapWait  time.Duration
 	savedAt  time.Time
 	saves    uint64
@@ -198,19 +198,19 @@ func (r *router) look(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// followEvery is how often the router takes over what a unit has read. It reads by itself once a poll interval all the same: gaps from
-// before the unit has begun end by a read alone.
+// followEvery is the pause between two times at which the router follows the units. It still reads once per poll interval, because only
+// a read ends gaps from before the unit's first read.
 const followEvery = 250 * time.Millisecond
 
-// seen is what a unit has read, with the types of all events above its begin, nil if they are too many.
+// seen has the ids that a unit has read since its begin, and the types of all their events. types is nil if there are too many.
 type seen struct {
 	tail.Seen
 
 	types []string
 }
 
-// follow takes over what units of this relay have read of which all types have routes: then the router need not read it again. It
-// reports whether there was any such thing.
+// follow moves the router's head to that of a unit of this relay if all event types that the unit has read have routes. Then no event
+// between the two heads is unrouted, and the router does not read them again. It reports whether the head has moved.
 func (r *router) follow() (did bool) {
 	for _, s := range r.e.seen(r.pos.Server) {
 		if s.Head > r.reader.Head() && r.allRouted(s.types) {

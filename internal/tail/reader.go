@@ -56,8 +56,8 @@ type Query struct {
 	// Assigned is an id up to which the sequence has assigned all: a read that stays below need not ask. 0 is always
 	// right.
 	Assigned int64
-	// Passed says that another reader has passed all ids up to Assigned, which is not below the head: the read goes no further, what
-	// it does not find never comes, and the head moves to Assigned. All reads of a reader have it, or none.
+	// Passed says that another reader has passed all ids up to Assigned, which is not below the head. The read ends there, ids that it
+	// does not find are dead, and the head moves to Assigned. Either all reads of a reader set it or none.
 	Passed bool
 }
 
@@ -157,9 +157,9 @@ type Seen struct {
 	Gaps       Ranges
 }
 
-// Follow takes over what another reader has seen of the same server in the same life, however long ago, if that goes on where this one
-// stands and leads further. It reports whether it does. Of the gaps above From those that the other one does not have are filled or
-// dead; those above the head become gaps of this one, and get witnesses anew.
+// Follow moves the head to that of another reader of the same server in the same life, if the other reader has seen all ids above this
+// head. It reports whether the head has moved. Gaps above From that the other reader no longer has are filled or dead, and end. Its gaps
+// above this head become gaps of this reader, with new witnesses.
 func (r *Reader) Follow(s Seen) bool {
 	if s.From > r.head || s.Head <= r.head {
 		return false
@@ -167,7 +167,7 @@ func (r *Reader) Follow(s Seen) bool {
 	r.Drop()
 	r.gaps.keep(s.From, s.Gaps)
 	above := slices.Clone(s.Gaps)
-	above.Remove(Range{math.MinInt64, r.head}) // what is below this one has seen, or has as gaps
+	above.Remove(Range{math.MinInt64, r.head}) // this reader has seen the ids below, or has them as gaps
 	r.gaps.add(above, &mark{seen: r.witnesses.count.Add(1), since: time.Now()})
 	r.head, r.full = s.Head, false
 	return true
