@@ -122,6 +122,9 @@ func (r *router) wait(ctx context.Context) {
 		next = earlier(next, r.savedAt.Add(saveEvery))
 	}
 	if look, ok := r.reader.NextLook(); ok {
+		if pause := r.savedAt.Add(followEvery); look.Before(pause) {
+			look = pause // nothing waits for it
+		}
 		next = earlier(next, look)
 	}
 	timer := time.NewTimer(max(0, time.Until(next)))
@@ -158,11 +161,12 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 			}
 		}
 		if r.follow() && !r.hurried() && time.Since(r.readAt) < r.e.limits.PollInterval {
-			r.nextAt = time.Now().Add(followEvery)
-			if err := r.save(ctx, conn); err != nil {
-				return err
+			err := r.save(ctx, conn)
+			if err == nil {
+				err = r.look(ctx, conn)
 			}
-			return r.look(ctx, conn)
+			r.nextAt = time.Now().Add(followEvery)
+			return err
 		}
 		var err error
 		began := time.Now()
