@@ -165,7 +165,7 @@ var splitTypes = []struct {
 	{"two subjects: the row, and the ids that it has passed", map[string]int{
 		"internal/position.Position": 2,
 	}},
-	{"too large for one file until its lock guards less", map[string]int{
+	{"too large for one file: a file for each task of the type, which the doc.go of its package lists", map[string]int{
 		"dispatch.Dispatcher":      5,
 		"dispatch.lane":            9,
 		"internal/queue.scheduler": 4,

@@ -110,9 +110,7 @@ func TestFailoverThatLosesTheTail(t *testing.T) {
 			e.untilDone()
 			next := e.on(standby)
 			next.untilFollowed(e)
-			next.exec(`ALTER SYSTEM SET primary_conninfo = ''`)
-			next.exec(`SELECT pg_reload_conf()`)
-			e.until("the end of replication", `SELECT NOT EXISTS (SELECT FROM pg_stat_replication)`)
+			next.stopFollowing(e)
 			lost := e.insertOrders("lost", 300)
 			e.untilDone()
 			e.killAndPromote(primary, standby)
@@ -186,9 +184,7 @@ func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 	e.untilDone()
 	next := e.on(standby)
 	next.untilFollowed(e)
-	next.exec(`ALTER SYSTEM SET primary_conninfo = ''`)
-	next.exec(`SELECT pg_reload_conf()`)
-	e.until("the end of replication", `SELECT NOT EXISTS (SELECT FROM pg_stat_replication)`)
+	next.stopFollowing(e)
 	e.insertOrders("lost", 300)
 	slow := e.insert("slow", "1")
 	e.until("all is read", `SELECT bool_and(head >= $1) FROM outbox_positions`, slow)
@@ -198,6 +194,14 @@ func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 		t.Error("no id was assigned again, which proves nothing")
 	}
 	next.until("all events without a route are found", `SELECT count(*) = $1 FROM outbox_deliveries WHERE state = 'unrouted'`, len(stray))
+}
+
+// stopFollowing ends the replication to a standby.
+func (e *env) stopFollowing(primary *env) {
+	e.t.Helper()
+	e.exec(`ALTER SYSTEM SET primary_conninfo = ''`)
+	e.exec(`SELECT pg_reload_conf()`)
+	primary.until("the end of replication", `SELECT NOT EXISTS (SELECT FROM pg_stat_replication)`)
 }
 
 // insertOrders writes events of ten aggregates, one statement for each hundred.

@@ -80,6 +80,24 @@ func (s *standing) watermark() tail.Watermark {
 	return w
 }
 
+// advance takes the open ids and those up to another one. It leaves some open.
+func (s *standing) advance(to int64, leaves func(id int64) bool, take func(id int64)) {
+	for _, id := range slices.Sorted(maps.Keys(s.open)) {
+		if !leaves(id) {
+			delete(s.open, id)
+			take(id)
+		}
+	}
+	for s.head < to {
+		s.head++
+		if leaves(s.head) {
+			s.open[s.head] = true
+			continue
+		}
+		take(s.head)
+	}
+}
+
 func (w *world) wanted() (all []Wanted) {
 	for _, name := range slices.Sorted(maps.Keys(w.config)) {
 		all = append(all, Wanted{name, w.config[name]})
@@ -165,20 +183,7 @@ func (w *world) read(t *rapid.T, name string, n int, leaves func(id int64) bool)
 			w.got[name][id]++
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.open)) {
-		if !leaves(id) {
-			delete(s.open, id)
-			take(id)
-		}
-	}
-	for ; n > 0 && s.head < int64(len(w.types)); n-- {
-		s.head++
-		if leaves(s.head) {
-			s.open[s.head] = true
-			continue
-		}
-		take(s.head)
-	}
+	s.advance(min(s.head+int64(n), int64(len(w.types))), leaves, take)
 }
 
 // rewind moves the position of a destination back.
@@ -214,20 +219,7 @@ func (w *world) search(t *rapid.T, n int, leaves func(id int64) bool) {
 			t.Fatalf("type %s is settled below event %d, which is unrouted", w.types[id-1], id)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.open)) {
-		if !leaves(id) {
-			delete(s.open, id)
-			take(id)
-		}
-	}
-	for ; n > 0 && s.head < int64(len(w.types)); n-- {
-		s.head++
-		if leaves(s.head) {
-			s.open[s.head] = true
-			continue
-		}
-		take(s.head)
-	}
+	s.advance(min(s.head+int64(n), int64(len(w.types))), leaves, take)
 	at := s.watermark()
 	w.Exec(`UPDATE outbox_positions SET head = $1, open = $2::text::int8multirange WHERE destination = ''`, at.Head, at.Open.String())
 }

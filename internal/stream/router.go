@@ -122,8 +122,8 @@ func (r *router) wait(ctx context.Context) {
 		next = earlier(next, r.savedAt.Add(saveEvery))
 	}
 	if look, ok := r.reader.NextLook(); ok {
-		if pause := r.savedAt.Add(followEvery); look.Before(pause) {
-			look = pause // nothing waits for it
+		if pause := r.savedAt.Add(followEvery); look.Before(pause) && !r.hurried() {
+			look = pause // no destination waits for the gaps
 		}
 		next = earlier(next, look)
 	}
