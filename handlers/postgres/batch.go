@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // The tries of a statement that the database refuses for another transaction's sake: rows together, whose
@@ -101,7 +102,7 @@ func (b *batch) write(ctx context.Context, from, to int) (failed int, err error)
 
 // insert writes rows in one statement.
 func (b *batch) insert(ctx context.Context, from, to int) error {
-	within, cancel := context.WithTimeoutCause(ctx, b.h.cfg.RequestTimeout, fmt.Errorf("request_timeout of %v is over", b.h.cfg.RequestTimeout))
+	within, cancel := outcome.Within(ctx, "request_timeout", b.h.cfg.RequestTimeout)
 	defer cancel()
 	conn, err := b.l.ready(within)
 	if err != nil {

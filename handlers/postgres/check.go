@@ -2,17 +2,17 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // Check connects, and runs the statements of a delivery without any row, in a transaction that is rolled
 // back. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
-	within, cancel := context.WithTimeoutCause(ctx, h.cfg.RequestTimeout, fmt.Errorf("request_timeout of %v is over", h.cfg.RequestTimeout))
+	within, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
 	l := &link{h: h}
 	defer l.close(ctx)

@@ -2,106 +2,74 @@ package postgres
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
-	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
+	"github.com/notifyd/notifyd/internal/secret"
 )
-
-// isContent reports whether the database refuses a row for what is in it, by the class of its code: bad
-// values, constraints, a row that is too large, and what a trigger has raised.
-func isContent(code string) bool {
-	switch {
-	case strings.HasPrefix(code, "22"), strings.HasPrefix(code, "23"), strings.HasPrefix(code, "54"), strings.HasPrefix(code, "P0"):
-		return true
-	default:
-		return false
-	}
-}
 
 // errConflict is the cause of a failure that other transactions have caused: the same statement may succeed at once.
 var errConflict = errors.New("another transaction was in the way")
 
-// isConflict reports whether a code is a serialization failure or a deadlock.
-func isConflict(code string) bool { return code == "40001" || code == "40P01" }
+// stateReadOnly is the code of a server, or a session, that cannot be written to.
+const stateReadOnly = "25006"
 
-// cure returns what an operator can do about a code, or "".
-func cure(code string) string {
-	switch code {
-	case "28P01", "28000":
-		return "check user and password in url, and pg_hba.conf"
-	case "3D000":
-		return "check the name of the database in url"
-	case "42P01", "3F000":
-		return "create the table: the page of the destination has the SQL; or correct schema and table"
-	case "42703", "42804":
-		return "compare the table's columns with those of the page of the destination"
-	case "42P10":
-		return "the table needs PRIMARY KEY or UNIQUE (source, dedupe_id)"
-	case "42501":
-		return "grant INSERT and SELECT on the table and USAGE on its schema"
-	case "40001", "40P01":
-		return "look for transactions that lock rows of the table, or what its triggers use, in another order"
-	case stateReadOnly:
-		return "url must lead to the primary: name all hosts"
-	default:
-		return ""
+// codes is the table of SQLSTATEs, and of their classes, which are the first two characters. A code that is not in it
+// is a fault of the database.
+func codes() outcome.Table[string] {
+	return outcome.Table[string]{
+		{Codes: []string{"28P01", "28000"}, Class: outcome.Unauthorized, Cure: "check user and password in url, and pg_hba.conf"},
+		{Codes: []string{"3D000"}, Class: outcome.Unavailable, Cure: "check the name of the database in url"},
+		{Codes: []string{"42P01", "3F000"}, Class: outcome.Unavailable, Cure: "create the table: the page of the destination has the SQL; or correct schema and table"},
+		{Codes: []string{"42703", "42804"}, Class: outcome.Unavailable, Cure: "compare the table's columns with those of the page of the destination"},
+		{Codes: []string{"42P10"}, Class: outcome.Unavailable, Cure: "the table needs PRIMARY KEY or UNIQUE (source, dedupe_id)"},
+		{Codes: []string{"42501"}, Class: outcome.Unavailable, Cure: "grant INSERT and SELECT on the table and USAGE on its schema"},
+		{Codes: []string{"40001", "40P01"}, Class: outcome.Unavailable, Cure: "look for transactions that lock rows of the table, or what its triggers use, in another order"},
+		{Codes: []string{stateReadOnly}, Class: outcome.Unavailable, Cure: "url must lead to the primary: name all hosts"},
+		// Bad values, constraints, a row that is too large, and what a trigger has raised.
+		{Codes: []string{"22", "23", "54", "P0"}, Class: outcome.Permanent},
 	}
 }
 
-// stateReadOnly is the code of a server, or a session, that cannot be written to.
-const stateReadOnly = "25006"
+// lookUp returns what a code means.
+func lookUp(code string) (class outcome.Class, cure string) {
+	if class, cure = codes().Find(code, false); class == outcome.Unknown && len(code) > 2 {
+		class, cure = codes().Find(code[:2], false)
+	}
+	if class == outcome.Unknown {
+		class = outcome.Unavailable
+	}
+	return class, cure
+}
+
+// isContent reports whether the database refuses a row for what is in it.
+func isContent(code string) bool {
+	class, _ := lookUp(code)
+	return class == outcome.Permanent
+}
+
+func destination(secrets ...string) *outcome.Destination {
+	return &outcome.Destination{
+		Name: "postgres", Secrets: secret.NewRedactor(secrets...),
+		TLS: outcome.TLS{Certificate: "check sslmode and sslrootcert in url"},
+	}
+}
 
 // classify returns the error of Deliver for that of a statement. ctx is that of the delivery, and within that
 // of the statement.
 func (h *Handler) classify(ctx, within context.Context, err error) error {
-	server, isServer := errors.AsType[*pgconn.PgError](err)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("postgres: maybe written: %w", context.Cause(ctx))
-	case isServer:
-		return h.refused(server)
-	case within.Err() != nil:
-		return delivery.Unavailable(fmt.Errorf("postgres: no answer, maybe written: %w", context.Cause(within)))
-	default:
-		return delivery.Unavailable(h.network(err))
+	server, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || ctx.Err() != nil {
+		return h.out.NoAnswer(ctx, within, "maybe written", err)
 	}
-}
-
-// refused classifies an answer of the database. Its detail is left out: it repeats the row.
-func (h *Handler) refused(e *pgconn.PgError) error {
-	text := fmt.Sprintf("postgres: %s (SQLSTATE %s)", oneline.Reply(e.Message, h.redact), e.Code)
-	if words := cure(e.Code); words != "" {
-		text += " (" + words + ")"
+	class, cure := lookUp(server.Code)
+	// The detail is left out: it repeats the row.
+	f := outcome.Failure{Text: fmt.Sprintf("%s (SQLSTATE %s)", server.Message, server.Code), Cure: cure}
+	if server.Code == "40001" || server.Code == "40P01" {
+		f.Code = errConflict
 	}
-	err := &oneline.Error{Text: text}
-	switch {
-	case isContent(e.Code):
-		return delivery.Permanent(err)
-	case isConflict(e.Code):
-		err.Cause = errConflict
-	}
-	if e.Code == "28P01" || e.Code == "28000" {
-		return delivery.Unauthorized(err)
-	}
-	return delivery.Unavailable(err)
-}
-
-// network describes why there is no answer.
-func (h *Handler) network(err error) error {
-	line := &oneline.Error{Text: "postgres: " + oneline.Reply(err.Error(), h.redact), Cause: exhaust.Cause(err)}
-	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		line.Text += " (check sslmode and sslrootcert in url)"
-		line.Cause = cert
-	} else if op, ok := errors.AsType[*net.OpError](err); ok {
-		line.Cause = op
-	}
-	return line
+	return class.Mark(0, h.out.Line(f))
 }

@@ -7,7 +7,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
@@ -29,8 +28,8 @@ const closeWithin = time.Second
 type Handler struct {
 	cfg            Config
 	target         *pgx.ConnConfig
-	insert, others string           // statements
-	redact         *secret.Redactor // of what a server, or a library, might repeat
+	insert, others string // statements
+	out            *outcome.Destination
 	idle           idle.Pool[*link]
 	age            time.Duration // the longest use of a connection
 }
@@ -47,10 +46,8 @@ func New(cfg Config, _ ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, target: to, age: idle.MaxAge, insert: insertInto(cfg.name()), others: othersIn(cfg.name()), redact: secret.NewRedactor(cfg.URL.Reveal(), to.Password)}, nil
+	return &Handler{cfg: cfg, target: to, age: idle.MaxAge, insert: insertInto(cfg.name()), others: othersIn(cfg.name()), out: destination(cfg.URL.Reveal(), to.Password)}, nil
 }
-
-var errClosed = errors.New("postgres: the destination is closed")
 
 // Deliver is DeliverBatch for one event.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
@@ -75,11 +72,11 @@ func (*Handler) KeepsOrder() bool { return true }
 //   - ctx's cause, if ctx was done first. The rows may be written all the same.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
-		return slices.Repeat([]error{fmt.Errorf("postgres: %w", context.Cause(ctx))}, len(events))
+		return slices.Repeat([]error{h.out.Ended(ctx, "")}, len(events))
 	}
 	l, open := h.idle.Take(func() *link { return &link{h: h} })
 	if !open {
-		return slices.Repeat([]error{errClosed}, len(events))
+		return slices.Repeat([]error{h.out.Closed()}, len(events))
 	}
 	defer h.release(ctx, l)
 	b := batch{h: h, l: l, events: events}

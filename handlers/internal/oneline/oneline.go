@@ -28,6 +28,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 // Of makes one line of a text: white space and control characters become single
 // spaces, and text beyond limit bytes is cut, with dots in its place.
 func Of(text string, limit int) string {
+	text = strings.ToValidUTF8(text, "\ufffd")
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if cut := Cut(text, limit); len(cut) < len(text) {
 		return cut + "..."

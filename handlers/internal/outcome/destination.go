@@ -1,0 +1,187 @@
+package outcome
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/internal/exhaust"
+)
+
+// ErrClosed is the cause of every failure of a closed destination.
+var ErrClosed = errors.New("the destination is closed")
+
+// Error is an error of one line with nothing in it that must not be seen.
+type Error struct {
+	Text  string
+	Cause error // for errors.Is and As, nil if it could hold a secret
+}
+
+// Error returns the line.
+func (e *Error) Error() string { return e.Text }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// contentError is what is wrong with an event.
+type contentError struct{ error }
+
+func (e *contentError) Unwrap() error { return e.error }
+
+// Content marks err as the reason why nothing can be made of an event: it is about the event alone, and holds no
+// secret.
+func Content(err error) error { return &contentError{err} }
+
+// IsContent reports whether [Content] has marked an error in err's chain.
+func IsContent(err error) bool {
+	_, ok := errors.AsType[*contentError](err)
+	return ok
+}
+
+// Destination describes the failures of one destination.
+type Destination struct {
+	// Name begins each text.
+	Name string
+	// Secrets takes secrets out of texts from outside: a *secret.Redactor. nil leaves texts as they are.
+	Secrets interface{ Redact(text string) string }
+	// TLS names the settings that cure a failed handshake.
+	TLS TLS
+	// Safe are errors of the destination itself. They may be the cause of an [Error].
+	Safe []error
+}
+
+// Failure is what a [Destination] describes.
+type Failure struct {
+	Err error
+	// Text is the description, "" for that of Err.
+	Text string
+	// Cure is what an operator can do. Where it is "" it is that of a failed handshake, if Err is one.
+	Cure string
+	// Code is the server's code in Err's chain, which holds no secret; nil for none.
+	Code error
+}
+
+// Clean makes a text from outside fit for an error: one short line without secrets.
+func (d *Destination) Clean(text string) string {
+	text = d.redact(text)
+	if strings.Contains(text, "proxy address") { // of net/http, which repeats the address with its password
+		text = "HTTP_PROXY or HTTPS_PROXY is not a URL"
+	}
+	return oneline.Of(text, oneline.MaxReply)
+}
+
+func (d *Destination) redact(text string) string {
+	if d.Secrets == nil {
+		return text
+	}
+	return d.Secrets.Redact(text)
+}
+
+// Line describes a failure. Its cause is the part of the chain that tells what has failed and holds no secret, if any.
+func (d *Destination) Line(f Failure) *Error {
+	if f.Text == "" && f.Err != nil {
+		f.Text = f.Err.Error()
+	}
+	if f.Cure == "" {
+		f.Cure = d.TLS.Cure(f.Err)
+	}
+	e := &Error{Text: d.Name + ": " + d.Clean(f.Text)}
+	if f.Cure != "" {
+		e.Text += " (" + f.Cure + ")"
+	}
+	e.Cause = d.cause(f)
+	if e.Cause != nil && d.redact(e.Cause.Error()) != e.Cause.Error() {
+		e.Cause = nil
+	}
+	return e
+}
+
+func (d *Destination) cause(f Failure) error {
+	if content, ok := errors.AsType[*contentError](f.Err); ok {
+		return content
+	}
+	if f.Code != nil {
+		return f.Code
+	}
+	if cert, ok := errors.AsType[*tls.CertificateVerificationError](f.Err); ok {
+		return cert
+	}
+	if op, ok := errors.AsType[*net.OpError](f.Err); ok {
+		return op
+	}
+	if dns, ok := errors.AsType[*net.DNSError](f.Err); ok {
+		return dns
+	}
+	for _, safe := range append(slices.Clip(d.Safe), ErrClosed) {
+		if errors.Is(f.Err, safe) {
+			return safe
+		}
+	}
+	return exhaust.Cause(f.Err)
+}
+
+// Refuse returns the error for an event of which nothing can be made.
+func (d *Destination) Refuse(err error) error {
+	return delivery.Permanent(fmt.Errorf("%s: %w", d.Name, err))
+}
+
+// Closed returns the error of a delivery after Close. No attempt counts: the event is not at fault.
+func (d *Destination) Closed() error {
+	return delivery.Unavailable(&Error{Text: d.Name + ": " + ErrClosed.Error(), Cause: ErrClosed})
+}
+
+// Ended returns the error of a delivery whose context is done. doing, which may be "", is what it interrupted.
+func (d *Destination) Ended(ctx context.Context, doing string) error {
+	if doing != "" {
+		doing += ": "
+	}
+	return fmt.Errorf("%s: %s%w", d.Name, doing, context.Cause(ctx))
+}
+
+// NoAnswer returns the error of a request without an answer: [Destination.Ended] if ctx, which is the delivery's, is
+// done, and otherwise a fault of the destination. within is the context of the request. maybe, such as "maybe sent",
+// warns that the request may have arrived, and is "" if it has not.
+func (d *Destination) NoAnswer(ctx, within context.Context, maybe string, err error) error {
+	if ctx.Err() != nil {
+		return d.Ended(ctx, maybe)
+	}
+	if maybe != "" {
+		maybe += ": "
+	}
+	if within.Err() != nil {
+		return delivery.Unavailable(fmt.Errorf("%s: %sno answer: %w", d.Name, maybe, context.Cause(within)))
+	}
+	err = withoutURL(err)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" || d.TLS.Cure(err) != "" {
+		maybe = "" // there was no connection
+	}
+	line := d.Line(Failure{Err: err, Text: maybe + err.Error()})
+	if delivery.IsUnauthorized(err) {
+		return delivery.Unauthorized(line)
+	}
+	return delivery.Unavailable(line)
+}
+
+// withoutURL takes off the errors of net/http that repeat the URL.
+func withoutURL(err error) error {
+	for {
+		u, ok := errors.AsType[*url.Error](err)
+		if !ok {
+			return err
+		}
+		err = u.Err
+	}
+}
+
+// Within returns a context for one request, whose cause after d names the setting that bounds it.
+func Within(ctx context.Context, setting string, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%s of %v is over", setting, d))
+}

@@ -1,0 +1,123 @@
+// Package outcome makes the errors that destinations return: it finds what an error or a code of a server means
+// for the event, and describes it in one line without secrets, with its cure.
+//
+// A destination has a [Table] of its codes, finds the code in what its client returns, and leaves the rest to its
+// [Destination].
+package outcome
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// Class is what the relay does after a failure.
+type Class uint8
+
+// Unknown is the class of a code that a table does not have. The others are the marks of package delivery.
+const (
+	Unknown      Class = iota // like Retry
+	Retry                     // no mark: the attempt counts, and another one follows
+	Permanent                 // delivery.Permanent
+	Unavailable               // delivery.Unavailable
+	Unauthorized              // delivery.Unauthorized
+	Throttled                 // delivery.Throttled
+)
+
+// Of returns the class of a marked error.
+func Of(err error) Class {
+	switch {
+	case delivery.IsPermanent(err):
+		return Permanent
+	case delivery.IsUnauthorized(err):
+		return Unauthorized
+	case delivery.IsUnavailable(err):
+		return Unavailable
+	case delivery.IsThrottled(err):
+		return Throttled
+	default:
+		return Retry
+	}
+}
+
+// Mark marks err with the class. wait is the pause that the server asked for, zero if none.
+func (c Class) Mark(wait time.Duration, err error) error {
+	switch c {
+	case Permanent:
+		return delivery.Permanent(err)
+	case Unavailable:
+		return delivery.Unavailable(err)
+	case Unauthorized:
+		return delivery.Unauthorized(err)
+	case Throttled:
+		return delivery.Throttled(wait, err)
+	default:
+		if wait > 0 {
+			return delivery.RetryAfter(wait, err)
+		}
+		return err
+	}
+}
+
+// Table maps the codes of a server, or the errors of a client, to classes and cures. The first rule that has a
+// code counts.
+type Table[C comparable] []Rule[C]
+
+// Rule is what some codes mean.
+type Rule[C comparable] struct {
+	Codes []C
+	// Class is the class where all events go to the same place: the topic, the channel, the URL.
+	Class Class
+	// Own is the class where the place is made of the event, so that the place may be wrong for this
+	// event alone. Unknown is Class.
+	Own Class
+	// Cure is what an operator can do, "" for nothing. It has no brackets.
+	Cure string
+}
+
+// Find returns the class of a code and its cure. own reports that the place was made of the event. The class of a
+// code that is not in the table is Unknown.
+func (t Table[C]) Find(code C, own bool) (class Class, cure string) {
+	return t.first(own, func(known C) bool { return known == code })
+}
+
+// Match is [Table.Find] for the first rule with an error that is in err's chain.
+func Match(t Table[error], err error, own bool) (class Class, cure string) {
+	return t.first(own, func(known error) bool { return errors.Is(err, known) })
+}
+
+func (t Table[C]) first(own bool, matches func(C) bool) (class Class, cure string) {
+	for _, r := range t {
+		if !slices.ContainsFunc(r.Codes, matches) {
+			continue
+		}
+		if own && r.Own != Unknown {
+			return r.Own, r.Cure
+		}
+		return r.Class, r.Cure
+	}
+	return Unknown, ""
+}
+
+// Answers replaces each error of a batch by what answer makes of it, and returns nil if there is none. Neighbours
+// that failed alike share one error.
+func Answers(errs []error, answer func(error) error) []error {
+	failed := false
+	var last, shared error
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed = true
+		if last == nil || last.Error() != err.Error() || IsContent(last) != IsContent(err) {
+			last, shared = err, answer(err)
+		}
+		errs[i] = shared
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
