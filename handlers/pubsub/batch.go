@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // maxRequests is how many requests of a batch run at once, each on a connection. With
@@ -109,14 +110,14 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 	switch {
 	case err == nil:
 		return nil
-	case !isRefusal(err): // also for the other groups
+	case !outcome.IsRefusal(err): // also for the other groups
 		b.halt(err)
 		for _, i := range chunk {
 			b.errs[i] = err
 		}
 		return err
 	case len(chunk) == 1:
-		b.errs[chunk[0]] = mark(err)
+		b.errs[chunk[0]] = outcome.Alone(err)
 		if delivery.IsPermanent(b.errs[chunk[0]]) {
 			return nil
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // permission is what sending takes.
@@ -41,7 +42,7 @@ func (h *Handler) Check(ctx context.Context) error {
 
 // ofCheck marks a refusal: no event is in the request.
 func ofCheck(err error) error {
-	if isRefusal(err) {
+	if outcome.IsRefusal(err) {
 		return delivery.Unavailable(err)
 	}
 	return err

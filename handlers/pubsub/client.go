@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 const (
@@ -52,11 +53,11 @@ func (h *Handler) call(ctx context.Context, method, verb string, body []byte) ([
 func (h *Handler) request(ctx context.Context, method, verb string, body []byte) ([]byte, error) {
 	switch {
 	case h.closed.Load():
-		return nil, errClosed
+		return nil, h.out.Closed()
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("pubsub: %w", context.Cause(ctx))
+		return nil, h.out.Ended(ctx, "")
 	}
-	rctx, cancel := context.WithTimeoutCause(ctx, h.cfg.RequestTimeout, fmt.Errorf("request_timeout of %v is over", h.cfg.RequestTimeout))
+	rctx, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(rctx, method, h.url+verb, bytes.NewReader(body))
 	if err != nil {
@@ -66,18 +67,18 @@ func (h *Handler) request(ctx context.Context, method, verb string, body []byte)
 	token := ""
 	if h.tokens != nil {
 		if token, err = h.tokens.authorize(rctx, req); err != nil {
-			return nil, h.classify(ctx, rctx, false, err)
+			return nil, h.out.NoAnswer(ctx, rctx, "", err)
 		}
 	}
 	// The transport follows no redirects, which would take the token elsewhere.
 	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
-		return nil, h.classify(ctx, rctx, true, err)
+		return nil, h.out.NoAnswer(ctx, rctx, "maybe sent", err)
 	}
 	defer func() { _ = resp.Body.Close() }() // nothing was written
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, h.classify(ctx, rctx, true, err)
+		return nil, h.out.NoAnswer(ctx, rctx, "maybe sent", err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return answer, nil

@@ -10,8 +10,6 @@ package pubsub
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -20,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -36,6 +35,7 @@ type Handler struct {
 	encoder   *encoder
 	transport *httpconn.Transport
 	tokens    *tokens // nil for an emulator
+	out       *outcome.Destination
 	closed    atomic.Bool
 }
 
@@ -63,7 +63,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	project, topic := cfg.names()
 	h := &Handler{
-		cfg: cfg, encoder: enc, transport: httpconn.New(newTransport(conf), idle.MaxAge),
+		cfg: cfg, encoder: enc, transport: httpconn.New(newTransport(conf), idle.MaxAge), out: destination(),
 		url: endpoint + "/v1/projects/" + project + "/topics/" + strings.ReplaceAll(topic, "%", "%25"),
 	}
 	if isPlain(endpoint) {
@@ -90,9 +90,6 @@ func endpointOf(cfg Config) (string, error) {
 	return strings.TrimRight(cmp.Or(cfg.Endpoint, defaultEndpoint), "/"), nil
 }
 
-// errClosed is the error of a delivery after Close.
-var errClosed = errors.New("pubsub: the handler is closed")
-
 // Deliver is DeliverBatch for one event.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return h.DeliverBatch(ctx, []*delivery.Event{e})[0]
@@ -117,7 +114,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	for i, e := range events {
 		var err error
 		if b.entries[i], err = h.encoder.encode(e); err != nil {
-			b.errs[i] = delivery.Permanent(fmt.Errorf("pubsub: %w", err))
+			b.errs[i] = h.out.Refuse(err)
 		}
 	}
 	b.send(ctx)

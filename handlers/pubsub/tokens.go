@@ -19,7 +19,7 @@ import (
 	"golang.org/x/oauth2/google"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -118,11 +118,7 @@ func (t *tokens) authorize(ctx context.Context, req *http.Request) (token string
 	if t.latest == nil || !t.latest.Expiry.IsZero() && time.Until(t.latest.Expiry) < freshFor {
 		fetched, err := t.fetch(ctx)
 		if err != nil {
-			line := &oneline.Error{Text: "getting a token: " + oneline.Of(err.Error(), oneline.MaxReply)}
-			if delivery.IsUnauthorized(err) {
-				return "", delivery.Unauthorized(line)
-			}
-			return "", line
+			return "", fmt.Errorf("getting a token: %w", outcome.WithoutURL(err))
 		}
 		t.latest = fetched
 	}

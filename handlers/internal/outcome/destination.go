@@ -159,7 +159,7 @@ func (d *Destination) NoAnswer(ctx, within context.Context, maybe string, err er
 	if within.Err() != nil {
 		return delivery.Unavailable(fmt.Errorf("%s: %sno answer: %w", d.Name, maybe, context.Cause(within)))
 	}
-	err = withoutURL(err)
+	err = WithoutURL(err)
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" || d.TLS.Cure(err) != "" {
 		maybe = "" // there was no connection
 	}
@@ -170,8 +170,8 @@ func (d *Destination) NoAnswer(ctx, within context.Context, maybe string, err er
 	return delivery.Unavailable(line)
 }
 
-// withoutURL takes off the errors of net/http that repeat the URL.
-func withoutURL(err error) error {
+// WithoutURL takes off the errors of net/http that repeat the URL, and what is around them.
+func WithoutURL(err error) error {
 	for {
 		u, ok := errors.AsType[*url.Error](err)
 		if !ok {
