@@ -8,15 +8,16 @@ import (
 	slackgo "github.com/slack-go/slack"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // Check tests the token (auth.test). A webhook has no such test: Check then looks
 // whether the server answers. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	if h.closed.Load() {
-		return errClosed
+		return h.out.Closed()
 	}
-	rctx, cancel := withTimeout(ctx, h.cfg.RequestTimeout)
+	rctx, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
 	return h.verdict(ctx, rctx, h.poster.check(rctx))
 }

@@ -5,83 +5,113 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
+	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// fault is the subject of a refusal.
-type fault uint8
-
-const (
-	faultUnknown     fault = iota // suspected to be the event's
-	faultMessage                  // text, blocks and other parts of a message
-	faultChannel                  // the channel, or the rights in it
-	faultThread                   // the message to reply to
-	faultCredentials              // the token
-	faultDestination              // Slack itself, or the rights of the app
-	faultThrottled                // too many messages
-)
-
-// faultOf sorts the error codes of chat.postMessage and incoming webhooks. See https://docs.slack.dev/reference/methods/chat.postMessage and
+// codes is the table of the error codes of chat.postMessage and incoming webhooks. A channel or a thread that is the
+// same for every event is the destination's: no event must die of a renamed channel or a missing invitation. See
+// https://docs.slack.dev/reference/methods/chat.postMessage and
 // https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks.
-func faultOf(code string) (f fault, cure string) {
-	switch code {
-	case "msg_too_long", "msg_blocks_too_long", "no_text", "missing_text_or_fallback_or_attachments",
-		"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "attachment_payload_limit_exceeded", "too_many_attachments",
-		"invalid_metadata_format", "invalid_metadata_schema", "metadata_too_large", "invalid_payload", "markdown_text_conflict":
-		return faultMessage, "fix the event, or text and blocks"
-	case "channel_not_found", "user_not_found":
-		return faultChannel, "check channel; into a private one the app must be invited"
-	case "not_in_channel":
-		return faultChannel, "invite the app into the channel, or give it the scope chat:write.public"
-	case "is_archived", "channel_is_archived":
-		return faultChannel, "unarchive the channel, or name another"
-	case "restricted_action", "restricted_action_read_only_channel", "restricted_action_thread_only_channel",
-		"restricted_action_non_threadable_channel", "action_prohibited", "posting_to_general_channel_denied",
-		"channel_type_not_supported", "duplicate_channel_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_disabled",
-		"slack_connect_blocked_file_type", "external_channel_migrating", "as_user_not_supported":
-		return faultChannel, "let an administrator allow posting there, or name another channel"
-	case "thread_not_found", "invalid_thread_ts", "cannot_reply_to_message", "message_not_found":
-		return faultThread, "check thread_ts"
-	case "invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive", "invalid_token", "not_allowed_token_type":
-		return faultCredentials, "give a valid bot token"
-	case "missing_scope", "no_permission":
-		return faultDestination, "give the app the scope chat:write, and install it again"
-	case "org_login_required", "team_added_to_org", "team_access_not_granted", "access_denied", "accesslimited",
-		"ekm_access_denied", "enterprise_is_restricted", "two_factor_setup_required", "team_not_found",
-		"metadata_must_be_sent_from_app":
-		return faultDestination, "let an administrator of the workspace look at the app"
-	case "no_service", "no_service_id", "no_active_hooks", "no_team", "team_disabled", "invalid_service":
-		return faultDestination, "the webhook is gone: make a new one and set webhook_url"
-	case "deprecated_endpoint", "method_deprecated", "unknown_method", "invalid_arg_name", "invalid_charset", "invalid_form_data",
-		"invalid_post_type", "missing_post_type":
-		return faultDestination, "check api_url, and proxies on the way"
-	case "internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error":
-		return faultDestination, ""
-	case "ratelimited", "rate_limited", "message_limit_exceeded", "too_many_requests":
-		return faultThrottled, ""
-	default:
-		return faultUnknown, ""
+func codes() outcome.Table[string] {
+	return outcome.Table[string]{
+		{
+			Codes: []string{
+				"msg_too_long", "msg_blocks_too_long", "no_text", "missing_text_or_fallback_or_attachments",
+				"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "attachment_payload_limit_exceeded", "too_many_attachments",
+				"invalid_metadata_format", "invalid_metadata_schema", "metadata_too_large", "invalid_payload", "markdown_text_conflict",
+			},
+			Class: outcome.Permanent, Cure: "fix the event, or text and blocks",
+		},
+		{
+			Codes: []string{"channel_not_found", "user_not_found"},
+			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "check channel; into a private one the app must be invited",
+		},
+		{
+			Codes: []string{"not_in_channel"},
+			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "invite the app into the channel, or give it the scope chat:write.public",
+		},
+		{
+			Codes: []string{"is_archived", "channel_is_archived"},
+			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "unarchive the channel, or name another",
+		},
+		{
+			Codes: []string{
+				"restricted_action", "restricted_action_read_only_channel", "restricted_action_thread_only_channel",
+				"restricted_action_non_threadable_channel", "action_prohibited", "posting_to_general_channel_denied",
+				"channel_type_not_supported", "duplicate_channel_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_disabled",
+				"slack_connect_blocked_file_type", "external_channel_migrating", "as_user_not_supported",
+			},
+			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "let an administrator allow posting there, or name another channel",
+		},
+		{
+			Codes: []string{"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive", "invalid_token", "not_allowed_token_type"},
+			Class: outcome.Unauthorized, Cure: "give a valid bot token",
+		},
+		{
+			Codes: []string{"missing_scope", "no_permission"},
+			Class: outcome.Unavailable, Cure: "give the app the scope chat:write, and install it again",
+		},
+		{
+			Codes: []string{
+				"org_login_required", "team_added_to_org", "team_access_not_granted", "access_denied", "accesslimited",
+				"ekm_access_denied", "enterprise_is_restricted", "two_factor_setup_required", "team_not_found",
+				"metadata_must_be_sent_from_app",
+			},
+			Class: outcome.Unavailable, Cure: "let an administrator of the workspace look at the app",
+		},
+		{
+			Codes: []string{"no_service", "no_service_id", "no_active_hooks", "no_team", "team_disabled", "invalid_service"},
+			Class: outcome.Unavailable, Cure: "the webhook is gone: make a new one and set webhook_url",
+		},
+		{
+			Codes: []string{
+				"deprecated_endpoint", "method_deprecated", "unknown_method", "invalid_arg_name", "invalid_charset", "invalid_form_data",
+				"invalid_post_type", "missing_post_type",
+			},
+			Class: outcome.Unavailable, Cure: "check api_url, and proxies on the way",
+		},
+		{
+			Codes: []string{"internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error"},
+			Class: outcome.Unavailable,
+		},
+		{Codes: []string{"ratelimited", "rate_limited", "message_limit_exceeded", "too_many_requests"}, Class: outcome.Throttled},
 	}
 }
 
-// faultOfStatus sorts answers without a known code.
-func faultOfStatus(status int) fault {
-	switch status {
-	case http.StatusTooManyRequests:
-		return faultThrottled
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
-		return faultUnknown
-	default:
-		// Redirects, proxies that want a password, missing pages, 5xx.
-		return faultDestination
+// threadCodes is [codes] for what is wrong with the message to reply to.
+func threadCodes() outcome.Table[string] {
+	return outcome.Table[string]{{
+		Codes: []string{"thread_not_found", "invalid_thread_ts", "cannot_reply_to_message", "message_not_found"},
+		Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "check thread_ts",
+	}}
+}
+
+// statuses is the table for answers without a known code. Others, such as redirects, missing pages, proxies that want
+// a password and 5xx, are faults of the destination.
+func statuses() outcome.Table[int] {
+	return outcome.Table[int]{
+		{Codes: []int{http.StatusTooManyRequests}, Class: outcome.Throttled},
+		{Codes: []int{http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, Class: outcome.Retry},
+	}
+}
+
+// destination describes failures. The path of a webhook is what makes it secret.
+func destination(token, webhook string) *outcome.Destination {
+	secrets := []string{token, webhook}
+	if u, err := url.Parse(webhook); err == nil {
+		secrets = append(secrets, strings.TrimPrefix(u.RequestURI(), "/"), strings.TrimPrefix(u.Path, "/"), u.RawQuery)
+	}
+	return &outcome.Destination{
+		Name: "slack", Secrets: secret.NewRedactor(secrets...),
+		TLS: outcome.TLS{Prefix: "tls.", Plain: "check api_url or webhook_url, and proxies"},
 	}
 }
 
@@ -94,51 +124,29 @@ func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	case a.status == 0 || a.status == http.StatusOK && a.code == "" && a.isCut():
 		return h.silence(ctx, rctx, a)
 	case a.status == http.StatusOK && a.code == "":
-		err := fmt.Errorf("slack: the server that answers is not Slack (check api_url or webhook_url, and proxies): %s", h.clean(string(a.body)))
-		return delivery.Unavailable(err)
+		return delivery.Unavailable(h.out.Line(outcome.Failure{
+			Text: "the server that answers is not Slack: " + string(a.body), Cure: "check api_url or webhook_url, and proxies",
+		}))
 	}
 	if a.code == "" {
 		a.code = codeIn(a.body)
 	}
-	what, cure := faultOf(a.code)
-	if what == faultUnknown && a.status != http.StatusOK {
-		what = faultOfStatus(a.status)
+	class, cure := codes().Find(a.code, !isFixed(h.templates.channel))
+	if class == outcome.Unknown {
+		class, cure = threadCodes().Find(a.code, !isFixed(h.templates.threadTS))
 	}
-	err := errors.New("slack: " + h.describe(a, cure))
+	if class == outcome.Unknown {
+		class, _ = statuses().Find(a.status, false)
+	}
+	if class == outcome.Unknown {
+		class = outcome.Unavailable
+	}
+	err := error(h.out.Line(outcome.Failure{Text: a.text(), Cure: cure}))
 	if a.retryAfter > 0 {
 		h.gate.hold(a.retryAfter) // also for deliveries that wait for their turn
 		err = delivery.RetryAfter(a.retryAfter, err)
 	}
-	if what == faultThrottled {
-		return delivery.Throttled(a.retryAfter, err)
-	}
-	return h.classify(what, err)
-}
-
-func (h *Handler) classify(what fault, err error) error {
-	permanent := delivery.Permanent
-	switch what {
-	case faultMessage:
-		return permanent(err)
-	case faultChannel:
-		// A channel that is the same for every event is the destination's: no event
-		// must die of a renamed channel or a missing invitation.
-		if isFixed(h.templates.channel) {
-			return delivery.Unavailable(err)
-		}
-		return permanent(err)
-	case faultThread:
-		if isFixed(h.templates.threadTS) {
-			return delivery.Unavailable(err)
-		}
-		return permanent(err)
-	case faultCredentials:
-		return delivery.Unauthorized(err)
-	case faultDestination:
-		return delivery.Unavailable(err)
-	default:
-		return err
-	}
+	return class.Mark(a.retryAfter, err)
 }
 
 func isFixed(t *tmpl.Template) bool {
@@ -151,35 +159,15 @@ func isFixed(t *tmpl.Template) bool {
 
 // silence classifies a request that was not answered.
 func (h *Handler) silence(ctx, rctx context.Context, a *answer) error {
-	what := "no connection"
+	state := "no connection"
 	if a.written.Load() {
-		what = "the message is sent, but not answered: maybe posted, it may come twice"
+		state = "the message is sent, but not answered: maybe posted, it may come twice"
 	}
-	cause := context.Cause(rctx)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("slack: %s: %w", what, context.Cause(ctx))
-	case cause != nil && a.written.Load():
+	if rctx.Err() != nil && a.written.Load() {
 		// The message may be the cause: it must not be posted without end.
-		return fmt.Errorf("slack: %s: %w", what, cause)
-	case cause != nil:
-		return delivery.Unavailable(fmt.Errorf("slack: %s: %w", what, cause))
-	default:
-		err := cmp.Or(a.sendError, a.bodyError, a.readError)
-		err = unwrapURL(err)
-		return delivery.Unavailable(&oneline.Error{Text: "slack: " + what + ": " + h.clean(err.Error()), Cause: err})
+		return h.out.Ended(rctx, state)
 	}
-}
-
-// unwrapURL takes off the errors that repeat the URL.
-func unwrapURL(err error) error {
-	for {
-		u, ok := errors.AsType[*url.Error](err)
-		if !ok {
-			return err
-		}
-		err = u.Err
-	}
+	return h.out.NoAnswer(ctx, rctx, state, cmp.Or(a.sendError, a.bodyError, a.readError))
 }
 
 // isCut reports whether an answer ended before it was whole. A whole answer that is
@@ -211,28 +199,17 @@ func codeIn(body []byte) string {
 	return ""
 }
 
-// describe returns Slack's answer in one line.
-func (h *Handler) describe(a *answer, cure string) string {
-	var b strings.Builder
+// text returns Slack's answer.
+func (a *answer) text() string {
+	var parts []string
 	if a.status != http.StatusOK {
-		fmt.Fprintf(&b, "HTTP %d %s", a.status, http.StatusText(a.status))
+		parts = append(parts, outcome.Status(a.status))
 	}
-	said := a.code
-	if said == "" {
-		said = h.clean(string(a.body))
+	if said := cmp.Or(a.code, string(a.body)); said != "" {
+		parts = append(parts, said)
 	}
-	if said != "" && b.Len() > 0 {
-		b.WriteString(": ")
-	}
-	b.WriteString(said)
 	if len(a.details) > 0 {
-		b.WriteString(": " + h.clean(strings.Join(a.details, "; ")))
+		parts = append(parts, strings.Join(a.details, "; "))
 	}
-	if cure != "" {
-		b.WriteString(" (" + cure + ")")
-	}
-	return b.String()
+	return strings.Join(parts, ": ")
 }
-
-// clean makes a text from outside fit for an error.
-func (h *Handler) clean(text string) string { return oneline.Reply(text, h.redact) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -208,10 +209,9 @@ func TestProxyAddress(t *testing.T) {
 func TestURLIsTakenOff(t *testing.T) {
 	t.Parallel()
 	h := newHandler(t, hookConfig("127.0.0.1:1"))
-	cause := errors.New("odd")
-	a := &answer{readError: &url.Error{Op: "Post", URL: "http://other.example.com/sesame", Err: &url.Error{Op: "x", URL: "sesame", Err: cause}}}
+	a := &answer{readError: &url.Error{Op: "Post", URL: "http://other.example.com/sesame", Err: &url.Error{Op: "x", URL: "sesame", Err: errors.New("odd")}}}
 	err := h.silence(t.Context(), t.Context(), a)
-	if !errors.Is(err, cause) {
+	if err.Error() != "slack: no connection: odd" {
 		t.Error(err)
 	}
 	for e := err; e != nil; e = errors.Unwrap(e) {
@@ -229,7 +229,7 @@ func TestClosed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := h.Deliver(t.Context(), event(`{}`)); !errors.Is(err, errClosed) {
+	if err := h.Deliver(t.Context(), event(`{}`)); !errors.Is(err, outcome.ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -10,16 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"sync/atomic"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // Handler posts messages. It implements [delivery.Handler] and io.Closer, and is
@@ -31,7 +29,7 @@ type Handler struct {
 	gate      *gate
 	transport *httpconn.Transport
 	poster    poster
-	redact    *secret.Redactor
+	out       *outcome.Destination
 	closed    atomic.Bool
 }
 
@@ -54,7 +52,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	cfg = cfg.WithDefaults()
 	h := &Handler{
 		cfg: cfg, templates: ts, gate: newGate(perChannel), transport: httpconn.New(newTransport(conf), idle.MaxAge),
-		redact: redactor(cfg.Token.Reveal(), cfg.WebhookURL.Reveal()),
+		out: destination(cfg.Token.Reveal(), cfg.WebhookURL.Reveal()),
 	}
 	if cfg.Token.IsZero() {
 		h.poster = &webhookPoster{h.transport, cfg.WebhookURL.Reveal()}
@@ -63,18 +61,6 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	return h, nil
 }
-
-// redactor knows the secrets, which a server could repeat. The path of a webhook is what makes it secret.
-func redactor(token, webhook string) *secret.Redactor {
-	u, err := url.Parse(webhook)
-	if err != nil {
-		return secret.NewRedactor(token, webhook)
-	}
-	return secret.NewRedactor(token, webhook, strings.TrimPrefix(u.RequestURI(), "/"), strings.TrimPrefix(u.Path, "/"), u.RawQuery)
-}
-
-// errClosed is the error of a delivery after Close.
-var errClosed = errors.New("slack: the handler is closed")
 
 // Deliver posts the message for e. What an error means:
 //
@@ -88,11 +74,11 @@ var errClosed = errors.New("slack: the handler is closed")
 //   - ctx's cause, if ctx was done first.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if h.closed.Load() {
-		return errClosed
+		return h.out.Closed()
 	}
 	m, err := h.templates.build(e)
 	if err != nil {
-		return delivery.Permanent(fmt.Errorf("slack: %w", err))
+		return h.out.Refuse(err)
 	}
 	if err := h.gate.wait(ctx, m.channel); err != nil {
 		err = fmt.Errorf("slack: waiting for a turn: %w", err)
@@ -104,7 +90,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		}
 		return err
 	}
-	rctx, cancel := withTimeout(ctx, h.cfg.RequestTimeout)
+	rctx, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
 	err = h.verdict(ctx, rctx, h.poster.post(rctx, m))
 	if delivery.IsUnavailable(err) {

@@ -1,16 +1,16 @@
 package slack
 
 import (
-	"context"
 	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 const (
@@ -85,7 +85,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	r.answer.status = resp.StatusCode
-	r.answer.retryAfter = retryAfter(resp.Header.Get("Retry-After"))
+	r.answer.retryAfter, _ = outcome.RetryAfter(resp.Header, time.Now())
 	limited := io.LimitReader(resp.Body, maxBody)
 	kept, err := io.ReadAll(io.LimitReader(limited, maxKept))
 	r.answer.body = kept
@@ -107,24 +107,3 @@ type body struct {
 type failed struct{ err error }
 
 func (f failed) Read([]byte) (int, error) { return 0, f.err }
-
-// retryAfter reads the header, which holds seconds; a time is allowed as well.
-func retryAfter(value string) time.Duration {
-	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
-		return time.Duration(max(seconds, 0)) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(time.Until(at), 0)
-	}
-	return 0
-}
-
-// withTimeout is for one request.
-func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, &silentError{d})
-}
-
-// silentError is the cause of contexts whose request took too long.
-type silentError struct{ limit time.Duration }
-
-func (e *silentError) Error() string { return "request_timeout of " + e.limit.String() + " is over" }
