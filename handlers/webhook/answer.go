@@ -2,13 +2,12 @@ package webhook
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 const (
@@ -20,8 +19,6 @@ const (
 	// drainTimeout bounds that reading: the status is known, and the worker has
 	// other deliveries.
 	drainTimeout = 500 * time.Millisecond
-	// maxRetryAfter bounds the pause that a server may ask for.
-	maxRetryAfter = time.Hour
 )
 
 // answer returns the failure that an answer means, nil for 2xx, and closes its body.
@@ -30,51 +27,37 @@ func (h *Handler) answer(resp *http.Response, u *url.URL, cancel context.CancelF
 	stop := time.AfterFunc(drainTimeout, cancel)
 	defer stop.Stop()
 	defer func() { _ = resp.Body.Close() }() // nothing was written
-	f := &failure{observation: h.observe(stageAnswer), host: u.Host}
-	f.code = resp.StatusCode
-	f.proxy = f.code == http.StatusProxyAuthRequired
-	var text []byte
-	// An error of reading does not matter: the status is known.
-	if classify(f.observation) != delivered {
-		text, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	o := h.observe(stageAnswer)
+	o.code = resp.StatusCode
+	o.proxy = o.code == http.StatusProxyAuthRequired
+	var body []byte
+	if !isDelivered(o.code) {
+		// An error of reading does not matter: the status is known.
+		body, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
-	if classify(f.observation) == delivered {
+	if isDelivered(o.code) {
 		return nil
 	}
-	if wait, ok := retryAfter(resp.Header.Get("Retry-After"), time.Now()); ok {
-		f.wait = wait
+	_, cure := statuses().Find(o.code, false)
+	if o.code/100 == 3 {
+		cure = "redirects are not followed: write the final address into url"
 	}
-	f.text = strconv.Itoa(f.code) + " " + http.StatusText(f.code)
-	if f.code/100 == 3 {
-		f.text += " (redirects are not followed: write the final address into url)"
+	text := outcome.Status(o.code)
+	if said := h.beginning(body, u); said != "" {
+		text += ": " + said
 	}
-	if body := h.firstLine(text, u); body != "" {
-		f.text += ": " + body
-	}
+	f := h.failed(o, u.Host, outcome.Failure{Text: text, Cure: cure})
+	f.wait, _ = outcome.RetryAfter(resp.Header, time.Now())
 	return f
 }
 
-// firstLine makes one line of the beginning of a body.
-func (h *Handler) firstLine(text []byte, u *url.URL) string {
-	s := h.hide(string(text), u)
-	if len(text) == maxAnswer && h.redact.Longest() > 0 {
+// beginning returns the beginning of a body without the secrets.
+func (h *Handler) beginning(body []byte, u *url.URL) string {
+	s := h.hide(string(body), u)
+	if len(body) == maxAnswer && h.redact.Longest() > 0 {
 		// A secret may have been cut in two.
 		s = s[:max(len(s)-h.redact.Longest(), 0)]
 	}
-	return shorten(s)
-}
-
-// retryAfter parses the header of that name: seconds, or a date
-// (RFC 9110, 10.2.3). A time that is past is a pause of zero.
-func retryAfter(value string, now time.Time) (time.Duration, bool) {
-	value = strings.TrimSpace(value)
-	if seconds, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second, true
-	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0, false
-	}
-	return min(max(at.Sub(now), 0), maxRetryAfter), true
+	return s
 }

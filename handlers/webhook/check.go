@@ -20,15 +20,14 @@ func (h *Handler) Check(ctx context.Context) error {
 		return nil
 	}
 	if !h.begin() {
-		return errClosed
+		return h.out.Closed()
 	}
 	defer h.end()
 	var t trip
 	rctx, cancel := context.WithTimeout(httptrace.WithClientTrace(ctx, t.hooks()), h.cfg.RequestTimeout)
 	defer cancel()
 	if err := h.greet(rctx, u); err != nil {
-		f := h.lost(rctx, u, &t, err)
-		return classify(f.observation).mark(f)
+		return h.lost(rctx, u, &t, err).mark()
 	}
 	return nil
 }

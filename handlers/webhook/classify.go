@@ -3,7 +3,7 @@ package webhook
 import (
 	"net/http"
 
-	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // stage is how far a request had come when it failed.
@@ -20,17 +20,6 @@ const (
 	stageAnswer               // there is a status
 )
 
-// class is the class of a failure.
-type class uint8
-
-const (
-	delivered class = iota
-	refused         // delivery.Permanent
-	suspected       // tried again with backoff, or after the server's Retry-After; the attempt counts
-	down            // delivery.Unavailable
-	throttled       // delivery.Throttled
-)
-
 // observation holds the facts about a request that has ended.
 type observation struct {
 	at       stage
@@ -41,81 +30,75 @@ type observation struct {
 	shut     bool // an earlier answer asked to leave the host alone
 }
 
+// statuses is the table of statuses, other than those of a success. They separate refusals of this event from refusals
+// of every event. Own is the class where the URL is not the same for every event.
+func statuses() outcome.Table[int] {
+	return outcome.Table[int]{
+		{ // our credentials, our method
+			Codes: []int{
+				http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusMisdirectedRequest, http.StatusUpgradeRequired,
+			},
+			Class: outcome.Unavailable,
+		},
+		{Codes: []int{http.StatusProxyAuthRequired}, Class: outcome.Unauthorized, Cure: "check user and password in proxy_url"},
+		{Codes: []int{http.StatusTooManyRequests}, Class: outcome.Throttled},
+		{Codes: []int{http.StatusNotFound}, Class: outcome.Unavailable, Own: outcome.Permanent},
+		{ // cured by time, perhaps
+			Codes: []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusLocked, http.StatusFailedDependency, http.StatusTooEarly},
+			Class: outcome.Retry,
+		},
+		{
+			Codes: []int{
+				http.StatusNotImplemented, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
+				http.StatusHTTPVersionNotSupported, http.StatusInsufficientStorage, http.StatusNetworkAuthenticationRequired,
+			},
+			Class: outcome.Unavailable,
+		},
+		{ // of Cloudflare, for an origin that it cannot reach
+			Codes: []int{520, 521, 522, 523, 524, 525, 526, 527, 528, 529, 530},
+			Class: outcome.Unavailable,
+		},
+	}
+}
+
 // classify decides who is at fault. Nothing else decides that.
-func classify(o observation) class {
+func classify(o observation) outcome.Class {
 	switch {
 	case o.at == stageDraft:
-		return refused
+		return outcome.Permanent
+	case o.proxy && o.code == http.StatusProxyAuthRequired:
+		return outcome.Unauthorized
 	case o.proxy:
-		return down // the proxy is the destination's, whatever host an event names
+		return outcome.Unavailable // the proxy is the destination's, whatever host an event names
 	case o.at == stageBlocked && o.dynamic:
-		return refused
+		return outcome.Permanent
 	}
-	c := down
+	class := outcome.Unavailable
 	switch {
-	case o.code != 0:
-		c = o.classOfStatus()
+	case o.at == stageAnswer:
+		class = o.classOfStatus()
 	case o.at == stageTurn && !o.shut:
-		c = throttled // by our own limits
+		class = outcome.Throttled // by our own limits
 	}
-	if o.dynamic && (c == down || c == throttled) {
-		return suspected // one of many hosts is down: the events of the others must not wait
+	if o.dynamic && (class == outcome.Unavailable || class == outcome.Throttled) {
+		return outcome.Retry // one of many hosts is down: the events of the others must not wait
 	}
-	return c
+	return class
 }
 
-// classOfStatus classifies a status: it separates refusals of this event from refusals
-// of every event.
-func (o observation) classOfStatus() class {
-	code := o.code
+func (o observation) classOfStatus() outcome.Class {
+	class, _ := statuses().Find(o.code, !o.constant)
 	switch {
-	case code >= 200 && code < 300:
-		return delivered
-	case code < 400: // we follow no redirects, and speak no other protocol
-		return down
-	}
-	switch code {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusMethodNotAllowed,
-		http.StatusMisdirectedRequest, http.StatusUpgradeRequired:
-		return down // our credentials, our method
-	case http.StatusTooManyRequests:
-		return throttled // our pace
-	case http.StatusNotFound:
-		if o.constant {
-			return down // the URL is the same for every event, and leads nowhere
-		}
-		return refused
-	case http.StatusRequestTimeout, http.StatusConflict, http.StatusLocked, http.StatusFailedDependency, http.StatusTooEarly:
-		return suspected // cured by time, perhaps
-	case http.StatusNotImplemented, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
-		http.StatusHTTPVersionNotSupported, http.StatusInsufficientStorage, http.StatusNetworkAuthenticationRequired:
-		return down
-	}
-	switch {
-	case code < 500:
-		return refused // 410 Gone among them: the server wants no further requests
-	case code >= 520 && code <= 530:
-		return down // Cloudflare's statuses for an origin that it cannot reach
+	case class != outcome.Unknown:
+		return class
+	case o.code < 400: // we follow no redirects, and speak no other protocol
+		return outcome.Unavailable
+	case o.code < 500:
+		return outcome.Permanent // 410 Gone among them: the server wants no further requests
 	default:
-		return suspected // 500: the receiver tripped, perhaps over this event
+		return outcome.Retry // 500: the receiver tripped, perhaps over this event
 	}
 }
 
-// mark gives err the mark of its class. wait is the pause that the server asked
-// for, zero if none.
-func (c class) mark(err *failure) error {
-	switch {
-	case c == refused:
-		return delivery.Permanent(err)
-	case c == down && err.code == http.StatusProxyAuthRequired:
-		return delivery.Unauthorized(err) // a 401 may be about this one event
-	case c == down:
-		return delivery.Unavailable(err)
-	case c == throttled:
-		return delivery.Throttled(err.wait, err)
-	case err.wait > 0:
-		return delivery.RetryAfter(err.wait, err)
-	default:
-		return err
-	}
-}
+// isDelivered reports whether a status is a success.
+func isDelivered(code int) bool { return code/100 == 2 }

@@ -1,32 +1,31 @@
 package webhook
 
 import (
-	"errors"
 	"testing"
-	"time"
+
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // TestClassify is the failure table of docs/destinations/webhook.md.
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	names := map[class]string{delivered: "delivered", refused: "refused", suspected: "suspected", down: "down", throttled: "throttled"}
 	for _, c := range []struct {
 		o       observation
-		fixed   class // the host stands in the configuration
-		dynamic class // the event chose it
+		fixed   outcome.Class // the host stands in the configuration
+		dynamic outcome.Class // the event chose it
 	}{
-		{observation{at: stageDraft}, refused, refused},
-		{observation{at: stageBlocked}, down, refused},
-		{observation{at: stageTurn}, throttled, suspected},
-		{observation{at: stageTurn, shut: true}, down, suspected},
-		{observation{at: stageConnect}, down, suspected},
-		{observation{at: stageTLS}, down, suspected},
-		{observation{at: stageSend}, down, suspected},
-		{observation{at: stageWait}, down, suspected},
-		{observation{at: stageConnect, proxy: true}, down, down},
-		{observation{at: stageAnswer, code: 407, proxy: true}, down, down},
-		{observation{at: stageAnswer, code: 404, constant: true}, down, suspected},
-		{observation{at: stageAnswer, code: 410, constant: true}, refused, refused},
+		{observation{at: stageDraft}, outcome.Permanent, outcome.Permanent},
+		{observation{at: stageBlocked}, outcome.Unavailable, outcome.Permanent},
+		{observation{at: stageTurn}, outcome.Throttled, outcome.Retry},
+		{observation{at: stageTurn, shut: true}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageConnect}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageTLS}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageSend}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageWait}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageConnect, proxy: true}, outcome.Unavailable, outcome.Unavailable},
+		{observation{at: stageAnswer, code: 407, proxy: true}, outcome.Unauthorized, outcome.Unauthorized},
+		{observation{at: stageAnswer, code: 404, constant: true}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageAnswer, code: 410, constant: true}, outcome.Permanent, outcome.Permanent},
 	} {
 		for _, dynamic := range []bool{false, true} {
 			want := c.fixed
@@ -35,7 +34,7 @@ func TestClassify(t *testing.T) {
 				want = c.dynamic
 			}
 			if got := classify(c.o); got != want {
-				t.Errorf("%+v is %s, want %s", c.o, names[got], names[want])
+				t.Errorf("%+v is class %d, want %d", c.o, got, want)
 			}
 		}
 	}
@@ -43,74 +42,32 @@ func TestClassify(t *testing.T) {
 
 func TestClassOfEveryStatus(t *testing.T) {
 	t.Parallel()
-	want := map[int]class{
-		401: down, 403: down, 405: down, 407: down, 421: down, 426: down, 429: throttled,
-		408: suspected, 409: suspected, 423: suspected, 424: suspected, 425: suspected,
-		501: down, 502: down, 503: down, 504: down, 505: down, 507: down, 511: down,
+	want := map[int]outcome.Class{
+		401: outcome.Unavailable, 403: outcome.Unavailable, 405: outcome.Unavailable, 407: outcome.Unauthorized, 421: outcome.Unavailable, 426: outcome.Unavailable, 429: outcome.Throttled,
+		408: outcome.Retry, 409: outcome.Retry, 423: outcome.Retry, 424: outcome.Retry, 425: outcome.Retry,
+		501: outcome.Unavailable, 502: outcome.Unavailable, 503: outcome.Unavailable, 504: outcome.Unavailable, 505: outcome.Unavailable, 507: outcome.Unavailable, 511: outcome.Unavailable,
 	}
 	for code := 520; code <= 530; code++ {
-		want[code] = down
+		want[code] = outcome.Unavailable
 	}
 	for code := 100; code < 600; code++ {
 		w, ok := want[code]
 		switch {
 		case ok:
 		case code < 200, code >= 300 && code < 400:
-			w = down
+			w = outcome.Unavailable
 		case code < 300:
-			w = delivered
+			if !isDelivered(code) {
+				t.Errorf("%d is not a success", code)
+			}
+			continue
 		case code < 500:
-			w = refused
+			w = outcome.Permanent
 		default:
-			w = suspected
+			w = outcome.Retry
 		}
-		if got := classify(observation{at: stageAnswer, code: code}); got != w {
+		if got := classify(observation{at: stageAnswer, code: code}); got != w || isDelivered(code) {
 			t.Errorf("%d is class %d, want %d", code, got, w)
-		}
-	}
-}
-
-func TestMarks(t *testing.T) {
-	t.Parallel()
-	inner := errors.New("inner")
-	for _, c := range []struct {
-		class class
-		wait  time.Duration
-		want  string
-	}{
-		{refused, time.Minute, "permanent"},
-		{down, time.Minute, "unavailable"},
-		{throttled, 0, "throttled"},
-		{throttled, time.Minute, "throttled for 1m0s"},
-		{suspected, 0, "retry"},
-		{suspected, time.Minute, "after 1m0s"},
-	} {
-		err := c.class.mark(&failure{wait: c.wait, err: inner, text: "text"})
-		if got := verdictOn(err); got != c.want || !errors.Is(err, inner) || err.Error() != "webhook: text" {
-			t.Errorf("class %d with a wait of %v is %s (%v), want %s", c.class, c.wait, got, err, c.want)
-		}
-	}
-}
-
-func TestRetryAfter(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"0": 0, "120": 2 * time.Minute, " 7 ": 7 * time.Second, "3600": time.Hour, "3601": time.Hour,
-		"18446744073709551616":             time.Hour, // more than 64 bits
-		"Sat, 21 Nov 2026 10:00:30 GMT":    30 * time.Second,
-		"Saturday, 21-Nov-26 10:00:30 GMT": 30 * time.Second,
-		"Sat Nov 21 10:00:30 2026":         30 * time.Second,
-		"Sat, 21 Nov 2026 09:00:00 GMT":    0,
-		"Sat, 21 Nov 2099 10:00:00 GMT":    time.Hour,
-	} {
-		if got, ok := retryAfter(value, now); got != want || !ok {
-			t.Errorf("%q is %v, %t; want %v", value, got, ok, want)
-		}
-	}
-	for _, value := range []string{"", "soon", "-1", "1.5", "0x10", "1e3", "2026-11-21T10:00:00Z"} {
-		if got, ok := retryAfter(value, now); ok {
-			t.Errorf("%q is %v, want none", value, got)
 		}
 	}
 }

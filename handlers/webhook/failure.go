@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -14,37 +13,40 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-const (
-	// maxText bounds the part of an answer in an error.
-	maxText = 300
-	// minHidden keeps a setting of a few letters from being cut out of every word.
-	minHidden = 6
-)
+// minHidden keeps a setting of a few letters from being cut out of every word.
+const minHidden = 6
 
 // failure is a request that was not answered with 2xx. Its text holds the host and
 // no more of the URL: paths and queries may hold tokens.
 type failure struct {
 	observation
-	host string
-	text string
+	line *outcome.Error
 	wait time.Duration // the pause that the server asked for, zero if none
-	err  error         // for errors.Is; nil if it could hold a secret
 }
 
 // Error returns one line.
-func (f *failure) Error() string {
-	if f.host == "" {
-		return "webhook: " + f.text
-	}
-	return "webhook: " + f.host + ": " + f.text
-}
+func (f *failure) Error() string { return f.line.Error() }
 
 // Unwrap returns the network's error.
-func (f *failure) Unwrap() error { return f.err }
+func (f *failure) Unwrap() error { return f.line.Cause }
+
+// mark returns the error of Deliver.
+func (f *failure) mark() error { return classify(f.observation).Mark(f.wait, f) }
+
+// failed describes a failure at a host.
+func (h *Handler) failed(o observation, host string, what outcome.Failure) *failure {
+	if what.Text == "" {
+		what.Text = what.Err.Error()
+	}
+	if host != "" {
+		what.Text = host + ": " + what.Text
+	}
+	return &failure{observation: o, line: h.out.Line(what)}
+}
 
 // trip follows a request. Its hooks are called from several goroutines, also for
 // connections that other requests use in the end, and also after the request.
@@ -92,28 +94,26 @@ func (t *trip) stale(err error, after time.Duration) bool {
 
 // lost describes why there is no answer. ctx is that of the request.
 func (h *Handler) lost(ctx context.Context, u *url.URL, t *trip, err error) *failure {
-	f := &failure{observation: h.observe(t.stage()), host: u.Host}
-	var op *net.OpError
-	if errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect") && f.at < stageSend {
-		f.at = stageConnect
-		f.proxy = op.Op == "proxyconnect"
+	o := h.observe(t.stage())
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") && o.at < stageSend {
+		o.at = stageConnect
+		o.proxy = op.Op == "proxyconnect"
 	}
+	cure := ""
 	if refusal, ok := errors.AsType[*proxyError](err); ok {
-		f.at = stageConnect
-		f.proxy = refusal.code == http.StatusProxyAuthRequired
+		o.at = stageConnect
+		if o.proxy = refusal.code == http.StatusProxyAuthRequired; o.proxy {
+			o.code = refusal.code
+			_, cure = statuses().Find(o.code, false)
+		}
 	}
 	if blocked, ok := errors.AsType[*blockedError](err); ok {
-		f.at, f.err = stageBlocked, blocked
-		f.text = blocked.Error()
-		return f
+		o.at = stageBlocked
+		return h.failed(o, u.Host, outcome.Failure{Err: blocked, Code: blocked})
 	}
-	f.text = f.at.doing() + ": " + h.reason(ctx, f.at, err)
-	f.text = shorten(h.hide(f.text, u)) + cure(err)
-	if f.at == stageWait {
-		f.text += " (maybe delivered: it will be sent again with the same webhook-id)"
-	}
-	if f.err = exhaust.Cause(err); shows(err) {
-		f.err = err
+	f := h.failed(o, u.Host, outcome.Failure{Err: err, Text: h.hide(o.at.doing()+": "+h.reason(ctx, o.at, err), u), Cure: cure})
+	if o.at == stageWait {
+		f.line.Text += " (maybe delivered: it will be sent again with the same webhook-id)"
 	}
 	return f
 }
@@ -159,34 +159,9 @@ func (s stage) doing() string {
 	}
 }
 
-// cure returns what an operator can do, or "".
-func cure(err error) string {
-	var certificate *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
-	var refusal *proxyError
-	switch {
-	case errors.As(err, &certificate):
-		return " (check tls.server_name, or name the authority's certificate with tls.ca_file)"
-	case errors.As(err, &record):
-		return " (the server does not speak TLS there: is it http:// and not https://?)"
-	case errors.As(err, &refusal) && refusal.code == http.StatusProxyAuthRequired:
-		return " (check user and password in proxy_url)"
-	default:
-		return ""
-	}
-}
-
 func isTimeout(err error) bool {
 	var t net.Error
 	return errors.As(err, &t) && t.Timeout()
-}
-
-// shows reports whether err is of a type that holds no part of a request.
-func shows(err error) bool {
-	var op *net.OpError
-	var dns *net.DNSError
-	var certificate *tls.CertificateVerificationError
-	return errors.As(err, &op) || errors.As(err, &dns) || errors.As(err, &certificate) || errors.Is(err, errClosed)
 }
 
 // redactor knows the secrets of a configuration, which a server may repeat.
@@ -234,14 +209,4 @@ func (h *Handler) hide(text string, u *url.URL) string {
 		}
 	}
 	return h.redact.Redact(text)
-}
-
-// shorten makes one short line of a text.
-func shorten(text string) string {
-	text = strings.ToValidUTF8(text, "�")
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText], "") + "..."
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -208,7 +209,7 @@ func TestDeliverAfterClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := h.Deliver(testenv.Within(t, patience), event(ada)); !errors.Is(err, errClosed) || verdictOn(err) != "retry" {
+	if err := h.Deliver(testenv.Within(t, patience), event(ada)); !errors.Is(err, outcome.ErrClosed) || verdictOn(err) != "unavailable" {
 		t.Errorf("%s: %v", verdictOn(err), err)
 	}
 }

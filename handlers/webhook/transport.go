@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -144,7 +145,7 @@ func (n *network) dial(ctx context.Context, dialer *net.Dialer, kind, address st
 	defer cancel()
 	made, ok := n.add(cancel)
 	if !ok {
-		return nil, errClosed
+		return nil, outcome.ErrClosed
 	}
 	defer made()
 	conn, err := dialer.DialContext(ctx, kind, address)
@@ -154,7 +155,7 @@ func (n *network) dial(ctx context.Context, dialer *net.Dialer, kind, address st
 	remove, ok := n.add(func() { _ = conn.Close() })
 	if !ok {
 		_ = conn.Close()
-		return nil, errClosed
+		return nil, outcome.ErrClosed
 	}
 	return &tracked{Conn: conn, remove: sync.OnceFunc(remove)}, nil
 }

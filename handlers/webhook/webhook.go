@@ -20,6 +20,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -30,9 +31,6 @@ import (
 // closed by the server while idle, and not as a crash over the request. Servers keep
 // idle connections for some seconds at least.
 const defaultStaleAfter = time.Second
-
-// errClosed is returned by Deliver after Close.
-var errClosed = errors.New("webhook: the handler is closed")
 
 // Handler sends requests. It implements [delivery.Handler] and io.Closer, and is
 // safe for concurrent use.
@@ -45,6 +43,7 @@ type Handler struct {
 	signers       []*standardwebhooks.Webhook
 	authorization string
 	redact        *secret.Redactor // see hide
+	out           *outcome.Destination
 
 	transport  *httpconn.Transport
 	network    *network
@@ -86,6 +85,10 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	h.transport = httpconn.New(transport, cfg.MaxConnectionAge)
 	h.needsData = h.target.tmpl != nil || h.encoder.Renders() || len(h.headers) > 0
 	h.redact = redactor(cfg, h.target.constant)
+	h.out = &outcome.Destination{
+		Name: "webhook", Secrets: h.redact,
+		TLS: outcome.TLS{Prefix: "tls.", Plain: "is it http:// and not https://?"},
+	}
 	return h, nil
 }
 
@@ -108,13 +111,12 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 // events for other hosts must not wait.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if !h.begin() {
-		return errClosed
+		return h.out.Closed()
 	}
 	defer h.end()
 	d, err := h.draft(e)
 	if err != nil {
-		f := &failure{observation: h.observe(stageDraft), text: err.Error()}
-		return classify(f.observation).mark(f)
+		return h.failed(h.observe(stageDraft), "", outcome.Failure{Err: err}).mark()
 	}
 	leave, err := h.places.enter(ctx, d.url.Host, h.latest(ctx))
 	if err != nil {
@@ -123,7 +125,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	defer leave()
 	f := h.send(ctx, d)
 	if f != nil && ctx.Err() != nil && f.code == 0 {
-		return fmt.Errorf("webhook: %s: %s: %w", d.url.Host, f.at.doing(), context.Cause(ctx))
+		return h.out.Ended(ctx, d.url.Host+": "+f.at.doing())
 	}
 	return h.verdict(d, f)
 }
@@ -182,9 +184,11 @@ func (h *Handler) noTurn(d *draft, err error) error {
 	if !ok {
 		return fmt.Errorf("webhook: %s: waiting for a turn: %w", d.url.Host, err)
 	}
-	f := &failure{observation: h.observe(stageTurn), host: d.url.Host, text: busy.text, wait: busy.wait}
-	f.shut = busy.shut
-	return classify(f.observation).mark(f)
+	o := h.observe(stageTurn)
+	o.shut = busy.shut
+	f := h.failed(o, d.url.Host, outcome.Failure{Text: busy.text})
+	f.wait = busy.wait
+	return f.mark()
 }
 
 // send makes one attempt, and a second one where the first one met a connection that
@@ -199,13 +203,12 @@ func (h *Handler) send(ctx context.Context, d *draft) *failure {
 }
 
 func (h *Handler) attempt(ctx context.Context, d *draft) (f *failure, again bool) {
-	rctx, cancel := context.WithTimeoutCause(ctx, h.cfg.RequestTimeout,
-		fmt.Errorf("request_timeout of %v is over", h.cfg.RequestTimeout))
+	rctx, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
 	var t trip
 	req, err := h.request(httptrace.WithClientTrace(rctx, t.hooks()), d)
 	if err != nil {
-		return &failure{observation: h.observe(stageDraft), host: d.url.Host, text: h.hide(err.Error(), d.url)}, false
+		return h.failed(h.observe(stageDraft), d.url.Host, outcome.Failure{Text: h.hide(err.Error(), d.url)}), false
 	}
 	// The transport alone: a client would follow redirects, and put the whole URL
 	// into its errors.
@@ -221,13 +224,14 @@ func (h *Handler) verdict(d *draft, f *failure) error {
 	if f == nil {
 		return nil
 	}
-	c := classify(f.observation)
-	if c == down {
+	class := classify(f.observation)
+	down := class == outcome.Unavailable || class == outcome.Unauthorized
+	if down {
 		h.transport.Renew()
 	}
 	// A throttled lane waits by itself; where events choose their hosts, only this host waits.
-	if f.wait > 0 && c != throttled && (c == down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
+	if f.wait > 0 && class != outcome.Throttled && (down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
 		h.places.shut(d.url.Host, f.wait) // the pause is for all requests to the host
 	}
-	return c.mark(f)
+	return f.mark()
 }
