@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
@@ -276,7 +276,7 @@ func TestClosed(t *testing.T) {
 		}
 	}
 	for _, err := range h.DeliverBatch(t.Context(), awstest.Events(2)) {
-		if !errors.Is(err, awsapi.ErrClosed) {
+		if !errors.Is(err, outcome.ErrClosed) {
 			t.Error(err)
 		}
 	}

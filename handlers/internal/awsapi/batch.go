@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/smithy-go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // Entry is what batching has to know of an entry of a request.
@@ -51,7 +54,7 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 	for i, e := range events {
 		var err error
 		if entries[i], b.entries[i], err = s.Encode(e); err != nil {
-			b.errs[i] = delivery.Permanent(fmt.Errorf("%s: %w", s.Conn.svc.Name, err))
+			b.errs[i] = s.Conn.out.Refuse(err)
 		}
 	}
 	if err := s.Conn.Ready(ctx); err != nil {
@@ -78,8 +81,10 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 			s.Conn.record(b.errs, chunk, answers)
 			return nil
 		}
+		var api smithy.APIError
+		isAnswer := errors.As(err, &api)
 		err = s.Conn.Classify(ctx, rctx, err)
-		if _, ok := errors.AsType[*RefusalError](err); ok && delivery.IsUnavailable(err) && s.Lost != nil {
+		if isAnswer && delivery.IsUnavailable(err) && s.Lost != nil {
 			s.Lost()
 		}
 		return err
@@ -160,20 +165,19 @@ func (b *batch) block(i int) {
 // error if nothing more can be sent now; then each entry of the chunk has its error.
 func (b *batch) request(ctx context.Context, chunk []int) error {
 	err := b.send(ctx, chunk)
-	r, isRefusal := errors.AsType[*RefusalError](err)
 	switch {
 	case err == nil:
 		for _, i := range chunk {
 			b.block(i)
 		}
 		return nil
-	case !isRefusal || delivery.IsUnavailable(err) || delivery.IsThrottled(err):
+	case !outcome.IsRefusal(err):
 		for _, i := range chunk {
 			b.errs[i] = err
 		}
 		return err
 	case len(chunk) == 1:
-		b.errs[chunk[0]] = mark(r)
+		b.errs[chunk[0]] = outcome.Alone(err)
 		b.block(chunk[0])
 		return nil
 	}
@@ -239,19 +243,17 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 // entryError classifies the failure of one entry. others says that the place has taken
 // other entries of the same request: then it works.
 func (c *Conn) entryError(why Reason, others bool) error {
-	what, cure := c.svc.faultOf(why.Code)
-	err := error(c.refusal(what, c.say(why.Code, why.Text, cure)))
+	class, cure, code := c.svc.lookUp(why.Code)
+	err := c.out.Line(outcome.Failure{Text: textOf(why.Code, why.Text), Cure: cure})
 	switch {
-	case what == faultDestination:
-		return delivery.Unavailable(err)
-	case what == faultThrottled:
-		return delivery.Throttled(0, err)
-	case what == faultInternal || what == faultUnknown && !why.Ours:
+	case class == outcome.Unknown && why.Ours:
+		return delivery.Permanent(err)
+	case class == outcome.Unknown || slices.Contains(internalCodes(), code):
 		if others {
 			return err
 		}
 		return delivery.Unavailable(err)
 	default:
-		return delivery.Permanent(err)
+		return class.Mark(0, err)
 	}
 }

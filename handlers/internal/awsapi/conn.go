@@ -4,8 +4,6 @@ package awsapi
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -42,7 +41,7 @@ type Conn struct {
 	endpoint  string
 	timeout   time.Duration
 	transport *httpconn.Transport
-	redact    *secret.Redactor
+	out       *outcome.Destination
 	closed    atomic.Bool
 }
 
@@ -60,7 +59,11 @@ func Open(svc Service, access awsconf.Access, baseDir string) (*Conn, error) {
 	}
 	return &Conn{
 		AWS: loaded, svc: svc, endpoint: access.Endpoint, timeout: access.RequestTimeout, transport: transport,
-		redact: secret.NewRedactor(access.SecretAccessKey.Reveal(), access.SessionToken.Reveal(), access.ExternalID.Reveal()),
+		out: &outcome.Destination{
+			Name:    svc.Name,
+			Secrets: secret.NewRedactor(access.SecretAccessKey.Reveal(), access.SessionToken.Reveal(), access.ExternalID.Reveal()),
+			TLS:     outcome.TLS{Prefix: "tls.", Plain: "check endpoint, and proxies"},
+		},
 	}, nil
 }
 
@@ -72,16 +75,13 @@ func (c *Conn) Endpoint(base **string) {
 	}
 }
 
-// ErrClosed is in the error of a delivery after Close.
-var ErrClosed = errors.New("the handler is closed")
-
 // Ready returns an error if the Conn is closed, or ctx is done.
 func (c *Conn) Ready(ctx context.Context) error {
 	switch {
 	case c.closed.Load():
-		return fmt.Errorf("%s: %w", c.svc.Name, ErrClosed)
+		return c.out.Closed()
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", c.svc.Name, context.Cause(ctx))
+		return c.out.Ended(ctx, "")
 	default:
 		return nil
 	}
@@ -89,7 +89,7 @@ func (c *Conn) Ready(ctx context.Context) error {
 
 // Request returns the context of one request.
 func (c *Conn) Request(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("request_timeout of %v is over", c.timeout))
+	return outcome.Within(ctx, "request_timeout", c.timeout)
 }
 
 // Ask makes a request that holds no event, for a check: a service that accepts the credentials and
