@@ -15,6 +15,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
@@ -108,8 +109,7 @@ func (h *Handler) Close() error {
 
 // send sends one mail and gives the connection back or closes it.
 func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
-	sctx, cancel := context.WithTimeoutCause(ctx, h.cfg.SendTimeout,
-		fmt.Errorf("send_timeout of %v is over", h.cfg.SendTimeout))
+	sctx, cancel := outcome.Within(ctx, "send_timeout", h.cfg.SendTimeout)
 	defer cancel()
 	if ok, _ := c.smtp.Extension("SMTPUTF8"); !ok && needsUTF8(msg) {
 		h.pool.putBack(c)

@@ -15,6 +15,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -139,8 +140,7 @@ func (p *pool) close() {
 
 // dial opens a connection, up to and including AUTH.
 func (p *pool) dial(ctx context.Context) (*conn, *failure) {
-	dctx, cancel := context.WithTimeoutCause(ctx, p.cfg.ConnectTimeout,
-		errors.New("connect_timeout of "+p.cfg.ConnectTimeout.String()+" is over"))
+	dctx, cancel := outcome.Within(ctx, "connect_timeout", p.cfg.ConnectTimeout)
 	defer cancel()
 	c := &conn{born: time.Now()}
 	var stop func() bool

@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // batch is one delivery of several events.
@@ -129,8 +130,7 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 		return asFailure(err)
 	}
 	defer conn.leave()
-	ctx, cancel := context.WithTimeoutCause(ctx, b.h.cfg.ConfirmTimeout,
-		fmt.Errorf("confirm_timeout of %v is over", b.h.cfg.ConfirmTimeout))
+	ctx, cancel := outcome.Within(ctx, "confirm_timeout", b.h.cfg.ConfirmTimeout)
 	defer cancel()
 	ch, f := conn.acquire(ctx, b.h)
 	if f != nil {

@@ -2,17 +2,17 @@ package rabbitmq
 
 import (
 	"context"
-	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // Check connects and authenticates up to the vhost, on a connection of its own, and
 // declares nothing. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.ConnectTimeout, fmt.Errorf("connect_timeout of %v is over", h.cfg.ConnectTimeout))
+	ctx, cancel := outcome.Within(ctx, "connect_timeout", h.cfg.ConnectTimeout)
 	defer cancel()
 	raw, err := h.open(ctx)
 	if err != nil {

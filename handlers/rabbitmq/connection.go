@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 const (
@@ -49,8 +51,7 @@ type connection struct {
 // dial connects, with everything that belongs to it up to the vhost. The error
 // is a *failure.
 func (h *Handler) dial(ctx context.Context) (*connection, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.ConnectTimeout,
-		fmt.Errorf("connect_timeout of %v is over", h.cfg.ConnectTimeout))
+	ctx, cancel := outcome.Within(ctx, "connect_timeout", h.cfg.ConnectTimeout)
 	defer cancel()
 	raw, err := h.open(ctx)
 	if err != nil {

@@ -2,16 +2,13 @@ package rabbitmq
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"syscall"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
-	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -55,21 +52,42 @@ func (s stage) String() string {
 	case stageBehind:
 		return "an earlier event of the same aggregate failed"
 	case stageClosed:
-		return "the handler is closed"
+		return outcome.ErrClosed.Error()
 	default:
 		return fmt.Sprintf("stage(%d)", uint8(s))
 	}
 }
 
-// The reply codes with a cure of their own. See
-// https://www.rabbitmq.com/amqp-0-9-1-reference#constants.
-const (
-	codeTooLarge     = amqp.ContentTooLarge    // 311
-	codeAccess       = amqp.AccessRefused      // 403
-	codeNotFound     = amqp.NotFound           // 404
-	codePrecondition = amqp.PreconditionFailed // 406
-	codeNotAllowed   = amqp.NotAllowed         // 530
-)
+// place is a stage with the reply code of the broker, 0 for none.
+type place struct {
+	at   stage
+	code int
+}
+
+// places is the table of failures. Own is for an exchange, or a queue, that depends on the event. A place that is not in it
+// is a fault of the broker. docs/destinations/rabbitmq.md has the table, and
+// https://www.rabbitmq.com/amqp-0-9-1-reference#constants the codes.
+func places() outcome.Table[place] {
+	return outcome.Table[place]{
+		{Codes: []place{{at: stageMessage}}, Class: outcome.Permanent},
+		{Codes: []place{{at: stageReturned}}, Class: outcome.Unavailable, Own: outcome.Retry},
+		{Codes: []place{{stageRefused, amqp.PreconditionFailed}, {stageRefused, amqp.ContentTooLarge}}, Class: outcome.Permanent},
+		{Codes: []place{{stageRefused, amqp.NotFound}, {stageRefused, amqp.AccessRefused}}, Class: outcome.Unavailable, Own: outcome.Retry},
+		{Codes: []place{{stageConnect, amqp.AccessRefused}}, Class: outcome.Unauthorized, Cure: "check username, password and auth"},
+		{
+			Codes: []place{{stageConnect, amqp.NotAllowed}, {stageDeclare, amqp.NotAllowed}},
+			Class: outcome.Unavailable, Cure: "check vhost, and that the user may use it",
+		},
+		{
+			Codes: []place{{stageDeclare, amqp.PreconditionFailed}},
+			Class: outcome.Unavailable, Cure: "it exists with other properties: make them the same in declare, or take it out of declare",
+		},
+		{
+			Codes: []place{{stageDeclare, amqp.AccessRefused}},
+			Class: outcome.Unavailable, Cure: "give the user the right to configure, or take it out of declare",
+		},
+	}
+}
 
 // failure is a delivery that failed.
 type failure struct {
@@ -89,54 +107,40 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("rabbitmq: %s: %s", f.at, f.text)
 }
 
+// class returns the party at fault. Nothing else decides that.
+func (f *failure) class() outcome.Class {
+	if f.ours {
+		return outcome.Retry
+	}
+	class, _ := places().Find(place{f.at, f.code}, f.own)
+	if class == outcome.Unknown {
+		class, _ = places().Find(place{at: f.at}, f.own)
+	}
+	if class == outcome.Unknown {
+		return outcome.Unavailable
+	}
+	return class
+}
+
 // isLogin reports whether the broker has refused the login.
-func (f *failure) isLogin() bool { return f.at == stageConnect && f.code == codeAccess }
+func (f *failure) isLogin() bool { return f.class() == outcome.Unauthorized }
 
 // Unwrap returns the network's error, or the cause of the timeout.
-func (f *failure) Unwrap() error { return f.err }
-
-// classify marks f with the party at fault. Nothing else decides that.
-// docs/destinations/rabbitmq.md has the table.
-func classify(f *failure) error {
-	if f.ours {
-		return f
+func (f *failure) Unwrap() error {
+	if f.at == stageClosed {
+		return outcome.ErrClosed
 	}
-	switch f.at {
-	case stageMessage:
-		return delivery.Permanent(f)
-	case stageReturned:
-		if f.own {
-			return f
-		}
-	case stageRefused:
-		switch f.code {
-		case codePrecondition, codeTooLarge:
-			return delivery.Permanent(f)
-		case codeNotFound, codeAccess:
-			if f.own {
-				return f
-			}
-		}
-	case stageConnect:
-		if f.isLogin() {
-			return delivery.Unauthorized(f)
-		}
-	default: // the place
-	}
-	return delivery.Unavailable(f)
+	return f.err
 }
+
+// classify marks f with its class.
+func classify(f *failure) error { return f.class().Mark(0, f) }
 
 // aboutMessage reports whether the broker may have closed a channel because of one
 // message, which is then worth finding.
 func aboutMessage(code int, own bool) bool {
-	switch code {
-	case codePrecondition, codeTooLarge:
-		return true
-	case codeNotFound, codeAccess:
-		return own
-	default:
-		return false
-	}
+	class := (&failure{at: stageRefused, code: code, own: own}).class()
+	return class == outcome.Permanent || class == outcome.Retry
 }
 
 // ended is the failure of something that took until ctx was done.
@@ -147,47 +151,32 @@ func ended(ctx context.Context, at stage) *failure {
 
 // connectFailure describes why there is no connection. ctx is that of the try.
 func (t target) connectFailure(ctx context.Context, at stage, err error) *failure {
-	f := &failure{at: at, text: err.Error(), err: exhaust.Cause(err)}
-	var reply *amqp.Error
-	var cert *tls.CertificateVerificationError
-	switch {
-	case ctx.Err() != nil:
-		f.err = context.Cause(ctx)
-		f.text = f.err.Error()
-	case errors.As(err, &reply):
-		f.code, f.text = reply.Code, fmt.Sprintf("%d %s", reply.Code, reply.Reason)
-	case errors.As(err, &cert):
-		f.err = err
-		f.text += " (check tls.server_name, or name the authority's certificate with tls.ca_file)"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		f.err = err
-		f.text += " (check host and port, and whether the broker runs)"
+	if ctx.Err() != nil {
+		f := ended(ctx, at)
+		f.text = t.addr() + ": " + f.text
+		return f
 	}
-	f.text = t.addr() + ": " + t.clean(f.text) + connectCure(at, f.code)
+	f := &failure{at: at}
+	described := outcome.Failure{Err: err, Text: err.Error()}
+	if reply, ok := errors.AsType[*amqp.Error](err); ok {
+		f.code, described.Text = reply.Code, fmt.Sprintf("%d %s", reply.Code, reply.Reason)
+		_, described.Cure = places().Find(place{at, f.code}, false)
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		described.Cure = "check host and port, and whether the broker runs"
+	}
+	described.Text = t.addr() + ": " + described.Text
+	f.text, f.err = t.destination().Describe(described)
 	return f
 }
 
-// connectCure returns what an operator can do, or "".
-func connectCure(at stage, code int) string {
-	switch {
-	case at == stageDeclare && code == codePrecondition:
-		return " (it exists with other properties: make them the same in declare, or take it out of declare)"
-	case at == stageDeclare && code == codeAccess:
-		return " (give the user the right to configure, or take it out of declare)"
-	case code == codeAccess:
-		return " (check username, password and auth)"
-	case code == codeNotAllowed:
-		return " (check vhost, and that the user may use it)"
-	default:
-		return ""
+// destination describes failures. The broker may repeat the password.
+func (t target) destination() *outcome.Destination {
+	d := &outcome.Destination{Name: "rabbitmq", TLS: outcome.TLS{Prefix: "tls.", Plain: "check the port, or take tls out"}}
+	if t.password != guest {
+		d.Secrets = secret.NewRedactor(t.password)
 	}
+	return d
 }
 
-// clean makes a broker's text fit for an error: one short line without the password,
-// which the broker may repeat.
-func (t target) clean(text string) string {
-	if t.password != guest {
-		text = secret.NewRedactor(t.password).Redact(text)
-	}
-	return oneline.Of(text, oneline.MaxReply)
-}
+// clean makes a broker's text fit for an error.
+func (t target) clean(text string) string { return t.destination().Clean(text) }

@@ -85,23 +85,30 @@ func (d *Destination) redact(text string) string {
 	return d.Secrets.Redact(text)
 }
 
-// Line describes a failure. Its cause is the part of the chain that tells what has failed and holds no secret, if any.
+// Line returns the error for a failure: its name and what [Destination.Describe] returns.
 func (d *Destination) Line(f Failure) *Error {
+	text, cause := d.Describe(f)
+	return &Error{Text: d.Name + ": " + text, Cause: cause}
+}
+
+// Describe returns one line with the cure of a failure, and the part of the chain that tells what has failed and holds
+// no secret, nil if there is none.
+func (d *Destination) Describe(f Failure) (text string, cause error) {
 	if f.Text == "" && f.Err != nil {
 		f.Text = f.Err.Error()
 	}
 	if f.Cure == "" {
 		f.Cure = d.TLS.Cure(f.Err)
 	}
-	e := &Error{Text: d.Name + ": " + d.Clean(f.Text)}
+	text = d.Clean(f.Text)
 	if f.Cure != "" {
-		e.Text += " (" + f.Cure + ")"
+		text += " (" + f.Cure + ")"
 	}
-	e.Cause = d.cause(f)
-	if e.Cause != nil && d.redact(e.Cause.Error()) != e.Cause.Error() {
-		e.Cause = nil
+	cause = d.cause(f)
+	if cause != nil && d.redact(cause.Error()) != cause.Error() {
+		cause = nil
 	}
-	return e
+	return text, cause
 }
 
 func (d *Destination) cause(f Failure) error {
