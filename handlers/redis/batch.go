@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // batch is one call of DeliverBatch.
@@ -266,22 +268,7 @@ func (b *batch) failAll(commands []command, err error) {
 	}
 }
 
-// answers returns the errors of DeliverBatch. Events that failed alike share one.
+// answers returns the errors of DeliverBatch.
 func (b *batch) answers(ctx context.Context) []error {
-	failed := false
-	var last, answer error
-	for i, err := range b.errs {
-		if err == nil {
-			continue
-		}
-		failed = true
-		if last == nil || last.Error() != err.Error() || isContent(last) != isContent(err) {
-			last, answer = err, b.h.answer(ctx, err, len(b.errs))
-		}
-		b.errs[i] = answer
-	}
-	if !failed {
-		return nil
-	}
-	return b.errs
+	return outcome.Answers(b.errs, func(err error) error { return b.h.answer(ctx, err, len(b.errs)) })
 }

@@ -223,9 +223,4 @@ func groups(all []command) []group {
 	return out
 }
 
-// contentError says that no command can be made of an event.
-type contentError struct{ error }
-
-func (e *contentError) Unwrap() error { return e.error }
-
 var errNoSubscribers = errors.New("the channel has no subscriber (require_subscribers)")

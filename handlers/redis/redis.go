@@ -32,14 +32,13 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
@@ -51,6 +50,7 @@ type Handler struct {
 	at      endpoint
 	tls     *tls.Config // nil: without
 	encoder *encoder
+	out     *outcome.Destination
 
 	idle idle.Pool[*lane]
 	age  time.Duration // the longest use of a connection
@@ -73,13 +73,12 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if h.at, err = cfg.endpoint(); err != nil {
 		return nil, err
 	}
+	h.out = destination(h.at.password, cfg.SentinelPassword)
 	if h.tls, err = tlsconf.Load(h.at.tls, o.BaseDir); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
-
-var errClosed = errors.New("redis: the destination is closed")
 
 // Deliver adds or publishes e. See [Handler.DeliverBatch].
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
@@ -102,14 +101,14 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //     added all the same.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
-		return slices.Repeat([]error{fmt.Errorf("redis: %w", context.Cause(ctx))}, len(events))
+		return slices.Repeat([]error{h.out.Ended(ctx, "")}, len(events))
 	}
 	b := &batch{h: h, errs: make([]error, len(events))}
 	var commands []command
 	for i, ev := range events {
 		c, err := h.encoder.command(i, ev)
 		if err != nil {
-			b.errs[i] = &contentError{err}
+			b.errs[i] = outcome.Content(err)
 			continue
 		}
 		commands = append(commands, c)
@@ -117,7 +116,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	if len(commands) > 0 {
 		l, open := h.idle.Take(func() *lane { return newLane(ctx, h) })
 		if !open {
-			return slices.Repeat([]error{delivery.Unavailable(errClosed)}, len(events))
+			return slices.Repeat([]error{h.out.Closed()}, len(events))
 		}
 		b.run(ctx, l, groups(commands))
 		answers := b.answers(ctx)
