@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // window is how many messages of a batch are under way at a time: enough for a
@@ -222,22 +223,7 @@ func (b *batch) flush(ctx context.Context, l *link, run []int) error {
 	return err
 }
 
-// answers returns the errors of DeliverBatch. Events that failed alike share one.
+// answers returns the errors of DeliverBatch.
 func (b *batch) answers(ctx context.Context) []error {
-	failed := false
-	var last, answer error
-	for i, err := range b.errs {
-		if err == nil {
-			continue
-		}
-		failed = true
-		if last == nil || last.Error() != err.Error() || isContent(last) != isContent(err) {
-			last, answer = err, b.h.answer(ctx, err)
-		}
-		b.errs[i] = answer
-	}
-	if !failed {
-		return nil
-	}
-	return b.errs
+	return outcome.Answers(b.errs, func(err error) error { return b.h.answer(ctx, err) })
 }

@@ -105,8 +105,3 @@ func oneLine(value string) string {
 func msgID(ev *delivery.Event) string {
 	return ev.Destination + "-" + ev.DedupeID() + "-" + strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36)
 }
-
-// contentError says that no message can be made of an event.
-type contentError struct{ error }
-
-func (e *contentError) Unwrap() error { return e.error }

@@ -1,18 +1,15 @@
 package nats
 
 import (
-	"crypto/tls"
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
-	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -53,141 +50,107 @@ func isReply(err error) bool {
 		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, errNoStream)
 }
 
-// isContent reports whether an event is refused for its content.
-func isContent(err error) bool {
-	var content *contentError
+// perSubject is what codeStoreFailed, one code for all limits, means for the limit of a subject's messages.
+const perSubject jetstream.ErrorCode = 1
+
+// codes is the table of JetStream's codes. Own is for a subject made of the event. A code that is not in it is a fault of
+// the server.
+func codes() outcome.Table[jetstream.ErrorCode] {
+	return outcome.Table[jetstream.ErrorCode]{
+		{Codes: []jetstream.ErrorCode{jetstream.JSErrCodeStreamMessageExceedsMaximum}, Class: outcome.Permanent, Cure: "raise max_msg_size of the stream"},
+		{Codes: []jetstream.ErrorCode{codeHeaderTooLarge}, Class: outcome.Permanent},
+		{
+			Codes: []jetstream.ErrorCode{codeNotMatch}, Class: outcome.Unavailable, Own: outcome.Retry,
+			Cure: "another stream takes the subject: check stream and subject",
+		},
+		{Codes: []jetstream.ErrorCode{perSubject}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: fullCure},
+		{Codes: []jetstream.ErrorCode{codeStoreFailed}, Class: outcome.Unavailable, Cure: fullCure},
+		{
+			Codes: []jetstream.ErrorCode{codeAccountResources, codeInsufficientResources, codeStorageExceeded, codeMemoryExceeded},
+			Class: outcome.Unavailable, Cure: "there is no room: raise the limits of the account or the server for JetStream",
+		},
+		{Codes: []jetstream.ErrorCode{codeSealed}, Class: outcome.Unavailable, Cure: "the stream is sealed and takes nothing more"},
+		{
+			Codes: []jetstream.ErrorCode{jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount},
+			Class: outcome.Unavailable, Cure: "enable JetStream for the account, or set mode: core",
+		},
+	}
+}
+
+const fullCure = "the stream is full and discards new messages: raise its limits, or set discard: old"
+
+// causes is the table of the client's errors.
+func (h *Handler) causes() outcome.Table[error] {
+	const noStream = "create a stream that has the subject, or enable JetStream; or set mode: core"
+	return outcome.Table[error]{
+		{Codes: []error{natsgo.ErrMaxPayload}, Class: outcome.Permanent, Cure: "raise max_payload of the server"},
+		{Codes: []error{natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg}, Class: outcome.Permanent},
+		{Codes: []error{errNoStream}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: noStream},
+		{Codes: []error{jetstream.ErrNoStreamResponse}, Class: outcome.Unavailable, Cure: noStream},
+		{
+			Codes: []error{natsgo.ErrAuthorization, natsgo.ErrAuthExpired, natsgo.ErrAuthRevoked, natsgo.ErrAccountAuthExpired},
+			Class: outcome.Unauthorized, Cure: "check username and password, token, credentials_file or nkey_seed",
+		},
+		{Codes: []error{natsgo.ErrSecureConnWanted}, Class: outcome.Unavailable, Cure: "the server has no TLS: take tls out, or write nats://"},
+		{Codes: []error{natsgo.ErrSecureConnRequired}, Class: outcome.Unavailable, Cure: "set tls: {}"},
+		{
+			Codes: []error{jetstream.ErrAsyncPublishTimeout}, Class: outcome.Unavailable,
+			Cure: fmt.Sprintf("no acknowledgement within ack_timeout of %v; the stream recognises a copy by its id", h.cfg.AckTimeout),
+		},
+	}
+}
+
+// lookUp returns the party at fault and the cure.
+func (h *Handler) lookUp(err error) (class outcome.Class, cure string) {
+	own := h.encoder.fixed == ""
 	code := apiCode(err)
-	return code == jetstream.JSErrCodeStreamMessageExceedsMaximum || code == codeHeaderTooLarge || errors.As(err, &content) || errors.Is(err, natsgo.ErrMaxPayload) || errors.Is(err, natsgo.ErrBadSubject) ||
-		errors.Is(err, natsgo.ErrBadHeaderMsg)
-}
-
-// isOwn reports whether an error is about the subject: a subject made of the event
-// makes the error the event's alone.
-func isOwn(err error) bool {
 	switch {
-	case errors.Is(err, errNoStream), refusedSubject(err) != "", apiCode(err) == codeNotMatch:
-		return true
-	case apiCode(err) == codeStoreFailed:
-		// One code for all limits. This one counts the messages of a subject.
-		return strings.Contains(err.Error(), "per subject")
-	default:
-		return false
+	case outcome.IsContent(err):
+		return outcome.Permanent, ""
+	case code == codeStoreFailed && strings.Contains(err.Error(), "per subject"):
+		code = perSubject
+	case errors.Is(err, natsgo.ErrPermissionViolation):
+		class, cure = outcome.Unavailable, "allow the user to publish there, and to subscribe to _INBOX.>"
+		if own && refusedSubject(err) != "" { // the answer to a request may be what is forbidden
+			class = outcome.Retry
+		}
+		return class, cure
 	}
-}
-
-// classify marks answer, which describes err, with the party at fault. Nothing else
-// decides that. own says that the subject was made of the event.
-func classify(answer, err error, own bool) error {
-	switch {
-	case err == nil:
-		return nil
-	case isContent(err):
-		return delivery.Permanent(answer)
-	case own && isOwn(err):
-		return answer
-	case isLogin(err):
-		return delivery.Unauthorized(answer)
-	default:
-		return delivery.Unavailable(answer)
+	if class, cure = codes().Find(code, own); class == outcome.Unknown && code == 0 {
+		class, cure = outcome.Match(h.causes(), err, own)
 	}
+	if class == outcome.Unknown {
+		class = outcome.Unavailable
+	}
+	return class, cure
 }
 
-// isLogin reports whether a server has refused the credentials.
-func isLogin(err error) bool {
-	return errors.Is(err, natsgo.ErrAuthorization) || errors.Is(err, natsgo.ErrAuthExpired) || errors.Is(err, natsgo.ErrAuthRevoked) ||
-		errors.Is(err, natsgo.ErrAccountAuthExpired)
-}
-
-// describe returns the failure and its cure.
-func (h *Handler) describe(err error) error {
-	text, safe := err.Error(), true
-	if subject := refusedSubject(err); subject != "" && h.encoder.fixed == "" {
+// answer returns the error of DeliverBatch for a failure.
+func (h *Handler) answer(ctx context.Context, err error) error {
+	class, cure := h.lookUp(err)
+	if ctx.Err() != nil && class != outcome.Permanent && !isReply(err) {
+		return h.out.Ended(ctx, "")
+	}
+	f := outcome.Failure{Err: err, Text: err.Error(), Cure: cure}
+	if js, ok := errors.AsType[jetstream.JetStreamError](err); ok {
+		f.Code = js
+	}
+	if refusedSubject(err) != "" && h.encoder.fixed == "" {
 		// A name made of a payload does not belong into logs.
-		text, safe = "permissions violation for publish", false
+		f.Text, f.Err = "permissions violation for publish", nil
 	}
 	if isReply(err) && h.encoder.fixed != "" {
-		text = "subject " + h.encoder.fixed + ": " + text
+		f.Text = "subject " + h.encoder.fixed + ": " + f.Text
 	}
-	clean := secret.NewRedactor(h.cfg.Password.Reveal(), h.cfg.Token.Reveal(), h.cfg.NKeySeed.Reveal()).Redact(text)
-	safe = safe && clean == text
-	text = strings.ReplaceAll(oneline.Of(clean, oneline.MaxReply), "nats: ", "")
-	f := &oneline.Error{Text: "nats: " + text + h.cure(err)}
-	if safe {
-		f.Cause = harmless(err)
-	}
-	return f
+	f.Text = strings.ReplaceAll(f.Text, "nats: ", "")
+	return class.Mark(0, h.out.Line(f))
 }
 
-// harmless returns the part of an error's chain that is known to hold no secret.
-func harmless(err error) error {
-	var content *contentError
-	var js jetstream.JetStreamError
-	var network *net.OpError
-	var cert *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &content):
-		return content
-	case errors.As(err, &js):
-		return js
-	case errors.As(err, &cert):
-		return cert
-	case errors.As(err, &network):
-		return network
-	case errors.Is(err, errLost):
-		return errLost
-	case errors.Is(err, natsgo.ErrMaxPayload), errors.Is(err, errNoStream), errors.Is(err, errClosed), errors.Is(err, errFlushTimeout):
-		return err
-	default:
-		return exhaust.Cause(err)
-	}
-}
-
-// cure returns what an operator can do, or "".
-func (h *Handler) cure(err error) string {
-	var cert *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
-	switch {
-	case apiCode(err) != 0:
-		return apiCure(apiCode(err))
-	case errors.Is(err, natsgo.ErrMaxPayload):
-		return " (raise max_payload of the server)"
-	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, errNoStream):
-		return " (create a stream that has the subject, or enable JetStream; or set mode: core)"
-	case errors.Is(err, natsgo.ErrPermissionViolation):
-		return " (allow the user to publish there, and to subscribe to _INBOX.>)"
-	case isLogin(err):
-		return " (check username and password, token, credentials_file or nkey_seed)"
-	case errors.Is(err, natsgo.ErrSecureConnWanted):
-		return " (the server has no TLS: take tls out, or write nats://)"
-	case errors.Is(err, natsgo.ErrSecureConnRequired):
-		return " (set tls: {})"
-	case errors.As(err, &cert):
-		return " (check tls.server_name, or name the authority's certificate with tls.ca_file)"
-	case errors.As(err, &record):
-		return " (the port does not speak TLS: check servers, or take tls out)"
-	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
-		return fmt.Sprintf(" (no acknowledgement within ack_timeout of %v; the stream recognises a copy by its id)", h.cfg.AckTimeout)
-	default:
-		return ""
-	}
-}
-
-// apiCure is cure for the codes of JetStream.
-func apiCure(code jetstream.ErrorCode) string {
-	switch code {
-	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
-		return " (raise max_msg_size of the stream)"
-	case codeStoreFailed:
-		return " (the stream is full and discards new messages: raise its limits, or set discard: old)"
-	case codeAccountResources, codeInsufficientResources, codeStorageExceeded, codeMemoryExceeded:
-		return " (there is no room: raise the limits of the account or the server for JetStream)"
-	case codeNotMatch:
-		return " (another stream takes the subject: check stream and subject)"
-	case codeSealed:
-		return " (the stream is sealed and takes nothing more)"
-	case jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
-		return " (enable JetStream for the account, or set mode: core)"
-	default:
-		return ""
+// destination describes failures.
+func destination(cfg Config) *outcome.Destination {
+	return &outcome.Destination{
+		Name: "nats", Secrets: secret.NewRedactor(cfg.Password.Reveal(), cfg.Token.Reveal(), cfg.NKeySeed.Reveal()),
+		TLS:  outcome.TLS{Prefix: "tls.", Plain: "check servers, or take tls out"},
+		Safe: []error{errLost, errNoStream, errFlushTimeout, natsgo.ErrMaxPayload},
 	}
 }

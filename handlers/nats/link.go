@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -115,7 +116,7 @@ type link struct {
 func (h *Handler) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(h.closing, func() { cancel(errClosed) }) //nolint:contextcheck // either context ends it
+	stop := context.AfterFunc(h.closing, func() { cancel(outcome.ErrClosed) }) //nolint:contextcheck // either context ends it
 	defer stop()
 	l := &link{born: time.Now(), gone: make(chan struct{}), refused: make(map[string]error), changed: make(chan struct{})}
 	d := &dialer{ctx: ctx, timeout: h.cfg.ConnectTimeout}

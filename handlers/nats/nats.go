@@ -23,8 +23,6 @@ package nats
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +33,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // Handler publishes events. It implements [delivery.BatchHandler] and io.Closer,
@@ -43,6 +42,7 @@ type Handler struct {
 	cfg     Config
 	options []natsgo.Option
 	encoder *encoder
+	out     *outcome.Destination
 	closing context.Context //nolint:containedctx // done when the handler is closed
 	close   context.CancelFunc
 	dialing chan struct{} // held while a connection is made
@@ -67,15 +67,13 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, encoder: enc, age: idle.MaxAge, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
+	h := &Handler{cfg: cfg, encoder: enc, out: destination(cfg), age: idle.MaxAge, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
 	if h.options, err = connectOptions(cfg, o.BaseDir); err != nil {
 		return nil, err
 	}
 	h.closing, h.close = context.WithCancel(context.Background()) //nolint:forbidigo // the handler's own life
 	return h, nil
 }
-
-var errClosed = errors.New("the destination is closed")
 
 // Deliver publishes e. See [Handler.DeliverBatch].
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
@@ -106,7 +104,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	for i, ev := range events {
 		m, err := h.encoder.msg(ev)
 		if err != nil {
-			b.errs[i] = &contentError{err}
+			b.errs[i] = outcome.Content(err)
 		}
 		b.msgs[i] = m
 	}
@@ -154,13 +152,13 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-h.closing.Done():
-		return nil, errClosed
+		return nil, outcome.ErrClosed
 	}
 	if l := h.young(); l != nil {
 		return l, nil
 	}
 	if h.closing.Err() != nil {
-		return nil, errClosed
+		return nil, outcome.ErrClosed
 	}
 	l, err := h.dial(ctx)
 	if err != nil {
@@ -175,7 +173,7 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 	h.mu.Unlock()
 	if closed {
 		l.close()
-		return nil, errClosed
+		return nil, outcome.ErrClosed
 	}
 	return l, nil
 }
@@ -201,12 +199,4 @@ func (h *Handler) young() *link {
 	}
 	l.users.Add(1)
 	return l
-}
-
-func (h *Handler) answer(ctx context.Context, err error) error {
-	decided := isContent(err) || isReply(err)
-	if ctx.Err() != nil && !decided {
-		return fmt.Errorf("nats: %w", context.Cause(ctx))
-	}
-	return classify(h.describe(err), err, h.encoder.fixed == "")
 }
