@@ -16,7 +16,6 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -103,9 +102,9 @@ func (s *secrets) add(text string) {
 	s.redact = secret.NewRedactor(s.all...)
 }
 
-// clean returns the text in one line and without the secrets.
-func (s *secrets) clean(text string) string {
+// Redact returns the text without the secrets.
+func (s *secrets) Redact(text string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return oneline.Of(s.redact.Redact(text), oneline.MaxReply)
+	return s.redact.Redact(text)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // batch is one call of DeliverBatch.
@@ -146,22 +147,9 @@ func (b *batch) stuck(todo []int) bool {
 	})
 }
 
-// answers returns the errors of DeliverBatch. Events that failed alike share one.
+// answers returns the errors of DeliverBatch.
 func (b *batch) answers(ctx context.Context) []error {
-	if b.errs == nil {
-		return nil
-	}
-	var last, answer error
-	for i, err := range b.errs {
-		if err == nil {
-			continue
-		}
-		if last == nil || last.Error() != err.Error() {
-			last, answer = err, b.answer(ctx, err)
-		}
-		b.errs[i] = answer
-	}
-	return b.errs
+	return outcome.Answers(b.errs, func(err error) error { return b.answer(ctx, err) })
 }
 
 func (b *batch) answer(ctx context.Context, err error) error {
@@ -170,7 +158,7 @@ func (b *batch) answer(ctx context.Context, err error) error {
 		if b.exact != nil {
 			return fmt.Errorf("kafka: %w: %w", delivery.ErrReopen, context.Cause(ctx))
 		}
-		return fmt.Errorf("kafka: %w", context.Cause(ctx))
+		return b.h.out.Ended(ctx, "")
 	}
 	if undecided {
 		err = b.p.link.explain(fmt.Errorf("no acknowledgement within delivery_timeout of %v", b.h.cfg.DeliveryTimeout))
@@ -178,5 +166,5 @@ func (b *batch) answer(ctx context.Context, err error) error {
 	if b.exact != nil {
 		return b.verdict(err)
 	}
-	return classify(b.h.describe(err), b.h.encoder.fixedTopic == "")
+	return b.h.answer(err, b.h.encoder.fixedTopic == "")
 }

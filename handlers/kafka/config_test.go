@@ -96,8 +96,8 @@ func TestSecretsAreCleaned(t *testing.T) {
 	t.Parallel()
 	s := newSecrets(Config{SASL: &SASL{Password: secret.New("hush now"), Token: secret.New("t0ken")}})
 	s.add("renewed")
-	if got, want := s.clean("no hush now,\n t0ken or renewed"), "no [redacted], [redacted] or [redacted]"; got != want {
-		t.Errorf("clean = %q, want %q", got, want)
+	if got, want := destination(s).Clean("no hush now,\n t0ken or renewed"), "no [redacted], [redacted] or [redacted]"; got != want {
+		t.Errorf("Clean = %q, want %q", got, want)
 	}
 	for i := range 20 {
 		s.add(strings.Repeat("x", i+1))

@@ -1,41 +1,81 @@
 package kafka
 
 import (
-	"crypto/tls"
 	"errors"
-	"net"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
-	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // errUndecided is the failure of records that were given up: they may be written or not.
 var errUndecided = errors.New("given up before it was acknowledged")
-
-// contentError says that no record can be made of an event.
-type contentError struct{ error }
-
-func (e *contentError) Unwrap() error { return e.error }
 
 // isUndecided reports whether a record was given up.
 func isUndecided(err error) bool {
 	return errors.Is(err, errUndecided) || errors.Is(err, kgo.ErrAborting)
 }
 
+// codes is the table of the brokers' codes. Own is for a topic made of the event. A code that is not in it is a fault of
+// the cluster.
+func codes() outcome.Table[error] {
+	return outcome.Table[error]{
+		// A broker with rules of its own. They may be about this record, so it is tried again, and does not hold up
+		// the others.
+		{Codes: []error{kerr.PolicyViolation}, Class: outcome.Retry},
+		{Codes: []error{kerr.MessageTooLarge, kerr.RecordListTooLarge}, Class: outcome.Permanent, Cure: "raise the topic's max.message.bytes"},
+		{Codes: []error{kerr.InvalidRecord}, Class: outcome.Permanent},
+		{
+			Codes: []error{kerr.SaslAuthenticationFailed}, Class: outcome.Unauthorized,
+			Cure: "check sasl: mechanism, username, password or token",
+		},
+		{
+			Codes: []error{kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState}, Class: outcome.Unavailable,
+			Cure: "check sasl: mechanism, username, password or token",
+		},
+		{
+			Codes: []error{kerr.UnknownTopicOrPartition}, Class: outcome.Unavailable, Own: outcome.Retry,
+			Cure: "create the topic, or set allow_auto_topic_creation: true where brokers do so",
+		},
+		{
+			Codes: []error{kerr.TopicAuthorizationFailed}, Class: outcome.Unavailable, Own: outcome.Retry,
+			Cure: "allow WRITE and DESCRIBE on the topic",
+		},
+		{Codes: []error{kerr.UnknownTopicID, kerr.InvalidTopicException}, Class: outcome.Unavailable, Own: outcome.Retry},
+		{
+			Codes: []error{kerr.TransactionalIDAuthorizationFailed}, Class: outcome.Unavailable,
+			Cure: "allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id",
+		},
+		{
+			Codes: []error{kerr.ClusterAuthorizationFailed}, Class: outcome.Unavailable,
+			Cure: "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic",
+		},
+		{
+			Codes: []error{kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend}, Class: outcome.Unavailable,
+			Cure: "brokers are missing: the topic has fewer replicas in sync than its min.insync.replicas",
+		},
+	}
+}
+
 // isContent reports whether an error is about the content of a record. The broker
 // returns it for all records of a partition in a request.
 func isContent(err error) bool {
-	return is[*contentError](err) || anyOf(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.PolicyViolation)
+	if err == nil {
+		return false
+	}
+	class, _ := outcome.Match(codes(), err, false)
+	return class == outcome.Permanent || outcome.IsContent(err) || errors.Is(err, kerr.PolicyViolation)
 }
 
 // isTopic reports whether an error is about the topic alone.
 func isTopic(err error) bool {
-	return anyOf(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.TopicAuthorizationFailed, kerr.InvalidTopicException)
+	if err == nil {
+		return false
+	}
+	class, _ := outcome.Match(codes(), err, false)
+	own, _ := outcome.Match(codes(), err, true)
+	return class != own
 }
 
 // isFatal reports whether the client is useless after an error: it may have lost
@@ -53,98 +93,52 @@ func isFatal(err error) bool {
 	}
 }
 
-// classify marks err with the party at fault. Nothing else decides that. ownTopic
-// says that the topic is made of the event: a missing topic is then this event's
-// fault alone.
-func classify(err error, ownTopic bool) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, kerr.PolicyViolation):
-		// A broker with rules of its own. They may be about this record, so it is
-		// tried again, and does not hold up the others.
-		return err
-	case isContent(err):
-		return delivery.Permanent(err)
-	case isTopic(err) && ownTopic:
-		return err
-	case isLogin(err):
-		return delivery.Unauthorized(err)
-	default:
-		return delivery.Unavailable(err)
+// lookUp returns the party at fault and the cure. own reports that the topic is made of the event: a missing topic is
+// then this event's fault alone.
+func lookUp(err error, own bool) (class outcome.Class, cure string) {
+	if outcome.IsContent(err) {
+		if is[*refusal](err) {
+			cure = "register the schema, or correct subject and version of schema_registry, and replay the event"
+		}
+		return outcome.Permanent, cure
 	}
+	if e, ok := errors.AsType[*registryError](err); ok {
+		return e.lookUp()
+	}
+	if class, cure = outcome.Match(codes(), err, own); class == outcome.Unknown {
+		class = outcome.Unavailable
+	}
+	return class, cure
 }
 
-// isLogin reports whether a broker has refused the credentials.
-func isLogin(err error) bool { return errors.Is(err, kerr.SaslAuthenticationFailed) }
+// answer returns the error of a delivery, or of a check, for a failure.
+func (h *Handler) answer(err error, own bool) error {
+	class, _ := lookUp(err, own)
+	return class.Mark(0, h.describe(err))
+}
 
 // describe returns the failure and its cure.
 func (h *Handler) describe(err error) error {
-	text := err.Error()
+	f := outcome.Failure{Err: err, Text: err.Error()}
+	_, f.Cure = lookUp(err, false)
 	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.TopicAuthorizationFailed) {
 		// The topic may come out of a payload, which does not belong into logs.
 		if name := h.encoder.fixedTopic; name != "" {
-			text = "topic " + name + ": " + text
+			f.Text = "topic " + name + ": " + f.Text
 		}
 	}
-	return &oneline.Error{Text: "kafka: " + h.secrets.clean(text) + cure(err), Cause: harmless(err)}
+	if code, ok := errors.AsType[*kerr.Error](err); ok {
+		f.Code = code
+	}
+	return h.out.Line(f)
 }
 
-// harmless returns the part of an error's chain that is known to hold no secret.
-func harmless(err error) error {
-	var code *kerr.Error
-	var content *contentError
-	var network *net.OpError
-	var cert *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &content):
-		return content
-	case errors.As(err, &code):
-		return code
-	case errors.As(err, &cert):
-		return cert
-	case errors.As(err, &network):
-		return network
-	case errors.Is(err, errBehind):
-		return errBehind
-	default:
-		return exhaust.Cause(err)
+// destination describes failures.
+func destination(s *secrets) *outcome.Destination {
+	return &outcome.Destination{
+		Name: "kafka", Secrets: s, Safe: []error{errBehind},
+		TLS: outcome.TLS{Prefix: "tls.", Plain: "check brokers, or take tls out"},
 	}
-}
-
-// cure returns what an operator can do, or "".
-func cure(err error) string {
-	if e, ok := errors.AsType[*registryError](err); ok {
-		return e.cure()
-	}
-	switch {
-	case is[*refusal](err):
-		return " (register the schema, or correct subject and version of schema_registry, and replay the event)"
-	case anyOf(err, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState):
-		return " (check sasl: mechanism, username, password or token)"
-	case is[*tls.CertificateVerificationError](err):
-		return " (check tls.server_name, or name the authority's certificate with tls.ca_file)"
-	case is[tls.RecordHeaderError](err):
-		return " (the port does not speak TLS: check brokers, or take tls out)"
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return " (create the topic, or set allow_auto_topic_creation: true where brokers do so)"
-	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		return " (allow WRITE and DESCRIBE on the topic)"
-	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
-		return " (allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id)"
-	case errors.Is(err, kerr.ClusterAuthorizationFailed):
-		return " (allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic)"
-	case anyOf(err, kerr.MessageTooLarge, kerr.RecordListTooLarge):
-		return " (raise the topic's max.message.bytes)"
-	case anyOf(err, kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend):
-		return " (brokers are missing: the topic has fewer replicas in sync than its min.insync.replicas)"
-	default:
-		return ""
-	}
-}
-
-func anyOf(err error, codes ...*kerr.Error) bool {
-	return slices.ContainsFunc(codes, func(code *kerr.Error) bool { return errors.Is(err, code) })
 }
 
 func is[E error](err error) bool {

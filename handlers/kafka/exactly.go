@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // Exactly once: the position of the destination is a record in the transaction of the events, and
@@ -115,19 +116,17 @@ func (h *Handler) OpenPosition(ctx context.Context, unit string, progress delive
 	if err != nil {
 		p.close()
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("kafka: %w", context.Cause(ctx))
+			return nil, h.out.Ended(ctx, "")
 		}
 		if within.Err() != nil {
 			err = p.link.explain(fmt.Errorf("the position in topic %s was not read within delivery_timeout of %v: %w", h.cfg.PositionsTopic, h.cfg.DeliveryTimeout, err))
 		}
-		if isLogin(err) {
-			return nil, delivery.Unauthorized(h.describe(err))
-		}
-		return nil, delivery.Unavailable(h.describe(err))
+		class, _ := lookUp(err, false)
+		return nil, class.WithoutEvent().Mark(0, h.describe(err))
 	}
 	if k := h.keepers.of(part); !k.swap(&opened{p: p, client: p.client, progress: progress, id: id}) {
 		k.swap(nil)
-		return nil, errClosed
+		return nil, h.out.Closed()
 	}
 	return stored, nil
 }
@@ -307,7 +306,11 @@ func (b *batch) standing(todo []int) []int {
 			left = append(left, i)
 			continue
 		}
-		if err := b.errs[i]; err != nil && of.id != "" && !delivery.IsPermanent(classify(err, true)) {
+		err := b.errs[i]
+		if err == nil || of.id == "" {
+			continue
+		}
+		if class, _ := lookUp(err, true); class != outcome.Permanent {
 			if broken == nil {
 				broken = make(map[aggregate]bool)
 			}
@@ -319,13 +322,13 @@ func (b *batch) standing(todo []int) []int {
 
 // verdict marks the failure of an event of a destination that keeps its position.
 func (b *batch) verdict(err error) error {
-	switch described := b.h.describe(err); {
+	switch {
 	case errors.Is(err, errBehind):
-		return described
+		return b.h.describe(err)
 	case b.ofRecord(err):
-		return classify(described, true)
+		return b.h.answer(err, true)
 	default:
-		return fmt.Errorf("%w: %w", delivery.ErrReopen, described)
+		return fmt.Errorf("%w: %w", delivery.ErrReopen, b.h.describe(err))
 	}
 }
 

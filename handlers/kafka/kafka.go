@@ -17,7 +17,6 @@ package kafka
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -27,6 +26,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // Handler writes events to topics. It implements [delivery.BatchHandler] and
@@ -37,6 +37,7 @@ type Handler struct {
 	encoder *encoder
 	options []kgo.Opt
 	secrets *secrets
+	out     *outcome.Destination
 
 	registry *registry // nil without one
 
@@ -59,6 +60,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{cfg: cfg, encoder: enc, secrets: newSecrets(cfg)}
+	h.out = destination(h.secrets)
 	h.options, err = clientOptions(cfg, o.BaseDir, h.secrets)
 	if err != nil {
 		return nil, err
@@ -68,8 +70,6 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	return h, nil
 }
-
-var errClosed = errors.New("kafka: the destination is closed")
 
 // Deliver writes the record for e. See [Handler.DeliverBatch].
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
@@ -108,11 +108,11 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		return h.deliverExactly(ctx, events)
 	}
 	if ctx.Err() != nil {
-		return slices.Repeat([]error{fmt.Errorf("kafka: %w", context.Cause(ctx))}, len(events))
+		return slices.Repeat([]error{h.out.Ended(ctx, "")}, len(events))
 	}
 	p, open := h.idle.Take(h.newProducer)
 	if !open {
-		return slices.Repeat([]error{errClosed}, len(events))
+		return slices.Repeat([]error{h.out.Closed()}, len(events))
 	}
 	defer h.release(p)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)

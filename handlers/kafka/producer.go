@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
@@ -163,7 +164,7 @@ func (p *producer) encode(b *batch) (todo []int) {
 			b.failOthers(err)
 			return nil
 		case err != nil:
-			b.fail(i, &contentError{err})
+			b.fail(i, outcome.Content(err))
 			continue
 		}
 		p.tags[i] = tag{b, i}

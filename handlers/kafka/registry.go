@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -80,7 +81,7 @@ func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, er
 	}, nil
 }
 
-// header returns what goes before the payload of a record with that schema. A contentError is about
+// header returns what goes before the payload of a record with that schema. A content error is about
 // what was asked for, any other error about the registry.
 func (r *registry) header(ctx context.Context, ref schemaRef) ([]byte, error) {
 	r.mu.Lock()
@@ -112,7 +113,7 @@ func (r *registry) lookUp(ctx context.Context, ref schemaRef) ([]byte, error) {
 	}
 	err := r.get(ctx, "/subjects/"+url.PathEscape(ref.subject)+"/versions/"+ref.version, &answer)
 	if said, ok := errors.AsType[*refusal](err); ok && said.ofSchema() {
-		return nil, &contentError{fmt.Errorf("the schema registry has no version %s of subject %s: %w", ref.version, ref.subject, said)}
+		return nil, outcome.Content(fmt.Errorf("the schema registry has no version %s of subject %s: %w", ref.version, ref.subject, said))
 	}
 	if err == nil && answer.ID == nil {
 		err = &registryError{errNoRegistry}
@@ -150,23 +151,35 @@ type registryError struct{ error }
 func (e *registryError) Error() string { return "schema registry: " + e.error.Error() }
 func (e *registryError) Unwrap() error { return e.error }
 
-// cure returns what an operator can do, or "".
-func (e *registryError) cure() string {
-	said, _ := errors.AsType[*refusal](e)
-	switch {
-	case said != nil && said.status == http.StatusUnauthorized:
-		return " (check username and password of schema_registry)"
-	case said != nil && said.status == http.StatusForbidden:
-		return " (allow this user to read the subject)"
-	case said != nil && (said.status < http.StatusBadRequest || said.status == http.StatusNotFound), errors.Is(e, errNoRegistry):
-		return " (schema_registry.url must lead to the API of a schema registry, with its path if it has one)"
-	case is[*tls.CertificateVerificationError](e):
-		return " (check schema_registry.tls: server_name, or ca_file for the authority's certificate)"
-	case is[tls.RecordHeaderError](e):
-		return " (the port does not speak TLS: check schema_registry.url)"
-	default:
-		return ""
+// registryStatuses is the table of the statuses of a registry that are not about a schema.
+func registryStatuses() outcome.Table[int] {
+	return outcome.Table[int]{
+		{Codes: []int{http.StatusUnauthorized}, Class: outcome.Unauthorized, Cure: "check username and password of schema_registry"},
+		{Codes: []int{http.StatusForbidden}, Class: outcome.Unavailable, Cure: "allow this user to read the subject"},
+		{Codes: []int{http.StatusNotFound}, Class: outcome.Unavailable, Cure: notRegistry},
 	}
+}
+
+const notRegistry = "schema_registry.url must lead to the API of a schema registry, with its path if it has one"
+
+// lookUp returns the class and the cure.
+func (e *registryError) lookUp() (class outcome.Class, cure string) {
+	if said, ok := errors.AsType[*refusal](e); ok {
+		if class, cure = registryStatuses().Find(said.status, false); class != outcome.Unknown {
+			return class, cure
+		}
+		if said.status < http.StatusBadRequest {
+			return outcome.Unavailable, notRegistry
+		}
+		return outcome.Unavailable, ""
+	}
+	if errors.Is(e, errNoRegistry) {
+		return outcome.Unavailable, notRegistry
+	}
+	return outcome.Unavailable, outcome.TLS{
+		Certificate: "check schema_registry.tls: server_name, or ca_file for the authority's certificate",
+		Plain:       "check schema_registry.url",
+	}.Cure(e)
 }
 
 // refusal is an answer that is not 200.
@@ -233,7 +246,7 @@ func (r *registry) refused(status int, text []byte) error {
 	if json.Unmarshal(text, &said) != nil {
 		said.Code = 0 // of another kind of server
 	}
-	return &registryError{&refusal{status: status, code: said.Code, message: r.secrets.clean(oneline.Cut(said.Message, maxMessage))}}
+	return &registryError{&refusal{status: status, code: said.Code, message: oneline.Of(r.secrets.Redact(said.Message), maxMessage)}}
 }
 
 // inTime returns the cause of a context that has ended, in place of the bare end, and nothing that holds a

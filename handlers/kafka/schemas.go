@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
@@ -162,7 +163,7 @@ func (b *batch) headers() headerFunc {
 		}
 		header, err := b.h.registry.header(b.ctx, ref)
 		switch {
-		case is[*contentError](err):
+		case outcome.IsContent(err):
 			missing[ref] = err
 		case err != nil && b.ctx.Err() != nil && !errors.Is(context.Cause(b.ctx), errTimeout):
 			err = errUndecided // the call was given up

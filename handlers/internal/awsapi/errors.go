@@ -137,7 +137,7 @@ func (c *Conn) classify(ctx, rctx context.Context, err error) error {
 func (c *Conn) ClassifyQuestion(ctx, rctx context.Context, err error) error {
 	err = c.Classify(ctx, rctx, err)
 	if outcome.IsRefusal(err) {
-		return delivery.Unavailable(err)
+		return outcome.Of(err).WithoutEvent().Mark(0, err)
 	}
 	return err
 }

@@ -61,6 +61,16 @@ func (c Class) Mark(wait time.Duration, err error) error {
 	}
 }
 
+// WithoutEvent returns the class of a request that holds no event: none is ever at fault.
+func (c Class) WithoutEvent() Class {
+	switch c {
+	case Unauthorized, Throttled:
+		return c
+	default:
+		return Unavailable
+	}
+}
+
 // Table maps the codes of a server, or the errors of a client, to classes and cures. The first rule that has a
 // code counts.
 type Table[C comparable] []Rule[C]
