@@ -13,6 +13,8 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 	"github.com/wneessen/go-mail/smtp"
+
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // conn is one connection to the server. It is used by one goroutine at a time.
@@ -21,6 +23,7 @@ type conn struct {
 	smtp    *smtp.Client
 	socket  *socket
 	replies replies
+	out     *outcome.Destination
 	born    time.Time
 	sent    int         // mails tried
 	timer   *time.Timer // closes it when idle; guarded by pool.mu

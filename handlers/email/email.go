@@ -8,15 +8,14 @@ package email
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
@@ -59,7 +58,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	msg, err := h.build(e)
 	if err != nil {
-		return classify(fmt.Errorf("email: %w", err), stageMessage)
+		return h.pool.out.Refuse(err)
 	}
 	began := time.Now()
 	if err := h.pool.acquire(ctx); err != nil {
@@ -90,11 +89,11 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	msg, err := h.build(e)
 	if err != nil {
-		return "", classify(fmt.Errorf("email: %w", err), stageMessage)
+		return "", h.pool.out.Refuse(err)
 	}
 	var mail strings.Builder
 	if _, err := msg.WriteTo(&mail); err != nil {
-		return "", classify(fmt.Errorf("email: %w", err), stageMessage)
+		return "", h.pool.out.Refuse(err)
 	}
 	return strings.ReplaceAll(mail.String(), "\r\n", "\n"), nil
 }
@@ -142,7 +141,7 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	case !inStep:
 		stop()
 		c.socket.close()
-	case f.session || delivery.IsUnavailable(classify(f, f.at)) || delivery.IsThrottled(classify(f, f.at)):
+	case f.session || f.class(f.at) != outcome.Retry && f.class(f.at) != outcome.Permanent:
 		c.quit() // so that the next mail begins a session
 	default:
 		h.pool.putBack(c)
@@ -172,13 +171,12 @@ func (h *Handler) verdict(ctx context.Context, f *failure) error {
 	if lost && h.cfg.MaybeSent == MaybeSentAccept {
 		return nil
 	}
-	f.text = h.pool.clean(f.text)
 	if f.code == 0 && ctx.Err() != nil {
 		what := f.at.String()
 		if lost {
 			what += ": maybe sent"
 		}
-		return fmt.Errorf("email: %s: %w", what, context.Cause(ctx))
+		return h.pool.out.Ended(ctx, what)
 	}
 	at := f.at
 	if _, constant := h.tmpl.from.Constant(); at == stageSender && !constant {

@@ -2,18 +2,17 @@ package email
 
 import (
 	"context"
-	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"net/textproto"
 	"strconv"
 	"strings"
 
 	gomail "github.com/wneessen/go-mail"
 
-	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
+	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // stage is how far a delivery had come when it failed.
@@ -48,51 +47,64 @@ func (s stage) String() string {
 	}
 }
 
-// codeClosing is the server's "service not available, closing".
-const codeClosing = 421
+// The server's "service not available, closing", and its "authentication required" or "must issue a STARTTLS command
+// first".
+const (
+	codeClosing    = 421
+	codeLoginFirst = 530
+)
 
-// codeLoginFirst is the server's "authentication required", and its "must issue a
-// STARTTLS command first".
-const codeLoginFirst = 530
+const passwordCure = "check password, then username: many providers require an app password"
 
-// classify marks err with the party at fault. Nothing else decides that.
-func classify(err error, at stage) error {
-	if err == nil {
-		return nil
-	}
-	code, limited, login := 0, false, false
-	if f, ok := errors.AsType[*failure](err); ok {
-		code, limited, login = f.code, isLimit(f.code, f.status), f.login
-	}
-	switch {
-	case at == stageMessage:
-		return delivery.Permanent(err)
-	case login:
-		return delivery.Unauthorized(err)
-	case at == stageConnect:
-		return delivery.Unavailable(err)
-	case at == stageEnd && code == 0:
-		return fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", err)
-	case limited:
-		return delivery.Throttled(0, err)
-	case code == 0, code == codeClosing, isOurs(code), at == stageSender:
-		return delivery.Unavailable(err)
-	case code/100 == 5 && at != stageOwnSender:
-		return delivery.Permanent(err)
-	default:
-		return err
+// codes is the table of replies that are about the session and not about the mail, at any stage: closing, command or
+// sequence refused, password required.
+func codes() outcome.Table[int] {
+	return outcome.Table[int]{
+		{Codes: []int{codeClosing, 502, 503, codeLoginFirst, 538}, Class: outcome.Unavailable},
+		{Codes: []int{534, 535}, Class: outcome.Unavailable, Cure: passwordCure},
 	}
 }
 
-// isOurs reports whether a reply at any stage is about the session and not about the
-// mail: command or sequence refused, password required.
+// isOurs reports whether a reply is about the session, which is to go on.
 func isOurs(code int) bool {
-	switch code {
-	case 502, 503, 530, 534, 535, 538:
-		return true
-	default:
-		return false
+	class, _ := codes().Find(code, false)
+	return class != outcome.Unknown && code != codeClosing
+}
+
+// class returns the party at fault. Nothing else decides that. at is the stage of the failure, with the own sender
+// told apart.
+func (f *failure) class(at stage) outcome.Class {
+	switch {
+	case at == stageMessage:
+		return outcome.Permanent
+	case f.login:
+		return outcome.Unauthorized
+	case at == stageConnect:
+		return outcome.Unavailable
+	case at == stageEnd && f.code == 0:
+		return outcome.Retry // maybe sent
+	case isLimit(f.code, f.status):
+		return outcome.Throttled
 	}
+	class, _ := codes().Find(f.code, false)
+	switch {
+	case class != outcome.Unknown:
+		return class
+	case f.code == 0, at == stageSender:
+		return outcome.Unavailable
+	case f.code/100 == 5 && at != stageOwnSender:
+		return outcome.Permanent
+	default:
+		return outcome.Retry
+	}
+}
+
+// classify marks f with its class.
+func classify(f *failure, at stage) error {
+	if at == stageEnd && f.code == 0 {
+		return fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", f)
+	}
+	return f.class(at).Mark(0, f)
 }
 
 // failure is a delivery that failed once there was a server to talk to.
@@ -120,59 +132,60 @@ func (f *failure) maybeSession() bool {
 func (f *failure) Unwrap() error { return f.err }
 
 // connectFailure describes why there is no connection.
-func connectFailure(ctx context.Context, addr string, err error) *failure {
-	f := &failure{at: stageConnect, text: err.Error(), err: exhaust.Cause(err)}
-	var reply *textproto.Error
-	switch {
-	case errors.As(err, &reply):
-		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
+func (p *pool) connectFailure(ctx context.Context, addr string, err error) *failure {
+	f := &failure{at: stageConnect}
+	described := outcome.Failure{Err: err, Text: addr + ": " + err.Error(), Cure: connectCure(err)}
+	if reply, ok := errors.AsType[*textproto.Error](err); ok {
+		f.code = reply.Code
+		said := strconv.Itoa(reply.Code) + " " + reply.Msg
 		if strings.Contains(err.Error(), "AUTH") {
-			f.text = "AUTH: " + f.text
+			said = "AUTH: " + said
 			f.login = f.code != codeClosing
 		}
-	case ctx.Err() != nil:
-		f.err = context.Cause(ctx)
-		f.text = f.err.Error()
-	case isNetwork(err):
-		f.err = err
+		described.Text, described.Cure = addr+": "+said, replyCure(f.code, reply.Msg)
+	} else if ctx.Err() != nil {
+		f.text, f.err = addr+": "+context.Cause(ctx).Error(), context.Cause(ctx)
+		return f
 	}
-	f.text = addr + ": " + f.text + connectCure(err, f.code)
+	f.text, f.err = p.out.Describe(described)
 	return f
 }
 
-// connectCure returns what an operator can do, or "".
-func connectCure(err error, code int) string {
-	var cert *tls.CertificateVerificationError
+// connectCure returns what an operator can do about an error without a code, or "".
+func connectCure(err error) string {
+	text := err.Error()
 	switch {
-	case errors.As(err, &cert):
-		return " (check server_name, or name the authority's certificate with ca_file)"
-	case strings.Contains(err.Error(), "does not support STARTTLS"):
-		return " (this port has no encryption: set port: 587 if the server has it there, or tls: none for a server of your own network)"
-	case code == codeLoginFirst:
-		return loginCure(err.Error())
-	case code == 535, code == 534:
-		return " (check password, then username: many providers require an app password)"
-	case strings.Contains(err.Error(), "does not support SMTP AUTH type"):
-		return " (set auth: auto, which takes what the server offers)"
-	case errors.Is(err, gomail.ErrNoSupportedAuthDiscovered), strings.Contains(err.Error(), "does not support SMTP AUTH"):
-		return " (this port takes no login: take username and password out, or set the port for logins, often 587)"
+	case strings.Contains(text, "does not support STARTTLS"):
+		return "this port has no encryption: set port: 587 if the server has it there, or tls: none for a server of your own network"
+	case strings.Contains(text, "does not support SMTP AUTH type"):
+		return "set auth: auto, which takes what the server offers"
+	case errors.Is(err, gomail.ErrNoSupportedAuthDiscovered), strings.Contains(text, "does not support SMTP AUTH"):
+		return "this port takes no login: take username and password out, or set the port for logins, often 587"
 	default:
 		return ""
 	}
 }
 
-// loginCure is the cure of a 530: encryption or a login must come first.
-func loginCure(reply string) string {
-	if strings.Contains(strings.ToUpper(reply), "TLS") {
-		return " (the server requires encryption: set tls: mandatory)"
+// replyCure returns what an operator can do about a reply, or "".
+func replyCure(code int, said string) string {
+	switch _, cure := codes().Find(code, false); {
+	case code != codeLoginFirst:
+		return cure
+	case strings.Contains(strings.ToUpper(said), "TLS"):
+		return "the server requires encryption: set tls: mandatory"
+	default:
+		return "the server requires a login: set username and password"
 	}
-	return " (the server requires a login: set username and password)"
 }
 
-func isNetwork(err error) bool {
-	var op *net.OpError
-	var cert *tls.CertificateVerificationError
-	return errors.As(err, &op) || errors.As(err, &cert)
+// destination describes failures. A server may repeat the password.
+func destination(cfg Config) *outcome.Destination {
+	d := &outcome.Destination{Name: "email", TLS: outcome.TLS{Plain: "check port, or set tls: mandatory or none"}}
+	if password := cfg.Password.Reveal(); password != "" {
+		d.Secrets = secret.NewRedactor(password, base64.StdEncoding.EncodeToString([]byte(password)),
+			base64.StdEncoding.EncodeToString([]byte("\x00"+cfg.Username+"\x00"+password)))
+	}
+	return d
 }
 
 // failed finds out how far a mail came. go-mail's error has no Unwrap and knows the
@@ -181,7 +194,7 @@ func (c *conn) failed(err error) *failure {
 	f := &failure{at: stageSender, text: "no reply"}
 	var send *gomail.SendError
 	if !errors.As(err, &send) {
-		f.text = err.Error()
+		f.text = c.out.Clean(err.Error())
 		return f
 	}
 	command := ""
@@ -207,14 +220,11 @@ func (c *conn) failed(err error) *failure {
 		// sent by the time of a RSET, and there is one mail at a time.
 	}
 	if reply := c.replies.worst(command); reply != nil {
-		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
-		f.status = parseStatus(reply.Msg)
-		if f.code == codeLoginFirst {
-			f.text += loginCure(reply.Msg)
-		}
+		f.code, f.status = reply.Code, parseStatus(reply.Msg)
+		f.text, _ = c.out.Describe(outcome.Failure{Text: strconv.Itoa(reply.Code) + " " + reply.Msg, Cure: replyCure(reply.Code, reply.Msg)})
 		return f
 	}
-	f.text = sendText(send)
+	f.text = c.out.Clean(sendText(send))
 	if f.at == stageEnd {
 		f.code = send.ErrorCode()
 		if said, ok := strings.CutPrefix(f.text, strconv.Itoa(f.code)+" "); ok {

@@ -67,13 +67,6 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestClassifyNil(t *testing.T) {
-	t.Parallel()
-	if err := classify(nil, stageConnect); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})

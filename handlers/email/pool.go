@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
-	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -14,10 +12,7 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/internal/oneline"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -34,6 +29,7 @@ const (
 // ones included.
 type pool struct {
 	cfg   Config
+	out   *outcome.Destination
 	cas   *x509.CertPool
 	idle  time.Duration
 	slots chan struct{}
@@ -49,7 +45,7 @@ type pool struct {
 
 func newPool(cfg Config, cas *x509.CertPool) *pool {
 	return &pool{
-		cfg: cfg, cas: cas, idle: idleTimeout,
+		cfg: cfg, out: destination(cfg), cas: cas, idle: idleTimeout,
 		slots: make(chan struct{}, cfg.Connections), done: make(chan struct{}),
 	}
 }
@@ -59,7 +55,7 @@ func (p *pool) acquire(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	closed := delivery.Unavailable(errors.New("email: the handler is closed"))
+	closed := p.out.Closed()
 	select {
 	case <-p.done:
 		return closed
@@ -142,7 +138,7 @@ func (p *pool) close() {
 func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 	dctx, cancel := outcome.Within(ctx, "connect_timeout", p.cfg.ConnectTimeout)
 	defer cancel()
-	c := &conn{born: time.Now()}
+	c := &conn{born: time.Now(), out: p.out}
 	var stop func() bool
 	dialer := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -171,7 +167,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		if c.socket != nil {
 			c.socket.close() // go-mail leaves it open if EHLO, STARTTLS or AUTH fails
 		}
-		f := connectFailure(dctx, addr, err)
+		f := p.connectFailure(dctx, addr, err)
 		if f.login {
 			p.mu.Lock()
 			p.refused, p.at = *f, time.Now() // a copy: the caller still writes to f
@@ -259,14 +255,4 @@ func (p *pool) auth() gomail.Option {
 
 func (p *pool) tls() *tls.Config {
 	return &tls.Config{ServerName: cmp.Or(p.cfg.ServerName, p.cfg.Host), RootCAs: p.cas, MinVersion: tls.VersionTLS12}
-}
-
-// clean makes a text fit for an error: one short line without the password, which a
-// server may repeat.
-func (p *pool) clean(text string) string {
-	if password := p.cfg.Password.Reveal(); password != "" {
-		text = secret.NewRedactor(password, base64.StdEncoding.EncodeToString([]byte(password)),
-			base64.StdEncoding.EncodeToString([]byte("\x00"+p.cfg.Username+"\x00"+password))).Redact(text)
-	}
-	return oneline.Of(text, oneline.MaxReply)
 }

@@ -71,7 +71,7 @@ func refused(resp *http.Response, body []byte, token string) error {
 	}
 	line := destination(token).Line(outcome.Failure{Text: text, Cure: cure})
 	if class == outcome.Unknown || class == outcome.Permanent {
-		return &outcome.Refusal{Class: class, Err: line}
+		return &outcome.RefusalError{Class: class, Err: line}
 	}
 	wait, _ := outcome.RetryAfter(resp.Header, time.Now())
 	return class.Mark(wait, line)

@@ -187,7 +187,7 @@ func (c *Conn) refused(api smithy.APIError, status int) error {
 		f.Text, f.Cure = outcome.Stranger(status, c.svc.Title)
 	}
 	if class == outcome.Unknown || class == outcome.Permanent {
-		return &outcome.Refusal{Class: class, Err: c.out.Line(f)}
+		return &outcome.RefusalError{Class: class, Err: c.out.Line(f)}
 	}
 	return class.Mark(0, c.out.Line(f))
 }

@@ -131,7 +131,7 @@ func TestNoAnswer(t *testing.T) {
 		<-late.Done()
 		request := func(err error) error { return &url.Error{Op: "Post", URL: "https://s3cret", Err: err} }
 		for _, c := range []struct {
-			ctx, within context.Context
+			ctx, within context.Context //nolint:containedctx // a row of a table
 			err         error
 			class       outcome.Class
 			text        string
