@@ -12,7 +12,6 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // stage is how far a delivery had come when it failed.
@@ -67,7 +66,7 @@ func codes() outcome.Table[int] {
 
 // isOurs reports whether a reply is about the session, which is to go on.
 func isOurs(code int) bool {
-	class, _ := codes().Find(code, false)
+	class, _ := codes().Find(false, code)
 	return class != outcome.Unknown && code != codeClosing
 }
 
@@ -86,7 +85,7 @@ func (f *failure) class(at stage) outcome.Class {
 	case isLimit(f.code, f.status):
 		return outcome.Throttled
 	}
-	class, _ := codes().Find(f.code, false)
+	class, _ := codes().Find(false, f.code)
 	switch {
 	case class != outcome.Unknown:
 		return class
@@ -168,7 +167,7 @@ func connectCure(err error) string {
 
 // replyCure returns what an operator can do about a reply, or "".
 func replyCure(code int, said string) string {
-	switch _, cure := codes().Find(code, false); {
+	switch _, cure := codes().Find(false, code); {
 	case code != codeLoginFirst:
 		return cure
 	case strings.Contains(strings.ToUpper(said), "TLS"):
@@ -180,11 +179,13 @@ func replyCure(code int, said string) string {
 
 // destination describes failures. A server may repeat the password.
 func destination(cfg Config) *outcome.Destination {
-	d := &outcome.Destination{Name: "email", TLS: outcome.TLS{Plain: "check port, or set tls: mandatory or none"}}
+	var secrets []string
 	if password := cfg.Password.Reveal(); password != "" {
-		d.Secrets = secret.NewRedactor(password, base64.StdEncoding.EncodeToString([]byte(password)),
-			base64.StdEncoding.EncodeToString([]byte("\x00"+cfg.Username+"\x00"+password)))
+		plain := "\x00" + cfg.Username + "\x00" + password
+		secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(password)), base64.StdEncoding.EncodeToString([]byte(plain))}
 	}
+	d := outcome.New("email", "check port, or set tls: mandatory or none", secrets...)
+	d.TLS.Prefix = ""
 	return d
 }
 

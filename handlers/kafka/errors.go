@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -26,31 +27,13 @@ func codes() outcome.Table[error] {
 		{Codes: []error{kerr.PolicyViolation}, Class: outcome.Retry},
 		{Codes: []error{kerr.MessageTooLarge, kerr.RecordListTooLarge}, Class: outcome.Permanent, Cure: "raise the topic's max.message.bytes"},
 		{Codes: []error{kerr.InvalidRecord}, Class: outcome.Permanent},
-		{
-			Codes: []error{kerr.SaslAuthenticationFailed}, Class: outcome.Unauthorized,
-			Cure: "check sasl: mechanism, username, password or token",
-		},
-		{
-			Codes: []error{kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState}, Class: outcome.Unavailable,
-			Cure: "check sasl: mechanism, username, password or token",
-		},
-		{
-			Codes: []error{kerr.UnknownTopicOrPartition}, Class: outcome.Unavailable, Own: outcome.Retry,
-			Cure: "create the topic, or set allow_auto_topic_creation: true where brokers do so",
-		},
-		{
-			Codes: []error{kerr.TopicAuthorizationFailed}, Class: outcome.Unavailable, Own: outcome.Retry,
-			Cure: "allow WRITE and DESCRIBE on the topic",
-		},
+		{Codes: []error{kerr.SaslAuthenticationFailed}, Class: outcome.Unauthorized, Cure: "check sasl: mechanism, username, password or token"},
+		{Codes: []error{kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState}, Class: outcome.Unavailable, Cure: "check sasl: mechanism, username, password or token"},
+		{Codes: []error{kerr.UnknownTopicOrPartition}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "create the topic, or set allow_auto_topic_creation: true where brokers do so"},
+		{Codes: []error{kerr.TopicAuthorizationFailed}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "allow WRITE and DESCRIBE on the topic"},
 		{Codes: []error{kerr.UnknownTopicID, kerr.InvalidTopicException}, Class: outcome.Unavailable, Own: outcome.Retry},
-		{
-			Codes: []error{kerr.TransactionalIDAuthorizationFailed}, Class: outcome.Unavailable,
-			Cure: "allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id",
-		},
-		{
-			Codes: []error{kerr.ClusterAuthorizationFailed}, Class: outcome.Unavailable,
-			Cure: "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic",
-		},
+		{Codes: []error{kerr.TransactionalIDAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id"},
+		{Codes: []error{kerr.ClusterAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic"},
 		{
 			Codes: []error{kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend}, Class: outcome.Unavailable,
 			Cure: "brokers are missing: the topic has fewer replicas in sync than its min.insync.replicas",
@@ -64,8 +47,8 @@ func isContent(err error) bool {
 	if err == nil {
 		return false
 	}
-	class, _ := outcome.Match(codes(), err, false)
-	return class == outcome.Permanent || outcome.IsContent(err) || errors.Is(err, kerr.PolicyViolation)
+	class, _ := outcome.Match(codes(), false, err)
+	return class == outcome.Permanent || errors.Is(err, kerr.PolicyViolation)
 }
 
 // isTopic reports whether an error is about the topic alone.
@@ -73,8 +56,8 @@ func isTopic(err error) bool {
 	if err == nil {
 		return false
 	}
-	class, _ := outcome.Match(codes(), err, false)
-	own, _ := outcome.Match(codes(), err, true)
+	class, _ := outcome.Match(codes(), false, err)
+	own, _ := outcome.Match(codes(), true, err)
 	return class != own
 }
 
@@ -105,10 +88,8 @@ func lookUp(err error, own bool) (class outcome.Class, cure string) {
 	if e, ok := errors.AsType[*registryError](err); ok {
 		return e.lookUp()
 	}
-	if class, cure = outcome.Match(codes(), err, own); class == outcome.Unknown {
-		class = outcome.Unavailable
-	}
-	return class, cure
+	class, cure = outcome.Match(codes(), own, err)
+	return cmp.Or(class, outcome.Unavailable), cure
 }
 
 // answer returns the error of a delivery, or of a check, for a failure.
@@ -135,10 +116,9 @@ func (h *Handler) describe(err error) error {
 
 // destination describes failures.
 func destination(s *secrets) *outcome.Destination {
-	return &outcome.Destination{
-		Name: "kafka", Secrets: s, Safe: []error{errBehind},
-		TLS: outcome.TLS{Prefix: "tls.", Plain: "check brokers, or take tls out"},
-	}
+	d := outcome.New("kafka", "check brokers, or take tls out")
+	d.Secrets, d.Safe = s, []error{errBehind}
+	return d
 }
 
 func is[E error](err error) bool {

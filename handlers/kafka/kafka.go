@@ -73,10 +73,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 
 // Deliver writes the record for e. See [Handler.DeliverBatch].
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
-	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
-		return errs[0]
-	}
-	return nil
+	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
 // KeepsOrder implements delivery.OrderKeeper: records of one aggregate go to one

@@ -165,7 +165,7 @@ const notRegistry = "schema_registry.url must lead to the API of a schema regist
 // lookUp returns the class and the cure.
 func (e *registryError) lookUp() (class outcome.Class, cure string) {
 	if said, ok := errors.AsType[*refusal](e); ok {
-		if class, cure = registryStatuses().Find(said.status, false); class != outcome.Unknown {
+		if class, cure = registryStatuses().Find(false, said.status); class != outcome.Unknown {
 			return class, cure
 		}
 		if said.status < http.StatusBadRequest {

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // Error codes of JetStream for which its client has no names. They are those of
@@ -59,10 +59,7 @@ func codes() outcome.Table[jetstream.ErrorCode] {
 	return outcome.Table[jetstream.ErrorCode]{
 		{Codes: []jetstream.ErrorCode{jetstream.JSErrCodeStreamMessageExceedsMaximum}, Class: outcome.Permanent, Cure: "raise max_msg_size of the stream"},
 		{Codes: []jetstream.ErrorCode{codeHeaderTooLarge}, Class: outcome.Permanent},
-		{
-			Codes: []jetstream.ErrorCode{codeNotMatch}, Class: outcome.Unavailable, Own: outcome.Retry,
-			Cure: "another stream takes the subject: check stream and subject",
-		},
+		{Codes: []jetstream.ErrorCode{codeNotMatch}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "another stream takes the subject: check stream and subject"},
 		{Codes: []jetstream.ErrorCode{perSubject}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: fullCure},
 		{Codes: []jetstream.ErrorCode{codeStoreFailed}, Class: outcome.Unavailable, Cure: fullCure},
 		{
@@ -105,8 +102,6 @@ func (h *Handler) lookUp(err error) (class outcome.Class, cure string) {
 	own := h.encoder.fixed == ""
 	code := apiCode(err)
 	switch {
-	case outcome.IsContent(err):
-		return outcome.Permanent, ""
 	case code == codeStoreFailed && strings.Contains(err.Error(), "per subject"):
 		code = perSubject
 	case errors.Is(err, natsgo.ErrPermissionViolation):
@@ -116,13 +111,12 @@ func (h *Handler) lookUp(err error) (class outcome.Class, cure string) {
 		}
 		return class, cure
 	}
-	if class, cure = codes().Find(code, own); class == outcome.Unknown && code == 0 {
-		class, cure = outcome.Match(h.causes(), err, own)
+	if code != 0 {
+		class, cure = codes().Find(own, code)
+	} else {
+		class, cure = outcome.Match(h.causes(), own, err)
 	}
-	if class == outcome.Unknown {
-		class = outcome.Unavailable
-	}
-	return class, cure
+	return cmp.Or(class, outcome.Unavailable), cure
 }
 
 // answer returns the error of DeliverBatch for a failure.
@@ -144,13 +138,4 @@ func (h *Handler) answer(ctx context.Context, err error) error {
 	}
 	f.Text = strings.ReplaceAll(f.Text, "nats: ", "")
 	return class.Mark(0, h.out.Line(f))
-}
-
-// destination describes failures.
-func destination(cfg Config) *outcome.Destination {
-	return &outcome.Destination{
-		Name: "nats", Secrets: secret.NewRedactor(cfg.Password.Reveal(), cfg.Token.Reveal(), cfg.NKeySeed.Reveal()),
-		TLS:  outcome.TLS{Prefix: "tls.", Plain: "check servers, or take tls out"},
-		Safe: []error{errLost, errNoStream, errFlushTimeout, natsgo.ErrMaxPayload},
-	}
 }

@@ -67,7 +67,9 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, encoder: enc, out: destination(cfg), age: idle.MaxAge, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
+	h := &Handler{cfg: cfg, encoder: enc, age: idle.MaxAge, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
+	h.out = outcome.New("nats", "check servers, or take tls out", cfg.Password.Reveal(), cfg.Token.Reveal(), cfg.NKeySeed.Reveal())
+	h.out.Safe = []error{errLost, errNoStream, errFlushTimeout, natsgo.ErrMaxPayload}
 	if h.options, err = connectOptions(cfg, o.BaseDir); err != nil {
 		return nil, err
 	}
@@ -77,10 +79,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 
 // Deliver publishes e. See [Handler.DeliverBatch].
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
-	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
-		return errs[0]
-	}
-	return nil
+	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
 // DeliverBatch publishes events and waits for their acknowledgements. What an

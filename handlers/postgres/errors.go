@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // errConflict is the cause of a failure that other transactions have caused: the same statement may succeed at once.
@@ -36,26 +36,14 @@ func codes() outcome.Table[string] {
 
 // lookUp returns what a code means.
 func lookUp(code string) (class outcome.Class, cure string) {
-	if class, cure = codes().Find(code, false); class == outcome.Unknown && len(code) > 2 {
-		class, cure = codes().Find(code[:2], false)
-	}
-	if class == outcome.Unknown {
-		class = outcome.Unavailable
-	}
-	return class, cure
+	class, cure = codes().Find(false, code, code[:min(2, len(code))])
+	return cmp.Or(class, outcome.Unavailable), cure
 }
 
 // isContent reports whether the database refuses a row for what is in it.
 func isContent(code string) bool {
 	class, _ := lookUp(code)
 	return class == outcome.Permanent
-}
-
-func destination(secrets ...string) *outcome.Destination {
-	return &outcome.Destination{
-		Name: "postgres", Secrets: secret.NewRedactor(secrets...),
-		TLS: outcome.TLS{Certificate: "check sslmode and sslrootcert in url"},
-	}
 }
 
 // classify returns the error of Deliver for that of a statement. ctx is that of the delivery, and within that

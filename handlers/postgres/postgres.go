@@ -46,15 +46,14 @@ func New(cfg Config, _ ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, target: to, age: idle.MaxAge, insert: insertInto(cfg.name()), others: othersIn(cfg.name()), out: destination(cfg.URL.Reveal(), to.Password)}, nil
+	out := outcome.New("postgres", "", cfg.URL.Reveal(), to.Password)
+	out.TLS.Certificate = "check sslmode and sslrootcert in url"
+	return &Handler{cfg: cfg, target: to, age: idle.MaxAge, insert: insertInto(cfg.name()), others: othersIn(cfg.name()), out: out}, nil
 }
 
 // Deliver is DeliverBatch for one event.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
-	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
-		return errs[0]
-	}
-	return nil
+	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
 // KeepsOrder implements delivery.OrderKeeper: the rows of a batch are committed in its order, and none

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // codes is the table of Pub/Sub's codes, which are those of gRPC. See
@@ -21,10 +20,7 @@ func codes() outcome.Table[string] {
 		{Codes: []string{"FAILED_PRECONDITION"}, Class: outcome.Unavailable, Cure: "look at the topic: its key, its regions, its ingestion"},
 		{Codes: []string{"RESOURCE_EXHAUSTED"}, Class: outcome.Throttled},
 		{Codes: []string{"UNIMPLEMENTED"}, Class: outcome.Unavailable, Cure: "check endpoint"},
-		{
-			Codes: []string{"UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "UNKNOWN", "DATA_LOSS"},
-			Class: outcome.Unavailable,
-		},
+		{Codes: []string{"UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "UNKNOWN", "DATA_LOSS"}, Class: outcome.Unavailable},
 	}
 }
 
@@ -39,10 +35,7 @@ func statuses() outcome.Table[int] {
 
 // destination describes failures. secrets may be in what a server says.
 func destination(secrets ...string) *outcome.Destination {
-	return &outcome.Destination{
-		Name: "pubsub", Secrets: secret.NewRedactor(secrets...),
-		TLS: outcome.TLS{Prefix: "tls.", Plain: "check endpoint, and proxies"},
-	}
+	return outcome.New("pubsub", "check endpoint, and proxies", secrets...)
 }
 
 // refused classifies an answer that is not a success. An answer without a code that is known
@@ -55,9 +48,9 @@ func refused(resp *http.Response, body []byte, token string) error {
 		} `json:"error"`
 	}
 	readable := json.Unmarshal(body, &said) == nil && said.Error.Status != ""
-	class, cure := codes().Find(said.Error.Status, false)
+	class, cure := codes().Find(false, said.Error.Status)
 	if class == outcome.Unknown {
-		class, _ = statuses().Find(resp.StatusCode, false)
+		class, _ = statuses().Find(false, resp.StatusCode)
 	}
 	if class == outcome.Unknown && (!readable || resp.StatusCode/100 != 4) {
 		class = outcome.Unavailable

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // stage is where a delivery failed.
@@ -74,18 +74,12 @@ func places() outcome.Table[place] {
 		{Codes: []place{{stageRefused, amqp.PreconditionFailed}, {stageRefused, amqp.ContentTooLarge}}, Class: outcome.Permanent},
 		{Codes: []place{{stageRefused, amqp.NotFound}, {stageRefused, amqp.AccessRefused}}, Class: outcome.Unavailable, Own: outcome.Retry},
 		{Codes: []place{{stageConnect, amqp.AccessRefused}}, Class: outcome.Unauthorized, Cure: "check username, password and auth"},
-		{
-			Codes: []place{{stageConnect, amqp.NotAllowed}, {stageDeclare, amqp.NotAllowed}},
-			Class: outcome.Unavailable, Cure: "check vhost, and that the user may use it",
-		},
+		{Codes: []place{{stageConnect, amqp.NotAllowed}, {stageDeclare, amqp.NotAllowed}}, Class: outcome.Unavailable, Cure: "check vhost, and that the user may use it"},
 		{
 			Codes: []place{{stageDeclare, amqp.PreconditionFailed}},
 			Class: outcome.Unavailable, Cure: "it exists with other properties: make them the same in declare, or take it out of declare",
 		},
-		{
-			Codes: []place{{stageDeclare, amqp.AccessRefused}},
-			Class: outcome.Unavailable, Cure: "give the user the right to configure, or take it out of declare",
-		},
+		{Codes: []place{{stageDeclare, amqp.AccessRefused}}, Class: outcome.Unavailable, Cure: "give the user the right to configure, or take it out of declare"},
 	}
 }
 
@@ -112,14 +106,8 @@ func (f *failure) class() outcome.Class {
 	if f.ours {
 		return outcome.Retry
 	}
-	class, _ := places().Find(place{f.at, f.code}, f.own)
-	if class == outcome.Unknown {
-		class, _ = places().Find(place{at: f.at}, f.own)
-	}
-	if class == outcome.Unknown {
-		return outcome.Unavailable
-	}
-	return class
+	class, _ := places().Find(f.own, place{f.at, f.code}, place{at: f.at})
+	return cmp.Or(class, outcome.Unavailable)
 }
 
 // isLogin reports whether the broker has refused the login.
@@ -160,7 +148,7 @@ func (t target) connectFailure(ctx context.Context, at stage, err error) *failur
 	described := outcome.Failure{Err: err, Text: err.Error()}
 	if reply, ok := errors.AsType[*amqp.Error](err); ok {
 		f.code, described.Text = reply.Code, fmt.Sprintf("%d %s", reply.Code, reply.Reason)
-		_, described.Cure = places().Find(place{at, f.code}, false)
+		_, described.Cure = places().Find(false, place{at, f.code})
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		described.Cure = "check host and port, and whether the broker runs"
 	}
@@ -171,11 +159,11 @@ func (t target) connectFailure(ctx context.Context, at stage, err error) *failur
 
 // destination describes failures. The broker may repeat the password.
 func (t target) destination() *outcome.Destination {
-	d := &outcome.Destination{Name: "rabbitmq", TLS: outcome.TLS{Prefix: "tls.", Plain: "check the port, or take tls out"}}
-	if t.password != guest {
-		d.Secrets = secret.NewRedactor(t.password)
+	password := t.password
+	if password == guest {
+		password = ""
 	}
-	return d
+	return outcome.New("rabbitmq", "check the port, or take tls out", password)
 }
 
 // clean makes a broker's text fit for an error.

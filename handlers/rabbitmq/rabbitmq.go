@@ -22,6 +22,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
@@ -86,10 +87,7 @@ func routesByEvent(cfg Config, ts *templates) bool {
 
 // Deliver is [Handler.DeliverBatch] for one event.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
-	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
-		return errs[0]
-	}
-	return nil
+	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
 // KeepsOrder implements delivery.OrderKeeper: with strict_order nothing is sent

@@ -12,7 +12,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 var (
@@ -92,10 +91,7 @@ func (h *Handler) codes() outcome.Table[string] {
 		{Codes: []string{exhausted}, Class: outcome.Unavailable, Own: outcome.Retry},
 		{Codes: []string{"NOPERM"}, Class: outcome.Unavailable, Cure: rights},
 		{Codes: []string{noAccess}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: rights},
-		{
-			Codes: []string{"WRONGTYPE"}, Class: outcome.Unavailable, Own: outcome.Retry,
-			Cure: "the key holds something other than a stream: rename one of them",
-		},
+		{Codes: []string{"WRONGTYPE"}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "the key holds something other than a stream: rename one of them"},
 		{
 			Codes: []string{"CROSSSLOT"}, Class: outcome.Unavailable, Own: outcome.Retry,
 			Cure: "the ids for deduplicate must be in the slot of the stream: give it a name without braces, or with a hash tag",
@@ -115,14 +111,8 @@ func (h *Handler) codes() outcome.Table[string] {
 func causes() outcome.Table[error] {
 	return outcome.Table[error]{
 		{Codes: []error{errNoSubscribers}, Class: outcome.Unavailable, Own: outcome.Retry},
-		{
-			Codes: []error{errReplicas}, Class: outcome.Unavailable,
-			Cure: "the primary has the event, so it will come again; check the replicas, or raise wait_timeout",
-		},
-		{
-			Codes: []error{errReplica}, Class: outcome.Unavailable,
-			Cure: "its subscribers alone would hear a message: name the primary, or use sentinel_master",
-		},
+		{Codes: []error{errReplicas}, Class: outcome.Unavailable, Cure: "the primary has the event, so it will come again; check the replicas, or raise wait_timeout"},
+		{Codes: []error{errReplica}, Class: outcome.Unavailable, Cure: "its subscribers alone would hear a message: name the primary, or use sentinel_master"},
 		{Codes: []error{errEvicts}, Class: outcome.Unavailable, Cure: "set maxmemory-policy noeviction, or take a server of its own"},
 		{
 			Codes: []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE}, Class: outcome.Unavailable,
@@ -134,15 +124,11 @@ func causes() outcome.Table[error] {
 // lookUp returns the party at fault and the cure. alone reports that no other event was sent that could be meant.
 func (h *Handler) lookUp(err error, alone bool) (class outcome.Class, cure string) {
 	own := h.encoder.fixed == ""
-	if outcome.IsContent(err) {
-		return outcome.Permanent, ""
-	}
 	means := meaning(err)
-	if class, cure = h.codes().Find(means, own); means == tooLarge && !alone {
+	if means == "" {
+		class, cure = outcome.Match(causes(), own, err)
+	} else if class, cure = h.codes().Find(own, means); means == tooLarge && !alone {
 		class = outcome.Unavailable
-	}
-	if class == outcome.Unknown && means == "" {
-		class, cure = outcome.Match(causes(), err, own)
 	}
 	if class == outcome.Unknown {
 		return outcome.Unavailable, h.timeoutCure(err)
@@ -168,20 +154,6 @@ func (h *Handler) answer(ctx context.Context, err error, events int) error {
 		f.Code = reply
 	}
 	return class.Mark(0, h.out.Line(f))
-}
-
-// destination describes failures.
-func destination(secrets ...secret.String) *outcome.Destination {
-	d := &outcome.Destination{
-		Name: "redis", TLS: outcome.TLS{Prefix: "tls.", Plain: "check the port, or take tls out"},
-		Safe: []error{errReplicas, errNoSubscribers, errReplica, errEvicts},
-	}
-	hidden := make([]string, len(secrets))
-	for i, s := range secrets {
-		hidden[i] = s.Reveal()
-	}
-	d.Secrets = secret.NewRedactor(hidden...)
-	return d
 }
 
 // timeoutCure names the timeout that is over, "" if none is.

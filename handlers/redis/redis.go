@@ -73,7 +73,8 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if h.at, err = cfg.endpoint(); err != nil {
 		return nil, err
 	}
-	h.out = destination(h.at.password, cfg.SentinelPassword)
+	h.out = outcome.New("redis", "check the port, or take tls out", h.at.password.Reveal(), cfg.SentinelPassword.Reveal())
+	h.out.Safe = []error{errReplicas, errNoSubscribers, errReplica, errEvicts}
 	if h.tls, err = tlsconf.Load(h.at.tls, o.BaseDir); err != nil {
 		return nil, err
 	}
@@ -82,10 +83,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 
 // Deliver adds or publishes e. See [Handler.DeliverBatch].
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
-	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
-		return errs[0]
-	}
-	return nil
+	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
 // DeliverBatch adds or publishes events in one go and waits for the answers.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -30,18 +29,9 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Permanent, Cure: "fix the event, or text and blocks",
 		},
-		{
-			Codes: []string{"channel_not_found", "user_not_found"},
-			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "check channel; into a private one the app must be invited",
-		},
-		{
-			Codes: []string{"not_in_channel"},
-			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "invite the app into the channel, or give it the scope chat:write.public",
-		},
-		{
-			Codes: []string{"is_archived", "channel_is_archived"},
-			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "unarchive the channel, or name another",
-		},
+		{Codes: []string{"channel_not_found", "user_not_found"}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "check channel; into a private one the app must be invited"},
+		{Codes: []string{"not_in_channel"}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "invite the app into the channel, or give it the scope chat:write.public"},
+		{Codes: []string{"is_archived", "channel_is_archived"}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "unarchive the channel, or name another"},
 		{
 			Codes: []string{
 				"restricted_action", "restricted_action_read_only_channel", "restricted_action_thread_only_channel",
@@ -55,10 +45,7 @@ func codes() outcome.Table[string] {
 			Codes: []string{"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive", "invalid_token", "not_allowed_token_type"},
 			Class: outcome.Unauthorized, Cure: "give a valid bot token",
 		},
-		{
-			Codes: []string{"missing_scope", "no_permission"},
-			Class: outcome.Unavailable, Cure: "give the app the scope chat:write, and install it again",
-		},
+		{Codes: []string{"missing_scope", "no_permission"}, Class: outcome.Unavailable, Cure: "give the app the scope chat:write, and install it again"},
 		{
 			Codes: []string{
 				"org_login_required", "team_added_to_org", "team_access_not_granted", "access_denied", "accesslimited",
@@ -78,10 +65,7 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Unavailable, Cure: "check api_url, and proxies on the way",
 		},
-		{
-			Codes: []string{"internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error"},
-			Class: outcome.Unavailable,
-		},
+		{Codes: []string{"internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error"}, Class: outcome.Unavailable},
 		{Codes: []string{"ratelimited", "rate_limited", "message_limit_exceeded", "too_many_requests"}, Class: outcome.Throttled},
 	}
 }
@@ -109,10 +93,7 @@ func destination(token, webhook string) *outcome.Destination {
 	if u, err := url.Parse(webhook); err == nil {
 		secrets = append(secrets, strings.TrimPrefix(u.RequestURI(), "/"), strings.TrimPrefix(u.Path, "/"), u.RawQuery)
 	}
-	return &outcome.Destination{
-		Name: "slack", Secrets: secret.NewRedactor(secrets...),
-		TLS: outcome.TLS{Prefix: "tls.", Plain: "check api_url or webhook_url, and proxies"},
-	}
+	return outcome.New("slack", "check api_url or webhook_url, and proxies", secrets...)
 }
 
 // verdict returns the error of Deliver for an answer. Nothing else decides that. rctx
@@ -131,16 +112,12 @@ func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	if a.code == "" {
 		a.code = codeIn(a.body)
 	}
-	class, cure := codes().Find(a.code, !isFixed(h.templates.channel))
+	class, cure := codes().Find(!isFixed(h.templates.channel), a.code)
 	if class == outcome.Unknown {
-		class, cure = threadCodes().Find(a.code, !isFixed(h.templates.threadTS))
+		class, cure = threadCodes().Find(!isFixed(h.templates.threadTS), a.code)
 	}
-	if class == outcome.Unknown {
-		class, _ = statuses().Find(a.status, false)
-	}
-	if class == outcome.Unknown {
-		class = outcome.Unavailable
-	}
+	byStatus, _ := statuses().Find(false, a.status)
+	class = cmp.Or(class, byStatus, outcome.Unavailable)
 	err := error(h.out.Line(outcome.Failure{Text: a.text(), Cure: cure}))
 	if a.retryAfter > 0 {
 		h.gate.hold(a.retryAfter) // also for deliveries that wait for their turn

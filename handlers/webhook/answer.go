@@ -39,7 +39,7 @@ func (h *Handler) answer(resp *http.Response, u *url.URL, cancel context.CancelF
 	if isDelivered(o.code) {
 		return nil
 	}
-	_, cure := statuses().Find(o.code, false)
+	_, cure := statuses().Find(false, o.code)
 	if o.code/100 == 3 {
 		cure = "redirects are not followed: write the final address into url"
 	}

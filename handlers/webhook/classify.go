@@ -87,7 +87,7 @@ func classify(o observation) outcome.Class {
 }
 
 func (o observation) classOfStatus() outcome.Class {
-	class, _ := statuses().Find(o.code, !o.constant)
+	class, _ := statuses().Find(!o.constant, o.code)
 	switch {
 	case class != outcome.Unknown:
 		return class

@@ -104,7 +104,7 @@ func (h *Handler) lost(ctx context.Context, u *url.URL, t *trip, err error) *fai
 		o.at = stageConnect
 		if o.proxy = refusal.code == http.StatusProxyAuthRequired; o.proxy {
 			o.code = refusal.code
-			_, cure = statuses().Find(o.code, false)
+			_, cure = statuses().Find(false, o.code)
 		}
 	}
 	if blocked, ok := errors.AsType[*blockedError](err); ok {

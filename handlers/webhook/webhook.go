@@ -85,10 +85,8 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	h.transport = httpconn.New(transport, cfg.MaxConnectionAge)
 	h.needsData = h.target.tmpl != nil || h.encoder.Renders() || len(h.headers) > 0
 	h.redact = redactor(cfg, h.target.constant)
-	h.out = &outcome.Destination{
-		Name: "webhook", Secrets: h.redact,
-		TLS: outcome.TLS{Prefix: "tls.", Plain: "is it http:// and not https://?"},
-	}
+	h.out = outcome.New("webhook", "is it http:// and not https://?")
+	h.out.Secrets = h.redact
 	return h, nil
 }
 

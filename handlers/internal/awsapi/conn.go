@@ -13,7 +13,6 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // Service is a service of AWS, with what its errors say.
@@ -59,11 +58,8 @@ func Open(svc Service, access awsconf.Access, baseDir string) (*Conn, error) {
 	}
 	return &Conn{
 		AWS: loaded, svc: svc, endpoint: access.Endpoint, timeout: access.RequestTimeout, transport: transport,
-		out: &outcome.Destination{
-			Name:    svc.Name,
-			Secrets: secret.NewRedactor(access.SecretAccessKey.Reveal(), access.SessionToken.Reveal(), access.ExternalID.Reveal()),
-			TLS:     outcome.TLS{Prefix: "tls.", Plain: "check endpoint, and proxies"},
-		},
+		out: outcome.New(svc.Name, "check endpoint, and proxies",
+			access.SecretAccessKey.Reveal(), access.SessionToken.Reveal(), access.ExternalID.Reveal()),
 	}, nil
 }
 

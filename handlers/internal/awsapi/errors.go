@@ -50,10 +50,7 @@ func (s Service) codes() outcome.Table[string] {
 			},
 			Class: outcome.Unauthorized, Cure: "check the credentials",
 		},
-		{
-			Codes: []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"},
-			Class: outcome.Unavailable, Cure: "check the clock of this machine",
-		},
+		{Codes: []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"}, Class: outcome.Unavailable, Cure: "check the clock of this machine"},
 		{
 			Codes: []string{
 				"RequestThrottled", "ThrottlingException", "Throttling", "Throttled", "ThrottledException", "RequestThrottledException",
@@ -63,10 +60,7 @@ func (s Service) codes() outcome.Table[string] {
 			Class: outcome.Throttled,
 		},
 		{Codes: internalCodes(), Class: outcome.Unavailable},
-		{
-			Codes: []string{"UnsupportedOperation", "InvalidAction", "UnknownOperationException", "InvalidEndpointException"},
-			Class: outcome.Unavailable, Cure: "check endpoint",
-		},
+		{Codes: []string{"UnsupportedOperation", "InvalidAction", "UnknownOperationException", "InvalidEndpointException"}, Class: outcome.Unavailable, Cure: "check endpoint"},
 		{Codes: []string{keyThrottled}, Class: outcome.Throttled},
 		{Codes: []string{keyFailed}, Class: outcome.Unavailable, Cure: "look at the KMS key of the " + s.Place + "; allow kms:GenerateDataKey and kms:Decrypt"},
 	}
@@ -98,7 +92,7 @@ func (s Service) lookUp(code string) (class outcome.Class, cure, short string) {
 	default:
 		known = keyFailed
 	}
-	class, cure = s.codes().Find(known, false)
+	class, cure = s.codes().Find(false, known)
 	return class, cure, code
 }
 

@@ -1,8 +1,6 @@
 package oneline_test
 
 import (
-	"errors"
-	"io"
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
@@ -19,18 +17,11 @@ func TestLine(t *testing.T) {
 		{"\x1b[2Jgone\u0085\u2028now\x7f", 100, "[2Jgone now"},
 		{"grün und rot", 3, "gr..."},
 		{"grün", 5, "grün"},
+		{"a\xffb", 100, "a\ufffdb"},
 		{"", 0, ""},
 	} {
 		if got := oneline.Of(c.text, c.limit); got != c.want {
 			t.Errorf("Of(%q, %d) = %q, want %q", c.text, c.limit, got, c.want)
 		}
-	}
-}
-
-func TestErrorTellsItsCauseOnlyWhenAsked(t *testing.T) {
-	t.Parallel()
-	err := error(&oneline.Error{Text: "kafka: gone", Cause: io.EOF})
-	if err.Error() != "kafka: gone" || !errors.Is(err, io.EOF) || errors.Unwrap(&oneline.Error{Text: "x"}) != nil {
-		t.Errorf("%v of %v", err, errors.Unwrap(err))
 	}
 }

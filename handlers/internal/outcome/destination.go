@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // ErrClosed is the cause of every failure of a closed destination.
@@ -56,6 +57,12 @@ type Destination struct {
 	TLS TLS
 	// Safe are errors of the destination itself. They may be the cause of an [Error].
 	Safe []error
+}
+
+// New returns the Destination of a name, with the TLS settings below "tls". plain is the cure for a server that does not
+// speak TLS; secrets are texts that a server, or a library, may repeat.
+func New(name, plain string, secrets ...string) *Destination {
+	return &Destination{Name: name, Secrets: secret.NewRedactor(secrets...), TLS: TLS{Prefix: "tls.", Plain: plain}}
 }
 
 // Failure is what a [Destination] describes.

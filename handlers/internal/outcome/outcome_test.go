@@ -41,11 +41,11 @@ func TestFind(t *testing.T) {
 		{io.ErrNoProgress, true, outcome.Unknown, ""},
 		{nil, false, outcome.Unknown, ""},
 	} {
-		if class, cure := outcome.Match(table, c.err, c.own); class != c.class || cure != c.cure {
+		if class, cure := outcome.Match(table, c.own, c.err); class != c.class || cure != c.cure {
 			t.Errorf("%v, own %t: class %d, %q; want %d, %q", c.err, c.own, class, cure, c.class, c.cure)
 		}
 	}
-	if class, _ := table.Find(io.ErrClosedPipe, false); class != outcome.Permanent {
+	if class, _ := table.Find(false, io.ErrClosedPipe); class != outcome.Permanent {
 		t.Errorf("found as class %d", class)
 	}
 }

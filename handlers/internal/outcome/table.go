@@ -87,14 +87,22 @@ type Rule[C comparable] struct {
 	Cure string
 }
 
-// Find returns the class of a code and its cure. own reports that the place was made of the event. The class of a
-// code that is not in the table is Unknown.
-func (t Table[C]) Find(code C, own bool) (class Class, cure string) {
-	return t.first(own, func(known C) bool { return known == code })
+// Find returns the class of the first of codes that the table has, and its cure; Unknown if it has none. own reports
+// that the place was made of the event.
+func (t Table[C]) Find(own bool, codes ...C) (class Class, cure string) {
+	for _, code := range codes {
+		if class, cure = t.first(own, func(known C) bool { return known == code }); class != Unknown {
+			return class, cure
+		}
+	}
+	return Unknown, ""
 }
 
-// Match is [Table.Find] for the first rule with an error that is in err's chain.
-func Match(t Table[error], err error, own bool) (class Class, cure string) {
+// Match is [Table.Find] for the first rule with an error that is in err's chain. What [Content] has marked is Permanent.
+func Match(t Table[error], own bool, err error) (class Class, cure string) {
+	if IsContent(err) {
+		return Permanent, ""
+	}
 	return t.first(own, func(known error) bool { return errors.Is(err, known) })
 }
 
@@ -130,4 +138,12 @@ func Answers(errs []error, answer func(error) error) []error {
 		return nil
 	}
 	return errs
+}
+
+// First returns the error of a batch of one event.
+func First(errs []error) error {
+	if errs == nil {
+		return nil
+	}
+	return errs[0]
 }
