@@ -2,7 +2,6 @@ package integration
 
 import (
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -65,7 +65,7 @@ func (r *httpReceiver) start() {
 
 func (r *httpReceiver) run(l net.Listener) {
 	r.l = l
-	r.srv = &http.Server{Handler: r, ErrorLog: log.New(io.Discard, "", 0)}
+	r.srv = &http.Server{Handler: r, ErrorLog: testenv.Quiet()}
 	r.done = make(chan struct{})
 	srv, done := r.srv, r.done
 	go func() {

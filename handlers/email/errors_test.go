@@ -37,7 +37,7 @@ func TestClassify(t *testing.T) {
 			if row.config != nil {
 				row.config(&cfg)
 			}
-			h := newHandler(t, cfg)
+			h := deliverytest.Open(t, New, cfg)
 			err := h.Deliver(testenv.Within(t, patience), event(ada))
 			if got := deliverytest.Class(err); got != row.class {
 				t.Fatalf("%s, want %s: %v", got, row.class, err)
@@ -70,7 +70,7 @@ func TestClassify(t *testing.T) {
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s)) // makes no connection
+	h := deliverytest.Open(t, New, config(s)) // makes no connection
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestCancelled(t *testing.T) {
 			t.Parallel()
 			s := testenv.Mail(t, smtpsink.Options{})
 			s.Fail(smtpsink.Fault{Stage: stage, Hang: true})
-			h := newHandler(t, config(s))
+			h := deliverytest.Open(t, New, config(s))
 			ctx, cancel := context.WithCancelCause(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- h.Deliver(ctx, event(ada)) }()
@@ -130,7 +130,7 @@ func TestGoMailResetAfterDelivery(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.Rset, Code: 451})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	msg, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestGoMailIsTempKnowsNoNetwork(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.MailCmd, Drop: true})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	msg, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestGoMailIsTempKnowsNoNetwork(t *testing.T) {
 func TestLostWhileWriting(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	msg, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func (c *cutConn) Write(p []byte) (int, error) {
 func TestHalfAMailIsNotSent(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	big := *event(ada)
 	h.tmpl.text = mustText(t, strings.Repeat("a line of text\n", 50_000))
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -260,7 +260,7 @@ func (c *hookConn) Write(p []byte) (int, error) {
 func TestClosedHandlerRefuses(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	deliverOne(t, h, s, event(ada))
 	for range 2 {
 		if err := h.Close(); err != nil {

@@ -63,7 +63,7 @@ func TestGarbageNeitherPanicsNorHangs(t *testing.T) {
 				port := rawServer(t, append(polite[:i:i], garbage)...)
 				cfg := config(testenv.Mail(t, smtpsink.Options{}))
 				cfg.Port, cfg.ConnectTimeout, cfg.SendTimeout = port, 150*time.Millisecond, 150*time.Millisecond
-				err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(ada))
+				err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), event(ada))
 				if err == nil || strings.ContainsFunc(err.Error(), isControl) {
 					t.Errorf("got %v", err)
 				}
@@ -81,7 +81,7 @@ func TestEndlessRepliesAreCutOff(t *testing.T) {
 			t.Parallel()
 			cfg := config(testenv.Mail(t, smtpsink.Options{}))
 			cfg.Port = rawServer(t, greeting)
-			err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(ada))
+			err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), event(ada))
 			if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 				t.Errorf("got %v", err)
 			}

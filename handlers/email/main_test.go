@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -28,11 +27,6 @@ func config(s *smtpsink.Sink) Config {
 		From: "Shop <shop@example.com>", To: List{"{{ .Payload.email }}"},
 		Subject: "Order {{ .Event.AggregateID }}", Text: "Dear {{ .Payload.name }}",
 	}
-}
-
-func newHandler(tb testing.TB, cfg Config, opts ...handlers.Option) *Handler {
-	tb.Helper()
-	return deliverytest.Open(tb, New, cfg, opts...)
 }
 
 // deliverOne sends one event and returns the mail that came of it.

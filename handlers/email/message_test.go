@@ -26,7 +26,7 @@ func TestMailHasWhatTheTemplatesSay(t *testing.T) {
 	cfg.HTML = "<p>{{ .Payload.name }}</p>"
 	cfg.Text = "Dear {{ .Payload.name }}\n.\nlast line"
 	cfg.Headers = map[string]string{"X-Total": `{{ money .Payload.total "EUR" }}`, "X-None": `{{ get .Payload "no" | default "" }}`}
-	m, p := deliverOne(t, newHandler(t, cfg), s, event(`{"email":"ada@example.com","name":"<Ada>","total":1999}`))
+	m, p := deliverOne(t, deliverytest.Open(t, New, cfg), s, event(`{"email":"ada@example.com","name":"<Ada>","total":1999}`))
 
 	if want := []string{"ada@example.com", "b@example.com", "c@example.com", "d@example.com", "hidden@example.com"}; m.From != "shop@example.com" || !slices.Equal(m.To, want) {
 		t.Errorf("envelope: %s -> %v", m.From, m.To)
@@ -64,7 +64,7 @@ func TestTraceOfAMail(t *testing.T) {
 		cfg.Headers = headers
 		e := event(ada)
 		e.Headers["traceparent"] = trace
-		if _, p := deliverOne(t, newHandler(t, cfg), s, e); p.Header.Get("Traceparent") != name || len(p.Header["Traceparent"]) > 1 {
+		if _, p := deliverOne(t, deliverytest.Open(t, New, cfg), s, e); p.Header.Get("Traceparent") != name || len(p.Header["Traceparent"]) > 1 {
 			t.Errorf("with %v: %q, want %q", headers, p.Header["Traceparent"], name)
 		}
 	}
@@ -79,10 +79,10 @@ func TestOneBodyIsOnePart(t *testing.T) {
 	text, html := config(s), config(s)
 	text.Text, text.TextFile = "", "mail.txt"
 	html.Text, html.HTMLFile = "", "mail.html"
-	if _, p := deliverOne(t, newHandler(t, text, handlers.WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/plain" || p.Text != "text of Ada" {
+	if _, p := deliverOne(t, deliverytest.Open(t, New, text, handlers.WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/plain" || p.Text != "text of Ada" {
 		t.Errorf("got %+v", p)
 	}
-	if _, p := deliverOne(t, newHandler(t, html, handlers.WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/html" || p.HTML != "<b>Ada</b>" {
+	if _, p := deliverOne(t, deliverytest.Open(t, New, html, handlers.WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/html" || p.HTML != "<b>Ada</b>" {
 		t.Errorf("got %+v", p)
 	}
 }
@@ -92,7 +92,7 @@ func TestMessageIDIsTheSameForEveryAttempt(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.MessageIDDomain = "id.example.net"
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	s.Fail(smtpsink.Fault{Stage: smtpsink.DataEnd, Drop: true})
 	e := event(ada)
 	if err := h.Deliver(testenv.Within(t, patience), e); deliverytest.Class(err) != "retry" {
@@ -142,7 +142,7 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 			cfg, e := config(s), event(string(payload))
 			cfg.Text = "body"
 			set(&cfg, e)
-			h := newHandler(t, cfg)
+			h := deliverytest.Open(t, New, cfg)
 			before := len(s.Mails())
 			err := h.Deliver(testenv.Within(t, patience), e)
 			if err != nil {
@@ -187,20 +187,20 @@ func TestBadEventsAreDeadAtOnce(t *testing.T) {
 		`{"email":"a@example.com\nb@c.d","name":"x"}`: "line end",
 		`secret`: "not JSON",
 	} {
-		err := newHandler(t, config(s)).Deliver(testenv.Within(t, patience), event(payload))
+		err := deliverytest.Open(t, New, config(s)).Deliver(testenv.Within(t, patience), event(payload))
 		if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %s: %v", payload, deliverytest.Class(err), err)
 		}
 	}
 	many := `{"name":"x","email":"` + strings.Repeat("a@example.com,", 3) + `"}`
-	if m, _ := deliverOne(t, newHandler(t, config(s)), s, event(many)); len(m.To) != 1 {
+	if m, _ := deliverOne(t, deliverytest.Open(t, New, config(s)), s, event(many)); len(m.To) != 1 {
 		t.Errorf("the same recipient %d times", len(m.To))
 	}
 	var list strings.Builder
 	for i := range maxRecipients + 1 {
 		list.WriteString(strings.Repeat("a", i/50+1) + strings.Repeat("b", i%50) + "@example.com,")
 	}
-	err := newHandler(t, config(s)).Deliver(testenv.Within(t, patience), event(`{"name":"x","email":"`+list.String()+`"}`))
+	err := deliverytest.Open(t, New, config(s)).Deliver(testenv.Within(t, patience), event(`{"name":"x","email":"`+list.String()+`"}`))
 	if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), "100 is the limit") {
 		t.Errorf("got %v", err)
 	}

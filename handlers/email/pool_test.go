@@ -29,7 +29,7 @@ func mustText(t *testing.T, text string) *tmpl.Template {
 func TestConnectionsAreReused(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	for range 5 {
 		deliverOne(t, h, s, event(ada))
 	}
@@ -44,7 +44,7 @@ func TestConnectionsAreReused(t *testing.T) {
 func TestRefusalsOfASession(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	sessions := 1
 	deliverOne(t, h, s, event(ada))
 	for _, stage := range []smtpsink.Stage{smtpsink.MailCmd, smtpsink.Rcpt, smtpsink.Data, smtpsink.DataEnd} {
@@ -75,7 +75,7 @@ func TestConnectionsHaveAnAge(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.MaxConnectionAge = time.Nanosecond
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	for range 3 {
 		deliverOne(t, h, s, event(ada))
 	}
@@ -87,7 +87,7 @@ func TestConnectionsHaveAnAge(t *testing.T) {
 func TestDeadReusedConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	deliverOne(t, h, s, event(ada))
 	// The server restarts: it has closed the idle connection.
 	if err := s.Close(); err != nil {
@@ -118,7 +118,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.Connections = 3
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	s.Fail(smtpsink.Fault{Stage: smtpsink.DataEnd, Delay: 20 * time.Millisecond, Times: 3})
 	var wg sync.WaitGroup
 	for range 30 {
@@ -142,7 +142,7 @@ func TestWaitingForAConnectionObeysCtx(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.Connections = 1
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Hang: true})
 	first, cancelFirst := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
@@ -177,7 +177,7 @@ func TestWaitingForAConnectionObeysCtx(t *testing.T) {
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h := newHandler(t, config(s))
+	h := deliverytest.Open(t, New, config(s))
 	h.pool.idle = 10 * time.Millisecond
 	deliverOne(t, h, s, event(ada))
 	if err := s.WaitOpen(testenv.Within(t, patience), 0); err != nil {
@@ -191,7 +191,7 @@ func TestConnectionCarriesSoManyMails(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.MaxConnectionMails = 2
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	for range 5 {
 		deliverOne(t, h, s, event(ada))
 	}
@@ -210,7 +210,7 @@ func TestIdleLongerThanAnyTimeout(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
 	cfg.ConnectTimeout, cfg.SendTimeout = 3*time.Second, 3*time.Second
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	deliverOne(t, h, s, event(ada))
 	timer := time.NewTimer(4 * time.Second)
 	defer timer.Stop()
@@ -235,7 +235,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 	}
 	cfg := config(testenv.Mail(t, smtpsink.Options{}))
 	cfg.Port, cfg.ConnectTimeout = addr.Port, 200*time.Millisecond
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	// It accepts TCP, in the kernel at that, and never greets.
 	if err := h.Deliver(testenv.Within(t, patience), event(ada)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "connect_timeout of 200ms") {
 		t.Errorf("got %v", err)
@@ -243,7 +243,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer func() { _ = theirs.Close() }()
 	s := testenv.Mail(t, smtpsink.Options{})
-	h2 := newHandler(t, config(s))
+	h2 := deliverytest.Open(t, New, config(s))
 	deliverOne(t, h2, s, event(ada))
 	h2.pool.conns[0].socket.Conn = &splitConn{Conn: h2.pool.conns[0].socket.Conn, to: ours}
 	closed := make(chan error, 1)
@@ -299,7 +299,7 @@ func TestTLSAndAuth(t *testing.T) {
 			if row.tls != TLSNone {
 				cfg.CAFile = "ca.pem"
 			}
-			h := newHandler(t, cfg, handlers.WithBaseDir(dir))
+			h := deliverytest.Open(t, New, cfg, handlers.WithBaseDir(dir))
 			for range 2 {
 				if m, _ := deliverOne(t, h, s, event(ada)); m.TLS != row.tlsd || m.User != "u" {
 					t.Errorf("got TLS %v, user %q", m.TLS, m.User)
@@ -320,7 +320,7 @@ func TestFailedLoginsLeakNoConnections(t *testing.T) {
 	)
 	cfg := config(s)
 	cfg.TLS = TLSMandatory // and the certificate is not trusted
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	for range 3 {
 		if err := h.Deliver(testenv.Within(t, patience), event(ada)); deliverytest.Class(err) != "unavailable" {
 			t.Errorf("got %v", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestSuite runs the properties that every destination has. The answers that
@@ -111,5 +112,5 @@ func (r row) provoke(tb testing.TB) error {
 	if r.config != nil {
 		r.config(&cfg)
 	}
-	return newHandler(tb, cfg).Deliver(tb.Context(), event(ada))
+	return deliverytest.Open(tb, New, cfg).Deliver(tb.Context(), event(ada))
 }

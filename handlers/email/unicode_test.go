@@ -8,6 +8,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestUnicodeAddresses: a domain outside of ASCII goes to any server in its other form. Letters
@@ -19,7 +20,7 @@ func TestUnicodeAddresses(t *testing.T) {
 		s := testenv.Mail(t, smtpsink.Options{NoSMTPUTF8: without})
 		cfg := config(s)
 		cfg.From, cfg.ReplyTo, cfg.Cc = "Läden <shop@läden.example>", "{{ get .Payload \"reply\" | default \"hilfe@läden.example\" }}", List{"b@BÜCHER.example"}
-		h := newHandler(t, cfg)
+		h := deliverytest.Open(t, New, cfg)
 		for range 2 { // a new connection, and one that is used again
 			m, p := deliverOne(t, h, s, event(`{"email":"Ada <ada@münchen.example>","name":"Ada"}`))
 			if want := []string{"ada@xn--mnchen-3ya.example", "b@xn--bcher-kva.example"}; m.From != "shop@xn--lden-loa.example" || !slices.Equal(m.To, want) {

@@ -85,7 +85,7 @@ func TestEvent(t *testing.T) {
 			bus := awstest.NewBus(t, endpoint)
 			cfg := Config{EventBus: bus.ARN, Access: awstest.Access(endpoint)}
 			c.change(&cfg)
-			h := newHandler(t, cfg)
+			h := deliverytest.Open(t, New, cfg)
 			e := awstest.Event(42, `{"a":  1}`)
 			if err := h.Deliver(awstest.Context(t), e); err != nil {
 				t.Fatal(err)

@@ -164,7 +164,7 @@ func TestRecord(t *testing.T) {
 			s := newStream(t, endpoint, 1)
 			cfg := Config{Stream: s.arn, Access: awstest.Access(endpoint)}
 			c.change(&cfg)
-			h := newHandler(t, cfg)
+			h := deliverytest.Open(t, New, cfg)
 			if err := h.Deliver(awstest.Context(t), c.event); err != nil {
 				t.Fatal(err)
 			}

@@ -9,19 +9,12 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) {
-	awstest.Isolate()
-	testenv.Main(m)
-}
-
-func newHandler(tb testing.TB, cfg Config) *Handler {
-	tb.Helper()
-	return deliverytest.Open(tb, New, cfg)
+	awstest.Main(m)
 }
 
 // request is one of PutRecords to the fake.
@@ -78,7 +71,7 @@ func TestRefusedRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
-			err := newHandler(t, fakeConfig(f)).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+			err := deliverytest.Open(t, New, fakeConfig(f)).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
 			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
 				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
@@ -109,7 +102,7 @@ func TestNothingOvertakes(t *testing.T) {
 					e.AggregateID = fmt.Sprint("other ", i)
 				}
 			}
-			errs := newHandler(t, fakeConfig(f)).DeliverBatch(awstest.Context(t), all)
+			errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(awstest.Context(t), all)
 			got := deliverytest.Classes([]error{errs[4], errs[maxEntries], errs[maxEntries+1]})
 			if got != want || len(f.Asked()) != 2 {
 				t.Errorf("got %s, want %s, in %d requests", got, want, len(f.Asked()))
@@ -129,7 +122,7 @@ func TestRequests(t *testing.T) {
 		}
 		return taken(r, nil)
 	})
-	h := newHandler(t, fakeConfig(f))
+	h := deliverytest.Open(t, New, fakeConfig(f))
 	all := awstest.Events(1010)
 	all[0], all[1], all[2] = awstest.Big(1, 6<<20), awstest.Big(2, 3<<20), awstest.Big(3, 3<<20)
 	if errs := h.DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", len(all)) {

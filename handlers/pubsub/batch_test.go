@@ -64,7 +64,7 @@ func TestMessage(t *testing.T) {
 			top := newTopic(t, "")
 			cfg := top.config()
 			cfg.Format = c.format
-			if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), c.event); err != nil {
+			if err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), c.event); err != nil {
 				t.Fatal(err)
 			}
 			got := top.messages(t)
@@ -94,7 +94,7 @@ func TestKeys(t *testing.T) {
 		cfg.OrderingKey = c.template
 		e := event(1, `{"customer": "c1"}`)
 		e.AggregateID = c.aggregate
-		h := newHandler(t, cfg)
+		h := deliverytest.Open(t, New, cfg)
 		if err := h.Deliver(testenv.Within(t, patience), e); err != nil {
 			t.Error(err)
 		}
@@ -111,7 +111,7 @@ func TestKeys(t *testing.T) {
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	top := newTopic(t, "")
-	h := newHandler(t, top.config())
+	h := deliverytest.Open(t, New, top.config())
 	all := events(maxMessages*3/2+40, "a", "", "a")
 	for _, i := range []int{0, 2} { // together they are too large
 		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 4_000_000) + `"`)
@@ -128,7 +128,7 @@ func TestSplit(t *testing.T) {
 		last[key] = id
 	}
 	f := startFake(t, func(_ int, s sent) said { return taken(s) })
-	if errs := newHandler(t, fakeConfig(f)).DeliverBatch(testenv.Within(t, patience), events(2500)); deliverytest.Classes(errs) != deliverytest.Times("delivered", 2500) {
+	if errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(testenv.Within(t, patience), events(2500)); deliverytest.Classes(errs) != deliverytest.Times("delivered", 2500) {
 		t.Error("not all are delivered")
 	}
 	var sizes []int
@@ -157,7 +157,7 @@ func TestTotalOrder(t *testing.T) {
 	})
 	all := events(6, "a")
 	all[2].AggregateID, all[4].AggregateID = "b", "b"
-	errs := newHandler(t, fakeConfig(f)).DeliverBatch(delivery.WithTotalOrder(testenv.Within(t, patience)), all)
+	errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(delivery.WithTotalOrder(testenv.Within(t, patience)), all)
 	if want := deliverytest.Times("delivered", 3) + " " + deliverytest.Times("retry", 3); deliverytest.Classes(errs) != want || !slices.Equal(got, []string{"1 2", "3", "4"}) {
 		t.Errorf("%s\nwant %s; requests %q", deliverytest.Classes(errs), want, got)
 	}
@@ -194,7 +194,7 @@ func TestBadOnes(t *testing.T) {
 				}
 				return c.answer(ids, s)
 			})
-			errs := newHandler(t, fakeConfig(f)).DeliverBatch(testenv.Within(t, patience), events(6, "a", "b"))
+			errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(testenv.Within(t, patience), events(6, "a", "b"))
 			if got := deliverytest.Classes(errs); got != c.want {
 				t.Errorf("got %s, want %s: %v", got, c.want, errs)
 			}
@@ -209,7 +209,7 @@ func TestNothingOvertakes(t *testing.T) {
 	t.Parallel()
 	var answer func(s sent) said
 	f := startFake(t, func(_ int, s sent) said { return answer(s) })
-	h := newHandler(t, fakeConfig(f))
+	h := deliverytest.Open(t, New, fakeConfig(f))
 	rapid.Check(t, func(r *rapid.T) {
 		before := len(f.asked())
 		all := events(rapid.IntRange(1, 30).Draw(r, "events"))

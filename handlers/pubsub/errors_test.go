@@ -43,7 +43,7 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFake(t, func(int, sent) said { return c.answer })
-			err := newHandler(t, fakeConfig(f)).Deliver(testenv.Within(t, patience), event(1, `{}`))
+			err := deliverytest.Open(t, New, fakeConfig(f)).Deliver(testenv.Within(t, patience), event(1, `{}`))
 			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
 				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
@@ -63,7 +63,7 @@ func TestRetryAfter(t *testing.T) {
 			a.header = map[string]string{"Retry-After": value}
 			return a
 		})
-		err := newHandler(t, fakeConfig(f)).Deliver(testenv.Within(t, patience), event(1, `{}`))
+		err := deliverytest.Open(t, New, fakeConfig(f)).Deliver(testenv.Within(t, patience), event(1, `{}`))
 		if got, _ := delivery.RetryDelay(err); got != want || !delivery.IsThrottled(err) {
 			t.Errorf("%q: %v, %v", value, got, err)
 		}
@@ -78,7 +78,7 @@ func TestSilence(t *testing.T) {
 	defer close(end)
 	cfg := fakeConfig(f)
 	cfg.RequestTimeout = time.Millisecond
-	err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`))
+	err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`))
 	if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 1ms is over") {
 		t.Errorf("got %v", err)
 	}
@@ -88,7 +88,7 @@ func TestSilence(t *testing.T) {
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	f := startFake(t, func(_ int, s sent) said { return taken(s) })
-	h := newHandler(t, fakeConfig(f))
+	h := deliverytest.Open(t, New, fakeConfig(f))
 	_ = h.Close()
 	if errs := h.DeliverBatch(testenv.Within(t, patience), events(3, "a", "b")); deliverytest.Classes(errs) == deliverytest.Times("delivered", 3) || len(f.asked()) != 0 {
 		t.Errorf("got %v", errs)

@@ -49,11 +49,6 @@ func events(n int, keys ...string) []*delivery.Event {
 	return all
 }
 
-func newHandler(tb testing.TB, cfg Config) *Handler {
-	tb.Helper()
-	return deliverytest.Open(tb, New, cfg)
-}
-
 // stored is a message that was published.
 type stored struct {
 	Data        []byte

@@ -29,7 +29,7 @@ func TestTokens(t *testing.T) {
 	g := startGoogle(t, top.endpoint)
 	cfg := g.config(t, top.name)
 	cfg.CredentialsFile = g.keyFile(t, "quota_project_id", "payer")
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	if errs := h.DeliverBatch(testenv.Within(t, patience), events(40, "a", "b", "c", "d")); deliverytest.Classes(errs) != deliverytest.Times("delivered", 40) || g.issued.Load() != 1 {
 		t.Errorf("%d tokens for one batch: %v", g.issued.Load(), errs)
 	}
@@ -79,7 +79,7 @@ func TestTokenIsAwaited(t *testing.T) {
 	cfg := g.config(t, "orders")
 	cfg.CredentialsFile = g.keyFile(t, "token_uri", silent.URL)
 	cfg.RequestTimeout = patience / 4
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	ctx, cancel := context.WithCancelCause(testenv.Within(t, patience))
 	cause := errors.New("the relay stops")
 	go func() {
@@ -96,7 +96,7 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	top := newTopic(t, "")
 	g := startGoogle(t, top.endpoint)
-	h := newHandler(t, g.config(t, top.name))
+	h := deliverytest.Open(t, New, g.config(t, top.name))
 	if err := h.Check(testenv.Within(t, patience)); err != nil {
 		t.Error(err)
 	}
@@ -107,11 +107,11 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	cfg := top.config()
-	if err := newHandler(t, cfg).Check(testenv.Within(t, patience)); err != nil {
+	if err := deliverytest.Open(t, New, cfg).Check(testenv.Within(t, patience)); err != nil {
 		t.Error(err)
 	}
 	cfg.Topic = "nowhere"
-	if err := newHandler(t, cfg).Check(testenv.Within(t, patience)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "create the topic") {
+	if err := deliverytest.Open(t, New, cfg).Check(testenv.Within(t, patience)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "create the topic") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -132,11 +132,11 @@ func TestMetadataServer(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(metadata.URL, "http://"))
 	cfg := g.config(t, top.name)
 	cfg.CredentialsFile = ""
-	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); err != nil {
+	if err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); err != nil {
 		t.Error(err)
 	}
 	answer = `{}`
-	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "metadata server") {
+	if err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "metadata server") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -148,7 +148,7 @@ func TestDefaultCredentials(t *testing.T) {
 	cfg := g.config(t, top.name)
 	t.Setenv(credentialsVariable, cfg.CredentialsFile)
 	cfg.CredentialsFile = ""
-	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); err != nil {
+	if err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), event(1, `{}`)); err != nil {
 		t.Error(err)
 	}
 	home := t.TempDir()
@@ -162,11 +162,11 @@ func TestDefaultCredentials(t *testing.T) {
 	t.Setenv(credentialsVariable, "")
 	t.Setenv("HOME", home)
 	t.Setenv("APPDATA", filepath.Join(home, ".config"))
-	if err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(2, `{}`)); err != nil {
+	if err := deliverytest.Open(t, New, cfg).Deliver(testenv.Within(t, patience), event(2, `{}`)); err != nil {
 		t.Error(err)
 	}
 	t.Setenv(emulatorVariable, strings.TrimPrefix(top.endpoint, "http://"))
-	if err := newHandler(t, Config{Project: "shop", Topic: top.name}).Deliver(testenv.Within(t, patience), event(3, `{}`)); err != nil {
+	if err := deliverytest.Open(t, New, Config{Project: "shop", Topic: top.name}).Deliver(testenv.Within(t, patience), event(3, `{}`)); err != nil {
 		t.Error(err)
 	}
 	if got := top.ids(t); len(got) != 3 {

@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestValidate(t *testing.T) {
@@ -56,7 +57,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
-	h := newHandler(t, Config{Topic: "projects/shop/topics/a%2Bb", Endpoint: "http://localhost:1/"})
+	h := deliverytest.Open(t, New, Config{Topic: "projects/shop/topics/a%2Bb", Endpoint: "http://localhost:1/"})
 	if want := "http://localhost:1/v1/projects/shop/topics/a%252Bb"; h.url != want {
 		t.Errorf("got %s, want %s", h.url, want)
 	}

@@ -183,7 +183,7 @@ func TestCertificate(t *testing.T) {
 	t.Parallel()
 	asked := false
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
-	s.Config.ErrorLog = quiet()
+	s.Config.ErrorLog = testenv.Quiet()
 	s.StartTLS()
 	cfg := config(strings.TrimPrefix(s.URL, "https://"))
 	cfg.APIURL = s.URL

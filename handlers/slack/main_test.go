@@ -3,7 +3,6 @@ package slack
 import (
 	"encoding/json"
 	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -171,6 +170,3 @@ func newHandler(tb testing.TB, cfg Config) *Handler {
 	h.gate = newGate(rate.Inf)
 	return h
 }
-
-// quiet is the log of a server whose complaints are expected.
-func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -86,7 +86,7 @@ func TestMessage(t *testing.T) {
 	t.Parallel()
 	endpoint := testenv.SQS(t)
 	arn, q := newTopic(t, endpoint, awsapi.FIFO)
-	h := newHandler(t, Config{TopicARN: arn, Access: awstest.Access(endpoint)})
+	h := deliverytest.Open(t, New, Config{TopicARN: arn, Access: awstest.Access(endpoint)})
 	e := awstest.Event(42, `{"a":  1}`)
 	e.Headers = map[string]string{"traceparent": "00-1", "odd name": "x"}
 	for range 2 { // the second time it is a duplicate

@@ -9,19 +9,12 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestMain(m *testing.M) {
-	awstest.Isolate()
-	testenv.Main(m)
-}
-
-func newHandler(tb testing.TB, cfg Config) *Handler {
-	tb.Helper()
-	return deliverytest.Open(tb, New, cfg)
+	awstest.Main(m)
 }
 
 // asked reads the entries of a request of PublishBatch, which is a form.
@@ -95,7 +88,7 @@ func TestRefusedRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
-			err := newHandler(t, fakeConfig(f, "")).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+			err := deliverytest.Open(t, New, fakeConfig(f, "")).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
 			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
 				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
@@ -131,7 +124,7 @@ func TestRefusedEntries(t *testing.T) {
 					e.AggregateID = fmt.Sprint("other ", i)
 				}
 			}
-			errs := newHandler(t, fakeConfig(f, c.suffix)).DeliverBatch(awstest.Context(t), all)
+			errs := deliverytest.Open(t, New, fakeConfig(f, c.suffix)).DeliverBatch(awstest.Context(t), all)
 			want := c.first + " " + c.later + " delivered"
 			if got := deliverytest.Classes([]error{errs[4], errs[10], errs[11]}); got != want || len(f.Asked()) != 2 {
 				t.Errorf("got %s, want %s, in %d requests: %v", got, want, len(f.Asked()), errs)
@@ -148,7 +141,7 @@ func TestRequests(t *testing.T) {
 	all := awstest.Events(25)
 	all[0], all[1], all[2] = awstest.Big(1, 100_000), awstest.Big(2, 100_000), awstest.Big(3, 100_000)
 	all[24] = awstest.Big(25, 500_000)
-	if errs := newHandler(t, fakeConfig(f, "")).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
+	if errs := deliverytest.Open(t, New, fakeConfig(f, "")).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
 		t.Error(errs)
 	}
 	var got []int

@@ -90,7 +90,7 @@ func TestMessage(t *testing.T) {
 			q := awstest.NewQueue(t, endpoint, "", nil)
 			cfg := config(endpoint)
 			cfg.QueueURL, cfg.Format = q.URL, c.format
-			if err := newHandler(t, cfg).Deliver(awstest.Context(t), c.event); err != nil {
+			if err := deliverytest.Open(t, New, cfg).Deliver(awstest.Context(t), c.event); err != nil {
 				t.Fatal(err)
 			}
 			got := q.Messages(t)
@@ -122,7 +122,7 @@ func TestFIFO(t *testing.T) {
 	q := awstest.NewQueue(t, endpoint, fifoSuffix, nil)
 	cfg := config(endpoint)
 	cfg.Queue = q.Name
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	all := awstest.Events(35)
 	all[3].AggregateID, all[4].AggregateID = "", "Ä 7"
 	other := *all[0] // of another outbox that shares the queue
@@ -166,7 +166,7 @@ func TestSizes(t *testing.T) {
 	q := awstest.NewQueue(t, endpoint, "", nil)
 	cfg := config(endpoint)
 	cfg.QueueURL = q.URL
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	all := awstest.Events(12)
 	for i, size := range map[int]int{0: 400_000, 1: 400_000, 2: 400_000, 3: maxBytes, 4: 1_000_000, 7: 600_000, 8: 600_000} {
 		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", size-2) + `"`)
@@ -202,7 +202,7 @@ func TestQueueMadeAnew(t *testing.T) {
 	q := awstest.NewQueue(t, endpoint, "", nil)
 	cfg := config(endpoint)
 	cfg.Queue = q.Name
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	if err := h.Deliver(awstest.Context(t), awstest.Event(1, `{}`)); err != nil {
 		t.Fatal(err)
 	}

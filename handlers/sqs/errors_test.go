@@ -62,7 +62,7 @@ func TestRefusedRequests(t *testing.T) {
 				}
 				return c.answer
 			})
-			h := newHandler(t, fakeConfig(f, "orders"))
+			h := deliverytest.Open(t, New, fakeConfig(f, "orders"))
 			err := h.Deliver(awstest.Context(t), awstest.Event(1, `{}`))
 			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
 				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
@@ -104,7 +104,7 @@ func TestRefusedEntries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFake(t, func(_ int, s sent) awstest.Said { return taken(s, c.failed) })
-			errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
+			errs := deliverytest.Open(t, New, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
 			if got := deliverytest.Classes(errs); got != c.want {
 				t.Errorf("got %s, want %s: %v", got, c.want, errs)
 			}
@@ -124,7 +124,7 @@ func TestGuiltyOne(t *testing.T) {
 		}
 		return taken(s, nil)
 	})
-	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
+	errs := deliverytest.Open(t, New, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(3))
 	if got := deliverytest.Classes(errs); got != "delivered permanent delivered" || len(asked(f)) != 5 {
 		t.Errorf("got %s in %d requests: %v", got, len(asked(f)), errs)
 	}
@@ -155,7 +155,7 @@ func TestNothingOvertakes(t *testing.T) {
 			for _, i := range []int{0, 1, 2, 3, 5, 6, 7, 8, 9, 11} {
 				all[i].AggregateID = fmt.Sprint("other ", i)
 			}
-			errs := newHandler(t, fakeConfig(f, c.queue)).DeliverBatch(awstest.Context(t), all)
+			errs := deliverytest.Open(t, New, fakeConfig(f, c.queue)).DeliverBatch(awstest.Context(t), all)
 			if got := deliverytest.Classes([]error{errs[4], errs[10], errs[11]}); got != c.want || len(asked(f)) != c.requests {
 				t.Errorf("got %s in %d requests: %v", got, len(asked(f)), errs)
 			}
@@ -173,7 +173,7 @@ func TestStopsAtOutage(t *testing.T) {
 		}
 		return taken(s, nil)
 	})
-	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(25))
+	errs := deliverytest.Open(t, New, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), awstest.Events(25))
 	want := deliverytest.Times("delivered", 10) + " " + deliverytest.Times("unavailable", 15)
 	if got := deliverytest.Classes(errs); got != want || len(asked(f)) != 2 {
 		t.Errorf("got %s in %d requests", got, len(asked(f)))
@@ -187,7 +187,7 @@ func TestSilence(t *testing.T) {
 	t.Cleanup(func() { close(gone) }) // before the server is closed
 	cfg := fakeConfig(f, "orders")
 	cfg.RequestTimeout = 50 * time.Millisecond
-	err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+	err := deliverytest.Open(t, New, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
 	if deliverytest.Class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 50ms") {
 		t.Error(err)
 	}
@@ -204,7 +204,7 @@ func TestQueueByName(t *testing.T) {
 		f := startFake(t, func(int, sent) awstest.Said { return a })
 		cfg := config(f.URL)
 		cfg.Queue = "orders"
-		errs := newHandler(t, cfg).DeliverBatch(awstest.Context(t), awstest.Events(2))
+		errs := deliverytest.Open(t, New, cfg).DeliverBatch(awstest.Context(t), awstest.Events(2))
 		if deliverytest.Classes(errs) != deliverytest.Times("unavailable", 2) || len(asked(f)) != 1 || asked(f)[0].operation != "GetQueueUrl" {
 			t.Errorf("%s: %v", name, errs)
 		}
@@ -242,7 +242,7 @@ func TestNoCredentials(t *testing.T) {
 		cfg := fakeConfig(f, "orders")
 		cfg.AccessKeyID, cfg.SecretAccessKey = "", secret.String{}
 		c.change(&cfg)
-		err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+		err := deliverytest.Open(t, New, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
 		if deliverytest.Class(err) != c.class || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "sesame")) {
 			t.Errorf("%s: %s, want %s: %v", name, deliverytest.Class(err), c.class, err)
 		}
@@ -269,7 +269,7 @@ func TestClosed(t *testing.T) {
 	t.Parallel()
 	cfg := config("")
 	cfg.Queue = "orders"
-	h := newHandler(t, cfg)
+	h := deliverytest.Open(t, New, cfg)
 	for range 2 {
 		if err := h.Close(); err != nil {
 			t.Error(err)
@@ -289,7 +289,7 @@ func TestDoneContext(t *testing.T) {
 	cause := errors.New("stopping")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	if err := newHandler(t, cfg).Deliver(ctx, awstest.Event(1, `{}`)); !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
+	if err := deliverytest.Open(t, New, cfg).Deliver(ctx, awstest.Event(1, `{}`)); !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
 		t.Error(err)
 	}
 }

@@ -9,15 +9,12 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestMain keeps the tests away from whatever AWS this machine knows.
 func TestMain(m *testing.M) {
-	awstest.Isolate()
-	testenv.Main(m)
+	awstest.Main(m)
 }
 
 const (
@@ -27,11 +24,6 @@ const (
 
 // config is a complete configuration but for the queue.
 func config(endpoint string) Config { return Config{Access: awstest.Access(endpoint)} }
-
-func newHandler(tb testing.TB, cfg Config) *Handler {
-	tb.Helper()
-	return deliverytest.Open(tb, New, cfg)
-}
 
 // sent is a request to the fake, as far as tests check it.
 type sent struct {

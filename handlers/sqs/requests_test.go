@@ -24,7 +24,7 @@ func TestGroups(t *testing.T) {
 		f := startFake(t, func(_ int, s sent) awstest.Said { return taken(s, nil) })
 		cfg := fakeConfig(f, c.queue)
 		cfg.GroupID = c.template
-		err := newHandler(t, cfg).Deliver(awstest.Context(t), awstest.Event(1, c.payload))
+		err := deliverytest.Open(t, New, cfg).Deliver(awstest.Context(t), awstest.Event(1, c.payload))
 		if deliverytest.Class(err) != c.class {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -42,7 +42,7 @@ func TestRequests(t *testing.T) {
 	for i := range 3 {
 		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 500_000) + `"`)
 	}
-	if errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
+	if errs := deliverytest.Open(t, New, fakeConfig(f, "orders")).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
 		t.Error(errs)
 	}
 	var got []int

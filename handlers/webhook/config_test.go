@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func valid() Config { return Config{URL: "https://example.com/hook"} }
@@ -58,7 +59,7 @@ func TestValidConfigs(t *testing.T) {
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		newHandler(t, c)
+		deliverytest.Open(t, New, c)
 	}
 }
 

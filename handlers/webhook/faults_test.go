@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // short is a timeout that is meant to run out.
@@ -163,7 +164,7 @@ func TestFaultsOnTheWire(t *testing.T) {
 			// What takes long for another reason than the one that is expected
 			// hangs.
 			c.cfg.RequestTimeout = cmp.Or(c.cfg.RequestTimeout, time.Hour)
-			err := newHandler(t, c.cfg).Deliver(t.Context(), event(ada))
+			err := deliverytest.Open(t, New, c.cfg).Deliver(t.Context(), event(ada))
 			checkVerdict(t, err, c.want, c.text)
 			if err != nil && (len(err.Error()) > 600 || strings.ContainsAny(err.Error(), "\r\n\x00")) {
 				t.Errorf("%d bytes: %q", len(err.Error()), err)
@@ -203,7 +204,7 @@ func TestLittleIsReadOfAnAnswer(t *testing.T) {
 func TestDeliverAfterClose(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	h := newHandler(t, Config{URL: r.url()})
+	h := deliverytest.Open(t, New, Config{URL: r.url()})
 	for range 2 {
 		if err := h.Close(); err != nil {
 			t.Error(err)
@@ -296,7 +297,7 @@ func TestStaleConnection(t *testing.T) {
 					_, _ = io.WriteString(c, noContent)
 				}
 			})
-			h := newHandler(t, Config{URL: "http://" + addr})
+			h := deliverytest.Open(t, New, Config{URL: "http://" + addr})
 			h.staleAfter = c.staleAfter
 			if err := h.Deliver(testenv.Within(t, patience), event(ada)); err != nil {
 				t.Fatal(err)
@@ -324,7 +325,7 @@ func TestNotSentAgainOnANewConnection(t *testing.T) {
 		mu.Unlock()
 		readRequest(r)
 	})
-	h := newHandler(t, Config{URL: "http://" + addr})
+	h := deliverytest.Open(t, New, Config{URL: "http://" + addr})
 	h.staleAfter = 0
 	checkVerdict(t, h.Deliver(testenv.Within(t, patience), event(ada)), "unavailable", "maybe delivered")
 	mu.Lock()
@@ -344,7 +345,7 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := startReceiver(t, answer)
-			h := newHandler(t, Config{URL: r.url()})
+			h := deliverytest.Open(t, New, Config{URL: r.url()})
 			for range 5 {
 				_ = h.Deliver(testenv.Within(t, patience), event(ada))
 			}
@@ -376,7 +377,7 @@ func TestRetryAfterShutsTheHost(t *testing.T) {
 			if c.cfg.DynamicHost {
 				c.cfg.URL = `{{ print "` + r.url() + `" }}`
 			}
-			h := newHandler(t, c.cfg)
+			h := deliverytest.Open(t, New, c.cfg)
 			checkVerdict(t, h.Deliver(testenv.Within(t, patience), event(ada)), c.first, http.StatusText(c.status)+": slowly")
 			err := h.Deliver(testenv.Within(t, patience), event(ada))
 			if got := verdictOn(err); !strings.HasPrefix(got, c.second) || !regexp.MustCompile(`forbids requests for (30m0|29m5\d)s more`).MatchString(err.Error()) {
@@ -393,7 +394,7 @@ func TestRetryAfterShutsTheHost(t *testing.T) {
 func TestThrottlingIsForTheLane(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, statusOf(429, "slowly", "Retry-After", "1800"))
-	h := newHandler(t, Config{URL: r.url()})
+	h := deliverytest.Open(t, New, Config{URL: r.url()})
 	for range 2 {
 		checkVerdict(t, h.Deliver(testenv.Within(t, patience), event(ada)), "throttled for 30m0s", "429 Too Many Requests: slowly")
 	}
@@ -427,7 +428,7 @@ func TestManyAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHandler(t, c.cfg)
+			h := deliverytest.Open(t, New, c.cfg)
 			var all sync.WaitGroup
 			for worker := range 100 {
 				all.Go(func() {
@@ -455,7 +456,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestCancelledWhileWaitingForATurn(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	h := newHandler(t, Config{URL: r.url(), HostRateLimit: 0.001})
+	h := deliverytest.Open(t, New, Config{URL: r.url(), HostRateLimit: 0.001})
 	if err := h.Deliver(testenv.Within(t, patience), event(ada)); err != nil {
 		t.Fatal(err)
 	}

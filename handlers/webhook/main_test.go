@@ -6,7 +6,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -95,7 +94,7 @@ func (r *receiver) start(tb testing.TB) {
 		tb.Fatal(err)
 	}
 	r.addr = l.Addr().String()
-	r.srv = &http.Server{Handler: r, ErrorLog: quiet()}
+	r.srv = &http.Server{Handler: r, ErrorLog: testenv.Quiet()}
 	r.done = make(chan struct{})
 	go func() {
 		defer close(r.done)
@@ -177,15 +176,10 @@ func (r *receiver) url() string {
 	return "http://" + r.addr
 }
 
-func newHandler(tb testing.TB, cfg Config) *Handler {
-	tb.Helper()
-	return deliverytest.Open(tb, New, cfg)
-}
-
 // deliver makes a handler and delivers one event.
 func deliver(tb testing.TB, cfg Config, e *delivery.Event) error {
 	tb.Helper()
-	return newHandler(tb, cfg).Deliver(testenv.Within(tb, patience), e)
+	return deliverytest.Open(tb, New, cfg).Deliver(testenv.Within(tb, patience), e)
 }
 
 // verdictOn names the dispatcher's class of err.
@@ -222,6 +216,3 @@ func statusOf(code int, body string, headers ...string) http.HandlerFunc {
 }
 
 func secretOf(s string) secret.String { return secret.New(s) }
-
-// quiet swallows the logs of servers.
-func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // startProxy starts an HTTP proxy that sends everything to one address,
@@ -178,7 +179,7 @@ func TestClientCertificate(t *testing.T) {
 	clients := x509.NewCertPool()
 	clients.AddCert(cert)
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients}
-	server.Config.ErrorLog = quiet()
+	server.Config.ErrorLog = testenv.Quiet()
 	server.StartTLS()
 	defer server.Close()
 	security := tlsconf.Config{CAFile: write("ca.pem", "CERTIFICATE", server.Certificate().Raw)}

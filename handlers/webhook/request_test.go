@@ -18,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -104,7 +105,7 @@ func TestForms(t *testing.T) {
 func TestHeadersOfEvents(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	h := newHandler(t, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
+	h := deliverytest.Open(t, New, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
 	e := event(ada)
 	e.Headers = map[string]string{
 		"Authorization": "Bearer of another", "cookie": "a=b", "Host": "evil.example", "content-length": "1", "Transfer-Encoding": "chunked",
@@ -185,7 +186,7 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	h := newHandler(t, Config{URL: r.url() + "/orders/{{ .Payload.id }}/paid?by={{ .Payload.id }}&v=1"})
+	h := deliverytest.Open(t, New, Config{URL: r.url() + "/orders/{{ .Payload.id }}/paid?by={{ .Payload.id }}&v=1"})
 	values := []string{
 		"@evil.example", ".evil.example", "/admin", "..x", "x?admin=1", "x#y", "a&v=2", "%2e%2e", "//evil.example", `\\evil`, "ä ö", "x\r\nHost: evil", "a+b=c;d",
 	}
@@ -285,7 +286,7 @@ func TestSignatures(t *testing.T) {
 func TestIDStaysAndTimeGoesOn(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, statusOf(http.StatusInternalServerError, ""))
-	h := newHandler(t, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
+	h := deliverytest.Open(t, New, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
 	for attempt := 1; attempt <= 2; attempt++ {
 		e := event(ada)
 		e.Attempt = attempt

@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 const (
@@ -67,7 +68,7 @@ func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, pr
 		}
 	}
 	handlertest.Run(t, handlertest.Destination{
-		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
+		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return deliverytest.Open(tb, New, cfg) },
 		Received: func(testing.TB) []int64 { return r.ids() },
 		Message:  r.message,
 		Rejected: func(id int64) *delivery.Event {

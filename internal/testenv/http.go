@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"io"
+	"log"
 	"net/http"
 	"testing"
 )
@@ -27,3 +28,6 @@ func Ask(tb testing.TB, client *http.Client, request *http.Request) Answer {
 	}
 	return Answer{Code: response.StatusCode, Body: string(body), Header: response.Header}
 }
+
+// Quiet is the log of a server whose complaints are expected.
+func Quiet() *log.Logger { return log.New(io.Discard, "", 0) }

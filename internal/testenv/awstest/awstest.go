@@ -17,11 +17,17 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
-// Isolate keeps the tests of a binary away from whatever AWS this machine knows.
-func Isolate() {
+// Main is [testenv.Main], away from whatever AWS this machine knows.
+func Main(m *testing.M) {
+	isolate()
+	testenv.Main(m)
+}
+
+func isolate() {
 	for _, name := range os.Environ() {
 		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "AWS_") {
 			_ = os.Unsetenv(name)
