@@ -6,15 +6,14 @@ package log
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/jsonline"
 )
 
 // Config is the content of a line.
@@ -71,22 +70,6 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 		h.closed = fmt.Errorf("log: %s was closed when the program began: open it, or send it to %s to drop the lines", f.Name(), os.DevNull)
 	}
 	return h, nil
-}
-
-// line is one event. The names are those of the outbox table.
-type line struct {
-	EventID       int64             `json:"event_id"`
-	EventType     string            `json:"event_type"`
-	AggregateType string            `json:"aggregate_type,omitempty"`
-	AggregateID   string            `json:"aggregate_id,omitempty"`
-	CreatedAt     string            `json:"created_at,omitempty"` // a year beyond 9999 has no RFC 3339
-	Attempt       int               `json:"attempt"`
-	Replay        int               `json:"replay,omitempty"`
-	Destination   string            `json:"destination"`
-	Outbox        string            `json:"outbox,omitempty"` // where it has a name
-	Headers       map[string]string `json:"headers,omitempty"`
-	ContentType   string            `json:"content_type,omitempty"` // if it is not application/json
-	PayloadSize   *int              `json:"payload_size,omitempty"` // in bytes, in place of a payload that is not JSON
 }
 
 // Deliver writes the line for e; of a payload that is not JSON, content type and size. The error is [delivery.Permanent] if the
@@ -173,39 +156,16 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 
 // append appends the line for e.
 func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
-	l := line{
-		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		CreatedAt: timestamp(e.CreatedAt), Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Outbox: e.Outbox, Headers: e.Headers,
-	}
-	if e.ContentType != delivery.ContentTypeJSON {
-		l.ContentType = e.ContentType
-	}
+	l := jsonline.Of(e)
+	l.Attempt = new(e.Attempt)
+	write := func() error { return jsonline.Append(buf, l) }
 	if !e.IsJSON() {
 		l.PayloadSize = new(len(e.Payload))
+	} else if h.payload {
+		write = func() error { return jsonline.AppendPayload(buf, l, e.Payload) }
 	}
-	head, err := json.Marshal(l)
-	if err != nil {
-		return fmt.Errorf("log: event %d: %w", e.ID, err) // text and numbers can always be encoded
+	if err := write(); err != nil {
+		return fmt.Errorf("log: %w", err)
 	}
-	if !h.payload || !e.IsJSON() {
-		buf.Write(head)
-		buf.WriteByte('\n')
-		return nil
-	}
-	buf.Write(head[:len(head)-1])
-	buf.WriteString(`,"payload":`)
-	if err := compact(buf, e.Payload); err != nil {
-		// The decoder's own text can quote the payload.
-		return fmt.Errorf("log: event %d: the payload is not JSON: fix the writer of the event", e.ID)
-	}
-	buf.WriteString("}\n")
 	return nil
-}
-
-// timestamp returns "" for a time that RFC 3339 cannot write.
-func timestamp(t time.Time) string {
-	if year := t.Year(); year < 0 || year > 9999 {
-		return ""
-	}
-	return t.Format(time.RFC3339Nano)
 }

@@ -1,0 +1,73 @@
+package file
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// DefaultLane is how a relay best calls the handler: one batch at a time, each with one fsync per file.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
+}
+
+// Config names the files.
+type Config struct {
+	// Path is the file (template over .Event, .Payload and .Headers), below the directory of [handlers.WithBaseDir]
+	// unless it is absolute. Values are escaped, so that each stays in its part of the path. The folder
+	// before the first template must exist; folders after it are made. Required.
+	Path string `json:"path" yaml:"path" jsonschema_description:"Template of the file, relative to the configuration file, such as archive/{{ date \"2006-01-02\" .Event.CreatedAt }}.jsonl. Values are escaped. The folder before the first template must exist; those after it are made. Required."`
+}
+
+// Validate returns the mistakes, each a field.Error. It opens no file.
+func (c Config) Validate() error {
+	_, err := c.parse()
+	return err
+}
+
+// parse reads the template of the path.
+func (c Config) parse() (*tmpl.Template, error) {
+	switch {
+	case c.Path == "":
+		return nil, field.Errorf("path", "missing: name the file, such as archive/events.jsonl")
+	case strings.ContainsRune(c.Path, 0):
+		return nil, field.Errorf("path", "must have no NUL in it")
+	}
+	t, err := tmpl.URL("path", c.Path)
+	if err != nil {
+		return nil, field.Errorf("path", "%w", err)
+	}
+	if path, ok := t.Constant(); ok && strings.HasSuffix(path, "/") {
+		return nil, field.Errorf("path", "is a folder: add the name of the file, such as events.jsonl")
+	}
+	return t, nil
+}
+
+// stem is the path up to the last folder before the first template. It ends with a slash, or is "".
+func (c Config) stem() string {
+	fixed, _, _ := strings.Cut(c.Path, "{{")
+	return fixed[:strings.LastIndexByte(fixed, '/')+1]
+}
+
+// inside returns a path below dir, or below the working directory if dir is "", unless it is absolute.
+func inside(dir, path string) string {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	return filepath.Clean(path)
+}
+
+// checkPath returns an error if what templates have made of an event, below the stem, names no file there.
+func checkPath(below string) error {
+	for part := range strings.SplitSeq(below, "/") {
+		if part == "" || part == "." || part == ".." {
+			return fmt.Errorf("the path made of this event has the part %q", part)
+		}
+	}
+	return nil
+}

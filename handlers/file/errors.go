@@ -1,0 +1,44 @@
+package file
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"syscall"
+
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
+)
+
+var (
+	errForeign = errors.New("the file ends amid a line that notifyd has not written")
+	errKind    = errors.New("this is not a regular file")
+)
+
+// causes is the table of what files refuse. Own is for a path made of the event. What is not in it is a fault of the disk.
+func causes() outcome.Table[error] {
+	return outcome.Table[error]{
+		{Codes: []error{syscall.ENOSPC}, Class: outcome.Unavailable, Cure: "free space or inodes on the file system"},
+		{Codes: []error{syscall.EDQUOT}, Class: outcome.Unavailable, Cure: "raise the quota of this user, or free space"},
+		{Codes: []error{syscall.EFBIG}, Class: outcome.Unavailable, Cure: "rotate the file, or raise the limit of its size (ulimit -f)"},
+		{Codes: []error{syscall.EACCES, syscall.EPERM}, Class: outcome.Unavailable, Cure: "allow this user to write to the file and to its folder"},
+		{Codes: []error{syscall.EROFS}, Class: outcome.Unavailable, Cure: "the file system is read-only: mount it for writing, and check the disk"},
+		{Codes: []error{syscall.ENOENT}, Class: outcome.Unavailable, Cure: "make the folder, or mount its disk"},
+		{Codes: []error{syscall.EISDIR, syscall.ENOTDIR, errKind}, Class: outcome.Unavailable, Cure: "path must name a file in a folder; for pipes and terminals use type: log"},
+		{Codes: []error{syscall.ENAMETOOLONG}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "shorten path"},
+		{Codes: []error{syscall.EIO}, Class: outcome.Unavailable, Cure: "check the disk"},
+		{Codes: []error{errForeign}, Class: outcome.Unavailable, Cure: "name another file in path, or end its last line"},
+	}
+}
+
+// failed returns the error of the events of a file.
+func (h *Handler) failed(err error) error {
+	class, cure := outcome.Match(causes(), h.fixed == "", err)
+	f := outcome.Failure{Err: err, Cure: cure}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		f.Code = errno
+	}
+	if bad, ok := errors.AsType[*fs.PathError](err); ok && h.fixed == "" {
+		f.Text = bad.Op + ": " + bad.Err.Error() // a path made of a payload does not belong into logs
+	}
+	return cmp.Or(class, outcome.Unavailable).Mark(0, h.out.Line(f))
+}

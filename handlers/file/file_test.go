@@ -1,0 +1,338 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+)
+
+func want(tb testing.TB, path string, expected ...int64) {
+	tb.Helper()
+	if got := ids(tb, path); !slices.Equal(got, expected) {
+		tb.Errorf("%s has %v, want %v", filepath.Base(path), got, expected)
+	}
+}
+
+func TestLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, dir, "a.jsonl")
+	replayed, raw, none := event(42, "{ \"n\": 1.10 }"), event(43, "\x00\xff"), event(44, "")
+	replayed.Replay = 2
+	raw.ContentType, none.ContentType = "application/octet-stream", "text/plain"
+	deliverytest.Deliver(t, h, []*delivery.Event{replayed, raw, none})
+	got, err := os.ReadFile(filepath.Join(dir, "a.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const same = `"event_type":"order.created","aggregate_type":"order","aggregate_id":"A-7","created_at":"2026-03-04T05:06:07Z"`
+	const rest = `"destination":"archive","headers":{"tenant":"acme"}`
+	expected := `{"event_id":42,"dedupe_id":"42r2",` + same + `,"replay":2,` + rest + `,"payload":{"n":1.10}}` + "\n" +
+		`{"event_id":43,"dedupe_id":"43",` + same + "," + rest + `,"content_type":"application/octet-stream","payload_base64":"AP8="}` + "\n" +
+		`{"event_id":44,"dedupe_id":"44",` + same + "," + rest + `,"content_type":"text/plain","payload_base64":""}` + "\n"
+	if string(got) != expected {
+		t.Errorf("got\n%swant\n%s", got, expected)
+	}
+}
+
+// TestTemplates: each event goes to the file of its day and type, whose folders are made, and no value leaves its part of the path.
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, dir, `./{{ date "2006-01-02" .Event.CreatedAt }}/{{ .Event.Type }}.jsonl`)
+	all := events(1, 2, 3, 4)
+	all[1].Type, all[3].Type = "../etc", "../etc"
+	all[2].CreatedAt = all[2].CreatedAt.AddDate(0, 0, 1)
+	deliverytest.Deliver(t, h, all)
+	want(t, filepath.Join(dir, "2026-11-21", "order.created.jsonl"), 1)
+	want(t, filepath.Join(dir, "2026-11-21", "..%2Fetc.jsonl"), 2, 4)
+	want(t, filepath.Join(dir, "2026-11-22", "order.created.jsonl"), 3)
+}
+
+// TestManyFiles: a batch may have more files than are open at once.
+func TestManyFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, dir, "{{ .Event.ID }}.jsonl")
+	all := events(deliverytest.UpTo(3*maxOpen + 1)...)
+	for range 2 {
+		deliverytest.Deliver(t, h, all)
+	}
+	for _, e := range all {
+		if got := ids(t, filepath.Join(dir, e.DedupeID()+".jsonl")); !slices.Equal(got, []int64{e.ID, e.ID}) {
+			t.Errorf("%d: %v", e.ID, got)
+		}
+	}
+	if len(h.files) > maxOpen {
+		t.Errorf("%d files are open", len(h.files))
+	}
+}
+
+// TestTornLine: half a line that a crash has left goes, and whole lines stay.
+func TestTornLine(t *testing.T) {
+	t.Parallel()
+	const whole = `{"event_id":1,"event_type":"x","destination":"a"}` + "\n"
+	for name, torn := range map[string]string{
+		"none":             "",
+		"the beginning":    `{"ev`,
+		"most of it":       `{"event_id":2,"payload":{"a":"b`,
+		"longer than read": `{"event_id":2,"payload":"` + strings.Repeat("x", 3*block),
+		"zeros":            "\x00\x00\x00",
+		"zeros behind it":  `{"event` + "\x00\x00",
+	} {
+		for _, before := range []string{"", whole, whole + whole} {
+			path := filepath.Join(t.TempDir(), "a.jsonl")
+			testenv.WriteFile(t, path, before+torn)
+			deliverytest.Deliver(t, open(t, "", path), events(7, 8))
+			want(t, path, append(slices.Repeat([]int64{1}, strings.Count(before, "\n")), 7, 8)...)
+		}
+		t.Log(name)
+	}
+}
+
+// TestTornByAnother: a relay that dies amid a line does so behind the back of one that has the file open.
+func TestTornByAnother(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.jsonl")
+	h := open(t, dir, "a.jsonl")
+	deliverytest.Deliver(t, h, events(1))
+	other, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close() //nolint:errcheck // it was only written to
+	if _, err := other.WriteString(`{"event_id":2,"half`); err != nil {
+		t.Fatal(err)
+	}
+	deliverytest.Deliver(t, h, events(3))
+	want(t, path, 1, 3)
+}
+
+// TestRotated: a file that logrotate has renamed is left, and one that it has emptied goes on from its beginning.
+func TestRotated(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.jsonl")
+	h := open(t, dir, "a.jsonl")
+	deliverytest.Deliver(t, h, events(1, 2))
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	deliverytest.Deliver(t, h, events(3))
+	want(t, path+".1", 1, 2)
+	want(t, path, 3)
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	deliverytest.Deliver(t, h, events(4))
+	want(t, path, 4)
+}
+
+// TestTwoOnOnePath: two destinations, or relays, write to one file at the same time, and no line is in another.
+func TestTwoOnOnePath(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.jsonl")
+	const rounds = 50
+	done := make(chan []error, 2)
+	for n := range int64(2) {
+		h := open(t, dir, "a.jsonl")
+		go func() {
+			var all []error
+			for i := range int64(rounds) {
+				all = append(all, h.DeliverBatch(t.Context(), events(1000*n+2*i, 1000*n+2*i+1))...)
+			}
+			done <- all
+		}()
+	}
+	for range 2 {
+		if err := errors.Join(<-done...); err != nil {
+			t.Error(err)
+		}
+	}
+	got := ids(t, path)
+	for n := range int64(2) {
+		own := slices.DeleteFunc(slices.Clone(got), func(id int64) bool { return id/1000 != n })
+		if len(own) != 2*rounds || !slices.IsSorted(own) {
+			t.Errorf("of %d: %v", n, own)
+		}
+	}
+}
+
+// TestLocked: a batch waits for the lock of another relay as long as its context lasts.
+func TestLocked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.jsonl")
+	testenv.WriteFile(t, path, "")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	if free, err := tryLock(f); !free || err != nil {
+		t.Fatal(free, err)
+	}
+	h := open(t, dir, "a.jsonl")
+	cause := errors.New("stopping")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
+	defer cancel()
+	for _, err := range h.DeliverBatch(ctx, events(1, 2)) {
+		if !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
+			t.Error(err)
+		}
+	}
+	want(t, path)
+	unlock(f)
+	deliverytest.Deliver(t, h, events(1, 2))
+	want(t, path, 1, 2)
+}
+
+// TestTakenBack: of a file that is not written whole no line stays, and nothing is acknowledged behind it. What other
+// files have of the events behind it comes again.
+func TestTakenBack(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, dir, "{{ .Payload.to }}.jsonl")
+	to := func(id int64, file string) *delivery.Event { return event(id, `{"to": "`+file+`"}`) }
+	deliverytest.Deliver(t, h, []*delivery.Event{to(1, "a"), to(2, "b")})
+	// Writing to b fails, behind a.
+	b := h.files[filepath.Join(dir, "b.jsonl")]
+	reader, err := os.Open(b.f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer := b.f
+	b.f = reader
+	errs := h.DeliverBatch(t.Context(), []*delivery.Event{to(3, "a"), to(4, "b"), to(5, "a"), to(6, "c")})
+	if got := deliverytest.Classes(errs); got != "delivered "+deliverytest.Times("unavailable", 3) {
+		t.Errorf("%s: %v", got, errs)
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want(t, filepath.Join(dir, "b.jsonl"), 2)
+	want(t, filepath.Join(dir, "c.jsonl"))
+	deliverytest.Deliver(t, h, []*delivery.Event{to(4, "b"), to(5, "a"), to(6, "c")})
+	want(t, filepath.Join(dir, "a.jsonl"), 1, 3, 5, 5)
+	want(t, filepath.Join(dir, "b.jsonl"), 2, 4)
+	want(t, filepath.Join(dir, "c.jsonl"), 6)
+}
+
+// TestRefusals is the table of what a file system refuses and a test cannot provoke everywhere.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	fixed, own := open(t, t.TempDir(), "a.jsonl"), open(t, t.TempDir(), "{{ .Payload.to }}")
+	for errno, text := range map[syscall.Errno]string{
+		syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EFBIG: "rotate the file", syscall.EACCES: "allow this user", syscall.EPERM: "allow this user",
+		syscall.EROFS: "read-only", syscall.ENOENT: "make the folder", syscall.EIO: "check the disk", syscall.EMFILE: "too many open files", syscall.EINVAL: "invalid argument",
+	} {
+		for _, h := range []*Handler{fixed, own} {
+			err := h.failed(&os.PathError{Op: "write", Path: "/archive/of ann", Err: errno})
+			deliverytest.WantClass(t, err, "unavailable")
+			deliverytest.WantText(t, err, text)
+			if !errors.Is(err, errno) || strings.Contains(err.Error(), "ann") != (h == fixed) {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for path, text := range map[string]string{
+		"a.jsonl": "", "nowhere/a.jsonl": "make the folder", "{{ .Event.Type }}/a.jsonl": "", "nowhere/{{ .Event.Type }}": "make the folder", ".": "must name a file",
+	} {
+		h := open(t, dir, path)
+		err := h.Check(t.Context())
+		if text != "" {
+			deliverytest.WantClass(t, err, "unavailable")
+			deliverytest.WantText(t, err, text)
+		} else if err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if tested, untested := h.DescribeCheck(); tested == "" || untested == "" {
+			t.Errorf("%s: tested %q, untested %q", path, tested, untested)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("%v is left: %v", left, err)
+	}
+	h := open(t, dir, "a.jsonl")
+	deliverytest.Deliver(t, h, events(1))
+	if err := h.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	want(t, filepath.Join(dir, "a.jsonl"), 1)
+}
+
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, dir, "a.jsonl")
+	deliverytest.Deliver(t, h, events(1))
+	for range 2 {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(h.files) != 0 {
+		t.Error("files are open")
+	}
+	if err := h.Deliver(t.Context(), event(2, "{}")); !errors.Is(err, outcome.ErrClosed) {
+		t.Error(err)
+	}
+	want(t, filepath.Join(dir, "a.jsonl"), 1)
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	for path, text := range map[string]string{
+		"": "missing", "a\x00b": "NUL", "archive/": "is a folder", "{{ .Nope }}": "Nope", "{{": "template", "a.jsonl": "", "../a/{{ .Event.Type }}": "",
+	} {
+		_, err := New(Config{Path: path})
+		if (err == nil) != (text == "") || err != nil && (field.Path(err) != "path" || !strings.Contains(err.Error(), text)) {
+			t.Errorf("%q: %v, want %q", path, err, text)
+		}
+	}
+}
+
+// TestDiskFull: a batch that does not fit leaves nothing, and fits once there is space.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	dir := testenv.SmallDisk(t, 1<<20)
+	ballast, path := filepath.Join(dir, "ballast"), filepath.Join(dir, "a.jsonl")
+	testenv.WriteFile(t, ballast, strings.Repeat("x", 512<<10))
+	h := open(t, dir, "a.jsonl")
+	all := events(deliverytest.UpTo(8)...)
+	for _, e := range all {
+		e.Payload = []byte(`"` + strings.Repeat("x", 100<<10) + `"`)
+	}
+	deliverytest.Deliver(t, h, all[:1])
+	errs := h.DeliverBatch(t.Context(), all[1:])
+	deliverytest.WantClasses(t, errs, deliverytest.Times("unavailable", 7))
+	deliverytest.WantText(t, errs[0], "free space")
+	if !errors.Is(errs[0], syscall.ENOSPC) {
+		t.Error(errs[0])
+	}
+	want(t, path, 1)
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	deliverytest.Deliver(t, h, all[1:])
+	want(t, path, deliverytest.UpTo(8)...)
+}

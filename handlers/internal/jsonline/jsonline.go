@@ -1,0 +1,80 @@
+// Package jsonline writes events as lines of JSON.
+package jsonline
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// Prefix begins every line.
+const Prefix = `{"event_id":`
+
+// Line is one event without its payload. The names are those of the outbox table.
+type Line struct {
+	EventID       int64             `json:"event_id"`
+	DedupeID      string            `json:"dedupe_id,omitempty"`
+	EventType     string            `json:"event_type"`
+	AggregateType string            `json:"aggregate_type,omitempty"`
+	AggregateID   string            `json:"aggregate_id,omitempty"`
+	CreatedAt     string            `json:"created_at,omitempty"` // a year beyond 9999 has no RFC 3339
+	Attempt       *int              `json:"attempt,omitempty"`
+	Replay        int               `json:"replay,omitempty"`
+	Destination   string            `json:"destination"`
+	Outbox        string            `json:"outbox,omitempty"` // where it has a name
+	Headers       map[string]string `json:"headers,omitempty"`
+	ContentType   string            `json:"content_type,omitempty"`   // if it is not application/json
+	PayloadSize   *int              `json:"payload_size,omitempty"`   // in bytes, in place of a payload that is not JSON
+	PayloadBase64 *[]byte           `json:"payload_base64,omitempty"` // a payload that is not JSON
+}
+
+// Of returns the line of an event, without what only some destinations write: DedupeID, Attempt and the payload.
+func Of(e *delivery.Event) Line {
+	l := Line{
+		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
+		CreatedAt: timestamp(e.CreatedAt), Replay: e.Replay, Destination: e.Destination, Outbox: e.Outbox, Headers: e.Headers,
+	}
+	if e.ContentType != delivery.ContentTypeJSON {
+		l.ContentType = e.ContentType
+	}
+	return l
+}
+
+// Append appends a line with its end, and without a payload.
+func Append(buf *bytes.Buffer, l Line) error {
+	head, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("event %d: %w", l.EventID, err) // text and numbers can always be encoded
+	}
+	buf.Write(head)
+	buf.WriteByte('\n')
+	return nil
+}
+
+// AppendPayload is [Append] with a payload of JSON. It appends nothing, and fails for good, if the payload is not JSON; the
+// error does not quote it.
+func AppendPayload(buf *bytes.Buffer, l Line, payload []byte) error {
+	before := buf.Len()
+	if err := Append(buf, l); err != nil {
+		return err
+	}
+	buf.Truncate(buf.Len() - len("}\n"))
+	buf.WriteString(`,"payload":`)
+	if err := compact(buf, payload); err != nil {
+		buf.Truncate(before)
+		return fmt.Errorf("event %d: the payload is not JSON: fix the writer of the event", l.EventID)
+	}
+	buf.WriteString("}\n")
+	return nil
+}
+
+// timestamp returns "" for a time that RFC 3339 cannot write.
+func timestamp(t time.Time) string {
+	if year := t.Year(); year < 0 || year > 9999 {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}
