@@ -63,11 +63,12 @@ var splitTypes = []struct {
 	{"a destination has a file for each task: check.go connects, errors.go classifies, preview.go renders without sending", map[string]int{
 		"handlers/email.Handler":        3,
 		"handlers/email.conn":           2,
+		"handlers/file.Handler":         3,
 		"handlers/internal/awsapi.Conn": 3,
 		"handlers/kafka.Handler":        7,
 		"handlers/nats.Handler":         5,
 		"handlers/postgres.Handler":     4,
-		"handlers/pubsub.Handler":       5,
+		"handlers/pubsub.Handler":       4,
 		"handlers/rabbitmq.Handler":     6,
 		"handlers/rabbitmq.target":      2,
 		"handlers/redis.Handler":        4,

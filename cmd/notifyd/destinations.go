@@ -51,6 +51,7 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 	return config.Registry{
 		"email":       func() config.Settings { return newEmailSettings(baseDir) },
 		"eventbridge": func() config.Settings { return newEventBridgeSettings(baseDir) },
+		"file":        func() config.Settings { return newFileSettings(baseDir) },
 		"kafka":       func() config.Settings { return newKafkaSettings(baseDir) },
 		"kinesis":     func() config.Settings { return newKinesisSettings(baseDir) },
 		"log":         func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -34,6 +35,7 @@ type everywhere struct {
 	traces                    map[string]string // the traceparent that has arrived at each place
 	database, kafka, rabbitmq string
 	pubsub                    string
+	archive                   string // a file
 	inbox                     string // another database, with the table of the type postgres
 	redis, nats               testenv.Place
 	mail                      *smtpsink.Sink
@@ -80,6 +82,7 @@ func startEverything(t *testing.T, name string) *everywhere {
 	e.clouds = startClouds(t, name)
 	e.pubsubTopic(http.MethodPut, "")
 	testenv.KafkaTopic(t, []string{e.kafka}, name, 1, nil)
+	e.archive = filepath.Join(t.TempDir(), "archive.jsonl")
 	e.inbox = testenv.Database(t)
 	execute(t, e.inbox, postgres.Schema(postgres.Config{}))
 	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
@@ -165,16 +168,17 @@ destinations:
     subject: "Order {{ .Payload.order }}"
     text: "Thank you."
   postgres: {type: postgres, url: "$inbox", source: shop}
+  file: {type: file, path: "$archive"}
   log: {type: log}
 routes:
-  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, pubsub, redis, nats, webhook, slack, mail, postgres, log]}
+  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, pubsub, redis, nats, webhook, slack, mail, postgres, file, log]}
 `
 	return os.Expand(text, func(name string) string {
 		return map[string]string{
 			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue.URL, "sqs": e.sqs, "topic": e.topic, "pubsub": e.pubsub,
 			"bus": e.bus.ARN, "aws": e.aws,
 			"redis": e.redis.URL, "stream": e.redis.Name, "nats": e.nats.URL, "subject": e.nats.Name,
-			"inbox": e.inbox, "hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
+			"archive": e.archive, "inbox": e.inbox, "hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
 		}[name]
 	})
 }
@@ -224,6 +228,11 @@ func (e *everywhere) arrived() map[string]string {
 	}
 	got["postgres"] = query[string](e.T, e.inbox, `SELECT source || ' ' || dedupe_id || ' ' || payload::text FROM received_events`)
 	e.traces["postgres"] = query[string](e.T, e.inbox, `SELECT coalesce(headers ->> 'traceparent', '') FROM received_events`)
+	archived, err := os.ReadFile(e.archive)
+	if err != nil {
+		e.Fatal(err)
+	}
+	got["file"], e.traces["file"] = string(archived), traceOf(string(archived))
 	got["mail"] = m.Subject + " to " + m.To
 	e.traces["mail"] = m.Header.Get("Traceparent")
 	return got
@@ -280,7 +289,7 @@ func TestEveryDestination(t *testing.T) {
 	for name, want := range map[string]string{
 		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "pubsub": "key 7, 5 attributes, " + order, "sns": order,
 		"eventbridge": "1: " + order, "kinesis": `"id":"1"`, "redis": "id 1, " + order,
-		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "postgres": "shop 1 " + order, "log": `"event_id":1`,
+		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "postgres": "shop 1 " + order, "file": `"dedupe_id":"1"`, "log": `"event_id":1`,
 	} {
 		if !strings.Contains(got[name], want) {
 			t.Errorf("%s got %q, want %q in it", name, got[name], want)

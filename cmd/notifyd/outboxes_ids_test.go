@@ -24,6 +24,7 @@ func TestOutboxInMessages(t *testing.T) {
 		"eventbridge": "event_bus: default, source: shop, " + aws,
 		"kinesis":     "stream: s, format: cloudevents_structured, " + aws,
 		"pubsub":      "topic: projects/shop/topics/orders, endpoint: 'http://127.0.0.1:1'",
+		"file":        "path: archive.jsonl",
 		"postgres":    "url: postgres://u@127.0.0.1:1/d, source: shop",
 	} {
 		t.Run(name, func(t *testing.T) {

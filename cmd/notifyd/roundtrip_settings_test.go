@@ -260,6 +260,12 @@ const everySetting = `
     concurrency: 2
     batch: 20
     timeout: 9s
+  file-1:
+    type: file
+    path: archive/{{ .Event.Type }}.jsonl
+    concurrency: 2
+    batch: 20
+    timeout: 9s
   nats-1:
     type: nats
     servers: [tls://n1.example.com:4222, nats://127.0.0.1]

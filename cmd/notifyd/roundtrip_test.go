@@ -111,6 +111,7 @@ func TestDefaultsRoundTrip(t *testing.T) {
 	text := r.goes(`version: 1
 destinations:
   log: {type: log}
+  file: {type: file, path: archive.jsonl}
   email: {type: email, host: h.example.com, from: a@example.com, to: b@example.com, subject: s, text: t}
   kafka: {type: kafka, brokers: k.example.com, topic: t}
   rabbitmq: {type: rabbitmq, routing_key: q}
@@ -124,7 +125,7 @@ destinations:
   nats: {type: nats, servers: nats://127.0.0.1, subject: s}
   redis: {type: redis, addresses: 127.0.0.1, stream: s}
   postgres: {type: postgres, url: "${env:INBOX_URL}", source: shop}
-routes: [{match: "*", to: [log, email, kafka, rabbitmq, webhook, slack, sqs, sns, eventbridge, kinesis, pubsub, nats, redis, postgres]}]
+routes: [{match: "*", to: [log, file, email, kafka, rabbitmq, webhook, slack, sqs, sns, eventbridge, kinesis, pubsub, nats, redis, postgres]}]
 `)
 	for _, want := range []string{
 		"payload: true", "port: 587", "tls: mandatory", "connections: 4", "send_timeout: 1m", "compression: none", "client_id: notifyd", "format: payload",

@@ -26,7 +26,7 @@ func TestEveryTrace(t *testing.T) {
 	e.traces["log"] = traceOf(d.stdout.text())
 	d.endInOrder(t)
 	spans := collected.received()
-	if len(spans) != 14 {
+	if len(spans) != 15 {
 		t.Errorf("%d spans", len(spans))
 	}
 	for _, s := range spans {

@@ -131,7 +131,7 @@ func (f *failure) maybeSession() bool {
 func (f *failure) Unwrap() error { return f.err }
 
 // connectFailure describes why there is no connection.
-func (p *pool) connectFailure(ctx context.Context, addr string, err error) *failure {
+func connectFailure(ctx context.Context, out *outcome.Destination, addr string, err error) *failure {
 	f := &failure{at: stageConnect}
 	described := outcome.Failure{Err: err, Text: addr + ": " + err.Error(), Cure: connectCure(err)}
 	if reply, ok := errors.AsType[*textproto.Error](err); ok {
@@ -146,7 +146,7 @@ func (p *pool) connectFailure(ctx context.Context, addr string, err error) *fail
 		f.text, f.err = addr+": "+context.Cause(ctx).Error(), context.Cause(ctx)
 		return f
 	}
-	f.text, f.err = p.out.Describe(described)
+	f.text, f.err = out.Describe(described)
 	return f
 }
 

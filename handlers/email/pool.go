@@ -167,7 +167,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		if c.socket != nil {
 			c.socket.close() // go-mail leaves it open if EHLO, STARTTLS or AUTH fails
 		}
-		f := p.connectFailure(dctx, addr, err)
+		f := connectFailure(dctx, p.out, addr, err)
 		if f.login {
 			p.mu.Lock()
 			p.refused, p.at = *f, time.Now() // a copy: the caller still writes to f

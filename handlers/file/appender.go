@@ -16,8 +16,8 @@ import (
 const (
 	// The archive is for its owner and a group, as logs are.
 	fileMode, folderMode = 0o640, 0o750
-	// lockEvery is how often a lock that another holds is tried.
-	lockEvery = 5 * time.Millisecond
+	// lockEvery is how often a lock that another holds is tried, and lockWithin how long: far above the time of a batch.
+	lockEvery, lockWithin = 5 * time.Millisecond, 20 * time.Second
 	// block is how much is read at once while the end of the last line is looked for.
 	block = 64 << 10
 )
@@ -29,54 +29,61 @@ type appender struct {
 	use  int64 // the number of the last use
 }
 
+// files are those that are open. One batch uses them at a time.
+type files struct {
+	root string               // the folder that must exist
+	open map[string]*appender // by path
+	uses int64                // counts uses
+}
+
 // shrink closes the files that were not used for longest, for some others to be opened.
-func (h *Handler) shrink(room int) {
-	for len(h.files) > maxOpen-room {
+func (s *files) shrink(room int) {
+	for len(s.open) > maxOpen-room {
 		oldest := ""
-		for path, a := range h.files {
-			if oldest == "" || a.use < h.files[oldest].use {
+		for path, a := range s.open {
+			if oldest == "" || a.use < s.open[oldest].use {
 				oldest = path
 			}
 		}
-		h.forget(oldest)
+		s.forget(oldest)
 	}
 }
 
-// acquire returns the open file at path, locked, with an end at which a line can begin. It opens the file again if
-// another has taken its place, as logrotate does. The caller unlocks it.
-func (h *Handler) acquire(ctx context.Context, path string) (*appender, error) {
+// acquire returns the open file at path, locked, and ready for the next line. It opens the file again if logrotate has
+// renamed it. The caller unlocks the file.
+func (s *files) acquire(ctx context.Context, path string) (*appender, error) {
 	for {
-		a := h.files[path]
+		a := s.open[path]
 		if a == nil {
-			f, err := h.open(path)
+			f, err := s.openAt(path)
 			if err != nil {
 				return nil, err
 			}
 			a = &appender{f: f, size: -1}
-			h.files[path] = a
+			s.open[path] = a
 		}
-		h.uses++
-		a.use = h.uses
+		s.uses++
+		a.use = s.uses
 		if err := a.lock(ctx); err != nil {
 			return nil, err
 		}
 		if !a.isAt(path) {
-			h.forget(path)
+			s.forget(path)
 			continue
 		}
 		if err := a.repair(); err != nil {
-			h.forget(path)
+			s.forget(path)
 			return nil, err
 		}
 		return a, nil
 	}
 }
 
-// open opens the file at path, and makes it, with folders below the root, if it is not there.
-func (h *Handler) open(path string) (*os.File, error) {
+// openAt opens the file at path, and makes it, with folders below the root, if it is not there.
+func (s *files) openAt(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := h.makeFolders(filepath.Dir(path)); err != nil {
+		if err := s.makeFolders(filepath.Dir(path)); err != nil {
 			return nil, err
 		}
 		if f, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, fileMode); err == nil {
@@ -100,12 +107,12 @@ func (h *Handler) open(path string) (*os.File, error) {
 
 // makeFolders makes a folder and those above it, down from the root, which must be there: an archive whose disk is not mounted
 // must not go to another.
-func (h *Handler) makeFolders(folder string) error {
-	if _, err := os.Stat(folder); folder == h.root || !errors.Is(err, fs.ErrNotExist) {
-		return nil // what is wrong with it shows when the file is made
+func (s *files) makeFolders(folder string) error {
+	if _, err := os.Stat(folder); folder == s.root || !errors.Is(err, fs.ErrNotExist) {
+		return nil // making the file reports other faults
 	}
 	above := filepath.Dir(folder)
-	if err := h.makeFolders(above); err != nil {
+	if err := s.makeFolders(above); err != nil {
 		return err
 	}
 	if err := os.Mkdir(folder, folderMode); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -114,7 +121,7 @@ func (h *Handler) makeFolders(folder string) error {
 	return syncFolder(above)
 }
 
-// syncFolder has a new entry of a folder survive a crash.
+// syncFolder makes a new entry of a folder survive a crash.
 func syncFolder(folder string) error {
 	f, err := os.Open(folder)
 	if err != nil {
@@ -124,8 +131,24 @@ func syncFolder(folder string) error {
 	return f.Sync()
 }
 
-// lock waits until no other relay or destination has the lock.
+// forget closes a file. What was acknowledged is synchronized.
+func (s *files) forget(path string) {
+	if a := s.open[path]; a != nil {
+		_ = a.f.Close() // nothing that counts is left to write
+		delete(s.open, path)
+	}
+}
+
+func (s *files) close() {
+	for path := range s.open {
+		s.forget(path)
+	}
+}
+
+// lock waits until no other relay or destination holds the lock. The error is [errLocked] or ctx's cause.
 func (a *appender) lock(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWithin, fmt.Errorf("%s: %w", a.f.Name(), errLocked))
+	defer cancel()
 	var tick *time.Ticker
 	for {
 		free, err := tryLock(a.f)
@@ -144,7 +167,7 @@ func (a *appender) lock(ctx context.Context) error {
 	}
 }
 
-// unlock ends lock. It does nothing to a file that is closed, whose lock is gone.
+// unlock releases the lock. Closing the file has released it already.
 func (a *appender) unlock() { unlock(a.f) }
 
 // isAt reports whether the file is still the one at path.
@@ -157,8 +180,8 @@ func (a *appender) isAt(path string) bool {
 	return err == nil && os.SameFile(own, there)
 }
 
-// repair removes half a line from the end, which a crash has left amid a batch that was not acknowledged. It fails if that is of
-// another program. Only a file that another has written to is looked at.
+// repair removes half a line from the end: a crash has left it, amid a batch that was not acknowledged. Half a line of another
+// program is an error. A file that ends where this handler has left it needs no repair.
 func (a *appender) repair() error {
 	info, err := a.f.Stat()
 	if err != nil {
@@ -177,7 +200,7 @@ func (a *appender) repair() error {
 		if _, err := a.f.ReadAt(begin, end); err != nil {
 			return err
 		}
-		// Some file systems fill up with zeros what was not written before the machine lost power.
+		// After a loss of power some file systems have zeros in place of unwritten data.
 		begin = bytes.TrimRight(begin, "\x00")
 		if !bytes.HasPrefix([]byte(jsonline.Prefix), begin) {
 			return fmt.Errorf("%s: %w", a.f.Name(), errForeign)
@@ -190,7 +213,7 @@ func (a *appender) repair() error {
 	return nil
 }
 
-// lineEnd returns where the last line ends that has an end.
+// lineEnd returns the offset behind the last newline, 0 if there is no newline.
 func (a *appender) lineEnd(size int64) (int64, error) {
 	buf := make([]byte, min(block, size))
 	for to := size; to > 0; {
@@ -206,7 +229,7 @@ func (a *appender) lineEnd(size int64) (int64, error) {
 	return 0, nil
 }
 
-// append writes lines and has them survive a crash. After a failure it takes back what it has written.
+// append writes lines and synchronizes the file. After a failure it removes the lines.
 func (a *appender) append(lines []byte) error {
 	_, err := a.f.Write(lines)
 	if err == nil {

@@ -15,8 +15,8 @@ type batch struct {
 	errs   []error // by event
 }
 
-// run writes the lines of the events that have not failed, in parts of at most maxOpen files. After a failure that is not
-// one event's nothing more is written, so that nothing overtakes.
+// run writes the lines of the events that have not failed, in parts of at most maxOpen files. It stops at the failure of a file,
+// so that no event overtakes another.
 func (b *batch) run(ctx context.Context) {
 	for from := 0; from < len(b.events); {
 		files := make(map[string][]int) // the events of each
@@ -42,11 +42,11 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// part writes and synchronizes the files of the events from one to before another, and reports whether the batch may go on.
-// After a failure that is not one event's, all events from the first of the file that failed are failed; those before it are written.
+// part writes and synchronizes the files of the events from from to before to, and reports false if the batch must end. A failure of
+// a file, other than one event's, fails all events from the first event of this file on.
 func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, order []string) bool {
-	b.h.shrink(len(order))
-	limit := to // no event from here on is acknowledged
+	b.h.files.shrink(len(order))
+	limit := to // events from this one on are not acknowledged
 	var why error
 	fail := func(path string, err error) {
 		if err = b.h.failed(err); !delivery.IsPermanent(err) {
@@ -60,9 +60,9 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		}
 		files[path] = nil
 	}
-	// All relays lock in the same order, so that none waits for one that waits for it.
+	// All relays lock in the same order, which excludes deadlocks.
 	for _, path := range slices.Sorted(slices.Values(order)) {
-		switch a, err := b.h.acquire(ctx, path); {
+		switch a, err := b.h.files.acquire(ctx, path); {
 		case err == nil:
 			defer a.unlock()
 		case ctx.Err() != nil:
@@ -82,8 +82,8 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		if len(data) == 0 {
 			continue
 		}
-		if err := b.h.files[path].append(data); err != nil {
-			b.h.forget(path) // the next batch looks at what is in it
+		if err := b.h.files.open[path].append(data); err != nil {
+			b.h.files.forget(path) // the next batch repairs its end
 			fail(path, err)
 		}
 	}

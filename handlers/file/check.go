@@ -17,7 +17,7 @@ func (h *Handler) Check(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return h.out.Ended(ctx, "")
 	}
-	folder := h.root
+	folder := h.files.root
 	if h.fixed != "" {
 		f, err := os.OpenFile(h.fixed, os.O_RDWR|os.O_APPEND, 0)
 		if err == nil {
@@ -45,7 +45,7 @@ func (h *Handler) checked(err error) error {
 // DescribeCheck implements delivery.CheckDescriber.
 func (h *Handler) DescribeCheck() (tested, untested string) {
 	if h.fixed == "" {
-		return "that a file can be made in " + h.root, "the folders below it, which depend on the event"
+		return "that a file can be made in " + h.files.root, "the folders below it, which depend on the event"
 	}
 	return "that the file can be written to, or made", "the space on the disk"
 }

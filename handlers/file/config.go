@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
@@ -13,7 +12,7 @@ import (
 
 // DefaultLane is how a relay best calls the handler: one batch at a time, each with one fsync per file.
 func DefaultLane() delivery.Lane {
-	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
+	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 3 * lockWithin}
 }
 
 // Config names the files.

@@ -12,6 +12,7 @@ import (
 var (
 	errForeign = errors.New("the file ends amid a line that notifyd has not written")
 	errKind    = errors.New("this is not a regular file")
+	errLocked  = errors.New("another program has locked the file")
 )
 
 // causes is the table of what files refuse. Own is for a path made of the event. What is not in it is a fault of the disk.
@@ -26,6 +27,7 @@ func causes() outcome.Table[error] {
 		{Codes: []error{syscall.EISDIR, syscall.ENOTDIR, errKind}, Class: outcome.Unavailable, Cure: "path must name a file in a folder; for pipes and terminals use type: log"},
 		{Codes: []error{syscall.ENAMETOOLONG}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "shorten path"},
 		{Codes: []error{syscall.EIO}, Class: outcome.Unavailable, Cure: "check the disk"},
+		{Codes: []error{errLocked}, Class: outcome.Unavailable, Cure: "look for a relay that hangs: fuser names the processes that have the file open"},
 		{Codes: []error{errForeign}, Class: outcome.Unavailable, Cure: "name another file in path, or end its last line"},
 	}
 }

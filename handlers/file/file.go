@@ -30,14 +30,12 @@ type Handler struct {
 	path  *tmpl.Template
 	fixed string // the path, "" if it is made of the event
 	base  string // what relative paths are below
-	root  string // the folder that must exist
 	stem  string // the path up to that folder, as the configuration has it
 	out   *outcome.Destination
 
 	turn   chan struct{} // holds a value while no batch is written
 	closed atomic.Bool
-	files  map[string]*appender // by path, of whoever has the turn
-	uses   int64                // counts uses of files
+	files  files // of the batch that has the turn
 }
 
 // New returns a handler for cfg. It opens no file: a relay starts also while the disk is not there. The error is a
@@ -49,10 +47,10 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{
-		path: t, base: o.BaseDir, root: inside(o.BaseDir, cfg.stem()), stem: cfg.stem(), out: outcome.New("file", ""),
-		turn: make(chan struct{}, 1), files: make(map[string]*appender),
+		path: t, base: o.BaseDir, stem: cfg.stem(), out: outcome.New("file", ""),
+		turn: make(chan struct{}, 1), files: files{root: inside(o.BaseDir, cfg.stem()), open: make(map[string]*appender)},
 	}
-	h.out.Safe = []error{errForeign, errKind}
+	h.out.Safe = []error{errForeign, errKind, errLocked}
 	if path, ok := t.Constant(); ok {
 		h.fixed = inside(o.BaseDir, path)
 	}
@@ -110,7 +108,7 @@ func (h *Handler) take(ctx context.Context) error {
 
 func (h *Handler) release() {
 	if h.closed.Load() {
-		h.closeFiles()
+		h.files.close()
 	}
 	h.turn <- struct{}{}
 	if h.closed.Load() {
@@ -124,25 +122,11 @@ func (h *Handler) Close() error {
 	h.closed.Store(true)
 	select {
 	case <-h.turn:
-		h.closeFiles()
+		h.files.close()
 		h.turn <- struct{}{}
 	default:
 	}
 	return nil
-}
-
-func (h *Handler) closeFiles() {
-	for path := range h.files {
-		h.forget(path)
-	}
-}
-
-// forget closes a file. What was acknowledged is synchronized.
-func (h *Handler) forget(path string) {
-	if a := h.files[path]; a != nil {
-		_ = a.f.Close() // nothing that counts is left to write
-		delete(h.files, path)
-	}
 }
 
 // line is an event as it is written.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -75,8 +76,8 @@ func TestManyFiles(t *testing.T) {
 			t.Errorf("%d: %v", e.ID, got)
 		}
 	}
-	if len(h.files) > maxOpen {
-		t.Errorf("%d files are open", len(h.files))
+	if len(h.files.open) > maxOpen {
+		t.Errorf("%d files are open", len(h.files.open))
 	}
 }
 
@@ -172,7 +173,7 @@ func TestTwoOnOnePath(t *testing.T) {
 	}
 }
 
-// TestLocked: a batch waits for the lock of another relay as long as its context lasts.
+// TestLocked: a batch waits for the lock of another relay, for a while and as long as its context lasts.
 func TestLocked(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -186,19 +187,25 @@ func TestLocked(t *testing.T) {
 	if free, err := tryLock(f); !free || err != nil {
 		t.Fatal(free, err)
 	}
-	h := open(t, dir, "a.jsonl")
-	cause := errors.New("stopping")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
-	defer cancel()
-	for _, err := range h.DeliverBatch(ctx, events(1, 2)) {
-		if !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		h := open(t, dir, "a.jsonl")
+		for _, err := range h.DeliverBatch(t.Context(), events(1, 2)) {
+			deliverytest.WantClass(t, err, "unavailable")
+			deliverytest.WantText(t, err, "a.jsonl", "another program has locked the file", "fuser")
 		}
-	}
-	want(t, path)
-	unlock(f)
-	deliverytest.Deliver(t, h, events(1, 2))
-	want(t, path, 1, 2)
+		cause := errors.New("stopping")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), lockWithin/2, cause)
+		defer cancel()
+		for _, err := range h.DeliverBatch(ctx, events(1, 2)) {
+			if !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
+				t.Error(err)
+			}
+		}
+		want(t, path)
+		time.AfterFunc(lockWithin/2, func() { unlock(f) })
+		deliverytest.Deliver(t, h, events(1, 2))
+		want(t, path, 1, 2)
+	})
 }
 
 // TestTakenBack: of a file that is not written whole no line stays, and nothing is acknowledged behind it. What other
@@ -210,7 +217,7 @@ func TestTakenBack(t *testing.T) {
 	to := func(id int64, file string) *delivery.Event { return event(id, `{"to": "`+file+`"}`) }
 	deliverytest.Deliver(t, h, []*delivery.Event{to(1, "a"), to(2, "b")})
 	// Writing to b fails, behind a.
-	b := h.files[filepath.Join(dir, "b.jsonl")]
+	b := h.files.open[filepath.Join(dir, "b.jsonl")]
 	reader, err := os.Open(b.f.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +297,7 @@ func TestClosed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(h.files) != 0 {
+	if len(h.files.open) != 0 {
 		t.Error("files are open")
 	}
 	if err := h.Deliver(t.Context(), event(2, "{}")); !errors.Is(err, outcome.ErrClosed) {

@@ -13,7 +13,7 @@ import (
 // Prefix begins every line.
 const Prefix = `{"event_id":`
 
-// Line is one event without its payload. The names are those of the outbox table.
+// Line is one event without its payload. Its names are columns of the outbox table.
 type Line struct {
 	EventID       int64             `json:"event_id"`
 	DedupeID      string            `json:"dedupe_id,omitempty"`
@@ -31,7 +31,7 @@ type Line struct {
 	PayloadBase64 *[]byte           `json:"payload_base64,omitempty"` // a payload that is not JSON
 }
 
-// Of returns the line of an event, without what only some destinations write: DedupeID, Attempt and the payload.
+// Of returns the line of an event, without DedupeID, Attempt and the payload.
 func Of(e *delivery.Event) Line {
 	l := Line{
 		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,

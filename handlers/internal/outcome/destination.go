@@ -32,13 +32,12 @@ func (e *Error) Error() string { return e.Text }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// contentError is what is wrong with an event.
+// contentError is a fault of an event.
 type contentError struct{ error }
 
 func (e *contentError) Unwrap() error { return e.error }
 
-// Content marks err as the reason why nothing can be made of an event: it is about the event alone, and holds no
-// secret.
+// Content marks err as the reason why an event cannot be encoded. It is about the event alone, and holds no secret.
 func Content(err error) error { return &contentError{err} }
 
 // IsContent reports whether [Content] has marked an error in err's chain.
@@ -70,7 +69,7 @@ type Failure struct {
 	Err error
 	// Text is the description, "" for that of Err.
 	Text string
-	// Cure is what an operator can do. Where it is "" it is that of a failed handshake, if Err is one.
+	// Cure tells an operator the remedy. If it is "", the cure of a failed handshake is used.
 	Cure string
 	// Code is the server's code in Err's chain, which holds no secret; nil for none.
 	Code error
@@ -92,14 +91,14 @@ func (d *Destination) redact(text string) string {
 	return d.Secrets.Redact(text)
 }
 
-// Line returns the error for a failure: its name and what [Destination.Describe] returns.
+// Line returns the error for a failure: the name of the destination, then the line of [Destination.Describe].
 func (d *Destination) Line(f Failure) *Error {
 	text, cause := d.Describe(f)
 	return &Error{Text: d.Name + ": " + text, Cause: cause}
 }
 
-// Describe returns one line with the cure of a failure, and the part of the chain that tells what has failed and holds
-// no secret, nil if there is none.
+// Describe returns one line with the cure of a failure, and the cause that may be shown: a part of the chain without secrets, or
+// nil.
 func (d *Destination) Describe(f Failure) (text string, cause error) {
 	if f.Text == "" && f.Err != nil {
 		f.Text = f.Err.Error()
@@ -142,7 +141,7 @@ func (d *Destination) cause(f Failure) error {
 	return exhaust.Cause(f.Err)
 }
 
-// Refuse returns the error for an event of which nothing can be made.
+// Refuse returns the error for an event that cannot be encoded.
 func (d *Destination) Refuse(err error) error {
 	return delivery.Permanent(fmt.Errorf("%s: %w", d.Name, err))
 }
@@ -152,7 +151,7 @@ func (d *Destination) Closed() error {
 	return delivery.Unavailable(&Error{Text: d.Name + ": " + ErrClosed.Error(), Cause: ErrClosed})
 }
 
-// Ended returns the error of a delivery whose context is done. doing, which may be "", is what it interrupted.
+// Ended returns the error of a delivery whose context is done. doing names the interrupted step; it may be "".
 func (d *Destination) Ended(ctx context.Context, doing string) error {
 	if doing != "" {
 		doing += ": "
@@ -184,7 +183,7 @@ func (d *Destination) NoAnswer(ctx, within context.Context, maybe string, err er
 	return delivery.Unavailable(line)
 }
 
-// WithoutURL takes off the errors of net/http that repeat the URL, and what is around them.
+// WithoutURL unwraps the errors of net/http that repeat the URL.
 func WithoutURL(err error) error {
 	for {
 		u, ok := errors.AsType[*url.Error](err)

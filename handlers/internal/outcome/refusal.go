@@ -5,7 +5,7 @@ import "errors"
 // RefusalError is an answer that refuses a request over the events in it: none of them was taken. A batch finds out which
 // event it is about.
 type RefusalError struct {
-	// Class is that of the event, once it is alone in the request.
+	// Class is the class of the event, once it is alone in the request.
 	Class Class
 	// Err describes the refusal.
 	Err error

@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Class is what the relay does after a failure.
+// Class decides how the relay treats a failure.
 type Class uint8
 
 // Unknown is the class of a code that a table does not have. The others are the marks of package delivery.
@@ -83,12 +83,12 @@ type Rule[C comparable] struct {
 	// Own is the class where the place is made of the event, so that the place may be wrong for this
 	// event alone. Unknown is Class.
 	Own Class
-	// Cure is what an operator can do, "" for nothing. It has no brackets.
+	// Cure tells an operator the remedy, without brackets; "" for none.
 	Cure string
 }
 
-// Find returns the class of the first of codes that the table has, and its cure; Unknown if it has none. own reports
-// that the place was made of the event.
+// Find returns class and cure of the first of codes that the table has. The class is Unknown if the table has no code of
+// them. own reports that the place was made of the event.
 func (t Table[C]) Find(own bool, codes ...C) (class Class, cure string) {
 	for _, code := range codes {
 		if class, cure = t.first(own, func(known C) bool { return known == code }); class != Unknown {
@@ -119,8 +119,8 @@ func (t Table[C]) first(own bool, matches func(C) bool) (class Class, cure strin
 	return Unknown, ""
 }
 
-// Answers replaces each error of a batch by what answer makes of it, and returns nil if there is none. Neighbours
-// that failed alike share one error.
+// Answers replaces each error of a batch by its answer. Neighbours that failed alike share one answer. It returns nil if no
+// event has failed.
 func Answers(errs []error, answer func(error) error) []error {
 	failed := false
 	var last, shared error

@@ -16,7 +16,7 @@ type TLS struct {
 	Plain string
 }
 
-// Cure returns what an operator can do about a failed handshake, "" if err is another failure.
+// Cure returns the cure of a failed handshake, "" if err is another failure.
 func (t TLS) Cure(err error) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return cmp.Or(t.Certificate, "check "+t.Prefix+"server_name, or name the authority's certificate with "+t.Prefix+"ca_file")
