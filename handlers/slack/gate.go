@@ -15,8 +15,6 @@ const (
 	perChannel = rate.Limit(1)
 	// maxChannels bounds how many channels are remembered.
 	maxChannels = 1024
-	// maxHold bounds a pause that Slack asks for.
-	maxHold = time.Hour
 )
 
 // gate lets messages through at the pace that Slack allows: one a second for
@@ -65,7 +63,7 @@ func (g *gate) wait(ctx context.Context, channel string) error {
 func (g *gate) hold(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if until := time.Now().Add(min(d, maxHold)); until.After(g.until) {
+	if until := time.Now().Add(d); until.After(g.until) {
 		g.until = until
 	}
 }

@@ -57,10 +57,6 @@ func TestHold(t *testing.T) {
 		if err := <-done; err != nil || after < 10*time.Second {
 			t.Errorf("%v after %v", err, after)
 		}
-		g.hold(1000 * time.Hour)
-		if got := g.held(); got != maxHold {
-			t.Errorf("held for %v", got)
-		}
 	})
 }
 
