@@ -42,7 +42,7 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// part writes and synchronizes the files of the events from from to before to, and reports false if the batch must end. A failure of
+// part writes and synchronizes the files of the events in [from, to), and reports false if the batch must end. A failure of
 // a file, other than one event's, fails all events from the first event of this file on.
 func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, order []string) bool {
 	b.h.files.shrink(len(order))

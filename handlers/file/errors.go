@@ -28,6 +28,7 @@ func causes() outcome.Table[error] {
 		{Codes: []error{syscall.ENAMETOOLONG}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "shorten path"},
 		{Codes: []error{syscall.EIO}, Class: outcome.Unavailable, Cure: "check the disk"},
 		{Codes: []error{errLocked}, Class: outcome.Unavailable, Cure: "look for a relay that hangs: fuser names the processes that have the file open"},
+		{Codes: []error{syscall.ENOLCK, errors.ErrUnsupported}, Class: outcome.Unavailable, Cure: "path must be on a file system with locks (flock)"},
 		{Codes: []error{errForeign}, Class: outcome.Unavailable, Cure: "name another file in path, or end its last line"},
 	}
 }

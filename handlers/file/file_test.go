@@ -245,7 +245,7 @@ func TestRefusals(t *testing.T) {
 	fixed, own := open(t, t.TempDir(), "a.jsonl"), open(t, t.TempDir(), "{{ .Payload.to }}")
 	for errno, text := range map[syscall.Errno]string{
 		syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EFBIG: "rotate the file", syscall.EACCES: "allow this user", syscall.EPERM: "allow this user",
-		syscall.EROFS: "read-only", syscall.ENOENT: "make the folder", syscall.EIO: "check the disk", syscall.EMFILE: "too many open files", syscall.EINVAL: "invalid argument",
+		syscall.EROFS: "read-only", syscall.ENOENT: "make the folder", syscall.EIO: "check the disk", syscall.ENOLCK: "flock", syscall.ENOTSUP: "flock", syscall.EMFILE: "too many open files", syscall.EINVAL: "invalid argument",
 	} {
 		for _, h := range []*Handler{fixed, own} {
 			err := h.failed(&os.PathError{Op: "write", Path: "/archive/of ann", Err: errno})
