@@ -6,7 +6,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/flight"
+	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // feed hands the next events to the lane, if it has room. It reports whether it did anything.
@@ -19,8 +22,8 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 	}
 	u.waits = false
 	held := u.shelf.totalHeld()
-	if len(u.gate.flight.again) > 0 && !held {
-		return u.gate.feedAgain(0, len(u.gate.flight.again)), nil
+	if len(u.gate.flight.Returned) > 0 && !held {
+		return u.gate.feedAgain(0, len(u.gate.flight.Returned)), nil
 	}
 	if u.gate.shut() {
 		return false, nil
@@ -29,7 +32,7 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 		return u.read(ctx, conn)
 	}
 	if held { // of what the lane has returned, the stored event goes that all others wait for
-		if i := slices.IndexFunc(u.gate.flight.again, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
+		if i := slices.IndexFunc(u.gate.flight.Returned, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
 			return u.gate.feedAgain(i, 1), nil
 		}
 	}
@@ -54,10 +57,28 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 		u.e.began()
 		return false, nil
 	}
-	if did, err = u.read(ctx, conn); did || err != nil || u.aside.replay == nil {
+	if did, err = u.read(ctx, conn); did || err != nil || u.gate.stuck {
 		return did, err
 	}
 	return u.feedReplay(ctx, conn)
+}
+
+// feedReplay hands over events of a replay, as far as live events leave room. It reports whether it did anything.
+func (u *unit) feedReplay(ctx context.Context, conn *session.Conn) (did bool, err error) {
+	p, caughtUp, did, err := u.replay.Feed(ctx, conn, replay.Live{
+		Head: u.reader.Head(), Room: u.e.memory()/2 - u.gate.flight.Bytes,
+		Open: func() tail.Ranges {
+			_, open := u.account(true)
+			return open
+		},
+	})
+	if p != nil {
+		u.gate.pass(p, nil)
+	}
+	if caughtUp {
+		u.shelf.searchNow()
+	}
+	return did, err
 }
 
 // gate is where a unit's deliveries leave for the lane. It owns those in memory, and knows how many
@@ -66,7 +87,7 @@ func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err erro
 type gate struct {
 	*common
 
-	flight flight
+	flight flight.Events
 	keep   func(*dispatch.Answer) // makes a delivery a row that the rate limit of its key holds back
 	seals  bool                   // the destination keeps its position: a parcel waits for a seal
 	staged []staged               // parcels that do
@@ -83,7 +104,7 @@ type staged struct {
 // shut reports whether nothing may go that is not in memory yet.
 func (g *gate) shut() bool {
 	g.unsure = !g.pos.Valid()
-	g.stuck = g.unsure || g.flight.bytes >= g.e.memory()
+	g.stuck = g.unsure || g.flight.Bytes >= g.e.memory()
 	return g.stuck
 }
 
@@ -97,8 +118,8 @@ func (g *gate) feedAgain(i, n int) bool {
 		return false
 	}
 	p := g.parcel()
-	some := append(p.Room(n), g.flight.again[i:i+n]...)
-	g.flight.again = slices.Delete(g.flight.again, i, i+n)
+	some := append(p.Room(n), g.flight.Returned[i:i+n]...)
+	g.flight.Returned = slices.Delete(g.flight.Returned, i, i+n)
 	g.deliver(p, some, nil, n)
 	return true
 }
@@ -118,10 +139,10 @@ func (g *gate) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []di
 	}
 	g.lane.Return(granted - len(to.all))
 	if len(to.all) == 0 {
-		g.flight.keep(p)
+		g.flight.Keep(p)
 	} else {
 		p.Fill(to.all)
-		g.flight.begin(p, to.all)
+		g.flight.Begin(p, to.all)
 		g.pass(p, to.unblock)
 	}
 	for _, key := range to.held {
@@ -147,4 +168,4 @@ func (g *gate) release() {
 }
 
 // parcel returns an empty parcel.
-func (g *gate) parcel() *dispatch.Parcel { return g.flight.parcel(g.common) }
+func (g *gate) parcel() *dispatch.Parcel { return g.flight.Parcel() }

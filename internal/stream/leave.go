@@ -34,7 +34,7 @@ func (u *unit) drain() bool {
 	u.lane.Withdraw()
 	u.gate.release() // the lane gives it back
 	u.setFull(false)
-	for u.collect(); len(u.gate.flight.parcels) > 0 || u.aside.underWay(); u.collect() {
+	for u.collect(); len(u.gate.flight.Parcels) > 0 || u.replay.UnderWay(); u.collect() {
 		select {
 		case <-u.wake:
 		case <-u.e.abandoned:
@@ -78,10 +78,7 @@ func (u *unit) hinted(seek bool) {
 // publish makes the unit's figures visible to other goroutines.
 func (u *unit) publish() {
 	gaps := u.reader.Gaps()
-	open := int64(len(u.gate.flight.again) + len(u.shelf.pending.fresh))
-	for _, p := range u.gate.flight.parcels {
-		p.UnderWay(func(*dispatch.Delivery) { open++ })
-	}
+	open := int64(u.gate.flight.UnderWay() + len(u.shelf.pending.fresh))
 	u.figures.Store(&observe.PositionStats{
 		Destination: u.name, Part: u.pos.Part, Loading: !u.loaded, Head: u.reader.Head(), Open: open, Gaps: u.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.ledger.acknowledged)), Saved: u.ledger.saves, SavedAt: u.ledger.at,

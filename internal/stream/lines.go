@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -49,7 +51,7 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 	}
 	all := make([]dispatch.Delivery, 0, len(rows))
 	for i := range rows {
-		if !u.aside.holds(rows[i].Key) {
+		if !u.replay.Holds(rows[i].Key) {
 			all = u.shelf.takeDue(all, &rows[i])
 		}
 	}
@@ -57,7 +59,7 @@ func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err e
 		u.shelf.foundNone()
 	}
 	// Rows that are due together go in the order of ids.
-	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
+	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
 	u.gate.deliver(u.gate.parcel(), all, nil, granted)
 	return len(all) > 0 || more || u.shelf.aggregates.AnyReady(), nil
 }
@@ -152,7 +154,7 @@ func (s *shelf) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []d
 		return all
 	}
 	d := dispatch.Delivery{Event: &r.Event, Refused: r.Refused, Failures: r.Failures, Row: true, Leads: leads, Since: s.failures, Delayed: r.Delay != 0, Waited: true}
-	if r.Event.Replay == 0 && !replays(r.Key) { // what a person asks for does not expire
+	if r.Event.Replay == 0 && !replay.IsKey(r.Key) { // what a person asks for does not expire
 		d.Expires = s.lane.Destination().Expires(r.Event.CreatedAt, r.Available())
 	}
 	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox
@@ -169,8 +171,8 @@ func (u *unit) store(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 	u.e.report(u.part, nil)
-	u.shelf.aggregates.Wrote(u.aside.holds)
-	return u.shelf.check(ctx, conn, u.aside.holds)
+	u.shelf.aggregates.Wrote(u.replay.Holds)
+	return u.shelf.check(ctx, conn, u.replay.Holds)
 }
 
 // check looks at aggregates whose first row was just parked, and may wait for nothing: the row

@@ -364,7 +364,7 @@ func (r *router) reach() {
 
 // say logs once that a type has no route.
 func (r *router) say(e *delivery.Event) {
-	if r.said[e.Type] || len(r.said) >= maxSkip {
+	if r.said[e.Type] || len(r.said) >= routes.MaxTypes {
 		return
 	}
 	r.said[e.Type] = true
@@ -377,7 +377,7 @@ func (r *router) maySkip(eventType string) {
 	if gaps := r.reader.Gaps(); gaps.Len() > 0 {
 		lowest = gaps[0].From - 1
 	}
-	if r.skipped[eventType] || len(r.skip) >= maxSkip || !r.routes.Settled(r.routes.Of(eventType), lowest) {
+	if r.skipped[eventType] || len(r.skip) >= routes.MaxTypes || !r.routes.Settled(r.routes.Of(eventType), lowest) {
 		return
 	}
 	r.skipped[eventType] = true

@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -85,7 +86,7 @@ func (s *shelf) put(out entry, key dispatch.Key) {
 func (s *shelf) nameOf(a *dispatch.Answer) string {
 	r := s.running[a.Event.ID]
 	switch {
-	case a.Row && replays(r.key): // nothing else tells the row from that of a live event
+	case a.Row && replay.IsKey(r.key): // nothing else tells the row from that of a live event
 		return r.key
 	case a.Key == dispatch.Key{}:
 		return ""
@@ -115,7 +116,7 @@ func (s *shelf) settle(a *dispatch.Answer, out entry) {
 	case dispatch.VerdictDelivered, dispatch.VerdictExpired:
 		if a.Row {
 			s.pending.remove(id)
-			if a.Verdict == dispatch.VerdictDelivered && (a.Event.Replay > 0 || replays(s.running[id].key)) {
+			if a.Verdict == dispatch.VerdictDelivered && (a.Event.Replay > 0 || replay.IsKey(s.running[id].key)) {
 				s.pending.acked = append(s.pending.acked, id)
 			}
 		}

@@ -15,8 +15,10 @@ import (
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/exactly"
+	"github.com/notifyd/notifyd/internal/flight"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
@@ -51,11 +53,11 @@ type unit struct {
 	shelf  shelf
 	ledger ledger
 	next   next
-	types  types
+	types  routes.Types
 	order  order
-	aside  aside
 	former position.Former   // what former shards may have done of what is left to read
 	exact  *exactly.Position // nil unless the destination keeps a copy
+	replay *replay.Sender
 
 	checkAt time.Time // when to check the sequence next
 	routed  bool      // its routes are stored
@@ -77,7 +79,7 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 	}
 	u.exact = e.exact(lane.Destination(), &u.pos, func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &u.pos.Lease, f) })
 	u.pos.Exact = u.exact != nil
-	u.aside = aside{common: &u.common, order: &u.order, ledger: &u.ledger}
+	u.replay = replay.NewSender(u.forReplay())
 	u.gate = gate{common: &u.common, seals: u.pos.Exact}
 	u.gate.keep = func(a *dispatch.Answer) {
 		u.answered(a)
@@ -88,13 +90,25 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 	return u
 }
 
+// forReplay returns what a replay needs of the unit.
+func (u *unit) forReplay() replay.Shard {
+	s := replay.Shard{
+		Outbox: u.e.Outbox, Lane: u.lane, Keys: u.e.keys, Limits: u.e.limits, Witnesses: u.e.witnesses, Log: u.e.log,
+		Gets: u.gets, Passes: u.passes, Valid: u.pos.Valid, Wake: u.poke, Changed: func() { u.ledger.dirty = true }, Write: u.owned,
+	}
+	if u.limit != nil {
+		s.Page = u.limit.page
+	}
+	return s
+}
+
 // begin makes the memory of the unit that of one that has just been taken over.
 func (u *unit) begin(head int64, open tail.Ranges) {
 	u.reader, u.from = tail.NewReader(head, open, u.e.witnesses), head
-	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{}
-	u.next, u.types, u.former = next{gapWait: firstGapPoll}, newTypes(), u.pos.Former
+	u.gate.flight, u.shelf, u.ledger = flight.New(u.pos.Valid, u.poke), newShelf(&u.common, &u.order, &u.ledger), ledger{}
+	u.next, u.types, u.former = next{gapWait: firstGapPoll}, routes.NewTypes(), u.pos.Former
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
-	u.aside.forget()
+	u.replay.Forget()
 	u.exact.Forget()
 	u.hint.Store(true)
 }
@@ -182,7 +196,7 @@ func (u *unit) restart(ctx context.Context) error {
 	if !u.drain() {
 		return u.lastSave(ctx, nil)
 	}
-	if !u.shelf.pending.empty() || u.aside.replay != nil {
+	if !u.shelf.pending.empty() || u.replay.Running() {
 		// What has failed for certain, and what a replay has delivered: of that the destination keeps nothing.
 		// If it cannot be written, the events are read again.
 		if err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.save(ctx, conn) }); err != nil {
@@ -229,10 +243,10 @@ func (u *unit) prepare(ctx context.Context, conn *session.Conn) (done bool, err 
 	}
 	// Another shard was ahead when the routes changed: what the router has handed over may come after events that are still to be read.
 	if u.order.kept {
-		u.shelf.early = max(u.shelf.early, u.types.before.Head)
+		u.shelf.early = max(u.shelf.early, u.types.Before.Head)
 	}
 	// Before its stored lines are looked at.
-	if err := u.aside.look(ctx, conn, u.owned); err != nil {
+	if err := u.replay.Look(ctx, conn); err != nil {
 		return false, err
 	}
 	u.loaded = true
@@ -282,9 +296,9 @@ func (u *unit) note(ctx context.Context, conn *session.Conn) error {
 			last = routes.Newest(all)
 		}
 		if !last.From.Within(head, open) { // only of one that has, or had, several shards
-			u.types.before = last.From
+			u.types.Before = last.From
 		}
-		u.types.former = slices.DeleteFunc(all, func(s routes.Span) bool { return !s.Ended || s.Until.Within(head, open) })
+		u.types.Former = slices.DeleteFunc(all, func(s routes.Span) bool { return !s.Ended || s.Until.Within(head, open) })
 		return routes.Noted(ctx, tx, u.name)
 	})
 	if err == nil && changed {
@@ -308,9 +322,9 @@ func (u *unit) work(ctx context.Context, conn *session.Conn) error {
 		}
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
-			u.aside.lookAt = time.Time{}
+			u.replay.LookNow()
 		}
-		if err := u.aside.look(ctx, conn, u.owned); err != nil {
+		if err := u.replay.Look(ctx, conn); err != nil {
 			return err
 		}
 		if u.ledger.due() || u.shelf.aggregates.AnyNext() || len(u.shelf.pending.rows) >= maxPending {
@@ -331,34 +345,20 @@ func (u *unit) work(ctx context.Context, conn *session.Conn) error {
 
 // collect processes the answers.
 func (u *unit) collect() {
-	acknowledged, news := u.gate.flight.take(u.answered)
+	acknowledged, news := u.gate.flight.Take(u.answered)
 	u.ledger.acknowledged += acknowledged
-	if r := u.aside.replay; r != nil {
-		_, some := r.flight.take(u.answeredAside)
-		news = news || some
-	}
-	u.ledger.dirty = u.ledger.dirty || news
+	replayed := u.replay.Take(func(a *dispatch.Answer, row deliveries.Entry) { u.shelf.settle(a, entry{Entry: row, replayed: true}) }, u.exact.Doubt)
+	u.ledger.dirty = u.ledger.dirty || news || replayed
 }
 
 // answered records the outcome of a delivery, except for a fresh event that was delivered.
 func (u *unit) answered(a *dispatch.Answer) {
 	if a.Verdict == dispatch.VerdictReleased {
-		u.gate.flight.giveBack(a.Delivery)
+		u.gate.flight.GiveBack(a.Delivery)
 		u.exact.Doubt(a.Err)
 		return
 	}
 	u.shelf.settle(a, entry{Entry: deliveries.Entry{Key: u.shelf.nameOf(a)}})
-}
-
-// answeredAside records the outcome of a replayed event, except for one that was simply delivered.
-func (u *unit) answeredAside(a *dispatch.Answer) {
-	if a.Verdict == dispatch.VerdictReleased {
-		if u.aside.giveBack(a.Delivery) {
-			u.exact.Doubt(a.Err)
-		}
-		return
-	}
-	u.shelf.settle(a, u.aside.outcome(a))
 }
 
 // read reads the next events of the table.
@@ -395,15 +395,15 @@ func (u *unit) readNext(ctx context.Context, conn *session.Conn, granted int) (d
 		return false, err
 	}
 	u.setFull(b.Full)
-	if room := u.e.memory() - u.gate.flight.bytes - b.Bytes; room > 0 && b.Full && granted == u.e.limits.Batch && u.shelf.early == 0 && u.exact == nil {
+	if room := u.e.memory() - u.gate.flight.Bytes - b.Bytes; room > 0 && b.Full && granted == u.e.limits.Batch && u.shelf.early == 0 && u.exact == nil {
 		q := u.query(ctx, granted)
 		q.Bytes = min(q.Bytes, room)
 		u.reader.Begin(ctx, conn, q) // it runs while this batch is handed over
 	}
 	u.hand(&b, granted)
-	u.types.forget(u.reader.Head(), u.reader.Gaps())
+	u.types.Forget(u.reader.Head(), u.reader.Gaps())
 	if b.Seen > 0 && u.pos.Shards == 1 { // a shard does not learn the types of the others
-		u.seen.Store(&seen{tail.Seen{From: u.from, Head: u.reader.Head(), Gaps: u.reader.Gaps()}, u.types.all()})
+		u.seen.Store(&seen{tail.Seen{From: u.from, Head: u.reader.Head(), Gaps: u.reader.Gaps()}, u.types.Met()})
 	}
 	if u.former != nil && u.former.Over(u.reader.Head(), u.reader.Gaps()) {
 		u.former = nil
@@ -441,7 +441,7 @@ func (u *unit) nextBatch(ctx context.Context, conn *session.Conn, granted int) (
 func (u *unit) query(ctx context.Context, n int) tail.Query {
 	return tail.Query{
 		Shard: u.slice(),
-		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip,
+		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.Skip,
 		Stay: u.exact.Crowded(ctx, u.reader) || u.order.total && u.shelf.early > 0 && u.shelf.early <= u.reader.Head(), Assigned: u.e.last.Load(),
 	}
 }
@@ -474,9 +474,9 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
-			eventType, wanted = e.Type, u.types.wants(&u.common, e.Type, nil)
+			eventType, wanted = e.Type, u.types.Wants(e.Type, u.gets)
 		}
-		if (!wanted || u.types.before.Has(e.ID)) && !u.types.formerly(e.Type, e.ID) {
+		if (!wanted || u.types.Before.Has(e.ID)) && !u.types.Formerly(e.Type, e.ID) {
 			continue
 		}
 		if b.Hashes != nil && u.former.Done(e.ID, b.Hashes[i]) {
@@ -504,7 +504,7 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 		all = append(all, d)
 	}
 	for _, d := range all[min(granted, len(all)):] { // of a batch that was read ahead
-		u.gate.flight.giveBack(d)
+		u.gate.flight.GiveBack(d)
 	}
 	all = all[:min(granted, len(all))]
 	u.gate.deliver(p, all, nil, granted)
@@ -536,7 +536,7 @@ func (u *unit) wait(ctx context.Context) {
 	case u.waits:
 		at = earlier(at, u.shelf.dueAt)
 	case !u.gate.stuck:
-		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.aside.due(at)))
+		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.replay.Due(at)))
 		if look, ok := u.reader.NextLook(); ok {
 			at = earlier(at, look)
 		}
@@ -562,16 +562,6 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
 // account returns the position to write. Rows that are still to be written are open, which pending
 // includes, unless they are written in the same transaction.
 func (u *unit) account(pending bool) (head int64, open tail.Ranges) {
@@ -579,6 +569,6 @@ func (u *unit) account(pending bool) (head int64, open tail.Ranges) {
 	if pending {
 		more = u.shelf.pending.fresh
 	}
-	head, open, _ = u.gate.flight.account(u.reader, more)
+	head, open, _ = u.gate.flight.Account(u.reader, more)
 	return head, open
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -30,8 +31,8 @@ type writes struct {
 type entry struct {
 	deliveries.Entry
 
-	fresh bool // there was no row before
-	aside bool // it is of a replay: its id is not open in the position
+	fresh    bool // there was no row before
+	replayed bool // it is of a replay: its id is not open in the position
 }
 
 func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
@@ -42,7 +43,7 @@ func (w *writes) remove(id int64) { w.removed = append(w.removed, id) }
 // put adds a row.
 func (w *writes) put(r entry) {
 	w.rows = append(w.rows, r)
-	if r.fresh && !r.aside {
+	if r.fresh && !r.replayed {
 		w.fresh = append(w.fresh, r.EventID)
 	}
 }
@@ -51,7 +52,7 @@ func (w *writes) put(r entry) {
 type count struct {
 	head   int64
 	open   tail.Ranges
-	replay replayCount
+	replay replay.Count
 }
 
 // save writes the position, and the outcomes with it. It is one transaction, which writes nothing
@@ -77,7 +78,7 @@ func (u *unit) save(ctx context.Context, conn *session.Conn) error {
 func (u *unit) count() (c count) {
 	u.ledger.dirty = false
 	c.head, c.open = u.account(false)
-	c.replay = u.aside.count()
+	c.replay = u.replay.Count()
 	return c
 }
 
@@ -91,32 +92,29 @@ func (u *unit) saveCount(ctx context.Context, conn *session.Conn, c count) error
 	}
 	delta := u.ledger.acknowledged - u.ledger.written
 	w := &u.shelf.pending
-	c.replay.collected()
-	if w.empty() && c.replay.replay == nil {
+	c.replay.Collected()
+	if w.empty() && c.replay.Empty() {
 		ok, err := u.pos.Save(ctx, conn, c.head, c.open, delta)
 		return u.saved(ok, err, delta, began)
 	}
-	ok, state := false, ""
+	ok := false
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
 		// First, because it locks the position against a successor.
 		if ok, err = u.pos.Save(ctx, tx, c.head, c.open, delta); err != nil || !ok {
 			return cmp.Or(err, position.ErrFenced)
 		}
-		if state, err = c.replay.write(ctx, tx); err != nil {
+		if err = c.replay.Write(ctx, tx); err != nil {
 			return err
 		}
 		return w.write(ctx, tx, u.name, u.order.shard)
 	})
 	if err == nil {
-		u.aside.counted(&c.replay, state)
+		u.replay.Counted(&c.replay)
 		// Not before: a search for due rows finds only written ones.
 		u.shelf.wrote()
 	}
 	return u.saved(ok, err, delta, began)
 }
-
-// owned is unit.owned, for its parts.
-type owned func(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error
 
 // owned writes other rows than the position, if the unit is still ours.
 func (u *unit) owned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error {
