@@ -1,85 +1,11 @@
 package stream
 
 import (
-	"context"
 	"slices"
-	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/flight"
-	"github.com/notifyd/notifyd/internal/replay"
-	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/tail"
 )
-
-// feed hands the next events to the lane, if it has room. It reports whether it did anything.
-func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err error) {
-	if o := u.lane.Order(dispatch.Key{}); o.Stopped {
-		u.collect()
-		if !u.lane.GoOn(o.Returned) {
-			return true, nil
-		}
-	}
-	u.waits = false
-	held := u.shelf.totalHeld()
-	if len(u.gate.flight.Returned) > 0 && !held {
-		return u.gate.feedAgain(0, len(u.gate.flight.Returned)), nil
-	}
-	if u.gate.shut() {
-		return false, nil
-	}
-	if u.shelf.early > 0 {
-		return u.read(ctx, conn)
-	}
-	if held { // of what the lane has returned, the stored event goes that all others wait for
-		if i := slices.IndexFunc(u.gate.flight.Returned, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
-			return u.gate.feedAgain(i, 1), nil
-		}
-	}
-	// A total order takes all rows that are due before others: one without a name holds nothing back until it was taken.
-	first := u.order.total && !time.Now().Before(u.shelf.dueAt)
-	if !first && u.shelf.aggregates.AnyReady() {
-		return u.feedStored(ctx, conn)
-	}
-	u.shelf.dueTurn = !u.shelf.dueTurn || first
-	if u.shelf.dueTurn && !time.Now().Before(u.shelf.dueAt) {
-		if did, err = u.feedDue(ctx, conn); did || err != nil {
-			return did, err
-		}
-		if first && !time.Now().Before(u.shelf.dueAt) { // the lane has no capacity
-			if held {
-				u.e.began()
-			}
-			return false, nil
-		}
-	}
-	if u.waits = u.shelf.totalHeld(); u.waits {
-		u.e.began()
-		return false, nil
-	}
-	if did, err = u.read(ctx, conn); did || err != nil || u.gate.stuck {
-		return did, err
-	}
-	return u.feedReplay(ctx, conn)
-}
-
-// feedReplay hands over events of a replay, as far as live events leave room. It reports whether it did anything.
-func (u *unit) feedReplay(ctx context.Context, conn *session.Conn) (did bool, err error) {
-	p, caughtUp, did, err := u.replay.Feed(ctx, conn, replay.Live{
-		Head: u.reader.Head(), Room: u.e.memory()/2 - u.gate.flight.Bytes,
-		Open: func() tail.Ranges {
-			_, open := u.account(true)
-			return open
-		},
-	})
-	if p != nil {
-		u.gate.pass(p, nil)
-	}
-	if caughtUp {
-		u.shelf.searchNow()
-	}
-	return did, err
-}
 
 // gate is where a unit's deliveries leave for the lane. It owns those in memory, and knows how many
 // may go, in which parcels, and behind which seal. Only the goroutine of the unit uses it; answers
