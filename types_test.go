@@ -153,19 +153,6 @@ var splitTypes = []struct {
 	{"the relay wires parts that have files of their own", map[string]int{
 		"notifyd.Relay": 6,
 	}},
-	{"two subjects: the row, and the ids that it has passed", map[string]int{
-		"internal/position.Position": 2,
-	}},
-	{"too large for one file: a file for each task of the type, which the doc.go of its package lists", map[string]int{
-		"dispatch.Dispatcher":      5,
-		"dispatch.lane":            9,
-		"internal/queue.scheduler": 4,
-		"internal/queue.sweep":     2,
-		"internal/stream.Engine":   2,
-		"internal/stream.router":   2,
-		"internal/stream.shelf":    2,
-		"internal/stream.unit":     5,
-	}},
 }
 
 // TestFieldsOfOwners bounds what a reader must know to change code under one lock. The fields that an owner guards
