@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // Dead letters are replayed when their cause is fixed. A replay has an id of its own, so that no
 // consumer takes it for a duplicate.
-func ExampleRelay_DeadLetters() {
+func ExampleRelay_Ops() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
@@ -38,8 +38,8 @@ func ExampleRelay_DeadLetters() {
 	fmt.Println(deadLetter(ctx, pool))
 
 	fixed.Store(true)
-	result, err := relay.DeadLetters().Replay(ctx, deadletter.Filter{Destination: "mail", NewerThan: 2 * time.Hour},
-		deadletter.Action{Actor: "ops", Reason: "the customer is there", Rate: 50})
+	result, err := relay.Ops().ReplayDeadLetters(ctx, ops.DeadLetterFilter{Destination: "mail", NewerThan: 2 * time.Hour},
+		ops.BulkAction{Actor: "ops", Reason: "the customer is there", Rate: 50})
 	if err != nil {
 		panic(err)
 	}

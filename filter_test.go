@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -264,11 +264,11 @@ func TestFilter(t *testing.T) {
 
 func (s *sieve) replay(ids []int64) {
 	s.t.Helper()
-	store, err := deadletter.New(s.pool, deadletter.Config{})
+	store, err := ops.New(s.pool, ops.Config{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if r, err := store.Replay(s.t.Context(), deadletter.Filter{Destination: "picky"}, deadletter.Action{}); err != nil || r.Done != int64(len(ids)) {
+	if r, err := store.ReplayDeadLetters(s.t.Context(), ops.DeadLetterFilter{Destination: "picky"}, ops.BulkAction{}); err != nil || r.Done != int64(len(ids)) {
 		s.t.Fatalf("%+v, %v", r, err)
 	}
 }

@@ -8,18 +8,18 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // replay requests all events of the stream again.
-func (r *limitRun) replay(what positions.Range) {
+func (r *limitRun) replay(what ops.ReplayRange) {
 	r.t.Helper()
-	s, err := positions.New(r.pool, "public")
+	s, err := ops.New(r.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	what.Destination = "d"
-	if _, err := s.Replay(r.t.Context(), what, positions.Action{}); err != nil {
+	if _, err := s.StartReplay(r.t.Context(), what, ops.Action{}); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -35,7 +35,7 @@ func TestReplayByRateKeys(t *testing.T) {
 	r.until("it is known", func([]call) bool {
 		return r.read(`SELECT format('%s %s', head, open) FROM outbox_positions WHERE destination = 'd'`) == "6 {}"
 	})
-	r.replay(positions.Range{})
+	r.replay(ops.ReplayRange{})
 	r.until("all again", count(12))
 	stop()
 }
@@ -60,7 +60,7 @@ func TestReplayDoesNotExpire(t *testing.T) {
 			}
 			relay, stop := r.start(append(options, notifyd.WithExpiry(time.Minute))...)
 			for i, keep := range []bool{true, false} {
-				r.replay(positions.Range{KeepIDs: keep})
+				r.replay(ops.ReplayRange{KeepIDs: keep})
 				all := 3 + 6*(i+1)
 				r.until("all again, twice", func(calls []call) bool { return len(calls) == all || relay.Stats().Destinations[0].Expired > 0 })
 				r.until("the replay is done", func([]call) bool {

@@ -19,7 +19,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
@@ -27,6 +26,7 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/listener"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -53,6 +53,7 @@ type session interface{ Close(ctx context.Context) }
 type Relay struct {
 	settings   settings
 	pool       *pgxpool.Pool
+	ops        *ops.Client
 	connector  *store.Connector
 	listening  *store.Connector
 	shared     atomic.Bool // the connections of a stream lead through a pooler, which is logged
@@ -80,7 +81,7 @@ type Relay struct {
 	stream     bool // the table is a stream; set by prepare
 }
 
-// New creates a relay for the database that pool connects to. Only [Relay.DeadLetters] uses the
+// New creates a relay for the database that pool connects to. Only [Relay.Ops] uses the
 // pool itself, so it may be small: the relay opens connections of its own, with the pool's
 // configuration, because they hold locks and settings. With the defaults these are seven: four that
 // claim, one that listens, one for the bell and one for leases; [Relay.OldestWaiting] and
@@ -95,10 +96,15 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
 	}
+	client, err := ops.New(pool, ops.Config{Schema: s.schema, DeleteEvents: s.keep == 0})
+	if err != nil {
+		return nil, fmt.Errorf("notifyd: %w", err)
+	}
 	cfg := pool.Config()
 	r := &Relay{
 		settings:  s,
 		pool:      pool,
+		ops:       client,
 		log:       s.log,
 		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: s.schema},
 		listens:   make(chan struct{}),
@@ -323,16 +329,10 @@ func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 	return r.watch.Oldest(ctx, r.backlogOptions())
 }
 
-// DeadLetters returns the store that lists, replays, discards and edits the dead letters of the
-// relay's tables. It uses the pool that was given to [New], works whether or not the relay runs,
-// and covers dead letters of all relays.
-func (r *Relay) DeadLetters() *deadletter.Store {
-	s, err := deadletter.New(r.pool, deadletter.Config{Schema: r.settings.schema, DeleteEvents: r.settings.keep == 0})
-	if err != nil {
-		panic(fmt.Errorf("notifyd: bug: New has checked the schema: %w", err))
-	}
-	return s
-}
+// Ops returns the client that lists, replays, discards and edits the dead letters of the relay's tables, and shows and moves
+// events and positions. It uses the pool that was given to [New], works whether or not the relay runs,
+// and covers the deliveries of all relays.
+func (r *Relay) Ops() *ops.Client { return r.ops }
 
 // Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead
 // letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like

@@ -107,15 +107,13 @@ var splitTypes = []struct {
 		"internal/doctor.exam": 9,
 	}},
 	{"a file for each question to the tables, with its SQL", map[string]int{
-		"deadletter.Store":             7,
-		"events.Store":                 3,
 		"idempotency/pgstore.Store":    2,
 		"internal/queue.Session":       4,
+		"ops.Client":                   16,
 		"internal/store.Connector":     3,
 		"internal/store.Keeper":        3,
 		"internal/store.Watch":         2,
 		"internal/store.backlogReader": 4,
-		"positions.Store":              4,
 	}},
 	{"a file for each direction in which a table changes", map[string]int{
 		"sql.change":     3,

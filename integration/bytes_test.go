@@ -21,7 +21,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
@@ -29,8 +28,8 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/when"
+	"github.com/notifyd/notifyd/ops"
 	"github.com/notifyd/notifyd/outbox"
-	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -341,16 +340,16 @@ func TestBytesThatAreRefused(t *testing.T) {
 					t.Errorf("%s: %s, want %s", name, got, want)
 				}
 			}
-			dlq := r.DeadLetters()
-			if err := dlq.Edit(e.ctx, id, []byte{1, 2, 0}, deadletter.Action{Actor: "test"}); err != nil {
+			dlq := r.Ops()
+			if err := dlq.EditEvent(e.ctx, id, []byte{1, 2, 0}, ops.Action{Actor: "test"}); err != nil {
 				t.Fatal(err)
 			}
-			if result, err := dlq.Replay(e.ctx, deadletter.Filter{Events: []int64{id}, Destination: "picky"}, deadletter.Action{Actor: "test"}); err != nil || result.Done != 1 {
+			if result, err := dlq.ReplayDeadLetters(e.ctx, ops.DeadLetterFilter{Events: []int64{id}, Destination: "picky"}, ops.BulkAction{Actor: "test"}); err != nil || result.Done != 1 {
 				t.Fatalf("%+v, %v", result, err)
 			}
 			e.until("two are left", dead, id, 2)
 			e.untilDone()
-			shown, err := dlq.Show(e.ctx, id)
+			shown, err := dlq.Case(e.ctx, id)
 			if err != nil || !bytes.Equal(shown.Event.PayloadBytes, []byte{1, 2, 0}) || shown.Event.ContentType != protobuf || string(shown.Audit[0].OldPayloadBytes) != "7" {
 				t.Errorf("%+v, %v", shown, err)
 			}
@@ -366,11 +365,11 @@ func TestBytesThatAreRefused(t *testing.T) {
 // replaysBytes delivers the stream to a destination again.
 func (e *env) replaysBytes(to *recorder, id int64) {
 	e.t.Helper()
-	s, err := positions.New(e.pool, outboxsql.DefaultSchema)
+	s, err := ops.New(e.pool, ops.Config{Schema: outboxsql.DefaultSchema})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	if _, err := s.Replay(e.ctx, positions.Range{Destination: "plain"}, positions.Action{}); err != nil {
+	if _, err := s.StartReplay(e.ctx, ops.ReplayRange{Destination: "plain"}, ops.Action{}); err != nil {
 		e.t.Fatal(err)
 	}
 	if got := to.next(); got.ID != id || !bytes.Equal(got.Payload, []byte{1, 2, 0}) || got.ContentType != protobuf || got.Replay == 0 {

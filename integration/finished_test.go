@@ -16,11 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -124,11 +124,11 @@ func (e *env) workBehindFinished(p *plans, waiting int, dead ...int64) {
 	x.reach(e.t, "x", want)
 	y.reach(e.t, "y", want)
 
-	letters, err := deadletter.New(e.pool, deadletter.Config{})
+	letters, err := ops.New(e.pool, ops.Config{})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	if r, err := letters.Replay(e.ctx, deadletter.Filter{Destination: "x", Events: dead}, deadletter.Action{Actor: "test"}); err != nil || r.Done != int64(len(dead)) {
+	if r, err := letters.ReplayDeadLetters(e.ctx, ops.DeadLetterFilter{Destination: "x", Events: dead}, ops.BulkAction{Actor: "test"}); err != nil || r.Done != int64(len(dead)) {
 		e.t.Errorf("replayed %+v: %v", r, err)
 	}
 	x.reach(e.t, "x", want+len(dead))

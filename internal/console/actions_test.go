@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // TestReplayTellsWhatBecame: letters that die again at once are not shown as a success, and those
@@ -52,7 +52,7 @@ func TestReplayIsStopped(t *testing.T) {
 	for range 5 {
 		s.dead("order.placed", "mail", "550 no user")
 	}
-	begun, err := s.console.begin(t.Context(), deadletter.Filter{Destination: "mail"}, "", 0.001)
+	begun, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0.001)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestReplaysAreBounded(t *testing.T) {
 	s.dead("order.placed", "mail", "550 no user")
 	var first *replay
 	for i := range replaysRunning + 1 {
-		r, err := s.console.begin(t.Context(), deadletter.Filter{Destination: "mail"}, "", 0.000001)
+		r, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0.000001)
 		if full := i == replaysRunning; (err != nil) != full {
 			// Those that found nothing left to replay have ended.
 			t.Logf("replay %d: %v", i, err)
@@ -97,7 +97,7 @@ func TestReplaysAreBounded(t *testing.T) {
 	default:
 		t.Error("the first is still under way")
 	}
-	if _, err := s.console.begin(t.Context(), deadletter.Filter{Destination: "mail"}, "", 0); err == nil {
+	if _, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0); err == nil {
 		t.Error("a replay begins after the end")
 	}
 }
@@ -232,7 +232,7 @@ func TestRelative(t *testing.T) {
 			t.Errorf("%v: %q, want %q", d, got, want)
 		}
 	}
-	if got := explain(fmt.Errorf("x: %w", deadletter.ErrNotWaiting)); got.code != http.StatusConflict || errors.Is(got, deadletter.ErrNotWaiting) {
+	if got := explain(fmt.Errorf("x: %w", ops.ErrNotWaiting)); got.code != http.StatusConflict || errors.Is(got, ops.ErrNotWaiting) {
 		t.Errorf("%+v", got)
 	}
 }

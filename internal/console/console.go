@@ -22,10 +22,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/deadletter"
-	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // Path is the console's path on the server that serves it.
@@ -67,7 +65,7 @@ type Database struct {
 	Pool *pgxpool.Pool
 	// Schema holds the tables.
 	Schema string
-	// DeleteEvents is deadletter.Config.DeleteEvents.
+	// DeleteEvents is ops.Config.DeleteEvents.
 	DeleteEvents bool
 }
 
@@ -127,19 +125,11 @@ func New(cfg Config) (*Console, error) {
 // Use switches all later requests to another database. Requests that have begun
 // still use the previous one: pgxpool.Pool.Close waits for them.
 func (c *Console) Use(db Database) error {
-	letters, err := deadletter.New(bounded{db.Pool}, deadletter.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
+	client, err := ops.New(bounded{db.Pool}, ops.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
 	if err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
-	all, err := events.New(bounded{db.Pool}, db.Schema)
-	if err != nil {
-		return fmt.Errorf("console: %w", err)
-	}
-	moves, err := positions.New(bounded{db.Pool}, db.Schema)
-	if err != nil {
-		return fmt.Errorf("console: %w", err)
-	}
-	c.tables.Store(&tables{Database: db, letters: letters, events: all, positions: moves})
+	c.tables.Store(&tables{Database: db, client: client})
 	return nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 const (
@@ -42,14 +42,14 @@ type replay struct {
 	Rate        float64 // per second; 0 means no limit
 	Begun       time.Time
 
-	watch   *deadletter.Watch
+	watch   *ops.Watch
 	stop    context.CancelCauseFunc // ends the replaying of letters
 	forget  context.CancelCauseFunc // and ends the watch over them
 	over    chan struct{}           // closed when no further letter is replayed
 	settled chan struct{}           // closed when no letter is watched any more
 
 	mu     sync.Mutex
-	result deadletter.Result
+	result ops.BulkResult
 	err    error
 }
 
@@ -57,8 +57,8 @@ type replay struct {
 type replayBody struct {
 	*replay
 
-	Result   deadletter.Result
-	Became   deadletter.Became
+	Result   ops.BulkResult
+	Became   ops.Became
 	Groups   []groupRow
 	Over     bool // no further letter is replayed
 	Watched  bool // its letters are still watched
@@ -74,7 +74,7 @@ var (
 )
 
 // begin begins a replay in the background.
-func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string, rate float64) (*replay, error) {
+func (c *Console) begin(ctx context.Context, f ops.DeadLetterFilter, reason string, rate float64) (*replay, error) {
 	l := &c.replays
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,10 +94,10 @@ func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string,
 		l.all[0].forget(errReplayStopped)
 		l.all = l.all[1:]
 	}
-	letters := c.tables.Load().letters
+	client := c.tables.Load().client
 	r := &replay{
 		ID: rand.Text(), Destination: f.Destination, Events: f.Events, Rate: rate, Begun: time.Now(),
-		watch: letters.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
+		watch: client.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
 	}
 	// A browser that leaves does not stop the replay.
 	looking, forget := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -112,8 +112,8 @@ func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string,
 	l.running.Go(func() {
 		defer stop(nil)
 		defer close(r.over)
-		result, err := letters.Replay(replaying, f, deadletter.Action{
-			Actor: actor, Reason: reason, Rate: rate, Acted: r.watch.Add, Progress: func(now deadletter.Result) { r.set(now, nil) },
+		result, err := client.ReplayDeadLetters(replaying, f, ops.BulkAction{
+			Actor: actor, Reason: reason, Rate: rate, Acted: r.watch.Add, Progress: func(now ops.BulkResult) { r.set(now, nil) },
 		})
 		r.set(result, err)
 		c.cfg.Log.InfoContext(looking, "action at the console", "action", "replayed", "destination", f.Destination,
@@ -131,7 +131,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-func (r *replay) set(result deadletter.Result, err error) {
+func (r *replay) set(result ops.BulkResult, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result, r.err = result, err

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // TestPostsOfOthers sends forms that do not come from a page of the session.
@@ -277,7 +277,7 @@ func TestMarkup(t *testing.T) {
 	s.relay.mu.Unlock()
 	q := url.QueryEscape(markup)
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE state = 'dead'`)
-	begun, err := s.console.begin(t.Context(), deadletter.Filter{Destination: markup, Events: []int64{1 << 40}}, markup, 0)
+	begun, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: markup, Events: []int64{1 << 40}}, markup, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

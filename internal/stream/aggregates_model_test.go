@@ -453,7 +453,7 @@ func (m *model) person() {
 		} else {
 			m.ended[id] = true
 			delete(m.rows, id)
-			if next := m.behind(r.key); next != nil { // as deadletter.Store does
+			if next := m.behind(r.key); next != nil { // as ops.Client does
 				next.state, next.at = deliveries.Retry, time.Now()
 			}
 		}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 const exactly = "exactly"
@@ -449,11 +449,11 @@ func TestExactlyOnceMoved(t *testing.T) {
 	if got := l.ids(10); !slices.Equal(got, []int64{11}) {
 		t.Errorf("%v came", got)
 	}
-	store, err := positions.New(l.pool, "public")
+	store, err := ops.New(l.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Seek(t.Context(), exactly, "9", positions.Action{}); err != nil {
+	if _, err := store.Seek(t.Context(), exactly, "9", ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.run(14); err != nil {
@@ -462,7 +462,7 @@ func TestExactlyOnceMoved(t *testing.T) {
 	if got := l.ids(11); !slices.Equal(got, []int64{9, 10, 11}) {
 		t.Errorf("after a seek %v came", got)
 	}
-	if _, err := store.Forget(t.Context(), exactly, positions.Action{}); err != nil {
+	if _, err := store.Forget(t.Context(), exactly, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.run(25); err != nil {

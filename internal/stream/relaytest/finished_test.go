@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // finishedOrders creates $1 dead letters with the aggregate or the line that an expression of i makes, and
@@ -75,7 +75,7 @@ func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, opt
 	defer ordersRelay(t, pool, got, options...)()
 	writeLive(t, pool, "live", 1)
 	<-got // it has taken over
-	s, err := deadletter.New(pool, deadletter.Config{})
+	s, err := ops.New(pool, ops.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, opt
 	for i := range ids {
 		ids[i] = int64(dead - i)
 	}
-	if _, err := s.Replay(t.Context(), deadletter.Filter{Destination: "orders", Events: ids}, deadletter.Action{}); err != nil {
+	if _, err := s.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Destination: "orders", Events: ids}, ops.BulkAction{}); err != nil {
 		t.Fatal(err)
 	}
 	writeLive(t, pool, "live", live-1)

@@ -19,7 +19,7 @@ import (
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -306,11 +306,11 @@ func (i *idsTest) seek(text string) {
 		i.exec(cure[1])
 		i.start().refused(position.ErrIDs, "positions seek") // what was written meanwhile is still not delivered
 	}
-	s, err := positions.New(i.pool, "public")
+	s, err := ops.New(i.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	if _, err := s.Seek(i.t.Context(), "d", "beginning", positions.Action{}); err != nil {
+	if _, err := s.Seek(i.t.Context(), "d", "beginning", ops.Action{}); err != nil {
 		i.t.Fatal(err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // simulation is one table with writers, relays and destinations, all of them at random.
@@ -276,7 +276,7 @@ func (j *checker) missing() (all []string) {
 func (p *simulation) settle() {
 	p.t.Helper()
 	p.calm()
-	letters, err := deadletter.New(p.pool, deadletter.Config{Schema: "public"})
+	letters, err := ops.New(p.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func (p *simulation) settle() {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(settleWithin); time.Now().Before(end); <-tick.C {
-		if _, err := letters.Replay(p.t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil {
+		if _, err := letters.ReplayDeadLetters(p.t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil {
 			p.t.Fatal(err)
 		}
 		if missing = p.checker.missing(); len(missing) == 0 && p.clean() == "" {
@@ -398,8 +398,8 @@ func (p *simulation) disturb() {
 	case 5:
 		_ = p.relay[i].r.Pause(p.t.Context(), name, "test", "") // its connection may be cut off
 	case 6:
-		letters := p.relay[i].r.DeadLetters()
-		_, _ = letters.Replay(p.t.Context(), deadletter.Filter{All: true}, deadletter.Action{})
+		letters := p.relay[i].r.Ops()
+		_, _ = letters.ReplayDeadLetters(p.t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{})
 	}
 	for _, pl := range p.relay {
 		if rand.IntN(2) == 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // totalRun is one destination of a stream, in one order or another.
@@ -182,14 +182,14 @@ func TestTotalHoldsAll(t *testing.T) {
 // is replayed or discarded.
 func TestTotalBehindDeadLetter(t *testing.T) {
 	t.Parallel()
-	for name, free := range map[string]func(context.Context, *deadletter.Store) error{
+	for name, free := range map[string]func(context.Context, *ops.Client) error{
 		"goes on": nil,
-		"replayed": func(ctx context.Context, s *deadletter.Store) error {
-			_, err := s.Replay(ctx, deadletter.Filter{All: true}, deadletter.Action{})
+		"replayed": func(ctx context.Context, s *ops.Client) error {
+			_, err := s.ReplayDeadLetters(ctx, ops.DeadLetterFilter{All: true}, ops.BulkAction{})
 			return err
 		},
-		"discarded": func(ctx context.Context, s *deadletter.Store) error {
-			_, err := s.Discard(ctx, deadletter.Filter{All: true}, deadletter.Action{})
+		"discarded": func(ctx context.Context, s *ops.Client) error {
+			_, err := s.DiscardDeadLetters(ctx, ops.DeadLetterFilter{All: true}, ops.BulkAction{})
 			return err
 		},
 	} {
@@ -216,7 +216,7 @@ func TestTotalBehindDeadLetter(t *testing.T) {
 					t.Errorf("behind the dead letter: %v", got)
 				}
 				r.heal(5)
-				if err := free(t.Context(), r.relay.DeadLetters()); err != nil {
+				if err := free(t.Context(), r.relay.Ops()); err != nil {
 					t.Fatal(err)
 				}
 				if name == "replayed" {
@@ -432,7 +432,7 @@ func TestTotalReplaysMany(t *testing.T) {
 	clear(r.fails)
 	r.gates = map[int64]chan struct{}{5: gate}
 	r.mu.Unlock()
-	if _, err := r.relay.DeadLetters().Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil {
+	if _, err := r.relay.Ops().ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil {
 		t.Fatal(err)
 	}
 	p.eventually("they wait for the first", `SELECT count(*) = 3 FROM outbox_deliveries WHERE state = 'parked'`)
