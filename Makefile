@@ -71,7 +71,7 @@ test-rest: setup-all $(GOTESTSUM) ## run the tests that "make test" leaves out: 
 	./scripts/test-rest $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS)
 	cd integration/writers/go && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...
-	cd watermill && $(GO) vet ./... && ../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
+	cd handlers/watermill && $(GO) vet ./... && ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 	cd examples/grpc && $(GO) vet ./... && ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 
 $(GOTESTSUM):
@@ -102,7 +102,7 @@ lint-mod:
 .PHONY: lint-code
 lint-code: $(GOLANGCI)
 	$(GOLANGCI) run --timeout 10m
-	cd watermill && $(GOLANGCI) run --config ../.golangci.yaml --timeout 10m
+	cd handlers/watermill && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd scripts/pubsub && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd examples/grpc && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd integration/writers/go && $(GOLANGCI) run --config ../../../.golangci.yaml --timeout 10m
@@ -111,7 +111,7 @@ lint-code: $(GOLANGCI)
 .PHONY: lint-vet
 lint-vet:
 	$(GO) vet -tags testall ./...
-	cd watermill && $(GO) vet ./...
+	cd handlers/watermill && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...
 	cd examples/grpc && $(GO) vet ./...
 	cd integration/writers/go && $(GO) vet ./...
@@ -141,12 +141,12 @@ fuzz: ## run every fuzz target for FUZZTIME each
 
 .PHONY: bench
 bench: ## measure notifyd here (ARGS="latency --rate 2000"; without, what there is)
-	$(GO) run ./bench $(ARGS)
+	$(GO) run ./cmd/bench $(ARGS)
 
 # A module of its own, which "make test" and "make lint" pass by.
 .PHONY: bench-peers
 bench-peers: ## compare with other systems on the same PostgreSQL (ARGS="--only queue,river")
-	cd bench/peers && $(GO) run . $(ARGS)
+	cd cmd/bench/peers && $(GO) run . $(ARGS)
 
 .PHONY: clean
 clean: ## remove what was built (the downloads in .cache stay)

@@ -20,7 +20,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/metrics"
+	"github.com/notifyd/notifyd/observe/metrics"
 )
 
 // known returns the names of all metrics that a daemon exports.

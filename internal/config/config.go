@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/notifyd/notifyd/alert"
+	"github.com/notifyd/notifyd/internal/alert"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/secret"
