@@ -186,7 +186,7 @@ func pageTests() map[string]pageTest {
 // compiled and run.
 func compilers() map[string]pageTest {
 	return map[string]pageTest{
-		"README.md":                    {".", "TestReadmeIsExample"},
+		"README.md":                    {"integration", "TestReadmeIsExample"},
 		"docs/bytes.md":                {"outbox", "TestBytesPageIsExample"},
 		"docs/consumers.md":            {"inbox", "TestDocsAreExamples"},
 		"docs/custom-destination.md":   {"handlers/handlertest", "TestDocsAreTheExample"},

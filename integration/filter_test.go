@@ -1,4 +1,4 @@
-package notifyd_test
+package integration
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -138,7 +139,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notify
 	); err != nil {
 		s.t.Fatal(err)
 	}
-	done := start(ctx, relay)
+	done := runRelay(ctx, s.t, relay)
 	for s.wait(enough) {
 		<-s.moved
 	}
@@ -277,8 +278,7 @@ func (s *sieve) replay(ids []int64) {
 // destination's filter comes before them.
 func TestRouteWhen(t *testing.T) {
 	t.Parallel()
-	pool := openExample(t.Context())
-	t.Cleanup(pool.Close)
+	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	relay, err := notifyd.New(pool)
@@ -308,8 +308,8 @@ func TestRouteWhen(t *testing.T) {
 	if err := relay.Route("order.*", "e"); err == nil {
 		t.Error("a destination that is not there")
 	}
-	write(ctx, pool, "order.placed")
-	done := start(ctx, relay)
+	writeOne(t, pool, "order.placed")
+	done := runRelay(ctx, t, relay)
 	all := []string{<-got, <-got, <-got}
 	slices.Sort(all)
 	stop()

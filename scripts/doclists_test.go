@@ -1,4 +1,4 @@
-package notifyd_test
+package scripts
 
 import (
 	"io/fs"
@@ -15,11 +15,11 @@ func TestDocLists(t *testing.T) {
 	t.Parallel()
 	line := regexp.MustCompile(`(?m)^//\t([a-z0-9_]+\.go) +[a-z]`)
 	lists := 0
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
+		case d.IsDir() && path != ".." && strings.HasPrefix(d.Name(), "."):
 			return filepath.SkipDir
 		case d.Name() != "doc.go":
 			return nil

@@ -1,4 +1,4 @@
-package notifyd_test
+package scripts
 
 import (
 	"fmt"
@@ -276,18 +276,18 @@ func newSourcePackage(path string) *sourcePackage {
 func parseModule(t *testing.T) map[string]*sourcePackage {
 	t.Helper()
 	all := make(map[string]*sourcePackage)
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != ".":
+		case d.IsDir() && path != "..":
 			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") {
 				return filepath.SkipDir
 			}
 		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
-			dir := filepath.ToSlash(filepath.Dir(path))
-			if dir == "." {
-				dir = "notifyd"
+			dir := "notifyd"
+			if path := filepath.ToSlash(filepath.Dir(path)); path != ".." {
+				dir = strings.TrimPrefix(path, "../")
 			}
 			if all[dir] == nil {
 				all[dir] = newSourcePackage(dir)

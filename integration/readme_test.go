@@ -1,4 +1,4 @@
-package notifyd_test
+package integration
 
 import (
 	"encoding/json"
@@ -84,7 +84,7 @@ func main() {
 func TestReadmeIsExample(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)
-	page, err := os.ReadFile("README.md")
+	page, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,13 +92,13 @@ func TestReadmeIsExample(t *testing.T) {
 	if len(blocks) != 2 {
 		t.Fatalf("README.md has %d blocks of Go: give the third a place in the program", len(blocks))
 	}
-	here, err := os.Getwd()
+	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	program, overlay := filepath.Join(dir, "main.go"), filepath.Join(dir, "overlay.json")
-	place, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, "internal", "readme", "main.go"): program}})
+	place, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, "internal", "readme", "main.go"): program}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +114,7 @@ func TestReadmeIsExample(t *testing.T) {
 		args = slices.Insert(args, 1, "-race") // what it imports is compiled already
 	}
 	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+database)
 	var says strings.Builder
 	cmd.Stderr = &says

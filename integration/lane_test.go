@@ -1,12 +1,17 @@
-package notifyd_test
+package integration
 
 import (
 	"context"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/outbox"
 )
 
 // TestWithLane: a handler is called as its package suggests, and what the suggestion
@@ -14,8 +19,7 @@ import (
 func TestWithLane(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
-	pool := openExample(ctx)
-	t.Cleanup(pool.Close)
+	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
 	relay, err := notifyd.New(pool)
 	if err != nil {
 		t.Fatal(err)
@@ -29,8 +33,8 @@ func TestWithLane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(ctx, pool, "order.created")
-	run := start(ctx, relay)
+	writeOne(t, pool, "order.created")
+	run := runRelay(ctx, t, relay)
 	if got := <-left; got < time.Hour {
 		t.Errorf("a call ends after %v, want 2h", got)
 	}
@@ -39,4 +43,28 @@ func TestWithLane(t *testing.T) {
 	if err := relay.Destination("none", notifyd.HandlerFunc(nil), notifyd.WithLane(delivery.Lane{Batch: -1})); err == nil {
 		t.Error("a batch of -1 was taken")
 	}
+}
+
+// writeOne writes an event of a type about order 1042.
+func writeOne(t *testing.T, pool *pgxpool.Pool, eventType string) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return outbox.Write(t.Context(), tx, outbox.Event{Type: eventType, AggregateType: "order", AggregateID: "1042", Payload: 1})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runRelay runs a relay until ctx ends; the channel is closed when it has ended.
+func runRelay(ctx context.Context, t *testing.T, relay *notifyd.Relay) <-chan struct{} {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := relay.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return done
 }
