@@ -14,9 +14,6 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// schemaID is the address of the committed copy of the schema, for editors.
-const schemaID = "https://raw.githubusercontent.com/notifyd/notifyd/main/docs/notifyd.schema.json"
-
 // Schema returns the JSON Schema of notifyd.yaml for the given destination
 // types, for editors. [Parse] refuses all that the schema refuses; only Parse
 // checks settings that depend on each other.
@@ -38,7 +35,7 @@ func Schema(registry Registry) ([]byte, error) {
 		}
 		destinations.AdditionalProperties.OneOf = append(destinations.AdditionalProperties.OneOf, branch)
 	}
-	root.Version, root.ID = jsonschema.Version, schemaID
+	root.Version = jsonschema.Version
 	root.Title = "notifyd configuration"
 	out, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
