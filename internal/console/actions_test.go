@@ -124,7 +124,7 @@ func TestEditAndRetry(t *testing.T) {
 		t.Errorf("of no JSON: %d\n%s", a.code, a.body)
 	}
 	retry := url.Values{"event": {fmt.Sprint(id)}, "destination": {"mail"}}
-	if a := s.post(event, Path+"events/retry", retry); a.code != http.StatusConflict || !strings.Contains(a.body, "its state is dead") {
+	if a := s.post("", Path+"events/retry", retry); a.code != http.StatusConflict || !strings.Contains(a.body, "its state is dead") {
 		t.Errorf("retry of a dead one: %d\n%s", a.code, a.body)
 	}
 	s.exec(`UPDATE outbox_deliveries SET state = 'retry', available_at = now() + interval '1 h'`)
@@ -132,7 +132,7 @@ func TestEditAndRetry(t *testing.T) {
 		t.Errorf("the page of a waiting delivery:\n%s", page)
 	}
 	form.Set("payload", "2")
-	if a := s.post(Path+"destinations", Path+"events/edit", form); a.code != http.StatusConflict || !strings.Contains(a.body, "on its way") {
+	if a := s.post("", Path+"events/edit", form); a.code != http.StatusConflict || !strings.Contains(a.body, "on its way") {
 		t.Errorf("edit on its way: %d\n%s", a.code, a.body)
 	}
 	a = s.post(event, Path+"events/retry", retry)
@@ -175,7 +175,7 @@ func TestHiddenPayloadsAreNotEdited(t *testing.T) {
 	if page := s.get(event); strings.Contains(page, `name="payload"`) {
 		t.Errorf("it can be edited:\n%s", page)
 	}
-	if a := s.post(event, Path+"events/edit", url.Values{"event": {fmt.Sprint(id)}, "payload": {"1"}}); a.code != http.StatusForbidden {
+	if a := s.post("", Path+"events/edit", url.Values{"event": {fmt.Sprint(id)}, "payload": {"1"}}); a.code != http.StatusForbidden {
 		t.Errorf("edit: %d", a.code)
 	}
 }

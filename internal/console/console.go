@@ -9,7 +9,6 @@ package console
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
@@ -97,6 +96,7 @@ type Console struct {
 	tables  atomic.Pointer[tables] // a request loads it once, and keeps what it loaded
 	sampler *sampler
 	door    door
+	origins http.CrossOriginProtection // refuses forms of other sites
 	pages   map[string]*template.Template
 	mux     *http.ServeMux
 	ended   chan struct{} // closed when Run ends: streams end then
@@ -113,7 +113,7 @@ func New(cfg Config) (*Console, error) {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{})}
-	c.door = door{console: c, sessions: newSessions(rand.Reader)}
+	c.door.console = c
 	if err := c.Use(cfg.Database); err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (c *Console) routes() {
 	c.mux.Handle("GET "+Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(static)))
 	c.mux.HandleFunc("GET "+Path+"login", c.door.showLogin)
 	c.mux.HandleFunc("POST "+Path+"login", c.door.login)
-	c.mux.Handle("POST "+Path+"logout", inside(checked(c.door.logout)))
+	c.mux.Handle("POST "+Path+"logout", inside(c.door.logout))
 
 	c.mux.Handle("GET "+Path+"{$}", inside(c.overview))
 	c.mux.Handle("GET "+Path+"destinations", inside(c.destinations))
@@ -201,6 +201,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Forward a port to it, or set admin.token and log in.", http.StatusForbidden)
 		return
 	}
+	if err := c.origins.Check(r); err != nil {
+		c.fail(w, r, "", forbidden("The request comes from a page of another site: "+err.Error()+"."))
+		return
+	}
 	limit := int64(maxForm)
 	if r.URL.Path == Path+"events/edit" {
 		limit = maxEditForm
@@ -215,7 +219,6 @@ type page struct {
 	Nav      string // the entry of the menu
 	Live     string // the stream of updates, "" for none
 	Version  string
-	CSRF     string
 	LoggedIn bool // there is a session to log out of
 	ReadOnly bool
 	Done     string // the last action, in a sentence
@@ -226,7 +229,7 @@ type page struct {
 // newPage fills in the fields of all pages.
 func (c *Console) newPage(title, nav string, s session, body any) page {
 	return page{
-		Title: title, Nav: nav, Version: c.cfg.Version, CSRF: s.csrf, LoggedIn: c.cfg.Token != nil && s.id != "",
+		Title: title, Nav: nav, Version: c.cfg.Version, LoggedIn: s != "",
 		ReadOnly: c.cfg.ReadOnly, At: time.Now(), Body: body,
 	}
 }

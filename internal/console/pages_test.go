@@ -167,7 +167,7 @@ func TestDeadLetters(t *testing.T) {
 		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"-1"}},
 		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"NaN"}},
 	} {
-		if a := s.post(Path+"destinations", Path+"dead/replay", form); a.code != http.StatusBadRequest {
+		if a := s.post("", Path+"dead/replay", form); a.code != http.StatusBadRequest {
 			t.Errorf("a replay of %v: %d", form, a.code)
 		}
 	}

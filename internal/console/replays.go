@@ -64,7 +64,6 @@ type replayBody struct {
 	Watched  bool // its letters are still watched
 	Stopped  string
 	Back     string
-	CSRF     string
 	ReadOnly bool
 }
 
@@ -181,8 +180,8 @@ func (l *replays) find(id string) *replay {
 }
 
 // body is the current state of a replay.
-func (c *Console) replayBody(r *replay, s session) replayBody {
-	b := replayBody{replay: r, Became: r.watch.Became(), CSRF: s.csrf, ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
+func (c *Console) replayBody(r *replay) replayBody {
+	b := replayBody{replay: r, Became: r.watch.Became(), ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
 	r.mu.Lock()
 	b.Result = r.result
 	err := r.err
@@ -208,7 +207,7 @@ func (c *Console) showReplay(w http.ResponseWriter, r *http.Request, s session) 
 	if found == nil {
 		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show the outcome.")
 	}
-	p := c.newPage("Replay", "dead", s, c.replayBody(found, s))
+	p := c.newPage("Replay", "dead", s, c.replayBody(found))
 	p.Live = "replay"
 	return c.render(w, http.StatusOK, "replay", p)
 }
