@@ -263,6 +263,47 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestInTurns: each round begins with another scenario, and measurements stay with theirs.
+func TestInTurns(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	count := func(_ context.Context, name string) (int, error) {
+		if name == "bad" {
+			return 0, errUnblocked
+		}
+		asked = append(asked, name)
+		return len(asked), nil
+	}
+	took, err := inTurns(t.Context(), 2, []string{"a", "b", "c"}, count)
+	if want := []string{"a", "b", "c", "b", "c", "a"}; err != nil || !slices.Equal(asked, want) {
+		t.Errorf("measured %q, %v, want %q", asked, err, want)
+	}
+	if want := [][]int{{1, 6}, {2, 4}, {3, 5}}; !slices.EqualFunc(took, want, slices.Equal) {
+		t.Errorf("got %v, want %v", took, want)
+	}
+	if _, err := inTurns(t.Context(), 2, []string{"a", "bad"}, count); !errors.Is(err, errUnblocked) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestSheet: what one scenario does not have is a dash, and what none has is no row.
+func TestSheet(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	s := newSheet(&out, []string{"one", "two"}, []float64{1, 2000})
+	s.counts("counts", func(v float64) float64 { return v })
+	s.fixed("fixed", 1, func(v float64) float64 { return v / 4 })
+	s.figure("some", func(v float64) string { return strings.Repeat("x", int(v)%2) })
+	s.figure("none", func(float64) string { return "" })
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	if want := []string{"one two", "counts 1 2,000", "fixed 0.2 500.0", "some x -"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestMiddle: an outlier among the rounds does not change the medians.
 func TestMiddle(t *testing.T) {
 	t.Parallel()
