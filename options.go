@@ -230,8 +230,8 @@ func WithExpiry(after time.Duration) HandleOption {
 	return func(h *handleSettings) { h.lane.ExpiresAfter = after }
 }
 
-// WithBackoff sets how long to wait between attempts; delivery.DefaultBackoff
-// by default.
+// WithBackoff sets how long to wait between attempts. Fields of b that are zero have the defaults of
+// [delivery.DefaultBackoff], as all have by default.
 func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
 
 // WithOrder says whether the events of one aggregate are delivered in the order of their
