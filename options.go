@@ -295,16 +295,7 @@ func WithMiddleware(mw ...Middleware) HandleOption {
 	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }
 }
 
-// WithFilter delivers to the destination only those events for which f returns true. For the
-// others nothing is left to do there. If f returns an error, the event is a dead letter. It is asked
-// whenever an event is about to be delivered, also before a retry or a replay, and from several
-// goroutines at once; it must return at once, and Attempt, Replay and Destination of the event may not be set yet.
-// See [Relay.RouteWhen] for a filter of one route.
-func WithFilter(f func(e *Event) (bool, error)) HandleOption {
-	return func(h *handleSettings) {
-		h.lane.Filter = nil
-		if f != nil {
-			h.lane.Filter = func(c *delivery.Candidate) (bool, error) { return f(c.Event) }
-		}
-	}
-}
+// WithFilter delivers to the destination only those events for which f returns true, or all if f is
+// nil, the default. See [delivery.Filter] for what f may do, and [Relay.RouteWhen] for a filter of one
+// route.
+func WithFilter(f delivery.Filter) HandleOption { return func(h *handleSettings) { h.lane.Filter = f } }

@@ -125,7 +125,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notify
 			return nil
 		})
 	}
-	picky := func(e *notifyd.Event) (bool, error) {
+	picky := func(e *delivery.Candidate) (bool, error) {
 		var n int
 		if err := json.Unmarshal(e.Payload, &n); err != nil {
 			return false, err
@@ -295,7 +295,7 @@ func TestRouteWhen(t *testing.T) {
 		return true, nil
 	}
 	shared := func(c *notifyd.Candidate) (bool, error) { return c.Memo == "read", nil }
-	no := func(*notifyd.Event) (bool, error) { return false, nil }
+	no := func(*delivery.Candidate) (bool, error) { return false, nil }
 	if err := errors.Join(
 		relay.Destination("a", to), relay.Destination("b", to), relay.Destination("c", to, notifyd.WithFilter(no)), relay.Destination("d", to),
 		relay.RouteWhen("order.*", yes, "a", "c"), relay.RouteWhen("order.*", shared, "b"), relay.Route("order.*", "d"),

@@ -240,8 +240,8 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 		all = append(all, notifyd.WithStart("beginning"))
 	}
 	if d.filter {
-		all = append(all, notifyd.WithFilter(func(e *notifyd.Event) (bool, error) {
-			n := number(e)
+		all = append(all, notifyd.WithFilter(func(e *delivery.Candidate) (bool, error) {
+			n := number(e.Event)
 			if d.refuses(n) && !w.sink.isHealed(d.name, e.ID) {
 				return false, errors.New("the filter fails")
 			}
