@@ -87,13 +87,18 @@ type Relay struct {
 // claim, one that listens, one for the bell and one for leases; [Relay.OldestWaiting] and
 // [Relay.Backlog] open another one for each call.
 //
-// New does not connect. All mistakes in the options are returned together.
+// New does not connect, and does not close the pool: its creator does, after Run has returned. All mistakes
+// in the options are returned together, with a nil relay.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 	s := defaultSettings()
 	for _, option := range options {
 		option(&s)
 	}
-	if err := s.validate(); err != nil {
+	err := s.validate()
+	if pool == nil {
+		err = errors.Join(errors.New("the pool is nil: create it with pgxpool.New"), err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
 	}
 	client, err := ops.New(pool, ops.Config{Schema: s.schema, DeleteEvents: s.keep == 0})
@@ -118,7 +123,10 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 	if s.listen != nil {
 		r.listening = &store.Connector{Config: s.listen, Schema: s.schema}
 	}
-	return r, r.wire()
+	if err := r.wire(); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // wire creates the parts and connects them to one another.
