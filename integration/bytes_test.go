@@ -21,11 +21,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/webhook"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/when"
 	"github.com/notifyd/notifyd/ops"
@@ -248,7 +248,7 @@ func newByteQueue(t *testing.T, b testenv.Broker, name string, n int) (*byteQueu
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := rabbitmq.New(rabbitmq.Config{URL: secret.New(b.URL), RoutingKey: name})
+	h, err := rabbitmq.New(rabbitmq.Config{URL: handlers.NewSecret(b.URL), RoutingKey: name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,10 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/redis"
 	"github.com/notifyd/notifyd/internal/privateserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -112,7 +112,7 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			server := testenv.OwnRedis(t)
-			h, err := redis.New(redis.Config{URL: secret.New("redis://" + server.Addr()), Stream: "orders"})
+			h, err := redis.New(redis.Config{URL: handlers.NewSecret("redis://" + server.Addr()), Stream: "orders"})
 			if err != nil {
 				t.Fatal(err)
 			}

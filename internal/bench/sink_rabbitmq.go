@@ -12,10 +12,10 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -53,7 +53,7 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 		p.note = "a private " + p.note
 	}
 	h, err := rabbitmq.New(rabbitmq.Config{
-		URL: secret.New(s.url), RoutingKey: s.queue,
+		URL: handlers.NewSecret(s.url), RoutingKey: s.queue,
 		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: map[string]any{amqp.QueueTypeArg: o.QueueType}}}},
 	})
 	if err != nil {

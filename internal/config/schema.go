@@ -11,7 +11,7 @@ import (
 
 	"github.com/invopop/jsonschema"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // Schema returns the JSON Schema of notifyd.yaml for the given destination
@@ -123,7 +123,7 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 	switch {
 	case t == reflect.TypeFor[Destinations]():
 		return &jsonschema.Schema{Type: "object"}
-	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[secret.String]():
+	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[handlers.Secret]():
 		return &jsonschema.Schema{Type: "string"}
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t.Kind() != reflect.Slice:
 		return &jsonschema.Schema{Type: "string"}

@@ -1,4 +1,4 @@
-package secret_test
+package handlers_test
 
 import (
 	"encoding/json"
@@ -6,18 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // TestHidden formats a secret, and values that contain one, with every verb: fmt does not
 // call String for %d, nor inside a value that the verb does not fit.
 func TestHidden(t *testing.T) {
 	t.Parallel()
-	s := secret.New("hunter2")
-	type settings struct{ Password secret.String }
+	s := handlers.NewSecret("hunter2")
+	type settings struct{ Password handlers.Secret }
 	type holder struct {
 		Any     any
-		private secret.String
+		private handlers.Secret
 	}
 	for _, v := range []any{s, &s, settings{s}, &settings{s}, holder{&settings{s}, s}, []any{&settings{s}}} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%p", "%z"} {
@@ -33,11 +33,11 @@ func TestHidden(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
-	var s secret.String
-	if !s.IsZero() || s.String() != "" || s.Reveal() != "" || !secret.New("").IsZero() {
+	var s handlers.Secret
+	if !s.IsZero() || s.String() != "" || s.Reveal() != "" || !handlers.NewSecret("").IsZero() {
 		t.Errorf("zero value: %q", s)
 	}
-	if err := s.UnmarshalText([]byte("x")); err != nil || s.Reveal() != "x" || s.IsZero() || s.String() != secret.Redacted {
+	if err := s.UnmarshalText([]byte("x")); err != nil || s.Reveal() != "x" || s.IsZero() || s.String() != "[redacted]" {
 		t.Errorf("after UnmarshalText: %q, %v", s, err)
 	}
 }
