@@ -45,6 +45,10 @@ var ErrRunTwice = errors.New("a relay can run once: make a new one")
 // a queue: order, holding back the events after a dead letter, a start in the past, or shards.
 var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --mode stream`, or do without")
 
+// ErrPooler is wrapped by the error of Run if the pool leads through a pooler in transaction mode and
+// [WithListenConfig] does not lead past it. Only a stream runs behind such a pooler.
+var ErrPooler = store.ErrPooler
+
 // session is a connection of the relay's own.
 type session interface{ Close(ctx context.Context) }
 
@@ -361,10 +365,16 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 	return store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf}
 }
 
-// Run delivers events until ctx ends, or with [WithUntilIdle] until nothing is left to do. It waits for a database that is down. It returns an error at
-// once if the schema is not the one it needs, if a destination needs a stream and the table is a
-// queue ([ErrNeedsStream]), or if the pool leads through a pooler in transaction mode and
-// [WithListenConfig] does not lead past it: store.ErrPooler.
+// Run delivers events until ctx ends, or with [WithUntilIdle] until nothing is left to do. It waits for a
+// database that is down. It ends earlier with an error that wraps
+//
+//   - [outboxsql.ErrNotMigrated] or [outboxsql.ErrTooNew] if the schema is not the one that it needs;
+//   - [outboxsql.ErrStream] if the table is a stream that cannot be read as one;
+//   - [outboxsql.ErrMode] if the table gets another mode while the relay runs;
+//   - [ErrNeedsStream] if a destination needs a stream and the table is a queue;
+//   - [ErrPooler] if the table is a queue, and the pool leads through a pooler in transaction mode past which
+//     [WithListenConfig] does not lead;
+//   - [ErrRunTwice] if Run was called before.
 //
 // When ctx ends it stops in order: it claims nothing more; running deliveries may finish within the
 // shutdown timeout; then their contexts are cancelled and their events given back without counting
