@@ -244,11 +244,11 @@ func undone(what, destination, not string) func(time.Duration) string {
 }
 
 // isDue reports whether a time has come at the moment of a backlog.
-func isDue(b *Backlog, at *time.Time) bool { return at != nil && !at.After(b.At) }
+func isDue(b *observe.Backlog, at *time.Time) bool { return at != nil && !at.After(b.At) }
 
 // unclaimed returns the due work of a queue whose lanes are idle. A delayed event is claimed before its destinations are
 // known, by any lane with capacity.
-func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
+func (a *audit) unclaimed(b *observe.Backlog, still []string) (all []suspicion) {
 	var longest time.Duration
 	for _, name := range still {
 		longest = max(longest, a.lanes[name].within)
@@ -281,7 +281,7 @@ func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
 }
 
 // unleased returns a lease of a queue that has ended, and that no relay takes over.
-func (a *audit) unleased(ctx context.Context, b *Backlog, refused bool) []suspicion {
+func (a *audit) unleased(ctx context.Context, b *observe.Backlog, refused bool) []suspicion {
 	if !slices.ContainsFunc(b.Destinations, func(d observe.DestinationBacklog) bool { return d.Running.N > 0 }) {
 		return nil
 	}
@@ -326,7 +326,7 @@ func (a *audit) rerouted(u *store.Unrouted) []suspicion {
 }
 
 // unheld returns the units of a stream that no relay holds, of those that this relay wants.
-func (a *audit) unheld(b *Backlog, refused bool) (all []suspicion) {
+func (a *audit) unheld(b *observe.Backlog, refused bool) (all []suspicion) {
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		if p.Destination != "" && !a.relay.dispatcher.Has(p.Destination) {
@@ -355,8 +355,8 @@ func nameOf(p *observe.Position) string {
 }
 
 // unread returns the work that is due in the units of a stream that this relay owns, according to the tables.
-func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
-	var figures Stats
+func (a *audit) unread(b *observe.Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
+	var figures observe.Stats
 	if e := a.relay.engine.Load(); e != nil {
 		(*e).Stats(&figures)
 	}
@@ -392,7 +392,7 @@ func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (al
 }
 
 // unsearched returns the work that is due in the search for types without a route.
-func (a *audit) unsearched(b *Backlog, p *observe.Position) []suspicion {
+func (a *audit) unsearched(b *observe.Backlog, p *observe.Position) []suspicion {
 	s := suspicion{what: nameOf(p), own: true, within: a.relay.settings.limits.PollInterval}
 	switch {
 	case p.Oldest != nil:
@@ -423,7 +423,7 @@ func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionSta
 }
 
 // alone reports whether no other relay has a shard of the destination: the backlog does not say whose stored deliveries are due.
-func (a *audit) alone(b *Backlog, destination string) bool {
+func (a *audit) alone(b *observe.Backlog, destination string) bool {
 	return !slices.ContainsFunc(b.Positions, func(p observe.Position) bool {
 		return p.Destination == destination && (p.Owner == nil || *p.Owner != a.relay.owner)
 	})
@@ -431,7 +431,7 @@ func (a *audit) alone(b *Backlog, destination string) bool {
 
 // unsent returns the due work of a destination whose lane is idle. A unit that starts also gets the events that have gained a
 // route.
-func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
+func (a *audit) unsent(b *observe.Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
 	s = suspicion{what: p.Name(), within: a.lanes[p.Destination].within, own: true}
 	d := b.Destination(p.Destination)
 	switch {

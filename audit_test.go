@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -31,9 +32,9 @@ func (p *patient) audited(long time.Duration) (hangs []observe.Hang) {
 const insertThree = `INSERT INTO outbox_events (event_type, payload) SELECT 'x', '{}' FROM generate_series(1, 3)`
 
 // errands is a handler that tells the test of each call.
-func errands(answer func(ctx context.Context) error) (h Handler, called chan struct{}) {
+func errands(answer func(ctx context.Context) error) (h delivery.Handler, called chan struct{}) {
 	called = make(chan struct{}, 100)
-	return HandlerFunc(func(ctx context.Context, _ *Event) error {
+	return delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 		called <- struct{}{}
 		return answer(ctx)
 	}), called
@@ -53,9 +54,9 @@ func busy(t *testing.T, pool *pgxpool.Pool, insert string, answer func(ctx conte
 // paused starts a relay with events for a destination that is paused, and which gets all, or those of a type.
 func paused(t *testing.T, pool *pgxpool.Pool, name string) *patient {
 	t.Helper()
-	p := newPatient(t, pool, never, HandlerFunc(works))
+	p := newPatient(t, pool, never, delivery.HandlerFunc(works))
 	if name != "mail" {
-		if err := errors.Join(p.Destination(name, HandlerFunc(works)), p.Route("x", name)); err != nil {
+		if err := errors.Join(p.Destination(name, delivery.HandlerFunc(works)), p.Route("x", name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +76,7 @@ func TestNoHang(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, pool *pgxpool.Pool) *patient{
 		"idle": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			p := newPatient(t, pool, never, HandlerFunc(works))
+			p := newPatient(t, pool, never, delivery.HandlerFunc(works))
 			p.start()
 			return p
 		},
@@ -89,11 +90,11 @@ func TestNoHang(t *testing.T) {
 		},
 		"a destination that is down": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return Unavailable(errors.New("away")) })
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Unavailable(errors.New("away")) })
 		},
 		"a destination that throttles": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return Throttled(time.Hour, errors.New("later")) })
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Throttled(time.Hour, errors.New("later")) })
 		},
 		"a lane full of slow handlers": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
@@ -104,11 +105,11 @@ func TestNoHang(t *testing.T) {
 		},
 		"events that are delayed, and others that wait for their next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, later, func(context.Context) error { return RetryAfter(time.Hour, errors.New("no")) })
+			return busy(t, pool, later, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) })
 		},
 		"an order of all events whose first one waits for its next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return RetryAfter(time.Hour, errors.New("no")) }, inTotalOrder(t, pool)...)
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) }, inTotalOrder(t, pool)...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
-		worker := newPatient(t, pool, never, HandlerFunc(func(context.Context, *Event) error {
+		worker := newPatient(t, pool, never, delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 			entered <- struct{}{}
 			<-leave
 			return nil
@@ -150,7 +151,7 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 		worker.start()
 		execute(t, pool, insertThree)
 		<-entered
-		idle := newPatient(t, pool, never, HandlerFunc(works), WithConcurrency(1))
+		idle := newPatient(t, pool, never, delivery.HandlerFunc(works), WithConcurrency(1))
 		idle.run()
 		<-idle.listens // in a stream it is ready only when the other one has given a unit away
 		if hangs := append(idle.audited(30*time.Minute), worker.audited(30*time.Minute)...); len(hangs) > 0 {
@@ -226,7 +227,7 @@ func TestStandstill(t *testing.T) {
 			if p.Relay, err = New(pool); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Handle("mail", "x", HandlerFunc(works)); err != nil {
+			if err := p.Handle("mail", "x", delivery.HandlerFunc(works)); err != nil {
 				t.Fatal(err)
 			}
 			p.stream = c.mode == outboxsql.ModeStream
@@ -265,7 +266,7 @@ func (p *patient) owns(insert string) {
 func TestStandstillOfAReplay(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)
-	p := newPatient(t, pool, never, HandlerFunc(works))
+	p := newPatient(t, pool, never, delivery.HandlerFunc(works))
 	p.stream = true
 	var begun anEngine = loaded{}
 	p.engine.Store(&begun)
@@ -280,7 +281,7 @@ func TestStandstillOfAReplay(t *testing.T) {
 // loaded is an engine whose unit of mail has begun.
 type loaded struct{ anEngine }
 
-func (loaded) Stats(s *Stats) { s.Positions = []observe.PositionStats{{Destination: "mail"}} }
+func (loaded) Stats(s *observe.Stats) { s.Positions = []observe.PositionStats{{Destination: "mail"}} }
 
 // TestFrozenProcess: time in which the process was frozen, or the machine suspended, is not the time of a hang. The goroutine that
 // counts is frozen like all others; here it alone is.

@@ -10,6 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/stream"
 	"github.com/notifyd/notifyd/listener"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -24,7 +25,7 @@ type anEngine interface {
 type runner interface {
 	Run(ctx context.Context) error
 	Ready() <-chan struct{}
-	Stats(s *Stats)
+	Stats(s *observe.Stats)
 }
 
 // hearer receives notifications.

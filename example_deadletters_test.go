@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -23,9 +24,9 @@ func ExampleRelay_Ops() {
 	}
 	var fixed atomic.Bool
 	delivered := make(chan string, 1)
-	err = relay.Handle("mail", "order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("mail", "order.created", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		if !fixed.Load() {
-			return notifyd.Permanent(errors.New("unknown customer"))
+			return delivery.Permanent(errors.New("unknown customer"))
 		}
 		delivered <- fmt.Sprintf("delivered, id %s", e.DedupeID())
 		return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/outbox"
 )
 
@@ -22,7 +23,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("mail", "order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("mail", "order.created", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		fmt.Printf("%s %s: %s\n", e.Type, e.AggregateID, e.Payload)
 		stop() // one is enough for an example
 		return nil
@@ -59,8 +60,8 @@ func ExampleRelay_Handle() {
 		panic(err)
 	}
 	got := make(chan string, 3)
-	to := func(name string) notifyd.Handler {
-		return notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	to := func(name string) delivery.Handler {
+		return delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 			got <- e.Type + " -> " + name
 			return nil
 		})
@@ -97,14 +98,14 @@ func ExampleRelay_Route() {
 		panic(err)
 	}
 	got := make(chan string, 3)
-	mail := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	mail := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- fmt.Sprintf("mail, attempt %d", e.Attempt)
 		if e.Attempt == 1 {
-			return notifyd.RetryAfter(0, errors.New("mailbox is busy"))
+			return delivery.RetryAfter(0, errors.New("mailbox is busy"))
 		}
 		return nil
 	})
-	audit := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	audit := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- fmt.Sprintf("audit, attempt %d", e.Attempt)
 		return nil
 	})
@@ -137,8 +138,8 @@ func ExamplePermanent() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		return notifyd.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		return delivery.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
 	}))
 	if err != nil {
 		panic(err)
@@ -162,11 +163,11 @@ func ExampleRetryAfter() {
 		panic(err)
 	}
 	got := make(chan string, 2)
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- fmt.Sprintf("attempt %d", e.Attempt)
 		if e.Attempt == 1 {
 			const retryAfter = 20 * millisecond // as the server's answer says
-			return notifyd.RetryAfter(retryAfter, errors.New("too many requests"))
+			return delivery.RetryAfter(retryAfter, errors.New("too many requests"))
 		}
 		return nil
 	}))
@@ -196,11 +197,11 @@ func ExampleUnavailable() {
 	}
 	got := make(chan string, 2)
 	calls := 0
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		calls++
 		got <- fmt.Sprintf("call %d is attempt %d", calls, e.Attempt)
 		if calls == 1 {
-			return notifyd.Unavailable(errors.New("connection refused"))
+			return delivery.Unavailable(errors.New("connection refused"))
 		}
 		return nil
 	}), notifyd.WithConcurrency(1))
@@ -228,9 +229,9 @@ func ExampleRelay_Use() {
 		panic(err)
 	}
 	got := make(chan string, 5)
-	named := func(name string) notifyd.Middleware {
-		return func(next notifyd.Handler) notifyd.Handler {
-			return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	named := func(name string) delivery.Middleware {
+		return func(next delivery.Handler) delivery.Handler {
+			return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 				got <- name + " in"
 				err := next.Deliver(ctx, e)
 				got <- name + " out"
@@ -239,7 +240,7 @@ func ExampleRelay_Use() {
 		}
 	}
 	relay.Use(named("tracing"))
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 		got <- "handler"
 		return nil
 	}), notifyd.WithMiddleware(named("metrics")))
@@ -270,11 +271,11 @@ func ExampleBatchHandlerFunc() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("orders", "order.*", notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
+	err = relay.Handle("orders", "order.*", delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
 		errs := make([]error, len(events))
 		for i, e := range events {
 			if e.Type == "order.broken" {
-				errs[i] = notifyd.Permanent(errors.New("broken"))
+				errs[i] = delivery.Permanent(errors.New("broken"))
 			}
 		}
 		return errs // the neighbours of a bad event are delivered

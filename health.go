@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // Health says whether the relay works: whether the database answers, and whether the relay hangs. A hang is also an
 // incident, and a line in the log. Health never blocks and makes no query.
-func (r *Relay) Health() Health {
-	return Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.audit.hangs()}
+func (r *Relay) Health() observe.Health {
+	return observe.Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.audit.hangs()}
 }
 
 // watchdog runs the audit, and announces what it finds, until ctx ends.
@@ -54,12 +55,12 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 
 // announceHangs logs and reports the beginning of a hang, and its end. An observer may be what hangs, so
 // nothing waits for one, except the next report to it.
-func announceHangs(ctx context.Context, a *audit, to Observer, seconds <-chan struct{}, log *slog.Logger) {
+func announceHangs(ctx context.Context, a *audit, to delivery.Observer, seconds <-chan struct{}, log *slog.Logger) {
 	told := make(chan struct{})
 	close(told)
 	known := make(map[string]bool)
 	for await(ctx, seconds) {
-		var news []Incident
+		var news []delivery.Incident
 		all := a.hangs()
 		for _, h := range all {
 			if known[h.Part] {
@@ -67,12 +68,12 @@ func announceHangs(ctx context.Context, a *audit, to Observer, seconds <-chan st
 			}
 			known[h.Part] = true
 			log.ErrorContext(ctx, "the relay hangs", "part", h.Part, "reason", h.Reason, "restart_helps", h.Restart)
-			news = append(news, Incident{Kind: delivery.IncidentHang, Time: time.Now(), Err: hangError(h.Reason)})
+			news = append(news, delivery.Incident{Kind: delivery.IncidentHang, Time: time.Now(), Err: hangError(h.Reason)})
 		}
 		if len(all) == 0 && len(known) > 0 {
 			clear(known)
 			log.InfoContext(ctx, "nothing in the relay hangs any more")
-			news = append(news, Incident{Kind: delivery.IncidentHangOver, Time: time.Now()})
+			news = append(news, delivery.Incident{Kind: delivery.IncidentHangOver, Time: time.Now()})
 		}
 		if len(news) > 0 {
 			before, done := told, make(chan struct{})

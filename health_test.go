@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -23,14 +24,14 @@ type patient struct {
 	*Relay
 
 	pool  *pgxpool.Pool
-	hangs chan Incident // IncidentHang and IncidentHangOver
+	hangs chan delivery.Incident // IncidentHang and IncidentHangOver
 	block delivery.IncidentKind
 	held  chan struct{} // closed when the observer hangs
 	free  chan struct{} // closed to let it return
 }
 
 // Observe implements Observer.
-func (p *patient) Observe(i Incident) {
+func (p *patient) Observe(i delivery.Incident) {
 	switch i.Kind {
 	case delivery.IncidentHang, delivery.IncidentHangOver:
 		p.hangs <- i
@@ -92,9 +93,9 @@ const short = 50 * time.Millisecond
 const shorter = 15 * time.Millisecond
 
 // newPatient returns a relay in which a second lasts for beat, with the destination mail for everything.
-func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h Handler, options ...HandleOption) *patient {
+func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h delivery.Handler, options ...HandleOption) *patient {
 	t.Helper()
-	p := &patient{T: t, pool: pool, hangs: make(chan Incident, 100), held: make(chan struct{}), free: make(chan struct{})}
+	p := &patient{T: t, pool: pool, hangs: make(chan delivery.Incident, 100), held: make(chan struct{}), free: make(chan struct{})}
 	var err error
 	tick := func(s *settings) { s.tick = beat }
 	p.Relay, err = New(pool, tick, WithObserver(p), WithCanary(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
@@ -153,7 +154,7 @@ func (p *patient) hears(kind delivery.IncidentKind, text string) {
 }
 
 // waitsUntil looks at the health until it is as wanted; incidents say when it has changed for the better or worse.
-func (p *patient) waitsUntil(what string, is func(h *Health) bool) {
+func (p *patient) waitsUntil(what string, is func(h *observe.Health) bool) {
 	p.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -170,7 +171,7 @@ func (p *patient) waitsUntil(what string, is func(h *Health) bool) {
 	}
 }
 
-func works(context.Context, *Event) error { return nil }
+func works(context.Context, *delivery.Event) error { return nil }
 
 // TestFiguresFromTheStart: figures are asked for at any time, also while the relay finds out what the
 // table is.
@@ -178,7 +179,7 @@ func TestFiguresFromTheStart(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, short, HandlerFunc(works))
+		p := newPatient(t, pool, short, delivery.HandlerFunc(works))
 		ended := p.run()
 		for ready := false; !ready; {
 			select {
@@ -204,7 +205,7 @@ func TestRelayHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, shorter, HandlerFunc(works))
+		p := newPatient(t, pool, shorter, delivery.HandlerFunc(works))
 		p.block = delivery.IncidentDatabaseLost
 		p.start()
 		testenv.Await(t, "a lost connection that the relay uses", func() bool { // one that it opens at the moment is none yet
@@ -223,10 +224,10 @@ func TestRelayHangs(t *testing.T) {
 		if err := h.Ready(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ready: %v", err)
 		}
-		p.waitsUntil("only a restart helps", func(h *Health) bool { return h.Live() != nil })
+		p.waitsUntil("only a restart helps", func(h *observe.Health) bool { return h.Live() != nil })
 		close(p.free)
 		p.hears(delivery.IncidentHangOver, "")
-		p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil && h.Live() == nil })
+		p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil && h.Live() == nil })
 	})
 }
 
@@ -235,7 +236,7 @@ func TestAuditHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, short, HandlerFunc(works))
+		p := newPatient(t, pool, short, delivery.HandlerFunc(works))
 		p.block = delivery.IncidentRefused
 		p.start()
 		table := "outbox_events"
@@ -250,7 +251,7 @@ func TestAuditHangs(t *testing.T) {
 		execute(t, pool, `DROP TRIGGER no ON `+table)
 		close(p.free)
 		p.hears(delivery.IncidentHangOver, "")
-		p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil && h.Live() == nil })
+		p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil && h.Live() == nil })
 	})
 }
 
@@ -283,9 +284,9 @@ func TestDueWorkIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, shorter, HandlerFunc(func(_ context.Context, e *Event) error {
+		p := newPatient(t, pool, shorter, delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 			if e.Type == "bad" {
-				return Permanent(errors.New("no"))
+				return delivery.Permanent(errors.New("no"))
 			}
 			return nil
 		}), WithConcurrency(1), WithTimeout(time.Second), WithOrder(false))
@@ -295,10 +296,10 @@ func TestDueWorkIsNotBegun(t *testing.T) {
 		<-p.held
 		execute(t, pool, `INSERT INTO outbox_events (event_type, payload) SELECT 'good', '{}' FROM generate_series(1, 3)`)
 		p.hears(delivery.IncidentHang, "is due for mail and not ")
-		p.waitsUntil("only a restart helps", func(h *Health) bool { return h.Live() != nil })
+		p.waitsUntil("only a restart helps", func(h *observe.Health) bool { return h.Live() != nil })
 		close(p.free)
 		p.hears(delivery.IncidentHangOver, "")
-		p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
+		p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
 	})
 }
 
@@ -329,14 +330,14 @@ func TestLockedWork(t *testing.T) {
 			pool := tables(t, outboxsql.ModeQueue)
 			execute(t, pool, rows.insert)
 			unlock := lock(t, pool, rows.lock)
-			p := newPatient(t, pool, short, HandlerFunc(works))
+			p := newPatient(t, pool, short, delivery.HandlerFunc(works))
 			p.start()
 			p.hears(delivery.IncidentHang, "another session has locked it")
 			if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
 				t.Errorf("%+v", h)
 			}
 			unlock()
-			p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
+			p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
 		})
 	}
 }
@@ -349,14 +350,14 @@ func TestLostLease(t *testing.T) {
 		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 		SELECT id, 'mail', 'x', 'running', 1, 1, now() - interval '1 hour' FROM e`)
 	unlock := lock(t, pool, `SELECT FROM outbox_deliveries FOR UPDATE`)
-	p := newPatient(t, pool, short, HandlerFunc(works))
+	p := newPatient(t, pool, short, delivery.HandlerFunc(works))
 	p.start()
 	p.hears(delivery.IncidentHang, "no relay has taken it over")
 	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
 		t.Errorf("%+v", h)
 	}
 	unlock()
-	p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
+	p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
 }
 
 // TestUnitIsNotHeld: no relay can take the unit of a destination, because another session has locked its position.
@@ -365,12 +366,12 @@ func TestUnitIsNotHeld(t *testing.T) {
 	pool := tables(t, outboxsql.ModeStream)
 	execute(t, pool, `INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`)
 	unlock := lock(t, pool, `SELECT FROM outbox_positions WHERE destination = 'mail' FOR UPDATE`)
-	p := newPatient(t, pool, short, HandlerFunc(works))
+	p := newPatient(t, pool, short, delivery.HandlerFunc(works))
 	p.start()
 	p.hears(delivery.IncidentHang, "no relay holds the unit of mail")
 	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
 		t.Errorf("%+v", h)
 	}
 	unlock()
-	p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
+	p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
 }

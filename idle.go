@@ -56,7 +56,7 @@ func progress(d *dispatch.Dispatcher) (ended uint64, busy bool) {
 // destinations, events without a route, and what waits behind dead letters.
 type leftover struct {
 	relay   *Relay
-	backlog *Backlog
+	backlog *observe.Backlog
 }
 
 // any reports whether there is anything to do.

@@ -15,16 +15,16 @@ import (
 // TestLeftover: what keeps a relay running until it is idle, and what does not.
 func TestLeftover(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, tables(t, outboxsql.ModeQueue), time.Second, HandlerFunc(works))
+	p := newPatient(t, tables(t, outboxsql.ModeQueue), time.Second, delivery.HandlerFunc(works))
 	for event, to := range map[string]string{"fax.sent": "fax", "paper.sent": "paper"} {
-		if err := p.Handle(to, event, HandlerFunc(works)); err != nil {
+		if err := p.Handle(to, event, delivery.HandlerFunc(works)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	at := time.Now()
 	past, soon, late := at.Add(-time.Hour), at.Add(dueSoon), at.Add(dueSoon+time.Microsecond)
 	one := observe.Count{N: 1}
-	of := func(all ...observe.DestinationBacklog) Backlog { return Backlog{Destinations: all} }
+	of := func(all ...observe.DestinationBacklog) observe.Backlog { return observe.Backlog{Destinations: all} }
 	mail, fax := observe.DestinationBacklog{Name: "mail"}, observe.DestinationBacklog{Name: "fax", Pause: &observe.Pause{By: "a test"}}
 	all := []observe.DestinationBacklog{fax, {Name: "mail", Pause: fax.Pause}, {Name: "paper", Pause: fax.Pause}}
 	types := func(names ...string) (all []observe.TypeBacklog) {
@@ -45,23 +45,23 @@ func TestLeftover(t *testing.T) {
 	// stream is a stream in which mail and the search for events without a route are those of this relay, before a change.
 	other := p.owner + 1
 	session := &observe.UnitSession{PID: 1}
-	stream := func(change func(mail, router *observe.Position), all ...observe.DestinationBacklog) Backlog {
+	stream := func(change func(mail, router *observe.Position), all ...observe.DestinationBacklog) observe.Backlog {
 		positions := []observe.Position{{Owner: &p.owner, Session: session}, {Destination: "mail", Owner: &p.owner, Session: session}}
 		for _, name := range []string{"fax", "paper"} {
 			positions = append(positions, observe.Position{Destination: name, Owner: &other, Session: session, Lag: 5000, Oldest: &observe.Waiting{EventID: 1}})
 		}
 		change(&positions[1], &positions[0])
-		return Backlog{Mode: observe.ModeStream, Positions: positions, Destinations: all}
+		return observe.Backlog{Mode: observe.ModeStream, Positions: positions, Destinations: all}
 	}
 	for name, c := range map[string]struct {
-		backlog Backlog
+		backlog observe.Backlog
 		want    bool
 	}{
-		"nothing":                       {Backlog{}, false},
-		"an event":                      {Backlog{Types: types("x")}, true},
-		"a paused event":                {Backlog{Types: types("fax.sent"), Destinations: of(fax).Destinations}, false},
-		"a paused event and another":    {Backlog{Types: types("fax.sent", "x"), Destinations: of(fax).Destinations}, true},
-		"an event while all are paused": {Backlog{Types: types("x", "fax.sent"), Destinations: all, NextDelayed: &past}, false},
+		"nothing":                       {observe.Backlog{}, false},
+		"an event":                      {observe.Backlog{Types: types("x")}, true},
+		"a paused event":                {observe.Backlog{Types: types("fax.sent"), Destinations: of(fax).Destinations}, false},
+		"a paused event and another":    {observe.Backlog{Types: types("fax.sent", "x"), Destinations: of(fax).Destinations}, true},
+		"an event while all are paused": {observe.Backlog{Types: types("x", "fax.sent"), Destinations: all, NextDelayed: &past}, false},
 		"a running delivery":            {of(with(mail, running)), true},
 		"one of a paused destination":   {of(with(fax, running)), false},
 		"one of a strange destination":  {of(with(observe.DestinationBacklog{Name: "pigeon"}, running)), false},
@@ -69,8 +69,8 @@ func TestLeftover(t *testing.T) {
 		"a retry that is due soon":      {of(with(mail, due(soon))), true},
 		"a retry that is due later":     {of(with(mail, due(late))), false},
 		"a paused retry":                {of(with(fax, due(past))), false},
-		"a delayed event":               {Backlog{NextDelayed: &soon}, true},
-		"an event delayed for long":     {Backlog{NextDelayed: &late}, false},
+		"a delayed event":               {observe.Backlog{NextDelayed: &soon}, true},
+		"an event delayed for long":     {observe.Backlog{NextDelayed: &late}, false},
 		"a dead letter":                 {of(with(mail, dead)), false},
 
 		"its own":                    {stream(func(_, _ *observe.Position) {}), false},
@@ -102,20 +102,22 @@ func TestLeftoverRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Handle("mail", "mail.*", HandlerFunc(works)); err != nil {
+	if err := r.Handle("mail", "mail.*", delivery.HandlerFunc(works)); err != nil {
 		t.Fatal(err)
 	}
-	unrouted := func(name string) Backlog { return Backlog{Unrouted: []observe.TypeBacklog{{EventType: name}}} }
+	unrouted := func(name string) observe.Backlog {
+		return observe.Backlog{Unrouted: []observe.TypeBacklog{{EventType: name}}}
+	}
 	paused := unrouted("mail.sent")
 	paused.Destinations = []observe.DestinationBacklog{{Name: "mail", Pause: &observe.Pause{By: "a test"}}}
 	for name, c := range map[string]struct {
-		backlog Backlog
+		backlog observe.Backlog
 		want    bool
 	}{
 		"none":           {unrouted("fax.sent"), false},
 		"gained":         {unrouted("mail.sent"), true},
 		"gained, paused": {paused, false},
-		"fresh":          {Backlog{Types: []observe.TypeBacklog{{EventType: "fax.sent"}}}, true},
+		"fresh":          {observe.Backlog{Types: []observe.TypeBacklog{{EventType: "fax.sent"}}}, true},
 	} {
 		if got := (leftover{relay: r, backlog: &c.backlog}).any(); got != c.want {
 			t.Errorf("%s: %v", name, got)

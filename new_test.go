@@ -50,7 +50,7 @@ func TestPartialBackoff(t *testing.T) {
 	if relay.Ops() == nil {
 		t.Error("no client of operators")
 	}
-	h := notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })
+	h := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
 	for name, b := range map[string]delivery.Backoff{"initial": {Initial: 2 * time.Hour}, "max": {Max: time.Minute}, "multiplier": {Multiplier: 1}, "none": {}} {
 		if err := relay.Destination(name, h, notifyd.WithBackoff(b)); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -4,6 +4,11 @@
 // with package outbox or with plain SQL. After the commit, a [Relay] finds the event and calls the
 // handler that is registered for its type. The event is done when the handler has returned nil, and
 // is retried until then: every event is delivered at least once.
+//
+// What a handler gets and returns is in package delivery: [delivery.Event], [delivery.Handler], and the errors
+// [delivery.Permanent], [delivery.RetryAfter], [delivery.Unavailable] and [delivery.Throttled]. The destinations that are
+// there already are packages below handlers, such as handlers/email. The figures of a relay are in package observe, the
+// tables and their migration ([outboxsql.Migrate]) in package sql.
 package notifyd
 
 import (
@@ -71,7 +76,7 @@ type Relay struct {
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
 
-	middleware []Middleware
+	middleware []delivery.Middleware
 	needy      []string // what needs a stream, by destination
 	starts     map[string]engine.Start
 	owner      int64         // the number that identifies this relay
@@ -167,7 +172,7 @@ func (r *Relay) wireListener() error {
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
 	r.listener.OnChange(func(err error) {
-		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
+		incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
 			incident.Kind, incident.Err = delivery.IncidentListenerLost, err
 		}
@@ -206,15 +211,15 @@ func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
 
 // Use wraps every handler that is registered after it in the given middleware;
 // the first one is the outermost. A handler that would lose something by it, such as
-// that it takes batches, is refused when it is registered: see delivery.Chain.
-func (r *Relay) Use(mw ...Middleware) { r.middleware = append(r.middleware, mw...) }
+// that it takes batches, is refused when it is registered: see [delivery.Chain].
+func (r *Relay) Use(mw ...delivery.Middleware) { r.middleware = append(r.middleware, mw...) }
 
 // Handle adds the destination name, and sends it the event types that match pattern: it
 // is [Relay.Destination] and [Relay.Route] in one. A pattern is an event type
 // ("order.created"), a prefix ("order.*") or "*"; the most exact one wins, and each can
 // be registered once. The pattern may change from release to release; the name is what
 // stored deliveries belong to.
-func (r *Relay) Handle(name, pattern string, h Handler, options ...HandleOption) error {
+func (r *Relay) Handle(name, pattern string, h delivery.Handler, options ...HandleOption) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
 	}
@@ -226,7 +231,7 @@ func (r *Relay) Handle(name, pattern string, h Handler, options ...HandleOption)
 
 // Destination adds a destination that routes can name. The name is stored with every delivery to
 // retry: keep it from release to release.
-func (r *Relay) Destination(name string, h Handler, options ...HandleOption) error {
+func (r *Relay) Destination(name string, h delivery.Handler, options ...HandleOption) error {
 	hs := handleSettings{lane: dispatch.DefaultLaneConfig()}
 	hs.lane.Shards = 1
 	for _, option := range options {
@@ -280,9 +285,9 @@ func (r *Relay) Route(pattern string, destinations ...string) error {
 	return nil
 }
 
-// RouteWhen is Route for those events for which the filter returns true; see delivery.Filter. A
+// RouteWhen is Route for those events for which the filter returns true; see [delivery.Filter]. A
 // pattern may have several such routes, to other destinations each time, and one without a filter.
-func (r *Relay) RouteWhen(pattern string, when Filter, destinations ...string) error {
+func (r *Relay) RouteWhen(pattern string, when delivery.Filter, destinations ...string) error {
 	if err := r.dispatcher.RouteWhen(pattern, when, destinations...); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -297,7 +302,7 @@ func (r *Relay) Ready() <-chan struct{} { return r.ready }
 
 // Stats returns the current figures: counters since the start, and the state of every destination.
 // It makes no query and is cheap.
-func (r *Relay) Stats() Stats {
+func (r *Relay) Stats() observe.Stats {
 	s := r.dispatcher.Stats()
 	if e := r.engine.Load(); e != nil {
 		(*e).Stats(&s)
@@ -349,13 +354,13 @@ func (r *Relay) Ops() *ops.Client { return r.ops }
 // Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead
 // letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like
 // OldestWaiting it queries the database, by index, on a connection of its own.
-func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
+func (r *Relay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return r.watch.Backlog(ctx, r.backlogOptions())
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types without a route: cheap enough
 // to be called every few seconds.
-func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
+func (r *Relay) Waiting(ctx context.Context) (observe.Backlog, error) {
 	o := r.backlogOptions()
 	o.CountsOnly = true
 	return r.watch.Backlog(ctx, o)

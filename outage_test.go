@@ -7,7 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -15,7 +17,7 @@ import (
 func (p *patient) passes(long time.Duration) (hung bool) {
 	p.Helper()
 	end := p.audit.now() + long
-	p.waitsUntil("time passes", func(h *Health) bool {
+	p.waitsUntil("time passes", func(h *observe.Health) bool {
 		hung = hung || len(h.Hangs) > 0
 		return p.audit.now() >= end
 	})
@@ -44,7 +46,7 @@ func TestOutageIsNoHang(t *testing.T) {
 			t.Cleanup(pool.Close)
 			migrate(t, pool, mode)
 			delivered := make(chan struct{}, 100)
-			p := newPatient(t, pool, short, HandlerFunc(func(context.Context, *Event) error {
+			p := newPatient(t, pool, short, delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 				delivered <- struct{}{}
 				return nil
 			}))
@@ -54,7 +56,7 @@ func TestOutageIsNoHang(t *testing.T) {
 			if err := server.Kill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			p.waitsUntil("the database is down", func(h *Health) bool { return h.DatabaseDown })
+			p.waitsUntil("the database is down", func(h *observe.Health) bool { return h.DatabaseDown })
 			if p.passes(4 * time.Minute) {
 				t.Errorf("an outage is a hang: %+v", p.Health())
 			}
@@ -64,7 +66,7 @@ func TestOutageIsNoHang(t *testing.T) {
 			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			p.waitsUntil("the database is back", func(h *Health) bool { return h.Ready() == nil })
+			p.waitsUntil("the database is back", func(h *observe.Health) bool { return h.Ready() == nil })
 			if p.passes(3 * time.Minute) {
 				t.Errorf("after the outage: %+v", p.Health())
 			}
@@ -85,14 +87,14 @@ func TestRefusalIsNoHang(t *testing.T) {
 			}
 			t.Cleanup(pool.Close)
 			migrate(t, pool, mode)
-			p := newPatient(t, pool, short, HandlerFunc(works))
+			p := newPatient(t, pool, short, delivery.HandlerFunc(works))
 			p.start()
 			execute(t, pool, insertThree)
-			p.waitsUntil("it works", func(h *Health) bool { return h.Ready() == nil && p.Stats().Destinations[0].Delivered == 3 })
+			p.waitsUntil("it works", func(h *observe.Health) bool { return h.Ready() == nil && p.Stats().Destinations[0].Delivered == 3 })
 			execute(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 			execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
 			execute(t, pool, insertThree)
-			p.waitsUntil("the database refuses", func(*Health) bool { return len(p.Stats().Refusals) > 0 })
+			p.waitsUntil("the database refuses", func(*observe.Health) bool { return len(p.Stats().Refusals) > 0 })
 			if p.passes(4 * time.Minute) {
 				t.Errorf("a refusal is a hang: %+v", p.Health())
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // Pause stops the deliveries to a destination at all relays of the tables, until Resume is called:
@@ -24,7 +25,7 @@ func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error
 	defer r.pauses.mu.Unlock()
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
-	if err := store.SetPause(ctx, r.pool, r.settings.schema, destination, Pause{By: by, Reason: reason}); err != nil {
+	if err := store.SetPause(ctx, r.pool, r.settings.schema, destination, observe.Pause{By: by, Reason: reason}); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	return r.dispatcher.Pause(destination) //nolint:wrapcheck // there is a destination of that name

@@ -25,7 +25,7 @@ func newRemoved(known func(string) bool) *removed {
 
 // look returns the incidents of positions that no relay has and that keep events from being purged: one for each,
 // until it moves, is forgotten, or has a relay again.
-func (w *removed) look(now time.Time, all []observe.Position) (news []Incident) {
+func (w *removed) look(now time.Time, all []observe.Position) (news []delivery.Incident) {
 	held := make(map[string]bool)
 	for i := range all {
 		p := &all[i]
@@ -40,7 +40,7 @@ func (w *removed) look(now time.Time, all []observe.Position) (news []Incident) 
 			continue
 		}
 		w.told[p.Destination] = true
-		news = append(news, Incident{Kind: delivery.IncidentHeldBack, Time: now, Destination: p.Destination, Err: fmt.Errorf(
+		news = append(news, delivery.Incident{Kind: delivery.IncidentHeldBack, Time: now, Destination: p.Destination, Err: fmt.Errorf(
 			"no relay has it, and its position keeps the events above %d from being purged: put it back, or notifyd positions forget %q", p.Lowest, p.Destination)})
 	}
 	for name := range w.since {

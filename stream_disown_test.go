@@ -10,10 +10,10 @@ import (
 )
 
 // outages is an observer of destinations that become unavailable.
-type outages chan Incident
+type outages chan delivery.Incident
 
 // Observe implements Observer.
-func (o outages) Observe(i Incident) {
+func (o outages) Observe(i delivery.Incident) {
 	if i.Kind == delivery.IncidentUnavailable {
 		o <- i
 	}
@@ -29,7 +29,7 @@ func TestUnitComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = relay.Handle("mail", "*", HandlerFunc(func(context.Context, *Event) error { return Unavailable(errors.New("away")) }))
+	err = relay.Handle("mail", "*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return delivery.Unavailable(errors.New("away")) }))
 	if err != nil {
 		t.Fatal(err)
 	}

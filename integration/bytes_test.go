@@ -21,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/message"
@@ -155,7 +156,7 @@ func TestBytes(t *testing.T) {
 			queue, toRabbit := newByteQueue(t, rabbit, topic, len(want))
 			hooks, toHook := newByteHook(t)
 			own := &arrivals{t: t, name: "handler"}
-			second := notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+			second := delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
 				if ev.Attempt == 1 {
 					return errors.New("not yet")
 				}
@@ -305,9 +306,9 @@ func TestBytesThatAreRefused(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, plain, picky := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
-			picky.answer = func(_ context.Context, ev *notifyd.Event) error {
+			picky.answer = func(_ context.Context, ev *delivery.Event) error {
 				if !bytes.Equal(ev.Payload, []byte{1, 2, 0}) {
-					return notifyd.Permanent(fmt.Errorf("%d bytes of %s are wrong", len(ev.Payload), ev.ContentType))
+					return delivery.Permanent(fmt.Errorf("%d bytes of %s are wrong", len(ev.Payload), ev.ContentType))
 				}
 				return nil
 			}
@@ -377,7 +378,7 @@ func (e *env) replaysBytes(to *recorder, id int64) {
 	}
 }
 
-func condition(t *testing.T, text string) notifyd.Filter {
+func condition(t *testing.T, text string) delivery.Filter {
 	t.Helper()
 	l, err := when.New()
 	if err != nil {

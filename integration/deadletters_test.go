@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
@@ -22,11 +23,11 @@ import (
 // fixable is an answer that is permanent until its cause is fixed.
 type fixable struct{ fixed atomic.Bool }
 
-func (m *fixable) answer(context.Context, *notifyd.Event) error {
+func (m *fixable) answer(context.Context, *delivery.Event) error {
 	if m.fixed.Load() {
 		return nil
 	}
-	return notifyd.Permanent(errors.New("no such customer"))
+	return delivery.Permanent(errors.New("no such customer"))
 }
 
 // TestReplay: a dead letter is listed, replayed, dies again, is replayed after
@@ -119,7 +120,7 @@ func TestReplayPassesDeduplication(t *testing.T) {
 				}
 			})
 			h := newRecorder(t)
-			h.answer = func(ctx context.Context, event *notifyd.Event) error {
+			h.answer = func(ctx context.Context, event *delivery.Event) error {
 				if err := inner.Deliver(ctx, event); err != nil {
 					return err
 				}
@@ -167,7 +168,7 @@ func TestReplayBesideClaims(t *testing.T) {
 			const letters, fresh = 1500, 500
 			var mu sync.Mutex
 			replayed, first := map[int64]int{}, map[int64]int{}
-			handler := notifyd.HandlerFunc(func(_ context.Context, event *notifyd.Event) error {
+			handler := delivery.HandlerFunc(func(_ context.Context, event *delivery.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if event.Replay > 0 {
@@ -177,7 +178,7 @@ func TestReplayBesideClaims(t *testing.T) {
 				}
 				return nil
 			})
-			slow := notifyd.HandlerFunc(func(ctx context.Context, event *notifyd.Event) error {
+			slow := delivery.HandlerFunc(func(ctx context.Context, event *delivery.Event) error {
 				timer := time.NewTimer(2 * time.Millisecond)
 				defer timer.Stop()
 				select {

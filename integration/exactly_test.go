@@ -67,7 +67,7 @@ func exactlyVictim(url string) {
 
 // closable is a handler that its creator closes.
 type closable interface {
-	notifyd.Handler
+	delivery.Handler
 	io.Closer
 }
 
@@ -341,8 +341,8 @@ func readCommitted(t *testing.T, addr, topic string, partitions int32) (all []*k
 // outages keeps the errors of destinations that are unavailable.
 type outages chan error
 
-// Observe implements notifyd.Observer.
-func (r outages) Observe(i notifyd.Incident) {
+// Observe implements delivery.Observer.
+func (r outages) Observe(i delivery.Incident) {
 	if i.Kind != delivery.IncidentUnavailable {
 		return
 	}

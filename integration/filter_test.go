@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -80,8 +81,8 @@ func (s *sieve) forget() {
 	s.moved = make(chan struct{}, 1)
 }
 
-// Observe implements notifyd.Observer.
-func (s *sieve) Observe(i notifyd.Incident) {
+// Observe implements delivery.Observer.
+func (s *sieve) Observe(i delivery.Incident) {
 	if i.Kind == delivery.IncidentDead {
 		s.note(func() { s.dead[i.EventID] = i.Err.Error() })
 	}
@@ -101,7 +102,7 @@ func (s *sieve) note(f func()) {
 var errNumber = errors.New("a number that cannot be decided")
 
 // run runs a relay with a filter until enough is true.
-func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notifyd.Stats {
+func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) observe.Stats {
 	s.t.Helper()
 	ctx, stop := context.WithCancel(s.t.Context())
 	defer stop()
@@ -109,8 +110,8 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notify
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	handler := func(name string) notifyd.Handler {
-		return notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	handler := func(name string) delivery.Handler {
+		return delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 			again := false
 			s.note(func() {
 				if again = s.n[e.ID]%11 == 0 && name == "picky" && !s.failed[e.ID]; again {
@@ -120,7 +121,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) notify
 				}
 			})
 			if again {
-				return notifyd.RetryAfter(time.Millisecond, errors.New("not the first time"))
+				return delivery.RetryAfter(time.Millisecond, errors.New("not the first time"))
 			}
 			return nil
 		})
@@ -286,15 +287,15 @@ func TestRouteWhen(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make(chan string, 10)
-	to := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	to := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- e.Destination
 		return nil
 	})
-	yes := func(c *notifyd.Candidate) (bool, error) {
+	yes := func(c *delivery.Candidate) (bool, error) {
 		c.Memo = "read"
 		return true, nil
 	}
-	shared := func(c *notifyd.Candidate) (bool, error) { return c.Memo == "read", nil }
+	shared := func(c *delivery.Candidate) (bool, error) { return c.Memo == "read", nil }
 	no := func(*delivery.Candidate) (bool, error) { return false, nil }
 	if err := errors.Join(
 		relay.Destination("a", to), relay.Destination("b", to), relay.Destination("c", to, notifyd.WithFilter(no)), relay.Destination("d", to),

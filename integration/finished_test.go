@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
@@ -159,7 +160,7 @@ func (e *env) statusBehindFinished(p *plans) {
 }
 
 func (e *env) bothCounted(r *notifyd.Relay, x, y *counted) {
-	quick := []notifyd.HandleOption{notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})}
+	quick := []notifyd.HandleOption{notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})}
 	total := quick
 	if e.mode == outboxsql.ModeStream {
 		total = slices.Concat(quick, []notifyd.HandleOption{notifyd.WithTotalOrder()})
@@ -186,7 +187,7 @@ func newCounted() *counted {
 	return &counted{tried: make(map[int64]bool), ended: make(map[int64]bool), news: make(chan struct{}, 1)}
 }
 
-func (c *counted) Deliver(_ context.Context, e *notifyd.Event) error {
+func (c *counted) Deliver(_ context.Context, e *delivery.Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Type == "fails" && !c.tried[e.ID] {
@@ -199,7 +200,7 @@ func (c *counted) Deliver(_ context.Context, e *notifyd.Event) error {
 	default:
 	}
 	if e.Type == "dies" {
-		return notifyd.Permanent(errors.New("no"))
+		return delivery.Permanent(errors.New("no"))
 	}
 	return nil
 }

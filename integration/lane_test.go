@@ -25,7 +25,7 @@ func TestWithLane(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := make(chan time.Duration, 1)
-	err = relay.Handle("slow", "order.created", notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
+	err = relay.Handle("slow", "order.created", delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 		end, _ := ctx.Deadline()
 		left <- time.Until(end)
 		return nil
@@ -40,7 +40,7 @@ func TestWithLane(t *testing.T) {
 	}
 	stop()
 	<-run
-	if err := relay.Destination("none", notifyd.HandlerFunc(nil), notifyd.WithLane(delivery.Lane{Batch: -1})); err == nil {
+	if err := relay.Destination("none", delivery.HandlerFunc(nil), notifyd.WithLane(delivery.Lane{Batch: -1})); err == nil {
 		t.Error("a batch of -1 was taken")
 	}
 }

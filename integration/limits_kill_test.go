@@ -16,8 +16,8 @@ import (
 // events in order, limited, also by key, and none is lost.
 func TestLimitsSurviveKills(t *testing.T) {
 	t.Parallel()
-	limit := notifyd.WithRateLimit(notifyd.Rate{Events: 400, Per: time.Second, Burst: 8})
-	fast := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
+	limit := notifyd.WithRateLimit(delivery.Rate{Events: 400, Per: time.Second, Burst: 8})
+	fast := notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
 	many := notifyd.WithMaxAttempts(1000)
 	for name, options := range map[string][]notifyd.HandleOption{
 		"limited":        {limit, fast, many},
@@ -55,7 +55,7 @@ type killRun struct {
 	acked map[string][]int64
 }
 
-func (k *killRun) answer(_ context.Context, e *notifyd.Event) error {
+func (k *killRun) answer(_ context.Context, e *delivery.Event) error {
 	switch rand.IntN(30) {
 	case 0:
 		return fmt.Errorf("no")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -28,7 +29,7 @@ func (r *limitRun) replay(what ops.ReplayRange) {
 func TestReplayByRateKeys(t *testing.T) {
 	t.Parallel()
 	r := newLimitRun(t, true)
-	_, stop := r.start(notifyd.WithRateLimit(notifyd.Rate{Events: 4, Per: time.Second, Burst: 1}), byAggregateType())
+	_, stop := r.start(notifyd.WithRateLimit(delivery.Rate{Events: 4, Per: time.Second, Burst: 1}), byAggregateType())
 	r.insert(3, "one", "")
 	r.insert(3, "two", "")
 	r.until("all", count(6))
@@ -52,9 +53,9 @@ func TestReplayDoesNotExpire(t *testing.T) {
 				('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', '', NULL, '{}', now() - interval '1 hour')`)
 			r.until("all", count(3))
 			stop()
-			r.deal = func(_ context.Context, e *notifyd.Event) error {
+			r.deal = func(_ context.Context, e *delivery.Event) error {
 				if e.Attempt == 1 {
-					return notifyd.RetryAfter(time.Millisecond, fmt.Errorf("again"))
+					return delivery.RetryAfter(time.Millisecond, fmt.Errorf("again"))
 				}
 				return nil
 			}

@@ -27,7 +27,7 @@ type limitRun struct {
 
 	mu    sync.Mutex
 	calls []call
-	deal  func(ctx context.Context, e *notifyd.Event) error
+	deal  func(ctx context.Context, e *delivery.Event) error
 }
 
 // call is one call of the handler.
@@ -57,7 +57,7 @@ func newLimitRun(t *testing.T, stream bool) *limitRun {
 	return r
 }
 
-func (r *limitRun) Deliver(ctx context.Context, e *notifyd.Event) error {
+func (r *limitRun) Deliver(ctx context.Context, e *delivery.Event) error {
 	r.mu.Lock()
 	r.calls = append(r.calls, call{e.ID, e.AggregateType, e.Attempt, time.Now()})
 	deal := r.deal
@@ -139,7 +139,7 @@ func count(n int) func([]call) bool { return func(calls []call) bool { return le
 
 // byAggregateType is a rate key.
 func byAggregateType() notifyd.HandleOption {
-	return notifyd.WithRateKey(func(c *notifyd.Candidate) (string, error) { return c.AggregateType, nil })
+	return notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateType, nil })
 }
 
 // inBothModes runs a test on a queue and on a stream.
@@ -161,7 +161,7 @@ func TestRateLimitOverRelays(t *testing.T) {
 		t.Helper()
 		r := newLimitRun(t, stream)
 		const rate, burst, n = 50, 10, 100
-		limit := notifyd.WithRateLimit(notifyd.Rate{Events: rate, Per: time.Second, Burst: burst})
+		limit := notifyd.WithRateLimit(delivery.Rate{Events: rate, Per: time.Second, Burst: burst})
 		began := time.Now()
 		_, stop := r.start(limit)
 		_, stop2 := r.start(limit)
@@ -193,7 +193,7 @@ func TestTakeOverRefillsNothing(t *testing.T) {
 	inBothModes(t, func(t *testing.T, stream bool) {
 		t.Helper()
 		r := newLimitRun(t, stream)
-		limit := notifyd.WithRateLimit(notifyd.Rate{Events: 1, Per: 24 * time.Hour, Burst: 3})
+		limit := notifyd.WithRateLimit(delivery.Rate{Events: 1, Per: 24 * time.Hour, Burst: 3})
 		_, stop := r.start(limit)
 		r.insert(5, "k", "")
 		r.until("the burst", count(3))
@@ -221,7 +221,7 @@ func TestRateKeys(t *testing.T) {
 		t.Helper()
 		r := newLimitRun(t, stream)
 		const waiting = `SELECT format('%s %s', count(*) FILTER (WHERE last_error = 'waits for its rate limit' AND attempts = 0), count(*)) FROM outbox_deliveries`
-		slow, quick := notifyd.Rate{Events: 1, Per: time.Hour, Burst: 2}, notifyd.Rate{Events: 100, Per: time.Second, Burst: 2}
+		slow, quick := delivery.Rate{Events: 1, Per: time.Hour, Burst: 2}, delivery.Rate{Events: 100, Per: time.Second, Burst: 2}
 		_, stop := r.start(notifyd.WithRateLimit(slow), byAggregateType())
 		r.insert(4, "busy", "one")
 		r.insert(4, "busy", "two")
@@ -266,10 +266,10 @@ func TestExpiry(t *testing.T) {
 	inBothModes(t, func(t *testing.T, stream bool) {
 		t.Helper()
 		r := newLimitRun(t, stream)
-		r.deal = func(ctx context.Context, e *notifyd.Event) error {
+		r.deal = func(ctx context.Context, e *delivery.Event) error {
 			switch e.AggregateType {
 			case "retry":
-				return notifyd.RetryAfter(5*time.Second, fmt.Errorf("again"))
+				return delivery.RetryAfter(5*time.Second, fmt.Errorf("again"))
 			case "long":
 				_, err := r.pool.Exec(ctx, `SELECT pg_sleep(5)`)
 				return err
@@ -309,9 +309,9 @@ func TestNotExpired(t *testing.T) {
 	inBothModes(t, func(t *testing.T, stream bool) {
 		t.Helper()
 		r := newLimitRun(t, stream)
-		r.deal = func(_ context.Context, e *notifyd.Event) error {
+		r.deal = func(_ context.Context, e *delivery.Event) error {
 			if e.Attempt == 1 {
-				return notifyd.RetryAfter(time.Millisecond, fmt.Errorf("again"))
+				return delivery.RetryAfter(time.Millisecond, fmt.Errorf("again"))
 			}
 			return nil
 		}
@@ -334,14 +334,14 @@ func TestLimitsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rate, key := notifyd.WithRateLimit(notifyd.Rate{Events: 1, Per: time.Second}), byAggregateType()
+	rate, key := notifyd.WithRateLimit(delivery.Rate{Events: 1, Per: time.Second}), byAggregateType()
 	for want, options := range map[string][]notifyd.HandleOption{
 		"needs a rate limit":          {key},
 		"excludes total order":        {rate, key, notifyd.WithTotalOrder()},
 		"below 1ms":                   {notifyd.WithExpiry(-time.Second)},
-		"more than one a microsecond": {notifyd.WithRateLimit(notifyd.Rate{Events: 2, Per: time.Microsecond})},
+		"more than one a microsecond": {notifyd.WithRateLimit(delivery.Rate{Events: 2, Per: time.Microsecond})},
 	} {
-		if err := relay.Destination("x", delivery.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil }), options...); err == nil || !strings.Contains(err.Error(), want) {
+		if err := relay.Destination("x", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), options...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -355,7 +355,7 @@ func TestLimitedBehindAFailure(t *testing.T) {
 	r := newLimitRun(t, true)
 	var mu sync.Mutex
 	failed, acked := make(map[string]bool), make(map[string]int64)
-	r.deal = func(_ context.Context, e *notifyd.Event) error {
+	r.deal = func(_ context.Context, e *delivery.Event) error {
 		mu.Lock()
 		first := !failed[e.AggregateID]
 		failed[e.AggregateID] = true
@@ -366,7 +366,7 @@ func TestLimitedBehindAFailure(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if first {
-			return notifyd.RetryAfter(300*time.Millisecond, fmt.Errorf("not yet"))
+			return delivery.RetryAfter(300*time.Millisecond, fmt.Errorf("not yet"))
 		}
 		if e.ID < acked[e.AggregateID] || acked[e.AggregateID] == 0 && e.ID > aggregates {
 			t.Errorf("%d of %s comes after %d", e.ID, e.AggregateID, acked[e.AggregateID])
@@ -376,8 +376,8 @@ func TestLimitedBehindAFailure(t *testing.T) {
 	}
 	testdb.Exec(t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'a', 'k', g::text, '{}' FROM generate_series(1, 2) AS n, generate_series(1, %d) AS g ORDER BY n, g`, aggregates))
-	_, stop := r.start(notifyd.WithRateLimit(notifyd.Rate{Events: 20, Per: time.Second, Burst: 1}),
-		notifyd.WithRateKey(func(c *notifyd.Candidate) (string, error) { return c.AggregateID, nil }), notifyd.WithConcurrency(32))
+	_, stop := r.start(notifyd.WithRateLimit(delivery.Rate{Events: 20, Per: time.Second, Burst: 1}),
+		notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil }), notifyd.WithConcurrency(32))
 	r.until("all", count(3*aggregates))
 	stop()
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // reporting takes batches, and tells how it is.
-type reporting struct{ notifyd.BatchHandlerFunc }
+type reporting struct{ delivery.BatchHandlerFunc }
 
 func (reporting) Report() delivery.Report { return delivery.Report{Unconfirmed: 3} }
 
@@ -30,15 +30,15 @@ func TestMiddlewareTakesNothingAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	single := notifyd.WithMiddleware(func(next notifyd.Handler) notifyd.Handler {
-		return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error { return next.Deliver(ctx, e) })
+	single := notifyd.WithMiddleware(func(next delivery.Handler) delivery.Handler {
+		return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error { return next.Deliver(ctx, e) })
 	})
-	h := reporting{func(context.Context, []*notifyd.Event) []error { return nil }}
+	h := reporting{func(context.Context, []*delivery.Event) []error { return nil }}
 	err = relay.Destination("refused", h, single)
 	if !errors.Is(err, delivery.ErrMiddleware) || !errors.Is(err, notifyd.ErrDestination) || !strings.Contains(err.Error(), "delivery.OneByOne") {
 		t.Errorf("error %v does not say how to cure it", err)
 	}
-	relay.Use(delivery.Around(func(ctx context.Context, e *notifyd.Event) (context.Context, *notifyd.Event, func(error)) {
+	relay.Use(delivery.Around(func(ctx context.Context, e *delivery.Event) (context.Context, *delivery.Event, func(error)) {
 		return ctx, e, func(error) {}
 	}))
 	if err := errors.Join(relay.Handle("batches", "a", h), relay.Handle("singles", "b", delivery.OneByOne(h), single)); err != nil {

@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
@@ -125,7 +126,7 @@ func newRabbitRun(t *testing.T, broker *rabbitserver.Server, away time.Duration,
 			t.Error(err)
 		}
 	})
-	counted := notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+	counted := delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error {
 		r.mu.Lock()
 		for _, e := range events {
 			r.given[e.AggregateID] = append(r.given[e.AggregateID], e.ID)

@@ -28,6 +28,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )

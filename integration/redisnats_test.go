@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/redis"
@@ -24,14 +25,14 @@ import (
 
 // killed is a handler whose server is killed, and its calls.
 type killed struct {
-	notifyd.BatchHandler
+	delivery.BatchHandler
 
 	attempt atomic.Int64 // the highest
 	failed  atomic.Int64 // batches
 }
 
-// DeliverBatch implements notifyd.BatchHandler.
-func (k *killed) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+// DeliverBatch implements delivery.BatchHandler.
+func (k *killed) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	errs := k.BatchHandler.DeliverBatch(ctx, events)
 	if errs != nil {
 		k.failed.Add(1)
@@ -47,7 +48,7 @@ func (k *killed) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 // killUnderLoad kills a server while events are written, restarts it a while
 // later, and requires that all of them are delivered: nothing is lost, nothing
 // dies, and no attempt is counted. arrived returns the ids that have arrived.
-func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Server, h notifyd.BatchHandler, arrived func() []int64) {
+func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Server, h delivery.BatchHandler, arrived func() []int64) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := h.(io.Closer).Close(); err != nil { //nolint:forcetypeassert // both are

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestShardsRefused: a number out of bounds and total order exclude several shards, and a queue refuses them.
@@ -17,9 +18,9 @@ func TestShardsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })
+	plain := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
 	for _, c := range []struct {
-		handler notifyd.Handler
+		handler delivery.Handler
 		options []notifyd.HandleOption
 		want    string
 	}{

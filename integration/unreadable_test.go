@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -45,7 +45,7 @@ func TestUnreadableEvents(t *testing.T) {
 				e.exec(damage.after)
 				e.exec(`VACUUM outbox_events`) // chunks that are deleted are read all the same
 				h := newRecorder(t)
-				h.answer = func(_ context.Context, ev *notifyd.Event) error {
+				h.answer = func(_ context.Context, ev *delivery.Event) error {
 					if h.times(ev.ID) == 1 && ev.ID%3 == 0 {
 						return errors.New("not yet")
 					}

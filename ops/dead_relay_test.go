@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -31,11 +32,11 @@ func bothModes(t *testing.T, f func(t *testing.T, d *lettersDB)) {
 }
 
 // relay starts a relay that delivers all events to mail, until the test ends.
-func (d *lettersDB) relay(t *testing.T, deliver func(e *notifyd.Event) error, options ...notifyd.HandleOption) {
+func (d *lettersDB) relay(t *testing.T, deliver func(e *delivery.Event) error, options ...notifyd.HandleOption) {
 	t.Helper()
 	relay, err := notifyd.New(d.pool, notifyd.WithSchema(letterSchema))
 	if err == nil {
-		err = relay.Handle("mail", "*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error { return deliver(e) }), options...)
+		err = relay.Handle("mail", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return deliver(e) }), options...)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -70,14 +71,14 @@ func TestWatch(t *testing.T) {
 	t.Parallel()
 	bothModes(t, func(t *testing.T, d *lettersDB) {
 		t.Helper()
-		d.relay(t, func(e *notifyd.Event) error {
+		d.relay(t, func(e *delivery.Event) error {
 			switch {
 			case e.Replay == 0:
-				return notifyd.Permanent(errors.New("no such user"))
+				return delivery.Permanent(errors.New("no such user"))
 			case e.ID == 2:
-				return notifyd.Permanent(errors.New("still no such user"))
+				return delivery.Permanent(errors.New("still no such user"))
 			case e.ID == 5:
-				return notifyd.Permanent(errors.New("mailbox is full"))
+				return delivery.Permanent(errors.New("mailbox is full"))
 			}
 			return nil
 		})
@@ -136,14 +137,14 @@ func TestRetryNow(t *testing.T) {
 		t.Helper()
 		tried := make(chan int, 10)
 		attempt := 0
-		d.relay(t, func(*notifyd.Event) error {
+		d.relay(t, func(*delivery.Event) error {
 			attempt++
 			tried <- attempt
 			if attempt == 1 {
 				return errors.New("not yet")
 			}
 			return nil
-		}, notifyd.WithBackoff(notifyd.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}), notifyd.WithConcurrency(1))
+		}, notifyd.WithBackoff(delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}), notifyd.WithConcurrency(1))
 		d.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
 		<-tried
 		d.until(`SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'retry' AND attempts = 1)`)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -20,7 +21,7 @@ type ledger struct {
 	tries           map[string]int
 }
 
-func (l *ledger) deliver(name string, e *notifyd.Event) error {
+func (l *ledger) deliver(name string, e *delivery.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := fmt.Sprint(name, " ", e.ID)
@@ -28,7 +29,7 @@ func (l *ledger) deliver(name string, e *notifyd.Event) error {
 	switch {
 	case name == "mail" && e.ID%7 == 0:
 		l.rejected[key] = true
-		return notifyd.Permanent(errors.New("no such user"))
+		return delivery.Permanent(errors.New("no such user"))
 	case name == "mail" && e.ID%5 == 0 && l.tries[key] < 3:
 		return errors.New("not yet")
 	}
@@ -62,8 +63,8 @@ func (d *eventsDB) relay(t *testing.T, l *ledger) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"audit", "mail"} {
-		h := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error { return l.deliver(name, e) })
-		err = errors.Join(err, relay.Destination(name, h, notifyd.WithBackoff(notifyd.Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})))
+		h := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return l.deliver(name, e) })
+		err = errors.Join(err, relay.Destination(name, h, notifyd.WithBackoff(delivery.Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})))
 	}
 	if err = errors.Join(err, relay.Route("order.*", "audit", "mail"), relay.Route("user.*", "audit")); err != nil {
 		t.Fatal(err)

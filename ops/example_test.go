@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -55,7 +56,7 @@ func ExampleClient_StartReplay() {
 		panic(err)
 	}
 	ids := make(chan string, 6)
-	err = relay.Handle("warehouse", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("warehouse", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		ids <- e.DedupeID()
 		return nil
 	}))

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -121,11 +122,11 @@ func (d *positionsDB) connect() *pgx.Conn {
 type sink struct {
 	mu      sync.Mutex
 	got     map[string][]int64
-	answers func(destination string, e *notifyd.Event) error
+	answers func(destination string, e *delivery.Event) error
 }
 
-func (s *sink) handler(destination string) notifyd.Handler {
-	return notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+func (s *sink) handler(destination string) delivery.Handler {
+	return delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.answers != nil {

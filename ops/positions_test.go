@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -201,9 +201,9 @@ func TestSeekBesideStored(t *testing.T) {
 	d := newPositions(t, outboxsql.ModeStream, false)
 	var fails atomic.Int64
 	fails.Store(2)
-	s := &sink{answers: func(_ string, e *notifyd.Event) error {
+	s := &sink{answers: func(_ string, e *delivery.Event) error {
 		if e.ID == fails.Load() {
-			return notifyd.RetryAfter(50*time.Millisecond, errors.New("not yet"))
+			return delivery.RetryAfter(50*time.Millisecond, errors.New("not yet"))
 		}
 		return nil
 	}}
@@ -409,9 +409,9 @@ func TestForget(t *testing.T) {
 	t.Parallel()
 	bothPositionTables(t, func(t *testing.T, d *positionsDB) {
 		t.Helper()
-		s := &sink{answers: func(destination string, _ *notifyd.Event) error {
+		s := &sink{answers: func(destination string, _ *delivery.Event) error {
 			if destination == "old" {
-				return notifyd.Permanent(errors.New("no"))
+				return delivery.Permanent(errors.New("no"))
 			}
 			return nil
 		}}

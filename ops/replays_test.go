@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -22,7 +22,7 @@ func TestReplay(t *testing.T) {
 		t.Helper()
 		var s sink
 		ids := make(map[string]int)
-		s.answers = func(_ string, e *notifyd.Event) error {
+		s.answers = func(_ string, e *delivery.Event) error {
 			ids[e.DedupeID()]++
 			return nil
 		}
@@ -90,7 +90,7 @@ func TestReplayFails(t *testing.T) {
 	var s sink
 	broken := errors.New("broken")
 	fails := make(map[string]bool)
-	s.answers = func(_ string, e *notifyd.Event) error {
+	s.answers = func(_ string, e *delivery.Event) error {
 		if fails[e.DedupeID()] {
 			return broken
 		}

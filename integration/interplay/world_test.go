@@ -102,7 +102,7 @@ func play(t *testing.T, p *plan) error {
 		t.Fatal(err)
 	}
 	for _, d := range p.destinations {
-		if err := w.operator.Destination(d.name, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })); err != nil {
+		if err := w.operator.Destination(d.name, delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -222,7 +222,7 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 	all := []notifyd.HandleOption{
 		notifyd.WithConcurrency(d.concurrency), notifyd.WithBatchSize(max(1, d.batch)), notifyd.WithMaxAttempts(d.attempts),
 		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithTimeout(20 * time.Second),
-		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
+		notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
 	}
 	switch {
 	case d.order == none:
@@ -252,7 +252,7 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 		all = append(all, notifyd.WithExpiry(expiresAfter))
 	}
 	if d.rate > 0 {
-		all = append(all, notifyd.WithRateLimit(notifyd.Rate{Events: d.rate, Per: time.Second, Burst: 5}))
+		all = append(all, notifyd.WithRateLimit(delivery.Rate{Events: d.rate, Per: time.Second, Burst: 5}))
 	}
 	if d.keyed {
 		all = append(all, notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil }))

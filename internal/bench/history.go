@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -112,14 +113,14 @@ func (h *history) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		if e.Replay > 0 {
 			return h.past(e)
 		}
 		h.live(e)
 		return nil
 	})
-	other := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		h.live(e)
 		return nil
 	})

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 )
 
@@ -320,9 +319,9 @@ func TestMiddle(t *testing.T) {
 // and so whether a batch may have several events of an aggregate.
 func TestNotingKeepsOrder(t *testing.T) {
 	t.Parallel()
-	for want, h := range map[bool]notifyd.Handler{
+	for want, h := range map[bool]delivery.Handler{
 		true:  ordered{},
-		false: notifyd.BatchHandlerFunc(func(context.Context, []*notifyd.Event) []error { return nil }),
+		false: delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { return nil }),
 	} {
 		k, ok := noting(h, newSightings(1)).(delivery.OrderKeeper)
 		if !ok || k.KeepsOrder() != want {
@@ -330,14 +329,14 @@ func TestNotingKeepsOrder(t *testing.T) {
 		}
 	}
 	seen := newSightings(2)
-	h, ok := noting(ordered{}, seen).(notifyd.BatchHandler)
+	h, ok := noting(ordered{}, seen).(delivery.BatchHandler)
 	if !ok {
 		t.Fatal("a handler of batches is none any more")
 	}
-	if errs := h.DeliverBatch(t.Context(), []*notifyd.Event{{ID: 1}, {ID: 2}}); len(errs) != 2 || seen.missing() != 1 {
+	if errs := h.DeliverBatch(t.Context(), []*delivery.Event{{ID: 1}, {ID: 2}}); len(errs) != 2 || seen.missing() != 1 {
 		t.Errorf("answers %v, %d not noted, want one", errs, seen.missing())
 	}
-	if err := h.Deliver(t.Context(), &notifyd.Event{ID: 2}); err != nil || seen.missing() != 0 {
+	if err := h.Deliver(t.Context(), &delivery.Event{ID: 2}); err != nil || seen.missing() != 0 {
 		t.Errorf("answer %v, %d not noted", err, seen.missing())
 	}
 }
@@ -345,9 +344,9 @@ func TestNotingKeepsOrder(t *testing.T) {
 // ordered fails the last event of a batch.
 type ordered struct{}
 
-func (ordered) KeepsOrder() bool                              { return true }
-func (ordered) Deliver(context.Context, *notifyd.Event) error { return nil }
-func (ordered) DeliverBatch(_ context.Context, events []*notifyd.Event) []error {
+func (ordered) KeepsOrder() bool                               { return true }
+func (ordered) Deliver(context.Context, *delivery.Event) error { return nil }
+func (ordered) DeliverBatch(_ context.Context, events []*delivery.Event) []error {
 	errs := make([]error, len(events))
 	errs[len(events)-1] = errors.New("refused")
 	return errs
@@ -438,7 +437,7 @@ func TestDeliveryLine(t *testing.T) {
 func TestDisorder(t *testing.T) {
 	t.Parallel()
 	s := load{events: 9, keys: 2}.sightings()
-	for _, e := range []notifyd.Event{{ID: 1, AggregateID: "free-0"}, {ID: 4, AggregateID: "free-1"}, {ID: 3, AggregateID: "free-0"}, {ID: 2, AggregateID: "free-0"}, {ID: 1}} {
+	for _, e := range []delivery.Event{{ID: 1, AggregateID: "free-0"}, {ID: 4, AggregateID: "free-1"}, {ID: 3, AggregateID: "free-0"}, {ID: 2, AggregateID: "free-0"}, {ID: 1}} {
 		s.begin(&e)
 	}
 	if n := s.disordered.Load(); n != 1 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -129,8 +130,8 @@ func (r *replay) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error { return r.past(e) })
-	other := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return r.past(e) })
+	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		r.live(e)
 		return nil
 	})

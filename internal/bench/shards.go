@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -256,9 +257,9 @@ func (g *relayGroup) held(ctx context.Context, schema string) error {
 }
 
 // handler is the slow handler of the i-th relay.
-func (g *relayGroup) handler(i int) notifyd.Handler {
+func (g *relayGroup) handler(i int) delivery.Handler {
 	work, times := g.bench.work(), &g.deliveries[i]
-	return noting(notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
+	return noting(delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 		times.once.Do(func() { close(times.begun) })
 		select {
 		case <-g.released:

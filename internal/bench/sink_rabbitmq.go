@@ -59,7 +59,7 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close(ctx))
 	}
-	p.handlers = []notifyd.Handler{h}
+	p.handlers = []delivery.Handler{h}
 	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
 	if o.Consume {
 		p.note += ", with a consumer"

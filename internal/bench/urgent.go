@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 )
 
@@ -40,6 +41,6 @@ func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) er
 	if l.urgent == 0 {
 		return nil
 	}
-	h := noting(notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil }), seen)
+	h := noting(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), seen)
 	return relay.Handle(urgentName, urgentType, h, notifyd.WithPriority(l.priority))
 }

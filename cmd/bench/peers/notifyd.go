@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -85,10 +86,10 @@ func (p *relayPeer) launch(_ context.Context, c calls) (worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = relay.Handle(eventType, eventType, notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle(eventType, eventType, delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		var ev event
 		if err := json.Unmarshal(e.Payload, &ev); err != nil {
-			return notifyd.Permanent(err)
+			return delivery.Permanent(err)
 		}
 		c.handled(ev.Seq, time.Time{})
 		return nil

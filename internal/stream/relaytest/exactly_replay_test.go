@@ -23,7 +23,7 @@ type breaking struct {
 	n int
 }
 
-func (b *breaking) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+func (b *breaking) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if b.n++; b.n%8 > 0 {
 		return b.client.DeliverBatch(ctx, events)
 	}

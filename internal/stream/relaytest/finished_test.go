@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -119,7 +120,7 @@ func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		select {
 		case got <- e.ID:
 			return nil

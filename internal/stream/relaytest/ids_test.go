@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -94,7 +95,7 @@ func (i *idsTest) start() *idsRelay {
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	err = relay.Handle("d", "a", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("d", "a", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.got[string(e.Payload)]++

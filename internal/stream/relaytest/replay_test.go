@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -26,7 +27,7 @@ type replayed struct {
 }
 
 // replayed records an event of a replay.
-func (j *checker) replayed(e *notifyd.Event) {
+func (j *checker) replayed(e *delivery.Event) {
 	if j.replays[e.Destination] == nil {
 		j.replays[e.Destination] = make(map[int]*replayed)
 	}
@@ -158,7 +159,7 @@ func TestReplayAfterAStoppedOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = r.Handle("goes", "*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		err = r.Handle("goes", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 			if e.Replay > 0 {
 				again <- e.ID
 			}

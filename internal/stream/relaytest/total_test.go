@@ -37,7 +37,7 @@ func newTotalRun(t *testing.T) *totalRun {
 	return &totalRun{t: t, pool: streamPool(t), route: "*", fails: make(map[int64]error), more: make(chan struct{}, 1)}
 }
 
-func (r *totalRun) Deliver(ctx context.Context, e *notifyd.Event) error {
+func (r *totalRun) Deliver(ctx context.Context, e *delivery.Event) error {
 	r.mu.Lock()
 	gate := r.gates[e.ID]
 	r.mu.Unlock()
@@ -135,7 +135,7 @@ func ascending(from, to int64) (ids []int64) {
 
 // quick is a backoff between attempts that does not hold up a test.
 func quick() notifyd.HandleOption {
-	return notifyd.WithBackoff(notifyd.Backoff{Initial: 2 * time.Millisecond, Max: 4 * time.Millisecond, Multiplier: 1})
+	return notifyd.WithBackoff(delivery.Backoff{Initial: 2 * time.Millisecond, Max: 4 * time.Millisecond, Multiplier: 1})
 }
 
 // TestTotalHoldsAll: one failure holds back a whole backlog of other aggregates, across a restart, and
@@ -196,7 +196,7 @@ func TestTotalBehindDeadLetter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newTotalRun(t)
-			r.fails[5] = notifyd.Permanent(errors.New("never"))
+			r.fails[5] = delivery.Permanent(errors.New("never"))
 			options := []notifyd.HandleOption{notifyd.WithTotalOrder(), quick()}
 			want := ascending(1, 1000)
 			if free != nil {
@@ -240,7 +240,7 @@ func TestTotalAtSlowDestination(t *testing.T) {
 	gate := make(chan struct{})
 	var mu sync.Mutex
 	n := 0
-	handler := notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		mu.Lock()
 		n++
 		first := n <= 3
@@ -282,7 +282,7 @@ func TestTotalAndBack(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
 	bad := errors.New("not yet")
-	hour := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1})
+	hour := notifyd.WithBackoff(delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1})
 	p := &simulation{t: t, pool: r.pool}
 	r.fails[3], r.fails[7] = bad, bad // 7 has no aggregate
 	stop := r.start(hour)
@@ -333,7 +333,7 @@ type totalKeeper struct {
 
 func (k *totalKeeper) KeepsOrder() bool { return k.keeps }
 
-func (k *totalKeeper) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+func (k *totalKeeper) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	k.mu.Lock()
 	k.largest, k.calls = max(k.largest, len(events)), k.calls+1
 	k.mu.Unlock()
@@ -419,7 +419,7 @@ func TestTotalReplaysMany(t *testing.T) {
 	r := newTotalRun(t)
 	dead := []int64{5, 9, 14, 15}
 	for _, id := range dead {
-		r.fails[id] = notifyd.Permanent(errors.New("never"))
+		r.fails[id] = delivery.Permanent(errors.New("never"))
 	}
 	stop := r.start(notifyd.WithTotalOrder())
 	defer func() { stop() }()
