@@ -62,6 +62,13 @@ setup-all: ## install what all tests need, where it is missing
 test: $(GOTESTSUM) ## run the tests with PostgreSQL, Kafka, RabbitMQ, Redis, NATS and SMTP (PKG=./sql: one package)
 	./scripts/setup $(if $(filter ./...,$(PKG)),,base)
 	./scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
+	$(if $(filter ./...,$(PKG)),$(MAKE) test-outside)
+
+# A module that imports notifyd as its users do, without the internal packages.
+.PHONY: test-outside
+test-outside: $(GOTESTSUM)
+	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/privateserver/pginstall/cmd/with
+	cd integration/outside && $(GO) vet ./... && TEST_JSON= ../../bin/with ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 
 .PHONY: test-all
 test-all: test test-rest ## run all tests
@@ -105,6 +112,7 @@ lint-code: $(GOLANGCI)
 	cd handlers/watermill && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd scripts/pubsub && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd examples/grpc && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
+	cd integration/outside && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd integration/writers/go && $(GOLANGCI) run --config ../../../.golangci.yaml --timeout 10m
 
 # golangci-lint runs vet too; this target is for a commit, where it answers in seconds.
@@ -114,6 +122,7 @@ lint-vet:
 	cd handlers/watermill && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...
 	cd examples/grpc && $(GO) vet ./...
+	cd integration/outside && $(GO) vet ./...
 	cd integration/writers/go && $(GO) vet ./...
 
 # Without shellcheck and pyflakes, which actionlint runs where they are installed: it
