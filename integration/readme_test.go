@@ -14,7 +14,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// readmeProgram has the two snippets of README.md in place of WRITE and HANDLE.
+// readmeProgram has the snippets of README.md in place of WRITE, HANDLE and MAIL.
 const readmeProgram = `package main
 
 import (
@@ -29,6 +29,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -51,6 +53,11 @@ HANDLE
 	return err
 }
 
+func mails(relay *notifyd.Relay) (err error) {
+MAIL
+	return err
+}
+
 func run() error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -68,6 +75,13 @@ func run() error {
 	if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		return write(ctx, tx, map[string]int{"order": 1042})
 	}); err != nil {
+		return err
+	}
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		return err
+	}
+	if err := mails(relay); err != nil {
 		return err
 	}
 	return handle(ctx, pool, shelf{stop})
@@ -90,8 +104,8 @@ func TestReadmeIsExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(blocks) != 2 {
-		t.Fatalf("README.md has %d blocks of Go: give the third a place in the program", len(blocks))
+	if len(blocks) != 3 {
+		t.Fatalf("README.md has %d blocks of Go: give the fourth a place in the program", len(blocks))
 	}
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -104,7 +118,7 @@ func TestReadmeIsExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		program: strings.NewReplacer("WRITE", blocks[0][1], "HANDLE", blocks[1][1]).Replace(readmeProgram), overlay: string(place),
+		program: strings.NewReplacer("WRITE", blocks[0][1], "HANDLE", blocks[1][1], "MAIL", blocks[2][1]).Replace(readmeProgram), overlay: string(place),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -116,7 +130,7 @@ func TestReadmeIsExample(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+database)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+database, "SMTP_PASSWORD=hunter2")
 	var says strings.Builder
 	cmd.Stderr = &says
 	out, err := cmd.Output()

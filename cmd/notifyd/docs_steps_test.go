@@ -191,6 +191,7 @@ func compilers() map[string]pageTest {
 		"docs/consumers.md":            {"inbox", "TestDocsAreExamples"},
 		"docs/custom-destination.md":   {"handlers/handlertest", "TestDocsAreTheExample"},
 		"docs/dead-letters.md":         {"cmd/notifyd", "TestDeadLettersPage"},
+		"docs/destinations.md":         {"handlers", "TestDestinationsPage"},
 		"docs/testing.md":              {"outbox/outboxtest", "TestTestingPage"},
 		"docs/tracing.md":              {"cmd/notifyd", "TestTracingPage"},
 		"handlers/watermill/README.md": {"handlers/watermill", "TestReadme"},
