@@ -43,10 +43,10 @@ var ErrDestination = dispatch.ErrDestination
 // time after their contexts had been cancelled.
 var ErrShutdownIncomplete = dispatch.ErrShutdownIncomplete
 
-// ErrRunTwice is returned by the second call of Run.
+// ErrRunTwice is wrapped by the error of the second call of Run.
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
 
-// ErrNeedsStream is returned by Run if a destination requires a feature of streams and the table is
+// ErrNeedsStream is wrapped by the error of Run if a destination requires a feature of streams and the table is
 // a queue: order, holding back the events after a dead letter, a start in the past, or shards.
 var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --mode stream`, or do without")
 
