@@ -90,8 +90,8 @@ type Relay struct {
 	stream     bool // the table is a stream; set by prepare
 }
 
-// New creates a relay for the database that pool connects to. Only [Relay.Ops] uses the
-// pool itself, so it may be small: the relay opens connections of its own, with the pool's
+// New creates a relay for the database that pool connects to. Only [Relay.Ops], [Relay.Pause], [Relay.Resume]
+// and [Relay.ReloadRefused] use the pool itself, so it may be small: the relay opens connections of its own, with the pool's
 // configuration, because they hold locks and settings. With the defaults these are seven: four that
 // claim, one that listens, one for the bell and one for leases; [Relay.OldestWaiting] and
 // [Relay.Backlog] open another one for each call.
@@ -218,7 +218,7 @@ func (r *Relay) Use(mw ...delivery.Middleware) { r.middleware = append(r.middlew
 // is [Relay.Destination] and [Relay.Route] in one. A pattern is an event type
 // ("order.created"), a prefix ("order.*") or "*"; the most exact one wins, and each can
 // be registered once. The pattern may change from release to release; the name is what
-// stored deliveries belong to.
+// stored deliveries belong to. The errors are those of both.
 func (r *Relay) Handle(name, pattern string, h delivery.Handler, options ...HandleOption) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
@@ -230,7 +230,9 @@ func (r *Relay) Handle(name, pattern string, h delivery.Handler, options ...Hand
 }
 
 // Destination adds a destination that routes can name. The name is stored with every delivery to
-// retry: keep it from release to release.
+// retry: keep it from release to release. The error wraps [ErrDestination], and also
+// [delivery.ErrMiddleware] if middleware would take something away from the handler. The relay does not close
+// h: its creator does, after Run has returned.
 func (r *Relay) Destination(name string, h delivery.Handler, options ...HandleOption) error {
 	hs := handleSettings{lane: dispatch.DefaultLaneConfig()}
 	hs.lane.Shards = 1
@@ -277,7 +279,9 @@ func (r *Relay) Destination(name string, h delivery.Handler, options ...HandleOp
 }
 
 // Route sends the event types that match pattern to the named destinations. Each of them has its
-// own copy of the event, its own retries and its own dead letters.
+// own copy of the event, its own retries and its own dead letters. The error wraps [delivery.ErrPattern] for a
+// pattern that is invalid or has such a route already, and [ErrDestination] for a name that no destination has, or for no
+// name.
 func (r *Relay) Route(pattern string, destinations ...string) error {
 	if err := r.dispatcher.Route(pattern, destinations...); err != nil {
 		return fmt.Errorf("notifyd: %w", err)

@@ -38,10 +38,6 @@ type settings struct {
 	outbox     string
 }
 
-// DefaultCanary is how often it is proven that notifications are heard, unless
-// [WithCanary] says otherwise.
-const DefaultCanary = engine.DefaultCanary
-
 // defaultSettings returns the settings of a relay that sets none. The figures are in
 // package engine, those of a destination in dispatch.DefaultLaneConfig.
 func defaultSettings() settings {
@@ -50,7 +46,7 @@ func defaultSettings() settings {
 		log:        slog.New(slog.DiscardHandler),
 		limits:     engine.DefaultLimits(),
 		patience:   dispatch.DefaultShutdownTimeout,
-		canary:     DefaultCanary,
+		canary:     engine.DefaultCanary,
 		program:    store.Program{Process: os.Getpid(), Host: store.ThisHost(), StartedAt: time.Now(), LoadedAt: time.Now()},
 		keep:       engine.DefaultRetention,
 		purgeBatch: engine.DefaultPurgeBatch,
