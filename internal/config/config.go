@@ -4,9 +4,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/alert"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/alert"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/when"
 )
