@@ -4,12 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
+	"sync/atomic"
+	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 	"github.com/notifyd/notifyd/outbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // A shop writes an order and its event in one transaction; the relay calls the
@@ -292,4 +300,116 @@ func ExampleBatchHandlerFunc() {
 	<-run
 	// Output:
 	// orders: dead after 1 attempt(s): broken
+}
+
+// Dead letters are replayed when their cause is fixed. A replay has an id of its own, so that no
+// consumer takes it for a duplicate.
+func ExampleRelay_Ops() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		panic(err)
+	}
+	var fixed atomic.Bool
+	delivered := make(chan string, 1)
+	err = relay.Handle("mail", "order.created", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		if !fixed.Load() {
+			return delivery.Permanent(errors.New("unknown customer"))
+		}
+		delivered <- fmt.Sprintf("delivered, id %s", e.DedupeID())
+		return nil
+	}))
+	if err != nil {
+		panic(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	fmt.Println(deadLetter(ctx, pool))
+
+	fixed.Store(true)
+	result, err := relay.Ops().ReplayDeadLetters(ctx, ops.DeadLetterFilter{Destination: "mail", NewerThan: 2 * time.Hour},
+		ops.BulkAction{Actor: "ops", Reason: "the customer is there", Rate: 50})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("replayed %d of %d\n", result.Done, result.Matched)
+	fmt.Println(<-delivered)
+	stop()
+	<-run
+	// Output:
+	// mail: dead after 1 attempt(s): unknown customer
+	// replayed 1 of 1
+	// delivered, id 1r1
+}
+
+const millisecond = time.Millisecond
+
+// write writes one event of the given type about order 1042.
+func write(ctx context.Context, pool *pgxpool.Pool, eventType string) {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return outbox.Write(ctx, tx, outbox.Event{Type: eventType, AggregateType: "order", AggregateID: "1042", Payload: 1})
+	})
+	if err != nil {
+		panic(err)
+	}
+}
+
+// start runs the relay in the background; the channel is closed when it has ended.
+func start(ctx context.Context, relay *notifyd.Relay) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := relay.Run(ctx); err != nil {
+			panic(err)
+		}
+	}()
+	return done
+}
+
+// printSorted prints n lines in an order that does not depend on timing.
+func printSorted(lines <-chan string, n int) {
+	var all []string
+	for range n {
+		all = append(all, <-lines)
+	}
+	sort.Strings(all)
+	for _, line := range all {
+		fmt.Println(line)
+	}
+}
+
+// deadLetter waits for the one dead letter and describes it.
+func deadLetter(ctx context.Context, pool *pgxpool.Pool) (text string) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for ; ctx.Err() == nil; <-tick.C {
+		err := pool.QueryRow(ctx, `SELECT format('%s: %s after %s attempt(s): %s', destination, state, attempts, last_error)
+			FROM outbox_deliveries WHERE state = 'dead'`).Scan(&text)
+		if err == nil {
+			return text
+		}
+	}
+	return "none"
+}
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// openExample returns a pool on a fresh database with the tables in it, for
+// the examples: programs have a database and have run `notifyd migrate`.
+func openExample(ctx context.Context) *pgxpool.Pool {
+	pool, err := pgxpool.New(ctx, testenv.ExampleDatabase(ctx))
+	if err != nil {
+		panic(err)
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Release()
+	if _, err := outboxsql.Migrate(ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep); err != nil {
+		panic(err)
+	}
+	return pool
 }

@@ -13,14 +13,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/guard"
-	"github.com/notifyd/notifyd/observe"
-
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/order"
+	"github.com/notifyd/notifyd/observe"
 )
 
 const (

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/outbox"
-
-	"github.com/jackc/pgx/v5"
 )
 
 func TestFailsTwiceThenSucceeds(t *testing.T) {

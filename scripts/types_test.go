@@ -149,7 +149,7 @@ var splitTypes = []struct {
 		"internal/when.Language":   2,
 	}},
 	{"the relay wires parts that have files of their own", map[string]int{
-		"notifyd.Relay": 6,
+		"notifyd.Relay": 3,
 	}},
 }
 

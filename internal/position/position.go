@@ -9,13 +9,12 @@ import (
 	"strings"
 	"time"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
-
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Position is the row of one unit, as it was when this relay loaded it.

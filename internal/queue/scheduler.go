@@ -9,12 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/observe"
-
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wake"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // scheduler decides what is claimed next. Hints, timers and lanes report where work may be;

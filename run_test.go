@@ -2,9 +2,18 @@ package notifyd
 
 import (
 	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/store"
@@ -169,4 +178,187 @@ func TestUntilIdleAfterStuckCall(t *testing.T) {
 		t.Error(err)
 	}
 	ended <- nil // for the end of the test
+}
+
+// idleCutter is a way to a server on which no connection lasts that is silent for a second, as through some NAT
+// gateways and proxies, only sooner.
+type idleCutter struct {
+	target string
+	listen net.Listener
+	work   sync.WaitGroup
+	cuts   atomic.Int64
+}
+
+const cutAfter = time.Second
+
+func startIdleCutter(t *testing.T, target string) *idleCutter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &idleCutter{target: target, listen: l}
+	c.work.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return // closed below
+			}
+			c.work.Go(func() { c.forward(in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		c.work.Wait()
+	})
+	return c
+}
+
+// forward forgets a connection without a word to either side but the end of the socket.
+func (c *idleCutter) forward(in net.Conn) {
+	out, err := net.Dial("tcp", c.target)
+	if err != nil {
+		_ = in.Close()
+		return
+	}
+	idle := time.AfterFunc(cutAfter, func() {
+		c.cuts.Add(1)
+		_, _ = in.Close(), out.Close()
+	})
+	defer idle.Stop()
+	var both sync.WaitGroup
+	for from, to := range map[net.Conn]net.Conn{in: out, out: in} {
+		both.Go(func() {
+			_, _ = io.Copy(to, &reads{from, func() { idle.Reset(cutAfter) }})
+			_, _ = in.Close(), out.Close()
+		})
+	}
+	both.Wait()
+}
+
+// reads tells of each read.
+type reads struct {
+	net.Conn
+	tell func()
+}
+
+func (b *reads) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if n > 0 {
+		b.tell()
+	}
+	return n, err
+}
+
+// TestIdleCut: connections that are cut while nothing happens cost no event.
+func TestIdleCut(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		cfg := pool.Config()
+		port := cfg.ConnConfig.Port
+		cutter := startIdleCutter(t, net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(port))))
+		through, ok := cutter.listen.Addr().(*net.TCPAddr)
+		if !ok {
+			t.Fatal("not TCP")
+		}
+		cfg.ConnConfig.Host, cfg.ConnConfig.Port, cfg.ConnConfig.Fallbacks = "127.0.0.1", uint16(through.Port), nil
+		cut, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cut.Close)
+		h, called := errands(func(context.Context) error { return nil })
+		// Polls, canaries and proofs that are rarer than the cuts.
+		r, err := New(cut, WithPollInterval(time.Minute), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Handle("mail", "*", h); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		<-r.Ready()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for range 3 {
+			for before := cutter.cuts.Load(); cutter.cuts.Load() < before+2; {
+				<-tick.C
+			}
+			execute(t, pool, insertThree)
+			for range 3 {
+				<-called
+			}
+		}
+	})
+}
+
+// TestRemovedDestination: a position that no relay has, and that holds back the purge, is an incident once, after a
+// while; and once more after it has been well.
+func TestRemovedDestination(t *testing.T) {
+	t.Parallel()
+	w := newRemoved(func(name string) bool { return name == "mine" })
+	held := []observe.Position{
+		{Destination: "gone", Lowest: 7, HoldsBack: true},
+		{Destination: "mine", HoldsBack: true},
+		{Destination: "", HoldsBack: true},
+		{Destination: "others", HoldsBack: true, Session: &observe.UnitSession{PID: 1}},
+		{Destination: "ahead", Lowest: 9},
+	}
+	now := time.Now()
+	if news := w.look(now, held); len(news) != 0 {
+		t.Errorf("at once: %v", news)
+	}
+	news := w.look(now.Add(removedAfter), held)
+	if len(news) != 1 || news[0].Kind != delivery.IncidentHeldBack || news[0].Destination != "gone" || !strings.Contains(news[0].Err.Error(), `above 7 from being purged: put it back, or notifyd positions forget "gone"`) {
+		t.Errorf("after a while: %v", news)
+	}
+	if news := w.look(now.Add(2*removedAfter), held); len(news) != 0 {
+		t.Errorf("again: %v", news)
+	}
+	w.look(now.Add(2*removedAfter), held[1:])
+	w.look(now.Add(2*removedAfter), held)
+	if news := w.look(now.Add(3*removedAfter), held); len(news) != 1 {
+		t.Errorf("another time: %v", news)
+	}
+}
+
+// outages is an observer of destinations that become unavailable.
+type outages chan delivery.Incident
+
+// Observe implements Observer.
+func (o outages) Observe(i delivery.Incident) {
+	if i.Kind == delivery.IncidentUnavailable {
+		o <- i
+	}
+}
+
+// TestUnitComesBack: a relay that gets a unit again after it has lost it begins without what it knew about the destination, which
+// another relay may have found to be up since. That it is down still is news.
+func TestUnitComesBack(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeStream)
+	news := make(outages, 10)
+	relay, err := New(pool, WithObserver(news))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = relay.Handle("mail", "*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return delivery.Unavailable(errors.New("away")) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &patient{T: t, Relay: relay}
+	p.start()
+	execute(t, pool, insertThree)
+	<-news
+	execute(t, pool, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE destination = 'mail'`) // by another relay, or by hand
+	<-news
 }

@@ -1,4 +1,4 @@
-package notifyd_test
+package integration
 
 import (
 	"context"
