@@ -62,6 +62,13 @@ setup-all: ## install what all tests need, where it is missing
 test: $(GOTESTSUM) ## run the tests with PostgreSQL, Kafka, RabbitMQ, Redis, NATS and SMTP (PKG=./sql: one package)
 	./scripts/setup $(if $(filter ./...,$(PKG)),,base)
 	./scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
+	$(if $(filter ./...,$(PKG)),$(MAKE) test-outside)
+
+# A module that imports notifyd as its users do, without the internal packages.
+.PHONY: test-outside
+test-outside: $(GOTESTSUM)
+	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/privateserver/pginstall/cmd/with
+	cd integration/outside && $(GO) vet ./... && TEST_JSON= ../../bin/with ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 
 .PHONY: test-all
 test-all: test test-rest ## run all tests
@@ -71,7 +78,7 @@ test-rest: setup-all $(GOTESTSUM) ## run the tests that "make test" leaves out: 
 	./scripts/test-rest $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS)
 	cd integration/writers/go && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...
-	cd watermill && $(GO) vet ./... && ../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
+	cd handlers/watermill && $(GO) vet ./... && ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 	cd examples/grpc && $(GO) vet ./... && ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 
 $(GOTESTSUM):
@@ -102,18 +109,20 @@ lint-mod:
 .PHONY: lint-code
 lint-code: $(GOLANGCI)
 	$(GOLANGCI) run --timeout 10m
-	cd watermill && $(GOLANGCI) run --config ../.golangci.yaml --timeout 10m
+	cd handlers/watermill && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd scripts/pubsub && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd examples/grpc && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
+	cd integration/outside && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd integration/writers/go && $(GOLANGCI) run --config ../../../.golangci.yaml --timeout 10m
 
 # golangci-lint runs vet too; this target is for a commit, where it answers in seconds.
 .PHONY: lint-vet
 lint-vet:
 	$(GO) vet -tags testall ./...
-	cd watermill && $(GO) vet ./...
+	cd handlers/watermill && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...
 	cd examples/grpc && $(GO) vet ./...
+	cd integration/outside && $(GO) vet ./...
 	cd integration/writers/go && $(GO) vet ./...
 
 # Without shellcheck and pyflakes, which actionlint runs where they are installed: it
@@ -141,12 +150,12 @@ fuzz: ## run every fuzz target for FUZZTIME each
 
 .PHONY: bench
 bench: ## measure notifyd here (ARGS="latency --rate 2000"; without, what there is)
-	$(GO) run ./bench $(ARGS)
+	$(GO) run ./cmd/bench $(ARGS)
 
 # A module of its own, which "make test" and "make lint" pass by.
 .PHONY: bench-peers
 bench-peers: ## compare with other systems on the same PostgreSQL (ARGS="--only queue,river")
-	cd bench/peers && $(GO) run . $(ARGS)
+	cd cmd/bench/peers && $(GO) run . $(ARGS)
 
 .PHONY: clean
 clean: ## remove what was built (the downloads in .cache stay)

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
@@ -244,11 +246,11 @@ func undone(what, destination, not string) func(time.Duration) string {
 }
 
 // isDue reports whether a time has come at the moment of a backlog.
-func isDue(b *Backlog, at *time.Time) bool { return at != nil && !at.After(b.At) }
+func isDue(b *observe.Backlog, at *time.Time) bool { return at != nil && !at.After(b.At) }
 
 // unclaimed returns the due work of a queue whose lanes are idle. A delayed event is claimed before its destinations are
 // known, by any lane with capacity.
-func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
+func (a *audit) unclaimed(b *observe.Backlog, still []string) (all []suspicion) {
 	var longest time.Duration
 	for _, name := range still {
 		longest = max(longest, a.lanes[name].within)
@@ -281,7 +283,7 @@ func (a *audit) unclaimed(b *Backlog, still []string) (all []suspicion) {
 }
 
 // unleased returns a lease of a queue that has ended, and that no relay takes over.
-func (a *audit) unleased(ctx context.Context, b *Backlog, refused bool) []suspicion {
+func (a *audit) unleased(ctx context.Context, b *observe.Backlog, refused bool) []suspicion {
 	if !slices.ContainsFunc(b.Destinations, func(d observe.DestinationBacklog) bool { return d.Running.N > 0 }) {
 		return nil
 	}
@@ -326,7 +328,7 @@ func (a *audit) rerouted(u *store.Unrouted) []suspicion {
 }
 
 // unheld returns the units of a stream that no relay holds, of those that this relay wants.
-func (a *audit) unheld(b *Backlog, refused bool) (all []suspicion) {
+func (a *audit) unheld(b *observe.Backlog, refused bool) (all []suspicion) {
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		if p.Destination != "" && !a.relay.dispatcher.Has(p.Destination) {
@@ -355,8 +357,8 @@ func nameOf(p *observe.Position) string {
 }
 
 // unread returns the work that is due in the units of a stream that this relay owns, according to the tables.
-func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
-	var figures Stats
+func (a *audit) unread(b *observe.Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
+	var figures observe.Stats
 	if e := a.relay.engine.Load(); e != nil {
 		(*e).Stats(&figures)
 	}
@@ -392,7 +394,7 @@ func (a *audit) unread(b *Backlog, still []string, unrouted *store.Unrouted) (al
 }
 
 // unsearched returns the work that is due in the search for types without a route.
-func (a *audit) unsearched(b *Backlog, p *observe.Position) []suspicion {
+func (a *audit) unsearched(b *observe.Backlog, p *observe.Position) []suspicion {
 	s := suspicion{what: nameOf(p), own: true, within: a.relay.settings.limits.PollInterval}
 	switch {
 	case p.Oldest != nil:
@@ -423,7 +425,7 @@ func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionSta
 }
 
 // alone reports whether no other relay has a shard of the destination: the backlog does not say whose stored deliveries are due.
-func (a *audit) alone(b *Backlog, destination string) bool {
+func (a *audit) alone(b *observe.Backlog, destination string) bool {
 	return !slices.ContainsFunc(b.Positions, func(p observe.Position) bool {
 		return p.Destination == destination && (p.Owner == nil || *p.Owner != a.relay.owner)
 	})
@@ -431,7 +433,7 @@ func (a *audit) alone(b *Backlog, destination string) bool {
 
 // unsent returns the due work of a destination whose lane is idle. A unit that starts also gets the events that have gained a
 // route.
-func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
+func (a *audit) unsent(b *observe.Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
 	s = suspicion{what: p.Name(), within: a.lanes[p.Destination].within, own: true}
 	d := b.Destination(p.Destination)
 	switch {
@@ -456,3 +458,88 @@ func (a *audit) unsent(b *Backlog, p *observe.Position, f *observe.PositionStats
 	}
 	return s, true
 }
+
+// Health says whether the relay works: whether the database answers, and whether the relay hangs. A hang is also an
+// incident, and a line in the log. Health never blocks and makes no query.
+func (r *Relay) Health() observe.Health {
+	return observe.Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.audit.hangs()}
+}
+
+// watchdog runs the audit, and announces what it finds, until ctx ends.
+func (r *Relay) watchdog(ctx context.Context) {
+	seconds, audits := make(chan struct{}, 1), make(chan struct{}, 1)
+	signal := func(to chan<- struct{}) {
+		select {
+		case to <- struct{}{}:
+		default: // the one before is still under way
+		}
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		r.audit.count(ctx, r.settings.tick, func() {
+			signal(seconds)
+			if r.audit.now()%auditEvery == 0 {
+				signal(audits)
+			}
+		})
+	})
+	work.Go(func() { announceHangs(ctx, r.audit, r.dispatcher, seconds, r.log) })
+	work.Go(func() {
+		for await(ctx, audits) {
+			r.audit.run(ctx)
+		}
+	})
+	work.Wait()
+}
+
+// await reports false if ctx ends before c is ready.
+func await(ctx context.Context, c <-chan struct{}) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-c:
+		return ctx.Err() == nil
+	}
+}
+
+// announceHangs logs and reports the beginning of a hang, and its end. An observer may be what hangs, so
+// nothing waits for one, except the next report to it.
+func announceHangs(ctx context.Context, a *audit, to delivery.Observer, seconds <-chan struct{}, log *slog.Logger) {
+	told := make(chan struct{})
+	close(told)
+	known := make(map[string]bool)
+	for await(ctx, seconds) {
+		var news []delivery.Incident
+		all := a.hangs()
+		for _, h := range all {
+			if known[h.Part] {
+				continue
+			}
+			known[h.Part] = true
+			log.ErrorContext(ctx, "the relay hangs", "part", h.Part, "reason", h.Reason, "restart_helps", h.Restart)
+			news = append(news, delivery.Incident{Kind: delivery.IncidentHang, Time: time.Now(), Err: hangError(h.Reason)})
+		}
+		if len(all) == 0 && len(known) > 0 {
+			clear(known)
+			log.InfoContext(ctx, "nothing in the relay hangs any more")
+			news = append(news, delivery.Incident{Kind: delivery.IncidentHangOver, Time: time.Now()})
+		}
+		if len(news) > 0 {
+			before, done := told, make(chan struct{})
+			told = done
+			go func() {
+				defer close(done)
+				<-before
+				for _, incident := range news {
+					to.Observe(incident)
+				}
+			}()
+		}
+	}
+}
+
+// hangError is the reason of a hang as the error of an incident.
+type hangError string
+
+// Error implements error.
+func (e hangError) Error() string { return string(e) }

@@ -3,13 +3,18 @@ package notifyd
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -31,9 +36,9 @@ func (p *patient) audited(long time.Duration) (hangs []observe.Hang) {
 const insertThree = `INSERT INTO outbox_events (event_type, payload) SELECT 'x', '{}' FROM generate_series(1, 3)`
 
 // errands is a handler that tells the test of each call.
-func errands(answer func(ctx context.Context) error) (h Handler, called chan struct{}) {
+func errands(answer func(ctx context.Context) error) (h delivery.Handler, called chan struct{}) {
 	called = make(chan struct{}, 100)
-	return HandlerFunc(func(ctx context.Context, _ *Event) error {
+	return delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 		called <- struct{}{}
 		return answer(ctx)
 	}), called
@@ -53,9 +58,9 @@ func busy(t *testing.T, pool *pgxpool.Pool, insert string, answer func(ctx conte
 // paused starts a relay with events for a destination that is paused, and which gets all, or those of a type.
 func paused(t *testing.T, pool *pgxpool.Pool, name string) *patient {
 	t.Helper()
-	p := newPatient(t, pool, never, HandlerFunc(works))
+	p := newPatient(t, pool, never, delivery.HandlerFunc(works))
 	if name != "mail" {
-		if err := errors.Join(p.Destination(name, HandlerFunc(works)), p.Route("x", name)); err != nil {
+		if err := errors.Join(p.Destination(name, delivery.HandlerFunc(works)), p.Route("x", name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +80,7 @@ func TestNoHang(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, pool *pgxpool.Pool) *patient{
 		"idle": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			p := newPatient(t, pool, never, HandlerFunc(works))
+			p := newPatient(t, pool, never, delivery.HandlerFunc(works))
 			p.start()
 			return p
 		},
@@ -89,11 +94,11 @@ func TestNoHang(t *testing.T) {
 		},
 		"a destination that is down": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return Unavailable(errors.New("away")) })
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Unavailable(errors.New("away")) })
 		},
 		"a destination that throttles": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return Throttled(time.Hour, errors.New("later")) })
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Throttled(time.Hour, errors.New("later")) })
 		},
 		"a lane full of slow handlers": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
@@ -104,11 +109,11 @@ func TestNoHang(t *testing.T) {
 		},
 		"events that are delayed, and others that wait for their next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, later, func(context.Context) error { return RetryAfter(time.Hour, errors.New("no")) })
+			return busy(t, pool, later, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) })
 		},
 		"an order of all events whose first one waits for its next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return RetryAfter(time.Hour, errors.New("no")) }, inTotalOrder(t, pool)...)
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) }, inTotalOrder(t, pool)...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +147,7 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
-		worker := newPatient(t, pool, never, HandlerFunc(func(context.Context, *Event) error {
+		worker := newPatient(t, pool, never, delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 			entered <- struct{}{}
 			<-leave
 			return nil
@@ -150,7 +155,7 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 		worker.start()
 		execute(t, pool, insertThree)
 		<-entered
-		idle := newPatient(t, pool, never, HandlerFunc(works), WithConcurrency(1))
+		idle := newPatient(t, pool, never, delivery.HandlerFunc(works), WithConcurrency(1))
 		idle.run()
 		<-idle.listens // in a stream it is ready only when the other one has given a unit away
 		if hangs := append(idle.audited(30*time.Minute), worker.audited(30*time.Minute)...); len(hangs) > 0 {
@@ -226,7 +231,7 @@ func TestStandstill(t *testing.T) {
 			if p.Relay, err = New(pool); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Handle("mail", "x", HandlerFunc(works)); err != nil {
+			if err := p.Handle("mail", "x", delivery.HandlerFunc(works)); err != nil {
 				t.Fatal(err)
 			}
 			p.stream = c.mode == outboxsql.ModeStream
@@ -265,7 +270,7 @@ func (p *patient) owns(insert string) {
 func TestStandstillOfAReplay(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)
-	p := newPatient(t, pool, never, HandlerFunc(works))
+	p := newPatient(t, pool, never, delivery.HandlerFunc(works))
 	p.stream = true
 	var begun anEngine = loaded{}
 	p.engine.Store(&begun)
@@ -280,7 +285,7 @@ func TestStandstillOfAReplay(t *testing.T) {
 // loaded is an engine whose unit of mail has begun.
 type loaded struct{ anEngine }
 
-func (loaded) Stats(s *Stats) { s.Positions = []observe.PositionStats{{Destination: "mail"}} }
+func (loaded) Stats(s *observe.Stats) { s.Positions = []observe.PositionStats{{Destination: "mail"}} }
 
 // TestFrozenProcess: time in which the process was frozen, or the machine suspended, is not the time of a hang. The goroutine that
 // counts is frozen like all others; here it alone is.
@@ -318,4 +323,451 @@ func TestFrozenProcess(t *testing.T) {
 			t.Errorf("a relay that stops hangs: %+v", all)
 		}
 	})
+}
+
+// patient is a relay whose seconds are short, with an observer that may be made to hang.
+type patient struct {
+	*testing.T
+	*Relay
+
+	pool  *pgxpool.Pool
+	hangs chan delivery.Incident // IncidentHang and IncidentHangOver
+	block delivery.IncidentKind
+	held  chan struct{} // closed when the observer hangs
+	free  chan struct{} // closed to let it return
+}
+
+// Observe implements Observer.
+func (p *patient) Observe(i delivery.Incident) {
+	switch i.Kind {
+	case delivery.IncidentHang, delivery.IncidentHangOver:
+		p.hangs <- i
+	case p.block:
+		close(p.held)
+		<-p.free
+	default:
+	}
+}
+
+// inBothModes runs a test on the two kinds of table.
+func inBothModes(t *testing.T, f func(t *testing.T, pool *pgxpool.Pool)) {
+	t.Helper()
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			f(t, tables(t, mode))
+		})
+	}
+}
+
+func tables(t *testing.T, mode outboxsql.Mode) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), testdb.URL(t, testdb.Tables{Mode: mode}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// migrate makes tables of the given mode.
+func migrate(t *testing.T, pool *pgxpool.Pool, mode outboxsql.Mode) {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := outboxsql.Migrate(t.Context(), conn.Conn(), "public", outboxsql.BellAuto); err != nil {
+		t.Fatal(err)
+	}
+	if mode == outboxsql.ModeStream {
+		execute(t, pool, `UPDATE outbox_mode SET mode = 'stream'; DROP INDEX outbox_events_fresh`)
+	}
+}
+
+func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// short is a second of an audit in a hurry: two minutes are six seconds, longer than any wait for the database.
+const short = 50 * time.Millisecond
+
+// shorter is one where a real hang lasts until it is found: seven minutes, after which only a restart helps, are six seconds.
+const shorter = 15 * time.Millisecond
+
+// newPatient returns a relay in which a second lasts for beat, with the destination mail for everything.
+func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h delivery.Handler, options ...HandleOption) *patient {
+	t.Helper()
+	p := &patient{T: t, pool: pool, hangs: make(chan delivery.Incident, 100), held: make(chan struct{}), free: make(chan struct{})}
+	var err error
+	tick := func(s *settings) { s.tick = beat }
+	p.Relay, err = New(pool, tick, WithObserver(p), WithCanary(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Destination("mail", h, options...); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Route("*", "mail"); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// start runs the relay until the end of the test, and returns when it is ready.
+func (p *patient) start() {
+	p.Helper()
+	ended := p.run()
+	select {
+	case <-p.Ready():
+	case err := <-ended:
+		ended <- err
+		p.Fatal("the relay has ended")
+	}
+}
+
+// run runs the relay until the end of the test.
+func (p *patient) run() (ended chan error) {
+	p.Helper()
+	ctx, stop := context.WithCancel(p.Context())
+	ended = make(chan error, 1)
+	go func() { ended <- p.Relay.Run(ctx) }()
+	p.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			p.Error(err)
+		}
+	})
+	return ended
+}
+
+// hears waits for an incident with this text.
+func (p *patient) hears(kind delivery.IncidentKind, text string) {
+	p.Helper()
+	for {
+		select {
+		case i := <-p.hangs:
+			if i.Kind == kind && (i.Err == nil || strings.Contains(i.Err.Error(), text)) {
+				return
+			}
+		case <-p.Context().Done():
+			p.Fatalf("no %v with %q: %+v", kind, text, p.Health())
+		}
+	}
+}
+
+// waitsUntil looks at the health until it is as wanted; incidents say when it has changed for the better or worse.
+func (p *patient) waitsUntil(what string, is func(h *observe.Health) bool) {
+	p.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		h := p.Health()
+		if is(&h) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-p.Context().Done():
+			p.Fatalf("it never came true that %s: %+v", what, h)
+		}
+	}
+}
+
+func works(context.Context, *delivery.Event) error { return nil }
+
+// TestFiguresFromTheStart: figures are asked for at any time, also while the relay finds out what the
+// table is.
+func TestFiguresFromTheStart(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+		ended := p.run()
+		for ready := false; !ready; {
+			select {
+			case <-p.Ready():
+				ready = true
+			case err := <-ended:
+				ended <- err
+				t.Fatal("the relay has ended")
+			default:
+				p.settledBelow() // and nothing that a lock would put in order with the start
+			}
+		}
+		if _, err := p.Waiting(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRelayHangs: an observer does not return, while the relay tells it that a connection is lost. Nothing of the relay can report
+// the database any more, or use it: not ready, with an alert that says what hangs; after a longer time not live; and all is well
+// when the observer returns.
+func TestRelayHangs(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		p := newPatient(t, pool, shorter, delivery.HandlerFunc(works))
+		p.block = delivery.IncidentDatabaseLost
+		p.start()
+		testenv.Await(t, "a lost connection that the relay uses", func() bool { // one that it opens at the moment is none yet
+			execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name IN ('notifyd/claim', 'notifyd/stream')`)
+			select {
+			case <-p.held:
+				return true
+			default:
+				return false
+			}
+		})
+		const want = "no part of the relay has tried it again"
+		p.hears(delivery.IncidentHang, want)
+		h := p.Health()
+		if err := h.Ready(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ready: %v", err)
+		}
+		p.waitsUntil("only a restart helps", func(h *observe.Health) bool { return h.Live() != nil })
+		close(p.free)
+		p.hears(delivery.IncidentHangOver, "")
+		p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil && h.Live() == nil })
+	})
+}
+
+// TestAuditHangs: an observer does not return, and keeps a lock that the audit takes like the loops of the relay.
+func TestAuditHangs(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+		p.block = delivery.IncidentRefused
+		p.start()
+		table := "outbox_events"
+		if p.stream {
+			table = "outbox_positions"
+		}
+		execute(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+		execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
+		execute(t, pool, insertThree)
+		<-p.held
+		p.hears(delivery.IncidentHang, "the audit of the relay has not come back")
+		execute(t, pool, `DROP TRIGGER no ON `+table)
+		close(p.free)
+		p.hears(delivery.IncidentHangOver, "")
+		p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil && h.Live() == nil })
+	})
+}
+
+// TestListenerHangs: an observer does not return, while the listener tells it that notifications are not heard. The relay polls, so
+// that no work is late: it does not hang.
+func TestListenerHangs(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		h, called := errands(func(context.Context) error { return nil })
+		p := newPatient(t, pool, short, h)
+		p.block = delivery.IncidentListenerLost
+		p.start()
+		execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/listen'`)
+		<-p.held
+		execute(t, pool, insertThree)
+		for range 3 {
+			<-called
+		}
+		if p.passes(4 * time.Minute) {
+			t.Errorf("%+v", p.Health())
+		}
+		close(p.free)
+	})
+}
+
+// TestDueWorkIsNotBegun: the only worker of a lane hangs, not in a call, which would be given up, but in an observer of what has come of it.
+// Events wait.
+func TestDueWorkIsNotBegun(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		p := newPatient(t, pool, shorter, delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+			if e.Type == "bad" {
+				return delivery.Permanent(errors.New("no"))
+			}
+			return nil
+		}), WithConcurrency(1), WithTimeout(time.Second), WithOrder(false))
+		p.block = delivery.IncidentDead
+		p.start()
+		execute(t, pool, `INSERT INTO outbox_events (event_type, payload) VALUES ('bad', '{}')`)
+		<-p.held
+		execute(t, pool, `INSERT INTO outbox_events (event_type, payload) SELECT 'good', '{}' FROM generate_series(1, 3)`)
+		p.hears(delivery.IncidentHang, "is due for mail and not ")
+		p.waitsUntil("only a restart helps", func(h *observe.Health) bool { return h.Live() != nil })
+		close(p.free)
+		p.hears(delivery.IncidentHangOver, "")
+		p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
+	})
+}
+
+// lock locks rows until the returned function is called.
+func lock(t *testing.T, pool *pgxpool.Pool, sql string) (unlock func()) {
+	t.Helper()
+	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	if tag, err := tx.Exec(t.Context(), sql); err != nil || tag.RowsAffected() == 0 {
+		t.Fatalf("%s: %v, %v", sql, tag, err)
+	}
+	return func() { _ = tx.Rollback(t.Context()) }
+}
+
+// TestLockedWork: rows locked by another session are passed over by every relay. That is reported, and no reason for a restart.
+func TestLockedWork(t *testing.T) {
+	t.Parallel()
+	for name, rows := range map[string]struct{ insert, lock string }{
+		"fresh": {`INSERT INTO outbox_events (event_type, payload) VALUES ('x', '{}')`, `SELECT FROM outbox_events FOR UPDATE`},
+		"stored": {`WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('x', '{}', 'deferred') RETURNING id)
+			INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'mail', 'x', 'retry' FROM e`, `SELECT FROM outbox_deliveries FOR UPDATE`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := tables(t, outboxsql.ModeQueue)
+			execute(t, pool, rows.insert)
+			unlock := lock(t, pool, rows.lock)
+			p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+			p.start()
+			p.hears(delivery.IncidentHang, "another session has locked it")
+			if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
+				t.Errorf("%+v", h)
+			}
+			unlock()
+			p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
+		})
+	}
+}
+
+// TestLostLease: no relay takes over a lease that has ended, because its row is locked.
+func TestLostLease(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeQueue)
+	execute(t, pool, `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('x', '{}', 'deferred') RETURNING id)
+		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+		SELECT id, 'mail', 'x', 'running', 1, 1, now() - interval '1 hour' FROM e`)
+	unlock := lock(t, pool, `SELECT FROM outbox_deliveries FOR UPDATE`)
+	p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+	p.start()
+	p.hears(delivery.IncidentHang, "no relay has taken it over")
+	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
+		t.Errorf("%+v", h)
+	}
+	unlock()
+	p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
+}
+
+// TestUnitIsNotHeld: no relay can take the unit of a destination, because another session has locked its position.
+func TestUnitIsNotHeld(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeStream)
+	execute(t, pool, `INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`)
+	unlock := lock(t, pool, `SELECT FROM outbox_positions WHERE destination = 'mail' FOR UPDATE`)
+	p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+	p.start()
+	p.hears(delivery.IncidentHang, "no relay holds the unit of mail")
+	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
+		t.Errorf("%+v", h)
+	}
+	unlock()
+	p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
+}
+
+// passes waits until some of the audit's time is over, and returns whether anything hung in it.
+func (p *patient) passes(long time.Duration) (hung bool) {
+	p.Helper()
+	end := p.audit.now() + long
+	p.waitsUntil("time passes", func(h *observe.Health) bool {
+		hung = hung || len(h.Hangs) > 0
+		return p.audit.now() >= end
+	})
+	return hung
+}
+
+// TestOutageIsNoHang: while the database is down, a relay is not ready and lives. It is ready again soon after the
+// database is back.
+func TestOutageIsNoHang(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnPostgres(t, nil)
+			cfg, err := pgxpool.ParseConfig(server.URL("postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A server that dies may let a connection wait, for up to five real seconds: those would be
+			// minutes of the audit.
+			cfg.ConnConfig.ConnectTimeout = 500 * time.Millisecond
+			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			migrate(t, pool, mode)
+			delivered := make(chan struct{}, 100)
+			p := newPatient(t, pool, short, delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+				delivered <- struct{}{}
+				return nil
+			}))
+			p.start()
+			execute(t, pool, insertThree)
+			<-delivered
+			if err := server.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.waitsUntil("the database is down", func(h *observe.Health) bool { return h.DatabaseDown })
+			if p.passes(4 * time.Minute) {
+				t.Errorf("an outage is a hang: %+v", p.Health())
+			}
+			if h := p.Health(); h.Ready() == nil || h.Live() != nil {
+				t.Errorf("during the outage: %+v", h)
+			}
+			if err := server.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.waitsUntil("the database is back", func(h *observe.Health) bool { return h.Ready() == nil })
+			if p.passes(3 * time.Minute) {
+				t.Errorf("after the outage: %+v", p.Health())
+			}
+		})
+	}
+}
+
+// TestRefusalIsNoHang: a relay that stands still because the database refuses to record what it delivers does not
+// hang: a restart would not help, and the refusal has a report of its own.
+func TestRefusalIsNoHang(t *testing.T) {
+	t.Parallel()
+	for mode, table := range map[outboxsql.Mode]string{outboxsql.ModeQueue: "outbox_events", outboxsql.ModeStream: "outbox_positions"} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			pool, err := pgxpool.New(t.Context(), testenv.Database(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			migrate(t, pool, mode)
+			p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+			p.start()
+			execute(t, pool, insertThree)
+			p.waitsUntil("it works", func(h *observe.Health) bool { return h.Ready() == nil && p.Stats().Destinations[0].Delivered == 3 })
+			execute(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+			execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
+			execute(t, pool, insertThree)
+			p.waitsUntil("the database refuses", func(*observe.Health) bool { return len(p.Stats().Refusals) > 0 })
+			if p.passes(4 * time.Minute) {
+				t.Errorf("a refusal is a hang: %+v", p.Health())
+			}
+		})
+	}
 }

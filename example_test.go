@@ -4,11 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
+	"sync/atomic"
+	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 	"github.com/notifyd/notifyd/outbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // A shop writes an order and its event in one transaction; the relay calls the
@@ -22,7 +31,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("mail", "order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("mail", "order.created", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		fmt.Printf("%s %s: %s\n", e.Type, e.AggregateID, e.Payload)
 		stop() // one is enough for an example
 		return nil
@@ -59,8 +68,8 @@ func ExampleRelay_Handle() {
 		panic(err)
 	}
 	got := make(chan string, 3)
-	to := func(name string) notifyd.Handler {
-		return notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	to := func(name string) delivery.Handler {
+		return delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 			got <- e.Type + " -> " + name
 			return nil
 		})
@@ -97,14 +106,14 @@ func ExampleRelay_Route() {
 		panic(err)
 	}
 	got := make(chan string, 3)
-	mail := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	mail := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- fmt.Sprintf("mail, attempt %d", e.Attempt)
 		if e.Attempt == 1 {
-			return notifyd.RetryAfter(0, errors.New("mailbox is busy"))
+			return delivery.RetryAfter(0, errors.New("mailbox is busy"))
 		}
 		return nil
 	})
-	audit := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	audit := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- fmt.Sprintf("audit, attempt %d", e.Attempt)
 		return nil
 	})
@@ -137,8 +146,8 @@ func ExamplePermanent() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		return notifyd.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		return delivery.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
 	}))
 	if err != nil {
 		panic(err)
@@ -162,11 +171,11 @@ func ExampleRetryAfter() {
 		panic(err)
 	}
 	got := make(chan string, 2)
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- fmt.Sprintf("attempt %d", e.Attempt)
 		if e.Attempt == 1 {
 			const retryAfter = 20 * millisecond // as the server's answer says
-			return notifyd.RetryAfter(retryAfter, errors.New("too many requests"))
+			return delivery.RetryAfter(retryAfter, errors.New("too many requests"))
 		}
 		return nil
 	}))
@@ -196,11 +205,11 @@ func ExampleUnavailable() {
 	}
 	got := make(chan string, 2)
 	calls := 0
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		calls++
 		got <- fmt.Sprintf("call %d is attempt %d", calls, e.Attempt)
 		if calls == 1 {
-			return notifyd.Unavailable(errors.New("connection refused"))
+			return delivery.Unavailable(errors.New("connection refused"))
 		}
 		return nil
 	}), notifyd.WithConcurrency(1))
@@ -228,9 +237,9 @@ func ExampleRelay_Use() {
 		panic(err)
 	}
 	got := make(chan string, 5)
-	named := func(name string) notifyd.Middleware {
-		return func(next notifyd.Handler) notifyd.Handler {
-			return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	named := func(name string) delivery.Middleware {
+		return func(next delivery.Handler) delivery.Handler {
+			return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 				got <- name + " in"
 				err := next.Deliver(ctx, e)
 				got <- name + " out"
@@ -239,7 +248,7 @@ func ExampleRelay_Use() {
 		}
 	}
 	relay.Use(named("tracing"))
-	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 		got <- "handler"
 		return nil
 	}), notifyd.WithMiddleware(named("metrics")))
@@ -270,11 +279,11 @@ func ExampleBatchHandlerFunc() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("orders", "order.*", notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
+	err = relay.Handle("orders", "order.*", delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
 		errs := make([]error, len(events))
 		for i, e := range events {
 			if e.Type == "order.broken" {
-				errs[i] = notifyd.Permanent(errors.New("broken"))
+				errs[i] = delivery.Permanent(errors.New("broken"))
 			}
 		}
 		return errs // the neighbours of a bad event are delivered
@@ -291,4 +300,116 @@ func ExampleBatchHandlerFunc() {
 	<-run
 	// Output:
 	// orders: dead after 1 attempt(s): broken
+}
+
+// Dead letters are replayed when their cause is fixed. A replay has an id of its own, so that no
+// consumer takes it for a duplicate.
+func ExampleRelay_Ops() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		panic(err)
+	}
+	var fixed atomic.Bool
+	delivered := make(chan string, 1)
+	err = relay.Handle("mail", "order.created", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		if !fixed.Load() {
+			return delivery.Permanent(errors.New("unknown customer"))
+		}
+		delivered <- fmt.Sprintf("delivered, id %s", e.DedupeID())
+		return nil
+	}))
+	if err != nil {
+		panic(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	fmt.Println(deadLetter(ctx, pool))
+
+	fixed.Store(true)
+	result, err := relay.Ops().ReplayDeadLetters(ctx, ops.DeadLetterFilter{Destination: "mail", NewerThan: 2 * time.Hour},
+		ops.BulkAction{Actor: "ops", Reason: "the customer is there", Rate: 50})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("replayed %d of %d\n", result.Done, result.Matched)
+	fmt.Println(<-delivered)
+	stop()
+	<-run
+	// Output:
+	// mail: dead after 1 attempt(s): unknown customer
+	// replayed 1 of 1
+	// delivered, id 1r1
+}
+
+const millisecond = time.Millisecond
+
+// write writes one event of the given type about order 1042.
+func write(ctx context.Context, pool *pgxpool.Pool, eventType string) {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return outbox.Write(ctx, tx, outbox.Event{Type: eventType, AggregateType: "order", AggregateID: "1042", Payload: 1})
+	})
+	if err != nil {
+		panic(err)
+	}
+}
+
+// start runs the relay in the background; the channel is closed when it has ended.
+func start(ctx context.Context, relay *notifyd.Relay) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := relay.Run(ctx); err != nil {
+			panic(err)
+		}
+	}()
+	return done
+}
+
+// printSorted prints n lines in an order that does not depend on timing.
+func printSorted(lines <-chan string, n int) {
+	var all []string
+	for range n {
+		all = append(all, <-lines)
+	}
+	sort.Strings(all)
+	for _, line := range all {
+		fmt.Println(line)
+	}
+}
+
+// deadLetter waits for the one dead letter and describes it.
+func deadLetter(ctx context.Context, pool *pgxpool.Pool) (text string) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for ; ctx.Err() == nil; <-tick.C {
+		err := pool.QueryRow(ctx, `SELECT format('%s: %s after %s attempt(s): %s', destination, state, attempts, last_error)
+			FROM outbox_deliveries WHERE state = 'dead'`).Scan(&text)
+		if err == nil {
+			return text
+		}
+	}
+	return "none"
+}
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// openExample returns a pool on a fresh database with the tables in it, for
+// the examples: programs have a database and have run `notifyd migrate`.
+func openExample(ctx context.Context) *pgxpool.Pool {
+	pool, err := pgxpool.New(ctx, testenv.ExampleDatabase(ctx))
+	if err != nil {
+		panic(err)
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Release()
+	if _, err := outboxsql.Migrate(ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep); err != nil {
+		panic(err)
+	}
+	return pool
 }

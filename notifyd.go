@@ -4,6 +4,11 @@
 // with package outbox or with plain SQL. After the commit, a [Relay] finds the event and calls the
 // handler that is registered for its type. The event is done when the handler has returned nil, and
 // is retried until then: every event is delivered at least once.
+//
+// What a handler gets and returns is in package delivery: [delivery.Event], [delivery.Handler], and the errors
+// [delivery.Permanent], [delivery.RetryAfter], [delivery.Unavailable] and [delivery.Throttled]. The destinations that are
+// there already are packages below handlers, such as handlers/email. The figures of a relay are in package observe, the
+// tables and their migration ([outboxsql.Migrate]) in package sql.
 package notifyd
 
 import (
@@ -19,7 +24,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
@@ -27,6 +31,7 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/listener"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -38,12 +43,16 @@ var ErrDestination = dispatch.ErrDestination
 // time after their contexts had been cancelled.
 var ErrShutdownIncomplete = dispatch.ErrShutdownIncomplete
 
-// ErrRunTwice is returned by the second call of Run.
+// ErrRunTwice is wrapped by the error of the second call of Run.
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
 
-// ErrNeedsStream is returned by Run if a destination requires a feature of streams and the table is
+// ErrNeedsStream is wrapped by the error of Run if a destination requires a feature of streams and the table is
 // a queue: order, holding back the events after a dead letter, a start in the past, or shards.
 var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --mode stream`, or do without")
+
+// ErrPooler is wrapped by the error of Run if the pool leads through a pooler in transaction mode and
+// [WithListenConfig] does not lead past it. Only a stream runs behind such a pooler.
+var ErrPooler = store.ErrPooler
 
 // session is a connection of the relay's own.
 type session interface{ Close(ctx context.Context) }
@@ -53,6 +62,7 @@ type session interface{ Close(ctx context.Context) }
 type Relay struct {
 	settings   settings
 	pool       *pgxpool.Pool
+	ops        *ops.Client
 	connector  *store.Connector
 	listening  *store.Connector
 	shared     atomic.Bool // the connections of a stream lead through a pooler, which is logged
@@ -66,7 +76,7 @@ type Relay struct {
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
 
-	middleware []Middleware
+	middleware []delivery.Middleware
 	needy      []string // what needs a stream, by destination
 	starts     map[string]engine.Start
 	owner      int64         // the number that identifies this relay
@@ -80,25 +90,35 @@ type Relay struct {
 	stream     bool // the table is a stream; set by prepare
 }
 
-// New creates a relay for the database that pool connects to. Only [Relay.DeadLetters] uses the
-// pool itself, so it may be small: the relay opens connections of its own, with the pool's
+// New creates a relay for the database that pool connects to. Only [Relay.Ops], [Relay.Pause], [Relay.Resume]
+// and [Relay.ReloadRefused] use the pool itself, so it may be small: the relay opens connections of its own, with the pool's
 // configuration, because they hold locks and settings. With the defaults these are seven: four that
 // claim, one that listens, one for the bell and one for leases; [Relay.OldestWaiting] and
 // [Relay.Backlog] open another one for each call.
 //
-// New does not connect. All mistakes in the options are returned together.
+// New does not connect, and does not close the pool: its creator does, after Run has returned. All mistakes
+// in the options are returned together, with a nil relay.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 	s := defaultSettings()
 	for _, option := range options {
 		option(&s)
 	}
-	if err := s.validate(); err != nil {
+	err := s.validate()
+	if pool == nil {
+		err = errors.Join(errors.New("the pool is nil: create it with pgxpool.New"), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("notifyd: %w", err)
+	}
+	client, err := ops.New(pool, ops.Config{Schema: s.schema, DeleteEvents: s.keep == 0})
+	if err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
 	}
 	cfg := pool.Config()
 	r := &Relay{
 		settings:  s,
 		pool:      pool,
+		ops:       client,
 		log:       s.log,
 		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: s.schema},
 		listens:   make(chan struct{}),
@@ -112,7 +132,10 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 	if s.listen != nil {
 		r.listening = &store.Connector{Config: s.listen, Schema: s.schema}
 	}
-	return r, r.wire()
+	if err := r.wire(); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // wire creates the parts and connects them to one another.
@@ -149,7 +172,7 @@ func (r *Relay) wireListener() error {
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
 	r.listener.OnChange(func(err error) {
-		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
+		incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
 			incident.Kind, incident.Err = delivery.IncidentListenerLost, err
 		}
@@ -188,15 +211,15 @@ func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
 
 // Use wraps every handler that is registered after it in the given middleware;
 // the first one is the outermost. A handler that would lose something by it, such as
-// that it takes batches, is refused when it is registered: see delivery.Chain.
-func (r *Relay) Use(mw ...Middleware) { r.middleware = append(r.middleware, mw...) }
+// that it takes batches, is refused when it is registered: see [delivery.Chain].
+func (r *Relay) Use(mw ...delivery.Middleware) { r.middleware = append(r.middleware, mw...) }
 
 // Handle adds the destination name, and sends it the event types that match pattern: it
 // is [Relay.Destination] and [Relay.Route] in one. A pattern is an event type
 // ("order.created"), a prefix ("order.*") or "*"; the most exact one wins, and each can
 // be registered once. The pattern may change from release to release; the name is what
-// stored deliveries belong to.
-func (r *Relay) Handle(name, pattern string, h Handler, options ...HandleOption) error {
+// stored deliveries belong to. The errors are those of both.
+func (r *Relay) Handle(name, pattern string, h delivery.Handler, options ...HandleOption) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
 	}
@@ -207,8 +230,10 @@ func (r *Relay) Handle(name, pattern string, h Handler, options ...HandleOption)
 }
 
 // Destination adds a destination that routes can name. The name is stored with every delivery to
-// retry: keep it from release to release.
-func (r *Relay) Destination(name string, h Handler, options ...HandleOption) error {
+// retry: keep it from release to release. The error wraps [ErrDestination], and also
+// [delivery.ErrMiddleware] if middleware would take something away from the handler. The relay does not close
+// h: its creator does, after Run has returned.
+func (r *Relay) Destination(name string, h delivery.Handler, options ...HandleOption) error {
 	hs := handleSettings{lane: dispatch.DefaultLaneConfig()}
 	hs.lane.Shards = 1
 	for _, option := range options {
@@ -254,7 +279,9 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 }
 
 // Route sends the event types that match pattern to the named destinations. Each of them has its
-// own copy of the event, its own retries and its own dead letters.
+// own copy of the event, its own retries and its own dead letters. The error wraps [delivery.ErrPattern] for a
+// pattern that is invalid or has such a route already, and [ErrDestination] for a name that no destination has, or for no
+// name.
 func (r *Relay) Route(pattern string, destinations ...string) error {
 	if err := r.dispatcher.Route(pattern, destinations...); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
@@ -262,9 +289,9 @@ func (r *Relay) Route(pattern string, destinations ...string) error {
 	return nil
 }
 
-// RouteWhen is Route for those events for which the filter returns true; see delivery.Filter. A
+// RouteWhen is Route for those events for which the filter returns true; see [delivery.Filter]. A
 // pattern may have several such routes, to other destinations each time, and one without a filter.
-func (r *Relay) RouteWhen(pattern string, when Filter, destinations ...string) error {
+func (r *Relay) RouteWhen(pattern string, when delivery.Filter, destinations ...string) error {
 	if err := r.dispatcher.RouteWhen(pattern, when, destinations...); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -279,7 +306,7 @@ func (r *Relay) Ready() <-chan struct{} { return r.ready }
 
 // Stats returns the current figures: counters since the start, and the state of every destination.
 // It makes no query and is cheap.
-func (r *Relay) Stats() Stats {
+func (r *Relay) Stats() observe.Stats {
 	s := r.dispatcher.Stats()
 	if e := r.engine.Load(); e != nil {
 		(*e).Stats(&s)
@@ -323,27 +350,21 @@ func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 	return r.watch.Oldest(ctx, r.backlogOptions())
 }
 
-// DeadLetters returns the store that lists, replays, discards and edits the dead letters of the
-// relay's tables. It uses the pool that was given to [New], works whether or not the relay runs,
-// and covers dead letters of all relays.
-func (r *Relay) DeadLetters() *deadletter.Store {
-	s, err := deadletter.New(r.pool, deadletter.Config{Schema: r.settings.schema, DeleteEvents: r.settings.keep == 0})
-	if err != nil {
-		panic(fmt.Errorf("notifyd: bug: New has checked the schema: %w", err))
-	}
-	return s
-}
+// Ops returns the client that lists, replays, discards and edits the dead letters of the relay's tables, and shows and moves
+// events and positions. It uses the pool that was given to [New], works whether or not the relay runs,
+// and covers the deliveries of all relays.
+func (r *Relay) Ops() *ops.Client { return r.ops }
 
 // Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead
 // letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like
 // OldestWaiting it queries the database, by index, on a connection of its own.
-func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
+func (r *Relay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return r.watch.Backlog(ctx, r.backlogOptions())
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types without a route: cheap enough
 // to be called every few seconds.
-func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
+func (r *Relay) Waiting(ctx context.Context) (observe.Backlog, error) {
 	o := r.backlogOptions()
 	o.CountsOnly = true
 	return r.watch.Backlog(ctx, o)
@@ -353,10 +374,16 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 	return store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf}
 }
 
-// Run delivers events until ctx ends, or with [WithUntilIdle] until nothing is left to do. It waits for a database that is down. It returns an error at
-// once if the schema is not the one it needs, if a destination needs a stream and the table is a
-// queue ([ErrNeedsStream]), or if the pool leads through a pooler in transaction mode and
-// [WithListenConfig] does not lead past it: store.ErrPooler.
+// Run delivers events until ctx ends, or with [WithUntilIdle] until nothing is left to do. It waits for a
+// database that is down. It ends earlier with an error that wraps
+//
+//   - [outboxsql.ErrNotMigrated] or [outboxsql.ErrTooNew] if the schema is not the one that it needs;
+//   - [outboxsql.ErrStream] if the table is a stream that cannot be read as one;
+//   - [outboxsql.ErrMode] if the table gets another mode while the relay runs;
+//   - [ErrNeedsStream] if a destination needs a stream and the table is a queue;
+//   - [ErrPooler] if the table is a queue, and the pool leads through a pooler in transaction mode past which
+//     [WithListenConfig] does not lead;
+//   - [ErrRunTwice] if Run was called before.
 //
 // When ctx ends it stops in order: it claims nothing more; running deliveries may finish within the
 // shutdown timeout; then their contexts are cancelled and their events given back without counting
@@ -375,4 +402,115 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	return r.run(ctx)
+}
+
+// Pause stops the deliveries to a destination at all relays of the tables, until Resume is called:
+// it is stored, and lasts through restarts. Running calls end as usual, the destination's events
+// wait in the table, and no attempt is counted. This relay honours it at once, the others
+// within about a second. by is who pauses, and reason why, for people who
+// find it paused: up to 1,000 bytes each; reason may be empty. Pausing again replaces both. The
+// error wraps [ErrDestination] if this relay has no destination of that name. It uses the pool that
+// was given to [New].
+func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error {
+	if err := r.has(destination); err != nil {
+		return err
+	}
+	r.pauses.mu.Lock() // or what pauses.follow has read before would end the pause
+	defer r.pauses.mu.Unlock()
+	ctx, cancel := answeredSoon(ctx)
+	defer cancel()
+	if err := store.SetPause(ctx, r.pool, r.settings.schema, destination, observe.Pause{By: by, Reason: reason}); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return r.dispatcher.Pause(destination) //nolint:wrapcheck // there is a destination of that name
+}
+
+// Resume ends a pause, at all relays. It does nothing if the destination is not paused. The error
+// wraps [ErrDestination] if this relay has no destination of that name.
+func (r *Relay) Resume(ctx context.Context, destination string) error {
+	if err := r.has(destination); err != nil {
+		return err
+	}
+	r.pauses.mu.Lock()
+	defer r.pauses.mu.Unlock()
+	ctx, cancel := answeredSoon(ctx)
+	defer cancel()
+	if _, err := store.ClearPause(ctx, r.pool, r.settings.schema, destination); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return r.dispatcher.Resume(destination) //nolint:wrapcheck // there is a destination of that name
+}
+
+// ReloadRefused records that the program goes on with this relay, because it has refused a new
+// configuration: `notifyd status` and `notifyd reload` say so, and why. An empty why records the opposite: the
+// program has taken the configuration, which changes nothing for this relay. It uses the pool that was given
+// to [New].
+func (r *Relay) ReloadRefused(ctx context.Context, why string) error {
+	ctx, cancel := answeredSoon(ctx)
+	defer cancel()
+	if why == "" {
+		if err := store.NoteReload(ctx, r.pool, r.settings.schema, r.owner); err != nil {
+			return fmt.Errorf("notifyd: %w", err)
+		}
+		return nil
+	}
+	if err := store.NoteRefusal(ctx, r.pool, r.settings.schema, r.owner, why); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return nil
+}
+
+// answeredSoon bounds a statement through the pool, which itself waits for as long as ctx lasts: for a
+// connection, and for a server that has vanished.
+func answeredSoon(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, store.RoundTripTimeout, fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout))
+}
+
+func (r *Relay) has(destination string) error {
+	if !r.dispatcher.Has(destination) {
+		return fmt.Errorf("notifyd: %w %q: there is no destination of that name", ErrDestination, destination)
+	}
+	return nil
+}
+
+// pausePoll is how often relays look for pauses: it bounds how late a pause of another relay, or of a person, is honoured.
+const pausePoll = time.Second
+
+// pauses honours the stored pauses of destinations.
+type pauses struct {
+	relay *Relay
+	mu    sync.Mutex // held while pauses are read or written, and honoured
+}
+
+// honour honours what is stored, once.
+func (p *pauses) honour(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	paused, confirmed, now, err := p.relay.keeper.Paused(ctx)
+	if err != nil {
+		return err
+	}
+	p.relay.dispatcher.SetPaused(paused)
+	p.relay.dispatcher.SetClock(now, time.Now())
+	if confirmed {
+		return nil
+	}
+	return p.relay.keeper.Confirm(ctx, paused)
+}
+
+// follow honours what is stored until ctx ends. While the database does not answer, what was
+// read last holds.
+func (p *pauses) follow(ctx context.Context) {
+	failing := false
+	for pause(ctx, pausePoll) {
+		err := p.honour(ctx)
+		switch {
+		case err == nil, ctx.Err() != nil:
+		case store.IsDown(err): // reported once for all sessions
+			p.relay.dispatcher.ReportDatabase(err)
+		case !failing:
+			p.relay.log.WarnContext(ctx, "pauses of destinations cannot be read: those that are known hold", "err", err)
+		}
+		failing = err != nil
+	}
 }

@@ -25,7 +25,7 @@ type settings struct {
 	log        *slog.Logger
 	limits     engine.Limits
 	patience   time.Duration // for deliveries that run when the relay stops
-	observer   Observer
+	observer   delivery.Observer
 	listen     *pgx.ConnConfig
 	pollOnly   bool
 	canary     time.Duration
@@ -38,10 +38,6 @@ type settings struct {
 	outbox     string
 }
 
-// DefaultCanary is how often it is proven that notifications are heard, unless
-// [WithCanary] says otherwise.
-const DefaultCanary = engine.DefaultCanary
-
 // defaultSettings returns the settings of a relay that sets none. The figures are in
 // package engine, those of a destination in dispatch.DefaultLaneConfig.
 func defaultSettings() settings {
@@ -50,7 +46,7 @@ func defaultSettings() settings {
 		log:        slog.New(slog.DiscardHandler),
 		limits:     engine.DefaultLimits(),
 		patience:   dispatch.DefaultShutdownTimeout,
-		canary:     DefaultCanary,
+		canary:     engine.DefaultCanary,
 		program:    store.Program{Process: os.Getpid(), Host: store.ThisHost(), StartedAt: time.Now(), LoadedAt: time.Now()},
 		keep:       engine.DefaultRetention,
 		purgeBatch: engine.DefaultPurgeBatch,
@@ -87,7 +83,7 @@ func WithLogger(log *slog.Logger) Option { return func(s *settings) { s.log = lo
 // WithObserver sets the observer of dead letters, of destinations that become unavailable and
 // available, and of the loss of the database and the listening connection; none by default. Package
 // alert has one that sends messages.
-func WithObserver(o Observer) Option { return func(s *settings) { s.observer = o } }
+func WithObserver(o delivery.Observer) Option { return func(s *settings) { s.observer = o } }
 
 // WithListenConfig makes the listening connection go elsewhere than the others: past a transaction
 // pooler, where LISTEN is accepted and never heard. If the pool given to [New] turns out to lead
@@ -182,7 +178,7 @@ type HandleOption func(*handleSettings)
 
 type handleSettings struct {
 	lane       dispatch.LaneConfig
-	middleware []Middleware
+	middleware []delivery.Middleware
 	ordered    bool   // Ordered was given
 	start      string // of WithStart
 }
@@ -201,7 +197,7 @@ func WithLane(l delivery.Lane) HandleOption {
 // least 1.
 func WithConcurrency(n int) HandleOption { return func(h *handleSettings) { h.lane.Concurrency = n } }
 
-// WithBatchSize sets the largest number of events given to a [BatchHandler] in one
+// WithBatchSize sets the largest number of events given to a [delivery.BatchHandler] in one
 // call; 100 by default, at least 1.
 func WithBatchSize(n int) HandleOption { return func(h *handleSettings) { h.lane.Batch = n } }
 
@@ -212,14 +208,14 @@ func WithTimeout(d time.Duration) HandleOption { return func(h *handleSettings) 
 // default, at least 1. Faults of the destination or the relay do not count.
 func WithMaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.MaxAttempts = n } }
 
-// WithRateLimit bounds the deliveries that begin, over all relays of the tables: see [Rate]; no limit by default.
+// WithRateLimit bounds the deliveries that begin, over all relays of the tables: see [delivery.Rate]; no limit by default.
 // Events that may not go yet wait, and no attempt counts.
-func WithRateLimit(r Rate) HandleOption { return func(h *handleSettings) { h.lane.Rate = r } }
+func WithRateLimit(r delivery.Rate) HandleOption { return func(h *handleSettings) { h.lane.Rate = r } }
 
 // WithRateKey gives each key the rate of [WithRateLimit] for itself, such as each customer; nil, the default,
 // counts all events together. An event whose key has to wait is stored until its turn, and so are those behind
 // it in its aggregate; other keys go on.
-func WithRateKey(key RateKey) HandleOption {
+func WithRateKey(key delivery.RateKey) HandleOption {
 	return func(h *handleSettings) { h.lane.RateKey = key }
 }
 
@@ -230,9 +226,11 @@ func WithExpiry(after time.Duration) HandleOption {
 	return func(h *handleSettings) { h.lane.ExpiresAfter = after }
 }
 
-// WithBackoff sets how long to wait between attempts; delivery.DefaultBackoff
-// by default.
-func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
+// WithBackoff sets how long to wait between attempts. Fields of b that are zero have the defaults of
+// [delivery.DefaultBackoff], as all have by default.
+func WithBackoff(b delivery.Backoff) HandleOption {
+	return func(h *handleSettings) { h.lane.Backoff = b }
+}
 
 // WithOrder says whether the events of one aggregate are delivered in the order of their
 // ids. On is the default where the table is a stream: each event waits until those before
@@ -245,7 +243,7 @@ func WithOrder(on bool) HandleOption {
 
 // WithTotalOrder delivers all events of the destination one after the other, in the order of
 // their ids, whatever their aggregates: one that fails holds back all others until it is
-// delivered, or dead. A [BatchHandler] gets several of them in one call if it is a
+// delivered, or dead. A [delivery.BatchHandler] gets several of them in one call if it is a
 // [delivery.OrderKeeper]. Ids are in the order of commits if outboxsql.SerializeWriters has
 // made writers stand in line. Run refuses a table that is a queue: the error wraps
 // [ErrNeedsStream].
@@ -290,21 +288,12 @@ func WithPriority(n int) HandleOption { return func(h *handleSettings) { h.lane.
 
 // WithMiddleware wraps the handler in middleware, inside of what [Relay.Use] added.
 // Middleware that would take something away from the handler is refused: see
-// delivery.Chain.
-func WithMiddleware(mw ...Middleware) HandleOption {
+// [delivery.Chain].
+func WithMiddleware(mw ...delivery.Middleware) HandleOption {
 	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }
 }
 
-// WithFilter delivers to the destination only those events for which f returns true. For the
-// others nothing is left to do there. If f returns an error, the event is a dead letter. It is asked
-// whenever an event is about to be delivered, also before a retry or a replay, and from several
-// goroutines at once; it must return at once, and Attempt, Replay and Destination of the event may not be set yet.
-// See [Relay.RouteWhen] for a filter of one route.
-func WithFilter(f func(e *Event) (bool, error)) HandleOption {
-	return func(h *handleSettings) {
-		h.lane.Filter = nil
-		if f != nil {
-			h.lane.Filter = func(c *delivery.Candidate) (bool, error) { return f(c.Event) }
-		}
-	}
-}
+// WithFilter delivers to the destination only those events for which f returns true, or all if f is
+// nil, the default. See [delivery.Filter] for what f may do, and [Relay.RouteWhen] for a filter of one
+// route.
+func WithFilter(f delivery.Filter) HandleOption { return func(h *handleSettings) { h.lane.Filter = f } }

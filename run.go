@@ -11,7 +11,13 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/queue"
+	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/stream"
+	"github.com/notifyd/notifyd/listener"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -216,4 +222,278 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// anEngine finds the events to deliver: package queue for a queue, package stream for a stream.
+type anEngine interface {
+	runner
+	hearer
+	Heard(word string) bool
+}
+
+// runner runs an engine.
+type runner interface {
+	Run(ctx context.Context) error
+	Ready() <-chan struct{}
+	Stats(s *observe.Stats)
+}
+
+// hearer receives notifications.
+type hearer interface {
+	Wake(id int64)
+	Look()
+	Blind(is bool)
+	Awake() bool
+}
+
+// claimQueue creates the engine of a queue.
+func (r *Relay) claimQueue() {
+	o := queue.SessionOptions{
+		Owner: r.owner, Lease: r.settings.limits.Lease, EventBytes: r.settings.limits.EventBytes, Delete: r.settings.keep == 0,
+		Program: r.settings.program, Refused: r.refuse,
+	}
+	keeper := queue.NewKeeper(r.connector, o)
+	options := queue.Options{
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Outbox: r.settings.outbox, Leases: keeper, House: keeper, Companions: keeper, Log: r.log,
+	}
+	for range r.settings.limits.Claims {
+		session := queue.NewSession(r.connector, o)
+		r.sessions = append(r.sessions, session)
+		options.Claimers = append(options.Claimers, session)
+	}
+	if r.bell != nil {
+		options.Bell = r.bell
+	}
+	r.keeper = keeper.Keeper
+	engine := queue.New(options)
+	r.queue.Store(engine)
+	r.use(engine)
+}
+
+// readStream creates the engine of a stream.
+func (r *Relay) readStream() {
+	o := stream.Options{
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.settings.program, Outbox: r.settings.outbox, Starts: r.starts, Log: r.log,
+	}
+	if r.bell != nil {
+		o.Bell = r.bell
+		r.bell.Announce(outboxsql.Channel(r.settings.schema))
+		r.bell.CloseIdle(bellIdle)
+	}
+	engine := stream.New(o)
+	r.keeper = store.NewBorrower(engine, r.owner)
+	r.use(engine)
+}
+
+// bellIdle is how long the bell of a stream that sleeps keeps its session. That of a queue sends the canaries.
+const bellIdle = 10 * time.Second
+
+// Notify sends a canary, from another session than the one that listens: in a stream from one that reads,
+// which is there in any case.
+func (h hints) Notify(ctx context.Context, channel, payload string) error {
+	r := h.r
+	if !r.stream {
+		return r.bell.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
+	}
+	//nolint:wrapcheck // the same
+	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
+		return outboxsql.Notify(ctx, conn, channel, payload)
+	})
+}
+
+func (r *Relay) use(e anEngine) { r.engine.Store(&e) }
+
+// refuse ends Run, because the table has another mode.
+func (r *Relay) refuse(err error) {
+	select {
+	case r.refused <- err:
+	default: // another session has already reported it
+	}
+}
+
+// deliver runs the engine for the table's mode.
+func (r *Relay) deliver(ctx context.Context) error {
+	err := (*r.engine.Load()).Run(ctx)
+	if err != nil && r.stream {
+		return fmt.Errorf("read the stream: %w", err)
+	}
+	return err //nolint:wrapcheck // it is the relay's own
+}
+
+// settledBelow returns an id below which hardly any event of a queue is still fresh.
+func (r *Relay) settledBelow() int64 {
+	if q := r.queue.Load(); q != nil {
+		return q.SettledBelow()
+	}
+	return 0
+}
+
+// hints passes notifications to the engine. Those before there is an engine are not missed: an
+// engine begins with a sweep or a read of the table.
+type hints struct{ r *Relay }
+
+// Wake implements listener.Hints.
+func (h hints) Wake(id int64) {
+	if e := h.r.engine.Load(); e != nil {
+		(*e).Wake(id)
+	}
+}
+
+// Look implements listener.Hints.
+func (h hints) Look() {
+	if e := h.r.engine.Load(); e != nil {
+		(*e).Look()
+	}
+}
+
+// Heard implements listener.Words. Notifications of this relay's own bell are ignored.
+func (h hints) Heard(word string, from uint32) bool {
+	e := h.r.engine.Load()
+	if e == nil {
+		return false
+	}
+	if word == listener.WordAwake && h.r.bell != nil && h.r.bell.Sent(from) {
+		return true
+	}
+	return (*e).Heard(word)
+}
+
+// Blind is called with true when notifications are not heard, and with false when they are again.
+func (h hints) Blind(is bool) {
+	if e := h.r.engine.Load(); e != nil {
+		(*e).Blind(is)
+	}
+}
+
+// Awake reports whether nothing depends on notifications.
+func (h hints) Awake() bool {
+	e := h.r.engine.Load()
+	return e != nil && (*e).Awake()
+}
+
+const (
+	// idlePause separates the two checks that must both find nothing to do.
+	idlePause = time.Second
+	// dueSoon is how far away a stored delivery may be for an idle relay to wait for it.
+	dueSoon = 5 * time.Second
+)
+
+// awaitIdle waits until the relay is idle; it returns false if ctx ends first. The relay is not idle before the first purge:
+// relays that run for seconds would otherwise never purge.
+func (r *Relay) awaitIdle(ctx context.Context, purged <-chan struct{}) bool {
+	if !await(ctx, purged) {
+		return false
+	}
+	var idle, failing bool
+	var ended uint64
+	for {
+		now, busy := progress(r.dispatcher)
+		b, err := r.Backlog(ctx)
+		if err != nil && !failing && !store.IsDown(err) && ctx.Err() == nil {
+			r.log.WarnContext(ctx, "the backlog cannot be read: the relay cannot tell whether it is idle", "err", err)
+		}
+		failing = err != nil
+		is := !busy && err == nil && !leftover{relay: r, backlog: &b}.any()
+		if is && idle && now == ended {
+			return true
+		}
+		if idle, ended = is, now; !pause(ctx, idlePause) {
+			return false
+		}
+	}
+}
+
+// progress returns how many deliveries have ended, and whether any is under way. A call that was given up and has not
+// returned is: the relay would have to wait for the call when it stops.
+func progress(d *dispatch.Dispatcher) (ended uint64, busy bool) {
+	for _, s := range d.Stats().Destinations {
+		ended += s.Delivered + s.Failed + s.Dead + s.Released
+		busy = busy || s.Running+s.Queued+s.Stuck > 0
+	}
+	return ended, busy
+}
+
+// leftover decides what of a backlog this relay still has to do. What waits for a person does not count: events of paused
+// destinations, events without a route, and what waits behind dead letters.
+type leftover struct {
+	relay   *Relay
+	backlog *observe.Backlog
+}
+
+// any reports whether there is anything to do.
+func (l leftover) any() bool {
+	all := l.relay.dispatcher.Destinations()
+	own := slices.DeleteFunc(all, func(d *dispatch.Destination) bool { return !l.mine(d.Name) })
+	for _, d := range own {
+		if of := l.backlog.Destination(d.Name); of.Running.N > 0 || l.soon(of.NextDue) || l.reads(d.Name) {
+			return true
+		}
+	}
+	if l.reads("") {
+		return true
+	}
+	if len(own) == 0 && len(all) > 0 || l.elsewhere("") { // no one routes, or another relay does
+		return false
+	}
+	return l.soon(l.backlog.NextDelayed) ||
+		slices.ContainsFunc(l.backlog.Types, func(t observe.TypeBacklog) bool { // one without a route is fresh until it is stored
+			to := l.relay.DestinationsOf(t.EventType)
+			return len(to) == 0 || slices.ContainsFunc(to, l.mine)
+		}) ||
+		slices.ContainsFunc(l.backlog.Unrouted, func(t observe.TypeBacklog) bool { // one that has gained a route
+			return slices.ContainsFunc(l.relay.DestinationsOf(t.EventType), l.mine)
+		})
+}
+
+// soon reports whether a stored delivery is due now, or within dueSoon.
+func (l leftover) soon(due *time.Time) bool { return due != nil && due.Sub(l.backlog.At) <= dueSoon }
+
+// mine reports whether this relay delivers to the destination: it has the destination, no one has paused it, and no
+// other relay reads the stream for it.
+func (l leftover) mine(destination string) bool {
+	of := l.backlog.Destination(destination)
+	return l.relay.dispatcher.Has(destination) && of.Pause == nil && !l.elsewhere(destination)
+}
+
+// positions returns the positions of a destination, one for each shard; none if there is none yet, and in a queue.
+func (l leftover) positions(destination string) (all []*observe.Position) {
+	for i := range l.backlog.Positions {
+		if p := &l.backlog.Positions[i]; p.Destination == destination {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// others reports whether another relay owns a position.
+func (l leftover) others(p *observe.Position) bool {
+	return p.Session != nil && (p.Owner == nil || *p.Owner != l.relay.owner)
+}
+
+// elsewhere reports whether other relays own all positions of a destination.
+func (l leftover) elsewhere(destination string) bool {
+	all := l.positions(destination)
+	return len(all) > 0 && !slices.ContainsFunc(all, func(p *observe.Position) bool { return !l.others(p) })
+}
+
+// reads reports whether this relay has to read the stream for a destination, or "" for the search for events without a route:
+// events wait there, a replay runs, or no relay owns a position. Ids of open transactions count for the lag of a
+// position, but no event waits at them. In a total order nothing is read behind a stored delivery.
+func (l leftover) reads(destination string) bool {
+	if l.backlog.Mode != observe.ModeStream {
+		return false
+	}
+	all := l.positions(destination)
+	return len(all) == 0 || slices.ContainsFunc(all, func(p *observe.Position) bool {
+		d := l.relay.dispatcher.Destination(destination)
+		switch {
+		case l.others(p):
+			return false
+		case p.Session == nil, p.Replay != nil:
+			return true
+		case d != nil && d.Total && l.relay.dispatcher.Blocked(destination) > 0:
+			return false
+		}
+		return p.Oldest != nil || p.Lag > store.OldestLooked
+	})
 }

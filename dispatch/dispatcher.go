@@ -97,6 +97,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	if err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
+	cfg.Backoff = cfg.Backoff.WithDefaults()
 	var lanes []*lane
 	if err := guard.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
@@ -111,6 +112,115 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	d.lanes = append(d.lanes, lanes...)
 	d.byName[name] = lanes
 	return nil
+}
+
+// QueueLanes returns the lanes for an engine that keeps no order, one for each destination, in the order in which the
+// destinations were added.
+func (d *Dispatcher) QueueLanes() []QueueLane {
+	firsts := d.firsts()
+	all := make([]QueueLane, len(firsts))
+	for i, l := range firsts {
+		all[i] = l
+	}
+	return all
+}
+
+// StreamLanes returns the lanes for an engine that keeps order, one for each shard: by destination, in the order in which
+// the destinations were added, and by shard.
+func (d *Dispatcher) StreamLanes() []StreamLane {
+	all := make([]StreamLane, len(d.lanes))
+	for i, l := range d.lanes {
+		all[i] = l
+	}
+	return all
+}
+
+// Patterns returns the patterns that lead to a destination, sorted.
+func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
+
+// Drops returns the settings by which a lane may finish with an event that its destination has not acknowledged:
+// expires_after and when, in this order. It panics for an unknown name, as do ReportDestination and FilterOf.
+func (d *Dispatcher) Drops(destination string) (settings []string) {
+	l := d.first(destination)
+	if l.dest.ExpiresAfter > 0 {
+		settings = append(settings, "expires_after")
+	}
+	if d.router.filters(l) {
+		settings = append(settings, "when")
+	}
+	return settings
+}
+
+// Begin readies the lanes for an engine. All deliveries end with the returned context: when the
+// relay gives up on them, which Drain may do, and not when ctx ends.
+func (d *Dispatcher) Begin(ctx context.Context) context.Context {
+	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
+	for _, l := range d.lanes {
+		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
+		if l.dest.Total {
+			l.ctx = delivery.WithTotalOrder(d.workCtx)
+		}
+		if l.dest.Part > 0 {
+			l.ctx = delivery.WithShard(l.ctx, l.dest.Part)
+		}
+	}
+	return d.workCtx
+}
+
+// Drain ends the run that Begin started: no delivery begins any more, running ones may finish
+// within the shutdown timeout, then they are cancelled and given back. The goroutines in engine may
+// still hand over events that they have claimed; Drain waits for them as well. It returns nil, or
+// [ErrShutdownIncomplete].
+func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
+	defer func() {
+		d.cancelWork(ErrStopping)
+		for _, l := range d.lanes {
+			l.crew.stopPatrol()
+		}
+	}()
+	defer d.database.settle(0) // no reason to wait for calm any more
+	return d.drain(engine)
+}
+
+// End ends the last run: nothing is logged or reported to the observer by itself any more. It may be called before
+// any Begin.
+func (d *Dispatcher) End() { d.database.end() }
+
+// LanesOf returns the lanes of an event type, none if no route matches, and whether this is the
+// first event of the type.
+func (d *Dispatcher) LanesOf(eventType string) (lanes []QueueLane, firstTime bool) {
+	w, firstTime := d.router.wayOf(eventType)
+	return w.views, firstTime
+}
+
+// TypesOf returns the event types seen so far for whose lanes f returns true.
+func (d *Dispatcher) TypesOf(f func(lanes []QueueLane) bool) []string { return d.router.types(f) }
+
+// QueueLane returns the lane of a destination, false if there is no destination with that name.
+func (d *Dispatcher) QueueLane(destination string) (QueueLane, bool) {
+	l := d.first(destination)
+	if l == nil {
+		return nil, false
+	}
+	return l, true
+}
+
+// Wanted reports whether the destination gets events of the type.
+func (d *Dispatcher) Wanted(destination, eventType string) bool {
+	w, _ := d.router.wayOf(eventType)
+	return slices.ContainsFunc(w.lanes, func(l *lane) bool { return l.dest.Name == destination })
+}
+
+// ReportDestination records whether a destination answers something else than a delivery for a shard; nil means that it
+// does. Otherwise the lane of the shard pauses, as after a failed delivery, and probes. ReportDestination returns the rest of
+// the pause. With news the outage is reported again, although the destination may be unavailable already for another reason.
+func (d *Dispatcher) ReportDestination(name string, part int, err error, news bool) (pause time.Duration) {
+	l := d.byName[name][part]
+	if err == nil {
+		l.answers()
+		return 0
+	}
+	return l.fault(time.Now(), err, news)
 }
 
 // first returns the first lane of a destination, nil if no destination has that name. An engine that keeps no order uses
@@ -200,6 +310,23 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 	return names
 }
 
+// FilterOf returns the filter for events of a type on their way to a destination, nil for none. It costs nothing where
+// nothing is filtered. The filter counts the events that do not pass. If it cannot tell, its error is the reason why
+// the event must not be delivered: see Delivery.Refused.
+func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
+	if !d.router.filtered {
+		return nil
+	}
+	w, _ := d.router.wayOf(eventType)
+	for i, to := range w.lanes {
+		if to.dest.Name == destination {
+			return w.filters[i]
+		}
+	}
+	l := d.first(destination)
+	return l.counts(l.dest.Filter) // a stored delivery whose route has ended
+}
+
 // ReportDatabase records whether a connection has reached the database: nil means that it answers.
 // An outage is logged and reported once, however many connections notice it.
 func (d *Dispatcher) ReportDatabase(err error) { d.database.report(err) }
@@ -212,6 +339,61 @@ func (d *Dispatcher) ReportRefusal(r observe.Refusal) { d.refusals.report(r) }
 
 // Refused reports whether the database refuses anything at present.
 func (d *Dispatcher) Refused() bool { return len(d.refusals.now()) > 0 }
+
+// Pause keeps this relay from claiming for a destination until Resume is called: running calls of
+// the handler end as usual, waiting deliveries are given back, and the destination's events wait in
+// the table without a counted attempt. It is not stored, and does not affect other relays. Pausing
+// twice is pausing once. The error wraps ErrDestination if there is no destination with that name.
+func (d *Dispatcher) Pause(name string) error {
+	lanes, err := d.lanesNamed(name)
+	if err == nil {
+		d.setPaused(lanes, true)
+	}
+	return err
+}
+
+// Resume ends a pause. It does nothing if the destination is not paused. The error wraps
+// ErrDestination if there is no destination with that name.
+func (d *Dispatcher) Resume(name string) error {
+	lanes, err := d.lanesNamed(name)
+	if err == nil {
+		d.setPaused(lanes, false)
+	}
+	return err
+}
+
+// SetPaused pauses these destinations, and resumes all others.
+func (d *Dispatcher) SetPaused(names map[string]bool) {
+	for _, l := range d.firsts() {
+		d.setPaused(d.byName[l.dest.Name], names[l.dest.Name])
+	}
+}
+
+// setPaused pauses or resumes the lanes of a destination, and logs one line if that changes anything.
+func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
+	set := (*lane).resume
+	if paused {
+		set = (*lane).pause
+	}
+	changed := false
+	for _, l := range lanes {
+		changed = set(l) || changed
+	}
+	switch {
+	case changed && paused:
+		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", lanes[0].dest.Name)
+	case changed:
+		d.log.Info("destination is resumed", "destination", lanes[0].dest.Name)
+	}
+}
+
+func (d *Dispatcher) lanesNamed(name string) ([]*lane, error) {
+	lanes := d.byName[name]
+	if lanes == nil {
+		return nil, fmt.Errorf("%w %q: there is no destination of that name", ErrDestination, name)
+	}
+	return lanes, nil
+}
 
 // drain waits for the end of the engine and of the lanes.
 func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
@@ -319,3 +501,41 @@ func (g guarded) Observe(incident delivery.Incident) {
 type noObserver struct{}
 
 func (noObserver) Observe(delivery.Incident) {}
+
+// Stats returns the current figures, without those of the engine. It is cheap and queries no
+// server.
+func (d *Dispatcher) Stats() observe.Stats {
+	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
+	for _, l := range d.firsts() {
+		all := l.stats()
+		for _, other := range d.byName[l.dest.Name][1:] {
+			one := other.stats()
+			merge(&all, &one)
+		}
+		s.Destinations = append(s.Destinations, all)
+	}
+	return s
+}
+
+// Progress shows whether the lanes of a destination make progress.
+type Progress struct {
+	Name string // of the destination
+	// Answers counts the deliveries that have got a verdict, of any kind, begun or not.
+	Answers uint64
+	// Well says that only a lack of work or capacity can keep a lane from beginning deliveries: no lane that an engine owns
+	// waits for the end of a pause, a limit, an outage or a throttle. One such lane is enough to make Well false,
+	// because due work is known by destination, not by shard: the due work may be that of the lane that waits.
+	Well bool
+	// Within bounds the calls that are under way, from their beginning until they are given up; 0 if there is none.
+	Within time.Duration
+}
+
+// Progress shows which destinations make progress, in the order in which they were added.
+func (d *Dispatcher) Progress() []Progress {
+	firsts := d.firsts()
+	all := make([]Progress, len(firsts))
+	for i, l := range firsts {
+		all[i] = progressOf(d.byName[l.dest.Name])
+	}
+	return all
+}

@@ -15,7 +15,7 @@ func TestConfigsReportAllMistakesTogether(t *testing.T) {
 	if err := DefaultLaneConfig().validate(); err != nil {
 		t.Errorf("the defaults are invalid: %v", err)
 	}
-	all := errors.Join(Config{ShutdownTimeout: -1}.validate(), LaneConfig{Backoff: delivery.Backoff{Initial: -1, Max: -2}}.validate()).Error()
+	all := errors.Join(Config{ShutdownTimeout: -1}.validate(), LaneConfig{Backoff: delivery.Backoff{Initial: -1, Max: -2, Multiplier: -3}}.validate()).Error()
 	for _, want := range []string{
 		"window of 0s", "shutdown timeout",
 		"concurrency", "timeout of 0s", "max attempts", "longest pause", "initial backoff", "longest backoff", "multiplier",
@@ -51,6 +51,14 @@ func TestNewAndAddRefuseWhatCannotWork(t *testing.T) {
 		if !errors.Is(err, ErrDestination) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	partial := testLane()
+	partial.Backoff = delivery.Backoff{Initial: 2 * time.Hour}
+	if err := r.Add("partial", h, partial); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.first("partial").dest.Backoff, (delivery.Backoff{Initial: 2 * time.Hour, Max: 2 * time.Hour, Multiplier: 2}); got != want {
+		t.Errorf("a partial backoff is %+v, want %+v", got, want)
 	}
 	if err := r.Route("x", "a"); !errors.Is(err, delivery.ErrPattern) {
 		t.Errorf("a second route: %v", err)

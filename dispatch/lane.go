@@ -2,118 +2,25 @@ package dispatch
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/backoff"
+	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/order"
+	"github.com/notifyd/notifyd/observe"
 )
-
-// LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
-// the defaults; fields with a bound must be set.
-type LaneConfig struct {
-	// Concurrency is how many calls of the handler run at once, at least 1. Each shard has that many.
-	Concurrency int
-	// Batch is the largest number of events given to a BatchHandler in one
-	// call, at least 1. Other handlers get one event at a time.
-	Batch int
-	// Timeout ends the context of one call; more than 0.
-	Timeout time.Duration
-	// MaxAttempts is how many failures make a dead letter, at least 1.
-	MaxAttempts int
-	// Backoff is how long to wait between attempts, and before an event is tried again that is
-	// throttled by itself, of which no attempt counts.
-	Backoff delivery.Backoff
-	// LongestPause bounds how long a destination that is down is left alone
-	// between two probes, at least 1 ms. The first pause is 100 ms, if that is not longer.
-	LongestPause time.Duration
-	// Unordered delivers the events of one aggregate in any order: none waits
-	// for an earlier one that has failed. An engine that keeps no order does so anyway.
-	Unordered bool
-	// Total delivers all events one after the other in the order of their ids, as if they were of
-	// one aggregate: one that fails holds back all others until it is delivered or dead. It
-	// excludes Unordered. An engine that keeps no order ignores it.
-	Total bool
-	// BlockOnDead holds the later events of an aggregate back behind a dead
-	// letter, until that is replayed or discarded. Otherwise they go on.
-	BlockOnDead bool
-	// Priority is how urgent the destination is, from MinPriority to MaxPriority;
-	// 0 by default. While a queue has a backlog, the events of a destination of higher
-	// priority are looked for first. It changes nothing where all destinations are alike.
-	Priority int
-	// Filter is asked for each event before those of its route; nil for none.
-	Filter delivery.Filter
-	// Rate bounds the deliveries that begin, over all relays of the tables; the zero value is no limit.
-	Rate delivery.Rate
-	// RateKey gives each key of it that rate; nil counts all events together. It excludes Total.
-	RateKey delivery.RateKey
-	// ExpiresAfter is the age from which on an event is not delivered any more; 0 for none, at least 1 ms.
-	ExpiresAfter time.Duration
-	// Shards is how many relays of a stream may deliver to the destination at once, up to MaxShards; 0 is 1. Each shard has the
-	// aggregates that its number is the hash of, and a lane of its own. More than one excludes Total. An engine that keeps no
-	// order ignores it.
-	Shards int
-}
-
-// MaxShards is the largest number of shards of a destination.
-const MaxShards = 64
-
-const (
-	// MinPriority is the lowest priority of a destination.
-	MinPriority = -100
-	// MaxPriority is the highest one.
-	MaxPriority = 100
-)
-
-// DefaultLaneConfig returns the limits of a destination that sets none.
-func DefaultLaneConfig() LaneConfig {
-	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: delivery.DefaultBackoff(), LongestPause: health.LongestPause}
-}
-
-// validate returns every mistake in c, joined.
-func (c LaneConfig) validate() error {
-	var errs []error
-	if c.Concurrency < 1 {
-		errs = append(errs, fmt.Errorf("concurrency of %d is below 1", c.Concurrency))
-	}
-	if c.Batch < 1 {
-		errs = append(errs, fmt.Errorf("batch of %d is below 1", c.Batch))
-	}
-	if c.Timeout <= 0 {
-		errs = append(errs, fmt.Errorf("timeout of %v is not above 0", c.Timeout))
-	}
-	if c.MaxAttempts < 1 {
-		errs = append(errs, fmt.Errorf("max attempts of %d is below 1", c.MaxAttempts))
-	}
-	if c.Priority < MinPriority || c.Priority > MaxPriority {
-		errs = append(errs, fmt.Errorf("priority of %d is not from %d to %d", c.Priority, MinPriority, MaxPriority))
-	}
-	if c.Total && c.Unordered {
-		errs = append(errs, errors.New("total order and no order exclude each other"))
-	}
-	if c.Shards < 0 || c.Shards > MaxShards {
-		errs = append(errs, fmt.Errorf("%d shards is not from 1 to %d", c.Shards, MaxShards))
-	}
-	if c.Total && c.Shards > 1 {
-		errs = append(errs, errors.New("total order is that of one shard"))
-	}
-	if c.RateKey != nil && (c.Total || c.Rate.IsZero()) {
-		errs = append(errs, errors.New("a rate key needs a rate limit, and excludes total order, in which nothing goes past an event that waits"))
-	}
-	if c.ExpiresAfter < 0 || c.ExpiresAfter > 0 && c.ExpiresAfter < time.Millisecond {
-		errs = append(errs, fmt.Errorf("expiry after %v is below 1ms", c.ExpiresAfter))
-	}
-	if c.LongestPause < time.Millisecond {
-		errs = append(errs, fmt.Errorf("longest pause of %v is below 1ms", c.LongestPause))
-	}
-	return errors.Join(append(errs, c.Backoff.Validate(), c.Rate.Validate())...)
-}
 
 const (
 	// maxQueued bounds a lane's queue, whatever the lane's speed.
@@ -182,6 +89,380 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 		l.together = k.KeepsOrder() && !cfg.BlockOnDead
 	}
 	return l
+}
+
+// Destination returns what never changes about the destination.
+func (l *lane) Destination() *Destination { return &l.dest }
+
+// Serve gives the lane to an engine that keeps no order.
+func (l *lane) Serve(onCapacity func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.agg, l.onRoom, l.owned = nil, onCapacity, true
+}
+
+// Own gives the lane to an engine that keeps order.
+func (l *lane) Own(onCapacity func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.agg, l.onRoom, l.owned = newQueues(&l.dest, &l.target), onCapacity, true
+}
+
+// Disown forgets the health of the destination.
+func (l *lane) Disown() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	l.health.Forget()
+	l.outage.ends(l)
+	l.owned = false
+}
+
+// Withdraw returns all deliveries that no worker has begun.
+func (l *lane) Withdraw() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gone := l.emptyLocked()
+	gone = l.keepLocked(gone, l.agg.Withdraw(), VerdictReleased)
+	l.answerKept(gone)
+}
+
+// Reserve reserves capacity: what the lane delivers within its window. A fast destination gets large claims, and a slow one gets
+// no claims that would only wait.
+func (l *lane) Reserve(r Request) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := r.N
+	if r.Replay {
+		most := l.asideLocked()
+		free := most - r.Held
+		if 2*free < most {
+			return 0
+		}
+		n = min(n, free)
+	}
+	now := time.Now()
+	room := l.roomLocked(now)
+	if (r.Once || r.Replay) && room < min(n, l.fairLocked()) { // a full lane would trigger a read with each call that finishes
+		room = 0
+	}
+	granted := min(n, room)
+	l.load += granted
+	l.health.Take(granted)
+	if granted < n {
+		l.refuseLocked(now)
+	}
+	return granted
+}
+
+// Capacity returns for how many deliveries there is capacity, if that is worth a claim.
+func (l *lane) Capacity(stored bool) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	room := l.roomLocked(now)
+	if room < l.fairLocked() || stored && l.health.Waits(now, true) {
+		l.refuseLocked(now)
+		return 0
+	}
+	return room
+}
+
+// HasCapacity reports whether there is capacity for at least one delivery.
+func (l *lane) HasCapacity() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.roomLocked(time.Now()) > 0
+}
+
+// Waits reports whether it is the turn of the other deliveries to find out whether the destination is down.
+func (l *lane) Waits(stored bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if !l.health.Waits(now, stored) {
+		return false
+	}
+	l.refuseLocked(now)
+	return true
+}
+
+// Return returns unused reserved capacity.
+func (l *lane) Return(n int) {
+	if n <= 0 {
+		return
+	}
+	l.mu.Lock()
+	l.load -= n
+	call := l.returnLocked(n)
+	l.mu.Unlock()
+	call()
+}
+
+// Refused counts a delivery for which there was no capacity.
+func (l *lane) Refused() { l.figures.passings.refused.Add(1) }
+
+// Slow reports whether an event takes longer than a lease costs.
+func (l *lane) Slow() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tempo.slow()
+}
+
+// Observe records that an event takes at least this long.
+func (l *lane) Observe(atLeast time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if atLeast > l.tempo.pace {
+		l.tempo.observe(atLeast)
+	}
+}
+
+// Deliver hands over a parcel.
+func (l *lane) Deliver(p *Parcel, unblock []Key) {
+	held := l.deliver(p, unblock)
+	if held == 0 {
+		return
+	}
+	// Order keeps deliveries back: otherwise a lane would spend its small budget on writing down the events behind a
+	// failure, row by row, and deliver nothing meanwhile. Their capacity is free, too, and a refused engine is notified, also
+	// where the delivery that was held back was the only probe.
+	l.mu.Lock()
+	call := l.returnLocked(held)
+	l.mu.Unlock()
+	call()
+}
+
+func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.agg
+	p.order = a
+	if l.head > 0 && len(l.queue)+len(p.jobs) > cap(l.queue) {
+		l.compactLocked()
+	}
+	l.health.Press(l.aheadLocked())
+	most := 0
+	if l.tempo.slow() && !l.dest.Total { // a total order has no more capacity than that
+		most = maxLine
+	}
+	var back []kept
+	for i := range p.jobs {
+		j, d := &p.jobs[i], &p.events[i]
+		j.Value = task{parcel: p, work: i, event: d.Event}
+		turn := order.Begins
+		if a != nil {
+			e := d.entry(a)
+			e.Most = most
+			turn = a.Join(j, e)
+		}
+		switch turn {
+		case order.Begins:
+			l.queue = append(l.queue, j)
+		case order.Parked:
+			l.load--
+			back = append(back, kept{j, VerdictParked})
+		case order.Returned:
+			l.load--
+			back = append(back, kept{j, VerdictReleased})
+		default: // it waits
+		}
+	}
+	if a != nil && !a.Stopped() {
+		for _, key := range unblock {
+			a.Unblock(key)
+		}
+	}
+	if len(back) > 0 {
+		l.health.Held(time.Now(), len(back))
+	}
+	l.employLocked()
+	l.answerKept(back)
+	return len(back)
+}
+
+// SetRows records whether deliveries of the aggregate are stored.
+func (l *lane) SetRows(key Key, rows Rows) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.agg
+	switch rows {
+	case NoRows:
+		a.Unblock(key)
+	case SomeRows:
+		a.Block(key)
+	case NewRow:
+		a.Fail(key)
+	}
+}
+
+// Order returns the state of the order. It is zero while no engine owns the lane.
+func (l *lane) Order(key Key) (o Order) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.agg
+	if a == nil {
+		return o
+	}
+	o = Order{Aggregates: a.Blocked(), Failures: a.Failures(), Returned: a.Returned(), Stopped: a.Stopped()}
+	if key != (Key{}) {
+		o.Blocked, o.Busy = a.IsBlocked(key), a.Busy(key)
+	}
+	return o
+}
+
+// GoOn lets the lane take deliveries again, if it has returned nothing since Order counted n.
+func (l *lane) GoOn(n uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.agg.Resume(n)
+}
+
+// ErrLimited is why a delivery waits that the rate limit of its destination holds back.
+var ErrLimited = errors.New(limit.Waits)
+
+// maxRateKey is up to how many bytes a key is stored as it is.
+const maxRateKey = 128
+
+// Admit takes from the rate limit for deliveries that are about to be handed over. It returns how long each has to wait, 0 for
+// those that may go; nil if all may. Without keys all that comes after one that waits waits, too. It is called in the order in which
+// deliveries are handed over, and may ask the database.
+//
+// What the lane will not begin needs nothing: it is behind a failure, must not be delivered, or is too old.
+func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
+	places := l.begins(all)
+	wants := make([]limit.Want, len(places))
+	for i, at := range places {
+		wants[i] = limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited}
+	}
+	some, err := l.limiter.Take(l.ctx, wants)
+	if some == nil {
+		return nil
+	}
+	if err != nil {
+		l.log.Debug("the rate limit cannot be asked; events wait", "err", err)
+	}
+	now := time.Now()
+	waits = make([]time.Duration, len(all))
+	held := uint64(0)
+	for i, at := range places {
+		d := &all[at]
+		if waits[at] = some[i]; some[i] > 0 {
+			held++
+			if !d.Expires.IsZero() {
+				waits[at] = max(min(waits[at], d.Expires.Sub(now)), time.Millisecond)
+			}
+			l.figures.passings.limitedFor(now.Add(waits[at]))
+		}
+	}
+	if !l.limiter.Keyed() {
+		for i := 1; i < len(waits); i++ {
+			waits[i] = max(waits[i], waits[i-1])
+		}
+	}
+	l.figures.passings.limited.Add(held)
+	return waits
+}
+
+// begins returns the places of the deliveries that would be called. Those that lead know from then on what they lead:
+// others may fail before they go.
+func (l *lane) begins(all []Delivery) []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	places := make([]int, 0, len(all))
+	a := l.agg
+	for i := range all {
+		d := &all[i]
+		held := a != nil && a.Held(d.entry(a))
+		if held || d.Refused != nil || d.late(now) {
+			continue
+		}
+		places = append(places, i)
+	}
+	return places
+}
+
+// rateKey returns the key of an event, as it is stored.
+func (l *lane) rateKey(e *delivery.Event) string {
+	if l.dest.RateKey == nil {
+		return ""
+	}
+	key, err := keyOf(l.dest.RateKey, &delivery.Candidate{Event: e})
+	switch {
+	case err != nil:
+		return "" // together with all others of which it cannot be told: limited, and not lost
+	case len(key) > maxRateKey || !utf8.ValidString(key) || strings.ContainsRune(key, 0):
+		sum := sha256.Sum256([]byte(key))
+		return hex.EncodeToString(sum[:])
+	}
+	return key
+}
+
+// keyOf calls a function for keys, which may panic.
+func keyOf(f delivery.RateKey, c *delivery.Candidate) (key string, err error) {
+	defer guard.Recover("it", &err)
+	return f(c)
+}
+
+// limitWaitsLocked reports whether deliveries wait for the rate limit.
+func (l *lane) limitWaitsLocked(now time.Time) bool {
+	if l.limiter == nil {
+		return false
+	}
+	return l.hungry && l.limiter.Wait(now) > 0 || now.UnixNano() < l.figures.passings.limitedUntil.Load()
+}
+
+// counts returns a filter that counts what does not pass, and calls another one, which may panic; nil for none.
+func (l *lane) counts(f delivery.Filter) delivery.Filter {
+	if f == nil {
+		return nil
+	}
+	return func(c *delivery.Candidate) (bool, error) {
+		passes, err := ask(f, c)
+		if err != nil {
+			return true, fmt.Errorf("the filter of %q cannot decide about the event: %s", l.dest.Name, guard.Text(err))
+		}
+		if !passes {
+			l.figures.passings.filtered.Add(1)
+		}
+		return passes, nil
+	}
+}
+
+// restingLocked reports whether the lane begins no new delivery.
+func (l *lane) restingLocked() bool {
+	return l.paused || l.health.Rests() || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.Withdrawn()
+}
+
+// pause reports whether the lane was running before.
+func (l *lane) pause() bool {
+	l.mu.Lock()
+	was := l.paused
+	l.paused = true
+	if !was {
+		l.answerKept(l.emptyLocked())
+	}
+	l.mu.Unlock()
+	return !was
+}
+
+// resume reports whether the lane was paused before.
+func (l *lane) resume() bool {
+	l.mu.Lock()
+	was := l.paused
+	l.paused = false
+	call := func() {}
+	if was {
+		l.refuseLocked(time.Now()) // the pause may have hidden waiting events from an engine that looked for them, and the lack of room from a timer
+		call = l.wakeLocked()
+	}
+	l.mu.Unlock()
+	call()
+	return was
 }
 
 // fairLocked returns the room that makes a claim worthwhile: under load, a claim for every answered
@@ -382,6 +663,67 @@ func (l *lane) untake(jobs []*job) {
 	}
 }
 
+func (l *lane) callContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(l.ctx, l.dest.Timeout, l.target.expired)
+}
+
+// concludes passes on the outcomes of the first n jobs of a chunk, the last of which has failed
+// with r unless that is nil, and leaves the jobs with which the worker continues.
+func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
+	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
+	out := &outs[n-1]
+	from, to := out.from, out.to
+	if r != nil {
+		of := health.Call{Began: c.begin.Add(from), Took: to - from}
+		if n > 1 {
+			of.Proof = c.begin.Add(outs[n-2].from)
+		}
+		*out = l.classify(ctx, jobs[n-1], &of, r)
+		out.from, out.to = from, to
+	}
+	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
+		l.untake(rest)
+		rest = nil
+	}
+	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
+	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
+}
+
+// concludesBatch passes on the outcomes of jobs that shared a call. Jobs behind a failed one of
+// their aggregate were not delivered for that reason, whatever their reply.
+func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
+	elapsed := time.Since(c.begin)
+	outs := make([]outcome, len(c.jobs))
+	of := health.Call{Began: c.begin, Took: elapsed, Shared: len(c.jobs) > 1}
+	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
+		of.Proof, of.Shared = c.begin, false
+	}
+	var broken map[*order.Queue[task]]Verdict
+	for i, j := range c.jobs {
+		var r *reply
+		if replies != nil {
+			r = replies[i]
+		}
+		group := j.Queue()
+		if v := broken[group]; r != nil && group != nil && v != 0 {
+			outs[i] = outcome{verdict: j.Value.behind(v)}
+			continue
+		}
+		outs[i] = outcome{verdict: VerdictDelivered}
+		if r != nil {
+			outs[i] = l.classify(ctx, j, &of, r)
+		}
+		outs[i].to = elapsed
+		if outs[i].verdict != VerdictDelivered && group != nil {
+			if broken == nil {
+				broken = make(map[*order.Queue[task]]Verdict)
+			}
+			broken[group] = l.follows(&outs[i])
+		}
+	}
+	l.finished(c.begin, elapsed, c.jobs, outs)
+}
+
 // finished records and passes on the outcomes of jobs that took a worker the given time together.
 // Their times count from begin.
 func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
@@ -472,6 +814,180 @@ func (l *lane) heardLocked(now, begin time.Time, jobs []*job, outs []outcome) he
 		}
 	}
 	return l.health.Heard(now, begin, all, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
+}
+
+// classify decides the outcome of a failed delivery: whose fault it was, whether to retry it, and
+// when.
+func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *reply) outcome {
+	if l.ctx.Err() != nil {
+		// Whatever the handler says: it was interrupted.
+		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}
+	}
+	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
+		l.fault(c.Began, r, false)
+		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
+	}
+	log := l.log.With("event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "attempt", j.Value.event.Attempt)
+	if r.exhausted && l.down() { // the probe has not asked the destination
+		l.fault(c.Began, r, false)
+		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: r}
+	}
+	if r.exhausted {
+		return l.throttle(log, j, c.Began, r)
+	}
+	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; one that panics does
+	if lost {
+		if out, nobodys := l.unavailable(log, j, c, r); nobodys {
+			return out
+		}
+	} else if r.throttled {
+		return l.throttle(log, j, c.Began, r)
+	}
+	if r.unanswered {
+		l.unanswered(j, c.Began)
+	}
+	failures := j.Value.failures() + 1
+	out := outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
+	if r.permanent || failures >= l.dest.MaxAttempts {
+		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
+		l.observer.Observe(delivery.Incident{
+			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.Value.event.ID, EventType: j.Value.event.Type, Err: r,
+		})
+		out.verdict = VerdictDead
+		return out
+	}
+	if out.delay = r.delay; !r.delays {
+		out.delay = backoff.Wait(l.dest.Backoff, failures)
+	}
+	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", out.delay, "err", r)
+	return out
+}
+
+func (l *lane) down() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.health.Down()
+}
+
+// follows returns the verdict for jobs of the same aggregate that failed behind a job in the same
+// call; 0 if each must be classified by itself. Jobs behind a released one are released as well: stored
+// ones would be found before it.
+func (l *lane) follows(out *outcome) Verdict {
+	switch {
+	case out.verdict == VerdictDead && !l.dest.BlockOnDead && out.permanent:
+		return 0
+	case out.verdict == VerdictReleased:
+		return VerdictReleased
+	}
+	return VerdictParked
+}
+
+// unavailable records that the destination has failed over an event, and reports an outage once for all its lanes. It returns false if the event
+// itself is at fault: the attempt counts.
+func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *reply) (out outcome, nobodys bool) {
+	l.mu.Lock()
+	now := time.Now()
+	f := l.health.Lost(now, j.Value.event.ID, *c, err, j.Value.failures()+1 >= l.dest.MaxAttempts)
+	if f.Longer {
+		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
+	}
+	begins := f.Opened && l.outage.begins(l)
+	l.mu.Unlock()
+	out = outcome{verdict: VerdictAside, delay: f.Delay, class: delivery.ClassDestination, err: err}
+	if c.Shared {
+		out.verdict = VerdictReleased // single calls will show which event is at fault
+	}
+	switch {
+	case f.Counts:
+		return out, false
+	case f.Doubts:
+		log.Info("the destination answers others and not this event; no attempt is counted yet", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
+	case begins:
+		l.reportUnavailable(log, time.Now(), err)
+	case f.Again && f.Longer:
+		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
+	default:
+		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
+	}
+	return out, true
+}
+
+func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
+	log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
+	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: l.dest.Name, Err: err})
+}
+
+// fault records that the destination did not answer a request that began at the given time and was not about one event. With news,
+// fault reports the outage in any case.
+func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration) {
+	l.mu.Lock()
+	now := time.Now()
+	f := l.health.Fault(now, began, err)
+	if f.Longer {
+		l.refuseLocked(now)
+	}
+	begins := f.Opened && l.outage.begins(l)
+	l.mu.Unlock()
+	if begins || news {
+		l.reportUnavailable(l.log, now, err)
+		return f.Pause
+	}
+	l.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
+	return f.Pause
+}
+
+// answers lets deliveries through again, step by step.
+func (l *lane) answers() {
+	l.mu.Lock()
+	now := time.Now()
+	closes := l.health.Responds(now, l.capacityLocked())
+	ends := closes && l.outage.ends(l)
+	l.hungry = true
+	l.armLocked(now)
+	call := l.wakeLocked()
+	l.mu.Unlock()
+	l.tell(health.Change{Closes: closes}, ends)
+	call()
+}
+
+// unanswered records that a call that began at the given time has ended without calling the destination to the end.
+func (l *lane) unanswered(j *job, began time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.health.Unanswered(now, began, j.Value.failures() > 0) {
+		l.refuseLocked(now)
+	}
+}
+
+// throttle slows the lane down, because of a call that began at the given time, or puts the event aside if only that event
+// is throttled. A machine that has run out of files, ports or memory throttles like a destination, and the fault is the
+// relay's.
+func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
+	out := outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: err, throttled: true}
+	if err.exhausted {
+		out.class = delivery.ClassOurs
+	}
+	l.mu.Lock()
+	now := time.Now()
+	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
+	if t.Aside {
+		out.verdict, out.delay = VerdictAside, t.Delay
+	} else {
+		l.refuseLocked(now)
+	}
+	l.mu.Unlock()
+	switch {
+	case t.Aside:
+		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", out.class, "retry_in", out.delay, "err", err)
+	case t.Begins && err.exhausted:
+		log.Warn("the machine has no room for more calls; the lane is slowed down, no attempt is counted", "class", out.class, "gap", t.Gap, "err", err)
+	case t.Begins:
+		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", delivery.ClassDestination, "gap", t.Gap, "wait", err.delay, "err", err)
+	default:
+		log.Debug("destination still throttles", "class", out.class, "gap", t.Gap, "wait", err.delay, "err", err)
+	}
+	return out
 }
 
 // spoiled counts the answers that slowed the lane down: until they are recorded, queued jobs are returned.
@@ -625,4 +1141,123 @@ func (l *lane) blocked() int {
 		return 0
 	}
 	return l.agg.Blocked()
+}
+
+// kept is a job that no worker begins, and its verdict.
+type kept struct {
+	job     *job
+	verdict Verdict
+}
+
+// answerKept answers jobs that were not begun. The lock is held.
+func (l *lane) answerKept(all []kept) {
+	for _, k := range all {
+		l.figures.passings.count(k.verdict)
+		k.job.Value.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
+	}
+}
+
+// drop removes all jobs from the lane that no worker has begun, and takes nothing more.
+func (l *lane) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	gone := l.emptyLocked()
+	if l.agg != nil {
+		gone = l.keepLocked(gone, l.agg.Withdraw(), VerdictReleased)
+	}
+	l.answerKept(gone)
+}
+
+// emptyLocked empties the queue, and returns its jobs and those that wait behind them.
+func (l *lane) emptyLocked() (gone []kept) {
+	queue := l.queue[l.head:]
+	l.queue, l.head = nil, 0
+	for _, j := range queue {
+		if o := j.Value.parcel.order; o != nil {
+			gone = l.keepLocked(gone, o.GiveUp(j), VerdictReleased)
+			continue
+		}
+		l.load--
+		gone = append(gone, kept{j, VerdictReleased})
+	}
+	return gone
+}
+
+// keepLocked appends to gone the jobs that the queues of aggregates have removed with the verdict v.
+func (l *lane) keepLocked(gone []kept, jobs []*job, v Verdict) []kept {
+	l.load -= len(jobs)
+	for _, j := range jobs {
+		gone = append(gone, kept{j, j.Value.behind(v)})
+	}
+	return gone
+}
+
+// TakeBack returns the deliveries of a parcel that no worker has begun.
+func (l *lane) TakeBack(p *Parcel) {
+	l.mu.Lock()
+	var gone []kept
+	waiting := l.queue[l.head:]
+	left := slices.DeleteFunc(waiting, func(j *job) bool {
+		if j.Value.parcel != p {
+			return false
+		}
+		gone = append(gone, kept{j, VerdictReleased})
+		return true
+	})
+	l.queue = l.queue[:l.head+len(left)]
+	l.load -= len(gone)
+	l.answerKept(gone)
+	call := l.wakeLocked()
+	l.mu.Unlock()
+	call()
+}
+
+// stats returns the figures of the lane, see [merge].
+func (l *lane) stats() observe.DestinationStats {
+	now := time.Now()
+	l.mu.Lock()
+	s := observe.DestinationStats{
+		Name: l.dest.Name, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.crew.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
+	}
+	counts := l.countsLocked()
+	if counts {
+		is := l.health.Snapshot(now)
+		s.State, s.Gap, s.Trouble.DownSince, s.Trouble.NextProbe = is.State, is.Gap, is.DownSince, is.NextProbe
+		s.Room, s.Pace, s.RateLimited = l.roomLocked(now), l.tempo.pace, l.limitWaitsLocked(now)
+		s.Unavailable = l.health.Down() || l.crew.staffLocked() <= 0
+		if l.agg != nil {
+			s.Aggregates = l.agg.Len() + l.agg.Blocked()
+		}
+	}
+	l.mu.Unlock()
+	l.figures.read(&s)
+	if counts {
+		l.figures.readTrouble(&s.Trouble)
+	}
+	if r := l.target.reporter; r != nil {
+		var report delivery.Report
+		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
+			report.Reason = guard.Clean(report.Reason)
+			s.Report = &report
+		} else if !l.figures.reported.Swap(true) { // not with each scrape
+			l.log.Error("the handler cannot tell how its destination is", "err", err)
+		}
+	}
+	return s
+}
+
+// progress returns the progress of the lane, and whether its health counts for the destination.
+func (l *lane) progress() (p Progress, counts bool) {
+	p.Name, p.Answers = l.dest.Name, l.figures.answers()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.health.Available() && !l.health.Throttled()
+	if l.running > 0 {
+		p.Within = l.crew.patience() + patrolAgain
+	}
+	return p, l.countsLocked()
 }

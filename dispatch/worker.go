@@ -2,13 +2,11 @@ package dispatch
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/health"
-	"github.com/notifyd/notifyd/internal/order"
 )
 
 // worker is a goroutine of a lane that calls the handler. A worker whose call does not return is
@@ -144,10 +142,6 @@ func (w *worker) refuse(j *job) {
 // notBegun is the duration of jobs for which the handler was not called.
 const notBegun time.Duration = -1
 
-func (l *lane) callContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(l.ctx, l.dest.Timeout, l.target.expired)
-}
-
 // deliverEach delivers a chunk, one event at a time. The chunk shares one timeout: it holds more
 // than one job only while a call takes microseconds, and is cut short by the first call that does
 // not, or when no more deliveries are wanted.
@@ -187,28 +181,6 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
 		last = now
 	}
 	return 0, nil // there was no job
-}
-
-// concludes passes on the outcomes of the first n jobs of a chunk, the last of which has failed
-// with r unless that is nil, and leaves the jobs with which the worker continues.
-func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
-	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
-	out := &outs[n-1]
-	from, to := out.from, out.to
-	if r != nil {
-		of := health.Call{Began: c.begin.Add(from), Took: to - from}
-		if n > 1 {
-			of.Proof = c.begin.Add(outs[n-2].from)
-		}
-		*out = l.classify(ctx, jobs[n-1], &of, r)
-		out.from, out.to = from, to
-	}
-	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
-		l.untake(rest)
-		rest = nil
-	}
-	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
-	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
 }
 
 // deliverBatch delivers jobs in one call.
@@ -253,39 +225,4 @@ func (w *worker) expires(jobs []*job) []*job {
 	}
 	l.finished(now, notBegun, late, outs)
 	return rest
-}
-
-// concludesBatch passes on the outcomes of jobs that shared a call. Jobs behind a failed one of
-// their aggregate were not delivered for that reason, whatever their reply.
-func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
-	elapsed := time.Since(c.begin)
-	outs := make([]outcome, len(c.jobs))
-	of := health.Call{Began: c.begin, Took: elapsed, Shared: len(c.jobs) > 1}
-	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
-		of.Proof, of.Shared = c.begin, false
-	}
-	var broken map[*order.Queue[task]]Verdict
-	for i, j := range c.jobs {
-		var r *reply
-		if replies != nil {
-			r = replies[i]
-		}
-		group := j.Queue()
-		if v := broken[group]; r != nil && group != nil && v != 0 {
-			outs[i] = outcome{verdict: j.Value.behind(v)}
-			continue
-		}
-		outs[i] = outcome{verdict: VerdictDelivered}
-		if r != nil {
-			outs[i] = l.classify(ctx, j, &of, r)
-		}
-		outs[i].to = elapsed
-		if outs[i].verdict != VerdictDelivered && group != nil {
-			if broken == nil {
-				broken = make(map[*order.Queue[task]]Verdict)
-			}
-			broken[group] = l.follows(&outs[i])
-		}
-	}
-	l.finished(c.begin, elapsed, c.jobs, outs)
 }

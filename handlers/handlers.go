@@ -1,8 +1,12 @@
-// Package handlers holds what the makers of destinations have in common: the options that
-// kafka.New, email.New and the others take beside their Config.
+// Package handlers holds what all destinations have in common: the type of their secrets, the error about a
+// field of a Config, and the options of kafka.New, email.New and the others.
 //
-//	h, err := kafka.New(cfg, handlers.WithBaseDir("/etc/shop"))
-//	err = relay.Handle("orders", "order.*", h, notifyd.WithLane(kafka.DefaultLane()))
+//	h, err := email.New(email.Config{Host: "smtp.example.com", Username: "shop", Password: handlers.NewSecret(password), ...})
+//	if mistake, ok := errors.AsType[*handlers.FieldError](err); ok {
+//		return fmt.Errorf("%s is wrong: %w", mistake.Path, mistake.Err)
+//	}
+//	defer h.Close()
+//	err = relay.Handle("mail", "order.*", h, notifyd.WithLane(email.DefaultLane()))
 package handlers
 
 import "log/slog"

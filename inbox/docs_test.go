@@ -18,7 +18,7 @@ func TestDocsAreExamples(t *testing.T) {
 		}
 		return string(text)
 	}
-	code := read("example_test.go") + read("../idempotency/example_test.go") + read("../examples/orders/shop.go")
+	code := read("example_test.go") + read("idempotency/example_test.go") + read("../examples/orders/shop.go")
 	blocks := strings.Split(read("../docs/consumers.md"), "```go\n")[1:]
 	for _, block := range blocks {
 		block, _, _ = strings.Cut(block, "```")

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -162,8 +163,8 @@ func (y *planRun) startRelay(poll time.Duration) error {
 	}
 }
 
-func (y *planRun) handler(g *gate) notifyd.Handler {
-	return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+func (y *planRun) handler(g *gate) delivery.Handler {
+	return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		y.mu.Lock()
 		y.calls[e.ID]++
 		y.mu.Unlock()

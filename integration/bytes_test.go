@@ -21,16 +21,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/webhook"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/when"
+	"github.com/notifyd/notifyd/ops"
 	"github.com/notifyd/notifyd/outbox"
-	"github.com/notifyd/notifyd/positions"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -156,7 +156,7 @@ func TestBytes(t *testing.T) {
 			queue, toRabbit := newByteQueue(t, rabbit, topic, len(want))
 			hooks, toHook := newByteHook(t)
 			own := &arrivals{t: t, name: "handler"}
-			second := notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+			second := delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
 				if ev.Attempt == 1 {
 					return errors.New("not yet")
 				}
@@ -249,7 +249,7 @@ func newByteQueue(t *testing.T, b testenv.Broker, name string, n int) (*byteQueu
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := rabbitmq.New(rabbitmq.Config{URL: secret.New(b.URL), RoutingKey: name})
+	h, err := rabbitmq.New(rabbitmq.Config{URL: handlers.NewSecret(b.URL), RoutingKey: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,9 +306,9 @@ func TestBytesThatAreRefused(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, plain, picky := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
-			picky.answer = func(_ context.Context, ev *notifyd.Event) error {
+			picky.answer = func(_ context.Context, ev *delivery.Event) error {
 				if !bytes.Equal(ev.Payload, []byte{1, 2, 0}) {
-					return notifyd.Permanent(fmt.Errorf("%d bytes of %s are wrong", len(ev.Payload), ev.ContentType))
+					return delivery.Permanent(fmt.Errorf("%d bytes of %s are wrong", len(ev.Payload), ev.ContentType))
 				}
 				return nil
 			}
@@ -341,16 +341,16 @@ func TestBytesThatAreRefused(t *testing.T) {
 					t.Errorf("%s: %s, want %s", name, got, want)
 				}
 			}
-			dlq := r.DeadLetters()
-			if err := dlq.Edit(e.ctx, id, []byte{1, 2, 0}, deadletter.Action{Actor: "test"}); err != nil {
+			dlq := r.Ops()
+			if err := dlq.EditEvent(e.ctx, id, []byte{1, 2, 0}, ops.Action{Actor: "test"}); err != nil {
 				t.Fatal(err)
 			}
-			if result, err := dlq.Replay(e.ctx, deadletter.Filter{Events: []int64{id}, Destination: "picky"}, deadletter.Action{Actor: "test"}); err != nil || result.Done != 1 {
+			if result, err := dlq.ReplayDeadLetters(e.ctx, ops.DeadLetterFilter{Events: []int64{id}, Destination: "picky"}, ops.BulkAction{Actor: "test"}); err != nil || result.Done != 1 {
 				t.Fatalf("%+v, %v", result, err)
 			}
 			e.until("two are left", dead, id, 2)
 			e.untilDone()
-			shown, err := dlq.Show(e.ctx, id)
+			shown, err := dlq.Case(e.ctx, id)
 			if err != nil || !bytes.Equal(shown.Event.PayloadBytes, []byte{1, 2, 0}) || shown.Event.ContentType != protobuf || string(shown.Audit[0].OldPayloadBytes) != "7" {
 				t.Errorf("%+v, %v", shown, err)
 			}
@@ -366,11 +366,11 @@ func TestBytesThatAreRefused(t *testing.T) {
 // replaysBytes delivers the stream to a destination again.
 func (e *env) replaysBytes(to *recorder, id int64) {
 	e.t.Helper()
-	s, err := positions.New(e.pool, outboxsql.DefaultSchema)
+	s, err := ops.New(e.pool, ops.Config{Schema: outboxsql.DefaultSchema})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	if _, err := s.Replay(e.ctx, positions.Range{Destination: "plain"}, positions.Action{}); err != nil {
+	if _, err := s.StartReplay(e.ctx, ops.ReplayRange{Destination: "plain"}, ops.Action{}); err != nil {
 		e.t.Fatal(err)
 	}
 	if got := to.next(); got.ID != id || !bytes.Equal(got.Payload, []byte{1, 2, 0}) || got.ContentType != protobuf || got.Replay == 0 {
@@ -378,7 +378,7 @@ func (e *env) replaysBytes(to *recorder, id int64) {
 	}
 }
 
-func condition(t *testing.T, text string) notifyd.Filter {
+func condition(t *testing.T, text string) delivery.Filter {
 	t.Helper()
 	l, err := when.New()
 	if err != nil {

@@ -14,19 +14,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // fixable is an answer that is permanent until its cause is fixed.
 type fixable struct{ fixed atomic.Bool }
 
-func (m *fixable) answer(context.Context, *notifyd.Event) error {
+func (m *fixable) answer(context.Context, *delivery.Event) error {
 	if m.fixed.Load() {
 		return nil
 	}
-	return notifyd.Permanent(errors.New("no such customer"))
+	return delivery.Permanent(errors.New("no such customer"))
 }
 
 // TestReplay: a dead letter is listed, replayed, dies again, is replayed after
@@ -51,15 +52,15 @@ func TestReplay(t *testing.T) {
 				}
 				isDead()
 
-				dlq := r.DeadLetters()
-				page, err := dlq.List(t.Context(), deadletter.Filter{Type: "order.*"}, deadletter.Ref{}, 10)
+				dlq := r.Ops()
+				page, err := dlq.DeadLetters(t.Context(), ops.DeadLetterFilter{Type: "order.*"}, ops.DeliveryRef{}, 10)
 				if err != nil || len(page.Letters) != 1 || page.Letters[0].EventID != id || page.Letters[0].Error != "no such customer" || page.Letters[0].Attempts != 1 {
 					t.Fatalf("listed: %+v, %v", page, err)
 				}
 				replay := func(want int) {
 					t.Helper()
-					f := deadletter.Filter{Fingerprint: page.Letters[0].Fingerprint}
-					if result, err := dlq.Replay(t.Context(), f, deadletter.Action{Actor: "test"}); err != nil || result.Done != 1 {
+					f := ops.DeadLetterFilter{Fingerprint: page.Letters[0].Fingerprint}
+					if result, err := dlq.ReplayDeadLetters(t.Context(), f, ops.BulkAction{Actor: "test"}); err != nil || result.Done != 1 {
 						t.Fatalf("replayed: %+v, %v", result, err)
 					}
 					if got := h.next(); got.ID != id || got.Attempt != 1 || got.Replay != want || got.DedupeID() != fmt.Sprintf("%dr%d", id, want) ||
@@ -119,7 +120,7 @@ func TestReplayPassesDeduplication(t *testing.T) {
 				}
 			})
 			h := newRecorder(t)
-			h.answer = func(ctx context.Context, event *notifyd.Event) error {
+			h.answer = func(ctx context.Context, event *delivery.Event) error {
 				if err := inner.Deliver(ctx, event); err != nil {
 					return err
 				}
@@ -143,7 +144,7 @@ func TestReplayPassesDeduplication(t *testing.T) {
 			if n := messages(); n != 1 {
 				t.Fatalf("%d messages of 3 attempts, want one: the others are duplicates", n)
 			}
-			if result, err := r.DeadLetters().Replay(t.Context(), deadletter.Filter{Events: []int64{id}}, deadletter.Action{}); err != nil || result.Done != 1 {
+			if result, err := r.Ops().ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Events: []int64{id}}, ops.BulkAction{}); err != nil || result.Done != 1 {
 				t.Fatalf("replayed: %+v, %v", result, err)
 			}
 			e.until("the delivery done", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
@@ -167,7 +168,7 @@ func TestReplayBesideClaims(t *testing.T) {
 			const letters, fresh = 1500, 500
 			var mu sync.Mutex
 			replayed, first := map[int64]int{}, map[int64]int{}
-			handler := notifyd.HandlerFunc(func(_ context.Context, event *notifyd.Event) error {
+			handler := delivery.HandlerFunc(func(_ context.Context, event *delivery.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if event.Replay > 0 {
@@ -177,7 +178,7 @@ func TestReplayBesideClaims(t *testing.T) {
 				}
 				return nil
 			})
-			slow := notifyd.HandlerFunc(func(ctx context.Context, event *notifyd.Event) error {
+			slow := delivery.HandlerFunc(func(ctx context.Context, event *delivery.Event) error {
 				timer := time.NewTimer(2 * time.Millisecond)
 				defer timer.Stop()
 				select {
@@ -205,12 +206,12 @@ func TestReplayBesideClaims(t *testing.T) {
 			relay := e.relay(register, notifyd.WithRetention(0, 1000))
 			e.relay(register, notifyd.WithRetention(0, 1000))
 
-			dlq := relay.DeadLetters()
+			dlq := relay.Ops()
 			var wg sync.WaitGroup
-			results, errs := make([]deadletter.Result, 3), make([]error, 3)
-			for i, do := range []func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error){dlq.Replay, dlq.Replay, dlq.Discard} {
+			results, errs := make([]ops.BulkResult, 3), make([]error, 3)
+			for i, do := range []func(context.Context, ops.DeadLetterFilter, ops.BulkAction) (ops.BulkResult, error){dlq.ReplayDeadLetters, dlq.ReplayDeadLetters, dlq.DiscardDeadLetters} {
 				wg.Go(func() {
-					results[i], errs[i] = do(t.Context(), deadletter.Filter{Destination: "fast"}, deadletter.Action{Batch: 7 + i})
+					results[i], errs[i] = do(t.Context(), ops.DeadLetterFilter{Destination: "fast"}, ops.BulkAction{Batch: 7 + i})
 				})
 			}
 			for range fresh {

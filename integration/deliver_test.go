@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -175,8 +176,8 @@ func TestBatchHandlerAnswersForEachEvent(t *testing.T) {
 			t.Parallel()
 			e := newEnvIn(t, mode)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 500) n`)
-			bad := notifyd.Permanent(errors.New("seven is not allowed"))
-			h := notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
+			bad := delivery.Permanent(errors.New("seven is not allowed"))
+			h := delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
 				errs := make([]error, len(events))
 				for i, event := range events {
 					if strings.HasSuffix(string(event.Payload), "7") {
@@ -200,10 +201,10 @@ func TestRetentionZeroDeletesAtOnce(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			h.answer = func(_ context.Context, event *notifyd.Event) error {
+			h.answer = func(_ context.Context, event *delivery.Event) error {
 				switch {
 				case event.Type == "bad":
-					return notifyd.Permanent(errors.New("no"))
+					return delivery.Permanent(errors.New("no"))
 				case event.Type == "twice" && event.Attempt == 1:
 					return errors.New("once more")
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -328,8 +329,8 @@ func (l *logBuffer) lostClaim() bool {
 // recorder is a handler that records its calls.
 type recorder struct {
 	t      *testing.T
-	answer func(ctx context.Context, e *notifyd.Event) error // nil: delivered
-	calls  chan *notifyd.Event
+	answer func(ctx context.Context, e *delivery.Event) error // nil: delivered
+	calls  chan *delivery.Event
 
 	mu    sync.Mutex
 	count map[int64]int // calls by event
@@ -337,11 +338,11 @@ type recorder struct {
 
 func newRecorder(t *testing.T) *recorder {
 	t.Helper()
-	return &recorder{t: t, calls: make(chan *notifyd.Event, 1<<18), count: make(map[int64]int)}
+	return &recorder{t: t, calls: make(chan *delivery.Event, 1<<18), count: make(map[int64]int)}
 }
 
-// Deliver implements notifyd.Handler.
-func (r *recorder) Deliver(ctx context.Context, e *notifyd.Event) error {
+// Deliver implements delivery.Handler.
+func (r *recorder) Deliver(ctx context.Context, e *delivery.Event) error {
 	r.mu.Lock()
 	r.count[e.ID]++
 	r.mu.Unlock()
@@ -353,7 +354,7 @@ func (r *recorder) Deliver(ctx context.Context, e *notifyd.Event) error {
 }
 
 // next returns the next call.
-func (r *recorder) next() *notifyd.Event {
+func (r *recorder) next() *delivery.Event {
 	r.t.Helper()
 	select {
 	case e := <-r.calls:
@@ -420,7 +421,7 @@ func (r *recorder) each(n int, relays ...*running) {
 }
 
 // handleAll registers h for everything.
-func handleAll(t *testing.T, h notifyd.Handler, options ...notifyd.HandleOption) func(*notifyd.Relay) {
+func handleAll(t *testing.T, h delivery.Handler, options ...notifyd.HandleOption) func(*notifyd.Relay) {
 	t.Helper()
 	return func(r *notifyd.Relay) {
 		if err := r.Handle("all", "*", h, options...); err != nil {
@@ -431,5 +432,5 @@ func handleAll(t *testing.T, h notifyd.Handler, options ...notifyd.HandleOption)
 
 // quick is a backoff that costs a test no time.
 func quick() notifyd.HandleOption {
-	return notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2})
+	return notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2})
 }

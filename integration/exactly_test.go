@@ -26,7 +26,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -67,7 +67,7 @@ func exactlyVictim(url string) {
 
 // closable is a handler that its creator closes.
 type closable interface {
-	notifyd.Handler
+	delivery.Handler
 	io.Closer
 }
 
@@ -341,8 +341,8 @@ func readCommitted(t *testing.T, addr, topic string, partitions int32) (all []*k
 // outages keeps the errors of destinations that are unavailable.
 type outages chan error
 
-// Observe implements notifyd.Observer.
-func (r outages) Observe(i notifyd.Incident) {
+// Observe implements delivery.Observer.
+func (r outages) Observe(i delivery.Incident) {
 	if i.Kind != delivery.IncidentUnavailable {
 		return
 	}
@@ -360,7 +360,7 @@ func TestExactlyOnceByHand(t *testing.T) {
 	brokers := testenv.Kafka(t)
 	topic := "by-hand-" + scan[string](x, `SELECT current_database()`)
 	testenv.KafkaTopic(t, brokers, topic, 1, nil)
-	store, err := positions.New(x.pool, "public")
+	store, err := ops.New(x.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func TestExactlyOnceByHand(t *testing.T) {
 		x.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'order.changed', 'order', '1', '{}' FROM generate_series(1, $1::int)`, n)
 	}
 	seek := func(to string) {
-		if _, err := store.Seek(t.Context(), "orders", to, positions.Action{}); err != nil {
+		if _, err := store.Seek(t.Context(), "orders", to, ops.Action{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -412,7 +412,7 @@ func TestExactlyOnceByHand(t *testing.T) {
 	seek("6")
 	relay("orders", "", all("orders"))
 	wants(6, 10)
-	if _, err := store.Forget(t.Context(), "orders", positions.Action{}); err != nil {
+	if _, err := store.Forget(t.Context(), "orders", ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	relay("orders", "", all("orders"))

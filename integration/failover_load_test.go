@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -164,7 +165,7 @@ func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 	answer := make(chan struct{})
 	defer close(answer)
 	e.through(either(standby, primary)).relay(func(r *notifyd.Relay) {
-		err := r.Destination("all", notifyd.HandlerFunc(func(ctx context.Context, ev *notifyd.Event) error {
+		err := r.Destination("all", delivery.HandlerFunc(func(ctx context.Context, ev *delivery.Event) error {
 			if ev.Type == "slow" {
 				select {
 				case <-answer:

@@ -100,7 +100,7 @@ func TestSlowHandlerHoldsNoTransactionOpen(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			release := make(chan struct{})
-			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+			h.answer = func(ctx context.Context, _ *delivery.Event) error {
 				select {
 				case <-release:
 				case <-ctx.Done():
@@ -133,7 +133,7 @@ func TestSlowDestinationDoesNotHoldBackAnother(t *testing.T) {
 			t.Parallel()
 			e, slow, fast := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
 			release := make(chan struct{})
-			slow.answer = func(ctx context.Context, _ *notifyd.Event) error {
+			slow.answer = func(ctx context.Context, _ *delivery.Event) error {
 				select {
 				case <-release:
 				case <-ctx.Done():
@@ -190,7 +190,7 @@ func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 			t.Parallel()
 			e := newEnvIn(t, mode)
 			var count atomic.Int64
-			r := e.relay(handleAll(t, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+			r := e.relay(handleAll(t, delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 				count.Add(1)
 				return nil
 			})), notifyd.WithPollInterval(never))
@@ -368,7 +368,7 @@ func TestStopsWithoutCountingAnAttempt(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+			h.answer = func(ctx context.Context, _ *delivery.Event) error {
 				<-ctx.Done()
 				return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 			}

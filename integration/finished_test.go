@@ -16,11 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -124,11 +125,11 @@ func (e *env) workBehindFinished(p *plans, waiting int, dead ...int64) {
 	x.reach(e.t, "x", want)
 	y.reach(e.t, "y", want)
 
-	letters, err := deadletter.New(e.pool, deadletter.Config{})
+	letters, err := ops.New(e.pool, ops.Config{})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	if r, err := letters.Replay(e.ctx, deadletter.Filter{Destination: "x", Events: dead}, deadletter.Action{Actor: "test"}); err != nil || r.Done != int64(len(dead)) {
+	if r, err := letters.ReplayDeadLetters(e.ctx, ops.DeadLetterFilter{Destination: "x", Events: dead}, ops.BulkAction{Actor: "test"}); err != nil || r.Done != int64(len(dead)) {
 		e.t.Errorf("replayed %+v: %v", r, err)
 	}
 	x.reach(e.t, "x", want+len(dead))
@@ -159,7 +160,7 @@ func (e *env) statusBehindFinished(p *plans) {
 }
 
 func (e *env) bothCounted(r *notifyd.Relay, x, y *counted) {
-	quick := []notifyd.HandleOption{notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})}
+	quick := []notifyd.HandleOption{notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})}
 	total := quick
 	if e.mode == outboxsql.ModeStream {
 		total = slices.Concat(quick, []notifyd.HandleOption{notifyd.WithTotalOrder()})
@@ -186,7 +187,7 @@ func newCounted() *counted {
 	return &counted{tried: make(map[int64]bool), ended: make(map[int64]bool), news: make(chan struct{}, 1)}
 }
 
-func (c *counted) Deliver(_ context.Context, e *notifyd.Event) error {
+func (c *counted) Deliver(_ context.Context, e *delivery.Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Type == "fails" && !c.tried[e.ID] {
@@ -199,7 +200,7 @@ func (c *counted) Deliver(_ context.Context, e *notifyd.Event) error {
 	default:
 	}
 	if e.Type == "dies" {
-		return notifyd.Permanent(errors.New("no"))
+		return delivery.Permanent(errors.New("no"))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestChangedPatternKeepsDeliveries: a release that changes the pattern of a destination
@@ -17,7 +18,7 @@ func TestChangedPatternKeepsDeliveries(t *testing.T) {
 			t.Parallel()
 			e := newEnvIn(t, mode)
 			first := e.relay(func(r *notifyd.Relay) {
-				failing := notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return errors.New("not yet") })
+				failing := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return errors.New("not yet") })
 				if err := r.Handle("orders", "order.*", failing, quick(), notifyd.WithMaxAttempts(1000)); err != nil {
 					t.Error(err)
 				}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -23,7 +24,7 @@ func TestOutageThatBeginsWithAHang(t *testing.T) {
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			var down atomic.Bool
 			gone := make(chan struct{})
-			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+			h.answer = func(ctx context.Context, _ *delivery.Event) error {
 				if !down.Load() {
 					return nil
 				}
@@ -31,7 +32,7 @@ func TestOutageThatBeginsWithAHang(t *testing.T) {
 				case <-gone:
 				case <-ctx.Done():
 				}
-				return notifyd.Unavailable(errors.New("connection reset"))
+				return delivery.Unavailable(errors.New("connection reset"))
 			}
 			r := e.relay(handleAll(t, h, notifyd.WithConcurrency(1)))
 			write := func(n int) {

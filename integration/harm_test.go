@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -36,7 +37,7 @@ func TestHandlersThatDoHarm(t *testing.T) {
 					e.insert("bad", `{}`)
 				}
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fine', '{}' FROM generate_series(1, 20)`)
-				r := e.relay(handleAll(t, notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+				r := e.relay(handleAll(t, delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
 					if ev.Type == "bad" {
 						return harm(over)
 					}

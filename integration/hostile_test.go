@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -45,12 +46,12 @@ func TestDueRowsOfAnother(t *testing.T) {
 			good := make(chan int64, 100)
 			begin := time.Now()
 			r := e.relay(func(r *notifyd.Relay) {
-				if err := r.Handle("down", "down", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
-					return notifyd.Unavailable(errors.New("away"))
+				if err := r.Handle("down", "down", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+					return delivery.Unavailable(errors.New("away"))
 				})); err != nil {
 					t.Error(err)
 				}
-				if err := r.Handle("good", "good", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+				if err := r.Handle("good", "good", delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
 					good <- ev.ID
 					return nil
 				})); err != nil {
@@ -86,7 +87,7 @@ func TestFarOffID(t *testing.T) {
 	e := newEnv(t)
 	got := make(chan int64, 100)
 	r := e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("all", "*", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+		if err := r.Handle("all", "*", delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
 			got <- ev.ID
 			return nil
 		})); err != nil {

@@ -13,12 +13,12 @@ import (
 )
 
 // incidents is an observer that passes on its incidents.
-type incidents chan notifyd.Incident
+type incidents chan delivery.Incident
 
-func (c incidents) Observe(i notifyd.Incident) { c <- i }
+func (c incidents) Observe(i delivery.Incident) { c <- i }
 
 // until waits for an incident of a kind.
-func (c incidents) until(t *testing.T, kind delivery.IncidentKind) notifyd.Incident {
+func (c incidents) until(t *testing.T, kind delivery.IncidentKind) delivery.Incident {
 	t.Helper()
 	for {
 		select {
@@ -43,11 +43,11 @@ func TestIncidents(t *testing.T) {
 			seen := make(incidents, 1000)
 			var down atomic.Bool
 			r := e.relay(func(r *notifyd.Relay) {
-				handlers := map[string]notifyd.HandlerFunc{
-					"bad": func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("no")) },
-					"down": func(context.Context, *notifyd.Event) error {
+				handlers := map[string]delivery.HandlerFunc{
+					"bad": func(context.Context, *delivery.Event) error { return delivery.Permanent(errors.New("no")) },
+					"down": func(context.Context, *delivery.Event) error {
 						if down.Load() {
-							return notifyd.Unavailable(errors.New("gone"))
+							return delivery.Unavailable(errors.New("gone"))
 						}
 						return nil
 					},

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -131,8 +132,8 @@ type watched struct {
 	delivered []int64 // events, as they were delivered
 }
 
-// DeliverBatch implements notifyd.BatchHandler.
-func (w *watched) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+// DeliverBatch implements delivery.BatchHandler.
+func (w *watched) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	errs := w.Handler.DeliverBatch(ctx, events)
 	if errs != nil {
 		w.failed++

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -44,7 +45,7 @@ func (e *env) tryLease(lease time.Duration) *leaseTrial {
 	e.t.Helper()
 	answer := make(chan struct{})
 	l := &leaseTrial{env: e, lease: lease, slow: newRecorder(e.t), others: newRecorder(e.t), release: sync.OnceFunc(func() { close(answer) })}
-	l.slow.answer = func(ctx context.Context, _ *notifyd.Event) error {
+	l.slow.answer = func(ctx context.Context, _ *delivery.Event) error {
 		select {
 		case <-answer:
 			return nil
@@ -52,7 +53,7 @@ func (e *env) tryLease(lease time.Duration) *leaseTrial {
 			return ctx.Err()
 		}
 	}
-	l.others.answer = func(_ context.Context, event *notifyd.Event) error {
+	l.others.answer = func(_ context.Context, event *delivery.Event) error {
 		if event.Type == "again" && event.Attempt == 1 {
 			return errors.New("later")
 		}
@@ -207,7 +208,7 @@ func TestAnswerThatACrashTookBack(t *testing.T) {
 	e := newEnv(t)
 	slow, others, answer := newRecorder(t), newRecorder(t), make(chan struct{})
 	release := sync.OnceFunc(func() { close(answer) })
-	slow.answer = func(context.Context, *notifyd.Event) error {
+	slow.answer = func(context.Context, *delivery.Event) error {
 		<-answer
 		return nil
 	}

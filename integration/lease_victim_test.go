@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -46,8 +47,8 @@ func leaseVictim(url string) {
 		panic(err)
 	}
 	answer := make(chan struct{})
-	begin := func(name string) notifyd.HandlerFunc {
-		return func(ctx context.Context, e *notifyd.Event) error {
+	begin := func(name string) delivery.HandlerFunc {
+		return func(ctx context.Context, e *delivery.Event) error {
 			if e.Type != "fast" {
 				fmt.Println(begun(name, e.ID))
 			}
@@ -170,7 +171,7 @@ func (v *leaseProcess) tailed() (first, last int64, leases int) {
 }
 
 // register gives a relay the destinations of a lease victim.
-func (v *leaseProcess) register(a, b, c notifyd.Handler) func(*notifyd.Relay) {
+func (v *leaseProcess) register(a, b, c delivery.Handler) func(*notifyd.Relay) {
 	v.t.Helper()
 	return func(r *notifyd.Relay) {
 		err := errors.Join(r.Destination("a", a), r.Destination("b", b), r.Destination("c", c),
@@ -192,7 +193,7 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 	frozen, h, holds := e.startLeaseVictim(), newRecorder(t), newRecorder(t)
 	answer := make(chan struct{})
 	release := sync.OnceFunc(func() { close(answer) })
-	holds.answer = func(context.Context, *notifyd.Event) error {
+	holds.answer = func(context.Context, *delivery.Event) error {
 		<-answer
 		return nil
 	}

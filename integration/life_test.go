@@ -140,7 +140,7 @@ func endsBehindAPooler(pooled *env) {
 			t.Fatal(err)
 		}
 		err = r.Run(t.Context())
-		if !errors.Is(err, store.ErrPooler) || !strings.Contains(err.Error(), "listen_url") {
+		if !errors.Is(err, notifyd.ErrPooler) || !strings.Contains(err.Error(), "listen_url") {
 			t.Errorf("Run returned %v", err)
 		}
 	}

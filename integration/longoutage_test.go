@@ -146,7 +146,7 @@ func meetLongOutage(t *testing.T, mode outboxsql.Mode, events int, away http.Han
 	t.Cleanup(func() { _ = h.Close() })
 	relay := e.relay(handleAll(t, h,
 		notifyd.WithMaxAttempts(1), notifyd.WithLongestPause(20*time.Millisecond), notifyd.WithConcurrency(16),
-		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})))
+		notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})))
 	taken.insert(e, before)
 	r.await(before / 2)
 	down.Store(true)

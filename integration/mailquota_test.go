@@ -141,7 +141,7 @@ func TestMailQuotaOfOneAddress(t *testing.T) {
 			server.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "slow@", Code: 550, Text: "5.4.5 Daily quota", Times: smtpsink.Always})
 			slow := e.insert("mail", `{"to": "slow@example.com"}`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, others)
-			backoff := notifyd.WithBackoff(notifyd.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
+			backoff := notifyd.WithBackoff(delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
 			r := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1), backoff))
 			e.untilAll("the others delivered", "all", `e.id <> $1`, slow)
 			e.until("the one put aside, or dead", `SELECT EXISTS (SELECT FROM outbox_deliveries

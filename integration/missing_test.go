@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -42,7 +43,7 @@ func TestMissingEvents(t *testing.T) {
 			var mu sync.Mutex
 			last := make(map[string]int64)
 			h := newRecorder(t)
-			h.answer = func(_ context.Context, ev *notifyd.Event) error {
+			h.answer = func(_ context.Context, ev *delivery.Event) error {
 				if !up.Load() {
 					return errors.New("not yet")
 				}

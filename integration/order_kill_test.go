@@ -62,7 +62,7 @@ func orderVictim(url string) {
 	}
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 	base := os.Getenv(envOrderObserver) + "/" + os.Getenv(envOrderRelay)
-	handleInOrder(fatal{}, relay, func(ctx context.Context, dest string, e *notifyd.Event) error {
+	handleInOrder(fatal{}, relay, func(ctx context.Context, dest string, e *delivery.Event) error {
 		return askObserver(ctx, client, fmt.Sprintf("%s/%s/%d/%d", base, dest, e.ID, e.Attempt))
 	})
 	if err := relay.Run(ctx); err != nil {
@@ -74,23 +74,23 @@ func orderVictim(url string) {
 func askObserver(ctx context.Context, client *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
 	if err != nil {
-		return notifyd.Permanent(err)
+		return delivery.Permanent(err)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return notifyd.Unavailable(err)
+		return delivery.Unavailable(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return notifyd.Unavailable(err)
+		return delivery.Unavailable(err)
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return nil
 	case http.StatusGone:
-		return notifyd.Permanent(errors.New(resp.Status))
+		return delivery.Permanent(errors.New(resp.Status))
 	case http.StatusServiceUnavailable:
-		return notifyd.Unavailable(errors.New(resp.Status))
+		return delivery.Unavailable(errors.New(resp.Status))
 	default:
 		return errors.New(resp.Status)
 	}

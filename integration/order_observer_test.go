@@ -176,10 +176,10 @@ func (o *orderObserver) deliver(ctx context.Context, relay, dest string, id int6
 	}
 	switch {
 	case d.down != nil && d.down(time.Since(o.begin)):
-		return notifyd.Unavailable(errors.New("down"))
+		return delivery.Unavailable(errors.New("down"))
 	case f.permanent:
 		o.see(relay, dest, id, "dead")
-		return notifyd.Permanent(errors.New("rejected"))
+		return delivery.Permanent(errors.New("rejected"))
 	case attempt <= f.fails:
 		if attempt >= orderAttempts {
 			o.see(relay, dest, id, "dead")
@@ -191,16 +191,16 @@ func (o *orderObserver) deliver(ctx context.Context, relay, dest string, id int6
 }
 
 // orderHandler delivers to one destination of the observer.
-type orderHandler func(ctx context.Context, dest string, e *notifyd.Event) error
+type orderHandler func(ctx context.Context, dest string, e *delivery.Event) error
 
 // streamHandler keeps the order within a batch.
-type streamHandler struct{ one notifyd.HandlerFunc }
+type streamHandler struct{ one delivery.HandlerFunc }
 
-func (s streamHandler) Deliver(ctx context.Context, e *notifyd.Event) error { return s.one(ctx, e) }
+func (s streamHandler) Deliver(ctx context.Context, e *delivery.Event) error { return s.one(ctx, e) }
 
 func (s streamHandler) KeepsOrder() bool { return true }
 
-func (s streamHandler) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+func (s streamHandler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	errs := make([]error, len(events))
 	broken := make(map[string]bool)
 	for i, e := range events {
@@ -221,13 +221,13 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 	options := []notifyd.HandleOption{
 		notifyd.WithMaxAttempts(orderAttempts), notifyd.WithTimeout(10 * time.Second),
 		notifyd.WithLongestPause(500 * time.Millisecond), // they go down every two seconds
-		notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}),
+		notifyd.WithBackoff(delivery.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}),
 	}
-	slowly := notifyd.WithBackoff(notifyd.Backoff{Initial: 400 * time.Millisecond, Max: 400 * time.Millisecond, Multiplier: 1})
-	one := func(dest string) notifyd.HandlerFunc {
-		return func(ctx context.Context, e *notifyd.Event) error { return deliver(ctx, dest, e) }
+	slowly := notifyd.WithBackoff(delivery.Backoff{Initial: 400 * time.Millisecond, Max: 400 * time.Millisecond, Multiplier: 1})
+	one := func(dest string) delivery.HandlerFunc {
+		return func(ctx context.Context, e *delivery.Event) error { return deliver(ctx, dest, e) }
 	}
-	batch := notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+	batch := delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error {
 		errs := make([]error, len(events))
 		for i, e := range events {
 			errs[i] = one("slow")(ctx, e)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // operatorRound is the interval at which the operator handles the dead letters of strict.
@@ -20,7 +20,7 @@ const operatorRound = 200 * time.Millisecond
 // then on other events may continue, even if the answer is lost.
 func (o *orderObserver) operate(t *testing.T, e *env) (stop func()) {
 	t.Helper()
-	dlq, err := deadletter.New(e.pool, deadletter.Config{})
+	dlq, err := ops.New(e.pool, ops.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func (o *orderObserver) operate(t *testing.T, e *env) (stop func()) {
 }
 
 // dealWithDead handles the current dead letters.
-func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *deadletter.Store) error {
+func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *ops.Client) error {
 	t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = 'strict' AND state = 'dead'`)
 	if err != nil {
@@ -73,12 +73,12 @@ func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *deadletter.Store
 	for _, job := range []struct {
 		what string
 		ids  []int64
-		do   func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error)
-	}{{"replayed", replay, dlq.Replay}, {"discarded", discard, dlq.Discard}} {
+		do   func(context.Context, ops.DeadLetterFilter, ops.BulkAction) (ops.BulkResult, error)
+	}{{"replayed", replay, dlq.ReplayDeadLetters}, {"discarded", discard, dlq.DiscardDeadLetters}} {
 		if len(job.ids) == 0 {
 			continue
 		}
-		result, err := job.do(e.ctx, deadletter.Filter{Destination: "strict", Events: job.ids}, deadletter.Action{Actor: "operator"})
+		result, err := job.do(e.ctx, ops.DeadLetterFilter{Destination: "strict", Events: job.ids}, ops.BulkAction{Actor: "operator"})
 		if err != nil {
 			return err
 		}

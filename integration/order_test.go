@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -164,7 +165,7 @@ func TestOrderWhileWritten(t *testing.T) {
 			for n := range relays {
 				name := strconv.Itoa(n)
 				e.relay(func(r *notifyd.Relay) {
-					handleInOrder(t, r, func(ctx context.Context, dest string, e *notifyd.Event) error {
+					handleInOrder(t, r, func(ctx context.Context, dest string, e *delivery.Event) error {
 						return o.deliver(ctx, name, dest, e.ID, e.Attempt)
 					})
 				}, orderOptions(r)...)

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/outbox"
-
-	"github.com/jackc/pgx/v5"
 )
 
 func TestFailsTwiceThenSucceeds(t *testing.T) {
@@ -22,7 +23,7 @@ func TestFailsTwiceThenSucceeds(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			h.answer = func(_ context.Context, event *notifyd.Event) error {
+			h.answer = func(_ context.Context, event *delivery.Event) error {
 				if event.Attempt < 3 {
 					return errors.New("not yet")
 				}
@@ -52,7 +53,7 @@ func TestDeadLetters(t *testing.T) {
 		text     string
 	}{
 		"permanent failure": {
-			answer: func() error { return notifyd.Permanent(errors.New("no such customer")) }, attempts: 1, text: "no such customer",
+			answer: func() error { return delivery.Permanent(errors.New("no such customer")) }, attempts: 1, text: "no such customer",
 		},
 		"attempts used up": {
 			answer: func() error { return errors.New("try again") }, options: []notifyd.HandleOption{notifyd.WithMaxAttempts(3)}, attempts: 3, text: "try again",
@@ -69,7 +70,7 @@ func TestDeadLetters(t *testing.T) {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
 				e, h := newEnvIn(t, mode), newRecorder(t)
-				h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+				h.answer = func(ctx context.Context, _ *delivery.Event) error {
 					if test.answer == nil {
 						<-ctx.Done()
 						return ctx.Err()
@@ -97,8 +98,8 @@ func TestFanOut(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, good, bad, late := newEnvIn(t, mode), newRecorder(t), newRecorder(t), newRecorder(t)
-			bad.answer = func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("never")) }
-			late.answer = func(_ context.Context, event *notifyd.Event) error {
+			bad.answer = func(context.Context, *delivery.Event) error { return delivery.Permanent(errors.New("never")) }
+			late.answer = func(_ context.Context, event *delivery.Event) error {
 				if event.Attempt == 1 {
 					return errors.New("later")
 				}
@@ -185,12 +186,12 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 			t.Parallel()
 			e, h, other := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
 			up := make(chan struct{})
-			h.answer = func(context.Context, *notifyd.Event) error {
+			h.answer = func(context.Context, *delivery.Event) error {
 				select {
 				case <-up:
 					return nil
 				default:
-					return notifyd.Unavailable(errors.New("connection refused"))
+					return delivery.Unavailable(errors.New("connection refused"))
 				}
 			}
 			r := e.relay(func(r *notifyd.Relay) {
@@ -233,7 +234,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 			var away atomic.Bool // the relay has noticed, and all earlier calls have ended
 			begun, answer, up := make(chan int32, 1<<16), make(chan struct{}), make(chan struct{})
 			var calls atomic.Int32
-			mail := notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
+			mail := delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 				if away.Load() {
 					begun <- calls.Add(1)
 					defer calls.Add(-1)
@@ -247,7 +248,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 				case <-up:
 					return nil
 				default:
-					return notifyd.Unavailable(errors.New("connection refused"))
+					return delivery.Unavailable(errors.New("connection refused"))
 				}
 			})
 			r := e.relay(func(r *notifyd.Relay) {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -47,10 +48,10 @@ func TestPartitions(t *testing.T) {
 			today := scan[time.Time](e, `SELECT now()`)
 			name := func(days int) string { return "outbox_events_p" + today.AddDate(0, 0, days).UTC().Format("20060102") }
 			e.partition(today.AddDate(0, 0, -5)) // up to two days ago
-			h.answer = func(_ context.Context, ev *notifyd.Event) error {
+			h.answer = func(_ context.Context, ev *delivery.Event) error {
 				switch {
 				case ev.Type == "dead":
-					return notifyd.Permanent(errors.New("no"))
+					return delivery.Permanent(errors.New("no"))
 				case ev.Type == "retry" && h.times(ev.ID) < 3:
 					return errors.New("not yet")
 				}
@@ -142,9 +143,9 @@ func TestPartitionWhileRunning(t *testing.T) {
 			t.Parallel()
 			e, h := newEnv(t), newRecorder(t)
 			var waiting atomic.Int64 // of the events written while the relays run
-			h.answer = func(_ context.Context, ev *notifyd.Event) error {
+			h.answer = func(_ context.Context, ev *delivery.Event) error {
 				if ev.Type == "dead" {
-					return notifyd.Permanent(errors.New("no"))
+					return delivery.Permanent(errors.New("no"))
 				}
 				if strings.HasPrefix(ev.Type, "live") {
 					waiting.Add(-1)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/observe"
@@ -15,16 +16,16 @@ import (
 
 // poisonTo are the destinations that some events harm. The payload of an event
 // names its recipient, and the harmful ones are for eve.
-func poisonTo(t *testing.T) map[string]func(t *testing.T) notifyd.Handler {
+func poisonTo(t *testing.T) map[string]func(t *testing.T) delivery.Handler {
 	t.Helper()
-	all := make(map[string]func(t *testing.T) notifyd.Handler)
+	all := make(map[string]func(t *testing.T) delivery.Handler)
 	for name, harm := range map[string]http.HandlerFunc{
 		"webhook, 503":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
 		"webhook, 401":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
 		"webhook, drop": reset,
 		"webhook, hang": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 	} {
-		all[name] = func(t *testing.T) notifyd.Handler {
+		all[name] = func(t *testing.T) delivery.Handler {
 			t.Helper()
 			r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
 				if req.Header.Get("notifyd-type") == "poison" {
@@ -46,7 +47,7 @@ func poisonTo(t *testing.T) map[string]func(t *testing.T) notifyd.Handler {
 		"mail, drop at RCPT":         {Stage: smtpsink.Rcpt, Match: "eve@", Drop: true},
 		"mail, 421":                  {Stage: smtpsink.Rcpt, Match: "eve@", Code: 421},
 	} {
-		all[name] = func(t *testing.T) notifyd.Handler {
+		all[name] = func(t *testing.T) delivery.Handler {
 			t.Helper()
 			server, h := mailTo(t)
 			fault.Times = smtpsink.Always
@@ -54,13 +55,13 @@ func poisonTo(t *testing.T) map[string]func(t *testing.T) notifyd.Handler {
 			return h
 		}
 	}
-	all["one that hangs until the timeout"] = func(*testing.T) notifyd.Handler {
-		return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	all["one that hangs until the timeout"] = func(*testing.T) delivery.Handler {
+		return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 			if e.Type != "poison" {
 				return nil
 			}
 			<-ctx.Done()
-			return notifyd.Unavailable(errors.Join(errors.New("no answer"), context.Cause(ctx)))
+			return delivery.Unavailable(errors.Join(errors.New("no answer"), context.Cause(ctx)))
 		})
 	}
 	return all

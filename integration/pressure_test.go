@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -81,7 +82,7 @@ type pressed struct {
 }
 
 // ended records that an event is delivered or dead.
-func (p *pressed) ended(dest string, e *notifyd.Event) {
+func (p *pressed) ended(dest string, e *delivery.Event) {
 	if p.seen[dest] == nil {
 		p.seen[dest] = make(map[int64]bool)
 	}
@@ -98,7 +99,7 @@ func (p *pressed) ended(dest string, e *notifyd.Event) {
 }
 
 // one is a call of the well-behaved destination.
-func (p *pressed) one(_ context.Context, e *notifyd.Event) error {
+func (p *pressed) one(_ context.Context, e *delivery.Event) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended("mail", e)
@@ -106,7 +107,7 @@ func (p *pressed) one(_ context.Context, e *notifyd.Event) error {
 }
 
 // bulk is a call of the other one.
-func (p *pressed) bulk(_ context.Context, e *notifyd.Event) error {
+func (p *pressed) bulk(_ context.Context, e *delivery.Event) error {
 	once := func(in int) bool { return in > 0 && rand.IntN(in) == 0 }
 	if once(p.pauses) {
 		time.Sleep(rand.N(p.pause)) //nolint:forbidigo // the work of the handler
@@ -116,18 +117,18 @@ func (p *pressed) bulk(_ context.Context, e *notifyd.Event) error {
 	const falls, away = 10, 50 * time.Millisecond
 	switch now := time.Now(); {
 	case now.Before(p.away):
-		return notifyd.Unavailable(errors.New("still away"))
+		return delivery.Unavailable(errors.New("still away"))
 	case p.falls < falls && once(p.downs):
 		p.falls++
 		p.away = now.Add(rand.N(away))
-		return notifyd.Unavailable(errors.New("away"))
+		return delivery.Unavailable(errors.New("away"))
 	case once(p.fails):
 		return errors.New("failed")
 	case once(p.dies):
 		p.ended("bulk", e)
-		return notifyd.Permanent(errors.New("never"))
+		return delivery.Permanent(errors.New("never"))
 	case once(p.throttles):
-		return notifyd.Throttled(rand.N(away), errors.New("too many"))
+		return delivery.Throttled(rand.N(away), errors.New("too many"))
 	}
 	p.ended("bulk", e)
 	return nil
@@ -196,14 +197,14 @@ func underPressure(t *testing.T, mode outboxsql.Mode, seed uint64) {
 // register adds both destinations.
 func (p *pressed) register(t *testing.T, r *notifyd.Relay) {
 	t.Helper()
-	var bulk notifyd.Handler = notifyd.HandlerFunc(p.bulk)
+	var bulk delivery.Handler = delivery.HandlerFunc(p.bulk)
 	if p.batched {
 		bulk = streamHandler{p.bulk}
 	}
 	workers := notifyd.WithConcurrency(p.concurrency)
 	err := errors.Join(
 		r.Destination("bulk", bulk, workers, quick(), notifyd.WithMaxAttempts(1000), notifyd.WithLongestPause(100*time.Millisecond)),
-		r.Destination("mail", notifyd.HandlerFunc(p.one), workers, notifyd.WithPriority(p.priority)),
+		r.Destination("mail", delivery.HandlerFunc(p.one), workers, notifyd.WithPriority(p.priority)),
 		r.Route("import", "bulk"), r.Route("mail", "mail"), r.Route("both", "mail", "bulk"),
 	)
 	if err != nil {

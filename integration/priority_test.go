@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -37,7 +38,7 @@ func TestPriority(t *testing.T) {
 				seen     = make(map[string]bool) // by destination and event
 				copies   int
 			)
-			note := func(dest string, ev *notifyd.Event) (first bool) {
+			note := func(dest string, ev *delivery.Event) (first bool) {
 				id := fmt.Sprint(dest, ev.ID)
 				if seen[id] {
 					copies++
@@ -52,8 +53,8 @@ func TestPriority(t *testing.T) {
 				return true
 			}
 			r := e.relay(func(r *notifyd.Relay) {
-				for name, h := range map[string]notifyd.HandlerFunc{
-					"bulk": func(_ context.Context, ev *notifyd.Event) error {
+				for name, h := range map[string]delivery.HandlerFunc{
+					"bulk": func(_ context.Context, ev *delivery.Event) error {
 						mu.Lock()
 						defer mu.Unlock()
 						if note("bulk ", ev) {
@@ -61,7 +62,7 @@ func TestPriority(t *testing.T) {
 						}
 						return nil
 					},
-					"mail": func(_ context.Context, ev *notifyd.Event) error {
+					"mail": func(_ context.Context, ev *delivery.Event) error {
 						mu.Lock()
 						defer mu.Unlock()
 						if !note("mail ", ev) {

@@ -13,9 +13,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -114,7 +115,7 @@ func newRabbitRun(t *testing.T, broker *rabbitserver.Server, away time.Duration,
 	r := &rabbitRun{given: make(map[string][]int64), env: newEnvIn(t, mode), broker: broker, queue: "orders of a " + string(mode)}
 	r.ahead = rabbitAhead + rabbitEvents*int64(away/rabbitEvery)
 	h, err := rabbitmq.New(rabbitmq.Config{
-		URL: secret.New(r.broker.URL("")), RoutingKey: r.queue,
+		URL: handlers.NewSecret(r.broker.URL("")), RoutingKey: r.queue,
 		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: r.queue}}},
 	})
 	if err != nil {
@@ -125,7 +126,7 @@ func newRabbitRun(t *testing.T, broker *rabbitserver.Server, away time.Duration,
 			t.Error(err)
 		}
 	})
-	counted := notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+	counted := delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error {
 		r.mu.Lock()
 		for _, e := range events {
 			r.given[e.AggregateID] = append(r.given[e.AggregateID], e.ID)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/postgres"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -35,7 +35,7 @@ func receivedVictim(url string) {
 		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the test, however the test ends
 		os.Exit(1)
 	}()
-	h, err := postgres.New(postgres.Config{URL: secret.New(os.Getenv(envReceivedInbox)), Source: "shop"})
+	h, err := postgres.New(postgres.Config{URL: handlers.NewSecret(os.Getenv(envReceivedInbox)), Source: "shop"})
 	if err != nil {
 		panic(err)
 	}

@@ -14,24 +14,25 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/redis"
 	"github.com/notifyd/notifyd/internal/privateserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // killed is a handler whose server is killed, and its calls.
 type killed struct {
-	notifyd.BatchHandler
+	delivery.BatchHandler
 
 	attempt atomic.Int64 // the highest
 	failed  atomic.Int64 // batches
 }
 
-// DeliverBatch implements notifyd.BatchHandler.
-func (k *killed) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+// DeliverBatch implements delivery.BatchHandler.
+func (k *killed) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	errs := k.BatchHandler.DeliverBatch(ctx, events)
 	if errs != nil {
 		k.failed.Add(1)
@@ -47,7 +48,7 @@ func (k *killed) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 // killUnderLoad kills a server while events are written, restarts it a while
 // later, and requires that all of them are delivered: nothing is lost, nothing
 // dies, and no attempt is counted. arrived returns the ids that have arrived.
-func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Server, h notifyd.BatchHandler, arrived func() []int64) {
+func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Server, h delivery.BatchHandler, arrived func() []int64) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := h.(io.Closer).Close(); err != nil { //nolint:forcetypeassert // both are
@@ -112,7 +113,7 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			server := testenv.OwnRedis(t)
-			h, err := redis.New(redis.Config{URL: secret.New("redis://" + server.Addr()), Stream: "orders"})
+			h, err := redis.New(redis.Config{URL: handlers.NewSecret("redis://" + server.Addr()), Stream: "orders"})
 			if err != nil {
 				t.Fatal(err)
 			}

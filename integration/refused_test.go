@@ -89,7 +89,7 @@ func TestRefusedAnswers(t *testing.T) {
 				relay, role := e.asRelay()
 				run := func(statement string) { e.exec(strings.ReplaceAll(statement, "%s", role)) }
 				h, seen := newRecorder(t), make(incidents, 1000)
-				h.answer = func(_ context.Context, event *notifyd.Event) error {
+				h.answer = func(_ context.Context, event *delivery.Event) error {
 					if c.fails && event.Attempt == 1 {
 						return errors.New("not yet")
 					}

@@ -18,7 +18,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -106,11 +106,11 @@ func TestReplayTakenOver(t *testing.T) {
 	e.exec(insert, replayEvents, replayAggregates)
 	relays := e.replayVictims(server.URL, "/one", "/two")
 	e.untilDone()
-	s, err := positions.New(e.pool, outboxsql.DefaultSchema)
+	s, err := ops.New(e.pool, ops.Config{Schema: outboxsql.DefaultSchema})
 	if err != nil {
 		t.Fatal(err)
 	}
-	replay, err := s.Replay(e.ctx, positions.Range{Destination: "all"}, positions.Action{})
+	replay, err := s.StartReplay(e.ctx, ops.ReplayRange{Destination: "all"}, ops.Action{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestReplayTakenOver(t *testing.T) {
 	limited, cancel := context.WithTimeout(e.ctx, patience)
 	defer cancel()
 	replay, outcome, err := s.AwaitReplay(limited, replay.ID, nil)
-	if err != nil || replay.State != observe.ReplayDone || outcome != (positions.Outcome{Delivered: replayEvents}) || replay.Skipped != 0 {
+	if err != nil || replay.State != observe.ReplayDone || outcome != (ops.ReplayOutcome{Delivered: replayEvents}) || replay.Skipped != 0 {
 		t.Fatalf("%+v, %+v, %v", replay, outcome, err)
 	}
 	e.untilDone()

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // TestUnreadableEvents: an event that PostgreSQL cannot read becomes a dead letter that says so, and the
@@ -45,7 +45,7 @@ func TestUnreadableEvents(t *testing.T) {
 				e.exec(damage.after)
 				e.exec(`VACUUM outbox_events`) // chunks that are deleted are read all the same
 				h := newRecorder(t)
-				h.answer = func(_ context.Context, ev *notifyd.Event) error {
+				h.answer = func(_ context.Context, ev *delivery.Event) error {
 					if h.times(ev.ID) == 1 && ev.ID%3 == 0 {
 						return errors.New("not yet")
 					}
@@ -61,11 +61,11 @@ func TestUnreadableEvents(t *testing.T) {
 				if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE error_class = 'event' AND last_error LIKE '%event cannot be read%' || $1 || '%'`, damage.code); n != events/20 {
 					t.Errorf("%d dead letters say that the event cannot be read: %s", n, e.dump())
 				}
-				s, err := deadletter.New(e.pool, deadletter.Config{})
+				s, err := ops.New(e.pool, ops.Config{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if r, err := s.Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil || r.Done != events/20 {
+				if r, err := s.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil || r.Done != events/20 {
 					t.Fatalf("%+v, %v", r, err)
 				}
 				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'a', 'order', i % 7, '1' FROM generate_series(1, 7) AS i`)

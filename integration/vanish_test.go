@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -109,7 +110,7 @@ func TestVanishBehindAPooler(t *testing.T) {
 			t.Parallel()
 			e, fast, slow := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
 			answer := make(chan struct{})
-			slow.answer = func(ctx context.Context, _ *notifyd.Event) error {
+			slow.answer = func(ctx context.Context, _ *delivery.Event) error {
 				select {
 				case <-answer:
 				case <-ctx.Done():

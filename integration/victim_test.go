@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -39,7 +40,7 @@ func victim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("all", "*", notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	err = relay.Handle("all", "*", delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		fmt.Println(e.ID)
 		<-ctx.Done()
 		return ctx.Err()

@@ -13,9 +13,9 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/freeport"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -152,7 +152,7 @@ func webhookOf(t *testing.T, r *httpReceiver, age time.Duration) *webhook.Handle
 	h, err := webhook.New(webhook.Config{
 		MaxConnectionAge: age,
 		URL:              "http://" + r.addr + "/events",
-		SigningSecrets:   []secret.String{secret.New("whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=")},
+		SigningSecrets:   []handlers.Secret{handlers.NewSecret("whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=")},
 		Headers:          map[string]string{attemptHeader: "{{ .Event.Attempt }}"},
 		// These tests have no receiver that is silent for ever.
 		ResponseTimeout: patience, RequestTimeout: patience,

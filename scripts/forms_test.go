@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,16 +22,7 @@ func TestDependabot(t *testing.T) {
 			} `yaml:"ignore"`
 		} `yaml:"updates"`
 	}](t, ".github/dependabot.yml")
-	var want []string
-	for _, pattern := range []string{"../go.mod", "../[^.]*/go.mod", "../[^.]*/*/go.mod", "../[^.]*/*/*/go.mod"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range found {
-			want = append(want, filepath.Join("/", strings.TrimPrefix(filepath.Dir(path), "..")))
-		}
-	}
+	want := modules(t)
 	seen := make(map[string]bool)
 	for _, u := range bot.Updates {
 		seen[u.Ecosystem] = true
@@ -52,6 +44,49 @@ func TestDependabot(t *testing.T) {
 	}
 	if !seen["gomod"] || !seen["github-actions"] {
 		t.Errorf("looks at %v", seen)
+	}
+}
+
+// modules returns the directories of the modules, from the root: "/watermill".
+func modules(t *testing.T) (all []string) {
+	t.Helper()
+	for _, pattern := range []string{"../go.mod", "../[^.]*/go.mod", "../[^.]*/*/go.mod", "../[^.]*/*/*/go.mod"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			all = append(all, filepath.Join("/", strings.TrimPrefix(filepath.Dir(path), "..")))
+		}
+	}
+	return all
+}
+
+// TestModulesAreChecked: make vets and lints each module, and tests those that have tests. "make bench-peers" alone is about the
+// module of that name.
+func TestModulesAreChecked(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(makefile), "\n")
+	for _, module := range modules(t) {
+		if module == "/" || module == "/cmd/bench/peers" {
+			continue
+		}
+		tests, err := filepath.Glob(".." + module + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, wanted := range map[string]bool{"$(GO) vet ./...": true, "$(GOLANGCI) run": true, "scripts/test ": len(tests) > 0} {
+			there := slices.ContainsFunc(lines, func(l string) bool {
+				return strings.HasPrefix(l, "\tcd "+module[1:]+" && ") && strings.Contains(l, what)
+			})
+			if there != wanted {
+				t.Errorf("%s: make has %q: %v, want %v", module, what, there, wanted)
+			}
+		}
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/alert"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/alert"
 	"github.com/notifyd/notifyd/internal/config"
 )
 

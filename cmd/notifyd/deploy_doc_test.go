@@ -71,6 +71,17 @@ func (s *stage) deployed() map[string]act {
 		"sudo -u notifyd notifyd check-config -c /etc/notifyd/config.yaml":            {as: "env $(cat " + s.dir + environment + ") %s", says: `: ok, `}, //nolint:dupword // the user, and the program
 		`kubectl create secret generic notifyd-db --from-literal=url="$RELAY_URL"`:    secret,
 		`kubectl create secret generic notifyd-owner --from-literal=url="$OWNER_URL"`: secret,
+		"sed 's|runbook: |runbook_url: https://git.example.com/notifyd/blob/main/|' deploy/prometheus/rules.yaml > rules.yaml": {
+			before: func() {
+				s.write("deploy/prometheus/rules.yaml", testenv.ReadFile(s.T, deployDir+"/prometheus/rules.yaml"))
+			},
+			after: func(string) {
+				rules := testenv.ReadFile(s.T, filepath.Join(s.dir, "rules.yaml"))
+				if want := "runbook_url: https://git.example.com/notifyd/blob/main/docs/runbook.md#notifyddown\n"; !strings.Contains(rules, want) || strings.Contains(rules, "runbook: ") {
+					s.Errorf("there is no %q in\n%s", want, rules)
+				}
+			},
+		},
 	}
 }
 

@@ -96,10 +96,13 @@ type envVar struct {
 	} `yaml:"valueFrom"`
 }
 
+// required are values that have no default.
+const required = "database.existingSecret=db,image.repository=registry.example.com/notifyd"
+
 // render returns the objects that the chart makes of the values, by kind.
 func render(t *testing.T, set ...string) map[string]object {
 	t.Helper()
-	args := []string{"template", "shop", chart, "--set", "database.existingSecret=db"}
+	args := []string{"template", "shop", chart, "--set", required}
 	for _, s := range set {
 		args = append(args, "--set", s)
 	}
@@ -125,7 +128,7 @@ func render(t *testing.T, set ...string) map[string]object {
 
 func TestDeployChart(t *testing.T) {
 	t.Parallel()
-	if out, err := helm(t, "lint", "--strict", chart, "--set", "database.existingSecret=db"); err != nil {
+	if out, err := helm(t, "lint", "--strict", chart, "--set", required); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	all := render(t)
@@ -183,7 +186,7 @@ func TestDeployChartValues(t *testing.T) {
 		t.Error("there is no ServiceMonitor")
 	}
 	p, job := all["Deployment"].Spec.Template.Spec, all["Job"].Spec.Template.Spec.Containers[0]
-	if p.Volumes[0].Secret.SecretName != "whole" || p.ServiceAccountName != "default" || p.Containers[0].Image != "ghcr.io/notifyd/notifyd@sha256:"+strings.Repeat("a", 64) ||
+	if p.Volumes[0].Secret.SecretName != "whole" || p.ServiceAccountName != "default" || p.Containers[0].Image != "registry.example.com/notifyd@sha256:"+strings.Repeat("a", 64) ||
 		p.Containers[0].Env[1].ValueFrom.SecretKeyRef.Name != "smtp" {
 		t.Errorf("%+v", p)
 	}
@@ -203,7 +206,7 @@ func TestDeployChartValues(t *testing.T) {
 			t.Errorf("%s: the probes ask by %v", set, got)
 		}
 	}
-	monitor, err := helm(t, "template", "shop", chart, "--set", "database.existingSecret=db,serviceMonitor.enabled=true,service.https=true",
+	monitor, err := helm(t, "template", "shop", chart, "--set", required+",serviceMonitor.enabled=true,service.https=true",
 		"--set", "serviceMonitor.tokenSecret.name=admin,serviceMonitor.tlsConfig.serverName=relay", "--show-only", "templates/servicemonitor.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -218,8 +221,9 @@ func TestDeployChartValues(t *testing.T) {
 	}
 	for set, want := range map[string]string{
 		"database.existingSecret=": "/database/existingSecret", "replicas=3": "replicas", "migrate.bell=loud": "/migrate/bell", "image.digest=latest": "/image/digest",
+		"image.repository=": "image.repository is empty: build the image with deploy/Dockerfile", "image.repository=null": "image.repository is empty",
 	} {
-		if _, err := helm(t, "template", "shop", chart, "--set", "database.existingSecret=db", "--set", set); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := helm(t, "template", "shop", chart, "--set", required, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want a complaint about %s", set, err, want)
 		}
 	}

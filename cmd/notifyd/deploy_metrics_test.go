@@ -20,7 +20,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/metrics"
+	"github.com/notifyd/notifyd/observe/metrics"
 )
 
 // known returns the names of all metrics that a daemon exports.
@@ -92,9 +92,9 @@ func TestDeployAlerts(t *testing.T) {
 		for _, r := range g.Rules {
 			alerts = append(alerts, r.Alert)
 			mustExist(t, r.Alert, r.Expr, exported, page)
-			url := "https://github.com/notifyd/notifyd/blob/main/docs/runbook.md#" + strings.ToLower(r.Alert)
-			if r.Annotations["runbook_url"] != url || r.Annotations["summary"] == "" {
-				t.Errorf("%s: annotations %v, want the runbook at %s", r.Alert, r.Annotations, url)
+			entry := "docs/runbook.md#" + strings.ToLower(r.Alert)
+			if r.Annotations["runbook"] != entry || r.Annotations["summary"] == "" {
+				t.Errorf("%s: annotations %v, want the runbook at %s", r.Alert, r.Annotations, entry)
 			}
 			if !strings.Contains(tested, "alertname: "+r.Alert+"\n        exp_alerts:\n") || !strings.Contains(tested, "alertname: "+r.Alert+"\n        exp_alerts: []\n") {
 				t.Errorf("%s: rules_test.yaml does not show it ringing and silent", r.Alert)

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/ops"
 )
 
 func newDLQCmd(a *app) *cobra.Command {
@@ -44,13 +44,13 @@ func (f *dlqFlags) register(cmd *cobra.Command) {
 func (f *dlqFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
-func (f *dlqFlags) with(ctx context.Context, a *app, do func(s *deadletter.Store) error) error {
+func (f *dlqFlags) with(ctx context.Context, a *app, do func(s *ops.Client) error) error {
 	conn, err := f.db.connectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	s, err := deadletter.New(conn, deadletter.Config{Schema: f.db.schema, DeleteEvents: f.forget || f.db.keep == 0})
+	s, err := ops.New(conn, ops.Config{Schema: f.db.schema, DeleteEvents: f.forget || f.db.keep == 0})
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (f *dlqFlags) with(ctx context.Context, a *app, do func(s *deadletter.Store
 
 // mistaken turns an error about the filter into a mistake in the command line.
 func mistaken(err error) error {
-	if errors.Is(err, deadletter.ErrInvalid) {
+	if errors.Is(err, ops.ErrInvalid) {
 		return usageErrorf("%w", err)
 	}
 	return err
@@ -67,7 +67,7 @@ func mistaken(err error) error {
 
 // dlqFilter are the flags that choose dead letters.
 type dlqFilter struct {
-	deadletter.Filter
+	ops.DeadLetterFilter
 	older, newer age
 }
 
@@ -84,16 +84,16 @@ func (f *dlqFilter) register(cmd *cobra.Command, missing bool) {
 }
 
 // filter returns the choice; args are the ids of events.
-func (f *dlqFilter) filter(args []string) (deadletter.Filter, error) {
+func (f *dlqFilter) filter(args []string) (ops.DeadLetterFilter, error) {
 	f.OlderThan, f.NewerThan = time.Duration(f.older), time.Duration(f.newer)
 	for _, arg := range args {
 		id, err := eventID(arg)
 		if err != nil {
-			return f.Filter, err
+			return f.DeadLetterFilter, err
 		}
 		f.Events = append(f.Events, id)
 	}
-	return f.Filter, mistaken(f.Validate())
+	return f.DeadLetterFilter, mistaken(f.Validate())
 }
 
 // given reports whether anything was chosen at all.
@@ -156,16 +156,16 @@ quoted values are of one kind, and have one fingerprint.`,
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *deadletter.Store) error {
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
 				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
 				if group {
-					groups, err := s.Groups(cmd.Context(), chosen, limit)
+					groups, err := s.DeadLetterGroups(cmd.Context(), chosen, limit)
 					if err != nil {
 						return err
 					}
 					return p.groups(groups)
 				}
-				page, err := s.List(cmd.Context(), chosen, from, limit)
+				page, err := s.DeadLetters(cmd.Context(), chosen, from, limit)
 				if err != nil {
 					return err
 				}
@@ -183,16 +183,16 @@ quoted values are of one kind, and have one fingerprint.`,
 }
 
 // parseAfter reads DESTINATION/EVENT; the name may have slashes of its own.
-func parseAfter(s string) (deadletter.Ref, error) {
+func parseAfter(s string) (ops.DeliveryRef, error) {
 	if s == "" {
-		return deadletter.Ref{}, nil
+		return ops.DeliveryRef{}, nil
 	}
 	at := strings.LastIndexByte(s, '/')
 	id, err := strconv.ParseInt(s[at+1:], 10, 64)
 	if at < 0 || err != nil {
-		return deadletter.Ref{}, usageErrorf("--after %q is not DESTINATION/EVENT, such as mail/42", s)
+		return ops.DeliveryRef{}, usageErrorf("--after %q is not DESTINATION/EVENT, such as mail/42", s)
 	}
-	return deadletter.Ref{Destination: s[:at], EventID: id}, nil
+	return ops.DeliveryRef{Destination: s[:at], EventID: id}, nil
 }
 
 func newDLQShowCmd(a *app) *cobra.Command {
@@ -210,8 +210,8 @@ have replaced.`,
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *deadletter.Store) error {
-				c, err := s.Show(cmd.Context(), id)
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				c, err := s.Case(cmd.Context(), id)
 				if err != nil {
 					return err
 				}

@@ -16,15 +16,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // dlqAction is a command that acts on many dead letters.
 type dlqAction struct {
 	dlqFlags
 	filter dlqFilter
-	action deadletter.Action
+	action ops.BulkAction
 	all    bool
 	yes    bool
 
@@ -34,11 +34,11 @@ type dlqAction struct {
 
 	// past is the past tense of the command: replayed, discarded.
 	past string
-	do   func(s *deadletter.Store, ctx context.Context, f deadletter.Filter, a deadletter.Action) (deadletter.Result, error)
+	do   func(s *ops.Client, ctx context.Context, f ops.DeadLetterFilter, a ops.BulkAction) (ops.BulkResult, error)
 }
 
 func newDLQReplayCmd(a *app) *cobra.Command {
-	d := &dlqAction{past: "replayed", do: (*deadletter.Store).Replay}
+	d := &dlqAction{past: "replayed", do: (*ops.Client).ReplayDeadLetters}
 	cmd := &cobra.Command{
 		Use:   "replay [EVENT...]",
 		Short: "Deliver dead letters anew",
@@ -61,7 +61,7 @@ dead again, or --timeout has passed, and exits with 1 unless all were delivered.
 }
 
 func newDLQDiscardCmd(a *app) *cobra.Command {
-	d := &dlqAction{past: "discarded", do: (*deadletter.Store).Discard}
+	d := &dlqAction{past: "discarded", do: (*ops.Client).DiscardDeadLetters}
 	cmd := &cobra.Command{
 		Use:   "discard [EVENT...]",
 		Short: "Give up dead letters for good",
@@ -87,7 +87,7 @@ func (d *dlqAction) register(cmd *cobra.Command) {
 	cmd.Args = cobra.ArbitraryArgs
 	d.dlqFlags.register(cmd)
 	d.filter.register(cmd, d.past == "discarded")
-	registerActor(cmd, &d.action)
+	registerActor(cmd, &d.action.Actor, &d.action.Reason)
 	flags := cmd.Flags()
 	flags.BoolVar(&d.all, "all", false, "all dead letters there are")
 	flags.BoolVar(&d.action.DryRun, "dry-run", false, "show what would be done")
@@ -96,9 +96,9 @@ func (d *dlqAction) register(cmd *cobra.Command) {
 	flags.IntVar(&d.action.Batch, "batch", 500, "letters in one transaction")
 }
 
-func registerActor(cmd *cobra.Command, a *deadletter.Action) {
-	cmd.Flags().StringVar(&a.Actor, "actor", "", "`who` does it, for the audit; default: user@host")
-	cmd.Flags().StringVar(&a.Reason, "reason", "", "`why`, for the audit")
+func registerActor(cmd *cobra.Command, actor, reason *string) {
+	cmd.Flags().StringVar(actor, "actor", "", "`who` does it, for the audit; default: user@host")
+	cmd.Flags().StringVar(reason, "reason", "", "`why`, for the audit")
 }
 
 func (d *dlqAction) run(cmd *cobra.Command, a *app, args []string) error {
@@ -119,11 +119,11 @@ func (d *dlqAction) run(cmd *cobra.Command, a *app, args []string) error {
 	// The first signal ends it between two transactions, and the result so far is printed.
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return d.with(ctx, a, func(s *deadletter.Store) error { return d.act(ctx, cmd, s, chosen) })
+	return d.with(ctx, a, func(s *ops.Client) error { return d.act(ctx, cmd, s, chosen) })
 }
 
 // act counts the letters, asks, and acts.
-func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.Store, chosen deadletter.Filter) error {
+func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, chosen ops.DeadLetterFilter) error {
 	p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: d.json()}
 	dry := d.action
 	dry.DryRun = true
@@ -132,7 +132,7 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.S
 		return err
 	}
 	if r.Matched == 0 && len(chosen.Events) > 0 {
-		return fmt.Errorf("no dead letter of these events matches: see `notifyd dlq show EVENT`: %w", deadletter.ErrNotDead)
+		return fmt.Errorf("no dead letter of these events matches: see `notifyd dlq show EVENT`: %w", ops.ErrNotDead)
 	}
 	if d.action.DryRun {
 		return d.preview(ctx, p, s, chosen, r)
@@ -168,7 +168,7 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.S
 }
 
 // await waits for the outcome of replayed letters, and prints it.
-func (d *dlqAction) await(ctx context.Context, p printer, watch *deadletter.Watch, r deadletter.Result) error {
+func (d *dlqAction) await(ctx context.Context, p printer, watch *ops.Watch, r ops.BulkResult) error {
 	errLate := fmt.Errorf("after %v", time.Duration(d.timeout))
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(d.timeout), errLate)
 	defer cancel()
@@ -194,15 +194,15 @@ func (d *dlqAction) await(ctx context.Context, p printer, watch *deadletter.Watc
 // maxGroups is how many groups a dry run shows, the largest first.
 const maxGroups = 50
 
-func (d *dlqAction) preview(ctx context.Context, p printer, s *deadletter.Store, chosen deadletter.Filter, r deadletter.Result) error {
-	groups, err := s.Groups(ctx, chosen, maxGroups)
+func (d *dlqAction) preview(ctx context.Context, p printer, s *ops.Client, chosen ops.DeadLetterFilter, r ops.BulkResult) error {
+	groups, err := s.DeadLetterGroups(ctx, chosen, maxGroups)
 	if err != nil {
 		return err
 	}
 	if p.json {
 		return p.encode(struct {
-			deadletter.Result
-			Groups []deadletter.Group `json:"groups"`
+			ops.BulkResult
+			Groups []ops.DeadLetterGroup `json:"groups"`
 		}{r, groups})
 	}
 	if len(groups) > 0 {
@@ -255,7 +255,7 @@ func currentActor() string {
 
 func newDLQEditCmd(a *app) *cobra.Command {
 	var f dlqFlags
-	var action deadletter.Action
+	var action ops.Action
 	cmd := &cobra.Command{
 		Use:   "edit EVENT PAYLOAD",
 		Short: "Give a dead letter's event another payload",
@@ -279,8 +279,8 @@ any bytes, from a file or standard input. It delivers nothing: "dlq replay" does
 				return usageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
 			}
 			action.Actor = first(action.Actor, currentActor())
-			return f.with(cmd.Context(), a, func(s *deadletter.Store) error {
-				if err := s.Edit(cmd.Context(), id, payload, action); err != nil {
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				if err := s.EditEvent(cmd.Context(), id, payload, action); err != nil {
 					return err
 				}
 				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
@@ -289,7 +289,7 @@ any bytes, from a file or standard input. It delivers nothing: "dlq replay" does
 		},
 	}
 	f.register(cmd)
-	registerActor(cmd, &action)
+	registerActor(cmd, &action.Actor, &action.Reason)
 	return cmd
 }
 

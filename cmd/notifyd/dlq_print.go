@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/legible"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // printer prints the results of "notifyd dlq".
@@ -27,15 +27,15 @@ func (p printer) encode(v any) error {
 	return enc.Encode(v)
 }
 
-func (p printer) page(page deadletter.Page) error {
+func (p printer) page(page ops.DeadLetterPage) error {
 	next := ""
 	if page.Next != nil {
 		next = fmt.Sprintf("%s/%d", page.Next.Destination, page.Next.EventID)
 	}
 	if p.json {
 		return p.encode(struct {
-			Letters []deadletter.Letter `json:"letters"`
-			Next    string              `json:"next,omitempty"`
+			Letters []ops.DeadLetter `json:"letters"`
+			Next    string           `json:"next,omitempty"`
 		}{page.Letters, next})
 	}
 	if len(page.Letters) == 0 {
@@ -55,10 +55,10 @@ func (p printer) page(page deadletter.Page) error {
 	return err
 }
 
-func (p printer) groups(groups []deadletter.Group) error {
+func (p printer) groups(groups []ops.DeadLetterGroup) error {
 	if p.json {
 		return p.encode(struct {
-			Groups []deadletter.Group `json:"groups"`
+			Groups []ops.DeadLetterGroup `json:"groups"`
 		}{groups})
 	}
 	if len(groups) == 0 {
@@ -74,7 +74,7 @@ func (p printer) groups(groups []deadletter.Group) error {
 	return p.table(rows)
 }
 
-func (p printer) show(c deadletter.Case) error {
+func (p printer) show(c ops.Case) error {
 	if p.json {
 		return p.encode(c)
 	}
@@ -101,7 +101,7 @@ func (p printer) show(c deadletter.Case) error {
 }
 
 // result prints the result of an action.
-func (p printer) result(past string, r deadletter.Result) error {
+func (p printer) result(past string, r ops.BulkResult) error {
 	if p.json {
 		return p.encode(r)
 	}
@@ -117,11 +117,11 @@ func (p printer) result(past string, r deadletter.Result) error {
 }
 
 // became prints the outcome of replayed letters.
-func (p printer) became(r deadletter.Result, b deadletter.Became) error {
+func (p printer) became(r ops.BulkResult, b ops.Became) error {
 	if p.json {
 		return p.encode(struct {
-			deadletter.Result
-			deadletter.Became
+			ops.BulkResult
+			ops.Became
 		}{r, b})
 	}
 	if err := p.result("replayed", r); err != nil || r.Done == 0 {
@@ -151,9 +151,9 @@ func (p printer) edited(id int64) error {
 }
 
 // progress returns a function that prints the progress of an action now and then.
-func (p printer) progress(past string) func(deadletter.Result) {
+func (p printer) progress(past string) func(ops.BulkResult) {
 	last := time.Now()
-	return func(r deadletter.Result) {
+	return func(r ops.BulkResult) {
 		if time.Since(last) < progressEvery {
 			return
 		}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // buried makes a database with n dead letters of mail, events 1 to n.
@@ -124,7 +124,7 @@ func TestDLQAges(t *testing.T) {
 		"--older-than 120m --newer-than 48h": {3},
 	} {
 		got := command(t, append(append([]string{"dlq", "list", "-o", "json"}, strings.Fields(args)...), "--database-url", url)...)
-		var page deadletter.Page
+		var page ops.DeadLetterPage
 		var ids []int64
 		err := json.Unmarshal([]byte(got.stdout), &page)
 		for _, l := range page.Letters {
@@ -136,11 +136,11 @@ func TestDLQAges(t *testing.T) {
 		for _, do := range []string{"replay", "discard"} {
 			got := command(t, append(append([]string{"dlq", do, "--dry-run", "-o", "json"}, strings.Fields(args)...), "--database-url", url)...)
 			var r struct {
-				deadletter.Result
-				Groups []deadletter.Group
+				ops.BulkResult
+				Groups []ops.DeadLetterGroup
 			}
 			n := int64(len(want))
-			if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || r.Result != (deadletter.Result{Matched: n}) || len(r.Groups) != 1 ||
+			if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || r.BulkResult != (ops.BulkResult{Matched: n}) || len(r.Groups) != 1 ||
 				r.Groups[0].Count != n || r.Groups[0].Destination != "mail" || r.Groups[0].Example.EventID != want[n-1] {
 				t.Errorf("%s %s: %+v, %v", do, args, got, err)
 			}
@@ -183,7 +183,7 @@ func TestDLQPrints(t *testing.T) {
 	}
 	got = command(t, "dlq", "list", "--after", "mail/2", "-o", "json", "--database-url", url)
 	var page struct {
-		Letters []deadletter.Letter
+		Letters []ops.DeadLetter
 		Next    string
 	}
 	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || len(page.Letters) != 1 || page.Letters[0].EventID != 3 || page.Next != "" ||
@@ -199,7 +199,7 @@ func TestDLQPrints(t *testing.T) {
 		t.Errorf("edit: %+v", got)
 	}
 	got = command(t, "dlq", "show", "3", "-o", "json", "--database-url", url)
-	var c deadletter.Case
+	var c ops.Case
 	if err := json.Unmarshal([]byte(got.stdout), &c); err != nil || len(c.Audit) != 1 || c.Event.State != "dead" || len(c.Deliveries) != 1 {
 		t.Errorf("show: %+v, %v", got, err)
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/ops"
 )
 
 func newEventsCmd(a *app) *cobra.Command {
@@ -45,17 +45,17 @@ func (f *eventsFlags) register(cmd *cobra.Command) {
 func (f *eventsFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
-func (f *eventsFlags) with(ctx context.Context, a *app, do func(s *events.Store) error) error {
+func (f *eventsFlags) with(ctx context.Context, a *app, do func(s *ops.Client) error) error {
 	conn, err := f.db.connectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	s, err := events.New(conn, f.db.schema)
+	s, err := ops.New(conn, ops.Config{Schema: f.db.schema})
 	if err == nil {
 		err = do(s)
 	}
-	if errors.Is(err, events.ErrInvalid) {
+	if errors.Is(err, ops.ErrInvalid) {
 		return usageErrorf("%w", err)
 	}
 	return err
@@ -63,7 +63,7 @@ func (f *eventsFlags) with(ctx context.Context, a *app, do func(s *events.Store)
 
 func newEventsListCmd(a *app) *cobra.Command {
 	var f eventsFlags
-	var filter events.Filter
+	var filter ops.EventFilter
 	var state, aggregate string
 	var since age
 	var upto int64
@@ -82,7 +82,7 @@ States: waiting (a destination has yet to receive it), dead (a delivery was give
 up; with --state dead others may still wait), discarded (by a person), done.`,
 		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter.State, filter.Since = events.State(state), time.Duration(since)
+			filter.State, filter.Since = ops.State(state), time.Duration(since)
 			if cmd.Flags().Changed("upto") {
 				filter.Upto = &upto
 			}
@@ -92,8 +92,8 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 					return usageErrorf("--aggregate %q is not TYPE/ID, such as order/1042", aggregate)
 				}
 			}
-			return f.with(cmd.Context(), a, func(s *events.Store) error {
-				page, err := s.List(cmd.Context(), filter, limit)
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				page, err := s.Events(cmd.Context(), filter, limit)
 				if err != nil {
 					return err
 				}
@@ -110,7 +110,7 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 	flags.Var(&since, "since", "written no longer ago than this: 90m, 12h, 7d")
 	flags.IntVar(&limit, "limit", 50, "most events to show")
 	flags.Int64Var(&upto, "upto", 0, "of this `id` and below, as the previous page shows")
-	flags.IntVar(&filter.Search, "search", events.DefaultSearch, "most events to read")
+	flags.IntVar(&filter.Search, "search", ops.DefaultSearch, "most events to read")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return cmd
 }
@@ -133,8 +133,8 @@ by the conditions (when) of the routes in the configuration file, if there is on
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *events.Store) error {
-				e, err := s.ShowWhole(cmd.Context(), id)
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				e, err := s.WholeEvent(cmd.Context(), id)
 				if err != nil {
 					return err
 				}
@@ -159,7 +159,7 @@ by the conditions (when) of the routes in the configuration file, if there is on
 
 // filter marks the destinations that an event is kept from by a condition of the configuration file. With
 // another database than the file's it does nothing.
-func (f *eventsFlags) filter(ctx context.Context, a *app, e *events.Event) error {
+func (f *eventsFlags) filter(ctx context.Context, a *app, e *ops.Event) error {
 	if f.db.given != "" || e.Gone {
 		return nil
 	}

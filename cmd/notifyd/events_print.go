@@ -6,12 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/legible"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // events prints a page of a list.
-func (p printer) events(page *events.Page, limit int) error {
+func (p printer) events(page *ops.EventPage, limit int) error {
 	if p.json {
 		return p.encode(page)
 	}
@@ -38,14 +38,14 @@ func (p printer) events(page *events.Page, limit int) error {
 	return err
 }
 
-func aggregateOf(e *events.Event) string { return strings.Trim(e.AggregateType+"/"+e.AggregateID, "/") }
+func aggregateOf(e *ops.Event) string { return strings.Trim(e.AggregateType+"/"+e.AggregateID, "/") }
 
 // listed names the destinations that have not received the event at once, as far as that is known.
-func listed(e *events.Event) string {
+func listed(e *ops.Event) string {
 	var all []string
 	for i := range e.Destinations {
 		switch d := &e.Destinations[i]; d.State {
-		case events.Delivered, events.NotRouted, events.Filtered:
+		case ops.Delivered, ops.NotRouted, ops.Filtered:
 		default:
 			all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s", d.Name, d.State)))
 		}
@@ -57,7 +57,7 @@ func listed(e *events.Event) string {
 }
 
 // event prints an event and its deliveries.
-func (p printer) event(e *events.Event) error {
+func (p printer) event(e *ops.Event) error {
 	var b bytes.Buffer
 	kind := e.ContentType
 	if e.PayloadBytes != nil {
@@ -91,7 +91,7 @@ func (p printer) event(e *events.Event) error {
 }
 
 // others describes the destinations that are not named.
-func others(e *events.Event) string {
+func others(e *ops.Event) string {
 	what := "every destination that it was routed to has received it, or passed it over (expires_after, when, seek)"
 	if len(e.Destinations) > 0 {
 		what = "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek)"
@@ -102,7 +102,7 @@ func others(e *events.Event) string {
 	return what + "\n"
 }
 
-func oneDestination(b *bytes.Buffer, d *events.Destination) {
+func oneDestination(b *bytes.Buffer, d *ops.Destination) {
 	name := clean(d.Name)
 	if name == "" {
 		name = "destinations not decided"

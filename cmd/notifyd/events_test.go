@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -47,8 +47,8 @@ func TestEventsPrints(t *testing.T) {
 		t.Errorf("list: %+v", got)
 	}
 	got = command(t, "events", "list", "--upto", "1", "-o", "json", "--database-url", url)
-	var page events.Page
-	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || len(page.Events) != 1 || page.Events[0].State != events.Dead || page.Next != nil || strings.Contains(got.stdout, "payload") {
+	var page ops.EventPage
+	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || len(page.Events) != 1 || page.Events[0].State != ops.Dead || page.Next != nil || strings.Contains(got.stdout, "payload") {
 		t.Errorf("the last page: %+v, %v", got, err)
 	}
 	got = command(t, "events", "show", "3", "--database-url", url)

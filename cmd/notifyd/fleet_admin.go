@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/notifyd/notifyd/internal/admin"
-	"github.com/notifyd/notifyd/metrics"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/observe/metrics"
 )
 
 // labelOutbox is the label of the metrics of one of many outboxes.

@@ -5,18 +5,17 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
 // opener opens the handler of a destination for a purpose: "" to deliver events, or "alerts". The closer
 // gives it back, once.
-type opener func(purpose string, d config.Destination) (notifyd.Handler, io.Closer, error)
+type opener func(purpose string, d config.Destination) (delivery.Handler, io.Closer, error)
 
 // ownHandlers opens a handler at each call.
 func ownHandlers(log *slog.Logger) opener {
-	return func(_ string, d config.Destination) (notifyd.Handler, io.Closer, error) {
+	return func(_ string, d config.Destination) (delivery.Handler, io.Closer, error) {
 		h, err := openDestination(d, log)
 		if err != nil {
 			return nil, nil, err
@@ -46,7 +45,7 @@ type handlerKey struct{ purpose, name string }
 // handlerSlot has room for one handler.
 type handlerSlot struct {
 	mu      sync.Mutex // held also while the handler closes: its successor must not begin before that
-	handler notifyd.Handler
+	handler delivery.Handler
 	closer  io.Closer
 	users   int
 }
@@ -68,7 +67,7 @@ func (s *sharedHandlers) slot(key handlerKey) *handlerSlot {
 // position has the state of one outbox: it is opened for each.
 func (s *sharedHandlers) opener(log *slog.Logger) opener {
 	own := ownHandlers(log)
-	return func(purpose string, d config.Destination) (notifyd.Handler, io.Closer, error) {
+	return func(purpose string, d config.Destination) (delivery.Handler, io.Closer, error) {
 		slot := s.slot(handlerKey{purpose, d.Name})
 		slot.mu.Lock()
 		defer slot.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/store"
 )
 
@@ -104,7 +104,7 @@ func outboxOf(row pgx.CollectableRow) (o config.Outbox, err error) {
 		case "database":
 			o.Database = text
 		case "url":
-			o.URL = secret.New(text)
+			o.URL = handlers.NewSecret(text)
 		default:
 			return o, fmt.Errorf("the column %q is unknown: there are name, schema, database and url", column)
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -49,7 +49,11 @@ and exits with 1; the pause stays, and that relay honours it when it looks again
 				return err
 			}
 			return f.each(cmd.Context(), a, names, func(ctx context.Context, conn *pgx.Conn, name string) (string, error) {
-				if err := store.SetPause(ctx, conn, f.db.schema, name, observe.Pause{By: first(f.actor, currentActor()), Reason: f.reason}); err != nil {
+				client, err := ops.New(conn, ops.Config{Schema: f.db.schema})
+				if err == nil {
+					err = client.Pause(ctx, name, ops.Action{Actor: first(f.actor, currentActor()), Reason: f.reason})
+				}
+				if err != nil {
 					return "", err
 				}
 				return f.await(ctx, conn, name, "paused")
@@ -73,7 +77,11 @@ each live relay has confirmed that, --timeout at most.`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			return f.each(cmd.Context(), a, names, func(ctx context.Context, conn *pgx.Conn, name string) (string, error) {
-				was, err := store.ClearPause(ctx, conn, f.db.schema, name)
+				client, err := ops.New(conn, ops.Config{Schema: f.db.schema})
+				was := false
+				if err == nil {
+					was, err = client.Resume(ctx, name)
+				}
 				switch {
 				case err != nil:
 					return "", err

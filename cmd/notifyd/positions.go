@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 func newPositionsCmd(a *app) *cobra.Command {
@@ -30,7 +30,7 @@ and relays keep running.`,
 type positionsFlags struct {
 	db     databaseFlags
 	output *cli.OneOf
-	action positions.Action
+	action ops.Action
 	yes    bool
 }
 
@@ -43,8 +43,7 @@ func (f *positionsFlags) register(cmd *cobra.Command) {
 func (f *positionsFlags) registerAction(cmd *cobra.Command) {
 	f.register(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.action.Actor, "actor", "", "`who` does it, for the audit; default: user@host")
-	flags.StringVar(&f.action.Reason, "reason", "", "`why`, for the audit")
+	registerActor(cmd, &f.action.Actor, &f.action.Reason)
 	flags.BoolVar(&f.action.DryRun, "dry-run", false, "show what would be done")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 }
@@ -52,20 +51,20 @@ func (f *positionsFlags) registerAction(cmd *cobra.Command) {
 func (f *positionsFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
-func (f *positionsFlags) with(ctx context.Context, a *app, do func(s *positions.Store) error) error {
+func (f *positionsFlags) with(ctx context.Context, a *app, do func(s *ops.Client) error) error {
 	conn, err := f.db.connectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	s, err := positions.New(conn, f.db.schema)
+	s, err := ops.New(conn, ops.Config{Schema: f.db.schema})
 	if err == nil {
 		err = do(s)
 	}
 	switch {
-	case errors.Is(err, positions.ErrInvalid):
+	case errors.Is(err, ops.ErrInvalid):
 		return usageErrorf("%w", err)
-	case errors.Is(err, positions.ErrQueue):
+	case errors.Is(err, ops.ErrQueue):
 		return fmt.Errorf("%w; notifyd migrate --mode stream makes it one", err)
 	}
 	return err
@@ -82,8 +81,8 @@ counts no rows. "held" in the column purge says that no position is lower: no ev
 above it is deleted before it moves. A replay that is lower stands there instead.`,
 		Example: "  notifyd positions list\n  notifyd positions list -o json | jq '.[] | select(.lag > 1000)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.with(cmd.Context(), a, func(s *positions.Store) error {
-				all, err := s.List(cmd.Context())
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				all, err := s.Positions(cmd.Context())
 				if err != nil {
 					return err
 				}
@@ -107,8 +106,8 @@ func newPositionsShowCmd(a *app) *cobra.Command {
 		Example: "  notifyd positions show warehouse",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), a, func(s *positions.Store) error {
-				d, err := s.Show(cmd.Context(), args[0])
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				d, err := s.Position(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
@@ -137,7 +136,7 @@ relay that delivers goes on from there within about a second; stop nothing.`,
 		Example: "  notifyd positions seek warehouse beginning\n  notifyd positions seek warehouse 2026-11-01T00:00:00Z --reason \"rebuild of the stock\" --yes\n  notifyd positions seek warehouse now --dry-run",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), a, func(s *positions.Store) error { return f.seek(cmd, s, args[0], args[1]) })
+			return f.with(cmd.Context(), a, func(s *ops.Client) error { return f.seek(cmd, s, args[0], args[1]) })
 		},
 	}
 	f.registerAction(cmd)
@@ -145,7 +144,7 @@ relay that delivers goes on from there within about a second; stop nothing.`,
 }
 
 // seek says what will be done, asks, and does it.
-func (f *positionsFlags) seek(cmd *cobra.Command, s *positions.Store, name, to string) error {
+func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string) error {
 	ctx, action := cmd.Context(), f.action
 	action.Actor = first(action.Actor, currentActor())
 	action.DryRun = true
@@ -203,14 +202,14 @@ name that comes back is a new one.`,
 		Example: "  notifyd positions forget crm --dry-run\n  notifyd positions forget crm --reason \"replaced by the warehouse\"",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), a, func(s *positions.Store) error { return f.forget(cmd, s, args[0]) })
+			return f.with(cmd.Context(), a, func(s *ops.Client) error { return f.forget(cmd, s, args[0]) })
 		},
 	}
 	f.registerAction(cmd)
 	return cmd
 }
 
-func (f *positionsFlags) forget(cmd *cobra.Command, s *positions.Store, name string) error {
+func (f *positionsFlags) forget(cmd *cobra.Command, s *ops.Client, name string) error {
 	ctx, action := cmd.Context(), f.action
 	action.Actor = first(action.Actor, currentActor())
 	action.DryRun = true

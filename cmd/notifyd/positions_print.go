@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 func printPositions(out io.Writer, all []observe.Position) error {
@@ -46,7 +46,7 @@ func printPositions(out io.Writer, all []observe.Position) error {
 	return nil
 }
 
-func printPosition(out io.Writer, d *positions.Details) error {
+func printPosition(out io.Writer, d *ops.PositionDetails) error {
 	if err := printPositions(out, d.Parts); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func kept(first int64) string {
 }
 
 // moved says what a move means.
-func moved(name string, m *positions.Moved, verb string) string {
+func moved(name string, m *ops.Moved, verb string) string {
 	text := fmt.Sprintf("%s %s above id %d", printable(name), verb, m.To)
 	switch {
 	case m.To < m.From:

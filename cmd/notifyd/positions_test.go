@@ -7,7 +7,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // streamed returns a stream with ten events, which mail has received and crm, a destination that is gone, to
@@ -85,7 +85,7 @@ func TestPositionsPrints(t *testing.T) {
 			t.Errorf("show lacks %q: %+v", want, got)
 		}
 	}
-	var one positions.Details
+	var one ops.PositionDetails
 	got = command(t, "positions", "show", "mail", "-o", "json", "--database-url", url)
 	if err := json.Unmarshal([]byte(got.stdout), &one); err != nil || one.Last != 10 || len(one.Parts) != 1 {
 		t.Errorf("show: %+v, %v", got, err)

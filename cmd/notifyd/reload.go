@@ -15,7 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/systemd"
-	"github.com/notifyd/notifyd/metrics"
+	"github.com/notifyd/notifyd/observe/metrics"
 )
 
 // supervisor runs one generation after the other.

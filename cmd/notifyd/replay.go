@@ -13,13 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // replayCmd is "notifyd replay".
 type replayCmd struct {
 	positionsFlags
-	what    positions.Range
+	what    ops.ReplayRange
 	wait    bool
 	timeout age
 }
@@ -50,7 +50,7 @@ With --wait it reports the outcome: it waits until each event is delivered or de
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return f.with(ctx, a, func(s *positions.Store) error { return f.run(ctx, cmd, s) })
+			return f.with(ctx, a, func(s *ops.Client) error { return f.run(ctx, cmd, s) })
 		},
 	}
 	f.registerAction(cmd)
@@ -73,16 +73,16 @@ const countLimit = 1_000_000
 // plannedReplay is the result of a dry run.
 type plannedReplay struct {
 	observe.Replay
-	Events []positions.TypeCount `json:"events"`
-	Total  int64                 `json:"total"`
+	Events []ops.TypeCount `json:"events"`
+	Total  int64           `json:"total"`
 }
 
 // run says what will be sent, asks, and requests it.
-func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *positions.Store) error {
+func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) error {
 	action, limit := f.action, int64(countLimit)
 	action.Actor = first(action.Actor, currentActor())
 	action.DryRun = true
-	r, err := s.Replay(ctx, f.what, action)
+	r, err := s.StartReplay(ctx, f.what, action)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *positions.St
 		}
 	}
 	action.DryRun = false
-	if r, err = s.Replay(ctx, f.what, action); err != nil {
+	if r, err = s.StartReplay(ctx, f.what, action); err != nil {
 		return err
 	}
 	if f.wait {
@@ -116,15 +116,15 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *positions.St
 	return err
 }
 
-func (f *replayCmd) planned(cmd *cobra.Command, r observe.Replay, counts []positions.TypeCount) error {
-	all := plannedReplay{Replay: r, Events: append([]positions.TypeCount{}, counts...), Total: total(counts)}
+func (f *replayCmd) planned(cmd *cobra.Command, r observe.Replay, counts []ops.TypeCount) error {
+	all := plannedReplay{Replay: r, Events: append([]ops.TypeCount{}, counts...), Total: total(counts)}
 	if f.json() {
 		return writeJSON(cmd.OutOrStdout(), all)
 	}
 	return printPlanned(cmd.OutOrStdout(), &all)
 }
 
-func total(counts []positions.TypeCount) (n int64) {
+func total(counts []ops.TypeCount) (n int64) {
 	for _, c := range counts {
 		n += c.Count
 	}
@@ -132,13 +132,13 @@ func total(counts []positions.TypeCount) (n int64) {
 }
 
 // await waits for the outcome, and prints it.
-func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *positions.Store, id int64) error {
+func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *ops.Client, id int64) error {
 	errLate := fmt.Errorf("after %v", time.Duration(f.timeout))
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(f.timeout), errLate)
 	defer cancel()
 	last := time.Now()
 	var at replayAt
-	_, _, err := s.AwaitReplay(limited, id, func(r observe.Replay, o positions.Outcome) {
+	_, _, err := s.AwaitReplay(limited, id, func(r observe.Replay, o ops.ReplayOutcome) {
 		at = replayAt{r, o}
 		if time.Since(last) >= progressEvery {
 			last = time.Now()
@@ -176,7 +176,7 @@ func newReplayListCmd(a *app) *cobra.Command {
 		Example: "  notifyd replay list",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.with(cmd.Context(), a, func(s *positions.Store) error {
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
 				all, err := s.Replays(cmd.Context())
 				if err != nil {
 					return err
@@ -205,8 +205,8 @@ func newReplayShowCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *positions.Store) error {
-				r, o, err := s.ShowReplay(cmd.Context(), id)
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				r, o, err := s.Replay(cmd.Context(), id)
 				if err != nil {
 					return err
 				}
@@ -234,7 +234,7 @@ dead letter does.`,
 			}
 			action := f.action
 			action.Actor = first(action.Actor, currentActor())
-			return f.with(cmd.Context(), a, func(s *positions.Store) error {
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
 				r, err := s.StopReplay(cmd.Context(), id, action)
 				switch {
 				case err != nil:

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // replayAt is a replay, and what has become of it.
 type replayAt struct {
 	observe.Replay
-	Outcome positions.Outcome `json:"outcome"`
+	Outcome ops.ReplayOutcome `json:"outcome"`
 }
 
 // underIDs says which ids the events of a replay have.
@@ -29,7 +29,7 @@ func underIDs(r *observe.Replay) string {
 }
 
 // willReplay says what a replay will do.
-func willReplay(r *observe.Replay, counts []positions.TypeCount, more bool) string {
+func willReplay(r *observe.Replay, counts []ops.TypeCount, more bool) string {
 	events := strconv.FormatInt(total(counts), 10)
 	if more {
 		events = "more than " + events

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
@@ -158,7 +159,7 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans 
 		}
 	}
 	for _, r := range c.Routes {
-		var when notifyd.Filter
+		var when delivery.Filter
 		if f := r.Filter(); f != nil {
 			when = f.Match
 		}
@@ -174,7 +175,7 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 	options := []notifyd.HandleOption{
 		notifyd.WithConcurrency(l.Concurrency), notifyd.WithBatchSize(l.Batch), notifyd.WithTimeout(l.Timeout), notifyd.WithMaxAttempts(l.MaxAttempts),
 		notifyd.WithPriority(l.Priority),
-		notifyd.WithBackoff(notifyd.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
+		notifyd.WithBackoff(delivery.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
 	}
 	switch l.Order {
 	case config.OrderNone:
@@ -203,7 +204,7 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 }
 
 // openDestination makes the handler of a destination.
-func openDestination(d config.Destination, log *slog.Logger) (notifyd.Handler, error) {
+func openDestination(d config.Destination, log *slog.Logger) (delivery.Handler, error) {
 	opener, ok := d.Settings.(destination)
 	if !ok {
 		return nil, fmt.Errorf("type %q cannot be opened", d.Type)

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/systemd"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -109,7 +108,7 @@ func (m *manager) heard(ctx context.Context, err error) {
 }
 
 // statusOf is one line about the problems, or that there are none.
-func statusOf(s notifyd.Stats) string {
+func statusOf(s observe.Stats) string {
 	var down []string
 	for _, d := range s.Destinations {
 		if d.Unavailable {

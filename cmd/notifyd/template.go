@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/ops"
 )
 
 func newTemplateCmd(a *app) *cobra.Command {
@@ -177,7 +177,7 @@ func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
 		ID: f.ID, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
 		Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
 	}
-	e.Payload, e.ContentType = (&events.Event{Payload: f.Payload, PayloadBytes: f.PayloadBytes, ContentType: f.ContentType}).Content()
+	e.Payload, e.ContentType = (&ops.Event{Payload: f.Payload, PayloadBytes: f.PayloadBytes, ContentType: f.ContentType}).Content()
 	if f.Payload != nil && !e.IsJSON() {
 		return nil, fmt.Errorf(`%s has "payload" with the content type %q, which is not that of JSON: the table takes such a payload in payload_bytes alone`, from, f.ContentType)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/tracing"
-	"github.com/notifyd/notifyd/oteltrace"
+	"github.com/notifyd/notifyd/observe/oteltrace"
 )
 
 // tracingShutdown is how long the last spans may take to be sent when the daemon

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // reserveMethod is the method to call. A real service has generated stubs; the
@@ -30,10 +30,10 @@ const idempotencyKey = "idempotency-key"
 type warehouse struct{ conn grpc.ClientConnInterface }
 
 // Deliver calls the service and returns nil once it has answered.
-func (w warehouse) Deliver(ctx context.Context, e *notifyd.Event) error {
+func (w warehouse) Deliver(ctx context.Context, e *delivery.Event) error {
 	var request structpb.Struct
 	if err := protojson.Unmarshal(e.Payload, &request); err != nil {
-		return notifyd.Permanent(fmt.Errorf("warehouse: the payload is not a JSON object: %w", err))
+		return delivery.Permanent(fmt.Errorf("warehouse: the payload is not a JSON object: %w", err))
 	}
 	pairs := []string{idempotencyKey, e.DedupeID()}
 	if trace := e.Headers["traceparent"]; trace != "" {
@@ -57,12 +57,12 @@ func classify(ctx context.Context, err error) error {
 	case codes.AlreadyExists:
 		return nil // a repeated event
 	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange:
-		return notifyd.Permanent(err) // no further attempt cures it
+		return delivery.Permanent(err) // no further attempt cures it
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Unauthenticated,
 		codes.PermissionDenied, codes.Unimplemented, codes.Canceled:
-		return notifyd.Unavailable(err) // the fault of the service or the relay: no attempt counts
+		return delivery.Unavailable(err) // the fault of the service or the relay: no attempt counts
 	case codes.ResourceExhausted:
-		return notifyd.Throttled(0, err) // the service asks for fewer calls: no attempt counts either
+		return delivery.Throttled(0, err) // the service asks for fewer calls: no attempt counts either
 	default:
 		return err // perhaps this event's fault: try again, with a limit
 	}

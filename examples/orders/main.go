@@ -22,9 +22,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/handlers/email"
-	"github.com/notifyd/notifyd/idempotency"
-	"github.com/notifyd/notifyd/idempotency/pgstore"
-	"github.com/notifyd/notifyd/idempotency/redisstore"
+	"github.com/notifyd/notifyd/inbox/idempotency"
+	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
+	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 )
 
 // Timeouts of the server. A client that is cut off repeats its request.

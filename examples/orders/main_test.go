@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -285,7 +285,7 @@ func checkRedelivered(t *testing.T, w world) {
 		t.Fatal(status, body, err)
 	}
 	w.settled(t)
-	var e notifyd.Event
+	var e delivery.Event
 	if err := w.pool.QueryRow(t.Context(), `SELECT id, payload FROM outbox_events`).Scan(&e.ID, &e.Payload); err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
-	"github.com/notifyd/notifyd/idempotency"
-	"github.com/notifyd/notifyd/idempotency/pgstore"
 	"github.com/notifyd/notifyd/inbox"
+	"github.com/notifyd/notifyd/inbox/idempotency"
+	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -72,7 +73,7 @@ func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, ma
 	}
 	return &s, errors.Join(
 		s.relay.Destination("mail", mail),
-		s.relay.Destination("stock", notifyd.HandlerFunc(s.takeFromStock)),
+		s.relay.Destination("stock", delivery.HandlerFunc(s.takeFromStock)),
 		s.relay.Route(orderPlaced, "mail", "stock"),
 	)
 }
@@ -153,10 +154,10 @@ func insert(ctx context.Context, tx pgx.Tx, customer, key, item string) (id int6
 }
 
 // takeFromStock handles an event once, however often it is delivered.
-func (s *shop) takeFromStock(ctx context.Context, e *notifyd.Event) error {
+func (s *shop) takeFromStock(ctx context.Context, e *delivery.Event) error {
 	var p placed
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
-		return notifyd.Permanent(err)
+		return delivery.Permanent(err)
 	}
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		_, err := inbox.Once(ctx, tx, inbox.Consumer{Name: "stock"}, e.DedupeID(), func(ctx context.Context) error {

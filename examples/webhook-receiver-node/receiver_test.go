@@ -23,8 +23,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/webhook"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -93,7 +93,7 @@ func deliver(t *testing.T, url string, id int64, secrets ...string) error {
 	t.Helper()
 	cfg := webhook.Config{URL: url}
 	for _, s := range secrets {
-		cfg.SigningSecrets = append(cfg.SigningSecrets, secret.New(s))
+		cfg.SigningSecrets = append(cfg.SigningSecrets, handlers.NewSecret(s))
 	}
 	h, err := webhook.New(cfg)
 	if err != nil {

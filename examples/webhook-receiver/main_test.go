@@ -19,8 +19,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/webhook"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -71,7 +71,7 @@ func deliver(t *testing.T, url string, secrets ...string) error {
 	t.Helper()
 	cfg := webhook.Config{URL: url}
 	for _, s := range secrets {
-		cfg.SigningSecrets = append(cfg.SigningSecrets, secret.New(s))
+		cfg.SigningSecrets = append(cfg.SigningSecrets, handlers.NewSecret(s))
 	}
 	h, err := webhook.New(cfg)
 	if err != nil {
@@ -221,7 +221,7 @@ func Example() {
 	server := httptest.NewServer(r)
 	defer server.Close()
 
-	h, err := webhook.New(webhook.Config{URL: server.URL, SigningSecrets: []secret.String{secret.New(newSecret)}})
+	h, err := webhook.New(webhook.Config{URL: server.URL, SigningSecrets: []handlers.Secret{handlers.NewSecret(newSecret)}})
 	if err != nil {
 		panic(err)
 	}

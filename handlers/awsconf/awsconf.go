@@ -9,9 +9,9 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -35,14 +35,16 @@ type Access struct {
 	// Profile is one of ~/.aws/config and ~/.aws/credentials.
 	Profile string `json:"profile,omitempty" yaml:"profile,omitempty" jsonschema_description:"Profile of ~/.aws/config to take credentials and region from."`
 	// AccessKeyID and SecretAccessKey are static credentials. Set both or none.
-	AccessKeyID     string        `json:"access_key_id,omitempty" yaml:"access_key_id,omitempty" jsonschema_description:"Static credentials, with secret_access_key; by default those that the AWS SDK finds."`
-	SecretAccessKey secret.String `json:"secret_access_key,omitzero" yaml:"secret_access_key,omitempty" jsonschema_description:"Secret of access_key_id, best as ${env:NAME} or ${file:PATH}."`
-	// SessionToken belongs to static credentials that are temporary.
-	SessionToken secret.String `json:"session_token,omitzero" yaml:"session_token,omitempty" jsonschema_description:"Session token, where the static credentials are temporary."`
+	// [handlers.NewSecret] makes the SecretAccessKey.
+	AccessKeyID     string          `json:"access_key_id,omitempty" yaml:"access_key_id,omitempty" jsonschema_description:"Static credentials, with secret_access_key; by default those that the AWS SDK finds."`
+	SecretAccessKey handlers.Secret `json:"secret_access_key,omitzero" yaml:"secret_access_key,omitempty" jsonschema_description:"Secret of access_key_id, best as ${env:NAME} or ${file:PATH}."`
+	// SessionToken belongs to static credentials that are temporary. [handlers.NewSecret] makes the SessionToken.
+	SessionToken handlers.Secret `json:"session_token,omitzero" yaml:"session_token,omitempty" jsonschema_description:"Session token, where the static credentials are temporary."`
 	// AssumeRoleARN is a role to take on with these credentials.
 	AssumeRoleARN string `json:"assume_role_arn,omitempty" yaml:"assume_role_arn,omitempty" jsonschema_description:"Role to take on with the credentials that there are: arn:aws:iam::123456789012:role/notifyd."`
 	// ExternalID is the external id that the trust policy of the role may ask for.
-	ExternalID secret.String `json:"external_id,omitzero" yaml:"external_id,omitempty" jsonschema_description:"External id that the trust policy of the role asks for."`
+	// [handlers.NewSecret] makes the ExternalID.
+	ExternalID handlers.Secret `json:"external_id,omitzero" yaml:"external_id,omitempty" jsonschema_description:"External id that the trust policy of the role asks for."`
 	// RoleSessionName is seen in CloudTrail; the default is "notifyd".
 	RoleSessionName string `json:"role_session_name,omitempty" yaml:"role_session_name,omitempty" jsonschema_description:"Name of the session under the role, as CloudTrail shows it; notifyd by default."`
 	// TLS is for an Endpoint with a certificate of its own; nil is the system's
@@ -74,7 +76,7 @@ var (
 	session = regexp.MustCompile(`^[A-Za-z0-9_+=,.@-]{2,64}$`)
 )
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its cure. at is
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its cure. at is
 // the region in the setting called by, "" if it names none. It contacts nothing and reads no files.
 func (a Access) Validate(at, by string) error {
 	var errs []error

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // The values of [Config.TLS].
@@ -66,9 +66,9 @@ type Config struct {
 	// Port is its TCP port. The default is 587, with tls: implicit 465, with
 	// tls: none 25.
 	Port int `json:"port,omitempty" yaml:"port,omitempty" jsonschema_description:"TCP port. 587 by default, 465 with tls: implicit, 25 with tls: none."`
-	// Username and Password are given with AUTH. Set both or none.
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name given with AUTH. Set it together with password, or neither."`
-	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password given with AUTH, best as ${env:NAME} or ${file:PATH}."`
+	// Username and Password are given with AUTH. Set both or none. [handlers.NewSecret] makes the Password.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name given with AUTH. Set it together with password, or neither."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password given with AUTH, best as ${env:NAME} or ${file:PATH}."`
 	// Auth is the mechanism: auto (default), plain, login, cram-md5,
 	// scram-sha-1 or scram-sha-256. auto takes the best that the server offers.
 	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"Mechanism of AUTH: auto (default, the best that the server offers), plain, login, cram-md5, scram-sha-1 or scram-sha-256."`

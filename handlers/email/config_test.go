@@ -12,7 +12,6 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 func valid() Config {
@@ -30,9 +29,9 @@ func TestValidConfigs(t *testing.T) {
 		"templates":          func(c *Config) { c.From, c.To = "{{ .Payload.from }}", List{"{{ .Payload.to }}"} },
 		"several in one":     func(c *Config) { c.To = List{"A <a@example.com>, b@example.com"} },
 		"IPv6":               func(c *Config) { c.Host = "::1" },
-		"password, loopback": func(c *Config) { c.Host, c.TLS, c.Username, c.Password = "::1", TLSNone, "u", secret.New("p") },
+		"password, loopback": func(c *Config) { c.Host, c.TLS, c.Username, c.Password = "::1", TLSNone, "u", handlers.NewSecret("p") },
 		"scram without TLS": func(c *Config) {
-			c.TLS, c.Auth, c.Username, c.Password = TLSNone, AuthSCRAMSHA256, "u", secret.New("p")
+			c.TLS, c.Auth, c.Username, c.Password = TLSNone, AuthSCRAMSHA256, "u", handlers.NewSecret("p")
 		},
 		"implicit on its own": func(c *Config) { c.TLS, c.Port = TLSImplicit, 465 },
 	} {
@@ -47,18 +46,20 @@ func TestValidConfigs(t *testing.T) {
 func TestEveryMistakeHasPathAndCure(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){
-		"host: missing: name the mail server":                  func(c *Config) { c.Host = "" },
-		"host: must be a name or an address alone":             func(c *Config) { c.Host = "smtp.example.com:25" },
-		"host: must be a name or an address alone: put":        func(c *Config) { c.Host = "unix:///run/smtp" },
-		"port: must be 1 to 65535, not 70000":                  func(c *Config) { c.Port = 70000 },
-		"tls: port 465 speaks TLS from the first byte":         func(c *Config) { c.Port = 465 },
-		`tls: unknown word "yes": use mandatory`:               func(c *Config) { c.TLS = "yes" },
-		`auth: unknown word "ntlm": use auto`:                  func(c *Config) { c.Auth, c.Username, c.Password = "ntlm", "u", secret.New("p") },
-		"auth: needs username and password":                    func(c *Config) { c.Auth = AuthPlain },
-		"auth: would send the password unencrypted":            func(c *Config) { c.TLS, c.Auth, c.Username, c.Password = TLSNone, AuthPlain, "u", secret.New("p") },
-		"auth: would send the password unencrypted: set":       func(c *Config) { c.TLS, c.Username, c.Password = TLSNone, "u", secret.New("p") },
+		"host: missing: name the mail server":           func(c *Config) { c.Host = "" },
+		"host: must be a name or an address alone":      func(c *Config) { c.Host = "smtp.example.com:25" },
+		"host: must be a name or an address alone: put": func(c *Config) { c.Host = "unix:///run/smtp" },
+		"port: must be 1 to 65535, not 70000":           func(c *Config) { c.Port = 70000 },
+		"tls: port 465 speaks TLS from the first byte":  func(c *Config) { c.Port = 465 },
+		`tls: unknown word "yes": use mandatory`:        func(c *Config) { c.TLS = "yes" },
+		`auth: unknown word "ntlm": use auto`:           func(c *Config) { c.Auth, c.Username, c.Password = "ntlm", "u", handlers.NewSecret("p") },
+		"auth: needs username and password":             func(c *Config) { c.Auth = AuthPlain },
+		"auth: would send the password unencrypted": func(c *Config) {
+			c.TLS, c.Auth, c.Username, c.Password = TLSNone, AuthPlain, "u", handlers.NewSecret("p")
+		},
+		"auth: would send the password unencrypted: set":       func(c *Config) { c.TLS, c.Username, c.Password = TLSNone, "u", handlers.NewSecret("p") },
 		"password: missing: username needs one":                func(c *Config) { c.Username = "u" },
-		"username: missing: password needs one":                func(c *Config) { c.Password = secret.New("p") },
+		"username: missing: password needs one":                func(c *Config) { c.Password = handlers.NewSecret("p") },
 		"ca_file: has no effect with tls: none":                func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
 		"server_name: has no effect with tls: none":            func(c *Config) { c.TLS, c.ServerName = TLSNone, "x" },
 		"helo: must be a host name":                            func(c *Config) { c.HELO = "a\r\nRSET" },

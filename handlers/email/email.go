@@ -30,7 +30,7 @@ type Handler struct {
 
 // New returns a handler for cfg. It reads the files that cfg names, and makes
 // no connection: a relay starts also while its mail server is down. The error
-// joins every mistake, each a field.Error. The caller closes the handler.
+// joins every mistake, each a [*handlers.FieldError]. The caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	ts, _ := parseTemplates(cfg) // Validate reports the error

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
@@ -34,10 +34,10 @@ func connectFaults() []row {
 		{name: "STARTTLS answered 454", fault: smtpsink.Fault{Stage: smtpsink.STLS, Code: 454}, config: func(c *Config) { c.TLS = TLSMandatory }, class: "unavailable", text: "454"},
 		{name: "certificate of an unknown authority", config: func(c *Config) { c.TLS = TLSMandatory }, class: "unavailable", text: "name the authority's certificate with ca_file"},
 		{name: "TLS expected, greeting got", config: func(c *Config) { c.TLS = TLSImplicit }, class: "unavailable", text: "tls: first record does not look like a TLS handshake"},
-		{name: "AUTH not offered", config: func(c *Config) { c.Username, c.Password = "u", secret.New("p4ssw0rd") }, class: "unavailable", text: "does not support SMTP AUTH (this port takes no login: take username and password out"},
-		{name: "AUTH answered 535", sink: auth, config: func(c *Config) { c.Username, c.Password = "u", secret.New("wr0ng!") }, class: "unavailable", text: "(check password, then username"},
-		{name: "AUTH answered 454", sink: auth, fault: smtpsink.Fault{Stage: smtpsink.Auth, Code: 454}, config: func(c *Config) { c.Username, c.Password = "u", secret.New("p4ssw0rd") }, class: "unavailable", text: "454"},
-		{name: "AUTH repeats the password", sink: auth, fault: smtpsink.Fault{Stage: smtpsink.Auth, Code: 535, Text: "no: p4ssw0rd AHUAcDRzc3cwcmQ="}, config: func(c *Config) { c.Username, c.Password = "u", secret.New("p4ssw0rd") }, class: "unavailable", text: "no: [redacted] [redacted]"},
+		{name: "AUTH not offered", config: func(c *Config) { c.Username, c.Password = "u", handlers.NewSecret("p4ssw0rd") }, class: "unavailable", text: "does not support SMTP AUTH (this port takes no login: take username and password out"},
+		{name: "AUTH answered 535", sink: auth, config: func(c *Config) { c.Username, c.Password = "u", handlers.NewSecret("wr0ng!") }, class: "unavailable", text: "(check password, then username"},
+		{name: "AUTH answered 454", sink: auth, fault: smtpsink.Fault{Stage: smtpsink.Auth, Code: 454}, config: func(c *Config) { c.Username, c.Password = "u", handlers.NewSecret("p4ssw0rd") }, class: "unavailable", text: "454"},
+		{name: "AUTH repeats the password", sink: auth, fault: smtpsink.Fault{Stage: smtpsink.Auth, Code: 535, Text: "no: p4ssw0rd AHUAcDRzc3cwcmQ="}, config: func(c *Config) { c.Username, c.Password = "u", handlers.NewSecret("p4ssw0rd") }, class: "unavailable", text: "no: [redacted] [redacted]"},
 	}
 }
 

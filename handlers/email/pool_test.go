@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -295,7 +294,7 @@ func TestTLSAndAuth(t *testing.T) {
 			dir := t.TempDir()
 			writeFile(t, dir, "ca.pem", s.CertPEM())
 			cfg := config(s)
-			cfg.TLS, cfg.Auth, cfg.Username, cfg.Password = row.tls, row.auth, "u", secret.New("p4ssw0rd")
+			cfg.TLS, cfg.Auth, cfg.Username, cfg.Password = row.tls, row.auth, "u", handlers.NewSecret("p4ssw0rd")
 			if row.tls != TLSNone {
 				cfg.CAFile = "ca.pem"
 			}

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -26,7 +26,7 @@ func TestSuite(t *testing.T) {
 	proxy := faultproxy.Start(t, s.Addr(), faultproxy.MuteAfter([]byte("\r\n.\r\n"), []byte("QUIT\r\n")))
 	cfg := config(s)
 	cfg.Host, cfg.Port = proxy.Host(), proxy.Port()
-	cfg.Username, cfg.Password = "relay", secret.New(password)
+	cfg.Username, cfg.Password = "relay", handlers.NewSecret(password)
 	handlertest.Run(t, handlertest.Destination{
 		Open: func(tb testing.TB) delivery.Handler {
 			tb.Helper()

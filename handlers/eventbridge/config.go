@@ -59,7 +59,7 @@ var (
 	busARN  = regexp.MustCompile(`^arn:[a-z0-9-]+:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9._/-]{1,256}$`)
 )
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	errs := []error{c.Access.Validate(awsapi.RegionOf(c.EventBus), "event_bus"), c.Config.Validate(), c.contentType()}

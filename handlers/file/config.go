@@ -23,7 +23,7 @@ type Config struct {
 	Path string `json:"path" yaml:"path" jsonschema_description:"Template of the file, relative to the configuration file, such as archive/{{ date \"2006-01-02\" .Event.CreatedAt }}.jsonl. Values are escaped. The folder before the first template must exist; those after it are made. Required."`
 }
 
-// Validate returns the mistakes, each a field.Error. It opens no file.
+// Validate returns the mistakes, each a [*handlers.FieldError]. It opens no file.
 func (c Config) Validate() error {
 	_, err := c.parse()
 	return err

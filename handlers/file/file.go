@@ -39,7 +39,7 @@ type Handler struct {
 }
 
 // New returns a handler for cfg. It opens no file: a relay starts also while the disk is not there. The error is a
-// field.Error. The caller closes the handler.
+// [*handlers.FieldError]. The caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	t, err := cfg.parse()

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -78,7 +79,7 @@ type secrets struct {
 func newSecrets(c Config) *secrets {
 	s := &secrets{}
 	if c.SASL != nil {
-		for _, v := range []secret.String{c.SASL.Password, c.SASL.Token} {
+		for _, v := range []handlers.Secret{c.SASL.Password, c.SASL.Token} {
 			s.add(v.Reveal())
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // The values of [SASL.Mechanism].
@@ -119,13 +119,13 @@ type Config struct {
 type SASL struct {
 	// Mechanism is plain, scram-sha-256, scram-sha-512 or oauthbearer. Required.
 	Mechanism string `json:"mechanism" yaml:"mechanism" jsonschema:"enum=plain,enum=scram-sha-256,enum=scram-sha-512,enum=oauthbearer" jsonschema_description:"plain, scram-sha-256, scram-sha-512 or oauthbearer. Required."`
-	// Username and Password are for all but oauthbearer.
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for all mechanisms but oauthbearer."`
-	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	// Username and Password are for all but oauthbearer. [handlers.NewSecret] makes the Password.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for all mechanisms but oauthbearer."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
 	// Token is for oauthbearer. TokenFile is a file with the token, in place of Token;
-	// it is read at each authentication, so that it may change.
-	Token     secret.String `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, for oauthbearer."`
-	TokenFile string        `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token, in place of token; read at each authentication, so that it may change."`
+	// it is read at each authentication, so that it may change. [handlers.NewSecret] makes the Token.
+	Token     handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, for oauthbearer."`
+	TokenFile string          `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token, in place of token; read at each authentication, so that it may change."`
 	// AllowUnencrypted sends a password or token that can be read on the way,
 	// to brokers on other machines without TLS.
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a readable password or token without TLS to other machines."`

@@ -9,12 +9,11 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
-	password := secret.New("hush")
+	password := handlers.NewSecret("hush")
 	for name, c := range map[string]struct {
 		change func(*Config)
 		want   string // paths of the mistakes, "" for none
@@ -94,7 +93,7 @@ func TestCertificatesAreRead(t *testing.T) {
 // TestSecretsAreCleaned: a broker may repeat secrets.
 func TestSecretsAreCleaned(t *testing.T) {
 	t.Parallel()
-	s := newSecrets(Config{SASL: &SASL{Password: secret.New("hush now"), Token: secret.New("t0ken")}})
+	s := newSecrets(Config{SASL: &SASL{Password: handlers.NewSecret("hush now"), Token: handlers.NewSecret("t0ken")}})
 	s.add("renewed")
 	if got, want := destination(s).Clean("no hush now,\n t0ken or renewed"), "no [redacted], [redacted] or [redacted]"; got != want {
 		t.Errorf("Clean = %q, want %q", got, want)

@@ -13,10 +13,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 		tb.Helper()
 		cfg := Config{
 			Brokers: []string{s.SecureAddr()}, Topic: topic, DeliveryTimeout: 20 * time.Second,
-			SASL: &SASL{Mechanism: SASLPlain, Username: "ann", Password: secret.New(password)},
+			SASL: &SASL{Mechanism: SASLPlain, Username: "ann", Password: handlers.NewSecret(password)},
 		}
 		for _, f := range change {
 			f(&cfg)
@@ -103,7 +103,7 @@ func TestConformance(t *testing.T) {
 			},
 			{
 				Name: "a wrong password", Class: delivery.ClassDestination, Text: "check sasl",
-				Provoke: once(func(c *Config) { c.SASL.Password = secret.New(password + "!") }, ok),
+				Provoke: once(func(c *Config) { c.SASL.Password = handlers.NewSecret(password + "!") }, ok),
 			},
 		},
 	})

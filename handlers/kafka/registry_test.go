@@ -15,10 +15,10 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 	"pgregory.net/rapid"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
@@ -153,7 +153,7 @@ func TestRegistryFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster, p := fake(t, 1), pretend(t, c.answer)
-			h := open(t, cluster.ListenAddrs(), with(SchemaRegistry{URL: p.URL + "/", Username: "ann", Password: secret.New("hush")}))
+			h := open(t, cluster.ListenAddrs(), with(SchemaRegistry{URL: p.URL + "/", Username: "ann", Password: handlers.NewSecret("hush")}))
 			all := events(1, 2)
 			errs := append(h.DeliverBatch(t.Context(), all), h.Check(t.Context()))
 			for _, err := range errs[:2] {
@@ -301,7 +301,7 @@ func TestPreviewNamesTheSchema(t *testing.T) {
 
 func TestValidateSchemaRegistry(t *testing.T) {
 	t.Parallel()
-	password := secret.New("hush")
+	password := handlers.NewSecret("hush")
 	for name, c := range map[string]struct {
 		change func(*Config)
 		want   string

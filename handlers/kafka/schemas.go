@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -34,8 +34,9 @@ type SchemaRegistry struct {
 	// URL of the registry's API, its path included. Required.
 	URL string `json:"url" yaml:"url" jsonschema_description:"URL of the registry, with the path of its API if it has one, such as /apis/ccompat/v7 for Apicurio. Required."`
 	// Username and Password are sent as "Authorization: Basic". Set both or none.
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name for the registry. Set it together with password, or neither."`
-	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	// [handlers.NewSecret] makes the Password.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name for the registry. Set it together with password, or neither."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
 	// AllowUnencrypted sends the password without TLS to another machine.
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send the password without TLS to another machine."`
 	// TLS is for an https URL; nil trusts the system's authorities.

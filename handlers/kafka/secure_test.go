@@ -11,9 +11,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -48,7 +48,7 @@ func TestSecured(t *testing.T) {
 	}
 	trusting := &tlsconf.Config{CAFile: own.Cert}
 	ann := func(mechanism string) *SASL {
-		return &SASL{Mechanism: mechanism, Username: "ann", Password: secret.New(password)}
+		return &SASL{Mechanism: mechanism, Username: "ann", Password: handlers.NewSecret(password)}
 	}
 	with := func(s *SASL, change func(*SASL)) *SASL { change(s); return s }
 	for name, c := range map[string]struct {
@@ -60,12 +60,12 @@ func TestSecured(t *testing.T) {
 		"plain":                 {trusting, ann(SASLPlain), "delivered", nil},
 		"scram-sha-256":         {trusting, ann(SASLSCRAM256), "delivered", nil},
 		"scram-sha-512":         {trusting, ann(SASLSCRAM512), "delivered", nil},
-		"token":                 {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: secret.New(unsigned("ann"))}, "delivered", nil},
+		"token":                 {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: handlers.NewSecret(unsigned("ann"))}, "delivered", nil},
 		"token file":            {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenFile: tokenFile}, "delivered", nil},
 		"no token file":         {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenFile: tokenFile + "x"}, "unavailable", []string{"sasl.token_file"}},
-		"wrong token":           {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: secret.New("s3cret w0rd")}, "unavailable", []string{"check sasl"}},
-		"wrong password":        {trusting, with(ann(SASLSCRAM256), func(s *SASL) { s.Password = secret.New("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
-		"wrong plain password":  {trusting, with(ann(SASLPlain), func(s *SASL) { s.Password = secret.New("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
+		"wrong token":           {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: handlers.NewSecret("s3cret w0rd")}, "unavailable", []string{"check sasl"}},
+		"wrong password":        {trusting, with(ann(SASLSCRAM256), func(s *SASL) { s.Password = handlers.NewSecret("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
+		"wrong plain password":  {trusting, with(ann(SASLPlain), func(s *SASL) { s.Password = handlers.NewSecret("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
 		"nobody":                {trusting, nil, "unavailable", []string{"SASL"}},
 		"no TLS":                {nil, ann(SASLSCRAM256), "unavailable", []string{"TLS"}},
 		"another authority":     {&tlsconf.Config{CAFile: other.Cert}, ann(SASLSCRAM256), "unavailable", []string{"tls.ca_file"}},

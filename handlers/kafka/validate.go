@@ -15,7 +15,7 @@ import (
 // maxTopic is the length of a topic's name, in bytes, that Kafka allows.
 const maxTopic = 249
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplates(c)

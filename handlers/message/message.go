@@ -85,7 +85,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate returns all mistakes at once, joined, each as a field.Error.
+// Validate returns all mistakes at once, joined, each as a *handlers.FieldError.
 func (c Config) Validate() error { return errors.Join(c.checkFormat(), c.checkBody()) }
 
 func (c Config) checkFormat() error {

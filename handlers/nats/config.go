@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // The values of [Config.Mode].
@@ -38,15 +38,15 @@ type Config struct {
 	// TLS. One that answers is enough. Required.
 	Servers []string `json:"servers" yaml:"servers" jsonschema_description:"Servers to try, as nats://host:4222, or tls:// for TLS. One that answers is enough. Required."`
 	// The credentials are Username and Password, or Token, or CredentialsFile, or
-	// NKeySeed.
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"User, together with password."`
-	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
-	Token    secret.String `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, in place of a user."`
+	// NKeySeed. [handlers.NewSecret] makes the Password and Token.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"User, together with password."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	Token    handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, in place of a user."`
 	// CredentialsFile is a file with a JWT and its seed, as nsc writes it. It is
 	// read for each connection, so that it may change.
 	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"File with a JWT and its seed, as nsc writes it, in place of a user; relative to the configuration file, and read for each connection."`
-	// NKeySeed is the seed of a user's key; it begins with SU.
-	NKeySeed secret.String `json:"nkey_seed,omitzero" yaml:"nkey_seed,omitempty" jsonschema_description:"Seed of a user's nkey, in place of a user; it begins with SU."`
+	// NKeySeed is the seed of a user's key; it begins with SU. [handlers.NewSecret] makes the NKeySeed.
+	NKeySeed handlers.Secret `json:"nkey_seed,omitzero" yaml:"nkey_seed,omitempty" jsonschema_description:"Seed of a user's nkey, in place of a user; it begins with SU."`
 	// AllowUnencrypted sends a password or token to another machine without TLS.
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password or token to other machines without TLS, where it can be read on the way."`
 	// TLS makes connections with TLS; an empty one trusts the system's

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // TestMistakes wants each mistake at its setting, with a cure, and no secret.
@@ -23,15 +23,15 @@ func TestMistakes(t *testing.T) {
 	}{
 		"nothing":        {func(c *Config) { *c = Config{} }, []string{"servers: missing", "subject: missing"}},
 		"servers":        {servers("h", "http://h", "nats://u:"+key+"@h", "nats://a,nats://b", "nats://", "nats://h/x", "nats://h:0"), []string{"servers.0: must be a URL", "servers.1: must begin", "servers.2: must not hold", "servers.3: must be", "servers.4: must be a URL", "servers.5: must be a URL", "servers.6: must have a port"}},
-		"two logins":     {func(c *Config) { c.Token, c.CredentialsFile = secret.New(key), "f" }, []string{"username: there are several"}},
-		"no user":        {func(c *Config) { c.Password = secret.New(key) }, []string{"username: missing"}},
+		"two logins":     {func(c *Config) { c.Token, c.CredentialsFile = handlers.NewSecret(key), "f" }, []string{"username: there are several"}},
+		"no user":        {func(c *Config) { c.Password = handlers.NewSecret(key) }, []string{"username: missing"}},
 		"no password":    {func(c *Config) { c.Username = "u" }, []string{"password: missing"}},
-		"readable":       {func(c *Config) { c.Servers[0], c.Username, c.Password = remote, "u", secret.New(key) }, []string{"password: would be readable"}},
-		"readable token": {func(c *Config) { c.Servers[0], c.Token = remote, secret.New(key) }, []string{"token: would be readable"}},
-		"encrypted":      {func(c *Config) { c.Servers[0], c.Token, c.TLS = remote, secret.New(key), &tlsconf.Config{} }, nil},
-		"encrypted 2":    {func(c *Config) { c.Servers[0], c.Token = "tls://nats.example.com", secret.New(key) }, nil},
-		"allowed":        {func(c *Config) { c.Servers[0], c.Token, c.AllowUnencrypted = remote, secret.New(key), true }, nil},
-		"no seed":        {func(c *Config) { c.NKeySeed = secret.New("SU" + key) }, []string{"nkey_seed: is not the seed"}},
+		"readable":       {func(c *Config) { c.Servers[0], c.Username, c.Password = remote, "u", handlers.NewSecret(key) }, []string{"password: would be readable"}},
+		"readable token": {func(c *Config) { c.Servers[0], c.Token = remote, handlers.NewSecret(key) }, []string{"token: would be readable"}},
+		"encrypted":      {func(c *Config) { c.Servers[0], c.Token, c.TLS = remote, handlers.NewSecret(key), &tlsconf.Config{} }, nil},
+		"encrypted 2":    {func(c *Config) { c.Servers[0], c.Token = "tls://nats.example.com", handlers.NewSecret(key) }, nil},
+		"allowed":        {func(c *Config) { c.Servers[0], c.Token, c.AllowUnencrypted = remote, handlers.NewSecret(key), true }, nil},
+		"no seed":        {func(c *Config) { c.NKeySeed = handlers.NewSecret("SU" + key) }, []string{"nkey_seed: is not the seed"}},
 		"subject":        {func(c *Config) { c.Subject = "a.*" }, []string{"subject: must not have wildcards"}},
 		"subject 2":      {func(c *Config) { c.Subject = "a..b" }, []string{"subject: must not have an empty part"}},
 		"subject 3":      {func(c *Config) { c.Subject = "a b" }, []string{"subject: must not have blanks"}},

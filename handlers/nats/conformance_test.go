@@ -11,10 +11,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/privateserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -46,7 +46,7 @@ func TestConformance(t *testing.T) {
 	with := func(tb testing.TB, change ...func(*Config)) *Handler {
 		tb.Helper()
 		cfg := Config{
-			Servers: []string{"nats://" + proxy.Addr()}, Username: "ann", Password: secret.New(password),
+			Servers: []string{"nats://" + proxy.Addr()}, Username: "ann", Password: handlers.NewSecret(password),
 			Subject: "s", AckTimeout: patience,
 		}
 		for _, f := range change {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -54,7 +54,7 @@ func TestCheckStream(t *testing.T) {
 	newStream(t, js, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Duplicates: 7 * time.Minute})
 	newStream(t, js, jetstream.StreamConfig{Name: "O", Subjects: []string{"o.>"}})
 	as := func(user, password string) func(*Config) {
-		return func(c *Config) { c.Username, c.Password = user, secret.New(password) }
+		return func(c *Config) { c.Username, c.Password = user, handlers.NewSecret(password) }
 	}
 	admin := as("admin", "admin")
 	for name, c := range map[string]struct {

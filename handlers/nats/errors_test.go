@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -46,8 +46,8 @@ func faults() []fault {
 		{"a wildcard out of an event", to("o.{{ .Payload.to }}"), func(e *delivery.Event) { e.Payload = json.RawMessage(`{"to": ">"}`) }, event, true, "wildcards"},
 		{"a blank out of an event", to("o.{{ .Payload.to }}"), func(e *delivery.Event) { e.Payload = json.RawMessage(`{"to": "a b"}`) }, event, true, "blanks"},
 		{"not in the event", to("o.{{ .Payload.nope }}"), nil, event, true, "nope"},
-		{"a wrong password", func(c *Config) { c.Password = secret.New(password + "!") }, nil, destination, false, "check username"},
-		{"no user", func(c *Config) { c.Username, c.Password = "", secret.String{} }, nil, destination, false, "check username"},
+		{"a wrong password", func(c *Config) { c.Password = handlers.NewSecret(password + "!") }, nil, destination, false, "check username"},
+		{"no user", func(c *Config) { c.Username, c.Password = "", handlers.Secret{} }, nil, destination, false, "check username"},
 		{"no TLS there", func(c *Config) { c.Servers[0] = strings.Replace(c.Servers[0], "nats:", "tls:", 1) }, nil, destination, false, "has no TLS"},
 		{"no server there", func(c *Config) { c.Servers = []string{"nats://localhost:1"} }, nil, destination, false, "refused"},
 		{"an account without JetStream", func(c *Config) { c.Username = "bob" }, nil, destination, false, "enable JetStream"},
@@ -105,7 +105,7 @@ func cases(t *testing.T, js jetstream.JetStream, with func(testing.TB, ...func(*
 func TestStorageExceeded(t *testing.T) {
 	t.Parallel()
 	s := testenv.OwnNATS(t, `accounts { A { jetstream { max_mem: 1MB, max_file: 20KB }, users: [{user: ann, password: s3cr3t}] } }`)
-	login := func(c *Config) { c.Username, c.Password = "ann", secret.New("s3cr3t") }
+	login := func(c *Config) { c.Username, c.Password = "ann", handlers.NewSecret("s3cr3t") }
 	_, js := client(t, "nats://ann:s3cr3t@"+s.Addr())
 	newStream(t, js, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
 	h := open(t, "nats://"+s.Addr(), login)

@@ -17,7 +17,6 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -190,11 +189,11 @@ func TestLogins(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"key":           {keyed.Addr(), func(c *Config) { c.NKeySeed = secret.New(string(seed)) }, "delivered"},
-		"another key":   {keyed.Addr(), func(c *Config) { c.NKeySeed = secret.New(string(otherSeed)) }, "unavailable"},
+		"key":           {keyed.Addr(), func(c *Config) { c.NKeySeed = handlers.NewSecret(string(seed)) }, "delivered"},
+		"another key":   {keyed.Addr(), func(c *Config) { c.NKeySeed = handlers.NewSecret(string(otherSeed)) }, "unavailable"},
 		"no key":        {keyed.Addr(), func(*Config) {}, "unavailable"},
-		"token":         {token.Addr(), func(c *Config) { c.Token = secret.New("s3cr3t") }, "delivered"},
-		"another token": {token.Addr(), func(c *Config) { c.Token = secret.New("s3cr3t!") }, "unavailable"},
+		"token":         {token.Addr(), func(c *Config) { c.Token = handlers.NewSecret("s3cr3t") }, "delivered"},
+		"another token": {token.Addr(), func(c *Config) { c.Token = handlers.NewSecret("s3cr3t!") }, "unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,7 +20,7 @@ import (
 // the rest of the line.
 const maxSubject = 3500
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseSubject(c)

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
@@ -39,8 +39,8 @@ func DefaultLane() delivery.Lane {
 
 // Config holds the database and the table for events.
 type Config struct {
-	// URL is the connection string, as for psql. Required.
-	URL secret.String `json:"url" yaml:"url" jsonschema_description:"Connection string of the other database, postgres://user:password@host:5432/db, best as ${env:NAME} or ${file:PATH}. Required."`
+	// URL is the connection string, as for psql. Required. [handlers.NewSecret] makes the URL.
+	URL handlers.Secret `json:"url" yaml:"url" jsonschema_description:"Connection string of the other database, postgres://user:password@host:5432/db, best as ${env:NAME} or ${file:PATH}. Required."`
 	// Source names the outbox. It is a part of the key that makes a repeated event one row, so no two
 	// outboxes that write into one table may have the same. Required.
 	Source string `json:"source" yaml:"source" jsonschema_description:"Name of this outbox, in each row and in its key: no two outboxes that write into one table may have the same. Required."`
@@ -62,7 +62,7 @@ func (c Config) WithDefaults() Config {
 // Within returns how long one statement may take before the handler gives up on it.
 func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its cure. It reads no files: [New]
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its cure. It reads no files: [New]
 // does.
 func (c Config) Validate() error {
 	errs := []error{

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -38,7 +38,7 @@ const arrival = `ALTER TABLE received_events ADD COLUMN n bigint GENERATED ALWAY
 // open makes a handler and closes it after the test.
 func open(tb testing.TB, url string, changes ...func(*Config)) *Handler {
 	tb.Helper()
-	return deliverytest.Open(tb, New, deliverytest.Changed(Config{URL: secret.New(url), Source: "shop", RequestTimeout: patience}, changes...))
+	return deliverytest.Open(tb, New, deliverytest.Changed(Config{URL: handlers.NewSecret(url), Source: "shop", RequestTimeout: patience}, changes...))
 }
 
 func events(n int) []*delivery.Event {

@@ -36,7 +36,7 @@ type Handler struct {
 
 // New returns a handler for cfg. It reads the files that the connection string names, and makes no
 // connection: a relay starts also while the database is down. The error joins every mistake, each a
-// field.Error. The caller closes the handler.
+// [*handlers.FieldError]. The caller closes the handler.
 func New(cfg Config, _ ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

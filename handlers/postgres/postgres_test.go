@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -246,17 +246,17 @@ func TestValidate(t *testing.T) {
 		"names":     {func(c *Config) { c.Schema, c.Table = strings.Repeat("x", 64), "a\x00" }, "schema table"},
 		"source":    {func(c *Config) { c.Source = strings.Repeat("x", 256) }, "source"},
 		"timeout":   {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout"},
-		"no URL":    {func(c *Config) { c.URL = secret.New("postgres://a:hush@[/db") }, "url"},
-		"two @":     {func(c *Config) { c.URL = secret.New("postgres://a:x@hush@h/db") }, "url"},
-		"other URL": {func(c *Config) { c.URL = secret.New("mysql://a:hush@h/db") }, "url"},
+		"no URL":    {func(c *Config) { c.URL = handlers.NewSecret("postgres://a:hush@[/db") }, "url"},
+		"two @":     {func(c *Config) { c.URL = handlers.NewSecret("postgres://a:x@hush@h/db") }, "url"},
+		"other URL": {func(c *Config) { c.URL = handlers.NewSecret("mysql://a:hush@h/db") }, "url"},
 		"no file": {func(c *Config) {
-			c.URL = secret.New("postgres://a:hush@h/db?sslmode=verify-full&sslrootcert=/nowhere.pem")
+			c.URL = handlers.NewSecret("postgres://a:hush@h/db?sslmode=verify-full&sslrootcert=/nowhere.pem")
 		}, "url"},
-		"many hosts": {func(c *Config) { c.URL = secret.New("postgres://a:hush@h,i/db") }, ""},
+		"many hosts": {func(c *Config) { c.URL = handlers.NewSecret("postgres://a:hush@h,i/db") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{URL: secret.New("postgres://a:hush@h/db"), Source: "shop"}
+			cfg := Config{URL: handlers.NewSecret("postgres://a:hush@h/db"), Source: "shop"}
 			c.change(&cfg)
 			h, err := New(cfg)
 			if err == nil {

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -52,7 +52,7 @@ func TestConformance(t *testing.T) {
 	table := func(name string) func(*Config) { return func(c *Config) { c.Table = name } }
 	as := func(role, database string) func(*Config) {
 		return func(c *Config) {
-			c.URL = secret.New(fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=disable", role, password, proxy.Addr(), database))
+			c.URL = handlers.NewSecret(fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=disable", role, password, proxy.Addr(), database))
 		}
 	}
 	ok := events(1)[0]

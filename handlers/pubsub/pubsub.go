@@ -41,7 +41,7 @@ type Handler struct {
 
 // New returns a handler for cfg. It reads the files that cfg and the environment
 // name, and makes no connection: a relay starts also while Pub/Sub cannot be
-// reached. The error joins every mistake, each a field.Error if it is one of cfg. The
+// reached. The error joins every mistake, each a [*handlers.FieldError] if it is one of cfg. The
 // caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)

@@ -19,7 +19,7 @@ var (
 	topicID   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,254}$`)
 )
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := parseKey(c)

@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -29,7 +29,7 @@ func TestConnectionsHaveAnAge(t *testing.T) {
 	if _, err := ch.QueueDeclare("q", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	h, err := New(Config{URL: secret.New(url), RoutingKey: "q"})
+	h, err := New(Config{URL: handlers.NewSecret(url), RoutingKey: "q"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // The values of [Config.Auth].
@@ -64,16 +64,16 @@ func DefaultLane() delivery.Lane {
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS, with
-	// reserved characters percent-encoded. Set it, or the six fields after it.
-	URL secret.String `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"amqp://user:password@host:port/vhost, amqps:// for TLS; best as ${env:NAME}. In place of host, port, username, password and vhost."`
+	// reserved characters percent-encoded. Set it, or the six fields after it. [handlers.NewSecret] makes the URL.
+	URL handlers.Secret `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"amqp://user:password@host:port/vhost, amqps:// for TLS; best as ${env:NAME}. In place of host, port, username, password and vhost."`
 	// Host is the broker's name or address; the default is localhost.
 	Host string `json:"host,omitempty" yaml:"host,omitempty" jsonschema_description:"Name or address of the broker; localhost by default."`
 	// Port is its TCP port. The default is 5672, with TLS 5671.
 	Port int `json:"port,omitempty" yaml:"port,omitempty" jsonschema_description:"TCP port; 5672 by default, with tls 5671."`
 	// Username and Password are the credentials of auth: plain. The default is
-	// guest, which brokers accept over the loopback only.
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name of the account; guest by default, which brokers accept from their own machine only."`
-	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of username, best as ${env:NAME} or ${file:PATH}."`
+	// guest, which brokers accept over the loopback only. [handlers.NewSecret] makes the Password.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name of the account; guest by default, which brokers accept from their own machine only."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of username, best as ${env:NAME} or ${file:PATH}."`
 	// Vhost is the virtual host; the default is "/".
 	Vhost string `json:"vhost,omitempty" yaml:"vhost,omitempty" jsonschema_description:"Virtual host; / by default."`
 	// TLS makes connections with TLS; an empty one trusts the system's

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 func TestValidate(t *testing.T) {
@@ -18,16 +18,16 @@ func TestValidate(t *testing.T) {
 	for want, change := range map[string]func(c *Config){
 		"":                                             func(*Config) {},
 		"exchange: missing":                            func(c *Config) { c.RoutingKey = "" },
-		"url: is not a URL":                            func(c *Config) { c.URL = secret.New("amqp://u:" + password + "%zz@h") },
-		"url: must begin with amqp://":                 func(c *Config) { c.URL = secret.New("http://u:" + password + "@h") },
-		"url: must have nothing after ?":               func(c *Config) { c.URL = secret.New("amqp://u:" + password + "@h/v?heartbeat=5") },
-		"url: has more than one part":                  func(c *Config) { c.URL = secret.New("amqp://u:" + password + "@h/a/b") },
-		"host: url is set too":                         func(c *Config) { c.URL, c.Host = secret.New("amqp://h"), "h" },
-		"tls: has no effect with an amqp:// url":       func(c *Config) { c.URL, c.TLS = secret.New("amqp://h"), &tlsconf.Config{} },
+		"url: is not a URL":                            func(c *Config) { c.URL = handlers.NewSecret("amqp://u:" + password + "%zz@h") },
+		"url: must begin with amqp://":                 func(c *Config) { c.URL = handlers.NewSecret("http://u:" + password + "@h") },
+		"url: must have nothing after ?":               func(c *Config) { c.URL = handlers.NewSecret("amqp://u:" + password + "@h/v?heartbeat=5") },
+		"url: has more than one part":                  func(c *Config) { c.URL = handlers.NewSecret("amqp://u:" + password + "@h/a/b") },
+		"host: url is set too":                         func(c *Config) { c.URL, c.Host = handlers.NewSecret("amqp://h"), "h" },
+		"tls: has no effect with an amqp:// url":       func(c *Config) { c.URL, c.TLS = handlers.NewSecret("amqp://h"), &tlsconf.Config{} },
 		"host: must be a name or an address":           func(c *Config) { c.Host = "h:5672" },
 		"port: must be 1 to 65535":                     func(c *Config) { c.Port = 70000 },
 		"password: missing":                            func(c *Config) { c.Username = "u" },
-		"username: missing":                            func(c *Config) { c.Password = secret.New(password) },
+		"username: missing":                            func(c *Config) { c.Password = handlers.NewSecret(password) },
 		"auth: unknown word":                           func(c *Config) { c.Auth = "kerberos" },
 		"auth: external shows a certificate":           func(c *Config) { c.Auth = AuthExternal },
 		"tls.key_file: missing":                        func(c *Config) { c.TLS = &tlsconf.Config{CertFile: "x"} },
@@ -74,7 +74,7 @@ func TestTarget(t *testing.T) {
 		"amqp://u:p@[::1]:1/a%20b":    {host: "::1", port: "1", username: "u", password: "p", vhost: "a b"},
 		"amqp://u:p@127.0.0.1:5673/v": {host: "127.0.0.1", port: "5673", username: "u", password: "p", vhost: "v"},
 	} {
-		if got, err := (Config{URL: secret.New(raw)}).target(); err != nil || got != want {
+		if got, err := (Config{URL: handlers.NewSecret(raw)}).target(); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", raw, got, err)
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -38,7 +37,7 @@ func open(tb testing.TB, cfg rabbitmq.Config, opts ...handlers.Option) *rabbitmq
 
 // to is the configuration for a queue on the broker at url.
 func to(url, queue string) rabbitmq.Config {
-	return rabbitmq.Config{URL: secret.New(url), RoutingKey: queue}
+	return rabbitmq.Config{URL: handlers.NewSecret(url), RoutingKey: queue}
 }
 
 func event(id int64) *delivery.Event {

@@ -25,7 +25,7 @@ const maxExpiration = 1<<32 - 1
 // templates are the settings that may depend on the event; nil if not set.
 type templates struct{ exchange, routingKey, priority, expiration *tmpl.Template }
 
-// parseTemplates returns the mistakes joined, each a field.Error.
+// parseTemplates returns the mistakes joined, each a [*handlers.FieldError].
 func parseTemplates(c Config) (*templates, error) {
 	var ts templates
 	var errs []error

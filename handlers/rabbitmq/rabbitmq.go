@@ -44,7 +44,7 @@ type Handler struct {
 
 // New returns a handler for cfg. It reads the files that cfg names, and makes
 // no connection: a relay starts also while its broker is down. The error joins
-// every mistake, each a field.Error. The caller closes the handler.
+// every mistake, each a [*handlers.FieldError]. The caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {

@@ -10,11 +10,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -36,7 +36,7 @@ func TestSuite(t *testing.T) {
 	t.Cleanup(in.close)
 	proxy := faultproxy.Start(t, s.Addr())
 	cfg := rabbitmq.Config{
-		Host: proxy.Host(), Port: proxy.Port(), Username: appUser, Password: secret.New(appPassword),
+		Host: proxy.Host(), Port: proxy.Port(), Username: appUser, Password: handlers.NewSecret(appPassword),
 		RoutingKey: "suite", MaxMessageBytes: 10_000,
 	}
 	var log logged
@@ -92,7 +92,7 @@ func faults() []fault {
 	big := func(e *delivery.Event) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", 30_000) + `"`) }
 	return []fault{
 		{name: "a port without a server", config: func(c *rabbitmq.Config) { c.Port = 1 }, class: delivery.ClassDestination, text: "check host and port"},
-		{name: "a wrong password", config: func(c *rabbitmq.Config) { c.Password = secret.New("wr0ng-p4ssw0rd") }, class: delivery.ClassDestination, text: "check username, password"},
+		{name: "a wrong password", config: func(c *rabbitmq.Config) { c.Password = handlers.NewSecret("wr0ng-p4ssw0rd") }, class: delivery.ClassDestination, text: "check username, password"},
 		{name: "a vhost that does not exist", config: func(c *rabbitmq.Config) { c.Vhost = "nowhere" }, class: delivery.ClassDestination, text: "check vhost"},
 		{name: "a declaration that does not fit", config: func(c *rabbitmq.Config) {
 			c.Declare.Queues = []rabbitmq.Queue{{Name: "suite", Arguments: map[string]any{"x-max-length": 7}}}
@@ -152,7 +152,7 @@ func suiteCases(s *rabbitserver.Server, b broker) []handlertest.Case {
 				tb.Helper()
 				cfg := to(b.url, "suite")
 				u := strings.Split(s.Addr(), ":")
-				cfg = rabbitmq.Config{Host: u[0], Port: port(tb, u[1]), Username: appUser, Password: secret.New(appPassword), RoutingKey: cfg.RoutingKey}
+				cfg = rabbitmq.Config{Host: u[0], Port: port(tb, u[1]), Username: appUser, Password: handlers.NewSecret(appPassword), RoutingKey: cfg.RoutingKey}
 				if f.config != nil {
 					f.config(&cfg)
 				}

@@ -21,7 +21,7 @@ type target struct {
 func (t target) addr() string { return net.JoinHostPort(t.host, t.port) }
 
 // target reads the URL, or the settings that stand for one. Its mistakes are
-// field.Errors; none repeats anything of the URL.
+// joined, each a [*handlers.FieldError]; none repeats anything of the URL.
 func (c Config) target() (target, error) {
 	t := target{host: c.Host, username: c.Username, password: c.Password.Reveal(), vhost: c.Vhost, encrypted: c.TLS != nil}
 	if c.Port != 0 {

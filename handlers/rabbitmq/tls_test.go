@@ -19,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // TestTLS: encrypted with a password, and with a certificate in its place.
@@ -59,7 +58,7 @@ func TestTLS(t *testing.T) {
 			c.TLS = &tlsconf.Config{CAFile: "ca.pem", ServerName: "other.example.com"}
 		}, "tls.server_name"},
 		"amqps url": {func(c *rabbitmq.Config) {
-			*c = rabbitmq.Config{URL: secret.New("amqps://guest:guest@" + s.TLSAddr()), RoutingKey: "q", TLS: &tlsconf.Config{CAFile: "ca.pem"}}
+			*c = rabbitmq.Config{URL: handlers.NewSecret("amqps://guest:guest@" + s.TLSAddr()), RoutingKey: "q", TLS: &tlsconf.Config{CAFile: "ca.pem"}}
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // routing keys and all properties but the headers.
 const maxShort = 255
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplates(c)

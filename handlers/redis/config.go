@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -42,8 +42,8 @@ func DefaultLane() delivery.Lane {
 // .Headers.
 type Config struct {
 	// URL is the address of one server: redis://user:password@host:6379/0, or rediss://
-	// for TLS. Either URL or Addresses is required.
-	URL secret.String `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"Address of one server: redis://user:password@host:6379/0, or rediss:// for TLS. Either this or addresses."`
+	// for TLS. Either URL or Addresses is required. [handlers.NewSecret] makes the URL.
+	URL handlers.Secret `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"Address of one server: redis://user:password@host:6379/0, or rediss:// for TLS. Either this or addresses."`
 	// Addresses are host or host:port: one server, or some nodes of a Cluster, or
 	// the Sentinels. The default port is 6379, for Sentinels 26379.
 	Addresses []string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema_description:"One server, or some nodes of a cluster, or the sentinels, as host:port. 6379 is the default port, 26379 for sentinels."`
@@ -51,14 +51,15 @@ type Config struct {
 	// server. "" is without Sentinels.
 	SentinelMaster string `json:"sentinel_master,omitempty" yaml:"sentinel_master,omitempty" jsonschema_description:"Name under which the sentinels at addresses know the server; none without sentinels."`
 	// SentinelUsername and SentinelPassword are for the Sentinels themselves.
-	SentinelUsername string        `json:"sentinel_username,omitempty" yaml:"sentinel_username,omitempty" jsonschema_description:"ACL user of the sentinels themselves."`
-	SentinelPassword secret.String `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password of the sentinels themselves."`
+	// [handlers.NewSecret] makes the SentinelPassword.
+	SentinelUsername string          `json:"sentinel_username,omitempty" yaml:"sentinel_username,omitempty" jsonschema_description:"ACL user of the sentinels themselves."`
+	SentinelPassword handlers.Secret `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password of the sentinels themselves."`
 	// Cluster says that Addresses are nodes of a Redis Cluster.
 	Cluster bool `json:"cluster,omitempty" yaml:"cluster,omitempty" jsonschema_description:"The addresses are nodes of a Redis Cluster."`
 	// Username and Password are those of the ACL user; the default user is
-	// "default".
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"ACL user; the user default where there is only a password."`
-	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	// "default". [handlers.NewSecret] makes the Password.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"ACL user; the user default where there is only a password."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
 	// AllowUnencrypted sends a password to another machine without TLS.
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password to other machines without TLS, where it can be read on the way."`
 	// Database is the number of the database; a Cluster has only 0, the default.

@@ -6,17 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // TestMistakes wants each mistake at its setting, with a cure, and no secret.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	const key = "s3cr3t"
-	url := func(u string) func(*Config) { return func(c *Config) { c.URL = secret.New(u) } }
+	url := func(u string) func(*Config) { return func(c *Config) { c.URL = handlers.NewSecret(u) } }
 	for name, c := range map[string]struct {
 		change func(*Config)
 		want   []string // "path: words"
@@ -28,18 +28,20 @@ func TestMistakes(t *testing.T) {
 		"no host":        {url("redis://"), []string{"url: names no host"}},
 		"options":        {url("redis://h?db=1"), []string{"url: must not have options"}},
 		"no number":      {url("redis://h/" + key), []string{"url: must end with the number"}},
-		"two numbers":    {func(c *Config) { c.URL, c.Database = secret.New("redis://h/1"), 2 }, []string{"database: the URL names another"}},
-		"two users":      {func(c *Config) { c.URL, c.Password = secret.New("rediss://u:"+key+"@h"), secret.New(key) }, []string{"username: the URL has"}},
-		"TLS and not":    {func(c *Config) { c.TLS = &tlsconf.Config{} }, []string{"tls: the URL begins with redis://"}},
-		"readable":       {url("redis://:" + key + "@redis.example.com"), []string{"password: would be readable"}},
-		"no password":    {func(c *Config) { c.Username = "ann" }, []string{"password: missing"}},
-		"several":        {func(c *Config) { c.URL, c.Addresses = secret.String{}, []string{"a", "b"} }, []string{"addresses: several need"}},
+		"two numbers":    {func(c *Config) { c.URL, c.Database = handlers.NewSecret("redis://h/1"), 2 }, []string{"database: the URL names another"}},
+		"two users": {func(c *Config) {
+			c.URL, c.Password = handlers.NewSecret("rediss://u:"+key+"@h"), handlers.NewSecret(key)
+		}, []string{"username: the URL has"}},
+		"TLS and not": {func(c *Config) { c.TLS = &tlsconf.Config{} }, []string{"tls: the URL begins with redis://"}},
+		"readable":    {url("redis://:" + key + "@redis.example.com"), []string{"password: would be readable"}},
+		"no password": {func(c *Config) { c.Username = "ann" }, []string{"password: missing"}},
+		"several":     {func(c *Config) { c.URL, c.Addresses = handlers.Secret{}, []string{"a", "b"} }, []string{"addresses: several need"}},
 		"bad addresses": {func(c *Config) {
-			c.URL, c.Cluster, c.Addresses = secret.String{}, true, []string{"redis://a", "a,b", "a b", "a:0"}
+			c.URL, c.Cluster, c.Addresses = handlers.Secret{}, true, []string{"redis://a", "a,b", "a b", "a:0"}
 		}, []string{"addresses.0: must be host:port alone", "addresses.1: must be one", "addresses.2: must be host", "addresses.3: must have a port"}},
 		"cluster and URL": {func(c *Config) { c.Cluster, c.Database, c.WaitReplicas = true, 1, 1 }, []string{"url: is for one server", "database: a cluster has only", "wait_replicas: works with one"}},
 		"cluster and sentinel": {func(c *Config) {
-			c.URL, c.Addresses, c.Cluster, c.SentinelMaster = secret.String{}, []string{"a"}, true, "m"
+			c.URL, c.Addresses, c.Cluster, c.SentinelMaster = handlers.Secret{}, []string{"a"}, true, "m"
 		}, []string{"sentinel_master: a cluster has no"}},
 		"sentinel password": {func(c *Config) { c.SentinelUsername = "u" }, []string{"sentinel_master: missing", "sentinel_password: missing"}},
 		"channel": {func(c *Config) {
@@ -52,11 +54,11 @@ func TestMistakes(t *testing.T) {
 			c.MaxLen, c.MaxMessageBytes, c.ReadTimeout, c.Database, c.WaitReplicas, c.Deduplicate = -1, 5, -1, -1, -1, 999
 		}, []string{"database: must not", "deduplicate: must be 1000", "max_len: must be", "wait_replicas: must not", "max_message_bytes: must be", "read_timeout: must be"}},
 		"format": {func(c *Config) { c.Format = "xml" }, []string{"format: must be"}},
-		"tls":    {func(c *Config) { c.URL, c.TLS = secret.New("rediss://h"), &tlsconf.Config{CertFile: "x"} }, []string{"tls.key_file: missing"}},
+		"tls":    {func(c *Config) { c.URL, c.TLS = handlers.NewSecret("rediss://h"), &tlsconf.Config{CertFile: "x"} }, []string{"tls.key_file: missing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{URL: secret.New("redis://localhost"), Stream: "s"}
+			cfg := Config{URL: handlers.NewSecret("redis://localhost"), Stream: "s"}
 			c.change(&cfg)
 			_, err := New(cfg)
 			var got []string
@@ -88,7 +90,7 @@ func TestEndpoints(t *testing.T) {
 		"redis://127.0.0.1:6380/":          "[127.0.0.1:6380] '' '' 0 false",
 		"rediss://default:x@h.example.com": "[h.example.com:6379] 'default' 'x' 0 true",
 	} {
-		e, err := Config{URL: secret.New(url), Stream: "s"}.endpoint()
+		e, err := Config{URL: handlers.NewSecret(url), Stream: "s"}.endpoint()
 		got := fmt.Sprintf("%s '%s' '%s' %d %t", e.addresses, e.username, e.password.Reveal(), e.database, e.tls != nil)
 		if err != nil || got != want {
 			t.Errorf("%s is %s, %v; want %s", url, got, err, want)

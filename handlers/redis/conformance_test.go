@@ -12,9 +12,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -47,7 +47,7 @@ func conform(t *testing.T, settings func(*Config), rights ...string) *goredis.Cl
 	url := "redis://ann:correct-horse%2Fbattery%40staple@" + proxy.Addr()
 	with := func(tb testing.TB, change ...func(*Config)) *Handler {
 		tb.Helper()
-		cfg := Config{URL: secret.New(url), Stream: "s", ReadTimeout: 20 * time.Second}
+		cfg := Config{URL: handlers.NewSecret(url), Stream: "s", ReadTimeout: 20 * time.Second}
 		settings(&cfg)
 		for _, f := range change {
 			f(&cfg)

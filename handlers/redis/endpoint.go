@@ -6,17 +6,17 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // endpoint is the address of Redis and the user, from the URL or the other fields.
 type endpoint struct {
 	addresses []string // host:port
 	username  string
-	password  secret.String
+	password  handlers.Secret
 	database  int
 	tls       *tlsconf.Config // nil: without
 }
@@ -81,7 +81,7 @@ func (e *endpoint) readURL(c Config) error {
 			wrong("username", "the URL has a user or a password too: take one of them out")
 		}
 		password, _ := u.User.Password()
-		e.username, e.password = u.User.Username(), secret.New(password)
+		e.username, e.password = u.User.Username(), handlers.NewSecret(password)
 	}
 	if path := strings.Trim(u.Path, "/"); path != "" {
 		n, err := strconv.Atoi(path)

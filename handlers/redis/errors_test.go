@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/internal/privateserver"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -32,7 +32,7 @@ type fault struct {
 // asPlainUser has the handler come without the name that the conformance test
 // uses: such users may do everything.
 func asPlainUser(addr string) func(*Config) {
-	return func(c *Config) { c.URL = secret.New("redis://" + addr) }
+	return func(c *Config) { c.URL = handlers.NewSecret("redis://" + addr) }
 }
 
 const own = "o:{{ .Event.Type }}"
@@ -55,7 +55,7 @@ func faults(addr string) []fault {
 		{"a replica", []string{"replicaof 127.0.0.1 1"}, []string{"replicaof no one"}, nil, destination, false, "READONLY"},
 		{"no more clients", []string{"config set maxclients 1"}, []string{"config set maxclients 10000"}, nil, destination, false, "maxclients"},
 		{"a wrong password", nil, nil, func(c *Config) {
-			c.URL = secret.New(strings.Replace(c.URL.Reveal(), "staple@", "staple%21@", 1))
+			c.URL = handlers.NewSecret(strings.Replace(c.URL.Reveal(), "staple@", "staple%21@", 1))
 		}, destination, false, "check username and password"},
 		{"no password", []string{"config set requirepass s3cret"}, []string{"config set requirepass ''"}, plain, destination, false, "set password"},
 		{"a key that is not ours", nil, nil, to("other"), destination, false, "NOPERM"},
@@ -66,8 +66,8 @@ func faults(addr string) []fault {
 		}, destination, false, "no subscriber"},
 		{"too large", nil, nil, func(c *Config) { c.MaxMessageBytes = 1024; c.Stream = strings.Repeat("s", 2000) }, event, true, "max_message_bytes"},
 		{"no such database", nil, nil, and(plain, func(c *Config) { c.Database = 99 }), destination, false, "DB index is out of range"},
-		{"no TLS there", nil, nil, func(c *Config) { c.URL, c.ConnectTimeout = secret.New("rediss://"+addr), 2*time.Second }, destination, false, "speak TLS"},
-		{"no server", nil, nil, func(c *Config) { c.URL = secret.New("redis://localhost:1") }, destination, false, "refused"},
+		{"no TLS there", nil, nil, func(c *Config) { c.URL, c.ConnectTimeout = handlers.NewSecret("rediss://"+addr), 2*time.Second }, destination, false, "speak TLS"},
+		{"no server", nil, nil, func(c *Config) { c.URL = handlers.NewSecret("redis://localhost:1") }, destination, false, "refused"},
 	}
 }
 
@@ -146,8 +146,8 @@ func TestClusterDown(t *testing.T) {
 	t.Parallel()
 	s := testenv.OwnRedis(t, "--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(testenv.FreePort(t)))
 	for _, change := range []func(*Config){
-		func(c *Config) { c.URL, c.Addresses, c.Cluster = secret.String{}, []string{s.Addr()}, true },
-		func(c *Config) { c.URL = secret.New("redis://" + s.Addr()) },
+		func(c *Config) { c.URL, c.Addresses, c.Cluster = handlers.Secret{}, []string{s.Addr()}, true },
+		func(c *Config) { c.URL = handlers.NewSecret("redis://" + s.Addr()) },
 	} {
 		for _, err := range open(t, "", change).DeliverBatch(t.Context(), events(1, 2)) {
 			deliverytest.WantClass(t, err, "unavailable")

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -34,7 +34,7 @@ const patience = 4 * time.Minute
 // open makes a handler and closes it after the test.
 func open(tb testing.TB, url string, changes ...func(*Config)) *Handler {
 	tb.Helper()
-	return deliverytest.Open(tb, New, deliverytest.Changed(Config{URL: secret.New(url), Stream: "s"}, changes...))
+	return deliverytest.Open(tb, New, deliverytest.Changed(Config{URL: handlers.NewSecret(url), Stream: "s"}, changes...))
 }
 
 func to(stream string) func(*Config) { return func(c *Config) { c.Stream = stream } }

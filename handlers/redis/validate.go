@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplate(c)

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -28,11 +28,11 @@ func DefaultLane() delivery.Lane {
 // Config says how events become messages and where they go. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// Token is the bot token of the app, "xoxb-...". Set it, or WebhookURL.
-	Token secret.String `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Bot token of the app (xoxb-...), best as ${env:NAME} or ${file:PATH}. Set it, or webhook_url."`
+	// Token is the bot token of the app, "xoxb-...". Set it, or WebhookURL. [handlers.NewSecret] makes the Token.
+	Token handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Bot token of the app (xoxb-...), best as ${env:NAME} or ${file:PATH}. Set it, or webhook_url."`
 	// WebhookURL is the URL of an incoming webhook, which stands for one channel.
-	// It is a secret: the URL alone is enough to post.
-	WebhookURL secret.String `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, in place of token and channel. A secret: the URL alone is enough to post."`
+	// It is a secret: the URL alone is enough to post. [handlers.NewSecret] makes the WebhookURL.
+	WebhookURL handlers.Secret `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, in place of token and channel. A secret: the URL alone is enough to post."`
 	// Channel is the id of the channel, or its name (template). An id goes on
 	// working when the channel is renamed. Required with Token.
 	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Template of the channel: its id (C0123456789), which outlives a renaming, or its name. Required with token."`

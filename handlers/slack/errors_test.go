@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -223,7 +223,7 @@ func TestURLIsTakenOff(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	t.Parallel()
-	h := newHandler(t, Config{WebhookURL: secret.New("https://example.com/x"), Text: "x"})
+	h := newHandler(t, Config{WebhookURL: handlers.NewSecret("https://example.com/x"), Text: "x"})
 	for range 2 {
 		if err := h.Close(); err != nil {
 			t.Error(err)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
@@ -154,13 +154,13 @@ func (s *server) host() string { return strings.TrimPrefix(s.URL, "http://") }
 // config is a complete configuration for the server at host.
 func config(host string) Config {
 	return Config{
-		Token: secret.New(testToken), APIURL: "http://" + host + "/api", Channel: "C0123456789",
+		Token: handlers.NewSecret(testToken), APIURL: "http://" + host + "/api", Channel: "C0123456789",
 		Text: "Order {{ .Event.AggregateID }}",
 	}
 }
 
 func hookConfig(host string) Config {
-	return Config{WebhookURL: secret.New("http://" + host + testHook), Text: "{{ .Event.ID }}"}
+	return Config{WebhookURL: handlers.NewSecret("http://" + host + testHook), Text: "{{ .Event.ID }}"}
 }
 
 // newHandler makes a handler that sends as fast as it can.

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // TestConformance runs both ways of posting through the suite.
@@ -66,7 +66,7 @@ func TestConformance(t *testing.T) {
 						Provoke: func(tb testing.TB) error {
 							tb.Helper()
 							cfg := config(proxy.Addr())
-							cfg.Token = secret.New("wrong-token-9876543210")
+							cfg.Token = handlers.NewSecret("wrong-token-9876543210")
 							return newHandler(tb, cfg).Deliver(tb.Context(), event(`{}`))
 						},
 					},

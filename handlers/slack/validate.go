@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := parseTemplates(c)

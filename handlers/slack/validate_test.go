@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 func TestValidate(t *testing.T) {
@@ -16,11 +16,11 @@ func TestValidate(t *testing.T) {
 		change     func(*Config)
 		path, text string
 	}{
-		"nobody":            {func(c *Config) { c.Token = secret.String{} }, "token", "missing"},
-		"both":              {func(c *Config) { c.WebhookURL = secret.New("https://hooks.slack.com/x") }, "webhook_url", "token is set too"},
-		"token of an app":   {func(c *Config) { c.Token = secret.New("xapp-" + hidden) }, "token", "app-level token"},
-		"webhook as token":  {func(c *Config) { c.Token = secret.New("https://hooks.slack.com/" + hidden) }, "token", "webhook_url"},
-		"token with line":   {func(c *Config) { c.Token = secret.New(hidden + "\n") }, "token", "white space"},
+		"nobody":            {func(c *Config) { c.Token = handlers.Secret{} }, "token", "missing"},
+		"both":              {func(c *Config) { c.WebhookURL = handlers.NewSecret("https://hooks.slack.com/x") }, "webhook_url", "token is set too"},
+		"token of an app":   {func(c *Config) { c.Token = handlers.NewSecret("xapp-" + hidden) }, "token", "app-level token"},
+		"webhook as token":  {func(c *Config) { c.Token = handlers.NewSecret("https://hooks.slack.com/" + hidden) }, "token", "webhook_url"},
+		"token with line":   {func(c *Config) { c.Token = handlers.NewSecret(hidden + "\n") }, "token", "white space"},
 		"no channel":        {func(c *Config) { c.Channel = "" }, "channel", "missing"},
 		"no text":           {func(c *Config) { c.Text = " " }, "text", "missing"},
 		"two icons":         {func(c *Config) { c.IconEmoji, c.IconURL = ":a:", "https://example.com" }, "icon_url", "icon_emoji is set too"},
@@ -31,16 +31,16 @@ func TestValidate(t *testing.T) {
 		"api with password": {func(c *Config) { c.APIURL = "https://a:" + hidden + "@example.com/api" }, "api_url", "password"},
 		"api with query":    {func(c *Config) { c.APIURL = "https://example.com/api?x" }, "api_url", "must end"},
 		"webhook": {func(c *Config) {
-			*c = Config{WebhookURL: secret.New("hooks.slack.com/" + hidden), Text: "x"}
+			*c = Config{WebhookURL: handlers.NewSecret("hooks.slack.com/" + hidden), Text: "x"}
 		}, "webhook_url", "must be a URL"},
 		"webhook unencrypted": {func(c *Config) {
-			*c = Config{WebhookURL: secret.New("http://example.com/" + hidden), Text: "x"}
+			*c = Config{WebhookURL: handlers.NewSecret("http://example.com/" + hidden), Text: "x"}
 		}, "webhook_url", "unencrypted"},
 		"webhook with channel": {func(c *Config) {
-			*c = Config{WebhookURL: secret.New("https://example.com/" + hidden), Text: "x", Channel: "C1"}
+			*c = Config{WebhookURL: handlers.NewSecret("https://example.com/" + hidden), Text: "x", Channel: "C1"}
 		}, "channel", "decided by the webhook"},
 		"webhook with api": {func(c *Config) {
-			*c = Config{WebhookURL: secret.New("https://example.com/" + hidden), Text: "x", APIURL: "https://example.com"}
+			*c = Config{WebhookURL: handlers.NewSecret("https://example.com/" + hidden), Text: "x", APIURL: "https://example.com"}
 		}, "api_url", "has no effect"},
 		"timeout":           {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout", "positive"},
 		"key":               {func(c *Config) { c.TLS = &tlsconf.Config{KeyFile: "x"} }, "tls.cert_file", "missing"},
@@ -77,7 +77,7 @@ func TestValidate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Token: secret.New("xoxb-" + hidden), Channel: "C1", Text: "x"}
+			cfg := Config{Token: handlers.NewSecret("xoxb-" + hidden), Channel: "C1", Text: "x"}
 			c.change(&cfg)
 			errs := field.Split(cfg.Validate())
 			if len(errs) != 1 || field.Path(errs[0]) != c.path || !strings.Contains(errs[0].Error(), c.text) || strings.Contains(errs[0].Error(), hidden) {
@@ -107,7 +107,7 @@ func TestValidTemplates(t *testing.T) {
 		`{{ if eq .Payload.kind "a" }}[{"type":"divider"}]{{ end }}`,
 		`[{"type":"section","text":{"type":"mrkdwn","text":{{ json .Headers.tenant }}}}, {"type":"image","image_url":{{ json .Payload.url }},"alt_text":"x"}]`,
 	} {
-		cfg := Config{Token: secret.New("xoxb-x"), Channel: "#shop", Blocks: blocks}
+		cfg := Config{Token: handlers.NewSecret("xoxb-x"), Channel: "#shop", Blocks: blocks}
 		if err := cfg.Validate(); err != nil {
 			t.Errorf("%s: %v", blocks, err)
 		}

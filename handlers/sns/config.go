@@ -43,7 +43,7 @@ func (c Config) WithDefaults() Config {
 // topicARN matches the ARNs of topics.
 var topicARN = regexp.MustCompile(`^arn:[a-z0-9-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := awsapi.Template("group_id", c.GroupID)

@@ -37,7 +37,7 @@ type Handler struct {
 // New returns a handler for cfg. It reads the files that cfg names, and the AWS
 // SDK's environment and files, and makes no connection: a
 // relay starts also while SNS cannot be reached. The error joins every mistake,
-// each a field.Error if it is one of cfg. The caller closes the handler.
+// each a [*handlers.FieldError] if it is one of cfg. The caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {

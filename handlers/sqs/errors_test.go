@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -236,11 +236,11 @@ func TestNoCredentials(t *testing.T) {
 		"role":    {func(c *Config) { c.Profile, c.AssumeRoleARN = "good", "arn:aws:iam::123456789012:role/ok" }, "delivered", ""},
 		"no role": {func(c *Config) { c.Profile, c.AssumeRoleARN = "good", "arn:aws:iam::123456789012:role/no" }, "unavailable", "STS AssumeRole: AccessDenied: not you (check profile, assume_role_arn"},
 		"role, new": {func(c *Config) {
-			c.Profile, c.AssumeRoleARN, c.ExternalID = "good", "arn:aws:iam::123456789012:role/odd", secret.New("sesame")
+			c.Profile, c.AssumeRoleARN, c.ExternalID = "good", "arn:aws:iam::123456789012:role/odd", handlers.NewSecret("sesame")
 		}, "unavailable", "ValidationError"},
 	} {
 		cfg := fakeConfig(f, "orders")
-		cfg.AccessKeyID, cfg.SecretAccessKey = "", secret.String{}
+		cfg.AccessKeyID, cfg.SecretAccessKey = "", handlers.Secret{}
 		c.change(&cfg)
 		err := deliverytest.Open(t, New, cfg).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
 		if deliverytest.Class(err) != c.class || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "sesame")) {
@@ -249,7 +249,7 @@ func TestNoCredentials(t *testing.T) {
 	}
 
 	cfg := fakeConfig(f, "orders")
-	cfg.AccessKeyID, cfg.SecretAccessKey, cfg.Profile = "", secret.String{}, "nowhere"
+	cfg.AccessKeyID, cfg.SecretAccessKey, cfg.Profile = "", handlers.Secret{}, "nowhere"
 	if _, err := New(cfg); field.Path(err) != "profile" {
 		t.Errorf("profile: %v", err)
 	}

@@ -43,7 +43,7 @@ func service() awsapi.Service {
 // New returns a handler for cfg. It reads the files that cfg names, and the AWS
 // SDK's environment and files, and makes no connection: a
 // relay starts also while SQS cannot be reached. The error joins every mistake,
-// each a field.Error if it is one of cfg. The caller closes the handler.
+// each a [*handlers.FieldError] if it is one of cfg. The caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {

@@ -20,7 +20,7 @@ var (
 	sqsHost = regexp.MustCompile(`^sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com|amazonaws\.com\.cn|api\.aws)$`)
 )
 
-// Validate returns all mistakes at once, joined, each as a field.Error with its
+// Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := awsapi.Template("group_id", c.GroupID)

@@ -4,16 +4,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	const url = "https://sqs.eu-central-1.amazonaws.com/123456789012/orders.fifo"
-	hidden := secret.New("sesame-open")
+	hidden := handlers.NewSecret("sesame-open")
 	for name, c := range map[string]struct {
 		change     func(*Config)
 		path, text string

@@ -35,7 +35,7 @@ type Config struct {
 // IsZero reports whether nothing is set.
 func (c Config) IsZero() bool { return c == Config{} }
 
-// Validate returns all mistakes at once, joined, each as a field.Error. It reads
+// Validate returns all mistakes at once, joined, each as a *handlers.FieldError. It reads
 // no files: [Config.Load] does.
 func (c Config) Validate() error {
 	switch {
@@ -67,7 +67,7 @@ func Load(c *Config, baseDir string) (*tls.Config, error) {
 }
 
 // Load reads the files, relative to baseDir, and returns a configuration for
-// TLS 1.2 and newer. The mistakes are joined, each a field.Error, and hold
+// TLS 1.2 and newer. The mistakes are joined, each a *handlers.FieldError, and hold
 // no content of the files.
 func (c Config) Load(baseDir string) (*tls.Config, error) {
 	if err := c.Validate(); err != nil {

@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // The values of [Config.Addresses].
@@ -63,19 +63,21 @@ type Config struct {
 	IDPrefix string `json:"id_prefix,omitempty" yaml:"id_prefix,omitempty" jsonschema_description:"First part of webhook-id; notifyd by default. Relays of several databases that share a receiver need different ones."`
 
 	// SigningSecrets sign each request as Standard Webhooks asks, one signature
-	// for each: "whsec_" and the base64 of 24 to 64 random bytes.
-	SigningSecrets []secret.String `json:"signing_secrets,omitempty" yaml:"signing_secrets,omitempty" jsonschema_description:"Secrets of Standard Webhooks (whsec_ and base64), one signature for each: list the old and the new one while receivers change over."`
-	// BearerToken is sent as "Authorization: Bearer".
-	BearerToken secret.String `json:"bearer_token,omitzero" yaml:"bearer_token,omitempty" jsonschema_description:"Token sent as Authorization: Bearer."`
+	// for each: "whsec_" and the base64 of 24 to 64 random bytes. [handlers.NewSecret] makes each.
+	SigningSecrets []handlers.Secret `json:"signing_secrets,omitempty" yaml:"signing_secrets,omitempty" jsonschema_description:"Secrets of Standard Webhooks (whsec_ and base64), one signature for each: list the old and the new one while receivers change over."`
+	// BearerToken is sent as "Authorization: Bearer". [handlers.NewSecret] makes the BearerToken.
+	BearerToken handlers.Secret `json:"bearer_token,omitzero" yaml:"bearer_token,omitempty" jsonschema_description:"Token sent as Authorization: Bearer."`
 	// Username and Password are sent as "Authorization: Basic". Set both or none.
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as Authorization: Basic. Set it together with password, or neither."`
-	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as Authorization: Basic."`
+	// [handlers.NewSecret] makes the Password.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as Authorization: Basic. Set it together with password, or neither."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as Authorization: Basic."`
 	// TLS says which authorities to trust and which certificate to show.
 	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Which authorities to trust and which certificate to show."`
 
 	// ProxyURL is the proxy to go through, http, https or socks5, or none. The
 	// default is that of the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
-	ProxyURL secret.String `json:"proxy_url,omitzero" yaml:"proxy_url,omitempty" jsonschema_description:"Proxy to go through (http, https or socks5), or none. By default that of HTTP_PROXY, HTTPS_PROXY and NO_PROXY."`
+	// [handlers.NewSecret] makes the ProxyURL.
+	ProxyURL handlers.Secret `json:"proxy_url,omitzero" yaml:"proxy_url,omitempty" jsonschema_description:"Proxy to go through (http, https or socks5), or none. By default that of HTTP_PROXY, HTTPS_PROXY and NO_PROXY."`
 	// Addresses is any (default) or public (the default with DynamicHost): the
 	// addresses that may be connected to, whatever the name says that led there.
 	Addresses string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema:"enum=any,enum=public" jsonschema_description:"Addresses that may be connected to: any (default), or public (default with dynamic_host) to keep out of private networks."`

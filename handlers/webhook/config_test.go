@@ -8,19 +8,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func valid() Config { return Config{URL: "https://example.com/hook"} }
 
-func secrets(all ...string) []secret.String {
-	var out []secret.String
+func secrets(all ...string) []handlers.Secret {
+	var out []handlers.Secret
 	for _, s := range all {
-		out = append(out, secret.New(s))
+		out = append(out, handlers.NewSecret(s))
 	}
 	return out
 }
@@ -38,9 +38,9 @@ func TestValidConfigs(t *testing.T) {
 			c.URL, c.DynamicHost, c.ProxyURL = "https://{{ .Payload.t }}.example.com/", true, none
 		},
 		"dynamic by a proxy": func(c *Config) {
-			c.URL, c.DynamicHost, c.ProxyURL, c.Addresses = "{{ .Payload.url }}", true, secret.New("http://proxy:3128"), AddressesAny
+			c.URL, c.DynamicHost, c.ProxyURL, c.Addresses = "{{ .Payload.url }}", true, handlers.NewSecret("http://proxy:3128"), AddressesAny
 		},
-		"proxies":  func(c *Config) { c.ProxyURL = secret.New("socks5://me:secret@proxy.example.com:1080") },
+		"proxies":  func(c *Config) { c.ProxyURL = handlers.NewSecret("socks5://me:secret@proxy.example.com:1080") },
 		"networks": func(c *Config) { c.Addresses, c.AllowAddresses = AddressesPublic, []string{"10.1.0.0/16", "fd00::1"} },
 		"secrets":  func(c *Config) { c.SigningSecrets = secrets(oldSecret, newSecret) },
 		"body":     func(c *Config) { c.Body, c.ContentType = "x", "text/plain; charset=utf-8" },
@@ -108,23 +108,29 @@ var mistakes = map[string]func(*Config){
 	"signing_secrets.0: is empty":                 func(c *Config) { c.SigningSecrets = secrets("") },
 	"signing_secrets.1: is there twice":           func(c *Config) { c.SigningSecrets = secrets(oldSecret, oldSecret) },
 	"password: missing":                           func(c *Config) { c.Username = "u" },
-	"username: missing":                           func(c *Config) { c.Password = secret.New(marker) },
-	"username: must not hold a colon":             func(c *Config) { c.Username, c.Password = "a:b", secret.New(marker) },
-	"bearer_token: username is set too":           func(c *Config) { c.Username, c.Password, c.BearerToken = "u", secret.New("p"), secret.New(marker) },
-	"bearer_token: must be printable":             func(c *Config) { c.BearerToken = secret.New(marker + "\n") },
-	"bearer_token: would be sent to any host":     func(c *Config) { c.URL, c.DynamicHost, c.BearerToken = "{{ .Payload.u }}", true, secret.New(marker) },
+	"username: missing":                           func(c *Config) { c.Password = handlers.NewSecret(marker) },
+	"username: must not hold a colon":             func(c *Config) { c.Username, c.Password = "a:b", handlers.NewSecret(marker) },
+	"bearer_token: username is set too": func(c *Config) {
+		c.Username, c.Password, c.BearerToken = "u", handlers.NewSecret("p"), handlers.NewSecret(marker)
+	},
+	"bearer_token: must be printable": func(c *Config) { c.BearerToken = handlers.NewSecret(marker + "\n") },
+	"bearer_token: would be sent to any host": func(c *Config) {
+		c.URL, c.DynamicHost, c.BearerToken = "{{ .Payload.u }}", true, handlers.NewSecret(marker)
+	},
 	"username: would be sent": func(c *Config) {
-		c.URL, c.DynamicHost, c.Username, c.Password = "{{ .Payload.u }}", true, "u", secret.New(marker)
+		c.URL, c.DynamicHost, c.Username, c.Password = "{{ .Payload.u }}", true, "u", handlers.NewSecret(marker)
 	},
 	"tls.cert_file: would be sent": func(c *Config) {
 		c.URL, c.DynamicHost, c.TLS = "{{ .Payload.u }}", true, tlsconf.Config{CertFile: "c", KeyFile: "k"}
 	},
 	"tls.key_file: missing":           func(c *Config) { c.TLS.CertFile = "x" },
 	"tls.ca_file: cannot be read":     func(c *Config) { c.TLS.CAFile = "/nowhere/ca.pem" },
-	"proxy_url: must be such as":      func(c *Config) { c.ProxyURL = secret.New("proxy:3128 " + marker) },
-	"proxy_url: must be such as http": func(c *Config) { c.ProxyURL = secret.New("ftp://" + marker + "@proxy") },
-	"proxy_url: the proxy connects":   func(c *Config) { c.Addresses, c.ProxyURL = AddressesPublic, secret.New("http://"+marker+"@proxy") },
-	"allow_addresses: has no effect":  func(c *Config) { c.AllowAddresses = []string{"10.0.0.0/8"} },
+	"proxy_url: must be such as":      func(c *Config) { c.ProxyURL = handlers.NewSecret("proxy:3128 " + marker) },
+	"proxy_url: must be such as http": func(c *Config) { c.ProxyURL = handlers.NewSecret("ftp://" + marker + "@proxy") },
+	"proxy_url: the proxy connects": func(c *Config) {
+		c.Addresses, c.ProxyURL = AddressesPublic, handlers.NewSecret("http://"+marker+"@proxy")
+	},
+	"allow_addresses: has no effect": func(c *Config) { c.AllowAddresses = []string{"10.0.0.0/8"} },
 	"allow_addresses.1: must be an address": func(c *Config) {
 		c.Addresses, c.AllowAddresses = AddressesPublic, []string{"10.0.0.0/8", "10.0.0.0/33"}
 	},
@@ -172,7 +178,7 @@ func TestAllMistakesAtOnce(t *testing.T) {
 func TestNoSecretIsPrinted(t *testing.T) {
 	t.Parallel()
 	c := valid()
-	c.BearerToken, c.Password, c.ProxyURL = secret.New("marker-a"), secret.New("marker-b"), secret.New("http://u:marker-c@proxy")
+	c.BearerToken, c.Password, c.ProxyURL = handlers.NewSecret("marker-a"), handlers.NewSecret("marker-b"), handlers.NewSecret("http://u:marker-c@proxy")
 	c.SigningSecrets = secrets("marker-d")
 	if text := fmt.Sprintf("%v %+v %#v", c, c, c); strings.Contains(text, "marker") {
 		t.Error(text)

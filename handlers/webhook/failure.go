@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -175,7 +176,7 @@ func redactor(cfg Config, constant *url.URL) *secret.Redactor {
 	}
 	if proxy, err := parseProxy(cfg.ProxyURL); err == nil && proxy != nil && proxy.User != nil {
 		password, _ := proxy.User.Password()
-		all = append(all, password, basic(proxy.User.Username(), secret.New(password)))
+		all = append(all, password, basic(proxy.User.Username(), handlers.NewSecret(password)))
 	}
 	perhaps := func(s string) { // it may be a secret, such as an X-Api-Key, or an ordinary word
 		if len(s) >= minHidden {

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/freeport"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 const patience = 2 * time.Minute
 
 // none keeps a proxy that the machine of the test may have out of it.
-var none = secret.New(ProxyNone)
+var none = handlers.NewSecret(ProxyNone)
 
 const ada = `{"email":"ada@example.com","name":"Ada \"A\"","total":  19.90,"null":null}`
 
@@ -215,4 +215,4 @@ func statusOf(code int, body string, headers ...string) http.HandlerFunc {
 	}
 }
 
-func secretOf(s string) secret.String { return secret.New(s) }
+func secretOf(s string) handlers.Secret { return handlers.NewSecret(s) }

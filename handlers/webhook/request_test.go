@@ -15,8 +15,8 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -59,7 +59,7 @@ func TestForms(t *testing.T) {
 		},
 		"template": {
 			cfg: Config{
-				Method: "PUT", Config: message.Config{Body: `{"who":{{ json .Payload.name }}}`}, BearerToken: secret.New("t0ken"), IDPrefix: "shop_1",
+				Method: "PUT", Config: message.Config{Body: `{"who":{{ json .Payload.name }}}`}, BearerToken: handlers.NewSecret("t0ken"), IDPrefix: "shop_1",
 				Headers: map[string]string{"X-Tenant": " {{ .Headers.tenant }} ", "X-None": "{{ get .Payload `absent` | default `` }}", "User-Agent": "shop/1.0"},
 			},
 			payload: ada, body: `{"who":"Ada \"A\""}`,
@@ -70,7 +70,7 @@ func TestForms(t *testing.T) {
 		},
 		"text": {
 			cfg: Config{
-				Method: "PATCH", Config: message.Config{Body: "Dear {{ .Payload.name }}", ContentType: "text/plain; charset=utf-8"}, Username: "me", Password: secret.New("p:w ü"),
+				Method: "PATCH", Config: message.Config{Body: "Dear {{ .Payload.name }}", ContentType: "text/plain; charset=utf-8"}, Username: "me", Password: handlers.NewSecret("p:w ü"),
 			},
 			payload: ada, body: `Dear Ada "A"`,
 			headers: map[string]string{
@@ -105,7 +105,7 @@ func TestForms(t *testing.T) {
 func TestHeadersOfEvents(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	h := deliverytest.Open(t, New, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
+	h := deliverytest.Open(t, New, Config{URL: r.url(), SigningSecrets: []handlers.Secret{handlers.NewSecret(newSecret)}})
 	e := event(ada)
 	e.Headers = map[string]string{
 		"Authorization": "Bearer of another", "cookie": "a=b", "Host": "evil.example", "content-length": "1", "Transfer-Encoding": "chunked",
@@ -256,7 +256,7 @@ func TestSignatures(t *testing.T) {
 	r := startReceiver(t, nil)
 	e := event(ada)
 	e.Destination = "hook.v2/ü"
-	cfg := Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret), secret.New(oldSecret)}}
+	cfg := Config{URL: r.url(), SigningSecrets: []handlers.Secret{handlers.NewSecret(newSecret), handlers.NewSecret(oldSecret)}}
 	if err := deliver(t, cfg, e); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestSignatures(t *testing.T) {
 func TestIDStaysAndTimeGoesOn(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, statusOf(http.StatusInternalServerError, ""))
-	h := deliverytest.Open(t, New, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
+	h := deliverytest.Open(t, New, Config{URL: r.url(), SigningSecrets: []handlers.Secret{handlers.NewSecret(newSecret)}})
 	for attempt := 1; attempt <= 2; attempt++ {
 		e := event(ada)
 		e.Attempt = attempt

@@ -11,8 +11,8 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // The bytes that a secret may have:
@@ -27,7 +27,7 @@ const (
 const maxIDPrefix = 64
 
 // parseSecrets returns a signer for each secret. No error shows any part of one.
-func parseSecrets(texts []secret.String) ([]*standardwebhooks.Webhook, error) {
+func parseSecrets(texts []handlers.Secret) ([]*standardwebhooks.Webhook, error) {
 	var signers []*standardwebhooks.Webhook
 	var errs []error
 	seen := make(map[string]bool)

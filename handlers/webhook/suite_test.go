@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
@@ -57,8 +57,8 @@ func TestSuite(t *testing.T) {
 
 func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, proto string) {
 	t.Helper()
-	cfg.BearerToken = secret.New(suiteToken)
-	cfg.SigningSecrets = []secret.String{secret.New(suiteSecret)}
+	cfg.BearerToken = handlers.NewSecret(suiteToken)
+	cfg.SigningSecrets = []handlers.Secret{handlers.NewSecret(suiteSecret)}
 	one := func(kind string) func(testing.TB) error {
 		return func(tb testing.TB) error {
 			tb.Helper()

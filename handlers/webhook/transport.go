@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -183,7 +183,7 @@ func authorizationOf(cfg Config) string {
 	return "Basic " + basic(cfg.Username, cfg.Password)
 }
 
-func basic(username string, password secret.String) string {
+func basic(username string, password handlers.Secret) string {
 	req := http.Request{Header: make(http.Header)}
 	req.SetBasicAuth(username, password.Reveal())
 	return req.Header.Get("Authorization")[len("Basic "):]

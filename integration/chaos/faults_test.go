@@ -12,11 +12,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -236,11 +235,11 @@ func restartIDs(c *cell) {
 
 // seekBeginning does what the error says, and starts relays.
 func seekBeginning(c *cell) {
-	s, err := positions.New(c.pool, outboxsql.DefaultSchema)
+	s, err := ops.New(c.pool, ops.Config{Schema: outboxsql.DefaultSchema})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if _, err := s.Seek(c.ctx, "all", "beginning", positions.Action{}); err != nil {
+	if _, err := s.Seek(c.ctx, "all", "beginning", ops.Action{}); err != nil {
 		c.t.Fatal(err)
 	}
 	c.relays = nil
@@ -270,11 +269,11 @@ func damage(c *cell) {
 // repair writes the payloads anew, and replays the events.
 func repair(c *cell) {
 	c.exec(`UPDATE outbox_events SET payload = '{}' WHERE id IN (SELECT event_id FROM outbox_deliveries WHERE state = 'dead')`)
-	s, err := deadletter.New(c.pool, deadletter.Config{})
+	s, err := ops.New(c.pool, ops.Config{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if r, err := s.Replay(c.ctx, deadletter.Filter{All: true}, deadletter.Action{}); err != nil || r.Done != unreadable {
+	if r, err := s.ReplayDeadLetters(c.ctx, ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil || r.Done != unreadable {
 		c.t.Fatalf("replayed %d of %d events: %v", r.Done, unreadable, err)
 	}
 }

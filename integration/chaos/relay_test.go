@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -80,14 +81,14 @@ func runRelay(url string) error {
 		timeout = mailWithin
 	}
 	err = relay.Handle("all", "*", h, notifyd.WithConcurrency(relayConcurrency), notifyd.WithBatchSize(relayBatch),
-		notifyd.WithTimeout(timeout), notifyd.WithBackoff(notifyd.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
+		notifyd.WithTimeout(timeout), notifyd.WithBackoff(delivery.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
 	if err != nil {
 		return err
 	}
 	return relay.Run(ctx)
 }
 
-func relayHandler() (notifyd.Handler, error) {
+func relayHandler() (delivery.Handler, error) {
 	if addr := os.Getenv(envRelaySMTP); addr != "" {
 		host, port, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -103,14 +104,14 @@ func relayHandler() (notifyd.Handler, error) {
 		})
 	}
 	c := newClient(os.Getenv(envRelaySink), relayConcurrency)
-	return notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+	return delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error {
 		batch, errs := make([]arrival, len(events)), make([]error, len(events))
 		for i, e := range events {
 			batch[i] = arrival{ID: e.ID, Key: e.AggregateID, By: os.Getpid()}
 		}
 		if err := c.send(ctx, batch); err != nil {
 			for i := range errs {
-				errs[i] = notifyd.Unavailable(err)
+				errs[i] = delivery.Unavailable(err)
 			}
 		}
 		return errs

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 )
 
@@ -97,7 +96,7 @@ func (s *sink) calm() {
 }
 
 // number returns the number of an event in the plan.
-func number(e *notifyd.Event) int {
+func number(e *delivery.Event) int {
 	var payload struct{ N int }
 	if err := json.Unmarshal(e.Payload, &payload); err != nil {
 		panic(fmt.Errorf("the payload is not the test's: %w", err))
@@ -106,7 +105,7 @@ func number(e *notifyd.Event) int {
 }
 
 // try decides what becomes of an event, and records everything but that it was accepted.
-func (s *sink) try(ctx context.Context, d *destination, e *notifyd.Event) error {
+func (s *sink) try(ctx context.Context, d *destination, e *delivery.Event) error {
 	k, f := key{d.name, e.ID}, s.plan.fate(d.name, number(e))
 	end := func(n note, err error) error {
 		s.record(n, d.name, e.Replay, e.ID)
@@ -127,7 +126,7 @@ func (s *sink) try(ctx context.Context, d *destination, e *notifyd.Event) error 
 	}
 	switch {
 	case down:
-		return end(failed, notifyd.Unavailable(errors.New("down")))
+		return end(failed, delivery.Unavailable(errors.New("down")))
 	case healed:
 		return nil
 	}
@@ -140,11 +139,11 @@ func (s *sink) try(ctx context.Context, d *destination, e *notifyd.Event) error 
 		return fails()
 	case throttles:
 		if troubled == 0 {
-			return end(failed, notifyd.Throttled(time.Millisecond, errors.New("slower")))
+			return end(failed, delivery.Throttled(time.Millisecond, errors.New("slower")))
 		}
 	case shaky:
 		if troubled < 2 {
-			return end(failed, notifyd.Unavailable(errors.New("shaky")))
+			return end(failed, delivery.Unavailable(errors.New("shaky")))
 		}
 	case panics:
 		if troubled == 0 {
@@ -159,14 +158,14 @@ func (s *sink) try(ctx context.Context, d *destination, e *notifyd.Event) error 
 			return end(failed, context.Cause(ctx))
 		}
 	case poison:
-		return end(died, notifyd.Permanent(errors.New("poison")))
+		return end(died, delivery.Permanent(errors.New("poison")))
 	case accepts:
 	}
 	return nil
 }
 
 // deliver is a call for one event.
-func (s *sink) deliver(ctx context.Context, d *destination, e *notifyd.Event) error {
+func (s *sink) deliver(ctx context.Context, d *destination, e *delivery.Event) error {
 	if err := s.try(ctx, d, e); err != nil {
 		return err
 	}
@@ -175,8 +174,8 @@ func (s *sink) deliver(ctx context.Context, d *destination, e *notifyd.Event) er
 }
 
 // handler returns the handler of a destination for a relay of a stream, or of a queue.
-func (s *sink) handler(d *destination, stream bool) notifyd.Handler {
-	one := notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error { return s.deliver(ctx, d, e) })
+func (s *sink) handler(d *destination, stream bool) delivery.Handler {
+	one := delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error { return s.deliver(ctx, d, e) })
 	switch {
 	case d.exactly && stream:
 		return &client{sink: s, cluster: s.clusters[d.name], destination: d}
@@ -188,15 +187,15 @@ func (s *sink) handler(d *destination, stream bool) notifyd.Handler {
 
 // batchHandler delivers the events of a batch one after the other.
 type batchHandler struct {
-	notifyd.HandlerFunc
+	delivery.HandlerFunc
 	keeps, ordered bool
 }
 
 // KeepsOrder implements delivery.OrderKeeper.
 func (b batchHandler) KeepsOrder() bool { return b.keeps }
 
-// DeliverBatch implements notifyd.BatchHandler.
-func (b batchHandler) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+// DeliverBatch implements delivery.BatchHandler.
+func (b batchHandler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	errs := make([]error, len(events))
 	broken := make(map[string]bool)
 	for i, e := range events {
@@ -212,7 +211,7 @@ func (b batchHandler) DeliverBatch(ctx context.Context, events []*notifyd.Event)
 }
 
 // lineOf returns which events of a call have to keep their order.
-func lineOf(ctx context.Context, e *notifyd.Event) string {
+func lineOf(ctx context.Context, e *delivery.Event) string {
 	if delivery.TotalOrder(ctx) {
 		return "*"
 	}
@@ -279,9 +278,9 @@ func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progr
 	return c.cluster.positions[unit], nil
 }
 
-// Deliver implements notifyd.Handler.
-func (c *client) Deliver(ctx context.Context, e *notifyd.Event) error {
-	if errs := c.DeliverBatch(ctx, []*notifyd.Event{e}); errs != nil {
+// Deliver implements delivery.Handler.
+func (c *client) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := c.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
 		return errs[0]
 	}
 	return nil
@@ -290,8 +289,8 @@ func (c *client) Deliver(ctx context.Context, e *notifyd.Event) error {
 // unsureEvery is how many transactions lead to one whose answer is lost.
 const unsureEvery = 7
 
-// DeliverBatch implements notifyd.BatchHandler.
-func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+// DeliverBatch implements delivery.BatchHandler.
+func (c *client) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	l := c.link(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -308,7 +307,7 @@ func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 	if l.broken {
 		return unsure("broken")
 	}
-	var some []*notifyd.Event
+	var some []*delivery.Event
 	broken := make(map[string]bool)
 	for i, e := range events {
 		line := lineOf(ctx, e)

@@ -17,11 +17,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -44,8 +43,8 @@ type world struct {
 	sink     *sink
 	model    *model
 	operator *notifyd.Relay // does not run; for people's requests
-	letters  *deadletter.Store
-	seeks    *positions.Store
+	letters  *ops.Client
+	seeks    *ops.Client
 	relays   []*member
 	late     []*openTx
 	mode     outboxsql.Mode
@@ -103,14 +102,14 @@ func play(t *testing.T, p *plan) error {
 		t.Fatal(err)
 	}
 	for _, d := range p.destinations {
-		if err := w.operator.Destination(d.name, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })); err != nil {
+		if err := w.operator.Destination(d.name, delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if w.letters, err = deadletter.New(w.pool, deadletter.Config{}); err != nil {
+	if w.letters, err = ops.New(w.pool, ops.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if w.seeks, err = positions.New(w.pool, outboxsql.DefaultSchema); err != nil {
+	if w.seeks, err = ops.New(w.pool, ops.Config{Schema: outboxsql.DefaultSchema}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.killAll)
@@ -223,7 +222,7 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 	all := []notifyd.HandleOption{
 		notifyd.WithConcurrency(d.concurrency), notifyd.WithBatchSize(max(1, d.batch)), notifyd.WithMaxAttempts(d.attempts),
 		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithTimeout(20 * time.Second),
-		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
+		notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
 	}
 	switch {
 	case d.order == none:
@@ -241,8 +240,8 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 		all = append(all, notifyd.WithStart("beginning"))
 	}
 	if d.filter {
-		all = append(all, notifyd.WithFilter(func(e *notifyd.Event) (bool, error) {
-			n := number(e)
+		all = append(all, notifyd.WithFilter(func(e *delivery.Candidate) (bool, error) {
+			n := number(e.Event)
 			if d.refuses(n) && !w.sink.isHealed(d.name, e.ID) {
 				return false, errors.New("the filter fails")
 			}
@@ -253,7 +252,7 @@ func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
 		all = append(all, notifyd.WithExpiry(expiresAfter))
 	}
 	if d.rate > 0 {
-		all = append(all, notifyd.WithRateLimit(notifyd.Rate{Events: d.rate, Per: time.Second, Burst: 5}))
+		all = append(all, notifyd.WithRateLimit(delivery.Rate{Events: d.rate, Per: time.Second, Burst: 5}))
 	}
 	if d.keyed {
 		all = append(all, notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil }))
@@ -628,7 +627,7 @@ func (w *world) place(percent int) (text string, err error) {
 
 // nothingToDo are errors of requests that a table refuses in its state.
 func nothingToDo(err error) bool {
-	return errors.Is(err, positions.ErrQueue) || errors.Is(err, positions.ErrNotFound) || errors.Is(err, positions.ErrRunning) || errors.Is(err, positions.ErrNothing)
+	return errors.Is(err, ops.ErrQueue) || errors.Is(err, ops.ErrNoPosition) || errors.Is(err, ops.ErrReplayRunning) || errors.Is(err, ops.ErrNothingToReplay)
 }
 
 // replay sends a range to a destination again.
@@ -638,7 +637,7 @@ func (w *world) replay(s step) error {
 		return err
 	}
 	clock := w.sink.clock()
-	r, err := w.seeks.Replay(w.ctx, positions.Range{Destination: s.destination, From: from}, positions.Action{Actor: "test"})
+	r, err := w.seeks.StartReplay(w.ctx, ops.ReplayRange{Destination: s.destination, From: from}, ops.Action{Actor: "test"})
 	if err != nil {
 		if nothingToDo(err) {
 			return nil
@@ -659,7 +658,7 @@ func (w *world) stopReplay(destination string) error {
 		if r.Destination != destination || r.FinishedAt != nil {
 			continue
 		}
-		if _, err := w.seeks.StopReplay(w.ctx, r.ID, positions.Action{Actor: "test"}); err != nil && !errors.Is(err, positions.ErrNoReplay) {
+		if _, err := w.seeks.StopReplay(w.ctx, r.ID, ops.Action{Actor: "test"}); err != nil && !errors.Is(err, ops.ErrNoReplay) {
 			return err
 		}
 		w.model.disturb(destination)
@@ -678,7 +677,7 @@ func (w *world) seek(s step) error {
 	}
 	clock := w.sink.clock()
 	w.model.faulty(clock) // the owner cannot write any more what has been delivered since its last write
-	m, err := w.seeks.Seek(w.ctx, s.destination, to, positions.Action{Actor: "test"})
+	m, err := w.seeks.Seek(w.ctx, s.destination, to, ops.Action{Actor: "test"})
 	if err != nil {
 		if nothingToDo(err) {
 			return nil
@@ -706,7 +705,7 @@ func (w *world) discard(destination string) error {
 		return err
 	}
 	w.sink.record(discarded, destination, 0, ids...) // what is behind them may go on before the call returns
-	r, err := w.letters.Discard(w.ctx, deadletter.Filter{Destination: destination, Events: ids}, deadletter.Action{Actor: "test"})
+	r, err := w.letters.DiscardDeadLetters(w.ctx, ops.DeadLetterFilter{Destination: destination, Events: ids}, ops.BulkAction{Actor: "test"})
 	if err == nil && r.Done != int64(len(ids)) {
 		err = fmt.Errorf("%d of %d dead letters were discarded", r.Done, len(ids))
 	}
@@ -722,7 +721,7 @@ func (w *world) redeliver(destination string, heal bool) error {
 	if heal {
 		w.sink.heal(destination, ids...)
 	}
-	r, err := w.letters.Replay(w.ctx, deadletter.Filter{Destination: destination, Events: ids}, deadletter.Action{Actor: "test"})
+	r, err := w.letters.ReplayDeadLetters(w.ctx, ops.DeadLetterFilter{Destination: destination, Events: ids}, ops.BulkAction{Actor: "test"})
 	if err == nil && r.Done != int64(len(ids)) {
 		err = fmt.Errorf("%d of %d dead letters were replayed", r.Done, len(ids))
 	}

@@ -114,7 +114,7 @@ func (s *shop) deliver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = relay.Handle("warehouse", "*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("warehouse", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.came[e.ID] = e.Headers["traceparent"]

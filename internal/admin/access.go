@@ -12,7 +12,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // maxAnswer bounds the part of an answer that is read, in bytes.
@@ -26,7 +26,7 @@ type Access struct {
 	// must show this very certificate, so neither its name nor its issuer matters.
 	CertFile string
 	// Token is the token that the server requires; empty for none.
-	Token secret.String
+	Token handlers.Secret
 }
 
 // Get returns the status code and the answer to a GET, up to 8 MiB of it. It follows

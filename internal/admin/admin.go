@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 const (
@@ -66,7 +66,7 @@ type Config struct {
 	TLS Files
 	// Token is required for everything but /livez and the bare answer of /readyz;
 	// empty for none.
-	Token secret.String
+	Token handlers.Secret
 	// Pprof serves /debug/pprof/.
 	Pprof bool
 	// Console serves /console/; nil for none. Its requests need no token here: a

@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -65,8 +65,8 @@ func (a Access) must(t *testing.T, path string, want int) string {
 func TestToken(t *testing.T) {
 	t.Parallel()
 	trouble := errors.New("the database does not answer")
-	address := serve(t, Config{Token: secret.New(token), Pprof: true, Checks: []Check{{Name: "database", Do: func() error { return trouble }}}})
-	right := Access{Address: address, Token: secret.New(token)}
+	address := serve(t, Config{Token: handlers.NewSecret(token), Pprof: true, Checks: []Check{{Name: "database", Do: func() error { return trouble }}}})
+	right := Access{Address: address, Token: handlers.NewSecret(token)}
 	if text := right.must(t, "/readyz", http.StatusServiceUnavailable); !strings.Contains(text, trouble.Error()) {
 		t.Errorf("with the token the answer is %q", text)
 	}
@@ -75,7 +75,7 @@ func TestToken(t *testing.T) {
 	}
 	right.must(t, "/debug/pprof/cmdline", http.StatusNotFound)
 	for _, shown := range []string{"", token[1:], token + "0", strings.ToUpper(token)} {
-		stranger := Access{Address: address, Token: secret.New(shown)}
+		stranger := Access{Address: address, Token: handlers.NewSecret(shown)}
 		for _, path := range []string{"/metrics", "/version", "/debug/pprof/", "/debug/pprof/goroutine"} {
 			if text := stranger.must(t, path, http.StatusUnauthorized); strings.Contains(text, token) {
 				t.Errorf("%s reveals the token", path)
@@ -235,7 +235,7 @@ func TestForeignNames(t *testing.T) {
 		defer response.Body.Close() //nolint:errcheck // nothing of it is read
 		return response.StatusCode
 	}
-	open, guarded := serve(t, Config{Pprof: true}), serve(t, Config{Pprof: true, Token: secret.New(token)})
+	open, guarded := serve(t, Config{Pprof: true}), serve(t, Config{Pprof: true, Token: handlers.NewSecret(token)})
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/version"} {
 		for host, want := range map[string]int{
 			"evil.example": http.StatusMisdirectedRequest, "evil.example:9470": http.StatusMisdirectedRequest, "localhost.evil.example": http.StatusMisdirectedRequest,
@@ -267,7 +267,7 @@ func TestForeignNames(t *testing.T) {
 		{":9470", net.IPv4(127, 0, 0, 1), "", true},
 		{":9470", net.IPv4(127, 0, 0, 1), ":9470", false},
 	} {
-		if got := newGuard(secret.String{}, c.address, &net.TCPAddr{IP: c.ip}).knows(c.host); got != c.want {
+		if got := newGuard(handlers.Secret{}, c.address, &net.TCPAddr{IP: c.ip}).knows(c.host); got != c.want {
 			t.Errorf("listening on %s at %s, %q is known: %v", c.address, c.ip, c.host, got)
 		}
 	}

@@ -9,14 +9,14 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // Verifier recognizes a token without holding it. NewVerifier creates one.
 type Verifier struct{ sum [sha256.Size]byte }
 
 // NewVerifier returns the verifier of this token, which must not be empty.
-func NewVerifier(token secret.String) Verifier {
+func NewVerifier(token handlers.Secret) Verifier {
 	return Verifier{sha256.Sum256([]byte(token.Reveal()))}
 }
 
@@ -37,7 +37,7 @@ type guard struct {
 	host  string // of the configured address
 }
 
-func newGuard(token secret.String, address string, at net.Addr) guard {
+func newGuard(token handlers.Secret, address string, at net.Addr) guard {
 	g := guard{Verifier: NewVerifier(token), open: token.IsZero()}
 	if tcp, ok := at.(*net.TCPAddr); ok {
 		g.local = tcp.IP.IsLoopback()

@@ -7,20 +7,20 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // TestLive: a process that answers is not live for that alone. Who shows no token does not learn the reason.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	var lost atomic.Bool
-	address := serve(t, Config{Token: secret.New(token), Live: func() error {
+	address := serve(t, Config{Token: handlers.NewSecret(token), Live: func() error {
 		if lost.Load() {
 			return errors.New("event 42 is due for mail and not claimed")
 		}
 		return nil
 	}})
-	right, stranger := Access{Address: address, Token: secret.New(token)}, Access{Address: address}
+	right, stranger := Access{Address: address, Token: handlers.NewSecret(token)}, Access{Address: address}
 	right.must(t, "/livez", http.StatusOK)
 	stranger.must(t, "/livez", http.StatusOK)
 	lost.Store(true)

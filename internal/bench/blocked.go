@@ -15,52 +15,30 @@ var errUnblocked = errors.New("events of blocked aggregates are not as they were
 // backlog and little more: further rows would evict pages that are needed again.
 const buffersForBlocked = "1GB"
 
-// besideBlocked drains without and with blocked aggregates, in turns, each
-// round beginning with the other one.
-func (d *drain) besideBlocked(ctx context.Context, bare drained) (DrainResult, error) {
-	names := [2]string{"relay", "blocked"}
-	loads := [2]load{d.load(0), d.load(d.want.BlockedKeys)}
-	took, err := d.inTurns(ctx, names, loads)
-	if err != nil {
-		return DrainResult{}, err
+// besideBlocked is the drain without and with blocked aggregates.
+func (d *drain) besideBlocked() contrast {
+	c := d.contrast("relay", "blocked")
+	c.loads[1] = d.load(d.want.BlockedKeys)
+	c.about = fmt.Sprintf("blocked: %s more aggregates, of each an event that has failed once and is tried again in a day, and %d behind it", number(float64(d.want.BlockedKeys)), blockedParked)
+	if d.want.BlockedFresh > 0 {
+		c.about += fmt.Sprintf(";\n%s more events of these in the backlog, to be put behind them", number(float64(d.want.BlockedFresh)))
 	}
-	free, blocked := middle(took[0]), middle(took[1])
-	r, beside := d.result(free, bare), d.result(blocked, bare)
-	r.BlockedPerSecond, r.BlockedStartSeconds, r.BlockedFlowingPerSecond = beside.EventsPerSecond, beside.StartSeconds, beside.FlowingPerSecond
-	r.BlockedPeakRSSMiB = beside.PeakRSSMiB
-	r.BlockedRatio = round(ratio(beside.EventsPerSecond, r.EventsPerSecond), 3)
-	r.BlockedFlowingRatio = round(ratio(beside.FlowingPerSecond, r.FlowingPerSecond), 3)
-	r.sum(took)
-	d.reportBlocked(r, took, bare)
-	return r, nil
-}
-
-// inTurns drains two loads by the relay, each round beginning with the other one.
-func (d *drain) inTurns(ctx context.Context, names [2]string, loads [2]load) (took [2][]drained, err error) {
-	for i := range leastRounds {
-		for j := range names {
-			which := (i + j) % len(names)
-			one, err := d.measure(ctx, names[which], loads[which], d.relay)
-			if err != nil {
-				return took, fmt.Errorf("drain by the relay, %s: %w", names[which], err)
-			}
-			took[which] = append(took[which], one)
-		}
+	c.about += "\n"
+	c.verdict = func(r *DrainResult, c contrasted) string {
+		beside := d.result(c.other, drained{})
+		r.BlockedPerSecond, r.BlockedRatio, r.BlockedPeakRSSMiB = c.rate, c.ratio, beside.PeakRSSMiB
+		r.BlockedStartSeconds, r.BlockedFlowingPerSecond = beside.StartSeconds, beside.FlowingPerSecond
+		r.BlockedFlowingRatio = round(ratio(beside.FlowingPerSecond, r.FlowingPerSecond), 3)
+		return c.rounds + fmt.Sprintf("blocked_ratio=%.3f (%.3f from the first delivery on) %s; memory is %s", r.BlockedRatio, r.BlockedFlowingRatio, r.verdict(), c.one.rssHow)
 	}
-	return took, nil
+	return c
 }
 
 // middle has the medians of the rounds, separately of time, CPU time and memory, and
 // the sum of the faults.
 func middle(rounds []drained) drained {
 	m := rounds[0]
-	of := func(value func(drained) float64) float64 {
-		var all []float64
-		for _, one := range rounds {
-			all = append(all, value(one))
-		}
-		return median(all)
-	}
+	of := func(value func(drained) float64) float64 { return medianOf(rounds, value) }
 	span := func(value func(drained) time.Duration) time.Duration {
 		return time.Duration(of(func(one drained) float64 { return float64(value(one)) }))
 	}
@@ -88,20 +66,6 @@ func middle(rounds []drained) drained {
 		m.lost, m.duplicates, m.disordered = m.lost+one.lost, m.duplicates+one.duplicates, m.disordered+one.disordered
 	}
 	return m
-}
-
-func (d *drain) reportBlocked(r DrainResult, took [2][]drained, bare drained) {
-	d.explain()
-	d.printf("blocked: %s more aggregates, of each an event that has failed once and is tried again in a day, and %d behind it", number(float64(d.want.BlockedKeys)), blockedParked)
-	if d.want.BlockedFresh > 0 {
-		d.printf(";\n%s more events of these in the backlog, to be put behind them", number(float64(d.want.BlockedFresh)))
-	}
-	d.printf("\nmedians of %d rounds, in turns\n\n", leastRounds)
-	free, blocked := middle(took[0]), middle(took[1])
-	d.besideFloor([]string{"relay", "blocked"}, bare, free, blocked)
-	d.printf("\nrounds, to the first delivery and from there: relay %s; blocked %s\n", seconds(took[0]), seconds(took[1]))
-	d.printf("blocked_ratio=%.3f (%.3f from the first delivery on) %s; memory is %s\n",
-		r.BlockedRatio, r.BlockedFlowingRatio, r.verdict(), free.rssHow)
 }
 
 // seconds lists how long rounds took.

@@ -169,10 +169,10 @@ func (r DrainResult) OK() bool {
 }
 
 // sum replaces the faults of one round by those of all.
-func (r *DrainResult) sum(took [2][]drained) {
+func (r *DrainResult) sum(took [][]drained) {
 	r.Lost, r.Duplicates = 0, 0
 	var disordered int64
-	for _, one := range slices.Concat(took[0], took[1]) {
+	for _, one := range slices.Concat(took...) {
 		r.Lost, r.Duplicates, disordered = r.Lost+one.lost, r.Duplicates+one.duplicates, disordered+one.disordered
 	}
 	if r.OutOfOrder != nil {
@@ -353,15 +353,15 @@ func (d *drain) runMode(ctx context.Context) (DrainResult, error) {
 	}
 	switch {
 	case d.want.ExactlyOnce:
-		return d.besideExact(ctx, bare)
+		return d.compare(ctx, bare, d.besideExact())
 	case d.want.BlockedKeys > 0:
-		return d.besideBlocked(ctx, bare)
+		return d.compare(ctx, bare, d.besideBlocked())
 	case d.want.Urgent > 0:
-		return d.besideUrgent(ctx, bare)
+		return d.compare(ctx, bare, d.besideUrgent())
 	case d.want.Destinations > 1:
-		return d.besideOne(ctx, bare)
+		return d.compare(ctx, bare, d.besideOne())
 	case d.want.Shards > 1:
-		return d.besideShards(ctx)
+		return d.compare(ctx, bare, d.besideShards())
 	}
 	relay, err := d.measure(ctx, "relay", d.load(0), d.relay)
 	if err != nil {

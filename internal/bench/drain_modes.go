@@ -15,8 +15,65 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// besideQueue drains a queue and a stream in turns, each round beginning with the
-// other one.
+// contrast is a drain that is measured with two loads, in turns.
+type contrast struct {
+	names [2]string
+	loads [2]load
+	about string // what is different, before "medians of"
+	// verdict adds the figures of the comparison to the result, and returns the last lines
+	// of the report.
+	verdict func(r *DrainResult, c contrasted) string
+}
+
+// contrasted has the medians of both loads, the rate with the other one, its quotient with
+// the rate with the first one, and a line with all rounds.
+type contrasted struct {
+	one, other  drained
+	rate, ratio float64
+	rounds      string
+}
+
+// contrast returns one with two loads that are alike.
+func (d *drain) contrast(one, other string) contrast {
+	return contrast{names: [2]string{one, other}, loads: [2]load{d.load(0), d.load(0)}}
+}
+
+// inTurns drains both loads by the relay.
+func (d *drain) inTurns(ctx context.Context, c contrast) (took [][]drained, found contrasted, err error) {
+	took, err = inTurns(ctx, leastRounds, []int{0, 1}, func(ctx context.Context, i int) (drained, error) {
+		one, err := d.measure(ctx, c.names[i], c.loads[i], d.relay)
+		if err != nil {
+			err = fmt.Errorf("drain by the relay, %s: %w", c.names[i], err)
+		}
+		return one, err
+	})
+	if err != nil {
+		return nil, found, err
+	}
+	found.one, found.other = middle(took[0]), middle(took[1])
+	rate := func(one drained) float64 { return round(float64(d.want.Events)/one.took.Seconds(), 0) }
+	found.rate, found.ratio = rate(found.other), round(ratio(rate(found.other), rate(found.one)), 3)
+	found.rounds = fmt.Sprintf("rounds, to the first delivery and from there: %s %s; %s %s\n", c.names[0], seconds(took[0]), c.names[1], seconds(took[1]))
+	return took, found, nil
+}
+
+// compare measures a contrast, and reports it.
+func (d *drain) compare(ctx context.Context, bare drained, c contrast) (DrainResult, error) {
+	took, found, err := d.inTurns(ctx, c)
+	if err != nil {
+		return DrainResult{}, err
+	}
+	r := d.result(found.one, bare)
+	r.sum(took)
+	last := c.verdict(&r, found)
+	d.explain()
+	d.printf("%smedians of %d rounds, in turns\n\n", c.about, leastRounds)
+	d.besideFloor(c.names[:], bare, found.one, found.other)
+	d.printf("\n%s\n", last)
+	return r, nil
+}
+
+// besideQueue drains a queue and a stream in turns.
 func (d *drain) besideQueue(ctx context.Context) (DrainResult, error) {
 	d.mode = outboxsql.ModeQueue
 	bare, err := d.floor(ctx)
@@ -26,21 +83,20 @@ func (d *drain) besideQueue(ctx context.Context) (DrainResult, error) {
 	if err := d.openSink(ctx); err != nil {
 		return DrainResult{}, err
 	}
-	loads := [2]load{d.load(0), d.load(0)}
-	loads[1].mode = outboxsql.ModeStream
-	took, err := d.inTurns(ctx, [2]string{"queue", "stream"}, loads)
+	c := d.contrast("queue", "stream")
+	c.loads[1].mode = outboxsql.ModeStream
+	_, found, err := d.inTurns(ctx, c)
 	if err != nil {
 		return DrainResult{}, err
 	}
-	queue, streamed := middle(took[0]), middle(took[1])
+	queue, streamed := found.one, found.other
 	r := d.result(queue, bare)
 	d.mode = outboxsql.ModeStream
 	r = beside(r, d.result(streamed, drained{}))
 	d.explain()
 	d.printf("medians of %d rounds, in turns\n\n", leastRounds)
 	d.columns([]string{"queue", "SQL alone", "stream", "read alone"}, queue, bare, streamed, *streamed.read)
-	d.printf("\nrounds, to the first delivery and from there: queue %s; stream %s\n", seconds(took[0]), seconds(took[1]))
-	d.printf("stream_ratio=%.3f queue: %s\nstream: %s\nmemory is %s\n", r.StreamRatio, r.verdict(), r.Stream.verdict(), queue.rssHow)
+	d.printf("\n%sstream_ratio=%.3f queue: %s\nstream: %s\nmemory is %s\n", found.rounds, r.StreamRatio, r.verdict(), r.Stream.verdict(), queue.rssHow)
 	return r, nil
 }
 
@@ -50,68 +106,42 @@ func beside(queue, streamed DrainResult) DrainResult {
 	return queue
 }
 
-// besideOne drains to one destination and to several, in turns.
-func (d *drain) besideOne(ctx context.Context, bare drained) (DrainResult, error) {
-	loads := [2]load{d.load(0), d.load(0)}
-	loads[1].copies = d.want.Destinations
-	took, err := d.inTurns(ctx, [2]string{"one", "several"}, loads)
-	if err != nil {
-		return DrainResult{}, err
+// besideOne is the drain to one destination and to several.
+func (d *drain) besideOne() contrast {
+	c, n := d.contrast("one", strconv.Itoa(d.want.Destinations)), d.want.Destinations
+	c.loads[1].copies = n
+	c.about = fmt.Sprintf("%d destinations that get each event, beside one; ", n)
+	c.verdict = func(r *DrainResult, c contrasted) string {
+		r.FannedPerSecond = round(float64(n*d.want.Events)/c.other.took.Seconds(), 0)
+		r.FannedCPURatio = round(ratio(c.other.cpu.own().Seconds()/float64(n), c.one.cpu.own().Seconds()), 3)
+		return fmt.Sprintf("%s deliveries per second to %d destinations; fanned_cpu_ratio=%.3f (CPU per delivery) %s", number(r.FannedPerSecond), n, r.FannedCPURatio, r.verdict())
 	}
-	one, several := middle(took[0]), middle(took[1])
-	r, n := d.result(one, bare), float64(d.want.Destinations)
-	r.FannedPerSecond = round(n*float64(d.want.Events)/several.took.Seconds(), 0)
-	r.FannedCPURatio = round(ratio(several.cpu.own().Seconds()/n, one.cpu.own().Seconds()), 3)
-	r.sum(took)
-	d.explain()
-	d.printf("%d destinations that get each event, beside one; medians of %d rounds, in turns\n\n", d.want.Destinations, leastRounds)
-	d.besideFloor([]string{"one", strconv.Itoa(d.want.Destinations)}, bare, one, several)
-	d.printf("\n%s deliveries per second to %d destinations; fanned_cpu_ratio=%.3f (CPU per delivery) %s\n",
-		number(r.FannedPerSecond), d.want.Destinations, r.FannedCPURatio, r.verdict())
-	return r, nil
+	return c
 }
 
-// besideShards drains by one relay to a destination with one shard and with several, in turns.
-func (d *drain) besideShards(ctx context.Context) (DrainResult, error) {
-	loads := [2]load{d.load(0), d.load(0)}
-	loads[1].shards = d.want.Shards
-	took, err := d.inTurns(ctx, [2]string{"one shard", "several shards"}, loads)
-	if err != nil {
-		return DrainResult{}, err
+// besideShards is the drain by one relay to a destination with one shard and with several.
+func (d *drain) besideShards() contrast {
+	c := d.contrast("1 shard", strconv.Itoa(d.want.Shards)+" shards")
+	c.loads[1].shards = d.want.Shards
+	c.about = fmt.Sprintf("one relay has all %d shards of the destination, beside one shard; ", d.want.Shards)
+	c.verdict = func(r *DrainResult, c contrasted) string {
+		r.ShardedPerSecond, r.ShardedRatio = c.rate, c.ratio
+		r.ShardedCPURatio = round(ratio(c.other.cpu.own().Seconds(), c.one.cpu.own().Seconds()), 3)
+		return c.rounds + fmt.Sprintf("sharded_ratio=%.3f sharded_cpu_ratio=%.3f %s", r.ShardedRatio, r.ShardedCPURatio, r.verdict())
 	}
-	one, several := middle(took[0]), middle(took[1])
-	r := d.result(one, drained{})
-	r.ShardedPerSecond = round(float64(d.want.Events)/several.took.Seconds(), 0)
-	r.ShardedRatio = round(ratio(r.ShardedPerSecond, r.EventsPerSecond), 3)
-	r.ShardedCPURatio = round(ratio(several.cpu.own().Seconds(), one.cpu.own().Seconds()), 3)
-	r.sum(took)
-	d.explain()
-	d.printf("one relay has all %d shards of the destination, beside one shard; medians of %d rounds, in turns\n\n", d.want.Shards, leastRounds)
-	d.besideFloor([]string{"1 shard", strconv.Itoa(d.want.Shards) + " shards"}, drained{}, one, several)
-	d.printf("\nrounds, to the first delivery and from there: 1 shard %s; %d shards %s\n", seconds(took[0]), d.want.Shards, seconds(took[1]))
-	d.printf("sharded_ratio=%.3f sharded_cpu_ratio=%.3f %s\n", r.ShardedRatio, r.ShardedCPURatio, r.verdict())
-	return r, nil
+	return c
 }
 
-// besideExact drains at least once and exactly once, in turns.
-func (d *drain) besideExact(ctx context.Context, bare drained) (DrainResult, error) {
-	loads := [2]load{d.load(0), d.load(0)}
-	loads[1].exact = true
-	took, err := d.inTurns(ctx, [2]string{"at least once", "exactly once"}, loads)
-	if err != nil {
-		return DrainResult{}, err
+// besideExact is the drain at least once and exactly once.
+func (d *drain) besideExact() contrast {
+	c := d.contrast("at least", "exactly")
+	c.loads[1].exact = true
+	c.about = "exactly once, beside at least once; "
+	c.verdict = func(r *DrainResult, c contrasted) string {
+		r.ExactPerSecond, r.ExactRatio = c.rate, c.ratio
+		return c.rounds + fmt.Sprintf("%s events per second exactly once; exact_ratio=%.3f %s", number(r.ExactPerSecond), r.ExactRatio, r.verdict())
 	}
-	least, exact := middle(took[0]), middle(took[1])
-	r := d.result(least, bare)
-	r.ExactPerSecond = round(float64(d.want.Events)/exact.took.Seconds(), 0)
-	r.ExactRatio = round(ratio(r.ExactPerSecond, r.EventsPerSecond), 3)
-	r.sum(took)
-	d.explain()
-	d.printf("exactly once, beside at least once; medians of %d rounds, in turns\n\n", leastRounds)
-	d.besideFloor([]string{"at least", "exactly"}, bare, least, exact)
-	d.printf("\nrounds, to the first delivery and from there: at least once %s; exactly once %s\n", seconds(took[0]), seconds(took[1]))
-	d.printf("%s events per second exactly once; exact_ratio=%.3f %s\n", number(r.ExactPerSecond), r.ExactRatio, r.verdict())
-	return r, nil
+	return c
 }
 
 // hold opens the transactions that stay open all the time.

@@ -73,41 +73,31 @@ func (d *drain) besideFloor(names []string, bare drained, all ...drained) {
 
 // columns writes the figures of drains, a column for each.
 func (d *drain) columns(names []string, all ...drained) {
-	g := newTable(d.Out, "", names...)
-	row := func(name string, cell func(drained) string) {
-		var cells []string
-		for _, one := range all {
-			cells = append(cells, cell(one))
-		}
-		g.row(name, cells...)
-	}
-	fixed := func(name string, decimals int, value func(drained) float64) {
-		row(name, func(one drained) string { return fmt.Sprintf("%.*f", decimals, value(one)) })
-	}
+	s := newSheet(d.Out, names, all)
 	// SQL alone has no start of its own.
 	started := func(name string, cell func(drained) string) {
-		row(name, func(one drained) string {
+		s.figure(name, func(one drained) string {
 			if one.start == 0 {
-				return "-"
+				return ""
 			}
 			return cell(one)
 		})
 	}
 	n := float64(d.want.Events)
-	row("events per second", func(one drained) string { return number(n / one.took.Seconds()) })
-	fixed("seconds", 2, func(one drained) float64 { return one.took.Seconds() })
+	s.counts("events per second", func(one drained) float64 { return n / one.took.Seconds() })
+	s.fixed("seconds", 2, func(one drained) float64 { return one.took.Seconds() })
 	started("to the first delivery", func(one drained) string { return fmt.Sprintf("%.2f", one.start.Seconds()) })
 	started("events per second from then on", func(one drained) string { return number(one.flowing(n)) })
-	fixed("WAL bytes per event", 1, func(one drained) float64 { return one.wal / n })
-	fixed("CPU of this process, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.relay, n) })
+	s.fixed("WAL bytes per event", 1, func(one drained) float64 { return one.wal / n })
+	s.fixed("CPU of this process, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.relay, n) })
 	if d.DatabaseURL == "" {
-		fixed("CPU of PostgreSQL, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.postgres, n) })
+		s.fixed("CPU of PostgreSQL, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.postgres, n) })
 	}
 	if d.place.pid != 0 {
 		started("CPU of "+d.want.To+", us/event", func(one drained) string { return fmt.Sprintf("%.2f", perEvent(one.cpu.sink, n)) })
 	}
 	started("dead rows afterwards", func(one drained) string { return number(float64(one.dead)) })
-	fixed("peak memory, MiB", 1, func(one drained) float64 { return mebibytes(one.rss) })
+	s.fixed("peak memory, MiB", 1, func(one drained) float64 { return mebibytes(one.rss) })
 }
 
 func perEvent(d time.Duration, n float64) float64 { return float64(d) / float64(time.Microsecond) / n }

@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -112,14 +113,14 @@ func (h *history) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		if e.Replay > 0 {
 			return h.past(e)
 		}
 		h.live(e)
 		return nil
 	})
-	other := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		h.live(e)
 		return nil
 	})
@@ -128,12 +129,12 @@ func (h *history) relay() (*notifyd.Relay, error) {
 
 // replayAll replays the history, and waits until it has come.
 func (h *history) replayAll(ctx context.Context) error {
-	s, err := positions.New(h.pool, h.schema)
+	s, err := ops.New(h.pool, ops.Config{Schema: h.schema})
 	if err != nil {
 		return err
 	}
 	defer h.progress("replaying", int64(h.want.Events), h.seen.distinct.Load)()
-	r, err := s.Replay(ctx, positions.Range{Destination: "letters", To: fmt.Sprint(h.want.Events), Rate: h.want.ReplayRate}, positions.Action{Actor: "bench"})
+	r, err := s.StartReplay(ctx, ops.ReplayRange{Destination: "letters", To: fmt.Sprint(h.want.Events), Rate: h.want.ReplayRate}, ops.Action{Actor: "bench"})
 	if err != nil {
 		return err
 	}

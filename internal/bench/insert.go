@@ -69,8 +69,6 @@ func latencyOf(took []time.Duration) *CommitLatency {
 func (InsertResult) OK() bool { return true }
 
 const (
-	// leastRounds make a median, however short the run.
-	leastRounds = 3
 	// longestWarmUp is not counted: the relay wakes up at the start of a round.
 	longestWarmUp = 250 * time.Millisecond
 )
@@ -271,34 +269,35 @@ func (b *insert) listen(ctx context.Context, v *variant) (stop func() error, err
 	}, nil
 }
 
-// rounds lets the variants take turns, each round beginning with another one.
+// rounds lets the variants take turns.
 func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 	rounds := max(b.want.Seconds, leastRounds)
 	length := time.Duration(b.want.Seconds) * time.Second / time.Duration(rounds)
 	var done atomic.Int64
 	defer b.progress("writing", int64(rounds*len(b.variants)), done.Load)()
-	for i := range rounds {
-		for j := range b.variants {
-			v := b.variants[(i+j)%len(b.variants)]
-			if err := b.round(ctx, v, writers, length); err != nil {
-				return fmt.Errorf("variant %s: %w", v.name, err)
-			}
-			// The relay's remaining work must not fall into the next round.
-			if v.relay != nil {
-				since := time.Now()
-				if err := b.drained(ctx, v.schema, v.mode); err != nil {
-					return err
-				}
-				v.behind = append(v.behind, time.Since(since).Seconds())
-			}
-			done.Add(1)
+	took, err := inTurns(ctx, rounds, b.variants, func(ctx context.Context, v *variant) (rate float64, err error) {
+		if rate, err = b.round(ctx, v, writers, length); err != nil {
+			return rate, fmt.Errorf("variant %s: %w", v.name, err)
 		}
+		// The relay's remaining work must not fall into the next round.
+		if v.relay != nil {
+			since := time.Now()
+			if err := b.drained(ctx, v.schema, v.mode); err != nil {
+				return rate, err
+			}
+			v.behind = append(v.behind, time.Since(since).Seconds())
+		}
+		done.Add(1)
+		return rate, nil
+	})
+	for i, v := range b.variants {
+		v.rates = took[i]
 	}
-	return nil
+	return err
 }
 
-// round lets all writers write into one table for length, and counts the commits.
-func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, length time.Duration) error {
+// round lets all writers write into one table for length, and returns the commits per second.
+func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, length time.Duration) (rate float64, err error) {
 	warm := min(longestWarmUp, length/4)
 	from := time.Now().Add(warm)
 	to := from.Add(length)
@@ -312,14 +311,13 @@ func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, len
 		})
 	}
 	if err := together(ctx, tasks...); err != nil {
-		return err
+		return 0, err
 	}
 	all := slices.Concat(took...)
-	v.rates = append(v.rates, float64(len(all))/length.Seconds())
 	if b.want.Serialized {
 		v.took = append(v.took, all...)
 	}
-	return nil
+	return float64(len(all)) / length.Seconds(), nil
 }
 
 // writeUntil commits one event after the other and returns how long each commit took

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -270,7 +271,7 @@ func (l *latency) relay(to *side) (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return relay, relay.Handle("all", "*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	return relay, relay.Handle("all", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		to.handled(e.ID, time.Since(l.start))
 		return nil
 	}))

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -39,7 +40,7 @@ func (b *meanwhile) expect(events, keys int) {
 }
 
 // live notes the first arrival of a live event.
-func (b *meanwhile) live(e *notifyd.Event) {
+func (b *meanwhile) live(e *delivery.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.entered[e.ID].IsZero() {
@@ -48,7 +49,7 @@ func (b *meanwhile) live(e *notifyd.Event) {
 }
 
 // past notes an event of the past.
-func (b *meanwhile) past(e *notifyd.Event) error {
+func (b *meanwhile) past(e *delivery.Event) error {
 	var key int
 	if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // EnvRelay holds the order for a process that calls [Serve]. The order is not on the
@@ -82,7 +83,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	if o.Report {
 		ledger.out = stdout
 	}
-	if err := relay.Handle("all", "*", notifyd.HandlerFunc(ledger.deliver)); err != nil {
+	if err := relay.Handle("all", "*", delivery.HandlerFunc(ledger.deliver)); err != nil {
 		return err
 	}
 	r := start(ctx, relay.Run)
@@ -110,7 +111,7 @@ type ledger struct {
 	times   histogram
 }
 
-func (l *ledger) deliver(_ context.Context, e *notifyd.Event) error {
+func (l *ledger) deliver(_ context.Context, e *delivery.Event) error {
 	due, timed := readDue(e.Payload)
 	now := time.Now()
 	l.mu.Lock()

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 )
 
@@ -263,6 +262,47 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestInTurns: each round begins with another scenario, and measurements stay with theirs.
+func TestInTurns(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	count := func(_ context.Context, name string) (int, error) {
+		if name == "bad" {
+			return 0, errUnblocked
+		}
+		asked = append(asked, name)
+		return len(asked), nil
+	}
+	took, err := inTurns(t.Context(), 2, []string{"a", "b", "c"}, count)
+	if want := []string{"a", "b", "c", "b", "c", "a"}; err != nil || !slices.Equal(asked, want) {
+		t.Errorf("measured %q, %v, want %q", asked, err, want)
+	}
+	if want := [][]int{{1, 6}, {2, 4}, {3, 5}}; !slices.EqualFunc(took, want, slices.Equal) {
+		t.Errorf("got %v, want %v", took, want)
+	}
+	if _, err := inTurns(t.Context(), 2, []string{"a", "bad"}, count); !errors.Is(err, errUnblocked) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestSheet: what one scenario does not have is a dash, and what none has is no row.
+func TestSheet(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	s := newSheet(&out, []string{"one", "two"}, []float64{1, 2000})
+	s.counts("counts", func(v float64) float64 { return v })
+	s.fixed("fixed", 1, func(v float64) float64 { return v / 4 })
+	s.figure("some", func(v float64) string { return strings.Repeat("x", int(v)%2) })
+	s.figure("none", func(float64) string { return "" })
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	if want := []string{"one two", "counts 1 2,000", "fixed 0.2 500.0", "some x -"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestMiddle: an outlier among the rounds does not change the medians.
 func TestMiddle(t *testing.T) {
 	t.Parallel()
@@ -279,9 +319,9 @@ func TestMiddle(t *testing.T) {
 // and so whether a batch may have several events of an aggregate.
 func TestNotingKeepsOrder(t *testing.T) {
 	t.Parallel()
-	for want, h := range map[bool]notifyd.Handler{
+	for want, h := range map[bool]delivery.Handler{
 		true:  ordered{},
-		false: notifyd.BatchHandlerFunc(func(context.Context, []*notifyd.Event) []error { return nil }),
+		false: delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { return nil }),
 	} {
 		k, ok := noting(h, newSightings(1)).(delivery.OrderKeeper)
 		if !ok || k.KeepsOrder() != want {
@@ -289,14 +329,14 @@ func TestNotingKeepsOrder(t *testing.T) {
 		}
 	}
 	seen := newSightings(2)
-	h, ok := noting(ordered{}, seen).(notifyd.BatchHandler)
+	h, ok := noting(ordered{}, seen).(delivery.BatchHandler)
 	if !ok {
 		t.Fatal("a handler of batches is none any more")
 	}
-	if errs := h.DeliverBatch(t.Context(), []*notifyd.Event{{ID: 1}, {ID: 2}}); len(errs) != 2 || seen.missing() != 1 {
+	if errs := h.DeliverBatch(t.Context(), []*delivery.Event{{ID: 1}, {ID: 2}}); len(errs) != 2 || seen.missing() != 1 {
 		t.Errorf("answers %v, %d not noted, want one", errs, seen.missing())
 	}
-	if err := h.Deliver(t.Context(), &notifyd.Event{ID: 2}); err != nil || seen.missing() != 0 {
+	if err := h.Deliver(t.Context(), &delivery.Event{ID: 2}); err != nil || seen.missing() != 0 {
 		t.Errorf("answer %v, %d not noted", err, seen.missing())
 	}
 }
@@ -304,9 +344,9 @@ func TestNotingKeepsOrder(t *testing.T) {
 // ordered fails the last event of a batch.
 type ordered struct{}
 
-func (ordered) KeepsOrder() bool                              { return true }
-func (ordered) Deliver(context.Context, *notifyd.Event) error { return nil }
-func (ordered) DeliverBatch(_ context.Context, events []*notifyd.Event) []error {
+func (ordered) KeepsOrder() bool                               { return true }
+func (ordered) Deliver(context.Context, *delivery.Event) error { return nil }
+func (ordered) DeliverBatch(_ context.Context, events []*delivery.Event) []error {
 	errs := make([]error, len(events))
 	errs[len(events)-1] = errors.New("refused")
 	return errs
@@ -397,7 +437,7 @@ func TestDeliveryLine(t *testing.T) {
 func TestDisorder(t *testing.T) {
 	t.Parallel()
 	s := load{events: 9, keys: 2}.sightings()
-	for _, e := range []notifyd.Event{{ID: 1, AggregateID: "free-0"}, {ID: 4, AggregateID: "free-1"}, {ID: 3, AggregateID: "free-0"}, {ID: 2, AggregateID: "free-0"}, {ID: 1}} {
+	for _, e := range []delivery.Event{{ID: 1, AggregateID: "free-0"}, {ID: 4, AggregateID: "free-1"}, {ID: 3, AggregateID: "free-0"}, {ID: 2, AggregateID: "free-0"}, {ID: 1}} {
 		s.begin(&e)
 	}
 	if n := s.disordered.Load(); n != 1 {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // running is a relay, or the floor in its place, at work in this process.
@@ -103,7 +103,7 @@ func newSightings(n int) *sightings {
 }
 
 // begin takes an event that is about to be delivered.
-func (s *sightings) begin(e *notifyd.Event) {
+func (s *sightings) begin(e *delivery.Event) {
 	if s.total {
 		if s.last[0].Swap(e.ID) >= e.ID {
 			s.disordered.Add(1)

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -129,8 +130,8 @@ func (r *replay) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error { return r.past(e) })
-	other := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return r.past(e) })
+	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		r.live(e)
 		return nil
 	})
@@ -139,12 +140,12 @@ func (r *replay) relay() (*notifyd.Relay, error) {
 
 // replayAll replays all letters, and waits until they are delivered.
 func (r *replay) replayAll(ctx context.Context) error {
-	letters, err := deadletter.New(r.pool, deadletter.Config{Schema: r.schema})
+	letters, err := ops.New(r.pool, ops.Config{Schema: r.schema})
 	if err != nil {
 		return err
 	}
 	defer r.progress("replaying", int64(r.want.Letters), r.seen.distinct.Load)()
-	did, err := letters.Replay(ctx, deadletter.Filter{Destination: "letters"}, deadletter.Action{Actor: "bench"})
+	did, err := letters.ReplayDeadLetters(ctx, ops.DeadLetterFilter{Destination: "letters"}, ops.BulkAction{Actor: "bench"})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -105,16 +106,9 @@ type sharded struct {
 }
 
 func (b *shards) run(ctx context.Context) (result ShardsResult, err error) {
-	took := make([][]sharded, len(b.want.Relays))
-	for i := range leastRounds {
-		for j := range took {
-			which := (i + j) % len(took)
-			one, err := b.round(ctx, b.want.Relays[which])
-			if err != nil {
-				return result, fmt.Errorf("%d relays: %w", b.want.Relays[which], err)
-			}
-			took[which] = append(took[which], one)
-		}
+	took, err := inTurns(ctx, leastRounds, b.want.Relays, b.round)
+	if err != nil {
+		return result, err
 	}
 	for i, n := range b.want.Relays {
 		result.Scenarios = append(result.Scenarios, b.scenario(n, took[i]))
@@ -131,13 +125,6 @@ func (b *shards) run(ctx context.Context) (result ShardsResult, err error) {
 
 // scenario has the medians of the rounds with n relays.
 func (b *shards) scenario(n int, rounds []sharded) ShardsScenario {
-	of := func(value func(sharded) float64) float64 {
-		var all []float64
-		for _, one := range rounds {
-			all = append(all, value(one))
-		}
-		return median(all)
-	}
 	var all []drained
 	for _, one := range rounds {
 		all = append(all, one.drained)
@@ -145,9 +132,9 @@ func (b *shards) scenario(n int, rounds []sharded) ShardsScenario {
 	m, events := middle(all), float64(n*b.want.Events)
 	return ShardsScenario{
 		Relays: n, Shards: n, Events: int64(events),
-		EventsPerSecond:  round(of(func(one sharded) float64 { return one.whole }), 0),
-		FlowingPerSecond: round(of(func(one sharded) float64 { return one.flowing }), 0),
-		LargestShare:     round(of(func(one sharded) float64 { return one.largest }), 3),
+		EventsPerSecond:  round(medianOf(rounds, func(one sharded) float64 { return one.whole }), 0),
+		FlowingPerSecond: round(medianOf(rounds, func(one sharded) float64 { return one.flowing }), 0),
+		LargestShare:     round(medianOf(rounds, func(one sharded) float64 { return one.largest }), 3),
 		Lost:             m.lost, Duplicates: m.duplicates, OutOfOrder: m.disordered,
 		PostgresCPU: round(perEvent(m.cpu.postgres, events), 2), RelayCPU: round(perEvent(m.cpu.relay, events), 2),
 	}
@@ -155,6 +142,11 @@ func (b *shards) scenario(n int, rounds []sharded) ShardsScenario {
 
 // round delivers a backlog by n relays, in a new schema.
 func (b *shards) round(ctx context.Context, n int) (result sharded, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%d relays: %w", n, err)
+		}
+	}()
 	l := load{mode: b.mode, events: n * b.want.Events, payload: b.want.Payload, keys: b.want.Keys, routes: 1, shards: n}
 	schema, err := b.tables(ctx, fmt.Sprintf("shards_%d", n), l)
 	if err != nil {
@@ -265,9 +257,9 @@ func (g *relayGroup) held(ctx context.Context, schema string) error {
 }
 
 // handler is the slow handler of the i-th relay.
-func (g *relayGroup) handler(i int) notifyd.Handler {
+func (g *relayGroup) handler(i int) delivery.Handler {
 	work, times := g.bench.work(), &g.deliveries[i]
-	return noting(notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
+	return noting(delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 		times.once.Do(func() { close(times.begun) })
 		select {
 		case <-g.released:
@@ -366,26 +358,16 @@ func (b *shards) report(r ShardsResult, took [][]sharded) {
 		}
 		names = append(names, name)
 	}
-	g := newTable(b.Out, "", names...)
-	row := func(name string, cell func(ShardsScenario) string) {
-		var cells []string
-		for _, s := range r.Scenarios {
-			cells = append(cells, cell(s))
-		}
-		g.row(name, cells...)
-	}
-	fixed := func(name string, decimals int, value func(ShardsScenario) float64) {
-		row(name, func(s ShardsScenario) string { return fmt.Sprintf("%.*f", decimals, value(s)) })
-	}
-	row("events", func(s ShardsScenario) string { return number(float64(s.Events)) })
-	row("events per second", func(s ShardsScenario) string { return number(s.EventsPerSecond) })
-	fixed("  ratio to one relay", 2, func(s ShardsScenario) float64 { return s.Ratio })
-	row("until the first relay is done", func(s ShardsScenario) string { return number(s.FlowingPerSecond) })
-	fixed("  ratio to one relay", 2, func(s ShardsScenario) float64 { return s.FlowingRatio })
-	fixed("largest share of a relay", 3, func(s ShardsScenario) float64 { return s.LargestShare })
-	fixed("CPU of this process, us/event", 2, func(s ShardsScenario) float64 { return s.RelayCPU })
+	t := newSheet(b.Out, names, r.Scenarios)
+	t.counts("events", func(s ShardsScenario) float64 { return float64(s.Events) })
+	t.counts("events per second", func(s ShardsScenario) float64 { return s.EventsPerSecond })
+	t.fixed("  ratio to one relay", 2, func(s ShardsScenario) float64 { return s.Ratio })
+	t.counts("until the first relay is done", func(s ShardsScenario) float64 { return s.FlowingPerSecond })
+	t.fixed("  ratio to one relay", 2, func(s ShardsScenario) float64 { return s.FlowingRatio })
+	t.fixed("largest share of a relay", 3, func(s ShardsScenario) float64 { return s.LargestShare })
+	t.fixed("CPU of this process, us/event", 2, func(s ShardsScenario) float64 { return s.RelayCPU })
 	if b.DatabaseURL == "" {
-		fixed("CPU of PostgreSQL, us/event", 2, func(s ShardsScenario) float64 { return s.PostgresCPU })
+		t.fixed("CPU of PostgreSQL, us/event", 2, func(s ShardsScenario) float64 { return s.PostgresCPU })
 	}
 	b.printf("\nevents per second of the rounds, to the last event / until the first relay is done\n")
 	var lost, duplicates, disordered int64

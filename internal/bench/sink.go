@@ -17,10 +17,10 @@ type place struct {
 	// note describes the place for people.
 	note string
 	// handlers take the events, spread evenly over them by event type.
-	handlers []notifyd.Handler
+	handlers []delivery.Handler
 	options  []notifyd.HandleOption
 	// exact are handlers that deliver to the same places exactly once, nil where there are none.
-	exact []notifyd.Handler
+	exact []delivery.Handler
 	// exactly are further options of those.
 	exactly []notifyd.HandleOption
 	// pid is the process of a private server, or 0.
@@ -48,7 +48,7 @@ func Sinks() []string { return slices.Sorted(maps.Keys(sinks())) }
 func openNoop(context.Context, DrainOptions) (*place, error) {
 	return &place{
 		note:     "a Go function that does nothing",
-		handlers: []notifyd.Handler{notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })},
+		handlers: []delivery.Handler{delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })},
 		close:    func(context.Context) error { return nil },
 	}, nil
 }
@@ -104,11 +104,11 @@ func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error 
 }
 
 // noting notes the deliveries of h.
-func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
-	if batches, ok := h.(notifyd.BatchHandler); ok {
+func noting(h delivery.Handler, seen *sightings) delivery.Handler {
+	if batches, ok := h.(delivery.BatchHandler); ok {
 		return notedBatches{batches, seen}
 	}
-	return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		seen.begin(e)
 		err := h.Deliver(ctx, e)
 		if err == nil {
@@ -120,12 +120,12 @@ func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
 
 // notedBatches notes the deliveries of a handler of batches.
 type notedBatches struct {
-	notifyd.BatchHandler
+	delivery.BatchHandler
 	seen *sightings
 }
 
-// Deliver implements notifyd.Handler.
-func (b notedBatches) Deliver(ctx context.Context, e *notifyd.Event) error {
+// Deliver implements delivery.Handler.
+func (b notedBatches) Deliver(ctx context.Context, e *delivery.Event) error {
 	b.seen.begin(e)
 	err := b.BatchHandler.Deliver(ctx, e)
 	if err == nil {
@@ -134,8 +134,8 @@ func (b notedBatches) Deliver(ctx context.Context, e *notifyd.Event) error {
 	return err
 }
 
-// DeliverBatch implements notifyd.BatchHandler.
-func (b notedBatches) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+// DeliverBatch implements delivery.BatchHandler.
+func (b notedBatches) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	for _, e := range events {
 		b.seen.begin(e)
 	}
@@ -149,7 +149,7 @@ func (b notedBatches) DeliverBatch(ctx context.Context, events []*notifyd.Event)
 }
 
 // Unwrap returns the handler, for delivery.As.
-func (b notedBatches) Unwrap() notifyd.Handler { return b.BatchHandler }
+func (b notedBatches) Unwrap() delivery.Handler { return b.BatchHandler }
 
 // KeepsOrder implements delivery.OrderKeeper with the answer of the handler. Without
 // this method a batch would have at most one event of an aggregate.

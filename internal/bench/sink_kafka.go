@@ -118,11 +118,11 @@ func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions
 	tasks := make([]func(context.Context) error, len(handlers))
 	for i, h := range handlers {
 		tasks[i] = func(ctx context.Context) error {
-			events := make([]*notifyd.Event, batch)
+			events := make([]*delivery.Event, batch)
 			for n := 0; n < share; n += batch {
 				for k := range events {
 					id := int64(n + k + 1)
-					events[k] = &notifyd.Event{
+					events[k] = &delivery.Event{
 						ID: id, Type: routeType(i), AggregateID: freeAggregate + strconv.FormatInt(id%warmUpKeys, 10),
 						Payload: payload, CreatedAt: time.Now(), Attempt: 1,
 					}

@@ -12,10 +12,10 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -53,13 +53,13 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 		p.note = "a private " + p.note
 	}
 	h, err := rabbitmq.New(rabbitmq.Config{
-		URL: secret.New(s.url), RoutingKey: s.queue,
+		URL: handlers.NewSecret(s.url), RoutingKey: s.queue,
 		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: map[string]any{amqp.QueueTypeArg: o.QueueType}}}},
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.close(ctx))
 	}
-	p.handlers = []notifyd.Handler{h}
+	p.handlers = []delivery.Handler{h}
 	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
 	if o.Consume {
 		p.note += ", with a consumer"

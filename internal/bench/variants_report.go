@@ -1,6 +1,9 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // report writes the figures of all variants, a column for each.
 func (c *compare) report(r VariantsResult) {
@@ -13,106 +16,82 @@ func (c *compare) report(r VariantsResult) {
 		}
 	}
 	c.printf("\n%s events of %d B, of %d aggregates; lost/duplicates/out of order in one cell\n\n", number(float64(r.Events)), r.Payload, r.Keys)
-	s := sheet{variants: r.Variants, private: c.DatabaseURL == ""}
+	var names []string
 	for _, v := range r.Variants {
-		s.names = append(s.names, v.Name)
+		names = append(names, v.Name)
 	}
-	s.grid = newTable(c.Out, "", s.names...)
+	s := variantSheet{newSheet(c.Out, names, r.Variants), c.DatabaseURL == ""}
 	s.drains()
 	s.writing(c.want)
-	s.grid.note()
+	s.note()
 }
 
-// sheet is the table of a comparison.
-type sheet struct {
-	grid     grid
-	names    []string
-	variants []VariantResult
-	private  bool // the server is, and its CPU time known
+// variantSheet is the table of a comparison.
+type variantSheet struct {
+	sheet[VariantResult]
+
+	private bool // the server is, and its CPU time known
 }
 
-// row writes a row, if any variant has the figure.
-func (s *sheet) row(name string, cell func(VariantResult) string) {
-	var cells []string
-	known := false
-	for _, v := range s.variants {
-		one := cell(v)
-		if one == "" {
-			one = "-"
-		} else {
-			known = true
-		}
-		cells = append(cells, one)
+// part returns a function that writes rows of a part of the bench; of returns what was measured
+// of a variant, or nil.
+func part[P any](s variantSheet, of func(VariantResult) *P) func(name string, cell func(*P) string) {
+	return func(name string, cell func(*P) string) {
+		s.figure(name, func(v VariantResult) string {
+			if p := of(v); p != nil {
+				return cell(p)
+			}
+			return ""
+		})
 	}
-	if known {
-		s.grid.row(name, cells...)
+}
+
+// first returns the first one that is wanted, or nil.
+func first[P any](all []P, wanted func(P) bool) *P {
+	if i := slices.IndexFunc(all, wanted); i >= 0 {
+		return &all[i]
 	}
+	return nil
 }
 
 // drains writes the rows of the drains, for each number of workers.
-func (s *sheet) drains() {
+func (s variantSheet) drains() {
 	for workers := 1; workers <= variantWorkers; workers++ {
-		of := func(figure func(VariantDrain) string) func(VariantResult) string {
-			return func(v VariantResult) string {
-				for _, d := range v.Drains {
-					if d.Workers == workers {
-						return figure(d)
-					}
-				}
-				return ""
-			}
-		}
+		row := part(s, func(v VariantResult) *VariantDrain {
+			return first(v.Drains, func(d VariantDrain) bool { return d.Workers == workers })
+		})
 		at := fmt.Sprintf("%d at work: ", workers)
-		s.row(at+"seconds", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.Seconds) }))
+		row(at+"seconds", func(d *VariantDrain) string { return fmt.Sprintf("%.2f", d.Seconds) })
 		if s.private {
-			s.row(at+"PostgreSQL, CPU s", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.PostgresCPU) }))
+			row(at+"PostgreSQL, CPU s", func(d *VariantDrain) string { return fmt.Sprintf("%.2f", d.PostgresCPU) })
 		}
-		s.row(at+"workers, CPU s", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.WorkerCPU) }))
-		s.row(at+"rows changed", of(func(d VariantDrain) string { return number(float64(d.ChangedRows)) }))
-		s.row(at+"dead rows", of(func(d VariantDrain) string { return number(float64(d.DeadRows)) }))
-		s.row(at+"WAL, MiB", of(func(d VariantDrain) string { return fmt.Sprintf("%.1f", d.WALBytes/(1<<20)) }))
-		s.row(at+"lost/dup./order", of(func(d VariantDrain) string { return d.cell() }))
+		row(at+"workers, CPU s", func(d *VariantDrain) string { return fmt.Sprintf("%.2f", d.WorkerCPU) })
+		row(at+"rows changed", func(d *VariantDrain) string { return number(float64(d.ChangedRows)) })
+		row(at+"dead rows", func(d *VariantDrain) string { return number(float64(d.DeadRows)) })
+		row(at+"WAL, MiB", func(d *VariantDrain) string { return fmt.Sprintf("%.1f", d.WALBytes/(1<<20)) })
+		row(at+"lost/dup./order", func(d *VariantDrain) string { return d.cell() })
 	}
 }
 
 // writing writes the rows of the parts with writers.
-func (s *sheet) writing(o VariantsOptions) {
-	writers := func(figure func(VariantWriters) string) func(VariantResult) string {
-		return func(v VariantResult) string {
-			if v.Writers == nil {
-				return ""
-			}
-			return figure(*v.Writers)
-		}
-	}
-	s.row(fmt.Sprintf("%d writers: inserts/s", o.Writers), writers(func(w VariantWriters) string { return number(w.InsertsPerSecond) }))
-	s.row("  caught up after, s", writers(func(w VariantWriters) string { return fmt.Sprintf("%.2f", w.CaughtUpSeconds) }))
-	s.row("  lost/dup./order", writers(func(w VariantWriters) string { return w.cell() }))
-	for i, foreign := range Foreigns() {
-		open := func(figure func(VariantOpen) string) func(VariantResult) string {
-			return func(v VariantResult) string {
-				if i >= len(v.Open) {
-					return ""
-				}
-				return figure(v.Open[i])
-			}
-		}
-		s.row(fmt.Sprintf("open %d s, %s: silent, s", o.OpenSeconds, foreign), open(func(p VariantOpen) string { return fmt.Sprintf("%.2f", p.SilentSeconds) }))
-		s.row("  longest commit, ms", open(func(p VariantOpen) string { return fmt.Sprintf("%.1f", p.LongestCommitMS) }))
-		s.row("  lost/dup./order", open(func(p VariantOpen) string { return p.cell() }))
+func (s variantSheet) writing(o VariantsOptions) {
+	row := part(s, func(v VariantResult) *VariantWriters { return v.Writers })
+	row(fmt.Sprintf("%d writers: inserts/s", o.Writers), func(w *VariantWriters) string { return number(w.InsertsPerSecond) })
+	row("  caught up after, s", func(w *VariantWriters) string { return fmt.Sprintf("%.2f", w.CaughtUpSeconds) })
+	row("  lost/dup./order", func(w *VariantWriters) string { return w.cell() })
+	for _, foreign := range Foreigns() {
+		row := part(s, func(v VariantResult) *VariantOpen {
+			return first(v.Open, func(o VariantOpen) bool { return o.Transaction == foreign })
+		})
+		row(fmt.Sprintf("open %d s, %s: silent, s", o.OpenSeconds, foreign), func(p *VariantOpen) string { return fmt.Sprintf("%.2f", p.SilentSeconds) })
+		row("  longest commit, ms", func(p *VariantOpen) string { return fmt.Sprintf("%.1f", p.LongestCommitMS) })
+		row("  lost/dup./order", func(p *VariantOpen) string { return p.cell() })
 	}
 	for workers := 1; workers <= variantWorkers; workers++ {
-		order := func(figure func(VariantOrder) string) func(VariantResult) string {
-			return func(v VariantResult) string {
-				for _, o := range v.Order {
-					if o.Workers == workers {
-						return figure(o)
-					}
-				}
-				return ""
-			}
-		}
-		s.row(fmt.Sprintf("commits out of order, %d at work", workers), order(func(o VariantOrder) string { return number(float64(o.Written)) }))
-		s.row("  lost/dup./order", order(func(o VariantOrder) string { return o.cell() }))
+		row := part(s, func(v VariantResult) *VariantOrder {
+			return first(v.Order, func(o VariantOrder) bool { return o.Workers == workers })
+		})
+		row(fmt.Sprintf("commits out of order, %d at work", workers), func(o *VariantOrder) string { return number(float64(o.Written)) })
+		row("  lost/dup./order", func(o *VariantOrder) string { return o.cell() })
 	}
 }

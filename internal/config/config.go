@@ -4,10 +4,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/notifyd/notifyd/alert"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/alert"
 	"github.com/notifyd/notifyd/internal/engine"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/when"
 )
 
@@ -55,9 +55,9 @@ type origins map[string]string
 
 // Database holds the connection to PostgreSQL.
 type Database struct {
-	URL       secret.String `yaml:"url" jsonschema_description:"Connection string, postgres://user:password@host:5432/db. Falls back to $DATABASE_URL, then to the PG* variables of libpq."`
-	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database if url leads through a pooler in transaction mode, where LISTEN hears nothing and a queue does not work. Falls back to url."`
-	Schema    string        `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
+	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string, postgres://user:password@host:5432/db. Falls back to $DATABASE_URL, then to the PG* variables of libpq."`
+	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database if url leads through a pooler in transaction mode, where LISTEN hears nothing and a queue does not work. Falls back to url."`
+	Schema    string          `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
 }
 
 // Relay holds the limits of the relay.
@@ -94,9 +94,9 @@ type Log struct {
 type Admin struct {
 	Listen string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default."`
 	// TLS is the server's certificate.
-	TLS   AdminTLS      `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with; HTTP by default."`
-	Token secret.String `yaml:"token" jsonschema_description:"Token that requests must send as Authorization: Bearer, for everything but /livez and the bare answer of /readyz; 16 characters or more. None by default."`
-	Pprof bool          `yaml:"pprof" jsonschema_description:"Serve profiles of the process at /debug/pprof/."`
+	TLS   AdminTLS        `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with; HTTP by default."`
+	Token handlers.Secret `yaml:"token" jsonschema_description:"Token that requests must send as Authorization: Bearer, for everything but /livez and the bare answer of /readyz; 16 characters or more. None by default."`
+	Pprof bool            `yaml:"pprof" jsonschema_description:"Serve profiles of the process at /debug/pprof/."`
 	// Console and the fields below configure the web console.
 	Console  bool   `yaml:"console" jsonschema_description:"Serve the web console at /console/ of admin.listen, which must be a loopback address unless there is a token."`
 	ReadOnly bool   `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // decoder walks the tree against Go values. A null keeps the default, as a
@@ -56,9 +56,9 @@ func (d *decoder) decodeSpecial(n *node, v reflect.Value, path string) bool {
 		d.decodeRate(n, target, path)
 	case *time.Duration:
 		d.decodeDuration(n, target, path)
-	case *secret.String:
+	case *handlers.Secret:
 		if text, ok := d.text(n, path); ok {
-			*target = secret.New(text)
+			*target = handlers.NewSecret(text)
 			d.expand.keep(text)
 		}
 	case encoding.TextUnmarshaler:

@@ -161,6 +161,6 @@ func (d *fileDecoder) validate(err error, n *node, path string) {
 		if relative != "" && d.list.explains(at) {
 			continue
 		}
-		d.list.add(locate(n, relative), at, "%s%s", prefix(at), scrub(oneLine(message(e)), own(e), d.expand.values))
+		d.list.add(locate(n, relative), at, "%s%s", prefix(at), scrub(oneLine(message(e)), field.Own(e), d.expand.values))
 	}
 }

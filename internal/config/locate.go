@@ -5,26 +5,18 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // message returns the text of a mistake without its path.
 func message(err error) string {
-	if fe, ok := err.(*field.Error); ok { //nolint:errorlint // only where nothing is wrapped around it
+	if fe, ok := err.(*handlers.FieldError); ok { //nolint:errorlint // only where nothing is wrapped around it
 		return fe.Err.Error()
 	}
-	if fe, ok := errors.AsType[*field.Error](err); ok && strings.HasPrefix(err.Error(), fe.Path+": ") {
+	if fe, ok := errors.AsType[*handlers.FieldError](err); ok && strings.HasPrefix(err.Error(), fe.Path+": ") {
 		return strings.TrimPrefix(err.Error(), fe.Path+": ")
 	}
 	return err.Error()
-}
-
-// own returns notifyd's own part of the message.
-func own(err error) string {
-	if fe, ok := errors.AsType[*field.Error](err); ok {
-		return fe.Own()
-	}
-	return ""
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

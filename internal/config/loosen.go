@@ -6,7 +6,7 @@ import (
 
 	"github.com/invopop/jsonschema"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // expansionPattern matches a text with an expansion, which may stand for any scalar.
@@ -94,7 +94,7 @@ func setTypes(s *jsonschema.Schema, types []string) {
 // defaultOf returns the default as the file would spell it, nil if it is not
 // worth mentioning.
 func defaultOf(v reflect.Value) any {
-	if v.IsZero() || v.Type() == reflect.TypeFor[secret.String]() {
+	if v.IsZero() || v.Type() == reflect.TypeFor[handlers.Secret]() {
 		return nil
 	}
 	if d, ok := reflect.TypeAssert[time.Duration](v); ok {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // defaultEvery is the default of Outboxes.Every.
@@ -31,12 +31,12 @@ type Outboxes struct {
 
 // Outbox is one of several outboxes. What it leaves out is that of the whole file.
 type Outbox struct {
-	Name      string        `yaml:"name" jsonschema:"required" jsonschema_description:"Name of the outbox in metrics, logs, commands and the ids of its events: at most 63 letters, digits, - and _."`
-	Schema    string        `yaml:"schema" print:"set" jsonschema_description:"PostgreSQL schema of its tables. Falls back to database.schema."`
-	Database  string        `yaml:"database" print:"set" jsonschema_description:"Name of its database, on the server and with the user of database.url."`
-	URL       secret.String `yaml:"url" jsonschema_description:"Connection string of its database. Falls back to database.url."`
-	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Like database.listen_url, for an outbox with a url of its own."`
-	Routes    []Route       `yaml:"routes" jsonschema_description:"Its routes. Falls back to the routes of the file."`
+	Name      string          `yaml:"name" jsonschema:"required" jsonschema_description:"Name of the outbox in metrics, logs, commands and the ids of its events: at most 63 letters, digits, - and _."`
+	Schema    string          `yaml:"schema" print:"set" jsonschema_description:"PostgreSQL schema of its tables. Falls back to database.schema."`
+	Database  string          `yaml:"database" print:"set" jsonschema_description:"Name of its database, on the server and with the user of database.url."`
+	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string of its database. Falls back to database.url."`
+	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Like database.listen_url, for an outbox with a url of its own."`
+	Routes    []Route         `yaml:"routes" jsonschema_description:"Its routes. Falls back to the routes of the file."`
 }
 
 // Used reports whether there are many outboxes.
@@ -58,7 +58,7 @@ func (o *Outboxes) validate(d *Database) error {
 	for i := range o.List {
 		one, at := &o.List[i], fmt.Sprintf("outboxes.list.%d", i)
 		for _, err := range field.Split(one.Validate()) {
-			errs = append(errs, &field.Error{Path: join(at, field.Path(err)), Err: errors.New(message(err))})
+			errs = append(errs, &handlers.FieldError{Path: join(at, field.Path(err)), Err: errors.New(message(err))})
 		}
 		if slices.ContainsFunc(o.List[:i], func(other Outbox) bool { return other.Name == one.Name }) {
 			errs = append(errs, field.Errorf(at+".name", "the outbox %s is there twice", quote(one.Name)))
@@ -81,7 +81,7 @@ func (o *Outboxes) checkConsole(a Admin) error {
 	return nil
 }
 
-// Validate returns the mistakes in the outbox alone, joined, each a *field.Error.
+// Validate returns the mistakes in the outbox alone, joined, each a [*handlers.FieldError].
 func (o *Outbox) Validate() error {
 	var errs []error
 	if !outboxName.MatchString(o.Name) {
@@ -142,12 +142,12 @@ func (o *Outbox) of(d *Database) Database {
 }
 
 // withDatabase returns a connection string with the name of the database replaced.
-func withDatabase(s secret.String, name string) secret.String {
+func withDatabase(s handlers.Secret, name string) handlers.Secret {
 	text := s.Reveal()
 	scheme, rest, isURL := strings.Cut(text, "://")
 	if !isURL { // libpq's other form, in which the last word counts; or none, for the variables PG*
 		quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(name)
-		return secret.New(strings.TrimSpace(text + " dbname='" + quoted + "'"))
+		return handlers.NewSecret(strings.TrimSpace(text + " dbname='" + quoted + "'"))
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	hosts, _, _ := strings.Cut(rest, "/")
@@ -161,7 +161,7 @@ func withDatabase(s secret.String, name string) secret.String {
 	if len(parameters) > 0 {
 		text += "?" + strings.Join(parameters, "&")
 	}
-	return secret.New(text)
+	return handlers.NewSecret(text)
 }
 
 // Place returns where the tables of the configuration are, to be compared.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // Parse reads a configuration from memory. The name appears in messages, and
@@ -45,7 +45,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 		c.Alerts.On = alertKinds()
 	}
 	if p.url != "" { // checked by its reader, which knows its source
-		c.Database.URL = secret.New(p.url)
+		c.Database.URL = handlers.NewSecret(p.url)
 	}
 	if p.keys == nil {
 		c.warn(root, name)
@@ -125,7 +125,7 @@ func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, %s", path, EmptyURL)
 		return
 	}
-	c.Database.URL = secret.New(value)
+	c.Database.URL = handlers.NewSecret(value)
 	(*c.origins)[path] = "${env:DATABASE_URL}"
 	d.expand.keep(value)
 	if err := checkURL(path, c.Database.URL); err != nil {

@@ -12,7 +12,7 @@ import (
 
 	yaml "go.yaml.in/yaml/v4"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // Print writes the effective configuration as YAML: the settings of the file, and
@@ -165,7 +165,7 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 			return bare("0")
 		}
 		return text(formatDuration(value))
-	case secret.String:
+	case handlers.Secret:
 		if last := path[strings.LastIndexByte(path, '.')+1:]; strings.HasPrefix(path, "database.") || strings.HasPrefix(path, "outboxes.") && (last == "url" || last == "listen_url") {
 			return text(p.visible(value.Reveal(), path, redactConnection))
 		}

@@ -10,14 +10,14 @@ import (
 // Settings are the settings of one destination: a pointer to a struct with
 // yaml tags.
 //
-// Fields may be strings, booleans, numbers, time.Duration, secret.String,
+// Fields may be strings, booleans, numbers, time.Duration, handlers.Secret,
 // pointers, structs, slices and maps of these, and types that implement
 // encoding.TextUnmarshaler. A slice of strings accepts a single string as well.
 // Reading a file enforces required, enum=, minimum= and maximum= of the tag
 // "jsonschema"; the JSON Schema has the whole tag.
 type Settings interface {
 	// Validate returns the mistakes that the types cannot express, joined by
-	// errors.Join, each a *field.Error whose path is relative to the struct.
+	// errors.Join, each a [*handlers.FieldError] whose path is relative to the struct.
 	// It must not contact anything.
 	Validate() error
 }

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -54,7 +55,7 @@ func checkRoutes(routes []Route, at string, names []string, line func(path strin
 		match := path + ".match"
 		rule := [2]string{r.Match, strings.TrimSpace(r.When)}
 		if err := checkMatch(r.Match); err != nil {
-			errs = append(errs, &field.Error{Path: match, Err: err})
+			errs = append(errs, &handlers.FieldError{Path: match, Err: err})
 		} else if before, ok := first[rule]; ok {
 			errs = append(errs, field.Errorf(match, "%s has a route on line %d: add the destinations there", quote(r.Match), line(before)))
 		} else {

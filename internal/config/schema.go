@@ -11,11 +11,8 @@ import (
 
 	"github.com/invopop/jsonschema"
 
-	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/handlers"
 )
-
-// schemaID is the address of the committed copy of the schema, for editors.
-const schemaID = "https://raw.githubusercontent.com/notifyd/notifyd/main/docs/notifyd.schema.json"
 
 // Schema returns the JSON Schema of notifyd.yaml for the given destination
 // types, for editors. [Parse] refuses all that the schema refuses; only Parse
@@ -38,7 +35,7 @@ func Schema(registry Registry) ([]byte, error) {
 		}
 		destinations.AdditionalProperties.OneOf = append(destinations.AdditionalProperties.OneOf, branch)
 	}
-	root.Version, root.ID = jsonschema.Version, schemaID
+	root.Version = jsonschema.Version
 	root.Title = "notifyd configuration"
 	out, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
@@ -126,7 +123,7 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 	switch {
 	case t == reflect.TypeFor[Destinations]():
 		return &jsonschema.Schema{Type: "object"}
-	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[secret.String]():
+	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[handlers.Secret]():
 		return &jsonschema.Schema{Type: "string"}
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t.Kind() != reflect.Slice:
 		return &jsonschema.Schema{Type: "string"}

@@ -7,30 +7,30 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // mailSettings has one field of every kind that settings may have.
 type mailSettings struct {
-	Host     string                   `yaml:"host" jsonschema:"required"`
-	Port     int                      `yaml:"port" jsonschema:"minimum=1,maximum=65535"`
-	Password secret.String            `yaml:"password"`
-	From     string                   `yaml:"from"`
-	To       []string                 `yaml:"to"`
-	Wait     time.Duration            `yaml:"wait"`
-	TLS      tlsSettings              `yaml:"tls"`
-	Headers  map[string]string        `yaml:"headers"`
-	Tokens   map[string]secret.String `yaml:"tokens"`
-	Ratio    float64                  `yaml:"ratio"`
-	Dry      *bool                    `yaml:"dry"`
-	Extra    any                      `yaml:"extra"`
-	Small    uint8                    `yaml:"small"`
-	Level    upper                    `yaml:"level"`
-	Timeout  time.Duration            `yaml:"timeout"`
-	Ignored  string                   `yaml:"-"`
+	Host     string                     `yaml:"host" jsonschema:"required"`
+	Port     int                        `yaml:"port" jsonschema:"minimum=1,maximum=65535"`
+	Password handlers.Secret            `yaml:"password"`
+	From     string                     `yaml:"from"`
+	To       []string                   `yaml:"to"`
+	Wait     time.Duration              `yaml:"wait"`
+	TLS      tlsSettings                `yaml:"tls"`
+	Headers  map[string]string          `yaml:"headers"`
+	Tokens   map[string]handlers.Secret `yaml:"tokens"`
+	Ratio    float64                    `yaml:"ratio"`
+	Dry      *bool                      `yaml:"dry"`
+	Extra    any                        `yaml:"extra"`
+	Small    uint8                      `yaml:"small"`
+	Level    upper                      `yaml:"level"`
+	Timeout  time.Duration              `yaml:"timeout"`
+	Ignored  string                     `yaml:"-"`
 }
 
 type tlsSettings struct {

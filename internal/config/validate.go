@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/secret"
 )
 
 // validate checks the rules that the types and tags of the common settings cannot express.
@@ -162,7 +162,7 @@ func checkSchema(path, name string) error {
 
 // checkURL finds text that is plainly not a connection string. The error does not
 // repeat the text: all of it may be a secret.
-func checkURL(path string, s secret.String) error {
+func checkURL(path string, s handlers.Secret) error {
 	text := s.Reveal()
 	scheme, _, isURL := strings.Cut(text, "://")
 	switch {

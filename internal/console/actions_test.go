@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // TestReplayTellsWhatBecame: letters that die again at once are not shown as a success, and those
@@ -52,7 +52,7 @@ func TestReplayIsStopped(t *testing.T) {
 	for range 5 {
 		s.dead("order.placed", "mail", "550 no user")
 	}
-	begun, err := s.console.begin(t.Context(), deadletter.Filter{Destination: "mail"}, "", 0.001)
+	begun, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0.001)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestReplaysAreBounded(t *testing.T) {
 	s.dead("order.placed", "mail", "550 no user")
 	var first *replay
 	for i := range replaysRunning + 1 {
-		r, err := s.console.begin(t.Context(), deadletter.Filter{Destination: "mail"}, "", 0.000001)
+		r, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0.000001)
 		if full := i == replaysRunning; (err != nil) != full {
 			// Those that found nothing left to replay have ended.
 			t.Logf("replay %d: %v", i, err)
@@ -97,7 +97,7 @@ func TestReplaysAreBounded(t *testing.T) {
 	default:
 		t.Error("the first is still under way")
 	}
-	if _, err := s.console.begin(t.Context(), deadletter.Filter{Destination: "mail"}, "", 0); err == nil {
+	if _, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0); err == nil {
 		t.Error("a replay begins after the end")
 	}
 }
@@ -124,7 +124,7 @@ func TestEditAndRetry(t *testing.T) {
 		t.Errorf("of no JSON: %d\n%s", a.code, a.body)
 	}
 	retry := url.Values{"event": {fmt.Sprint(id)}, "destination": {"mail"}}
-	if a := s.post(event, Path+"events/retry", retry); a.code != http.StatusConflict || !strings.Contains(a.body, "its state is dead") {
+	if a := s.post("", Path+"events/retry", retry); a.code != http.StatusConflict || !strings.Contains(a.body, "its state is dead") {
 		t.Errorf("retry of a dead one: %d\n%s", a.code, a.body)
 	}
 	s.exec(`UPDATE outbox_deliveries SET state = 'retry', available_at = now() + interval '1 h'`)
@@ -132,7 +132,7 @@ func TestEditAndRetry(t *testing.T) {
 		t.Errorf("the page of a waiting delivery:\n%s", page)
 	}
 	form.Set("payload", "2")
-	if a := s.post(Path+"destinations", Path+"events/edit", form); a.code != http.StatusConflict || !strings.Contains(a.body, "on its way") {
+	if a := s.post("", Path+"events/edit", form); a.code != http.StatusConflict || !strings.Contains(a.body, "on its way") {
 		t.Errorf("edit on its way: %d\n%s", a.code, a.body)
 	}
 	a = s.post(event, Path+"events/retry", retry)
@@ -175,7 +175,7 @@ func TestHiddenPayloadsAreNotEdited(t *testing.T) {
 	if page := s.get(event); strings.Contains(page, `name="payload"`) {
 		t.Errorf("it can be edited:\n%s", page)
 	}
-	if a := s.post(event, Path+"events/edit", url.Values{"event": {fmt.Sprint(id)}, "payload": {"1"}}); a.code != http.StatusForbidden {
+	if a := s.post("", Path+"events/edit", url.Values{"event": {fmt.Sprint(id)}, "payload": {"1"}}); a.code != http.StatusForbidden {
 		t.Errorf("edit: %d", a.code)
 	}
 }
@@ -232,7 +232,7 @@ func TestRelative(t *testing.T) {
 			t.Errorf("%v: %q, want %q", d, got, want)
 		}
 	}
-	if got := explain(fmt.Errorf("x: %w", deadletter.ErrNotWaiting)); got.code != http.StatusConflict || errors.Is(got, deadletter.ErrNotWaiting) {
+	if got := explain(fmt.Errorf("x: %w", ops.ErrNotWaiting)); got.code != http.StatusConflict || errors.Is(got, ops.ErrNotWaiting) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // envShots names a directory for screenshots of the pages, for people to look at.
@@ -170,7 +170,7 @@ func (s *site) replayed() string {
 	for range 3 {
 		s.dead("order.refunded", "mail", "550 mailbox is full")
 	}
-	begun, err := s.console.begin(s.Context(), deadletter.Filter{Destination: "mail", Type: "order.refunded"}, "it is empty now", 50)
+	begun, err := s.console.begin(s.Context(), ops.DeadLetterFilter{Destination: "mail", Type: "order.refunded"}, "it is empty now", 50)
 	if err != nil {
 		s.Fatal(err)
 	}

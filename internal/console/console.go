@@ -9,7 +9,6 @@ package console
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
@@ -22,10 +21,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/deadletter"
-	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // Path is the console's path on the server that serves it.
@@ -67,7 +64,7 @@ type Database struct {
 	Pool *pgxpool.Pool
 	// Schema holds the tables.
 	Schema string
-	// DeleteEvents is deadletter.Config.DeleteEvents.
+	// DeleteEvents is ops.Config.DeleteEvents.
 	DeleteEvents bool
 }
 
@@ -99,6 +96,7 @@ type Console struct {
 	tables  atomic.Pointer[tables] // a request loads it once, and keeps what it loaded
 	sampler *sampler
 	door    door
+	origins http.CrossOriginProtection // refuses forms of other sites
 	pages   map[string]*template.Template
 	mux     *http.ServeMux
 	ended   chan struct{} // closed when Run ends: streams end then
@@ -115,7 +113,7 @@ func New(cfg Config) (*Console, error) {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{})}
-	c.door = door{console: c, sessions: newSessions(rand.Reader)}
+	c.door.console = c
 	if err := c.Use(cfg.Database); err != nil {
 		return nil, err
 	}
@@ -127,19 +125,11 @@ func New(cfg Config) (*Console, error) {
 // Use switches all later requests to another database. Requests that have begun
 // still use the previous one: pgxpool.Pool.Close waits for them.
 func (c *Console) Use(db Database) error {
-	letters, err := deadletter.New(bounded{db.Pool}, deadletter.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
+	client, err := ops.New(bounded{db.Pool}, ops.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
 	if err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
-	all, err := events.New(bounded{db.Pool}, db.Schema)
-	if err != nil {
-		return fmt.Errorf("console: %w", err)
-	}
-	moves, err := positions.New(bounded{db.Pool}, db.Schema)
-	if err != nil {
-		return fmt.Errorf("console: %w", err)
-	}
-	c.tables.Store(&tables{Database: db, letters: letters, events: all, positions: moves})
+	c.tables.Store(&tables{Database: db, client: client})
 	return nil
 }
 
@@ -161,7 +151,7 @@ func (c *Console) routes() {
 	c.mux.Handle("GET "+Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(static)))
 	c.mux.HandleFunc("GET "+Path+"login", c.door.showLogin)
 	c.mux.HandleFunc("POST "+Path+"login", c.door.login)
-	c.mux.Handle("POST "+Path+"logout", inside(checked(c.door.logout)))
+	c.mux.Handle("POST "+Path+"logout", inside(c.door.logout))
 
 	c.mux.Handle("GET "+Path+"{$}", inside(c.overview))
 	c.mux.Handle("GET "+Path+"destinations", inside(c.destinations))
@@ -211,6 +201,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Forward a port to it, or set admin.token and log in.", http.StatusForbidden)
 		return
 	}
+	if err := c.origins.Check(r); err != nil {
+		c.fail(w, r, "", forbidden("The request comes from a page of another site: "+err.Error()+"."))
+		return
+	}
 	limit := int64(maxForm)
 	if r.URL.Path == Path+"events/edit" {
 		limit = maxEditForm
@@ -225,7 +219,6 @@ type page struct {
 	Nav      string // the entry of the menu
 	Live     string // the stream of updates, "" for none
 	Version  string
-	CSRF     string
 	LoggedIn bool // there is a session to log out of
 	ReadOnly bool
 	Done     string // the last action, in a sentence
@@ -236,7 +229,7 @@ type page struct {
 // newPage fills in the fields of all pages.
 func (c *Console) newPage(title, nav string, s session, body any) page {
 	return page{
-		Title: title, Nav: nav, Version: c.cfg.Version, CSRF: s.csrf, LoggedIn: c.cfg.Token != nil && s.id != "",
+		Title: title, Nav: nav, Version: c.cfg.Version, LoggedIn: s != "",
 		ReadOnly: c.cfg.ReadOnly, At: time.Now(), Body: body,
 	}
 }

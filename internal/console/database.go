@@ -13,9 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/deadletter"
-	"github.com/notifyd/notifyd/events"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -26,7 +24,7 @@ const statementTimeout = 5 * time.Second
 // bounded is a pool whose transactions have a statement_timeout, and read by index.
 type bounded struct{ pool *pgxpool.Pool }
 
-// BeginTx implements deadletter.DB.
+// BeginTx implements ops.DB.
 func (b bounded) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	tx, err := b.pool.BeginTx(ctx, o)
 	if err != nil {
@@ -44,9 +42,7 @@ func (b bounded) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 type tables struct {
 	Database
 
-	letters   *deadletter.Store
-	events    *events.Store
-	positions *positions.Store
+	client *ops.Client
 }
 
 // inOrder makes the planner walk an index in order and stop at the limit. With
@@ -91,19 +87,17 @@ func (t *tables) latency(ctx context.Context) (latency, error) {
 func explain(err error) failure {
 	refused, isPg := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case errors.Is(err, deadletter.ErrNotFound), errors.Is(err, events.ErrNotFound):
+	case errors.Is(err, ops.ErrNoEvent):
 		return failure{http.StatusNotFound, "There is no such event. It may have been delivered and deleted."}
-	case errors.Is(err, deadletter.ErrInvalid), errors.Is(err, events.ErrInvalid):
+	case errors.Is(err, ops.ErrInvalid):
 		return failure{http.StatusBadRequest, "Invalid request: " + strings.TrimSpace(err.Error()) + "."}
-	case errors.Is(err, deadletter.ErrNotDead), errors.Is(err, deadletter.ErrNotWaiting):
+	case errors.Is(err, ops.ErrNotDead), errors.Is(err, ops.ErrNotWaiting):
 		return failure{http.StatusConflict, "Not done: " + strings.TrimSpace(err.Error()) + "."}
-	case errors.Is(err, positions.ErrNotFound), errors.Is(err, positions.ErrNoReplay), errors.Is(err, positions.ErrQueue):
+	case errors.Is(err, ops.ErrNoPosition), errors.Is(err, ops.ErrNoReplay), errors.Is(err, ops.ErrQueue):
 		return failure{http.StatusNotFound, "Not found: " + strings.TrimSpace(err.Error()) + "."}
-	case errors.Is(err, positions.ErrInvalid):
-		return failure{http.StatusBadRequest, "Invalid request: " + strings.TrimSpace(err.Error()) + "."}
-	case errors.Is(err, positions.ErrNothing), errors.Is(err, positions.ErrRunning):
+	case errors.Is(err, ops.ErrNothingToReplay), errors.Is(err, ops.ErrReplayRunning):
 		return failure{http.StatusConflict, "Not done: " + strings.TrimSpace(err.Error()) + "."}
-	case errors.Is(err, events.ErrChanging):
+	case errors.Is(err, ops.ErrChanging):
 		return failure{http.StatusServiceUnavailable, "The mode of the table is being changed. Until that has ended, its rows do not say what is delivered."}
 	case errors.Is(err, outboxsql.ErrNotMigrated), isPg && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42703"):
 		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate."}

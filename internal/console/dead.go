@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 const (
@@ -31,7 +31,7 @@ type deadBody struct {
 }
 
 type groupRow struct {
-	deadletter.Group
+	ops.DeadLetterGroup
 	Link string
 }
 
@@ -40,7 +40,7 @@ func (c *Console) dead(w http.ResponseWriter, r *http.Request, s session) error 
 	if err != nil {
 		return err
 	}
-	groups, err := c.tables.Load().letters.Groups(r.Context(), f, groupsShown+1)
+	groups, err := c.tables.Load().client.DeadLetterGroups(r.Context(), f, groupsShown+1)
 	if err != nil {
 		return err
 	}
@@ -51,9 +51,9 @@ func (c *Console) dead(w http.ResponseWriter, r *http.Request, s session) error 
 	return c.render(w, http.StatusOK, "dead", p)
 }
 
-func groupRows(groups []deadletter.Group) (rows []groupRow) {
+func groupRows(groups []ops.DeadLetterGroup) (rows []groupRow) {
 	for _, g := range groups {
-		rows = append(rows, groupRow{g, Path + "dead/group?" + queryOf(deadletter.Filter{
+		rows = append(rows, groupRow{g, Path + "dead/group?" + queryOf(ops.DeadLetterFilter{
 			Destination: g.Destination, Type: g.Type, Fingerprint: g.Fingerprint,
 		}).Encode()})
 	}
@@ -61,8 +61,8 @@ func groupRows(groups []deadletter.Group) (rows []groupRow) {
 }
 
 type groupBody struct {
-	deadletter.Filter
-	Letters []deadletter.Letter
+	ops.DeadLetterFilter
+	Letters []ops.DeadLetter
 	// Count is the number of letters in the group; -1 where it could not be counted.
 	Count int64
 	Next  string
@@ -79,20 +79,20 @@ func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error
 	if f.Destination == "" || f.Fingerprint == "" {
 		return badRequest("A group has a destination and a fingerprint.")
 	}
-	var after deadletter.Ref
+	var after ops.DeliveryRef
 	if q.Has("after") {
 		if after.EventID, err = parseID(q.Get("after")); err != nil {
 			return err
 		}
 		after.Destination = f.Destination
 	}
-	list, err := c.tables.Load().letters.List(r.Context(), f, after, lettersShown)
+	list, err := c.tables.Load().client.DeadLetters(r.Context(), f, after, lettersShown)
 	if err != nil {
 		return err
 	}
-	b := groupBody{Filter: f, Letters: list.Letters, First: !q.Has("after"), Count: -1}
+	b := groupBody{DeadLetterFilter: f, Letters: list.Letters, First: !q.Has("after"), Count: -1}
 	if b.First {
-		if counted, err := c.tables.Load().letters.Replay(r.Context(), f, deadletter.Action{DryRun: true}); err == nil {
+		if counted, err := c.tables.Load().client.ReplayDeadLetters(r.Context(), f, ops.BulkAction{DryRun: true}); err == nil {
 			b.Count = counted.Matched // the page works without it, as with millions of letters
 		}
 	}
@@ -128,7 +128,7 @@ func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) err
 		case <-finished:
 		}
 	})
-	result, err := c.tables.Load().letters.Discard(ctx, f, deadletter.Action{Actor: actor, Reason: reason})
+	result, err := c.tables.Load().client.DiscardDeadLetters(ctx, f, ops.BulkAction{Actor: actor, Reason: reason})
 	close(finished)
 	watch.Wait()
 	if err != nil && (result.Done == 0 || !errors.Is(err, context.DeadlineExceeded)) {
@@ -149,7 +149,7 @@ func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) err
 }
 
 // chosen reads which letters a form selects for an action, and why.
-func chosen(form url.Values) (f deadletter.Filter, reason string, err error) {
+func chosen(form url.Values) (f ops.DeadLetterFilter, reason string, err error) {
 	if f, err = filterOf(form); err != nil {
 		return f, "", err
 	}
@@ -184,13 +184,13 @@ func doneText(q url.Values) string {
 }
 
 // filterOf reads the filter for dead letters.
-func filterOf(v url.Values) (f deadletter.Filter, err error) {
+func filterOf(v url.Values) (f ops.DeadLetterFilter, err error) {
 	for _, name := range []string{"destination", "type", "fingerprint"} {
 		if err := checkText(v.Get(name)); err != nil {
 			return f, err
 		}
 	}
-	f = deadletter.Filter{Destination: v.Get("destination"), Type: v.Get("type"), Fingerprint: v.Get("fingerprint")}
+	f = ops.DeadLetterFilter{Destination: v.Get("destination"), Type: v.Get("type"), Fingerprint: v.Get("fingerprint")}
 	for _, text := range v["event"] {
 		id, err := parseID(text)
 		if err != nil {
@@ -201,6 +201,6 @@ func filterOf(v url.Values) (f deadletter.Filter, err error) {
 	return f, f.Validate()
 }
 
-func queryOf(f deadletter.Filter) url.Values {
+func queryOf(f ops.DeadLetterFilter) url.Values {
 	return url.Values{"destination": {f.Destination}, "type": {f.Type}, "fingerprint": {f.Fingerprint}}
 }

@@ -20,7 +20,6 @@ type laneCard struct {
 	Positions                 []positionRow // of a stream
 	Known                     bool          // the two above are
 	Elsewhere                 bool          // of another relay
-	CSRF                      string
 	ReadOnly                  bool
 	DeadLink, Anchor          string
 	Link, Live                string
@@ -28,7 +27,7 @@ type laneCard struct {
 }
 
 func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session) error {
-	p := c.newPage("Destinations", "destinations", s, c.cards(c.sampler.now(r.Context()), s))
+	p := c.newPage("Destinations", "destinations", s, c.cards(c.sampler.now(r.Context())))
 	p.Live = "destinations"
 	p.Done = pauseText(r.URL.Query())
 	return c.render(w, http.StatusOK, "destinations", p)
@@ -37,7 +36,7 @@ func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session
 // destination shows all figures of one destination.
 func (c *Console) destination(w http.ResponseWriter, r *http.Request, s session) error {
 	name := r.URL.Query().Get("name")
-	card := c.card(c.sampler.now(r.Context()), s, name)
+	card := c.card(c.sampler.now(r.Context()), name)
 	if card == nil {
 		return notFound("There is no destination of that name, neither of this relay nor with a backlog.")
 	}
@@ -59,8 +58,8 @@ func pauseText(q url.Values) string {
 }
 
 // card is the card of that name, nil if there is none.
-func (c *Console) card(s snapshot, who session, name string) *laneCard {
-	all := c.cards(s, who)
+func (c *Console) card(s snapshot, name string) *laneCard {
+	all := c.cards(s)
 	for i := range all {
 		if all[i].Name == name {
 			all[i].Single = true
@@ -71,12 +70,12 @@ func (c *Console) card(s snapshot, who session, name string) *laneCard {
 }
 
 // cards are the destinations of this relay, then those that only the database knows.
-func (c *Console) cards(s snapshot, who session) []laneCard {
+func (c *Console) cards(s snapshot) []laneCard {
 	known := !s.reading.at.IsZero() && s.reading.err == nil
 	mine := make(map[string]bool)
 	var all []laneCard
 	add := func(card laneCard) {
-		card.CSRF, card.ReadOnly, card.Known = who.csrf, c.cfg.ReadOnly, known
+		card.ReadOnly, card.Known = c.cfg.ReadOnly, known
 		card.Anchor = "d-" + card.Name
 		if known {
 			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })

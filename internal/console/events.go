@@ -10,8 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/deadletter"
-	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/ops"
 )
 
 const (
@@ -25,9 +24,9 @@ const (
 )
 
 type eventsBody struct {
-	events.Filter
+	ops.EventFilter
 
-	States []events.State
+	States []ops.State
 	Rows   []eventRow
 	Next   string
 	// Looked reports the progress of a search that has not filled its page.
@@ -37,10 +36,10 @@ type eventsBody struct {
 
 // eventRow is the row of an event.
 type eventRow struct {
-	events.Event
+	ops.Event
 
 	// Notable are the destinations that have not received it at once.
-	Notable []events.Destination
+	Notable []ops.Destination
 }
 
 // events searches, or leads to the one event whose id is given.
@@ -58,11 +57,11 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 	if err != nil {
 		return err
 	}
-	found, err := c.tables.Load().events.List(r.Context(), f, eventsShown)
+	found, err := c.tables.Load().client.Events(r.Context(), f, eventsShown)
 	if err != nil {
 		return err
 	}
-	b := eventsBody{Filter: f, First: f.Upto == nil, States: []events.State{events.Waiting, events.Dead, events.Done}}
+	b := eventsBody{EventFilter: f, First: f.Upto == nil, States: []ops.State{ops.Waiting, ops.Dead, ops.Done}}
 	for i := range found.Events {
 		b.Rows = append(b.Rows, eventRow{found.Events[i], notable(&found.Events[i])})
 	}
@@ -77,16 +76,16 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 	return c.render(w, http.StatusOK, "events", c.newPage("Events", "events", s, b))
 }
 
-func notable(e *events.Event) []events.Destination {
-	return slices.DeleteFunc(slices.Clone(e.Destinations), func(d events.Destination) bool {
-		return d.State == events.Delivered || d.State == events.NotRouted
+func notable(e *ops.Event) []ops.Destination {
+	return slices.DeleteFunc(slices.Clone(e.Destinations), func(d ops.Destination) bool {
+		return d.State == ops.Delivered || d.State == ops.NotRouted
 	})
 }
 
-func searchOf(q url.Values) (f events.Filter, err error) {
-	f = events.Filter{
+func searchOf(q url.Values) (f ops.EventFilter, err error) {
+	f = ops.EventFilter{
 		Type: strings.TrimSpace(q.Get("type")), AggregateType: strings.TrimSpace(q.Get("aggregate_type")),
-		AggregateID: strings.TrimSpace(q.Get("aggregate_id")), State: events.State(q.Get("state")),
+		AggregateID: strings.TrimSpace(q.Get("aggregate_id")), State: ops.State(q.Get("state")),
 	}
 	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID} {
 		if err := checkText(text); err != nil {
@@ -103,7 +102,7 @@ func searchOf(q url.Values) (f events.Filter, err error) {
 	return f, f.Validate()
 }
 
-func searchQuery(f events.Filter) url.Values {
+func searchQuery(f ops.EventFilter) url.Values {
 	q := url.Values{}
 	for name, value := range map[string]string{"type": f.Type, "aggregate_type": f.AggregateType, "aggregate_id": f.AggregateID, "state": string(f.State)} {
 		if value != "" {
@@ -117,7 +116,7 @@ func searchQuery(f events.Filter) url.Values {
 }
 
 type eventBody struct {
-	deadletter.Case
+	ops.Case
 
 	Hidden bool
 	// Edit is the payload to edit; "" where that is not possible, as with one that is not JSON.
@@ -132,15 +131,15 @@ func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error
 	if err != nil {
 		return err
 	}
-	found, err := c.tables.Load().letters.Show(r.Context(), id)
+	found, err := c.tables.Load().client.Case(r.Context(), id)
 	if err != nil {
 		return err
 	}
 	b := eventBody{Case: found, Hidden: c.cfg.HidePayloads}
 	dead := false
 	for _, d := range found.Event.Destinations {
-		dead = dead || d.State == events.Dead
-		if d.State == events.Fresh && c.cfg.Router != nil {
+		dead = dead || d.State == ops.Dead
+		if d.State == ops.Fresh && c.cfg.Router != nil {
 			b.Routes = c.cfg.Router.DestinationsOf(found.Event.Type)
 		}
 	}
@@ -173,7 +172,7 @@ func (c *Console) edit(w http.ResponseWriter, r *http.Request, _ session) error 
 	}
 	// A browser sends each end of a line as two characters.
 	payload := strings.ReplaceAll(r.PostForm.Get("payload"), "\r\n", "\n")
-	err = c.tables.Load().letters.Edit(r.Context(), id, []byte(payload), deadletter.Action{Actor: actor, Reason: reason})
+	err = c.tables.Load().client.EditEvent(r.Context(), id, []byte(payload), ops.Action{Actor: actor, Reason: reason})
 	if err != nil {
 		return err
 	}
@@ -192,7 +191,7 @@ func (c *Console) retry(w http.ResponseWriter, r *http.Request, _ session) error
 	if err := checkText(name); err != nil {
 		return err
 	}
-	err = c.tables.Load().letters.RetryNow(r.Context(), deadletter.Ref{EventID: id, Destination: name}, deadletter.Action{Actor: actor})
+	err = c.tables.Load().client.RetryNow(r.Context(), ops.DeliveryRef{EventID: id, Destination: name}, ops.Action{Actor: actor})
 	if err != nil {
 		return err
 	}
@@ -224,13 +223,13 @@ func checkText(text string) error {
 }
 
 // stateClass is the color of the state of an event, or of a delivery.
-func stateClass(s events.State) string {
+func stateClass(s ops.State) string {
 	switch s {
-	case events.Dead:
+	case ops.Dead:
 		return "bad"
-	case events.Done, events.Delivered:
+	case ops.Done, ops.Delivered:
 		return "good"
-	case events.Waiting, events.Parked, events.Unrouted, events.Unknown:
+	case ops.Waiting, ops.Parked, ops.Unrouted, ops.Unknown:
 		return "warn"
 	default:
 		return "calm"
@@ -238,4 +237,4 @@ func stateClass(s events.State) string {
 }
 
 // words describes a delivery beside its state.
-func words(d events.Destination) []events.Part { return d.Words(time.Now()) }
+func words(d ops.Destination) []ops.Phrase { return d.Words(time.Now()) }

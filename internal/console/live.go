@@ -13,7 +13,7 @@ const streamTimeout = 10 * time.Second
 // live sends a page's figures whenever there are new ones, as server-sent events,
 // until the browser leaves, or the session or the console ends.
 func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error {
-	view := c.view(r, s)
+	view := c.view(r)
 	if view == nil {
 		return notFound("There is no such stream.")
 	}
@@ -26,7 +26,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
 	defer c.sampler.addViewer()()
 	for {
-		if c.cfg.Token != nil && !c.door.sessions.lives(s.id, time.Now()) {
+		if c.cfg.Token != nil && !c.door.sessions.lives(s, time.Now()) {
 			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
 			return nil
 		}
@@ -53,15 +53,15 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 }
 
 // view returns the function that writes the live part of a page, nil if there is no such page.
-func (c *Console) view(r *http.Request, s session) func(*bytes.Buffer, snapshot) error {
+func (c *Console) view(r *http.Request) func(*bytes.Buffer, snapshot) error {
 	page, q := r.PathValue("page"), r.URL.Query()
 	body := map[string]func(snapshot) any{
 		"overview":     func(snap snapshot) any { return overviewOf(snap) },
-		"destinations": func(snap snapshot) any { return c.cards(snap, s) },
-		"destination":  func(snap snapshot) any { return c.card(snap, s, q.Get("name")) },
+		"destinations": func(snap snapshot) any { return c.cards(snap) },
+		"destination":  func(snap snapshot) any { return c.card(snap, q.Get("name")) },
 	}[page]
 	if found := c.replays.find(q.Get("id")); page == "replay" && found != nil {
-		body = func(snapshot) any { return c.replayBody(found, s) }
+		body = func(snapshot) any { return c.replayBody(found) }
 	}
 	if body == nil {
 		return nil

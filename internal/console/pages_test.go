@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // TestDestinationThatIsDown: the page says when it is probed, and for which relays a pause holds.
@@ -167,7 +167,7 @@ func TestDeadLetters(t *testing.T) {
 		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"-1"}},
 		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"NaN"}},
 	} {
-		if a := s.post(Path+"destinations", Path+"dead/replay", form); a.code != http.StatusBadRequest {
+		if a := s.post("", Path+"dead/replay", form); a.code != http.StatusBadRequest {
 			t.Errorf("a replay of %v: %d", form, a.code)
 		}
 	}
@@ -258,7 +258,7 @@ func TestSearchGoesOn(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
 	s.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('rare', '1', 'done')`)
-	s.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'often', '1', 'done' FROM generate_series(1, $1::int)`, events.DefaultSearch+5)
+	s.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'often', '1', 'done' FROM generate_series(1, $1::int)`, ops.DefaultSearch+5)
 	first := s.get(Path + "events?type=rare")
 	next := linkNext(first)
 	if !strings.Contains(first, "None among these") || next == "" {

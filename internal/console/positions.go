@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // countedEvents bounds how many events are counted before a replay begins.
@@ -21,7 +21,7 @@ const replaysShown = 10
 
 // positionBody is the page of a position.
 type positionBody struct {
-	positions.Details
+	ops.PositionDetails
 
 	Name    string
 	Back    string
@@ -33,16 +33,16 @@ type positionBody struct {
 type rangeRow struct {
 	observe.Replay
 
-	Outcome positions.Outcome
+	Outcome ops.ReplayOutcome
 }
 
 // planBody is the page that says what will be done, and asks.
 type planBody struct {
 	Name, Back string
-	Seek       *positions.Moved // nil for a replay
-	Next       int64            // of a seek: the first id that comes
+	Seek       *ops.Moved // nil for a replay
+	Next       int64      // of a seek: the first id that comes
 	Replay     *observe.Replay
-	Types      []positions.TypeCount
+	Types      []ops.TypeCount
 	Total      int64
 	More       bool // not all were counted
 	KeepIDs    bool
@@ -71,12 +71,12 @@ func (c *Console) position(w http.ResponseWriter, r *http.Request, s session) er
 }
 
 func (c *Console) positionOf(ctx context.Context, name string) (b positionBody, err error) {
-	store := c.tables.Load().positions
+	client := c.tables.Load().client
 	b = positionBody{Name: name, Back: destinationPath(name)}
-	if b.Details, err = store.Show(ctx, name); err != nil {
+	if b.PositionDetails, err = client.Position(ctx, name); err != nil {
 		return b, err
 	}
-	all, err := store.Replays(ctx)
+	all, err := client.Replays(ctx)
 	if err != nil {
 		return b, err
 	}
@@ -85,7 +85,7 @@ func (c *Console) positionOf(ctx context.Context, name string) (b positionBody, 
 		case all[i].Destination != name:
 		case all[i].State == observe.ReplayRunning:
 			b.Running = &rangeRow{}
-			if b.Running.Replay, b.Running.Outcome, err = store.ShowReplay(ctx, all[i].ID); err != nil {
+			if b.Running.Replay, b.Running.Outcome, err = client.Replay(ctx, all[i].ID); err != nil {
 				return b, err
 			}
 		case len(b.Replays) < replaysShown:
@@ -97,11 +97,11 @@ func (c *Console) positionOf(ctx context.Context, name string) (b positionBody, 
 
 // plan says what a seek or a replay would do, with a form that does just that.
 func (c *Console) plan(w http.ResponseWriter, r *http.Request, s session) error {
-	q, store := r.URL.Query(), c.tables.Load().positions
+	q, client := r.URL.Query(), c.tables.Load().client
 	b := planBody{Name: q.Get("name"), Back: positionPath(q.Get("name")), Reason: q.Get("reason")}
-	dry := positions.Action{Actor: actor, DryRun: true}
+	dry := ops.Action{Actor: actor, DryRun: true}
 	if q.Get("do") == "seek" {
-		m, err := store.Seek(r.Context(), b.Name, q.Get("to"), dry)
+		m, err := client.Seek(r.Context(), b.Name, q.Get("to"), dry)
 		if err != nil {
 			return err
 		}
@@ -112,12 +112,12 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, s session) error 
 	if err != nil {
 		return err
 	}
-	planned, err := store.Replay(r.Context(), what, dry)
+	planned, err := client.StartReplay(r.Context(), what, dry)
 	if err != nil {
 		return err
 	}
 	b.Replay, b.KeepIDs = &planned, what.KeepIDs
-	if b.Types, b.More, err = store.CountReplay(r.Context(), planned, countedEvents); err != nil {
+	if b.Types, b.More, err = client.CountReplay(r.Context(), planned, countedEvents); err != nil {
 		return err
 	}
 	for _, t := range b.Types {
@@ -127,8 +127,8 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, s session) error 
 }
 
 // rangeOf reads a range from a form.
-func rangeOf(q url.Values) (positions.Range, error) {
-	what := positions.Range{Destination: q.Get("name"), From: q.Get("from"), To: q.Get("to"), KeepIDs: q.Get("keep") != ""}
+func rangeOf(q url.Values) (ops.ReplayRange, error) {
+	what := ops.ReplayRange{Destination: q.Get("name"), From: q.Get("from"), To: q.Get("to"), KeepIDs: q.Get("keep") != ""}
 	for _, text := range q["type"] {
 		what.Types = append(what.Types, strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })...)
 	}
@@ -145,7 +145,7 @@ func rangeOf(q url.Values) (positions.Range, error) {
 // seek moves a position.
 func (c *Console) seek(w http.ResponseWriter, r *http.Request, _ session) error {
 	name := r.PostForm.Get("name")
-	m, err := c.tables.Load().positions.Seek(r.Context(), name, r.PostForm.Get("to"), positions.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	m, err := c.tables.Load().client.Seek(r.Context(), name, r.PostForm.Get("to"), ops.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (c *Console) replayRange(w http.ResponseWriter, r *http.Request, _ session)
 	if err != nil {
 		return err
 	}
-	begun, err := c.tables.Load().positions.Replay(r.Context(), what, positions.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	begun, err := c.tables.Load().client.StartReplay(r.Context(), what, ops.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (c *Console) stopRange(w http.ResponseWriter, r *http.Request, _ session) e
 	if err != nil {
 		return badRequest("A replay has a number.")
 	}
-	ended, err := c.tables.Load().positions.StopReplay(r.Context(), id, positions.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	ended, err := c.tables.Load().client.StopReplay(r.Context(), id, ops.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
 	if err != nil {
 		return err
 	}

@@ -40,14 +40,14 @@ func TestMoveAndReplay(t *testing.T) {
 	if got := query[string](s, `SELECT concat_ws(' ', from_id, to_id, patterns, rate, number, left_out, created_by) FROM outbox_replays`); got != "1 5 {order.placed,order.paid} 5 1000 {[4,5)} console" {
 		t.Error(got)
 	}
-	if a := s.post(page, Path+"position/replay", form); a.code != http.StatusConflict || !strings.Contains(a.body, "a replay is running, number 1") {
+	if a := s.post("", Path+"position/replay", form); a.code != http.StatusConflict || !strings.Contains(a.body, "a replay is running, number 1") {
 		t.Errorf("a second one: %d\n%s", a.code, a.body)
 	}
 	a = s.post(page, Path+"position/stop", url.Values{"id": {"1"}})
 	if a.code != http.StatusSeeOther || !strings.Contains(s.get(a.header.Get("Location")), `<td data-label="State">stopped</td>`) {
 		t.Errorf("stop: %d\n%s", a.code, a.body)
 	}
-	if a := s.post(Path+"destinations", Path+"position/stop", url.Values{"id": {"1"}}); a.code != http.StatusNotFound {
+	if a := s.post("", Path+"position/stop", url.Values{"id": {"1"}}); a.code != http.StatusNotFound {
 		t.Errorf("stop again: %d\n%s", a.code, a.body)
 	}
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
 const (
@@ -42,14 +42,14 @@ type replay struct {
 	Rate        float64 // per second; 0 means no limit
 	Begun       time.Time
 
-	watch   *deadletter.Watch
+	watch   *ops.Watch
 	stop    context.CancelCauseFunc // ends the replaying of letters
 	forget  context.CancelCauseFunc // and ends the watch over them
 	over    chan struct{}           // closed when no further letter is replayed
 	settled chan struct{}           // closed when no letter is watched any more
 
 	mu     sync.Mutex
-	result deadletter.Result
+	result ops.BulkResult
 	err    error
 }
 
@@ -57,14 +57,13 @@ type replay struct {
 type replayBody struct {
 	*replay
 
-	Result   deadletter.Result
-	Became   deadletter.Became
+	Result   ops.BulkResult
+	Became   ops.Became
 	Groups   []groupRow
 	Over     bool // no further letter is replayed
 	Watched  bool // its letters are still watched
 	Stopped  string
 	Back     string
-	CSRF     string
 	ReadOnly bool
 }
 
@@ -74,7 +73,7 @@ var (
 )
 
 // begin begins a replay in the background.
-func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string, rate float64) (*replay, error) {
+func (c *Console) begin(ctx context.Context, f ops.DeadLetterFilter, reason string, rate float64) (*replay, error) {
 	l := &c.replays
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,10 +93,10 @@ func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string,
 		l.all[0].forget(errReplayStopped)
 		l.all = l.all[1:]
 	}
-	letters := c.tables.Load().letters
+	client := c.tables.Load().client
 	r := &replay{
 		ID: rand.Text(), Destination: f.Destination, Events: f.Events, Rate: rate, Begun: time.Now(),
-		watch: letters.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
+		watch: client.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
 	}
 	// A browser that leaves does not stop the replay.
 	looking, forget := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -112,8 +111,8 @@ func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string,
 	l.running.Go(func() {
 		defer stop(nil)
 		defer close(r.over)
-		result, err := letters.Replay(replaying, f, deadletter.Action{
-			Actor: actor, Reason: reason, Rate: rate, Acted: r.watch.Add, Progress: func(now deadletter.Result) { r.set(now, nil) },
+		result, err := client.ReplayDeadLetters(replaying, f, ops.BulkAction{
+			Actor: actor, Reason: reason, Rate: rate, Acted: r.watch.Add, Progress: func(now ops.BulkResult) { r.set(now, nil) },
 		})
 		r.set(result, err)
 		c.cfg.Log.InfoContext(looking, "action at the console", "action", "replayed", "destination", f.Destination,
@@ -131,7 +130,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-func (r *replay) set(result deadletter.Result, err error) {
+func (r *replay) set(result ops.BulkResult, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result, r.err = result, err
@@ -181,8 +180,8 @@ func (l *replays) find(id string) *replay {
 }
 
 // body is the current state of a replay.
-func (c *Console) replayBody(r *replay, s session) replayBody {
-	b := replayBody{replay: r, Became: r.watch.Became(), CSRF: s.csrf, ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
+func (c *Console) replayBody(r *replay) replayBody {
+	b := replayBody{replay: r, Became: r.watch.Became(), ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
 	r.mu.Lock()
 	b.Result = r.result
 	err := r.err
@@ -208,7 +207,7 @@ func (c *Console) showReplay(w http.ResponseWriter, r *http.Request, s session) 
 	if found == nil {
 		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show the outcome.")
 	}
-	p := c.newPage("Replay", "dead", s, c.replayBody(found, s))
+	p := c.newPage("Replay", "dead", s, c.replayBody(found))
 	p.Live = "replay"
 	return c.render(w, http.StatusOK, "replay", p)
 }

@@ -10,64 +10,82 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/ops"
 )
 
-// TestPostsOfOthers sends forms that do not come from a page of the session.
+// TestPostsOfOthers: no form of another site is admitted, with a login or without, whatever
+// the header by which the browser tells.
 func TestPostsOfOthers(t *testing.T) {
 	t.Parallel()
-	s := serve(t, nil)
-	good := s.csrf(Path + "destinations")
-	for name, change := range map[string]func(*http.Request){
-		"another site":                      func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
-		"the same site":                     func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
-		"another origin":                    func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
-		"no origin":                         func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") },
-		"a null origin":                     func(r *http.Request) { r.Header.Set("Origin", "null"); r.Header.Del("Sec-Fetch-Site") },
-		"no cookie":                         func(r *http.Request) { r.Header.Set("No-Cookie", "1") },
-		"a token of another session's form": func(r *http.Request) { r.Header.Set("Bad-Token", "1") },
-	} {
-		form := url.Values{"destination": {"mail"}, "csrf": {good}}
-		r := s.request(http.MethodPost, Path+"destinations/pause", form)
-		change(r)
-		client := s.client
-		if r.Header.Get("No-Cookie") != "" {
-			s.client = s.browser()
+	open, closed := serve(t, nil), serve(t, func(c *Config) { c.Token = token("right") })
+	if a := closed.post(Path+"login", Path+"login", url.Values{"token": {"right"}}); a.code != http.StatusSeeOther {
+		t.Fatalf("login: %d", a.code)
+	}
+	type headers struct{ site, origin, host string }
+	for _, s := range []*site{open, closed} {
+		cookie := ""
+		if s == closed {
+			cookie = cookies(s)
 		}
-		if r.Header.Get("Bad-Token") != "" {
-			form.Set("csrf", strings.Repeat("0", 64))
-			r = s.request(http.MethodPost, Path+"destinations/pause", form)
+		own := strings.TrimPrefix(s.server.URL, "http://")
+		send := func(path string, h headers) int {
+			id := s.dead("order.placed", "mail", "550 no")
+			form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}, "payload": {"1"}, "token": {"right"}}
+			r := s.request(http.MethodPost, Path+path, form)
+			r.Header.Del("Sec-Fetch-Site")
+			r.Header.Del("Origin")
+			if h.site != "" {
+				r.Header.Set("Sec-Fetch-Site", h.site)
+			}
+			if h.origin != "" {
+				r.Header.Set("Origin", h.origin)
+			}
+			if h.host != "" { // the client would look for the cookies of that host
+				r.Host = h.host
+				r.Header.Set("Cookie", cookie)
+			}
+			return s.do(r).code
 		}
-		if a := s.do(r); a.code != http.StatusForbidden {
-			t.Errorf("%s: %d", name, a.code)
+		for name, h := range map[string]headers{
+			"another site":                             {"cross-site", "https://evil.example", ""},
+			"another site that hides its origin":       {"cross-site", "null", ""},
+			"another site, without an origin":          {"cross-site", "", ""},
+			"another host of the site":                 {"same-site", "https://evil.example.com", ""},
+			"another port":                             {"same-site", "http://127.0.0.1:1", ""},
+			"an unknown relation":                      {"nonsense", s.server.URL, ""},
+			"an old browser, another origin":           {"", "https://evil.example", ""},
+			"an old browser, a hidden origin":          {"", "null", ""},
+			"an old browser, another port":             {"", "http://127.0.0.1:1", ""},
+			"an old browser, a host that begins alike": {"", "http://" + own + ".evil.example", ""},
+		} {
+			for _, path := range []string{
+				"destinations/pause", "destinations/resume", "position/seek", "position/replay", "position/stop",
+				"dead/replay", "dead/replays/stop", "dead/discard", "events/edit", "events/retry", "login", "logout",
+			} {
+				if code := send(path, h); code != http.StatusForbidden {
+					t.Errorf("%s: /%s: %d", name, path, code)
+				}
+			}
 		}
-		s.client = client
-	}
-	if len(s.relay.paused) != 0 {
-		t.Error("it was paused")
-	}
-	if a := s.do(s.request(http.MethodGet, Path+"destinations/pause?destination=mail&csrf="+good, nil)); a.code == http.StatusSeeOther || len(s.relay.paused) != 0 {
-		t.Errorf("a link pauses: %d", a.code)
-	}
-	if a := s.do(s.request(http.MethodPost, Path+"destinations/pause", url.Values{"destination": {"mail"}, "csrf": {good}})); a.code != http.StatusSeeOther {
-		t.Errorf("the genuine form: %d, so the other cases prove nothing", a.code)
-	}
-}
-
-// TestPostsNeedTheToken: no action of the console takes a form without the session's token.
-func TestPostsNeedTheToken(t *testing.T) {
-	t.Parallel()
-	s := serve(t, nil)
-	id := s.dead("order.placed", "mail", "550 no")
-	s.get(Path + "destinations") // a session
-	for _, path := range []string{"destinations/pause", "destinations/resume", "dead/replay", "dead/replays/stop", "dead/discard", "events/edit", "events/retry", "logout"} {
-		form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}, "payload": {"1"}, "csrf": {strings.Repeat("0", 64)}}
-		if a := s.do(s.request(http.MethodPost, Path+path, form)); a.code != http.StatusForbidden {
-			t.Errorf("/%s: %d", path, a.code)
+		if a := s.do(s.request(http.MethodGet, Path+"destinations/pause?destination=mail", nil)); a.code == http.StatusSeeOther {
+			t.Errorf("a link pauses: %d", a.code)
 		}
-	}
-	if got := query[string](s, `SELECT state || (SELECT payload::text FROM outbox_events) FROM outbox_deliveries`); !strings.HasPrefix(got, "dead{") {
-		t.Errorf("something was changed: %s", got)
+		if got := query[int](s, `SELECT count(*)::int FROM outbox_deliveries WHERE state <> 'dead'`); got != 0 || len(s.relay.paused) != 0 {
+			t.Errorf("%d dead letters were changed, paused: %v", got, s.relay.paused)
+		}
+		for name, h := range map[string]headers{
+			"a page of the console":                    {"same-origin", s.server.URL, ""},
+			"a page of the console, without an origin": {"same-origin", "", ""},
+			"an address that was typed":                {"none", "", ""},
+			"an old browser":                           {"", s.server.URL, ""},
+			"a client that is no browser":              {"", "", ""},
+			"behind a proxy that sets the host":        {"same-origin", "https://relay.example.com", "localhost:9470"},
+			"behind a proxy that keeps it":             {"", "https://localhost", "localhost"},
+		} {
+			if code := send("destinations/pause", h); code != http.StatusSeeOther {
+				t.Errorf("%s: %d, so the other cases prove nothing", name, code)
+			}
+		}
 	}
 }
 
@@ -208,16 +226,16 @@ func TestNextPageIsOurs(t *testing.T) {
 
 func TestSessionsEnd(t *testing.T) {
 	t.Parallel()
-	s := newSessions(bytes.NewReader(make([]byte, 32)))
+	var s sessions
 	now := time.Now()
 	first := s.open(now)
-	if !s.lives(first.id, now.Add(sessionLife-time.Second)) || s.lives(first.id, now.Add(sessionLife)) {
+	if !s.lives(first, now.Add(sessionLife-time.Second)) || s.lives(first, now.Add(sessionLife)) {
 		t.Error("a session does not last as long as it should")
 	}
 	for i := range maxSessions {
 		s.open(now.Add(time.Duration(i+1) * time.Second))
 	}
-	if s.lives(first.id, now) || len(s.ends) != maxSessions {
+	if s.lives(first, now) || len(s.ends) != maxSessions {
 		t.Errorf("%d sessions are kept", len(s.ends))
 	}
 }
@@ -232,8 +250,7 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("/%s has a form:\n%s", path, page)
 		}
 	}
-	session := strings.TrimPrefix(cookies(s), cookieName+"=")
-	form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}, "csrf": {s.console.door.sessions.of(session).csrf}}
+	form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}}
 	for _, path := range []string{"destinations/pause", "destinations/resume", "dead/replay", "dead/replays/stop", "dead/discard", "events/edit", "events/retry"} {
 		if a := s.do(s.request(http.MethodPost, Path+path, form)); a.code != http.StatusForbidden || !strings.Contains(a.body, "read-only") {
 			t.Errorf("/%s: %d", path, a.code)
@@ -277,7 +294,7 @@ func TestMarkup(t *testing.T) {
 	s.relay.mu.Unlock()
 	q := url.QueryEscape(markup)
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE state = 'dead'`)
-	begun, err := s.console.begin(t.Context(), deadletter.Filter{Destination: markup, Events: []int64{1 << 40}}, markup, 0)
+	begun, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: markup, Events: []int64{1 << 40}}, markup, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,7 @@
 package console
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/hex"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -26,42 +21,21 @@ const (
 	maxSessions = 256
 )
 
-// session is one browser.
-type session struct {
-	id   string
-	csrf string // the token in its forms
-}
+// session is the id of a login, as the cookie has it. It is empty without a login.
+type session string
 
 // sessions are the open logins. They end with the process.
 type sessions struct {
-	key []byte // key of the tokens in forms
-
 	mu   sync.Mutex
-	ends map[string]time.Time
-}
-
-func newSessions(random io.Reader) *sessions {
-	s := &sessions{key: make([]byte, 32), ends: make(map[string]time.Time)}
-	if _, err := io.ReadFull(random, s.key); err != nil {
-		panic(err) // crypto/rand never fails
-	}
-	return s
-}
-
-// of returns the session of an id. The token in forms is derived from the id, so
-// that it need not be stored.
-func (s *sessions) of(id string) session {
-	mac := hmac.New(sha256.New, s.key)
-	mac.Write([]byte(id))
-	return session{id: id, csrf: hex.EncodeToString(mac.Sum(nil))}
+	ends map[session]time.Time
 }
 
 // open begins a session.
 func (s *sessions) open(now time.Time) session {
-	id := rand.Text()
+	id := session(rand.Text())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var oldest string
+	var oldest session
 	for other, end := range s.ends {
 		if !now.Before(end) {
 			delete(s.ends, other)
@@ -72,19 +46,22 @@ func (s *sessions) open(now time.Time) session {
 	if len(s.ends) >= maxSessions {
 		delete(s.ends, oldest)
 	}
+	if s.ends == nil {
+		s.ends = make(map[session]time.Time)
+	}
 	s.ends[id] = now.Add(sessionLife)
-	return s.of(id)
+	return id
 }
 
 // lives reports whether the session is open.
-func (s *sessions) lives(id string, now time.Time) bool {
+func (s *sessions) lives(id session, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	end, ok := s.ends[id]
 	return ok && now.Before(end)
 }
 
-func (s *sessions) close(id string) {
+func (s *sessions) close(id session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.ends, id)
@@ -149,13 +126,12 @@ type handler func(w http.ResponseWriter, r *http.Request, s session) error
 // door lets viewers in: it has the pages of the login, and knows the open sessions.
 type door struct {
 	console  *Console
-	sessions *sessions
+	sessions sessions
 	attempts attempts
 }
 
 // inside admits requests with a session, and redirects others to the login.
-// Without a token every request is admitted, with a session that only proves that
-// a form is the console's.
+// Without a token every request is admitted.
 func (d *door) inside(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, ok := d.session(r)
@@ -163,28 +139,24 @@ func (d *door) inside(h handler) http.Handler {
 			d.sendToLogin(w, r)
 			return
 		}
-		if !ok {
-			s = d.sessions.of(rand.Text())
-			setCookie(w, r, s.id, sessionLife)
-		}
 		if err := h(w, r, s); err != nil {
 			d.console.fail(w, r, s, err)
 		}
 	})
 }
 
-// session returns the session of the request's cookie.
+// session returns the open session of the request's cookie.
 func (d *door) session(r *http.Request) (session, bool) {
 	cookie, err := r.Cookie(cookieName)
-	if err != nil || cookie.Value == "" || d.console.cfg.Token != nil && !d.sessions.lives(cookie.Value, time.Now()) {
-		return session{}, false
+	if err != nil || !d.sessions.lives(session(cookie.Value), time.Now()) {
+		return "", false
 	}
-	return d.sessions.of(cookie.Value), true
+	return session(cookie.Value), true
 }
 
 func (d *door) sendToLogin(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, Path+"live/") {
-		d.console.fail(w, r, session{}, failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
+		d.console.fail(w, r, "", failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
 		return
 	}
 	target := Path + "login"
@@ -194,47 +166,17 @@ func (d *door) sendToLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, target, http.StatusSeeOther)
 }
 
-// checked admits a POST from a form of the console.
-func checked(h handler) handler {
-	return func(w http.ResponseWriter, r *http.Request, s session) error {
-		if err := fromHere(r); err != nil {
-			return err
-		}
-		if err := r.ParseForm(); err != nil {
-			return badRequest("The form is malformed.")
-		}
-		if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("csrf")), []byte(s.csrf)) != 1 {
-			return forbidden("The form does not belong to this session. Go back, reload the page, and try again.")
-		}
-		return h(w, r, s)
-	}
-}
-
-// act is checked, and refuses a read-only console.
+// act admits a form, unless the console is read-only.
 func (c *Console) act(h handler) handler {
-	inner := checked(h)
 	return func(w http.ResponseWriter, r *http.Request, s session) error {
 		if c.cfg.ReadOnly {
 			return forbidden("This console is read-only (admin.read_only).")
 		}
-		return inner(w, r, s)
+		if err := r.ParseForm(); err != nil {
+			return badRequest("The form is malformed.")
+		}
+		return h(w, r, s)
 	}
-}
-
-// fromHere refuses requests from another site. Every browser sends the origin of
-// a POST, in one header or the other.
-func fromHere(r *http.Request) error {
-	refused := forbidden("The request comes from another site, or does not state its origin.")
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
-		return refused
-	} else if site != "" && r.Header.Get("Origin") == "" {
-		return nil
-	}
-	origin, err := url.Parse(r.Header.Get("Origin"))
-	if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {
-		return refused
-	}
-	return nil
 }
 
 // loginBody is the data of the login page.
@@ -258,52 +200,48 @@ func (d *door) showLogin(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 		return
 	}
-	if err := d.console.render(w, http.StatusOK, "login", d.console.newPage("Log in", "login", session{}, loginBody{Next: next})); err != nil {
-		d.console.fail(w, r, session{}, err)
+	if err := d.console.render(w, http.StatusOK, "login", d.console.newPage("Log in", "login", "", loginBody{Next: next})); err != nil {
+		d.console.fail(w, r, "", err)
 	}
 }
 
 func (d *door) login(w http.ResponseWriter, r *http.Request) {
-	if err := fromHere(r); err != nil {
-		d.console.fail(w, r, session{}, err)
-		return
-	}
 	if err := r.ParseForm(); err != nil {
-		d.console.fail(w, r, session{}, badRequest("The form is malformed."))
+		d.console.fail(w, r, "", badRequest("The form is malformed."))
 		return
 	}
 	if !d.attempts.allow(r.RemoteAddr, time.Now()) {
 		d.console.cfg.Log.WarnContext(r.Context(), "too many logins at the console", "remote", r.RemoteAddr)
 		w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
-		d.console.fail(w, r, session{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
+		d.console.fail(w, r, "", failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
 		return
 	}
 	next := localPath(r.PostForm.Get("next"))
 	if d.console.cfg.Token != nil && !d.console.cfg.Token.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
 		d.console.cfg.Log.WarnContext(r.Context(), "failed login at the console", "remote", r.RemoteAddr)
-		if err := d.console.render(w, http.StatusUnauthorized, "login", d.console.newPage("Log in", "login", session{}, loginBody{next, true})); err != nil {
-			d.console.fail(w, r, session{}, err)
+		if err := d.console.render(w, http.StatusUnauthorized, "login", d.console.newPage("Log in", "login", "", loginBody{next, true})); err != nil {
+			d.console.fail(w, r, "", err)
 		}
 		return
 	}
 	if old, ok := d.session(r); ok {
-		d.sessions.close(old.id)
+		d.sessions.close(old)
 	}
-	setCookie(w, r, d.sessions.open(time.Now()).id, sessionLife)
+	setCookie(w, r, d.sessions.open(time.Now()), sessionLife)
 	d.console.cfg.Log.InfoContext(r.Context(), "login at the console", "remote", r.RemoteAddr)
 	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 }
 
 func (d *door) logout(w http.ResponseWriter, r *http.Request, s session) error {
-	d.sessions.close(s.id)
+	d.sessions.close(s)
 	setCookie(w, r, "", -time.Second)
 	http.Redirect(w, r, Path, http.StatusSeeOther)
 	return nil
 }
 
-func setCookie(w http.ResponseWriter, r *http.Request, id string, life time.Duration) {
+func setCookie(w http.ResponseWriter, r *http.Request, id session, life time.Duration) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // Secure under TLS: without, it would never come back
-		Name: cookieName, Value: id, Path: Path, MaxAge: int(life.Seconds()),
+		Name: cookieName, Value: string(id), Path: Path, MaxAge: int(life.Seconds()),
 		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
 	})
 }

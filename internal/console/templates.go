@@ -7,9 +7,9 @@ import (
 	"html/template"
 	"time"
 
-	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/legible"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // parsePages returns the templates by page. Each includes the layout.
@@ -139,7 +139,7 @@ func pretty(raw json.RawMessage) string {
 }
 
 // content shows a payload: JSON formatted, other text as it is, and of anything else how it begins.
-func content(e events.Event) string {
+func content(e ops.Event) string {
 	if e.PayloadBytes != nil && !legible.Text(e.PayloadBytes) {
 		return legible.Payload(e.PayloadBytes)
 	}

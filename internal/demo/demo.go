@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
 	logsink "github.com/notifyd/notifyd/handlers/log"
 	"github.com/notifyd/notifyd/internal/smtpsink"
@@ -177,7 +178,7 @@ func (d *demo) relay() (*notifyd.Relay, error) {
 	return relay, errors.Join(
 		relay.Destination("mail", mailer, notifyd.WithConcurrency(2)),
 		relay.Destination("log", journal),
-		relay.Destination("warehouse", notifyd.HandlerFunc(d.warehouse)),
+		relay.Destination("warehouse", delivery.HandlerFunc(d.warehouse)),
 		relay.Route(orderPlaced, "mail", "log"),
 		relay.Route("stock.*", "warehouse", "log"),
 	)
@@ -185,7 +186,7 @@ func (d *demo) relay() (*notifyd.Relay, error) {
 
 // warehouse is the custom handler: it gets each reservation, and measures the time
 // since the commit.
-func (d *demo) warehouse(_ context.Context, e *notifyd.Event) error {
+func (d *demo) warehouse(_ context.Context, e *delivery.Event) error {
 	d.seen.reserved(e.AggregateID, time.Now())
 	return nil
 }

@@ -37,7 +37,7 @@ type component struct {
 	Version    string     `json:"version"`
 	Scope      string     `json:"scope,omitempty"`
 	Hashes     []hash     `json:"hashes,omitempty"`
-	URL        string     `json:"purl"`
+	URL        string     `json:"purl,omitempty"`
 	Properties []property `json:"properties,omitempty"`
 }
 
@@ -69,9 +69,10 @@ func writeBOM(path, program string, c commit) error {
 	if err != nil {
 		return err
 	}
-	main := module("application", info.Main.Path, c.version)
-	main.Hashes = []hash{{"SHA-256", sum}}
-	list := []component{module("library", "std", strings.TrimPrefix(info.GoVersion, "go"))}
+	// Without a package URL: the module path is a placeholder, and readers of bills would look
+	// for the module of another project.
+	main := component{Type: "application", Ref: info.Main.Path + "@" + c.version, Name: info.Main.Path, Version: c.version, Hashes: []hash{{"SHA-256", sum}}}
+	list := []component{module("std", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, m := range info.Deps {
 		list = append(list, library(m))
 	}
@@ -104,7 +105,7 @@ func library(m *debug.Module) component {
 	if m.Replace != nil && m.Replace.Version != "" {
 		m = m.Replace
 	}
-	l := module("library", m.Path, m.Version)
+	l := module(m.Path, m.Version)
 	l.Scope = "required"
 	if m.Sum != "" { // as go.sum has it; it is a hash over hashes and not that of a file
 		l.Properties = []property{{"notifyd:go.sum", m.Sum}}
@@ -112,7 +113,7 @@ func library(m *debug.Module) component {
 	return l
 }
 
-func module(kind, path, version string) component {
+func module(path, version string) component {
 	var escaped []string
 	for part := range strings.SplitSeq(strings.ToLower(path), "/") { // as the type golang demands
 		escaped = append(escaped, url.PathEscape(part))
@@ -120,7 +121,7 @@ func module(kind, path, version string) component {
 	// PathEscape leaves the plus of "+incompatible", which some readers take for a space.
 	at := strings.ReplaceAll(url.PathEscape(version), "+", "%2B")
 	ref := "pkg:golang/" + strings.Join(escaped, "/") + "@" + at
-	return component{Type: kind, Ref: ref, Name: path, Version: version, URL: ref}
+	return component{Type: "library", Ref: ref, Name: path, Version: version, URL: ref}
 }
 
 // settings are the build settings that determine the program.

@@ -59,7 +59,7 @@ func TestBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	main := got.Metadata.Component
-	if main.URL != "pkg:golang/"+info.Main.Path+"@v1.2.3" || got.Metadata.Timestamp != "2001-09-09T01:46:40Z" {
+	if main.URL != "" || main.Name != info.Main.Path || main.Version != "v1.2.3" || got.Metadata.Timestamp != "2001-09-09T01:46:40Z" {
 		t.Errorf("%+v", got.Metadata)
 	}
 	found := make(map[string]component)

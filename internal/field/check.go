@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // Under puts the mistakes in err, which may be joined, below the setting at path.
@@ -13,10 +15,10 @@ import (
 func Under(path string, err error) error {
 	var errs []error
 	for _, e := range Split(err) {
-		if fe, ok := errors.AsType[*Error](e); ok {
-			e = &Error{Path: path + "." + fe.Path, Err: fe.Err, own: fe.own}
+		if fe, ok := errors.AsType[*handlers.FieldError](e); ok {
+			e = &handlers.FieldError{Path: path + "." + fe.Path, Err: fe.Err}
 		} else {
-			e = &Error{Path: path, Err: e}
+			e = &handlers.FieldError{Path: path, Err: e}
 		}
 		errs = append(errs, e)
 	}

@@ -1,38 +1,39 @@
-// Package field names the setting of a configuration mistake, so that the caller can print
-// the mistake with file, line and column.
+// Package field makes and reads the errors about single settings: [*handlers.FieldError]. The daemon prints each
+// with file, line and column.
 package field
 
 import (
 	"errors"
 	"fmt"
+
+	"github.com/notifyd/notifyd/handlers"
 )
 
-// Error is a mistake in one setting.
-type Error struct {
-	// Path is the setting's key, with dots between levels and numbers for
-	// list elements: "to", "backoff.initial", "routes.2.match".
-	Path string
-	// Err says what is wrong and how to fix it, without repeating the path.
-	Err error
+// formattedError is an error that knows its format.
+type formattedError struct {
+	error
 
-	// own is what of the text was written by us: none of it is a secret.
-	own string
+	format string
 }
 
-// Errorf returns an [Error] about the setting at path.
+// Unwrap returns the error that the format was made into.
+func (e formattedError) Unwrap() error { return e.error }
+
+// Errorf returns a [*handlers.FieldError] about the setting at path. [Own] returns its format.
 func Errorf(path, format string, args ...any) error {
-	return &Error{Path: path, Err: fmt.Errorf(format, args...), own: format}
+	return &handlers.FieldError{Path: path, Err: formattedError{fmt.Errorf(format, args...), format}}
 }
 
-// Own returns the format that the text was made with, "" if it is not known: its words
+// Own returns the format that the first [*handlers.FieldError] of err's chain was made with, "" if it is not known. Its words
 // are no secrets, even where a secret has them, too.
-func (e *Error) Own() string { return e.own }
-
-// Error returns "path: what is wrong".
-func (e *Error) Error() string { return e.Path + ": " + e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *Error) Unwrap() error { return e.Err }
+func Own(err error) string {
+	if fe, ok := errors.AsType[*handlers.FieldError](err); ok {
+		if f, ok := fe.Err.(formattedError); ok { //nolint:errorlint // what it wraps has a format of its own
+			return f.format
+		}
+	}
+	return ""
+}
 
 // Split flattens the result of errors.Join, however deep, so that each mistake
 // can be printed on a line of its own. Split(nil) is nil.
@@ -51,9 +52,9 @@ func Split(err error) []error {
 	return all
 }
 
-// Path returns the path of the first [Error] in err's chain, "" if there is none.
+// Path returns the path of the first [*handlers.FieldError] in err's chain, "" if there is none.
 func Path(err error) string {
-	if fe, ok := errors.AsType[*Error](err); ok {
+	if fe, ok := errors.AsType[*handlers.FieldError](err); ok {
 		return fe.Path
 	}
 	return ""

@@ -10,14 +10,10 @@
 //
 //	engine.go     runs and stops claimers, leases, housekeeping
 //	work.go       what scheduler, claimers and sessions exchange
-//	scheduler.go  chooses the next query
-//	answers.go    processes the results of queries
-//	sweep.go      cursor and marks
-//	doubt.go      marks beside transactions that stay open, and where ids begin again
+//	scheduler.go  chooses the next query, and processes its result; lanes that the common sweep passed over
+//	sweep.go      cursor and marks, also beside transactions that stay open
 //	span.go       bounds the ids that a sweep passes after one that took too long
 //	since.go      where claims of due deliveries begin
-//	lag.go        lanes that the common sweep passed over
-//	priority.go   which sweep goes first
 //	tally.go      counts queries
 //	idle.go       waiting claimers
 //	claimer.go    claims, hands out, waits, settles

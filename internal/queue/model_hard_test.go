@@ -76,7 +76,7 @@ func (m *model) called(dest string, events []*delivery.Event, n int) {
 	}
 }
 
-// resolve applies the chosen deed to each dead letter, as package deadletter does, and returns how
+// resolve applies the chosen deed to each dead letter, as package ops does, and returns how
 // many it changed.
 func (db *fakeDB) resolve(choose func(deliveries.Ref) deed) (n int) {
 	db.mu.Lock()

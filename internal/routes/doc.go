@@ -23,4 +23,5 @@
 //	routes.go  routes, spans, and the statement that reads them
 //	change.go  the statements that change the history
 //	table.go   decides which destinations get an event, or are owed one
+//	types.go   the event types that one reader has met, and those that it skips
 package routes

@@ -1,3 +1,4 @@
+// Package secret takes secrets out of texts. The type of a secret is Secret of package handlers.
 package secret
 
 import (
@@ -6,6 +7,9 @@ import (
 	"strconv"
 	"strings"
 )
+
+// Redacted is printed in place of a secret.
+const Redacted = "[redacted]"
 
 // shortest is the length from which a secret is redacted anywhere in a text. A shorter one would match parts of
 // ordinary words: it is redacted only where it stands by itself.

@@ -21,8 +21,8 @@ import (
 // maxPauseText bounds who has paused a destination, and why, in bytes.
 const maxPauseText = 1000
 
-// errPause is wrapped by errors about the words of a pause.
-var errPause = errors.New("invalid pause")
+// ErrPause is wrapped by errors about the words of a pause.
+var ErrPause = errors.New("invalid pause")
 
 // Execer runs a statement: a connection, a pool or a transaction.
 type Execer interface {
@@ -33,11 +33,11 @@ type Execer interface {
 // time of p is ignored: it is the database's. The schema holds the tables.
 func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
 	if p.By == "" {
-		return fmt.Errorf("%w: who pauses is not given", errPause)
+		return fmt.Errorf("%w: who pauses is not given", ErrPause)
 	}
 	for _, text := range []string{destination, p.By, p.Reason} {
 		if len(text) > maxPauseText || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
-			return fmt.Errorf("%w: %.20q is longer than %d bytes, or not UTF-8 text without zero bytes", errPause, text, maxPauseText)
+			return fmt.Errorf("%w: %.20q is longer than %d bytes, or not UTF-8 text without zero bytes", ErrPause, text, maxPauseText)
 		}
 	}
 	_, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)

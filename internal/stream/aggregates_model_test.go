@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/flight"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -100,6 +102,7 @@ func (m *model) begin() {
 	e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits(), d: d, keys: dispatch.NewKeys()}
 	e.limits.Batch = 1 + m.rng.IntN(10)
 	m.u = newUnit(e, m.lane, position.Position{Lease: lease.Lease{Destination: "x"}})
+	m.u.gate.flight = flight.New(func() bool { return true }, func() {}) // there is no lease
 	m.place = modelPlace{}
 	clear(m.runs)
 	m.load()
@@ -235,14 +238,7 @@ func (m *model) write() {
 
 // deliverAll hands over deliveries within a grant.
 func (m *model) deliverAll(all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
-	m.u.gate.deliver(m.parcel(), all, unblock, granted)
-}
-
-func (m *model) parcel() *dispatch.Parcel {
-	if f := &m.u.gate.flight; len(f.spare) == 0 {
-		f.spare = append(f.spare, dispatch.NewParcel(func() bool { return true }, func(bool) {}))
-	}
-	return m.u.gate.parcel()
+	m.u.gate.deliver(m.u.gate.parcel(), all, unblock, granted)
 }
 
 // step does what unit.feed would, and reports whether there was anything to do.
@@ -259,17 +255,17 @@ func (m *model) step() bool {
 		}
 	}
 	held := s.totalHeld()
-	if f := &u.gate.flight; len(f.again) > 0 {
-		i, n := 0, len(f.again)
+	if f := &u.gate.flight; len(f.Returned) > 0 {
+		i, n := 0, len(f.Returned)
 		if held {
-			i, n = slices.IndexFunc(f.again, func(d dispatch.Delivery) bool { return d.Leads }), 1
+			i, n = slices.IndexFunc(f.Returned, func(d dispatch.Delivery) bool { return d.Leads }), 1
 		}
 		if i >= 0 && (s.early == 0 || !held) {
 			if n = u.gate.grant(n); n == 0 {
 				return false
 			}
-			some := slices.Clone(f.again[i : i+n])
-			f.again = slices.Delete(f.again, i, i+n)
+			some := slices.Clone(f.Returned[i : i+n])
+			f.Returned = slices.Delete(f.Returned, i, i+n)
 			m.deliverAll(some, nil, n)
 			return true
 		}
@@ -335,7 +331,7 @@ func (m *model) feedDue() bool {
 		if c := m.rows[a].at.Compare(m.rows[b].at); c != 0 {
 			return c
 		}
-		return compare(a, b)
+		return cmp.Compare(a, b)
 	})
 	more := len(ids) > granted
 	ids = ids[:min(granted, len(ids))]
@@ -358,7 +354,7 @@ func (m *model) feedDue() bool {
 	for i := range rows {
 		all = s.takeDue(all, &rows[i])
 	}
-	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
+	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
 	m.deliverAll(all, nil, granted)
 	return len(all) > 0 || more
 }
@@ -457,7 +453,7 @@ func (m *model) person() {
 		} else {
 			m.ended[id] = true
 			delete(m.rows, id)
-			if next := m.behind(r.key); next != nil { // as deadletter.Store does
+			if next := m.behind(r.key); next != nil { // as ops.Client does
 				next.state, next.at = deliveries.Retry, time.Now()
 			}
 		}
@@ -482,7 +478,7 @@ func (m *model) behind(key string) *modelRow {
 
 // kill ends the relay as it is: its successor finds the table, and what the position shows as open.
 func (m *model) kill() {
-	ids := append(m.u.gate.flight.openIDs(), m.u.shelf.pending.fresh...)
+	ids := append(m.u.gate.flight.OpenIDs(), m.u.shelf.pending.fresh...)
 	ids = append(ids, m.open...)
 	slices.Sort(ids)
 	m.open = slices.Compact(ids)
@@ -546,7 +542,7 @@ func (m *model) rest() {
 			idle = 0
 			continue
 		}
-		if idle++; idle > 200 && len(m.u.gate.flight.parcels) == 0 && !m.u.ledger.dirty {
+		if idle++; idle > 200 && len(m.u.gate.flight.Parcels) == 0 && !m.u.ledger.dirty {
 			break
 		}
 		if m.u.ledger.dirty {

@@ -26,6 +26,9 @@ func (c *common) poke() {
 	}
 }
 
+// gets reports whether the destination gets events of a type by the routes of today.
+func (c *common) gets(eventType string) bool { return c.e.d.Wanted(c.name, eventType) }
+
 // passes asks the filter, if there is one, about an event that is about to be delivered. refused is why it must not be, if that is
 // known before; so is the error.
 func (c *common) passes(e *delivery.Event, refused error) (bool, error) {

@@ -1,6 +1,8 @@
 // Package stream is the engine of an outbox that is read like a log: each destination has a
 // position in the table, and no row of it is ever changed. Package tail reads the table, and proves that no event is missed;
-// package position has the row of the position, package routes the history of what each destination reads, package aggregates what is done next about each aggregate with stored rows, and package exactly wraps that of a destination that gets each event exactly once.
+// package position has the row of the position, package routes the history of what each destination reads, package flight the events in
+// memory, and package aggregates what is done next about each aggregate with stored rows. Package replay sends a range again, and package
+// exactly wraps the position of a destination that gets each event exactly once.
 //
 // Read engine.go and unit.go first. Where reading begins:
 //
@@ -8,31 +10,22 @@
 //
 // One destination:
 //
-//	unit.go     reads, hands over, takes answers; one goroutine, one thing after the other
+//	unit.go     reads, hands over, takes answers, writes the position; one goroutine, one thing after the other
 //	common.go   what a unit shares with its parts
 //	next.go     when it reads again
-//	types.go    types that it skips, and events of routes that have ended
+//	gate.go     where deliveries leave for the lane: how many, in which parcels
 //	limit.go    what a rate limit allows now, and what becomes a row until later
-//	feed.go     what goes to the lane next: how much, in which parcels
-//	flight.go   events in memory: parcels at the lane, and returned deliveries
-//	shelf.go    the state of its rows: to be written, running, due
+//	shelf.go    its rows: to be written, running, due, ready
 //	order.go    which events are delivered one after the other; the one queue of a total order
-//	lines.go    rows that are due, and those of aggregates that are ready
 //	rows.go     the statements that find rows of outbox_deliveries: see package deliveries
 //	load.go     aggregates with stored deliveries, at a take-over
 //	ledger.go   how far the position was written
-//	writes.go   the position, and the rows that go with it, in one transaction
-//	leave.go    the end of a unit
-//	aside.go    what is sent beside that: finds a replay, and ends it
-//	replay.go   a range that is sent again: its state, and its progress
-//	replay_feed.go reads it, and hands it over
+//	writes.go   the rows that go with the position, in one transaction
 //
 // All of them:
 //
-//	engine.go   the units that the relay holds, by its leases: see package lease; the API of the relay
+//	engine.go   the units that the relay holds, by its leases: see package lease; the API of the relay; when silent writers have ended
 //	arrange.go  gives a destination another number of shards
 //	pool.go     the few connections that all units share
-//	router.go   finds events that no destination reads
-//	handout.go  hands them to destinations that have gained a route
-//	settle.go   when the writers have ended that were silent
+//	router.go   finds events that no destination reads, and hands them to destinations that have gained a route
 package stream

@@ -68,20 +68,3 @@ func TestRouterFollows(t *testing.T) {
 		}
 	}
 }
-
-// TestTypesAreKnown: all types that a unit has read are known, also those that it skips; too many are none.
-func TestTypesAreKnown(t *testing.T) {
-	t.Parallel()
-	some := newTypes()
-	for i := range maxSkip {
-		some.known[fmt.Sprint(i)] = true
-		some.names = append(some.names, fmt.Sprint(i))
-	}
-	if len(some.all()) != maxSkip {
-		t.Errorf("%d types", len(some.all()))
-	}
-	some.names = append(some.names, "one more")
-	if some.all() != nil {
-		t.Errorf("%d types", len(some.all()))
-	}
-}

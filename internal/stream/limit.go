@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"time"
-
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 )
@@ -60,7 +58,7 @@ func (limitOfAll) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key
 			continue
 		}
 		stay[d.Key] = true
-		g.flight.giveBack(d)
+		g.flight.GiveBack(d)
 	}
 	to.unblock = without(unblock, stay)
 	return to
@@ -98,23 +96,4 @@ func (limitOfKeys) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Ke
 	}
 	to.unblock = without(unblock, stay)
 	return to
-}
-
-// admit does so for a replay, and returns how many may go. One that has to wait holds up those behind it, and
-// nothing that is live.
-func (s *aside) admit(all []dispatch.Delivery) int {
-	if s.limit == nil {
-		return len(all)
-	}
-	n := s.limit.page(len(all))
-	for at := 0; at < len(all); at += n {
-		for i, wait := range s.lane.Admit(all[at : at+n]) {
-			if wait > 0 {
-				all[at+i].Waited = true // its turn comes, and not always that of the one behind
-				s.replay.waitsUntil = time.Now().Add(min(wait, maxPace))
-				return at + i
-			}
-		}
-	}
-	return len(all)
 }

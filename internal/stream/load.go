@@ -65,7 +65,7 @@ type loader struct {
 	order  *order
 	shelf  *shelf
 	reader *tail.Reader // where the unit begins
-	write  owned
+	write  func(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error
 }
 
 // load blocks the aggregates with stored deliveries, before any later event of them is read.

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,10 @@ import (
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/exactly"
+	"github.com/notifyd/notifyd/internal/flight"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
@@ -51,11 +54,11 @@ type unit struct {
 	shelf  shelf
 	ledger ledger
 	next   next
-	types  types
+	types  routes.Types
 	order  order
-	aside  aside
 	former position.Former   // what former shards may have done of what is left to read
 	exact  *exactly.Position // nil unless the destination keeps a copy
+	replay *replay.Sender
 
 	checkAt time.Time // when to check the sequence next
 	routed  bool      // its routes are stored
@@ -77,7 +80,7 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 	}
 	u.exact = e.exact(lane.Destination(), &u.pos, func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &u.pos.Lease, f) })
 	u.pos.Exact = u.exact != nil
-	u.aside = aside{common: &u.common, order: &u.order, ledger: &u.ledger}
+	u.replay = replay.NewSender(u.forReplay())
 	u.gate = gate{common: &u.common, seals: u.pos.Exact}
 	u.gate.keep = func(a *dispatch.Answer) {
 		u.answered(a)
@@ -88,13 +91,25 @@ func newUnit(e *Engine, lane dispatch.StreamLane, p position.Position) *unit {
 	return u
 }
 
+// forReplay returns what a replay needs of the unit.
+func (u *unit) forReplay() replay.Shard {
+	s := replay.Shard{
+		Outbox: u.e.Outbox, Lane: u.lane, Keys: u.e.keys, Limits: u.e.limits, Witnesses: u.e.witnesses, Log: u.e.log,
+		Gets: u.gets, Passes: u.passes, Valid: u.pos.Valid, Wake: u.poke, Changed: func() { u.ledger.dirty = true }, Write: u.owned,
+	}
+	if u.limit != nil {
+		s.Page = u.limit.page
+	}
+	return s
+}
+
 // begin makes the memory of the unit that of one that has just been taken over.
 func (u *unit) begin(head int64, open tail.Ranges) {
 	u.reader, u.from = tail.NewReader(head, open, u.e.witnesses), head
-	u.gate.flight, u.shelf, u.ledger = newFlight(), newShelf(&u.common, &u.order, &u.ledger), ledger{}
-	u.next, u.types, u.former = next{gapWait: firstGapPoll}, newTypes(), u.pos.Former
+	u.gate.flight, u.shelf, u.ledger = flight.New(u.pos.Valid, u.poke), newShelf(&u.common, &u.order, &u.ledger), ledger{}
+	u.next, u.types, u.former = next{gapWait: firstGapPoll}, routes.NewTypes(), u.pos.Former
 	u.checkAt, u.routed, u.loaded, u.waits = time.Time{}, false, false, false
-	u.aside.forget()
+	u.replay.Forget()
 	u.exact.Forget()
 	u.hint.Store(true)
 }
@@ -182,7 +197,7 @@ func (u *unit) restart(ctx context.Context) error {
 	if !u.drain() {
 		return u.lastSave(ctx, nil)
 	}
-	if !u.shelf.pending.empty() || u.aside.replay != nil {
+	if !u.shelf.pending.empty() || u.replay.Running() {
 		// What has failed for certain, and what a replay has delivered: of that the destination keeps nothing.
 		// If it cannot be written, the events are read again.
 		if err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.save(ctx, conn) }); err != nil {
@@ -229,10 +244,10 @@ func (u *unit) prepare(ctx context.Context, conn *session.Conn) (done bool, err 
 	}
 	// Another shard was ahead when the routes changed: what the router has handed over may come after events that are still to be read.
 	if u.order.kept {
-		u.shelf.early = max(u.shelf.early, u.types.before.Head)
+		u.shelf.early = max(u.shelf.early, u.types.Before.Head)
 	}
 	// Before its stored lines are looked at.
-	if err := u.aside.look(ctx, conn, u.owned); err != nil {
+	if err := u.replay.Look(ctx, conn); err != nil {
 		return false, err
 	}
 	u.loaded = true
@@ -282,9 +297,9 @@ func (u *unit) note(ctx context.Context, conn *session.Conn) error {
 			last = routes.Newest(all)
 		}
 		if !last.From.Within(head, open) { // only of one that has, or had, several shards
-			u.types.before = last.From
+			u.types.Before = last.From
 		}
-		u.types.former = slices.DeleteFunc(all, func(s routes.Span) bool { return !s.Ended || s.Until.Within(head, open) })
+		u.types.Former = slices.DeleteFunc(all, func(s routes.Span) bool { return !s.Ended || s.Until.Within(head, open) })
 		return routes.Noted(ctx, tx, u.name)
 	})
 	if err == nil && changed {
@@ -308,9 +323,9 @@ func (u *unit) work(ctx context.Context, conn *session.Conn) error {
 		}
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
-			u.aside.lookAt = time.Time{}
+			u.replay.LookNow()
 		}
-		if err := u.aside.look(ctx, conn, u.owned); err != nil {
+		if err := u.replay.Look(ctx, conn); err != nil {
 			return err
 		}
 		if u.ledger.due() || u.shelf.aggregates.AnyNext() || len(u.shelf.pending.rows) >= maxPending {
@@ -331,34 +346,89 @@ func (u *unit) work(ctx context.Context, conn *session.Conn) error {
 
 // collect processes the answers.
 func (u *unit) collect() {
-	acknowledged, news := u.gate.flight.take(u.answered)
+	acknowledged, news := u.gate.flight.Take(u.answered)
 	u.ledger.acknowledged += acknowledged
-	if r := u.aside.replay; r != nil {
-		_, some := r.flight.take(u.answeredAside)
-		news = news || some
-	}
-	u.ledger.dirty = u.ledger.dirty || news
+	replayed := u.replay.Take(func(a *dispatch.Answer, row deliveries.Entry) { u.shelf.settle(a, entry{Entry: row, replayed: true}) }, u.exact.Doubt)
+	u.ledger.dirty = u.ledger.dirty || news || replayed
 }
 
 // answered records the outcome of a delivery, except for a fresh event that was delivered.
 func (u *unit) answered(a *dispatch.Answer) {
 	if a.Verdict == dispatch.VerdictReleased {
-		u.gate.flight.giveBack(a.Delivery)
+		u.gate.flight.GiveBack(a.Delivery)
 		u.exact.Doubt(a.Err)
 		return
 	}
 	u.shelf.settle(a, entry{Entry: deliveries.Entry{Key: u.shelf.nameOf(a)}})
 }
 
-// answeredAside records the outcome of a replayed event, except for one that was simply delivered.
-func (u *unit) answeredAside(a *dispatch.Answer) {
-	if a.Verdict == dispatch.VerdictReleased {
-		if u.aside.giveBack(a.Delivery) {
-			u.exact.Doubt(a.Err)
+// feed hands the next events to the lane, if it has room. It reports whether it did anything.
+func (u *unit) feed(ctx context.Context, conn *session.Conn) (did bool, err error) {
+	if o := u.lane.Order(dispatch.Key{}); o.Stopped {
+		u.collect()
+		if !u.lane.GoOn(o.Returned) {
+			return true, nil
 		}
-		return
 	}
-	u.shelf.settle(a, u.aside.outcome(a))
+	u.waits = false
+	held := u.shelf.totalHeld()
+	if len(u.gate.flight.Returned) > 0 && !held {
+		return u.gate.feedAgain(0, len(u.gate.flight.Returned)), nil
+	}
+	if u.gate.shut() {
+		return false, nil
+	}
+	if u.shelf.early > 0 {
+		return u.read(ctx, conn)
+	}
+	if held { // of what the lane has returned, the stored event goes that all others wait for
+		if i := slices.IndexFunc(u.gate.flight.Returned, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
+			return u.gate.feedAgain(i, 1), nil
+		}
+	}
+	// A total order takes all rows that are due before others: one without a name holds nothing back until it was taken.
+	first := u.order.total && !time.Now().Before(u.shelf.dueAt)
+	if !first && u.shelf.aggregates.AnyReady() {
+		return u.feedStored(ctx, conn)
+	}
+	u.shelf.dueTurn = !u.shelf.dueTurn || first
+	if u.shelf.dueTurn && !time.Now().Before(u.shelf.dueAt) {
+		if did, err = u.feedDue(ctx, conn); did || err != nil {
+			return did, err
+		}
+		if first && !time.Now().Before(u.shelf.dueAt) { // the lane has no capacity
+			if held {
+				u.e.began()
+			}
+			return false, nil
+		}
+	}
+	if u.waits = u.shelf.totalHeld(); u.waits {
+		u.e.began()
+		return false, nil
+	}
+	if did, err = u.read(ctx, conn); did || err != nil || u.gate.stuck {
+		return did, err
+	}
+	return u.feedReplay(ctx, conn)
+}
+
+// feedReplay hands over events of a replay, as far as live events leave room. It reports whether it did anything.
+func (u *unit) feedReplay(ctx context.Context, conn *session.Conn) (did bool, err error) {
+	p, caughtUp, did, err := u.replay.Feed(ctx, conn, replay.Live{
+		Head: u.reader.Head(), Room: u.e.memory()/2 - u.gate.flight.Bytes,
+		Open: func() tail.Ranges {
+			_, open := u.account(true)
+			return open
+		},
+	})
+	if p != nil {
+		u.gate.pass(p, nil)
+	}
+	if caughtUp {
+		u.shelf.searchNow()
+	}
+	return did, err
 }
 
 // read reads the next events of the table.
@@ -395,15 +465,15 @@ func (u *unit) readNext(ctx context.Context, conn *session.Conn, granted int) (d
 		return false, err
 	}
 	u.setFull(b.Full)
-	if room := u.e.memory() - u.gate.flight.bytes - b.Bytes; room > 0 && b.Full && granted == u.e.limits.Batch && u.shelf.early == 0 && u.exact == nil {
+	if room := u.e.memory() - u.gate.flight.Bytes - b.Bytes; room > 0 && b.Full && granted == u.e.limits.Batch && u.shelf.early == 0 && u.exact == nil {
 		q := u.query(ctx, granted)
 		q.Bytes = min(q.Bytes, room)
 		u.reader.Begin(ctx, conn, q) // it runs while this batch is handed over
 	}
 	u.hand(&b, granted)
-	u.types.forget(u.reader.Head(), u.reader.Gaps())
+	u.types.Forget(u.reader.Head(), u.reader.Gaps())
 	if b.Seen > 0 && u.pos.Shards == 1 { // a shard does not learn the types of the others
-		u.seen.Store(&seen{tail.Seen{From: u.from, Head: u.reader.Head(), Gaps: u.reader.Gaps()}, u.types.all()})
+		u.seen.Store(&seen{tail.Seen{From: u.from, Head: u.reader.Head(), Gaps: u.reader.Gaps()}, u.types.Met()})
 	}
 	if u.former != nil && u.former.Over(u.reader.Head(), u.reader.Gaps()) {
 		u.former = nil
@@ -441,7 +511,7 @@ func (u *unit) nextBatch(ctx context.Context, conn *session.Conn, granted int) (
 func (u *unit) query(ctx context.Context, n int) tail.Query {
 	return tail.Query{
 		Shard: u.slice(),
-		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip,
+		Limit: n, Rows: skipAhead * n, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.Skip,
 		Stay: u.exact.Crowded(ctx, u.reader) || u.order.total && u.shelf.early > 0 && u.shelf.early <= u.reader.Head(), Assigned: u.e.last.Load(),
 	}
 }
@@ -474,9 +544,9 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
-			eventType, wanted = e.Type, u.types.wants(&u.common, e.Type, nil)
+			eventType, wanted = e.Type, u.types.Wants(e.Type, u.gets)
 		}
-		if (!wanted || u.types.before.Has(e.ID)) && !u.types.formerly(e.Type, e.ID) {
+		if (!wanted || u.types.Before.Has(e.ID)) && !u.types.Formerly(e.Type, e.ID) {
 			continue
 		}
 		if b.Hashes != nil && u.former.Done(e.ID, b.Hashes[i]) {
@@ -504,10 +574,173 @@ func (u *unit) hand(b *tail.Batch, granted int) {
 		all = append(all, d)
 	}
 	for _, d := range all[min(granted, len(all)):] { // of a batch that was read ahead
-		u.gate.flight.giveBack(d)
+		u.gate.flight.GiveBack(d)
 	}
 	all = all[:min(granted, len(all))]
 	u.gate.deliver(p, all, nil, granted)
+}
+
+// save writes the position, and the outcomes with it. It is one transaction, which writes nothing
+// if the unit is not ours any more. It does not end with ctx: an interrupted statement may reach
+// the server after the last one of the unit, and take the position back.
+func (u *unit) save(ctx context.Context, conn *session.Conn) error {
+	limit := position.RoundTrip
+	if at, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(at))
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, position.ErrSlow)
+	defer cancel()
+	if u.exact != nil {
+		// What has failed by now is a row, and passed, and what fails later is neither: a successor
+		// that found both would deliver it twice.
+		u.collect()
+	}
+	return u.saveCount(ctx, conn, u.count())
+}
+
+// count begins a write. Events acknowledged from here on are for the next one: they were open when
+// this one was counted.
+func (u *unit) count() (c count) {
+	u.ledger.dirty = false
+	c.head, c.open = u.account(false)
+	c.replay = u.replay.Count()
+	return c
+}
+
+// saveCount writes the count. Deliveries continue meanwhile.
+func (u *unit) saveCount(ctx context.Context, conn *session.Conn, c count) error {
+	began := time.Now()
+	// Rows delivered before the count must be removed with it. An event that has failed meanwhile
+	// is both open and a row until the next write: the row counts.
+	if u.exact == nil {
+		u.collect()
+	}
+	delta := u.ledger.acknowledged - u.ledger.written
+	w := &u.shelf.pending
+	c.replay.Collected()
+	if w.empty() && c.replay.Empty() {
+		ok, err := u.pos.Save(ctx, conn, c.head, c.open, delta)
+		return u.saved(ok, err, delta, began)
+	}
+	ok := false
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
+		// First, because it locks the position against a successor.
+		if ok, err = u.pos.Save(ctx, tx, c.head, c.open, delta); err != nil || !ok {
+			return cmp.Or(err, position.ErrFenced)
+		}
+		if err = c.replay.Write(ctx, tx); err != nil {
+			return err
+		}
+		return w.write(ctx, tx, u.name, u.order.shard)
+	})
+	if err == nil {
+		u.replay.Counted(&c.replay)
+		// Not before: a search for due rows finds only written ones.
+		u.shelf.wrote()
+	}
+	return u.saved(ok, err, delta, began)
+}
+
+// owned writes other rows than the position, if the unit is still ours.
+func (u *unit) owned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		head, open := u.account(true)
+		// It locks the position against a successor.
+		if ok, err := u.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
+			return cmp.Or(err, position.ErrFenced)
+		}
+		return f(tx)
+	})
+}
+
+// saved records the result of a write, and when it began.
+func (u *unit) saved(ok bool, err error, delta int64, began time.Time) error {
+	u.ledger.dirty = u.ledger.dirty || err != nil
+	switch {
+	case !ok && (err == nil || errors.Is(err, position.ErrFenced)):
+		return position.ErrFenced
+	case err != nil:
+		return fmt.Errorf("write the position of %q: %w", u.name, err)
+	}
+	u.ledger.saved(delta, began)
+	return nil
+}
+
+// feedDue hands over rows that are due. After the last of them, the unit starts over when the next
+// one is due.
+func (u *unit) feedDue(ctx context.Context, conn *session.Conn) (did bool, err error) {
+	if u.gate.stuck = !u.order.total && u.lane.Waits(true); u.gate.stuck { // nothing new goes before the one line of a total order
+		return false, nil
+	}
+	granted := u.gate.grant(u.e.limits.Batch)
+	if granted == 0 {
+		return false, nil
+	}
+	u.shelf.failures = u.lane.Order(dispatch.Key{}).Failures
+	u.collect() // what has failed until then is a row, and what fails later keeps the lane from those that lead
+	rows, more, err := u.shelf.readDue(ctx, conn, granted)
+	if err == nil && u.shelf.unwritten(rows) {
+		u.lane.Return(granted)
+		return true, u.store(ctx, conn)
+	}
+	if err == nil {
+		err = u.shelf.planDue(ctx, conn, rows, more)
+	}
+	if err != nil {
+		u.lane.Return(granted)
+		return false, err
+	}
+	all := make([]dispatch.Delivery, 0, len(rows))
+	for i := range rows {
+		if !u.replay.Holds(rows[i].Key) {
+			all = u.shelf.takeDue(all, &rows[i])
+		}
+	}
+	if len(all) == 0 && !more {
+		u.shelf.foundNone()
+	}
+	// Rows that are due together go in the order of ids.
+	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
+	u.gate.deliver(u.gate.parcel(), all, nil, granted)
+	return len(all) > 0 || more || u.shelf.aggregates.AnyReady(), nil
+}
+
+// store writes the pending rows, and then continues the lines whose first rows are finished: the
+// write comes first, so that a line is read as it is.
+func (u *unit) store(ctx context.Context, conn *session.Conn) error {
+	if err := u.save(ctx, conn); err != nil {
+		return err
+	}
+	u.e.report(u.part, nil)
+	u.shelf.aggregates.Wrote(u.replay.Holds)
+	return u.shelf.check(ctx, conn, u.replay.Holds)
+}
+
+// feedStored continues aggregates that are ready. When all stored rows of one have been handed over, its
+// aggregate is unblocked at that very moment.
+func (u *unit) feedStored(ctx context.Context, conn *session.Conn) (did bool, err error) {
+	// Rows that are not written yet may come before the stored ones.
+	u.shelf.failures = u.lane.Order(dispatch.Key{}).Failures
+	u.collect()
+	switch {
+	case !u.shelf.aggregates.AnyReady(): // the answers have moved them on
+		return true, nil
+	case u.shelf.aggregates.UnwrittenReady():
+		return true, u.store(ctx, conn)
+	}
+	granted := u.gate.grant(u.e.limits.Batch)
+	if granted == 0 {
+		return false, nil
+	}
+	read, err := u.shelf.readFirst(ctx, conn, granted)
+	if err != nil {
+		u.lane.Return(granted)
+		return false, err
+	}
+	u.collect() // rows parked until now are among the pending ones
+	all, unblock := u.shelf.takeFirst(&read)
+	u.gate.deliver(u.gate.parcel(), all, unblock, granted)
+	return true, nil
 }
 
 // look finds the transactions of invisible ids, if that is due.
@@ -536,7 +769,7 @@ func (u *unit) wait(ctx context.Context) {
 	case u.waits:
 		at = earlier(at, u.shelf.dueAt)
 	case !u.gate.stuck:
-		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.aside.due(at)))
+		at = earlier(earlier(at, u.next.at), earlier(u.shelf.dueAt, u.replay.Due(at)))
 		if look, ok := u.reader.NextLook(); ok {
 			at = earlier(at, look)
 		}
@@ -562,16 +795,6 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
 // account returns the position to write. Rows that are still to be written are open, which pending
 // includes, unless they are written in the same transaction.
 func (u *unit) account(pending bool) (head int64, open tail.Ranges) {
@@ -579,6 +802,83 @@ func (u *unit) account(pending bool) (head int64, open tail.Ranges) {
 	if pending {
 		more = u.shelf.pending.fresh
 	}
-	head, open, _ = u.gate.flight.account(u.reader, more)
+	head, open, _ = u.gate.flight.Account(u.reader, more)
 	return head, open
+}
+
+// leave ends a unit: no delivery starts any more, running ones finish, and the position is written,
+// unless the unit already belongs to another relay, as why then shows. The successor repeats
+// whatever the position does not show as acknowledged.
+func (u *unit) leave(ctx context.Context, why error) error {
+	if u.drain() {
+		u.lane.Disown()
+	}
+	return errors.Join(why, u.lastSave(ctx, why))
+}
+
+// drain takes back what the lane has not begun, and waits for the rest. It reports false if running
+// deliveries are abandoned.
+func (u *unit) drain() bool {
+	u.lane.Withdraw()
+	u.gate.release() // the lane gives it back
+	u.setFull(false)
+	for u.collect(); len(u.gate.flight.Parcels) > 0 || u.replay.UnderWay(); u.collect() {
+		select {
+		case <-u.wake:
+		case <-u.e.abandoned:
+			return false
+		}
+	}
+	return true
+}
+
+// lastSaveWithin bounds the last write of a position that is given away.
+const lastSaveWithin = 5 * time.Second
+
+// lastSave writes the position for the last time.
+func (u *unit) lastSave(ctx context.Context, why error) error {
+	u.collect()
+	if why != nil || !u.ledger.dirty && u.shelf.pending.empty() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSaveWithin)
+	defer cancel()
+	pauses := store.NewPauses()
+	for {
+		err := u.e.pool.use(ctx, &u.pos.Lease, func(conn *session.Conn) error { return u.save(ctx, conn) })
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), ctx.Err() != nil:
+			return err
+		}
+		sleep(ctx, pauses.After(err))
+	}
+}
+
+// hinted reports to the unit that there may be events to read, and with seek that rows may have
+// become due. It never blocks.
+func (u *unit) hinted(seek bool) {
+	u.hint.Store(true)
+	if seek {
+		u.seek.Store(true)
+	}
+	u.poke()
+}
+
+// publish makes the unit's figures visible to other goroutines.
+func (u *unit) publish() {
+	gaps := u.reader.Gaps()
+	open := int64(u.gate.flight.UnderWay() + len(u.shelf.pending.fresh))
+	u.figures.Store(&observe.PositionStats{
+		Destination: u.name, Part: u.pos.Part, Loading: !u.loaded, Head: u.reader.Head(), Open: open, Gaps: u.e.possible(gaps), Ranges: int64(gaps.Len()),
+		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.ledger.acknowledged)), Saved: u.ledger.saves, SavedAt: u.ledger.at,
+	})
+}
+
+// stats returns the figures of the unit.
+func (u *unit) stats() observe.PositionStats {
+	s := *u.figures.Load()
+	s.Blocked = u.lane.Order(dispatch.Key{}).Aggregates
+	return s
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -22,7 +22,7 @@ func testTx(t *testing.T) pgx.Tx {
 func testPool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pool := database(t, "public", outboxsql.ModeStream)
-	run(t, pool, "*", func(context.Context, *notifyd.Event) error { return nil })
+	run(t, pool, "*", func(context.Context, *delivery.Event) error { return nil })
 	return pool
 }
 

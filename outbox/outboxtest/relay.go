@@ -9,10 +9,11 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Relay calls handlers for the events of a source, at once and in the order of ids, without a daemon and
-// without marking anything: in the transaction of a test that is rolled back, for example. Routes count
-// as they do for a relay. It knows no retries: an error of a handler is the result. The zero value is
-// ready; it is for one goroutine.
+// Relay calls handlers for the events of a source, at once and in the order of ids, without a daemon and without
+// marking anything. Read through the transaction of the test: the relay then has the events of the test alone. Through
+// a pool or a connection it has all committed events of the schema, those of tests that run at the same time included: see
+// [Source.Now] and [Source.In]. Routes count as they do for a relay. It knows no retries: an error of a
+// handler is the result. The zero value is ready; it is for one goroutine.
 type Relay struct {
 	routes []route
 	after  int64

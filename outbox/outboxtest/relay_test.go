@@ -75,9 +75,9 @@ func TestDelivered(t *testing.T) {
 			fails(t, func(tb *recorder) { outboxtest.Delivered(tb, src, time.Millisecond) }, "not delivered after 1ms", "#1 order.created", state)
 
 			open, entered := make(chan struct{}), make(chan struct{}, 10)
-			run(t, pool, "order.*", func(ctx context.Context, e *notifyd.Event) error {
+			run(t, pool, "order.*", func(ctx context.Context, e *delivery.Event) error {
 				if e.AggregateID == "dies" {
-					return notifyd.Permanent(errors.New("no such customer"))
+					return delivery.Permanent(errors.New("no such customer"))
 				}
 				entered <- struct{}{}
 				select {
@@ -113,7 +113,7 @@ func commit(tb testing.TB, pool *pgxpool.Pool, events ...outbox.Event) {
 }
 
 // run runs a relay until the test ends.
-func run(tb testing.TB, pool *pgxpool.Pool, pattern string, h notifyd.HandlerFunc) {
+func run(tb testing.TB, pool *pgxpool.Pool, pattern string, h delivery.HandlerFunc) {
 	tb.Helper()
 	relay, err := notifyd.New(pool)
 	if err != nil {

@@ -3,15 +3,17 @@
 // everything.
 //
 // Events are read from where they were written. [Pgx] reads through a transaction, a pool or a connection
-// of pgx, [SQL] through those of database/sql. In a test that rolls its transaction back, read through the
-// transaction:
+// of pgx, [SQL] through those of database/sql. A source that reads through a transaction has the events
+// that this transaction has written, its savepoints included, and no others: tests that run at the same
+// time on the same tables do not see each other's. So a test that rolls its transaction back reads through it:
 //
 //	err := shop.PlaceOrder(ctx, tx, order)
 //	...
 //	outboxtest.Wrote(t, outboxtest.Pgx(tx), outboxtest.Type("order.created"), outboxtest.Aggregate("order", "1042"))
 //
-// Where tests share a database and commit, call [Source.Now] first: the source that it returns has only
-// what is written afterwards.
+// A source that reads through a pool or a connection has all committed events of its schema. Call
+// [Source.Now] before the test writes: the source that it returns has only what is written afterwards. Tests
+// that commit at the same time need a schema each ([Source.In]), or a database.
 //
 // Like package outbox, it imports no driver and nothing of the relay.
 package outboxtest
@@ -84,19 +86,25 @@ type Source struct {
 	query  func(ctx context.Context, query string, args ...any) (Rows, error)
 	schema string
 	after  int64
+	inTx   bool
 }
 
-// Pgx reads through a transaction, a pool or a connection of pgx, in the schema [outbox.DefaultSchema].
+// Pgx reads through a transaction, a pool or a connection of pgx, in the schema [outbox.DefaultSchema]. A type
+// with the method Rollback of pgx.Tx is a transaction.
 func Pgx[R Rows](q Querier[R]) Source {
-	return Source{schema: outbox.DefaultSchema, query: func(ctx context.Context, query string, args ...any) (Rows, error) {
+	_, inTx := q.(interface {
+		Rollback(ctx context.Context) error
+	})
+	return Source{schema: outbox.DefaultSchema, inTx: inTx, query: func(ctx context.Context, query string, args ...any) (Rows, error) {
 		return q.Query(ctx, query, args...)
 	}}
 }
 
 // SQL reads through a transaction, a pool or a connection of database/sql, with any driver for
-// PostgreSQL, in the schema [outbox.DefaultSchema].
+// PostgreSQL, in the schema [outbox.DefaultSchema]. A type with the method Rollback of *sql.Tx is a transaction.
 func SQL(q SQLQuerier) Source {
-	return Source{schema: outbox.DefaultSchema, query: func(ctx context.Context, query string, args ...any) (Rows, error) {
+	_, inTx := q.(interface{ Rollback() error })
+	return Source{schema: outbox.DefaultSchema, inTx: inTx, query: func(ctx context.Context, query string, args ...any) (Rows, error) {
 		return q.QueryContext(ctx, query, args...) //nolint:rowserrcheck // each looks at it
 	}}
 }
@@ -107,8 +115,8 @@ func (s Source) In(schema string) Source {
 	return s
 }
 
-// Now returns the source of what is written from now on: of ids above the highest one that is visible.
-// Tests that run at the same time on the same tables see each other's events; give each a schema.
+// Now returns the source of what is written from now on: of ids above the highest one that is visible. Through
+// a pool or a connection that includes what other tests commit from now on.
 func (s Source) Now(tb testing.TB) Source {
 	tb.Helper()
 	s.after = s.last(tb)
@@ -122,7 +130,7 @@ func (s Source) Events(tb testing.TB) []*Event {
 	err := s.each(tb.Context(), `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''),
 			coalesce(payload::text, ''), payload_bytes, coalesce(content_type, CASE WHEN payload IS NULL THEN 'application/octet-stream' ELSE 'application/json' END),
 			coalesce(headers::text, ''), coalesce(extract(epoch FROM available_at) * 1000000, 0)::bigint, (extract(epoch FROM created_at) * 1000000)::bigint
-		FROM {schema}.outbox_events WHERE id > $1 ORDER BY id`, func(r Rows) error {
+		FROM {schema}.outbox_events AS e WHERE id > $1 AND `+s.visible()+` ORDER BY id`, func(r Rows) error {
 		var e Event
 		var text, headers string
 		var available, created int64
@@ -146,6 +154,25 @@ func (s Source) Events(tb testing.TB) []*Event {
 	}
 	return all
 }
+
+// visible returns the condition for the rows e that the source has.
+func (s Source) visible() string {
+	if s.inTx {
+		return sqlOwn
+	}
+	return "true"
+}
+
+// sqlOwn is true for a row that the transaction has written. Transactions and savepoints have ids of one sequence: the row
+// has that of the transaction, or a later one of a savepoint. Of the rows that the transaction sees, the ones of others are
+// committed, and have ids below the end of the snapshot; only for those may PostgreSQL be asked how they ended. The modulus is
+// there because a row has only the low 32 bits of the id.
+const sqlOwn = `(SELECT CASE
+		WHEN m.top IS NULL OR m.later >= 2147483648 THEN false
+		WHEN m.later = 0 OR m.top + m.later >= m.ends THEN true
+		ELSE coalesce(pg_xact_status((m.top + m.later)::text::xid8) = 'in progress', false) END
+	FROM (SELECT t.top, t.ends, (e.xmin::text::bigint - t.top) & 4294967295 AS later
+		FROM (SELECT pg_current_xact_id_if_assigned()::text::bigint AS top, pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ends) AS t) AS m)`
 
 func (s Source) last(tb testing.TB) (id int64) {
 	tb.Helper()

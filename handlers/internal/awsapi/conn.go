@@ -46,7 +46,7 @@ type Conn struct {
 
 // Open makes a Conn for access, with its defaults and valid. It reads the files that access names,
 // below baseDir, and the SDK's files and environment, and makes no connection. The errors are
-// field.Errors where a setting is at fault. The caller closes the Conn.
+// [*handlers.FieldError] where a setting is at fault. The caller closes the Conn.
 func Open(svc Service, access awsconf.Access, baseDir string) (*Conn, error) {
 	conf, err := tlsconf.Load(access.TLS, baseDir)
 	if err != nil {

@@ -65,7 +65,7 @@ type MessageEncoder struct {
 }
 
 // NewMessageEncoder returns an encoder for the service of that name, SQS or SNS. group is the setting
-// group_id. The errors are field.Errors.
+// group_id. Each error is a [*handlers.FieldError].
 func NewMessageEncoder(service string, cfg message.Config, group string, fifo bool) (*MessageEncoder, error) {
 	m, err := message.New(cfg, message.Kafka()) // neither has a binding of its own
 	if err != nil {
@@ -78,7 +78,7 @@ func NewMessageEncoder(service string, cfg message.Config, group string, fifo bo
 	return &MessageEncoder{service: service, message: m, group: t, fifo: fifo}, nil
 }
 
-// Template returns the template of the setting, nil if it is empty. The error is a field.Error.
+// Template returns the template of the setting, nil if it is empty. The error is a [*handlers.FieldError].
 func Template(setting, text string) (*tmpl.Template, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // there is none

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestExactlyOnceRateLimited: a destination that keeps its position gets each event once and in order under a rate limit,
@@ -16,7 +17,7 @@ func TestExactlyOnceRateLimited(t *testing.T) {
 	l := newExactLife(t)
 	const rate, burst, n = 200, 10, 150
 	l.breaks = true
-	l.options = []notifyd.HandleOption{notifyd.WithRateLimit(notifyd.Rate{Events: rate, Per: time.Second, Burst: burst})}
+	l.options = []notifyd.HandleOption{notifyd.WithRateLimit(delivery.Rate{Events: rate, Per: time.Second, Burst: burst})}
 	began := time.Now()
 	written := make(map[string][]int64)
 	for id := range int64(2 * n) {

@@ -14,17 +14,17 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/position"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // seek moves the position by hand.
 func (l *exactLife) seek(to string) {
 	l.t.Helper()
-	store, err := positions.New(l.pool, "public")
+	store, err := ops.New(l.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if _, err := store.Seek(l.t.Context(), exactly, to, positions.Action{}); err != nil {
+	if _, err := store.Seek(l.t.Context(), exactly, to, ops.Action{}); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -222,11 +222,11 @@ func TestExactlyOnceOfAnotherSequence(t *testing.T) {
 	if err := l.run(25); !errors.Is(err, position.ErrIDs) || !strings.Contains(err.Error(), "positions forget exactly") {
 		t.Fatalf("the relay ends with %v", err)
 	}
-	s, err := positions.New(l.pool, "public")
+	s, err := ops.New(l.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Forget(t.Context(), exactly, positions.Action{}); err != nil {
+	if _, err := s.Forget(t.Context(), exactly, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	l.options = append(l.options, notifyd.WithStart("beginning"))

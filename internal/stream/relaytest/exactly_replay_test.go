@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // breaking is a client of which each eighth transaction is not committed, and is the last.
@@ -23,7 +23,7 @@ type breaking struct {
 	n int
 }
 
-func (b *breaking) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+func (b *breaking) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if b.n++; b.n%8 > 0 {
 		return b.client.DeliverBatch(ctx, events)
 	}
@@ -43,11 +43,11 @@ func TestExactlyOnceReplayGoesOn(t *testing.T) {
 	if err := l.run(300); err != nil {
 		t.Fatal(err)
 	}
-	s, err := positions.New(l.pool, "public")
+	s, err := ops.New(l.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Replay(t.Context(), positions.Range{Destination: exactly}, positions.Action{}); err != nil {
+	if _, err := s.StartReplay(t.Context(), ops.ReplayRange{Destination: exactly}, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
@@ -130,17 +130,17 @@ func TestStreamReplaySimulationExactly(t *testing.T) {
 			t.Parallel()
 			p := newSimulation(t, 1+seed)
 			p.exact = newCluster()
-			s, err := positions.New(p.pool, "public")
+			s, err := ops.New(p.pool, ops.Config{Schema: "public"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var all []observe.Replay
 			p.also = func() {
-				if r, err := s.Replay(t.Context(), positions.Range{Destination: exactly}, positions.Action{}); err == nil {
+				if r, err := s.StartReplay(t.Context(), ops.ReplayRange{Destination: exactly}, ops.Action{}); err == nil {
 					all = append(all, r)
 				}
 				if len(all) > 0 && rand.IntN(10) == 0 {
-					_, _ = s.StopReplay(t.Context(), all[len(all)-1].ID, positions.Action{})
+					_, _ = s.StopReplay(t.Context(), all[len(all)-1].ID, ops.Action{})
 				}
 			}
 			p.run(2000)
@@ -156,9 +156,9 @@ func TestStreamReplaySimulationExactly(t *testing.T) {
 }
 
 // checkExactReplay compares what was to come of a replay with what was committed.
-func (p *simulation) checkExactReplay(s *positions.Store, id int64) {
+func (p *simulation) checkExactReplay(s *ops.Client, id int64) {
 	p.t.Helper()
-	r, o, err := s.ShowReplay(p.t.Context(), id)
+	r, o, err := s.Replay(p.t.Context(), id)
 	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {
 		p.t.Fatalf("%+v, %+v, %v", r, o, err)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 const exactly = "exactly"
@@ -56,10 +56,10 @@ func (c *cluster) addTo(r *notifyd.Relay, options ...notifyd.HandleOption) error
 	return c.add(r, &client{cluster: c}, options...)
 }
 
-func (c *cluster) add(r *notifyd.Relay, h notifyd.Handler, options ...notifyd.HandleOption) error {
+func (c *cluster) add(r *notifyd.Relay, h delivery.Handler, options ...notifyd.HandleOption) error {
 	return r.Destination(exactly, h, append([]notifyd.HandleOption{
 		notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithTimeout(100 * time.Millisecond),
-		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
+		notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
 		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithMaxAttempts(1000),
 	}, options...)...)
 }
@@ -118,15 +118,15 @@ func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progr
 	return c.cluster.positions[unit], nil
 }
 
-func (c *client) Deliver(ctx context.Context, e *notifyd.Event) error {
-	if errs := c.DeliverBatch(ctx, []*notifyd.Event{e}); errs != nil {
+func (c *client) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := c.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
 		return errs[0]
 	}
 	return nil
 }
 
 // DeliverBatch fails in all ways in which a transaction can fail.
-func (c *client) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+func (c *client) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	l := c.link(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +192,7 @@ func (c *cluster) unheard() {
 }
 
 // refuse fails some events for their content, and those behind them, and returns the others.
-func (c *cluster) refuse(events []*notifyd.Event, errs []error) (some []*notifyd.Event) {
+func (c *cluster) refuse(events []*delivery.Event, errs []error) (some []*delivery.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	broken := make(map[string]bool)
@@ -203,7 +203,7 @@ func (c *cluster) refuse(events []*notifyd.Event, errs []error) (some []*notifyd
 			errs[i] = errors.New("behind")
 		case e.Replay == 0 && (c.died[e.ID] || n == 0 && !c.calm):
 			c.died[e.ID] = true
-			errs[i] = notifyd.Permanent(errors.New("dies"))
+			errs[i] = delivery.Permanent(errors.New("dies"))
 		case n < 4 && !c.calm:
 			broken[e.AggregateID] = true
 			errs[i] = errors.New("fails")
@@ -215,7 +215,7 @@ func (c *cluster) refuse(events []*notifyd.Event, errs []error) (some []*notifyd
 }
 
 // commit reports whether the client is still the newest.
-func (c *cluster) commit(unit string, number int, events []*notifyd.Event, position []byte) bool {
+func (c *cluster) commit(unit string, number int, events []*delivery.Event, position []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.clients[unit] != number {
@@ -289,14 +289,14 @@ type exactLife struct {
 	t         *testing.T
 	pool      *pgxpool.Pool
 	cluster   *cluster
-	incidents chan notifyd.Incident
+	incidents chan delivery.Incident
 	options   []notifyd.HandleOption
 	breaks    bool   // some transactions are not committed
 	opening   func() // of the client
 }
 
-// Observe implements notifyd.Observer.
-func (l *exactLife) Observe(i notifyd.Incident) {
+// Observe implements delivery.Observer.
+func (l *exactLife) Observe(i delivery.Incident) {
 	select {
 	case l.incidents <- i:
 	default:
@@ -307,7 +307,7 @@ func newExactLife(t *testing.T) *exactLife {
 	t.Helper()
 	c := newCluster()
 	c.calm = true
-	return &exactLife{t: t, pool: streamPool(t), cluster: c, incidents: make(chan notifyd.Incident, 100)}
+	return &exactLife{t: t, pool: streamPool(t), cluster: c, incidents: make(chan delivery.Incident, 100)}
 }
 
 func (l *exactLife) exec(query string, args ...any) {
@@ -331,7 +331,7 @@ func (l *exactLife) run(n int) error {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	var h notifyd.Handler = &client{cluster: l.cluster, opening: l.opening}
+	var h delivery.Handler = &client{cluster: l.cluster, opening: l.opening}
 	if l.breaks {
 		h = &breaking{client: &client{cluster: l.cluster}}
 	}
@@ -449,11 +449,11 @@ func TestExactlyOnceMoved(t *testing.T) {
 	if got := l.ids(10); !slices.Equal(got, []int64{11}) {
 		t.Errorf("%v came", got)
 	}
-	store, err := positions.New(l.pool, "public")
+	store, err := ops.New(l.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Seek(t.Context(), exactly, "9", positions.Action{}); err != nil {
+	if _, err := store.Seek(t.Context(), exactly, "9", ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.run(14); err != nil {
@@ -462,7 +462,7 @@ func TestExactlyOnceMoved(t *testing.T) {
 	if got := l.ids(11); !slices.Equal(got, []int64{9, 10, 11}) {
 		t.Errorf("after a seek %v came", got)
 	}
-	if _, err := store.Forget(t.Context(), exactly, positions.Action{}); err != nil {
+	if _, err := store.Forget(t.Context(), exactly, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.run(25); err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // finishedOrders creates $1 dead letters with the aggregate or the line that an expression of i makes, and
@@ -75,7 +76,7 @@ func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, opt
 	defer ordersRelay(t, pool, got, options...)()
 	writeLive(t, pool, "live", 1)
 	<-got // it has taken over
-	s, err := deadletter.New(pool, deadletter.Config{})
+	s, err := ops.New(pool, ops.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, opt
 	for i := range ids {
 		ids[i] = int64(dead - i)
 	}
-	if _, err := s.Replay(t.Context(), deadletter.Filter{Destination: "orders", Events: ids}, deadletter.Action{}); err != nil {
+	if _, err := s.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Destination: "orders", Events: ids}, ops.BulkAction{}); err != nil {
 		t.Fatal(err)
 	}
 	writeLive(t, pool, "live", live-1)
@@ -119,7 +120,7 @@ func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		select {
 		case got <- e.ID:
 			return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 var errRolledBack = errors.New("rolled back")
@@ -23,7 +24,7 @@ func TestStreamSearchFollows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := relay.Destination("all", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })); err != nil {
+	if err := relay.Destination("all", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })); err != nil {
 		t.Fatal(err)
 	}
 	if err := relay.Route("one", "all"); err != nil {

@@ -16,10 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -94,7 +95,7 @@ func (i *idsTest) start() *idsRelay {
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	err = relay.Handle("d", "a", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("d", "a", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.got[string(e.Payload)]++
@@ -306,11 +307,11 @@ func (i *idsTest) seek(text string) {
 		i.exec(cure[1])
 		i.start().refused(position.ErrIDs, "positions seek") // what was written meanwhile is still not delivered
 	}
-	s, err := positions.New(i.pool, "public")
+	s, err := ops.New(i.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	if _, err := s.Seek(i.t.Context(), "d", "beginning", positions.Action{}); err != nil {
+	if _, err := s.Seek(i.t.Context(), "d", "beginning", ops.Action{}); err != nil {
 		i.t.Fatal(err)
 	}
 }

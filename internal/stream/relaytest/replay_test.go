@@ -12,8 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
-	"github.com/notifyd/notifyd/positions"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // replayStep is the distance between the numbers of two replays of ranges.
@@ -26,7 +27,7 @@ type replayed struct {
 }
 
 // replayed records an event of a replay.
-func (j *checker) replayed(e *notifyd.Event) {
+func (j *checker) replayed(e *delivery.Event) {
 	if j.replays[e.Destination] == nil {
 		j.replays[e.Destination] = make(map[int]*replayed)
 	}
@@ -70,13 +71,13 @@ func TestStreamReplaySimulation(t *testing.T) {
 			if seed == 3 {
 				p.shards = 3
 			}
-			s, err := positions.New(p.pool, "public")
+			s, err := ops.New(p.pool, ops.Config{Schema: "public"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var all []observe.Replay
 			p.also = func() {
-				what := positions.Range{Destination: []string{"goes", "blocks", "none"}[rand.IntN(3)]}
+				what := ops.ReplayRange{Destination: []string{"goes", "blocks", "none"}[rand.IntN(3)]}
 				if rand.IntN(2) == 0 {
 					what.From = strconv.Itoa(1 + rand.IntN(400))
 				}
@@ -87,11 +88,11 @@ func TestStreamReplaySimulation(t *testing.T) {
 					what.Rate = 2000
 				}
 				// Another one may be running, or nothing has been delivered.
-				if r, err := s.Replay(t.Context(), what, positions.Action{}); err == nil {
+				if r, err := s.StartReplay(t.Context(), what, ops.Action{}); err == nil {
 					all = append(all, r)
 				}
 				if len(all) > 0 && rand.IntN(10) == 0 {
-					_, _ = s.StopReplay(t.Context(), all[len(all)-1].ID, positions.Action{})
+					_, _ = s.StopReplay(t.Context(), all[len(all)-1].ID, ops.Action{})
 				}
 			}
 			p.run(3000)
@@ -106,9 +107,9 @@ func TestStreamReplaySimulation(t *testing.T) {
 }
 
 // checkReplay compares what was to come of a replay with what came.
-func (p *simulation) checkReplay(s *positions.Store, id int64) {
+func (p *simulation) checkReplay(s *ops.Client, id int64) {
 	p.t.Helper()
-	r, o, err := s.ShowReplay(p.t.Context(), id)
+	r, o, err := s.Replay(p.t.Context(), id)
 	if err != nil || r.State == observe.ReplayRunning || o.Waiting+o.Dead != 0 {
 		p.t.Fatalf("%+v, %+v, %v", r, o, err)
 	}
@@ -158,7 +159,7 @@ func TestReplayAfterAStoppedOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = r.Handle("goes", "*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		err = r.Handle("goes", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 			if e.Replay > 0 {
 				again <- e.ID
 			}
@@ -182,11 +183,11 @@ func TestReplayAfterAStoppedOne(t *testing.T) {
 	stop := run()
 	p.eventually("all are delivered", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'goes' AND head = 400 AND open = '{}')`)
 	stop()
-	s, err := positions.New(l.pool, "public")
+	s, err := ops.New(l.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow, err := s.Replay(t.Context(), positions.Range{Destination: "goes", Rate: 1}, positions.Action{})
+	slow, err := s.StartReplay(t.Context(), ops.ReplayRange{Destination: "goes", Rate: 1}, ops.Action{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,10 +195,10 @@ func TestReplayAfterAStoppedOne(t *testing.T) {
 	stop = run()
 	defer func() { stop() }()
 	<-again
-	if _, err := s.StopReplay(t.Context(), slow.ID, positions.Action{}); err != nil {
+	if _, err := s.StopReplay(t.Context(), slow.ID, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Replay(t.Context(), positions.Range{Destination: "goes"}, positions.Action{}); err != nil {
+	if _, err := s.StartReplay(t.Context(), ops.ReplayRange{Destination: "goes"}, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	p.eventually("the next one comes", `SELECT EXISTS (SELECT FROM outbox_replays WHERE id = 2 AND state = 'done' AND delivered = 400)`)

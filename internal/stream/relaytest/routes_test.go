@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
@@ -45,7 +46,7 @@ func (r *routing) shut(destination string) (open func()) {
 
 // deliver records what it gets. All events of a type and an aggregate were written in the order of
 // ids; there is no order between types of which one had no route.
-func (r *routing) deliver(ctx context.Context, e *notifyd.Event) error {
+func (r *routing) deliver(ctx context.Context, e *delivery.Event) error {
 	r.mu.Lock()
 	gate := r.closed[e.Destination]
 	r.mu.Unlock()
@@ -80,7 +81,7 @@ func (r *routing) start(all map[string][]string) (stop func()) {
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(all))...))))
 	for _, name := range names {
-		if err := relay.Destination(name, notifyd.HandlerFunc(r.deliver)); err != nil {
+		if err := relay.Destination(name, delivery.HandlerFunc(r.deliver)); err != nil {
 			r.t.Fatal(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -111,11 +112,11 @@ func followShards(t *testing.T, lives []shardsLife) {
 	}
 	var mu sync.Mutex
 	got, down, types, begun := make(map[int64]int), 0, "", int64(0)
-	handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if hash, _ := strconv.Atoi(e.Headers["hash"]); down > 0 && hash%down == 0 {
-			return notifyd.Unavailable(errors.New("down for one shard"))
+			return delivery.Unavailable(errors.New("down for one shard"))
 		}
 		for id := e.ID - aggregates; id > 0; id -= aggregates {
 			if got[id] == 0 && strings.Contains(types, eventType(id)) {

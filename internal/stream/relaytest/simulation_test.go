@@ -16,8 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // simulation is one table with writers, relays and destinations, all of them at random.
@@ -69,23 +70,23 @@ func newChecker() *checker {
 }
 
 // deliver is what a destination does with an event.
-func (j *checker) deliver(_ context.Context, e *notifyd.Event) error {
+func (j *checker) deliver(_ context.Context, e *delivery.Event) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.calm {
 		switch n := rand.IntN(300); {
 		case j.down[e.Destination]:
-			return notifyd.Unavailable(errors.New("down"))
+			return delivery.Unavailable(errors.New("down"))
 		case n < 6:
 			return errors.New("fails")
 		case n == 6 && e.Replay%replayStep == 0:
 			if e.Replay > 0 {
-				return notifyd.Permanent(errors.New("dies again"))
+				return delivery.Permanent(errors.New("dies again"))
 			}
 			j.died[e.Destination][e.ID] = true
-			return notifyd.Permanent(errors.New("dies"))
+			return delivery.Permanent(errors.New("dies"))
 		case n == 7:
-			return notifyd.Throttled(0, errors.New("slower"))
+			return delivery.Throttled(0, errors.New("slower"))
 		}
 	}
 	if e.Replay >= replayStep {
@@ -101,7 +102,7 @@ func (j *checker) deliver(_ context.Context, e *notifyd.Event) error {
 
 // order: an event is the next one of its aggregate, except for dead letters, or it repeats: then
 // all that follows repeats, too.
-func (j *checker) order(e *notifyd.Event) {
+func (j *checker) order(e *delivery.Event) {
 	last, unit := j.last[e.Destination], e.AggregateID
 	if strings.HasPrefix(e.Destination, "total") {
 		unit = j.unit(unit)
@@ -166,12 +167,12 @@ func (p *simulation) start(i int) {
 		p.t.Fatal(err)
 	}
 	for name, options := range simulatedDestinations() {
-		options = append(options, notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
+		options = append(options, notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
 			notifyd.WithLongestPause(20*time.Millisecond))
 		if p.shards > 0 && !strings.HasPrefix(name, "total") {
 			options = append(options, notifyd.WithShards(p.shards))
 		}
-		if err := r.Destination(name, notifyd.HandlerFunc(p.checker.deliver), options...); err != nil {
+		if err := r.Destination(name, delivery.HandlerFunc(p.checker.deliver), options...); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -276,7 +277,7 @@ func (j *checker) missing() (all []string) {
 func (p *simulation) settle() {
 	p.t.Helper()
 	p.calm()
-	letters, err := deadletter.New(p.pool, deadletter.Config{Schema: "public"})
+	letters, err := ops.New(p.pool, ops.Config{Schema: "public"})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -284,7 +285,7 @@ func (p *simulation) settle() {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(settleWithin); time.Now().Before(end); <-tick.C {
-		if _, err := letters.Replay(p.t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil {
+		if _, err := letters.ReplayDeadLetters(p.t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil {
 			p.t.Fatal(err)
 		}
 		if missing = p.checker.missing(); len(missing) == 0 && p.clean() == "" {
@@ -398,8 +399,8 @@ func (p *simulation) disturb() {
 	case 5:
 		_ = p.relay[i].r.Pause(p.t.Context(), name, "test", "") // its connection may be cut off
 	case 6:
-		letters := p.relay[i].r.DeadLetters()
-		_, _ = letters.Replay(p.t.Context(), deadletter.Filter{All: true}, deadletter.Action{})
+		letters := p.relay[i].r.Ops()
+		_, _ = letters.ReplayDeadLetters(p.t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{})
 	}
 	for _, pl := range p.relay {
 		if rand.IntN(2) == 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -38,7 +39,7 @@ func TestStreamDelivers(t *testing.T) {
 	var mu sync.Mutex
 	last, got, failed := map[string]int64{}, map[int64]int{}, map[int64]bool{}
 	all := make(chan struct{})
-	handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if e.ID%97 == 0 && !failed[e.ID] {
@@ -54,7 +55,7 @@ func TestStreamDelivers(t *testing.T) {
 		}
 		return nil
 	})
-	if err := relay.Handle("orders", "order.*", handler, notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond, Multiplier: 2})); err != nil {
+	if err := relay.Handle("orders", "order.*", handler, notifyd.WithBackoff(delivery.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond, Multiplier: 2})); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -109,7 +110,7 @@ func TestStreamTriesOnce(t *testing.T) {
 			var mu sync.Mutex
 			tried, delivered := map[attempt]int{}, 0
 			all := make(chan struct{})
-			handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+			handler := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if tried[attempt{e.ID, e.Attempt}]++; e.Attempt < attempts {
@@ -120,7 +121,7 @@ func TestStreamTriesOnce(t *testing.T) {
 				}
 				return nil
 			})
-			backoff := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
+			backoff := notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
 			if err := relay.Handle("all", "*", handler, backoff, option); err != nil {
 				t.Fatal(err)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // storedLines creates the rows that a relay may find when it takes over a destination, more than it
@@ -50,7 +51,7 @@ func TestStreamTakesLinesOver(t *testing.T) {
 	const want = 100*1 + 100*2 + 100*3 // of the three kinds of free ones
 	var mu sync.Mutex
 	n, last, all := 0, map[string]int64{}, make(chan struct{})
-	handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if strings.HasPrefix(e.AggregateID, "blocked-") || last[e.AggregateID] >= e.ID {
@@ -112,7 +113,7 @@ func TestStreamTakesOpenOver(t *testing.T) {
 	}
 	var mu sync.Mutex
 	n, last, all := 0, map[string]int64{}, make(chan struct{})
-	handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if last[e.AggregateID] > e.ID {

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // totalRun is one destination of a stream, in one order or another.
@@ -37,7 +37,7 @@ func newTotalRun(t *testing.T) *totalRun {
 	return &totalRun{t: t, pool: streamPool(t), route: "*", fails: make(map[int64]error), more: make(chan struct{}, 1)}
 }
 
-func (r *totalRun) Deliver(ctx context.Context, e *notifyd.Event) error {
+func (r *totalRun) Deliver(ctx context.Context, e *delivery.Event) error {
 	r.mu.Lock()
 	gate := r.gates[e.ID]
 	r.mu.Unlock()
@@ -135,7 +135,7 @@ func ascending(from, to int64) (ids []int64) {
 
 // quick is a backoff between attempts that does not hold up a test.
 func quick() notifyd.HandleOption {
-	return notifyd.WithBackoff(notifyd.Backoff{Initial: 2 * time.Millisecond, Max: 4 * time.Millisecond, Multiplier: 1})
+	return notifyd.WithBackoff(delivery.Backoff{Initial: 2 * time.Millisecond, Max: 4 * time.Millisecond, Multiplier: 1})
 }
 
 // TestTotalHoldsAll: one failure holds back a whole backlog of other aggregates, across a restart, and
@@ -182,21 +182,21 @@ func TestTotalHoldsAll(t *testing.T) {
 // is replayed or discarded.
 func TestTotalBehindDeadLetter(t *testing.T) {
 	t.Parallel()
-	for name, free := range map[string]func(context.Context, *deadletter.Store) error{
+	for name, free := range map[string]func(context.Context, *ops.Client) error{
 		"goes on": nil,
-		"replayed": func(ctx context.Context, s *deadletter.Store) error {
-			_, err := s.Replay(ctx, deadletter.Filter{All: true}, deadletter.Action{})
+		"replayed": func(ctx context.Context, s *ops.Client) error {
+			_, err := s.ReplayDeadLetters(ctx, ops.DeadLetterFilter{All: true}, ops.BulkAction{})
 			return err
 		},
-		"discarded": func(ctx context.Context, s *deadletter.Store) error {
-			_, err := s.Discard(ctx, deadletter.Filter{All: true}, deadletter.Action{})
+		"discarded": func(ctx context.Context, s *ops.Client) error {
+			_, err := s.DiscardDeadLetters(ctx, ops.DeadLetterFilter{All: true}, ops.BulkAction{})
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newTotalRun(t)
-			r.fails[5] = notifyd.Permanent(errors.New("never"))
+			r.fails[5] = delivery.Permanent(errors.New("never"))
 			options := []notifyd.HandleOption{notifyd.WithTotalOrder(), quick()}
 			want := ascending(1, 1000)
 			if free != nil {
@@ -216,7 +216,7 @@ func TestTotalBehindDeadLetter(t *testing.T) {
 					t.Errorf("behind the dead letter: %v", got)
 				}
 				r.heal(5)
-				if err := free(t.Context(), r.relay.DeadLetters()); err != nil {
+				if err := free(t.Context(), r.relay.Ops()); err != nil {
 					t.Fatal(err)
 				}
 				if name == "replayed" {
@@ -240,7 +240,7 @@ func TestTotalAtSlowDestination(t *testing.T) {
 	gate := make(chan struct{})
 	var mu sync.Mutex
 	n := 0
-	handler := notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	handler := delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		mu.Lock()
 		n++
 		first := n <= 3
@@ -282,7 +282,7 @@ func TestTotalAndBack(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
 	bad := errors.New("not yet")
-	hour := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1})
+	hour := notifyd.WithBackoff(delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1})
 	p := &simulation{t: t, pool: r.pool}
 	r.fails[3], r.fails[7] = bad, bad // 7 has no aggregate
 	stop := r.start(hour)
@@ -333,7 +333,7 @@ type totalKeeper struct {
 
 func (k *totalKeeper) KeepsOrder() bool { return k.keeps }
 
-func (k *totalKeeper) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+func (k *totalKeeper) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	k.mu.Lock()
 	k.largest, k.calls = max(k.largest, len(events)), k.calls+1
 	k.mu.Unlock()
@@ -419,7 +419,7 @@ func TestTotalReplaysMany(t *testing.T) {
 	r := newTotalRun(t)
 	dead := []int64{5, 9, 14, 15}
 	for _, id := range dead {
-		r.fails[id] = notifyd.Permanent(errors.New("never"))
+		r.fails[id] = delivery.Permanent(errors.New("never"))
 	}
 	stop := r.start(notifyd.WithTotalOrder())
 	defer func() { stop() }()
@@ -432,7 +432,7 @@ func TestTotalReplaysMany(t *testing.T) {
 	clear(r.fails)
 	r.gates = map[int64]chan struct{}{5: gate}
 	r.mu.Unlock()
-	if _, err := r.relay.DeadLetters().Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil {
+	if _, err := r.relay.Ops().ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil {
 		t.Fatal(err)
 	}
 	p.eventually("they wait for the first", `SELECT count(*) = 3 FROM outbox_deliveries WHERE state = 'parked'`)

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/awsconf"
-	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -51,7 +51,7 @@ const Region = "eu-central-1"
 
 // Access is complete, for the server at endpoint.
 func Access(endpoint string) awsconf.Access {
-	return awsconf.Access{Endpoint: endpoint, Region: Region, AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: secret.New(Secret)}
+	return awsconf.Access{Endpoint: endpoint, Region: Region, AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: handlers.NewSecret(Secret)}
 }
 
 // Context returns a context for what must happen in tb.

@@ -1,0 +1,90 @@
+package redisstore_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/notifyd/notifyd/inbox/idempotency"
+	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
+	"github.com/notifyd/notifyd/inbox/idempotency/storetest"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// open returns a store, and a client to inspect its keys.
+func open(tb testing.TB) (*redisstore.Store, *redis.Client, string) {
+	tb.Helper()
+	place := testenv.Redis(tb)
+	o, err := redis.ParseURL(place.URL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o.ContextTimeoutEnabled = true
+	client := redis.NewClient(o)
+	tb.Cleanup(func() { _ = client.Close() })
+	s, err := redisstore.New(client, place.Name+":")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s, client, place.Name + ":"
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	s, _, _ := open(t)
+	storetest.Run(t, s)
+}
+
+// TestNothingStaysForEver: every key has a time to live in every state.
+func TestNothingStaysForEver(t *testing.T) {
+	t.Parallel()
+	s, client, prefix := open(t)
+	c := idempotency.Claim{Key: "k", Token: "t", Fingerprint: "f"}
+	ttl := func(step string, most time.Duration) {
+		t.Helper()
+		d, err := client.PTTL(t.Context(), prefix+c.Key).Result()
+		if err != nil || d <= 0 || d > most {
+			t.Errorf("%s: %s to live, %v: want up to %s", step, d, err, most)
+		}
+	}
+	if _, err := s.Begin(t.Context(), c, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	ttl("begin", time.Hour)
+	if err := s.Settle(t.Context(), c, idempotency.Change{Action: idempotency.Renew, For: 2 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	ttl("renew", 2*time.Hour)
+	if err := s.Settle(t.Context(), c, idempotency.Change{Action: idempotency.Finish, For: 3 * time.Hour, Answer: []byte("a")}); err != nil {
+		t.Fatal(err)
+	}
+	ttl("finish", 3*time.Hour)
+	// A key with less than a millisecond left has expired, which is not an error.
+	c.Key = "k2"
+	if _, err := s.Begin(t.Context(), c, time.Nanosecond); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	if _, err := redisstore.New(nil, ""); err == nil {
+		t.Error("no client")
+	}
+	deaf := redis.NewClient(&redis.Options{})
+	t.Cleanup(func() { _ = deaf.Close() })
+	if _, err := redisstore.New(deaf, ""); err == nil {
+		t.Error("a client that ignores contexts")
+	}
+	s, client, prefix := open(t)
+	if err := client.Set(t.Context(), prefix+"k", "something else", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Begin(t.Context(), idempotency.Claim{Key: "k", Token: "t", Fingerprint: "f"}, time.Minute); !errors.Is(err, idempotency.ErrUnusable) {
+		t.Errorf("a foreign key: %v", err)
+	}
+}

@@ -1,0 +1,26 @@
+package replay
+
+import (
+	"testing"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/flight"
+	"github.com/notifyd/notifyd/internal/tail"
+)
+
+// TestMemory: events of a replay that wait for the lane count as memory like those at the lane.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	const room = 1000
+	s := NewSender(Shard{})
+	s.span = &span{to: 100, reader: tail.NewReader(0, nil, tail.NewWitnesses()), flight: flight.New(nil, nil)}
+	s.span.flight.Returned = []dispatch.Delivery{
+		{Event: &delivery.Event{ID: 1, Payload: make([]byte, room/2)}},
+		{Event: &delivery.Event{ID: 2, Payload: make([]byte, room/2)}},
+	}
+	// There is no connection: a read would panic.
+	if did, err := s.read(t.Context(), nil, Live{Head: 100, Room: room}); did || err != nil {
+		t.Errorf("it reads although its memory is full: %v, %v", did, err)
+	}
+}

@@ -1,0 +1,185 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MaxDeadLetters is the largest page of a list, in letters or groups.
+const MaxDeadLetters = 10_000
+
+// DeadLetterPage is a part of a list.
+type DeadLetterPage struct {
+	Letters []DeadLetter `json:"letters"`
+	// Next is the argument of DeadLetters for the next page, nil on the last one.
+	Next *DeliveryRef `json:"next"`
+}
+
+const letterColumns = `d.event_id, d.destination, d.event_type, coalesce(d.error_fingerprint, ''), d.updated_at,
+	d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, '')`
+
+// DeadLetters returns up to limit dead letters after the given one, by destination, and for each
+// destination in the order of events. The zero Ref begins at the start.
+func (s *Client) DeadLetters(ctx context.Context, f DeadLetterFilter, after DeliveryRef, limit int) (DeadLetterPage, error) {
+	page := DeadLetterPage{Letters: []DeadLetter{}}
+	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
+		return page, err
+	}
+	err := s.readLetters(ctx, "list dead letters", func(tx pgx.Tx, now time.Time) error {
+		letters, err := s.letters(ctx, tx, f.where(f.bounds(now), after), limit+1, "")
+		if len(letters) > limit {
+			letters = letters[:limit]
+			page.Next = &letters[limit-1].DeliveryRef
+		}
+		page.Letters = letters
+		return err
+	})
+	return page, err
+}
+
+func checkLimit(limit int) error {
+	if limit < 1 || limit > MaxDeadLetters {
+		return fmt.Errorf("%w: a limit of %d is not between 1 and %d", ErrInvalid, limit, MaxDeadLetters)
+	}
+	return nil
+}
+
+// letters reads letters in the order of their index; lock is the locking clause of the statement.
+func (s *Client) letters(ctx context.Context, tx pgx.Tx, q *letterQuery, limit int, lock string) ([]DeadLetter, error) {
+	text := `SELECT ` + letterColumns + ` FROM {deliveries} AS d WHERE ` + q.text() +
+		` ORDER BY ` + q.order + ` LIMIT ` + q.arg(limit) + lock
+	rows, err := tx.Query(ctx, s.sql(text), q.args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanLetter)
+}
+
+func scanLetter(row pgx.CollectableRow) (l DeadLetter, err error) {
+	err = row.Scan(&l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
+	return l, err
+}
+
+// DeadLetterGroup is a set of dead letters with a common destination, type and error: most likely a common
+// cause.
+type DeadLetterGroup struct {
+	Destination string `json:"destination"`
+	Type        string `json:"event_type"`
+	Fingerprint string `json:"fingerprint"`
+	Count       int64  `json:"count"`
+	// Oldest and Newest are when the first and the last of them died.
+	Oldest time.Time `json:"oldest"`
+	Newest time.Time `json:"newest"`
+	// Example is the letter of the newest event.
+	Example DeadLetter `json:"example"`
+}
+
+// DeadLetterGroups returns up to limit groups of the dead letters that f chooses, the largest first. It reads
+// all those letters.
+func (s *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
+	groups := []DeadLetterGroup{}
+	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
+		return groups, err
+	}
+	err := s.readLetters(ctx, "group dead letters", func(tx pgx.Tx, now time.Time) error {
+		q := f.where(f.bounds(now), DeliveryRef{})
+		text := `WITH g AS (
+				SELECT d.destination, d.event_type, d.error_fingerprint, count(*) AS n, min(d.updated_at) AS oldest,
+					max(d.updated_at) AS newest, max(d.event_id) AS example
+				FROM {deliveries} AS d WHERE ` + q.text() + ` GROUP BY 1, 2, 3
+				ORDER BY n DESC, 1, 2, 3 LIMIT ` + q.arg(limit) + `)
+			SELECT g.destination, g.event_type, coalesce(g.error_fingerprint, ''), g.n, g.oldest, g.newest, ` + letterColumns + `
+			FROM g JOIN {deliveries} AS d ON d.event_id = g.example AND d.destination = g.destination
+			ORDER BY g.n DESC, 1, 2, 3`
+		rows, err := tx.Query(ctx, s.sql(text), q.args...)
+		if err != nil {
+			return err
+		}
+		groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g DeadLetterGroup, err error) {
+			l := &g.Example
+			err = row.Scan(&g.Destination, &g.Type, &g.Fingerprint, &g.Count, &g.Oldest, &g.Newest,
+				&l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
+			return g, err
+		})
+		return err
+	})
+	return groups, err
+}
+
+// Case is everything about one event.
+type Case struct {
+	// Event is the event with what became of it at each destination; Gone where its row is deleted:
+	// discarded, purged, or by hand.
+	Event Event `json:"event"`
+	// Deliveries are the rows of outbox_deliveries: those that are not done, dead or not.
+	Deliveries []StoredDelivery `json:"deliveries"`
+	// Audit is the history of people's actions on it, oldest first.
+	Audit []AuditEntry `json:"audit"`
+}
+
+// StoredDelivery is a row of outbox_deliveries, dead or not.
+type StoredDelivery struct {
+	DeadLetter
+	// State is retry, running, parked, unrouted or dead. DiedAt is when it
+	// changed; of a state other than dead, Fingerprint is that of an earlier death.
+	State string `json:"state"`
+	// OrderingKey is the aggregate, where order applies.
+	OrderingKey string `json:"ordering_key,omitempty"`
+}
+
+// AuditEntry is a row of outbox_audit.
+type AuditEntry struct {
+	ID           int64           `json:"id"`
+	At           time.Time       `json:"at"`
+	Action       string          `json:"action"`
+	Actor        string          `json:"actor"`
+	DatabaseUser string          `json:"database_user"`
+	EventID      int64           `json:"event_id"`
+	Destination  string          `json:"destination,omitempty"`
+	Details      json.RawMessage `json:"details"`
+	OldPayload   json.RawMessage `json:"old_payload,omitempty"`
+	// OldPayloadBytes is the payload before an edit, of an event that was not written as JSON.
+	OldPayloadBytes []byte `json:"old_payload_bytes,omitempty"`
+}
+
+// Case returns everything about an event, dead letter or not, and an error that wraps [ErrNoEvent]
+// if there is no such event.
+func (s *Client) Case(ctx context.Context, eventID int64) (c Case, err error) {
+	err = s.readLetters(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
+		c.Event, err = s.ReadWholeEvent(ctx, tx, eventID)
+		if errors.Is(err, ErrNoEvent) { // it may have been edited once
+			c.Event = Event{ID: eventID, Gone: true}
+		} else if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, s.sql(`SELECT `+letterColumns+`, d.state, coalesce(d.ordering_key, '')
+			FROM {deliveries} AS d WHERE d.event_id = $1 ORDER BY d.destination`), eventID)
+		if err != nil {
+			return err
+		}
+		c.Deliveries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d StoredDelivery, err error) {
+			err = row.Scan(&d.EventID, &d.Destination, &d.Type, &d.Fingerprint, &d.DiedAt, &d.Attempts, &d.Replays, &d.Class, &d.Error,
+				&d.State, &d.OrderingKey)
+			return d, err
+		})
+		if err != nil {
+			return err
+		}
+		rows, err = tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''), details::text, old_payload::text, old_payload_bytes
+			FROM {audit} WHERE event_id = $1 ORDER BY id`), eventID)
+		if err != nil {
+			return err
+		}
+		c.Audit, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
+		if err == nil && c.Event.Gone && len(c.Deliveries)+len(c.Audit) == 0 {
+			return ErrNoEvent
+		}
+		return err
+	})
+	return c, err
+}

@@ -1,0 +1,166 @@
+package ops_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/ops"
+)
+
+// bothTables runs f for a plain stream and for a partitioned one.
+func bothLetterTables(t *testing.T, deleteEvents bool, f func(t *testing.T, d *lettersDB)) {
+	t.Helper()
+	testdb.Partitions(t, func(tb testing.TB, partitioned bool) *lettersDB {
+		tb.Helper()
+		return newStream(tb, deleteEvents, partitioned)
+	}, f)
+}
+
+// versions distinguishes the row versions of events: none may be written.
+const versions = `SELECT concat_ws(' ', id, state, xmin, xmax, ctid) FROM outbox_events ORDER BY id`
+
+// TestReplayOfStream: the rows of events are not touched, and the owner of the unit is notified.
+func TestReplayOfStream(t *testing.T) {
+	t.Parallel()
+	bothLetterTables(t, false, func(t *testing.T, d *lettersDB) {
+		t.Helper()
+		d.letters(1, 3, "mail")
+		d.letters(2, 1, "audit")
+		d.exec(`DELETE FROM outbox_events WHERE id = 3`)
+		before := d.list(versions)
+		heard := d.listen()
+		a := ops.BulkAction{Actor: "ann", Reason: "fixed"}
+		r, err := d.store.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, a)
+		if err != nil || r != (ops.BulkResult{Matched: 3, Done: 2, Orphans: 1}) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if about := heard(); about != "deliveries" {
+			t.Errorf("notified of %q", about)
+		}
+		d.expect("deliveries", deliveries, "1/mail retry 0 r1 order/1", "2/audit dead 3 r0 order/2", "2/mail retry 0 r1 order/2", "3/mail dead 3 r0 order/3")
+		d.expect("due", `SELECT bool_and(available_at <= now())::text FROM outbox_deliveries WHERE state = 'retry'`, "true")
+		d.expect("audit", audit, "replay ann 1 mail fixed 1", "replay ann 2 mail fixed 1")
+		d.expect("events", versions, before...)
+	})
+}
+
+// TestDiscardOfStream: the rows behind the letter continue; an event is deleted only if every
+// position is past it.
+func TestDiscardOfStream(t *testing.T) {
+	t.Parallel()
+	for _, deletes := range []bool{false, true} {
+		t.Run(fmt.Sprint("deletes ", deletes), func(t *testing.T) {
+			t.Parallel()
+			bothLetterTables(t, deletes, func(t *testing.T, d *lettersDB) {
+				t.Helper()
+				d.letters(1, 5, "mail")
+				d.letters(3, 1, "audit")
+				d.exec(`INSERT INTO outbox_events (id, event_type, payload) VALUES (6, 'a', '1'), (7, 'a', '1')`)
+				d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, available_at) VALUES
+					(6, 'mail', 'a', 'parked', 'order/2', now() - interval '1 h'), (7, 'mail', 'a', 'parked', 'order/2', now() - interval '1 h')`)
+				d.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('audit', 4, '{[1,2)}')`)
+				before := d.list(versions)
+				heard := d.listen()
+				r, err := d.store.DiscardDeadLetters(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, ops.BulkAction{Actor: "ann"})
+				if err != nil || r != (ops.BulkResult{Matched: 5, Done: 5}) {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				if about := heard(); about != "deliveries" {
+					t.Errorf("notified of %q", about)
+				}
+				d.expect("deliveries", deliveries, "3/audit dead 3 r0 order/3", "6/mail retry 0 r0 order/2", "7/mail parked 0 r0 order/2")
+				d.expect("due", `SELECT (available_at > now() - interval '1 min')::text FROM outbox_deliveries WHERE event_id = 6`, "true")
+				want := before
+				if deletes {
+					want = slices.DeleteFunc(slices.Clone(before), func(row string) bool { return strings.HasPrefix(row, "2 ") || strings.HasPrefix(row, "4 ") })
+				}
+				d.expect("events", versions, want...)
+			})
+		})
+	}
+}
+
+// TestDiscardOfStreamWithoutPositions deletes nothing: no destination has begun to read.
+func TestDiscardOfStreamWithoutPositions(t *testing.T) {
+	t.Parallel()
+	d := newStream(t, true, false)
+	d.exec(`DELETE FROM outbox_positions`)
+	d.letters(1, 1, "mail")
+	if r, err := d.store.DiscardDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil || r.Done != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	d.expect("events", events, "1 fresh f")
+}
+
+// TestDiscardBehindALockedHead: a relay is delivering the head of the line, so no row behind it may
+// begin.
+func TestDiscardBehindALockedHead(t *testing.T) {
+	t.Parallel()
+	d := newStream(t, false, false)
+	d.letters(1, 1, "mail")
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key)
+		SELECT i, 'mail', 'a', 'parked', 'order/1' FROM generate_series(2, 4) i`)
+	tx, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // ends the test
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox_deliveries WHERE event_id = 2 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := d.store.DiscardDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil || r.Done != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	d.expect("deliveries", deliveries, "2/mail parked 0 r0 order/1", "3/mail parked 0 r0 order/1", "4/mail parked 0 r0 order/1")
+}
+
+// TestEditOfStream refuses while the event is on its way to a destination.
+func TestEditOfStream(t *testing.T) {
+	t.Parallel()
+	bothLetterTables(t, false, func(t *testing.T, d *lettersDB) {
+		t.Helper()
+		d.letters(1, 2, "mail")
+		d.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('audit', 1, '{[1,2)}')`)
+		err := d.store.EditEvent(t.Context(), 1, json.RawMessage(`{"order": 7}`), ops.Action{})
+		if !errors.Is(err, ops.ErrNotDead) || !strings.Contains(err.Error(), `on its way to "audit"`) {
+			t.Errorf("in flight: %v", err)
+		}
+		if err := d.store.EditEvent(t.Context(), 2, json.RawMessage(`{"order": 7}`), ops.Action{}); err != nil {
+			t.Errorf("not read yet: %v", err)
+		}
+		d.expect("payloads", `SELECT payload::text FROM outbox_events ORDER BY id`, `{"order" : 1}`, `{"order": 7}`)
+	})
+}
+
+// TestShowOfStream: the state of an event differs from that of its row.
+func TestShowOfStream(t *testing.T) {
+	t.Parallel()
+	bothLetterTables(t, false, func(t *testing.T, d *lettersDB) {
+		t.Helper()
+		d.letters(1, 1, "mail")
+		d.exec(`INSERT INTO outbox_events (id, event_type, payload) VALUES (2, 'a', '1'), (3, 'a', '1'), (4, 'a', '1')`)
+		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (4, 'mail', 'a', 'retry'), (4, '', 'a', 'unrouted')`)
+		d.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('', 1, '{}'), ('audit', 4, '{[3,4)}')`)
+		for id, want := range map[int64]string{1: "dead", 2: "done", 3: "waiting", 4: "waiting"} {
+			c, err := d.store.Case(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(c.Event.State); got != want {
+				t.Errorf("event %d: %s, want %s", id, got, want)
+			}
+		}
+	})
+}
+
+// list returns the lines of a query.
+func (d *lettersDB) list(sql string) []string {
+	d.Helper()
+	return testdb.List[string](d, d.pool, sql)
+}

@@ -1,0 +1,92 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrChanging is wrapped by the error about a table that is becoming a queue: until that has ended,
+// its rows do not say what is delivered.
+var ErrChanging = errors.New("the mode of the table is being changed: let `notifyd migrate --mode` finish, or repeat it")
+
+// statementTimeout bounds each statement: even one that reads by index may take long behind a long
+// run of dead index entries.
+const statementTimeout = 10 * time.Second
+
+// readEvents runs f in a transaction with one snapshot, also on a standby.
+func (s *Client) readEvents(ctx context.Context, what string, f func(tx pgx.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err == nil {
+		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
+		// Each statement has one good plan, by index, whatever stale statistics say. A limit of the
+		// caller's stays.
+		_, err = tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+			CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, true) END`,
+			fmt.Sprintf("%dms", statementTimeout.Milliseconds()))
+	}
+	if err == nil {
+		err = f(tx)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Event returns what is known of an event, without its headers and payload, and an error that wraps
+// [ErrNoEvent] if that is nothing.
+func (s *Client) Event(ctx context.Context, id int64) (e Event, err error) {
+	err = s.readEvents(ctx, fmt.Sprintf("show event %d", id), func(tx pgx.Tx) error {
+		e, err = s.ReadEvent(ctx, tx, id)
+		return err
+	})
+	return e, err
+}
+
+// WholeEvent is Event with headers and payload.
+func (s *Client) WholeEvent(ctx context.Context, id int64) (e Event, err error) {
+	err = s.readEvents(ctx, fmt.Sprintf("show event %d", id), func(tx pgx.Tx) error {
+		e, err = s.ReadWholeEvent(ctx, tx, id)
+		return err
+	})
+	return e, err
+}
+
+// ReadEvent is Event in a transaction of the caller, which must have one snapshot (REPEATABLE READ).
+func (s *Client) ReadEvent(ctx context.Context, tx pgx.Tx, id int64) (Event, error) {
+	t, err := s.tablesNow(ctx, tx)
+	if err != nil {
+		return Event{}, err
+	}
+	found, err := s.byID(ctx, tx, []int64{id})
+	if err != nil {
+		return Event{}, err
+	}
+	if len(found) == 0 {
+		found = []raw{{Event: Event{ID: id, Gone: true}}}
+	}
+	all, err := s.outcomes(ctx, tx, t, found)
+	if err != nil {
+		return Event{}, err
+	}
+	if e := all[0]; !e.Gone || e.known {
+		return e, nil
+	}
+	return Event{}, ErrNoEvent
+}
+
+// ReadWholeEvent is ReadEvent with headers and payload.
+func (s *Client) ReadWholeEvent(ctx context.Context, tx pgx.Tx, id int64) (Event, error) {
+	e, err := s.ReadEvent(ctx, tx, id)
+	if err != nil || e.Gone {
+		return e, err
+	}
+	// As text, because they are shown byte for byte.
+	err = tx.QueryRow(ctx, s.sql(`SELECT headers::text, payload::text, payload_bytes, coalesce(content_type, '') FROM {events} WHERE id = $1`), id).
+		Scan((*[]byte)(&e.Headers), (*[]byte)(&e.Payload), &e.PayloadBytes, &e.ContentType)
+	return e, err
+}

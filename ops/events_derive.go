@@ -1,0 +1,256 @@
+package ops
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/limit"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// eventIDs is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
+type eventIDs struct{ low, high []int64 }
+
+func (r *eventIDs) contains(id int64) bool {
+	i := sort.Search(len(r.high), func(i int) bool { return r.high[i] > id })
+	return i < len(r.low) && r.low[i] <= id
+}
+
+// cut is the set of ids seen at a moment: all up to head except those in open.
+type cut struct {
+	head int64
+	open eventIDs
+}
+
+func (c *cut) has(id int64) bool { return id <= c.head && !c.open.contains(id) }
+
+// eventPosition is how far a destination of a stream has come; the router's has no name.
+type eventPosition struct {
+	destination  string
+	part, shards int
+	cut
+}
+
+// eventSpan is a row of outbox_routes: by which routes a destination reads which ids.
+type eventSpan struct {
+	destination      string
+	patterns, others []string
+	drops            []string // settings by which the destination may pass an event that it has not acknowledged
+	from, until      cut
+	ended            bool
+	skipped          bool // a person has moved the position past these ids
+}
+
+func (s *eventSpan) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
+
+// leads reports whether the most specific pattern leads to the destination.
+func (s *eventSpan) leads(eventType string) bool {
+	best := delivery.BestPattern(slices.Concat(s.patterns, s.others), eventType)
+	return best >= 0 && best < len(s.patterns)
+}
+
+// tables are what the small tables say in a snapshot.
+type tables struct {
+	stream    bool
+	positions []eventPosition // by destination and shard
+	former    []eventPosition // of shards before their number changed
+	spans     []eventSpan
+}
+
+// row is a row of outbox_deliveries.
+type row struct {
+	Destination
+
+	next time.Time
+	at   time.Time
+}
+
+// act is the last entry of the audit about the delivery to a destination.
+type act struct {
+	destination string
+	action      string // replay, discard or delivered
+	actor       string
+	at          time.Time
+}
+
+// raw is what the other tables say of an event in the same snapshot.
+type raw struct {
+	Event
+
+	mark string // outbox_events.state
+	hash int64  // by which it belongs to a shard; not known of an event that is gone
+	rows []row
+	acts []act
+}
+
+// derive returns the event with what follows from all of it.
+func (t *tables) derive(r *raw) Event {
+	e := r.Event
+	e.known = !e.Gone || len(r.rows)+len(r.acts) > 0
+	for i := range r.rows {
+		e.Destinations = append(e.Destinations, r.rows[i].delivery())
+	}
+	for _, a := range r.acts {
+		if e.about(a.destination) || t.stream && t.behind(a.destination, r) {
+			continue
+		}
+		switch at := a.at; a.action {
+		case "discard":
+			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Discarded, Since: &at, Actor: a.actor})
+		case "delivered":
+			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Delivered, Since: &at})
+		default: // a replay, whose row is gone without an acknowledgement
+			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Unknown, Since: &at})
+		}
+	}
+	if !e.Gone {
+		t.rest(r, &e)
+	}
+	slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+	if e.Destinations == nil {
+		e.Destinations = []Destination{} // for JSON
+	}
+	e.State = e.sum()
+	return e
+}
+
+// rest adds what is known of destinations that have no row.
+func (t *tables) rest(r *raw, e *Event) {
+	// An event of a stream has a mark from the time when the table was a queue.
+	undecided := e.about("")
+	switch {
+	case r.mark == "done", r.mark == "deferred" && len(r.rows) > 0 && !undecided:
+		e.OthersSettled = true
+	case r.mark == "deferred" && !undecided && !t.stream:
+		e.Destinations = append(e.Destinations, Destination{State: Unknown})
+		return
+	}
+	switch {
+	case t.stream:
+		t.positioned(r, e)
+	case r.mark == "fresh" && len(r.rows) == 0:
+		e.Destinations = append(e.Destinations, Destination{State: Fresh, NextTry: e.AvailableAt})
+	}
+}
+
+// positioned adds what positions and routes say of an event of a stream.
+func (t *tables) positioned(r *raw, e *Event) {
+	wanted := false // by a destination that reads it, or may
+	for i := range t.positions {
+		name := t.positions[i].destination
+		if name == "" || i > 0 && t.positions[i-1].destination == name {
+			continue
+		}
+		if e.about(name) {
+			wanted = true
+			continue
+		}
+		state, drops := t.stateAt(name, r)
+		wanted = wanted || state != NotRouted
+		if state == Passed && e.OthersSettled {
+			continue // it was marked before the destination had a position
+		}
+		e.Destinations = append(e.Destinations, Destination{Name: name, State: state, Drops: drops})
+	}
+	if e.about("") || e.OthersSettled {
+		return
+	}
+	switch {
+	case len(e.Destinations) == 0:
+		e.Destinations = append(e.Destinations, Destination{State: Unread}) // nobody has begun to read
+	case !wanted && t.behind("", r):
+		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the router has not reached it
+	}
+}
+
+// stateAt is the state of a delivery without a row, and by which settings the destination may have passed it.
+func (t *tables) stateAt(name string, e *raw) (state State, drops []string) {
+	known, reads, skipped := false, false, false
+	for i := range t.spans {
+		s := &t.spans[i]
+		switch {
+		case s.destination != name || !s.contains(e.ID):
+		case s.skipped:
+			skipped = true
+		default:
+			known = true
+			if s.leads(e.Type) {
+				reads, drops = true, append(drops, s.drops...)
+			}
+		}
+	}
+	switch {
+	case known && !reads:
+		return NotRouted, nil
+	case t.under(name, e):
+		return Open, nil
+	case t.behind(name, e):
+		return Unread, nil
+	case skipped:
+		return Skipped, nil
+	case reads && drops == nil:
+		return Delivered, nil
+	}
+	slices.Sort(drops)
+	return Passed, slices.Compact(drops)
+}
+
+// behind reports whether a destination has not passed an event.
+func (t *tables) behind(name string, e *raw) bool {
+	return !t.done(name, e) && slices.ContainsFunc(t.positions, func(p eventPosition) bool { return p.destination == name && p.gets(e) && !p.has(e.ID) })
+}
+
+// under reports whether a destination has read the event and not acknowledged it.
+func (t *tables) under(name string, e *raw) bool {
+	return !t.done(name, e) && slices.ContainsFunc(t.positions, func(p eventPosition) bool { return p.destination == name && p.gets(e) && p.open.contains(e.ID) })
+}
+
+// done reports whether the shard of an event has passed it before the number of shards changed.
+func (t *tables) done(name string, e *raw) bool {
+	return !e.Gone && slices.ContainsFunc(t.former, func(p eventPosition) bool { return p.destination == name && p.gets(e) && p.has(e.ID) })
+}
+
+// gets reports whether the event is one of the shard. Of an event that is gone nobody knows.
+func (p *eventPosition) gets(e *raw) bool {
+	return e.Gone || outboxsql.ShardOf(e.hash, p.shards) == p.part
+}
+
+// lowest is an id that all positions of a stream have passed, with all below it.
+func (t *tables) lowest() int64 {
+	lowest := int64(math.MaxInt64)
+	for i := range t.positions {
+		p := &t.positions[i]
+		lowest = min(lowest, p.head)
+		if len(p.open.low) > 0 {
+			lowest = min(lowest, p.open.low[0]-1)
+		}
+	}
+	if len(t.positions) == 0 {
+		return math.MinInt64 // nobody has begun to read
+	}
+	return lowest
+}
+
+// delivery is what a row says.
+func (r *row) delivery() Destination {
+	d := r.Destination
+	d.Since = &r.at
+	if d.Error == limit.Waits {
+		d.Class = "" // nobody's fault
+	}
+	switch d.State {
+	case "retry":
+		d.State, d.NextTry = Waiting, &r.next
+		if d.Attempts == 0 && d.Error == "" {
+			d.Since = nil // it has not failed
+		}
+	case Dead, Running, Parked, Unrouted:
+	default:
+		d.State = Unknown
+	}
+	return d
+}

@@ -1,0 +1,242 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+const (
+	// MaxEvents is the largest page of a list, in events.
+	MaxEvents = 1000
+	// DefaultSearch is the number of events that one search reads.
+	DefaultSearch = 20_000
+	// MaxSearch is the largest Filter.Search.
+	MaxSearch = 1_000_000
+	// chunk is the number of events that one statement reads.
+	chunk = 1000
+)
+
+// EventFilter chooses events that match all its fields. The zero value chooses all.
+type EventFilter struct {
+	// Type is an event type, a prefix such as order.*, or *.
+	Type string
+	// AggregateType and AggregateID are those of the event.
+	AggregateType, AggregateID string
+	// State is Waiting (for any destination), Dead (at any destination, others may wait), Done
+	// (nothing waits, and nothing is dead), or empty for any.
+	State State
+	// Since bounds how long ago the event was written, by the clock of the database; 0 means no bound.
+	Since time.Duration
+	// Upto is the highest id, nil for any: Page.Next continues a search.
+	Upto *int64
+	// Search bounds the events that are read; 0 is DefaultSearch.
+	Search int
+}
+
+// Validate returns an error that wraps [ErrInvalid] for a filter that can choose nothing, or is
+// misspelt.
+func (f EventFilter) Validate() error {
+	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID} {
+		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return fmt.Errorf("%w: a filter is not valid text", ErrInvalid)
+		}
+	}
+	switch {
+	case !slices.Contains([]State{"", Waiting, Dead, Done}, f.State):
+		return fmt.Errorf("%w: a state of %q is not waiting, dead or done", ErrInvalid, f.State)
+	case f.Since < 0:
+		return fmt.Errorf("%w: an age is negative", ErrInvalid)
+	case f.Search < 0 || f.Search > MaxSearch:
+		return fmt.Errorf("%w: a search through %d events is not between 1 and %d", ErrInvalid, f.Search, MaxSearch)
+	case f.Type != "":
+		if err := delivery.CheckPattern(f.Type); err != nil {
+			return fmt.Errorf("%w: event type: %w", ErrInvalid, err)
+		}
+	}
+	return nil
+}
+
+// narrow reports whether the filter may exclude any event.
+func (f *EventFilter) narrow() bool {
+	return f.Type != "" || f.AggregateType != "" || f.AggregateID != "" || f.State != "" || f.Since != 0
+}
+
+// accepts reports whether the row of an event matches. In a queue only a marked event is done.
+func (f *EventFilter) accepts(r *raw, oldest time.Time, stream bool) bool {
+	return (f.Type == "" || delivery.BestPattern([]string{f.Type}, r.Type) == 0) &&
+		(f.AggregateType == "" || f.AggregateType == r.AggregateType) && (f.AggregateID == "" || f.AggregateID == r.AggregateID) &&
+		(f.Since == 0 || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || r.mark == "done")
+}
+
+// acceptsState reports whether what became of the event matches.
+func (f *EventFilter) acceptsState(e *Event) bool {
+	switch f.State {
+	case "":
+		return true
+	case Dead:
+		return e.Has(func(s State) bool { return s == Dead })
+	case Done:
+		return e.State == Done || e.State == Discarded
+	default:
+		return e.State == f.State
+	}
+}
+
+// EventPage is a part of a list, newest first.
+type EventPage struct {
+	Events []Event `json:"events"`
+	// Searched is the number of events that were read for it.
+	Searched int `json:"searched"`
+	// Next is the Filter.Upto that continues the list, nil at its end.
+	Next *int64 `json:"next"`
+}
+
+// Events returns up to limit events, the newest first. No index has types or aggregates: Events reads
+// from the newest event down, in the order of ids, and ends with the page or after Filter.Search
+// events. For the state Dead it reads only events that have a stored delivery, and for Waiting
+// those that were not tried as well. With Since it ends with the first thousand events of which
+// none is as new.
+func (s *Client) Events(ctx context.Context, f EventFilter, limit int) (page EventPage, err error) {
+	page.Events = []Event{}
+	if err := f.Validate(); err != nil {
+		return page, err
+	}
+	if limit < 1 || limit > MaxEvents {
+		return page, fmt.Errorf("%w: a limit of %d is not between 1 and %d", ErrInvalid, limit, MaxEvents)
+	}
+	if f.Search == 0 {
+		f.Search = DefaultSearch
+	}
+	err = s.readEvents(ctx, "list events", func(tx pgx.Tx) error {
+		t, err := s.tablesNow(ctx, tx)
+		if err != nil {
+			return err
+		}
+		l := lister{Client: s, tx: tx, tables: t, f: f, limit: limit, upto: math.MaxInt64}
+		if f.Upto != nil {
+			l.upto = *f.Upto
+		}
+		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&l.oldest); err != nil {
+			return err
+		}
+		l.oldest = l.oldest.Add(-f.Since)
+		return l.run(ctx, &page)
+	})
+	return page, err
+}
+
+// lister makes one page.
+type lister struct {
+	*Client
+
+	tx     pgx.Tx
+	tables *tables
+	f      EventFilter
+	limit  int
+	upto   int64
+	oldest time.Time // with Filter.Since
+}
+
+func (l *lister) run(ctx context.Context, page *EventPage) error {
+	size := chunk
+	if !l.f.narrow() {
+		size = l.limit
+	}
+	for page.Searched < l.f.Search {
+		n := min(size, l.f.Search-page.Searched)
+		found, read, err := l.candidates(ctx, n)
+		if err != nil {
+			return err
+		}
+		page.Searched += len(read)
+		full, err := l.take(ctx, page, found)
+		if err != nil || full {
+			return err
+		}
+		old := l.f.Since > 0 && len(found) > 0 && !slices.ContainsFunc(found, func(r raw) bool { return !r.CreatedAt.Before(l.oldest) })
+		if len(read) < n || old || read[len(read)-1] == math.MinInt64 {
+			page.Next = nil
+			return nil
+		}
+		l.upto = read[len(read)-1] - 1
+		page.Next = &l.upto
+	}
+	return nil
+}
+
+// take adds the events that match, and reports whether the page is full.
+func (l *lister) take(ctx context.Context, page *EventPage, found []raw) (full bool, err error) {
+	wanted := slices.DeleteFunc(slices.Clone(found), func(r raw) bool { return !l.f.accepts(&r, l.oldest, l.tables.stream) })
+	if len(wanted) == 0 {
+		return false, nil
+	}
+	all, err := l.outcomes(ctx, l.tx, l.tables, wanted)
+	if err != nil {
+		return false, err
+	}
+	for i := range all {
+		if !l.f.acceptsState(&all[i]) {
+			continue
+		}
+		page.Events = append(page.Events, all[i])
+		if len(page.Events) == l.limit {
+			page.Next = nil
+			if last := all[i].ID; last > math.MinInt64 {
+				next := last - 1
+				page.Next = &next
+			}
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// The statements that find the ids of the next events, from $1 down, $2 at most. Each reads the
+// primary key of a table, or the index of fresh events, in its order.
+const (
+	sqlStored  = `SELECT DISTINCT event_id AS id FROM {deliveries} WHERE event_id <= $1 ORDER BY event_id DESC LIMIT $2`
+	sqlBoth    = `SELECT DISTINCT id FROM ((SELECT id FROM {events} WHERE id <= $1 AND %s ORDER BY id DESC LIMIT $2) UNION ALL (` + sqlStored + `)) AS c ORDER BY id DESC LIMIT $2`
+	isFresh    = `state = 'fresh'` // as the index has it
+	isAbove    = `id > $3`
+	sqlByEvent = ` FROM {events} WHERE id <= $1 ORDER BY id DESC LIMIT $2`
+)
+
+// candidates returns the next n events that may match, and the ids that were read: of some of them
+// the event may be gone.
+func (l *lister) candidates(ctx context.Context, n int) (found []raw, read []int64, err error) {
+	var rows pgx.Rows
+	switch {
+	case l.f.State == Dead:
+		rows, err = l.tx.Query(ctx, l.sql(sqlStored), l.upto, n)
+	case l.f.State == Waiting && l.tables.stream:
+		rows, err = l.tx.Query(ctx, l.sql(fmt.Sprintf(sqlBoth, isAbove)), l.upto, n, l.tables.lowest())
+	case l.f.State == Waiting:
+		rows, err = l.tx.Query(ctx, l.sql(fmt.Sprintf(sqlBoth, isFresh)), l.upto, n)
+	default:
+		if rows, err = l.tx.Query(ctx, l.sql(`SELECT `+columns()+sqlByEvent), l.upto, n); err != nil {
+			return nil, nil, err
+		}
+		found, err = pgx.CollectRows(rows, scanRaw)
+		for i := range found {
+			read = append(read, found[i].ID)
+		}
+		return found, read, err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if read, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+		return nil, nil, err
+	}
+	found, err = l.byID(ctx, l.tx, read)
+	return found, read, err
+}

@@ -1,0 +1,171 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// clamped is a time that fits into a time.Time and into JSON: infinity does not.
+func clamped(column string) string {
+	return `least(greatest(` + column + `, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')`
+}
+
+// clampedOrNull is clamped, of a column that may be NULL.
+func clampedOrNull(column string) string {
+	return `CASE WHEN ` + column + ` IS NOT NULL THEN ` + clamped(column) + ` END`
+}
+
+func columns() string {
+	return `id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''), state, ` +
+		clamped("created_at") + `, ` + clampedOrNull("available_at") + `, ` + clampedOrNull("processed_at") + `, ` + outboxsql.Hash("")
+}
+
+func scanRaw(row pgx.CollectableRow) (r raw, err error) {
+	err = row.Scan(&r.ID, &r.Type, &r.AggregateType, &r.AggregateID, &r.IdempotencyKey, &r.mark, &r.CreatedAt, &r.AvailableAt, &r.ProcessedAt, &r.hash)
+	return r, err
+}
+
+// byID reads events, the newest first. The range prunes partitions: = ANY does not.
+func (s *Client) byID(ctx context.Context, tx pgx.Tx, wanted []int64) ([]raw, error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, s.sql(`SELECT `+columns()+` FROM {events} WHERE id = ANY($1::bigint[]) AND id BETWEEN $2 AND $3 ORDER BY id DESC`),
+		wanted, slices.Min(wanted), slices.Max(wanted))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanRaw)
+}
+
+// tablesNow reads the small tables.
+func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
+	var mode outboxsql.Mode
+	var becoming *string
+	err := tx.QueryRow(ctx, s.sql(`SELECT mode, becoming FROM {mode} WHERE one`)).Scan(&mode, &becoming)
+	switch refused, isPg := errors.AsType[*pgconn.PgError](err); {
+	case isPg && (refused.Code == "42P01" || refused.Code == "3F000"):
+		return nil, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`: %w", s.cfg.Schema, outboxsql.ErrNotMigrated)
+	case err != nil:
+		return nil, err
+	case becoming != nil:
+		return nil, ErrChanging
+	case mode != outboxsql.ModeStream:
+		return &tables{}, nil
+	}
+	t := &tables{stream: true}
+	var rows pgx.Rows
+	for sql, into := range map[string]*[]eventPosition{
+		`SELECT destination, part, count(*) OVER (PARTITION BY destination), head, ` + eventBounds("open") + ` FROM {positions} ORDER BY destination, part`: &t.positions,
+		`SELECT destination, part, shards, head, ` + eventBounds("open") + ` FROM (
+			SELECT p.destination, w.n - 1 AS part, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head, (w.at ->> 'open')::int8multirange AS open
+			FROM {positions} AS p, jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) WITH ORDINALITY AS w(at, n)) AS f`: &t.former,
+	} {
+		if rows, err = tx.Query(ctx, s.sql(sql)); err != nil {
+			return nil, err
+		}
+		*into, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p eventPosition, err error) {
+			err = row.Scan(&p.destination, &p.part, &p.shards, &p.head, &p.open.low, &p.open.high)
+			return p, err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	// Not the routes that are expected of a destination (since 0): it does not read by them yet.
+	rows, err = tx.Query(ctx, s.sql(`SELECT destination, patterns, others, head, `+eventBounds("open")+`, until_head IS NOT NULL, coalesce(until_head, 0), `+eventBounds("until_open")+`, drops, past IS NOT DISTINCT FROM 'skipped'
+		FROM {routes} WHERE since > 0 ORDER BY destination, since`))
+	if err != nil {
+		return nil, err
+	}
+	t.spans, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p eventSpan, err error) {
+		err = row.Scan(&p.destination, &p.patterns, &p.others, &p.from.head, &p.from.open.low, &p.from.open.high,
+			&p.ended, &p.until.head, &p.until.open.low, &p.until.open.high, &p.drops, &p.skipped)
+		return p, err
+	})
+	return t, err
+}
+
+// bounds are two columns with the bounds of a multirange.
+func eventBounds(column string) string {
+	return `ARRAY(SELECT coalesce(lower(r), -9223372036854775808) FROM unnest(` + column + `) AS r ORDER BY r),
+		ARRAY(SELECT coalesce(upper(r), 9223372036854775807) FROM unnest(` + column + `) AS r ORDER BY r)`
+}
+
+// sqlRows reads the deliveries of events. The comparison of rows finds the first delivery of a line,
+// waiting or dead, by the indexes of lines: with equal columns the planner may prefer the primary key, all of it.
+const sqlRows = `SELECT d.event_id, d.event_type, d.destination, d.state, d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, ''),
+	CASE d.state WHEN 'dead' THEN coalesce(d.error_fingerprint, '') ELSE '' END, %s, %s, line.event_id, line.state
+	FROM {deliveries} AS d LEFT JOIN LATERAL (SELECT * FROM ((SELECT o.event_id, o.state FROM {deliveries} AS o
+		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state IN ('retry', 'parked') AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
+		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1)
+	UNION ALL (SELECT event_id, state FROM (SELECT o.event_id, o.state, o.destination, o.ordering_key FROM {deliveries} AS o
+		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state = 'dead' AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
+		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1) AS n WHERE n.destination = d.destination AND n.ordering_key = d.ordering_key)) AS f
+	ORDER BY event_id LIMIT 1) AS line ON true
+	WHERE d.event_id = ANY($1::bigint[])`
+
+// sqlActs reads the last action on each delivery, or its acknowledgement.
+const sqlActs = `SELECT DISTINCT ON (event_id, destination) event_id, destination, action, actor, at
+	FROM {audit} WHERE event_id = ANY($1::bigint[]) AND action IN ('replay', 'discard', 'delivered') AND destination IS NOT NULL
+	ORDER BY event_id, destination, id DESC`
+
+// outcomes reads what is known of the events beside their own rows, and derives what became of them.
+func (s *Client) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw) ([]Event, error) {
+	wanted, byID := make([]int64, len(found)), make(map[int64]*raw, len(found))
+	for i := range found {
+		wanted[i], byID[found[i].ID] = found[i].ID, &found[i]
+	}
+	rows, err := tx.Query(ctx, s.sql(fmt.Sprintf(sqlRows, clamped("d.available_at"), clamped("d.updated_at"))), wanted)
+	if err != nil {
+		return nil, err
+	}
+	var id int64
+	_, err = pgx.CollectRows(rows, func(scanned pgx.CollectableRow) (struct{}, error) {
+		var r row
+		var eventType string
+		var first *int64
+		var state *State
+		err := scanned.Scan(&id, &eventType, &r.Name, &r.State, &r.Attempts, &r.Replays, &r.Class, &r.Error, &r.Fingerprint, &r.next, &r.at, &first, &state)
+		if err != nil {
+			return struct{}{}, err
+		}
+		if first != nil && state != nil && *first != id {
+			r.Behind = &Behind{*first, *state}
+			if *state == "retry" {
+				r.Behind.State = Waiting
+			}
+		}
+		if e := byID[id]; e.Gone {
+			e.Type = eventType
+		}
+		byID[id].rows = append(byID[id].rows, r)
+		return struct{}{}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if rows, err = tx.Query(ctx, s.sql(sqlActs), wanted); err != nil {
+		return nil, err
+	}
+	var a act
+	_, err = pgx.ForEachRow(rows, []any{&id, &a.destination, &a.action, &a.actor, &a.at}, func() error {
+		byID[id].acts = append(byID[id].acts, a)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Event, len(found))
+	for i := range found {
+		all[i] = t.derive(&found[i])
+	}
+	return all, nil
+}

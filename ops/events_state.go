@@ -1,0 +1,196 @@
+package ops
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// State is what became of an event, or of its delivery to one destination.
+type State string
+
+// The states of an event. A delivery may be waiting, dead or discarded as well.
+const (
+	// Waiting: a destination has yet to receive the event. Of a delivery: it is due at
+	// Destination.NextTry.
+	Waiting State = "waiting"
+	// Dead: a delivery was given up, and no other one waits.
+	Dead State = "dead"
+	// Discarded: a person gave a dead delivery up for good, and nothing else is left to do.
+	Discarded State = "discarded"
+	// Done: nothing is left to do. That says nothing about who has received the event: its deliveries do, as far as it is
+	// stored.
+	Done State = "done"
+	// Unknown: a delivery is stored no more, and nothing says that it was acknowledged: `notifyd positions forget`, a change of
+	// the mode, or a person with SQL has removed it.
+	Unknown State = "unknown"
+)
+
+// The states of a delivery.
+const (
+	// Filtered: a condition keeps the event from the destination. No table says so: see Event.Filter.
+	Filtered State = "filtered"
+	// Delivered: the destination has acknowledged the event.
+	Delivered State = "delivered"
+	// Skipped: a person has moved the position of the destination past the event, before the destination came to it. It was
+	// not sent, unless the position had been moved back before.
+	Skipped State = "skipped"
+	// Running: a relay is delivering it under a lease, which is written for slow calls.
+	Running State = "running"
+	// Parked: it waits until an earlier event of its aggregate is delivered; see Destination.Behind.
+	Parked State = "parked"
+	// Fresh: the event of a queue has not been tried, or its first attempt is under way.
+	Fresh State = "not tried"
+	// Unrouted: no route matches the event's type; it waits for one.
+	Unrouted State = "unrouted"
+	// Unread: the destination of a stream has not reached the event yet.
+	Unread State = "not reached"
+	// Open: the destination of a stream has reached the event and not acknowledged it: it is under
+	// way, or waits for its turn, as while the destination is unavailable or paused.
+	Open State = "not acknowledged"
+	// NotRouted: the routes of the destination do not lead such events to it.
+	NotRouted State = "not routed"
+	// Passed: the destination of a stream is past the event, and no table says whether it has received it: a setting of
+	// the destination (Destination.Drops) may have kept it back, or the routes of that time are no longer stored.
+	Passed State = "passed"
+)
+
+// Pending reports whether the delivery is still to be made.
+func (s State) Pending() bool {
+	switch s {
+	case Waiting, Running, Parked, Fresh, Unrouted, Unread, Open:
+		return true
+	default:
+		return false
+	}
+}
+
+// Destination is what is known of an event's delivery to one destination.
+type Destination struct {
+	// Name is empty while the destinations are not decided: an event that was not tried, is
+	// delayed, or has no route.
+	Name  string `json:"destination"`
+	State State  `json:"state"`
+	// Since is when the state began: when the delivery died, failed last or was held back by its rate limit, was discarded,
+	// or began to run. Nil where that is not stored, as of a delivery that succeeded and was no replayed dead letter.
+	Since *time.Time `json:"since,omitempty"`
+	// NextTry is when a waiting delivery is due; in the past, it is due now.
+	NextTry *time.Time `json:"next_try,omitempty"`
+	// Attempts counts the failures so far, without those that were the destination's fault.
+	Attempts int `json:"attempts,omitempty"`
+	// Replays counts how often a person has replayed it.
+	Replays int `json:"replays,omitempty"`
+	// Behind is the first delivery of the aggregate, of one that is parked.
+	Behind *Behind `json:"behind,omitempty"`
+	// Actor is who discarded it.
+	Actor string `json:"actor,omitempty"`
+	// Condition is the one that keeps the event from the destination, of one that is filtered.
+	Condition string `json:"condition,omitempty"`
+	// Drops are the settings by which the destination may have passed the event without receiving it, of one that is passed:
+	// expires_after, when.
+	Drops []string `json:"drops,omitempty"`
+	// Class says whose fault the last failure was: event, destination or ours; empty while its rate limit holds it back.
+	Class string `json:"error_class,omitempty"`
+	// Error is the text of the last failure, shortened, or that it waits for its rate limit.
+	Error string `json:"error,omitempty"`
+	// Fingerprint is the group of the error of a dead delivery; see [DeadLetter].
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// Behind is the delivery that a parked one waits for.
+type Behind struct {
+	EventID int64 `json:"event_id"`
+	State   State `json:"state"`
+}
+
+// Event is an event, and what became of it.
+type Event struct {
+	ID             int64  `json:"id"`
+	Type           string `json:"event_type"`
+	AggregateType  string `json:"aggregate_type,omitempty"`
+	AggregateID    string `json:"aggregate_id,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// State sums up Destinations: waiting, dead, discarded, done or unknown.
+	State State `json:"state"`
+	// Gone reports that the event itself is deleted; what is left is of other tables.
+	Gone        bool       `json:"gone,omitempty"`
+	CreatedAt   time.Time  `json:"created_at"`
+	AvailableAt *time.Time `json:"available_at,omitempty"`
+	// ProcessedAt is when the last delivery of the event of a queue succeeded or died. A stream
+	// does not store it.
+	ProcessedAt *time.Time `json:"processed_at"`
+	// Destinations has what is known, by name.
+	Destinations []Destination `json:"destinations"`
+	// OthersSettled reports that nothing is left to do for any destination that the event was routed to and that is not in
+	// Destinations: it has received the event, or has passed it over, by expires_after, by when, or because its position was
+	// moved. Which destinations those are is not stored, nor which of it happened.
+	OthersSettled bool            `json:"others_settled"`
+	Headers       json.RawMessage `json:"headers,omitempty"`
+	// Payload is the payload if it was written as JSON, and PayloadBytes if as bytes; encoding/json
+	// writes those in base64. ContentType is what the writer gave.
+	Payload      json.RawMessage `json:"payload,omitempty"`
+	PayloadBytes []byte          `json:"payload_bytes,omitempty"`
+	ContentType  string          `json:"content_type,omitempty"`
+
+	known bool // some table knows of it
+}
+
+// Has reports whether the delivery to any destination is in a state that f accepts.
+func (e *Event) Has(f func(State) bool) bool {
+	for i := range e.Destinations {
+		if f(e.Destinations[i].State) {
+			return true
+		}
+	}
+	return false
+}
+
+// Content returns the payload of an event that was read whole, and its media type, as handlers get them.
+func (e *Event) Content() (payload []byte, contentType string) {
+	if e.PayloadBytes != nil {
+		return e.PayloadBytes, cmp.Or(e.ContentType, delivery.ContentTypeBytes)
+	}
+	return e.Payload, cmp.Or(e.ContentType, delivery.ContentTypeJSON)
+}
+
+// Filter records that a condition keeps the event from a destination, where nothing that is stored says otherwise: of a
+// delivery that has a row, or has yet to come, it changes nothing. The caller knows the condition; the tables do not.
+func (e *Event) Filter(destination, condition string) {
+	for i := range e.Destinations {
+		if d := &e.Destinations[i]; d.Name == destination {
+			if d.State == Passed {
+				d.State, d.Condition, d.Drops = Filtered, condition, nil
+			}
+			return
+		}
+	}
+	if e.OthersSettled {
+		e.Destinations = append(e.Destinations, Destination{Name: destination, State: Filtered, Condition: condition})
+		slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+	}
+}
+
+// sum returns the state of an event by those of its deliveries.
+func (e *Event) sum() State {
+	is := func(want State) func(State) bool { return func(s State) bool { return s == want } }
+	switch {
+	case e.Has(State.Pending):
+		return Waiting
+	case e.Has(is(Unknown)):
+		return Unknown
+	case e.Has(is(Dead)):
+		return Dead
+	case e.Has(is(Discarded)):
+		return Discarded
+	default:
+		return Done
+	}
+}
+
+// about reports whether the destination is among those of the event.
+func (e *Event) about(name string) bool {
+	return slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == name })
+}

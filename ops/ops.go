@@ -1,0 +1,79 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// ErrInvalid is wrapped by errors about invalid arguments.
+var ErrInvalid = errors.New("invalid argument")
+
+// ErrNoEvent is wrapped by the error about an event of which no table knows anything.
+var ErrNoEvent = errors.New("there is no such event")
+
+// DB is the database of a [Client]: *pgxpool.Pool, *pgx.Conn.
+type DB interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Config configures a [Client]. The zero value is for the schema "public" and a relay that keeps
+// delivered events.
+type Config struct {
+	// Schema holds the tables; empty means "public".
+	Schema string
+	// DeleteEvents deletes an event when its last dead letter is discarded, as
+	// relays do that keep no delivered events (retention.keep: 0). Others mark
+	// it done, and delete it when it is old enough. An event of a stream that a
+	// position has not passed yet is never deleted, and none is marked.
+	DeleteEvents bool
+}
+
+// Client reads and changes the tables of an outbox while relays run. It is as safe for concurrent use as its database,
+// and has nothing to close.
+type Client struct {
+	db     DB
+	cfg    Config
+	tables *strings.Replacer
+}
+
+// New returns a client on db. It does not connect. The database must have the
+// newest schema (see outboxsql.Check); the caller closes it. The error wraps [ErrInvalid].
+func New(db DB, cfg Config) (*Client, error) {
+	if cfg.Schema == "" {
+		cfg.Schema = outboxsql.DefaultSchema
+	}
+	if err := outboxsql.ValidateSchema(cfg.Schema); err != nil {
+		return nil, fmt.Errorf("ops: %w: %w", ErrInvalid, err)
+	}
+	var names []string
+	for _, table := range []string{"deliveries", "events", "audit", "mode", "positions", "replays", "routes", "pauses"} {
+		names = append(names, "{"+table+"}", pgx.Identifier{cfg.Schema, "outbox_" + table}.Sanitize())
+	}
+	return &Client{db: db, cfg: cfg, tables: strings.NewReplacer(names...)}, nil
+}
+
+// sql inserts the names of the tables into a statement.
+func (s *Client) sql(text string) string { return s.tables.Replace(text) }
+
+// Action says who acts, and why.
+type Action struct {
+	// Actor is the person who acts, for the audit; empty means the database's user.
+	Actor string
+	// Reason goes into the audit; it may be empty.
+	Reason string
+	// DryRun says what would be done, and changes nothing.
+	DryRun bool
+}
+
+func (a Action) validate() error {
+	if strings.ContainsRune(a.Actor+a.Reason, 0) {
+		return fmt.Errorf("%w: the actor or the reason contains a zero byte", ErrInvalid)
+	}
+	return nil
+}

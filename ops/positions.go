@@ -1,0 +1,130 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// ErrNoPosition is wrapped by the error about a destination without a position.
+var ErrNoPosition = errors.New("no such position")
+
+// ErrDelivered is wrapped by the error about a position that cannot be forgotten, because a relay
+// delivers to its destination.
+var ErrDelivered = errors.New("a relay delivers to it: remove the destination from the configuration first, and reload")
+
+// ErrQueue is wrapped by errors about a table that is a queue.
+var ErrQueue = errors.New("only a stream has positions, and outbox_events is a queue")
+
+// Positions returns all positions, by destination and part. The one without a destination is that of the
+// search for event types without a route. Their Oldest is not set.
+func (s *Client) Positions(ctx context.Context) (all []observe.Position, err error) {
+	err = s.txPositions(ctx, "list positions", pgx.ReadOnly, func(tx pgx.Tx) error {
+		all, err = store.ListPositions(ctx, tx, s.cfg.Schema)
+		return err
+	})
+	return all, err
+}
+
+// RouteSpan says since when a destination reads which event types.
+type RouteSpan struct {
+	// From is the id above which the destination reads by these patterns, and Until that up to which it
+	// does, nil while they stand.
+	From  int64  `json:"from"`
+	Until *int64 `json:"until,omitempty"`
+	// Patterns are as in the configuration: a name, a prefix with an asterisk, or an asterisk.
+	Patterns []string `json:"patterns"`
+	// Skipped says that a person has moved the position past these ids; it has no patterns.
+	Skipped bool `json:"skipped,omitempty"`
+}
+
+// PositionDetails are everything about the position of a destination.
+type PositionDetails struct {
+	// Parts are the destination's positions; there is one unless it is read in parts.
+	Parts []observe.Position `json:"parts"`
+	// CreatedAt is when the destination was first seen.
+	CreatedAt time.Time `json:"created_at"`
+	// First is the first event that is kept, 0 if there is none, and Last the highest id assigned.
+	First int64 `json:"first_kept"`
+	Last  int64 `json:"last_assigned"`
+	// Routes are in the order in which they were begun.
+	Routes []RouteSpan `json:"routes"`
+}
+
+// Position returns everything about the position of a destination. The error wraps [ErrNoPosition] if it has
+// none.
+func (s *Client) Position(ctx context.Context, destination string) (d PositionDetails, err error) {
+	err = s.txPositions(ctx, "show a position", pgx.ReadOnly, func(tx pgx.Tx) error {
+		all, err := store.ListPositions(ctx, tx, s.cfg.Schema)
+		if err != nil {
+			return err
+		}
+		d.Parts = slices.DeleteFunc(slices.Clone(all), func(p observe.Position) bool { return p.Destination != destination })
+		if len(d.Parts) == 0 {
+			return missing(destination, all)
+		}
+		err = tx.QueryRow(ctx, `SELECT min(created_at), coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()
+			FROM outbox_positions WHERE destination = $1`, destination).Scan(&d.CreatedAt, &d.First, &d.Last)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `SELECT head, until_head, patterns, past IS NOT DISTINCT FROM 'skipped' FROM outbox_routes WHERE destination = $1 AND since > 0 ORDER BY since`, destination)
+		if err != nil {
+			return err
+		}
+		d.Routes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RouteSpan])
+		return err
+	})
+	return d, err
+}
+
+// missing is the error about a destination without a position.
+func missing(destination string, all []observe.Position) error {
+	names := make([]string, 0, len(all))
+	for i := range all {
+		if all[i].Destination != "" {
+			names = append(names, all[i].Destination)
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%q: %w: no destination has one yet", destination, ErrNoPosition)
+	}
+	return fmt.Errorf("%q: %w: there are those of %s", destination, ErrNoPosition, strings.Join(slices.Compact(names), ", "))
+}
+
+// txPositions runs f in a transaction in which the table stays a stream, and names lead to the schema.
+func (s *Client) txPositions(ctx context.Context, what string, access pgx.TxAccessMode, f func(tx pgx.Tx) error) error {
+	err := pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: access}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT set_config('search_path', $1, true), set_config('lock_timeout', $2, true)`,
+			pgx.Identifier{s.cfg.Schema}.Sanitize(), fmt.Sprintf("%dms", lockTimeout.Milliseconds()))
+		if err != nil {
+			return err
+		}
+		if access == pgx.ReadWrite {
+			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared($1::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, int64(modeSpace)); err != nil {
+				return err
+			}
+		}
+		var mode outboxsql.Mode
+		if err := tx.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode); err != nil {
+			return err
+		}
+		if mode != outboxsql.ModeStream {
+			return ErrQueue
+		}
+		return f(tx)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}

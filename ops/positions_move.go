@@ -1,0 +1,301 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/routes"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/tail"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Moved is what Seek has done, or would do.
+type Moved struct {
+	// From is the id up to which the destination had come, the lowest of its parts, and To the id up to
+	// which it has come now: it continues with the first event above To.
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	// First is the first event that is kept, 0 if there is none: what was below it is deleted.
+	First int64 `json:"first_kept"`
+	// Last is the highest id assigned.
+	Last int64 `json:"last_assigned"`
+}
+
+// Seek moves the position of a destination: to "beginning", the first event that is kept; "now", what is
+// written from now on; the id of an event; or a time of RFC 3339, the first event written then or later.
+// The destination continues with that event. Backwards, it receives again what it has received since,
+// under the same ids for those who drop duplicates, by the routes that it has now; what it had yet to receive by routes that have
+// ended comes by these. Forwards, it does not
+// receive what it skips, nor an event whose id was drawn before and whose transaction commits later.
+// Deliveries that are stored, such as retries and dead letters, stay as they are, and those under way
+// end as usual. A destination with exactly_once gets again only what is above the new position, and
+// nothing forwards. The relay that delivers goes on from the new position within about a second. While a
+// position is behind, nothing above it is purged.
+func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m Moved, err error) {
+	start, err := engine.ParseStart(to)
+	switch {
+	case err != nil:
+		return m, fmt.Errorf("%w: %q: %w", ErrInvalid, to, err)
+	case start.Kind == engine.StartDefault:
+		return m, fmt.Errorf("%w: %q is no place: want beginning, now, an id or a time", ErrInvalid, to)
+	case destination == "":
+		return m, fmt.Errorf("%w: a position has a destination; that of the search for events without a route cannot be moved", ErrInvalid)
+	}
+	if err := a.validate(); err != nil {
+		return m, err
+	}
+	err = s.txPositions(ctx, "move a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+		// First the position and then the router's, as relays do.
+		if m.From, err = s.lock(ctx, tx, destination); err != nil {
+			return err
+		}
+		if err := m.target(ctx, tx, start); err != nil || a.DryRun {
+			return err
+		}
+		if m.To < m.From {
+			if err := unreplayed(ctx, tx, destination); err != nil {
+				return err
+			}
+		}
+		if err := positionMove(ctx, tx, destination, m.To, m.To >= m.From); err != nil {
+			return err
+		}
+		if m.To > m.From {
+			if err := routes.Skip(ctx, tx, destination, m.From, m.To); err != nil {
+				return err
+			}
+		}
+		return s.record(ctx, tx, a, positionDeed{"seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To}})
+	})
+	return m, err
+}
+
+// lock locks the positions of a destination, and returns the lowest of their heads.
+func (s *Client) lock(ctx context.Context, tx pgx.Tx, destination string) (head int64, err error) {
+	var n int
+	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(min(head), 0) FROM (SELECT head FROM outbox_positions WHERE destination = $1 ORDER BY part FOR UPDATE) AS p`,
+		destination).Scan(&n, &head)
+	if err != nil || n > 0 {
+		return head, err
+	}
+	all, err := store.ListPositions(ctx, tx, s.cfg.Schema)
+	if err != nil {
+		return 0, err
+	}
+	return 0, missing(destination, all)
+}
+
+// target finds the id that the position is moved to.
+func (m *Moved) target(ctx context.Context, tx pgx.Tx, to engine.Start) error {
+	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()`).Scan(&m.First, &m.Last)
+	if err != nil {
+		return err
+	}
+	switch to.Kind {
+	case engine.StartAtBeginning:
+		if m.To = m.First - 1; m.First == 0 {
+			m.To = m.Last
+		}
+	case engine.StartAtID:
+		if to.ID > m.Last+1 {
+			return fmt.Errorf("%w: id %d is not assigned yet: the last one is %d", ErrInvalid, to.ID, m.Last)
+		}
+		m.To = to.ID - 1
+	case engine.StartAtTime:
+		first, err := store.FirstSince(ctx, tx, to.Time)
+		if err != nil {
+			return err
+		}
+		m.To = first - 1
+	default:
+		m.To = m.Last
+	}
+	return nil
+}
+
+const (
+	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
+	// passed: they are in flight, or their transaction may still commit. A destination that keeps a copy
+	// of its position gets again what is above the new head, unless it was moved forwards: see exact.go. Where
+	// ids were assigned again, the copy does not count at all, which a seal above void says. What
+	// former shards had passed does not count any more either. Forwards ($3) no shard goes back.
+	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 THEN greatest(head, $2) ELSE $2 END, open = CASE WHEN $3 THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,
+		epoch = epoch + 1, updated_at = clock_timestamp(),
+		void = CASE WHEN NOT $3 AND $2 < head OR reused IS NOT NULL THEN sealed ELSE void END, sealed = sealed + (reused IS NOT NULL)::int,
+		former = CASE WHEN $3 THEN former ELSE '[]' END, sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
+		WHERE destination = $1`
+
+	// sqlAgain: where ids were given out again, the search for events without a route goes back to the first of them.
+	sqlAgain = `UPDATE outbox_positions SET head = least(head, reused), open = open * int8multirange(int8range(NULL, reused, '[]')),
+		sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
+		WHERE destination = '' AND reused IS NOT NULL`
+
+	// sqlStanding reads whether ids were given out again, the lowest head, and the open ids of all parts.
+	sqlStanding = `SELECT bool_or(reused IS NOT NULL), min(head), coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')::text
+		FROM outbox_positions WHERE destination = $1`
+)
+
+// unreplayed returns an error if a replay of a destination with several shards is running: the first shard sends it, and does not
+// see how far the others have come again.
+func unreplayed(ctx context.Context, tx pgx.Tx, destination string) error {
+	var id int64
+	err := tx.QueryRow(ctx, `SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running' AND EXISTS (SELECT FROM outbox_positions WHERE destination = $1 AND part > 0)`,
+		destination).Scan(&id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s: %w, number %d: let it end, or stop it", destination, ErrReplayRunning, id)
+}
+
+func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64, forwards bool) error {
+	if _, err := routes.Fence(ctx, tx); err != nil {
+		return err
+	}
+	var again bool
+	var passed int64
+	var open string
+	err := tx.QueryRow(ctx, sqlStanding, destination).Scan(&again, &passed, &open)
+	if err != nil {
+		return err
+	}
+	forwards = forwards && !again
+	if _, err := tx.Exec(ctx, sqlMove, destination, head, forwards); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, sqlAgain); err != nil {
+		return err
+	}
+	if forwards { // what it has not passed comes by the routes that lead there
+		return nil
+	}
+	at := tail.Watermark{Head: passed}
+	if at.Open, err = tail.ParseRanges(open); err != nil {
+		return err
+	}
+	to := tail.Watermark{Head: head, Open: slices.Clone(at.Open)}
+	to.Open.Remove(tail.Range{From: head + 1, To: math.MaxInt64})
+	if again { // what it was owed by routes that have ended are other events
+		at = tail.Watermark{Head: math.MaxInt64}
+	}
+	return routes.Rewind(ctx, tx, destination, to, at)
+}
+
+// Forgotten is what Forget has done, or would do.
+type Forgotten struct {
+	// Head is the id up to which the destination had come, the lowest of its parts.
+	Head int64 `json:"head"`
+	// Deliveries is the number of stored deliveries: retries, parked ones and dead letters.
+	Deliveries int64 `json:"deliveries"`
+}
+
+// forgetBatch keeps a transaction, and with it the locks, to some ten milliseconds.
+const forgetBatch = 1000
+
+// Forget removes what is stored about a destination that is gone: its position, its routes, and its
+// deliveries, dead letters among them, and stops a replay of it. Events that only it had yet to receive are purged like others
+// then. The error wraps [ErrDelivered] while a relay delivers to it. A destination of that name that
+// comes back is a new one. After an error, or the end of ctx, the position is still there, and a part
+// of the deliveries is gone.
+func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Forgotten, err error) {
+	if err := a.validate(); err != nil {
+		return f, err
+	}
+	if destination == "" {
+		return f, fmt.Errorf("%w: a position has a destination; that of the search for events without a route is needed", ErrInvalid)
+	}
+	err = s.txPositions(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+		if f.Head, err = s.forgettable(ctx, tx, destination); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries WHERE destination = $1`, destination).Scan(&f.Deliveries)
+	})
+	if err != nil || a.DryRun {
+		return f, err
+	}
+	f.Deliveries = 0
+	for more := true; more; {
+		err = s.txPositions(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+			if _, err := s.forgettable(ctx, tx, destination); err != nil {
+				return err
+			}
+			tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox_deliveries WHERE destination = $1 LIMIT $2 FOR UPDATE))`,
+				destination, forgetBatch)
+			if err != nil {
+				return err
+			}
+			f.Deliveries += tag.RowsAffected()
+			if more = tag.RowsAffected() == forgetBatch; more {
+				return nil
+			}
+			if _, err := routes.Fence(ctx, tx); err != nil {
+				return err
+			}
+			for _, sql := range []string{
+				`UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp() WHERE destination = $1 AND state = 'running'`,
+				`DELETE FROM outbox_routes WHERE destination = $1`,
+				`DELETE FROM outbox_positions WHERE destination = $1`,
+			} {
+				if _, err := tx.Exec(ctx, sql, destination); err != nil {
+					return err
+				}
+			}
+			return s.record(ctx, tx, a, positionDeed{"forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries}})
+		})
+		if err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// forgettable locks the positions of a destination unless a relay delivers to it.
+func (s *Client) forgettable(ctx context.Context, tx pgx.Tx, destination string) (head int64, err error) {
+	if head, err = s.lock(ctx, tx, destination); err != nil {
+		return 0, err
+	}
+	all, err := store.ListPositions(ctx, tx, s.cfg.Schema)
+	if err != nil {
+		return 0, err
+	}
+	for i := range all {
+		if p := &all[i]; p.Destination == destination && p.Session != nil {
+			return 0, fmt.Errorf("%q, session %v: %w", destination, p.Session, ErrDelivered)
+		}
+	}
+	return head, nil
+}
+
+// positionDeed is an action on a position, as the audit has it.
+type positionDeed struct {
+	action, destination string
+	details             map[string]any
+}
+
+// record writes the audit, and makes the relays look at their units.
+func (s *Client) record(ctx context.Context, tx pgx.Tx, a Action, what positionDeed) error {
+	if a.Reason != "" {
+		what.details["reason"] = a.Reason
+	}
+	text, err := json.Marshal(what.details)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO outbox_audit (actor, action, destination, details) VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4::text::jsonb)`,
+		a.Actor, what.action, what.destination, string(text))
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `SELECT pg_notify($1, 'units') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
+	return err
+}

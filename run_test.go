@@ -1,0 +1,364 @@
+package notifyd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestLeftover: what keeps a relay running until it is idle, and what does not.
+func TestLeftover(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, tables(t, outboxsql.ModeQueue), time.Second, delivery.HandlerFunc(works))
+	for event, to := range map[string]string{"fax.sent": "fax", "paper.sent": "paper"} {
+		if err := p.Handle(to, event, delivery.HandlerFunc(works)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := time.Now()
+	past, soon, late := at.Add(-time.Hour), at.Add(dueSoon), at.Add(dueSoon+time.Microsecond)
+	one := observe.Count{N: 1}
+	of := func(all ...observe.DestinationBacklog) observe.Backlog { return observe.Backlog{Destinations: all} }
+	mail, fax := observe.DestinationBacklog{Name: "mail"}, observe.DestinationBacklog{Name: "fax", Pause: &observe.Pause{By: "a test"}}
+	all := []observe.DestinationBacklog{fax, {Name: "mail", Pause: fax.Pause}, {Name: "paper", Pause: fax.Pause}}
+	types := func(names ...string) (all []observe.TypeBacklog) {
+		for _, name := range names {
+			all = append(all, observe.TypeBacklog{EventType: name, Count: one})
+		}
+		return all
+	}
+	with := func(d observe.DestinationBacklog, set func(d *observe.DestinationBacklog)) observe.DestinationBacklog {
+		set(&d)
+		return d
+	}
+	running := func(d *observe.DestinationBacklog) { d.Running = one }
+	due := func(at time.Time) func(d *observe.DestinationBacklog) {
+		return func(d *observe.DestinationBacklog) { d.NextDue = &at }
+	}
+	dead := func(d *observe.DestinationBacklog) { d.Dead, d.Parked = one, one }
+	// stream is a stream in which mail and the search for events without a route are those of this relay, before a change.
+	other := p.owner + 1
+	session := &observe.UnitSession{PID: 1}
+	stream := func(change func(mail, router *observe.Position), all ...observe.DestinationBacklog) observe.Backlog {
+		positions := []observe.Position{{Owner: &p.owner, Session: session}, {Destination: "mail", Owner: &p.owner, Session: session}}
+		for _, name := range []string{"fax", "paper"} {
+			positions = append(positions, observe.Position{Destination: name, Owner: &other, Session: session, Lag: 5000, Oldest: &observe.Waiting{EventID: 1}})
+		}
+		change(&positions[1], &positions[0])
+		return observe.Backlog{Mode: observe.ModeStream, Positions: positions, Destinations: all}
+	}
+	for name, c := range map[string]struct {
+		backlog observe.Backlog
+		want    bool
+	}{
+		"nothing":                       {observe.Backlog{}, false},
+		"an event":                      {observe.Backlog{Types: types("x")}, true},
+		"a paused event":                {observe.Backlog{Types: types("fax.sent"), Destinations: of(fax).Destinations}, false},
+		"a paused event and another":    {observe.Backlog{Types: types("fax.sent", "x"), Destinations: of(fax).Destinations}, true},
+		"an event while all are paused": {observe.Backlog{Types: types("x", "fax.sent"), Destinations: all, NextDelayed: &past}, false},
+		"a running delivery":            {of(with(mail, running)), true},
+		"one of a paused destination":   {of(with(fax, running)), false},
+		"one of a strange destination":  {of(with(observe.DestinationBacklog{Name: "pigeon"}, running)), false},
+		"a retry":                       {of(with(mail, due(past))), true},
+		"a retry that is due soon":      {of(with(mail, due(soon))), true},
+		"a retry that is due later":     {of(with(mail, due(late))), false},
+		"a paused retry":                {of(with(fax, due(past))), false},
+		"a delayed event":               {observe.Backlog{NextDelayed: &soon}, true},
+		"an event delayed for long":     {observe.Backlog{NextDelayed: &late}, false},
+		"a dead letter":                 {of(with(mail, dead)), false},
+
+		"its own":                    {stream(func(_, _ *observe.Position) {}), false},
+		"an event of a stream":       {stream(func(mail, _ *observe.Position) { mail.Lag, mail.Oldest = 5, &observe.Waiting{EventID: 1} }), true},
+		"an open transaction":        {stream(func(mail, _ *observe.Position) { mail.Lag = store.OldestLooked }), false},
+		"more than was looked at":    {stream(func(mail, _ *observe.Position) { mail.Lag = store.OldestLooked + 1 }), true},
+		"a replay":                   {stream(func(mail, _ *observe.Position) { mail.Replay = &observe.Replay{} }), true},
+		"no owner":                   {stream(func(mail, _ *observe.Position) { mail.Session = nil }), true},
+		"no position":                {stream(func(mail, _ *observe.Position) { mail.Destination = "pigeon" }), true},
+		"an owner without a number":  {stream(func(mail, _ *observe.Position) { mail.Owner, mail.Replay = nil, &observe.Replay{} }), false},
+		"a paused position":          {stream(func(mail, _ *observe.Position) { mail.Session = nil }, all...), false},
+		"another's retry":            {stream(func(mail, _ *observe.Position) { mail.Owner = &other }, with(mail, due(past))), false},
+		"no one searches for routes": {stream(func(_, router *observe.Position) { router.Session = nil }), true},
+		"an event without a route":   {stream(func(_, router *observe.Position) { router.Lag, router.Oldest = 1, &observe.Waiting{EventID: 1} }), true},
+		"the same, another's":        {stream(func(_, router *observe.Position) { router.Owner, router.Oldest = &other, &observe.Waiting{EventID: 1} }), false},
+	} {
+		c.backlog.At = at
+		if got := (leftover{relay: p.Relay, backlog: &c.backlog}).any(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestLeftoverRoutes: an event type without a route waits for a person; one that has gained a route does not, unless all of its
+// destinations are paused. Until an event without a route is stored, it is fresh.
+func TestLeftoverRoutes(t *testing.T) {
+	t.Parallel()
+	r, err := New(tables(t, outboxsql.ModeQueue), WithUntilIdle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Handle("mail", "mail.*", delivery.HandlerFunc(works)); err != nil {
+		t.Fatal(err)
+	}
+	unrouted := func(name string) observe.Backlog {
+		return observe.Backlog{Unrouted: []observe.TypeBacklog{{EventType: name}}}
+	}
+	paused := unrouted("mail.sent")
+	paused.Destinations = []observe.DestinationBacklog{{Name: "mail", Pause: &observe.Pause{By: "a test"}}}
+	for name, c := range map[string]struct {
+		backlog observe.Backlog
+		want    bool
+	}{
+		"none":           {unrouted("fax.sent"), false},
+		"gained":         {unrouted("mail.sent"), true},
+		"gained, paused": {paused, false},
+		"fresh":          {observe.Backlog{Types: []observe.TypeBacklog{{EventType: "fax.sent"}}}, true},
+	} {
+		if got := (leftover{relay: r, backlog: &c.backlog}).any(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestUntilIdleAfterStuckCall: a call that was given up and has not returned keeps the relay running, which would otherwise
+// end with an error although all is delivered.
+func TestUntilIdleAfterStuckCall(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeQueue)
+	var calls atomic.Int64
+	hang := make(chan struct{})
+	h, called := errands(func(context.Context) error {
+		if calls.Add(1) == 1 {
+			<-hang
+		}
+		return nil
+	})
+	p := newPatient(t, pool, time.Second, h, WithTimeout(10*time.Millisecond), WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1}))
+	WithUntilIdle()(&p.settings)
+	ended := p.run()
+	execute(t, pool, `INSERT INTO outbox_events (event_type, payload) VALUES ('x', '{}')`)
+	<-called
+	<-called
+	done := func() bool {
+		b, err := p.Backlog(t.Context())
+		return err == nil && !leftover{relay: p.Relay, backlog: &b}.any()
+	}
+	watches := func() uint64 {
+		for _, c := range p.Stats().Connections {
+			if c.Role == "watch" {
+				return c.Opened
+			}
+		}
+		return 0
+	}
+	for looks, before := uint64(0), watches(); !done() || watches() < before+looks+4; looks++ { // until the relay has checked some more
+		if len(ended) > 0 {
+			t.Fatal("the relay has ended before the call has")
+		}
+	}
+	if n := p.Stats().Destinations[0].Stuck; n != 1 {
+		t.Errorf("%d calls are stuck", n)
+	}
+	close(hang)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	ended <- nil // for the end of the test
+}
+
+// idleCutter is a way to a server on which no connection lasts that is silent for a second, as through some NAT
+// gateways and proxies, only sooner.
+type idleCutter struct {
+	target string
+	listen net.Listener
+	work   sync.WaitGroup
+	cuts   atomic.Int64
+}
+
+const cutAfter = time.Second
+
+func startIdleCutter(t *testing.T, target string) *idleCutter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &idleCutter{target: target, listen: l}
+	c.work.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return // closed below
+			}
+			c.work.Go(func() { c.forward(in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		c.work.Wait()
+	})
+	return c
+}
+
+// forward forgets a connection without a word to either side but the end of the socket.
+func (c *idleCutter) forward(in net.Conn) {
+	out, err := net.Dial("tcp", c.target)
+	if err != nil {
+		_ = in.Close()
+		return
+	}
+	idle := time.AfterFunc(cutAfter, func() {
+		c.cuts.Add(1)
+		_, _ = in.Close(), out.Close()
+	})
+	defer idle.Stop()
+	var both sync.WaitGroup
+	for from, to := range map[net.Conn]net.Conn{in: out, out: in} {
+		both.Go(func() {
+			_, _ = io.Copy(to, &reads{from, func() { idle.Reset(cutAfter) }})
+			_, _ = in.Close(), out.Close()
+		})
+	}
+	both.Wait()
+}
+
+// reads tells of each read.
+type reads struct {
+	net.Conn
+	tell func()
+}
+
+func (b *reads) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if n > 0 {
+		b.tell()
+	}
+	return n, err
+}
+
+// TestIdleCut: connections that are cut while nothing happens cost no event.
+func TestIdleCut(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
+		cfg := pool.Config()
+		port := cfg.ConnConfig.Port
+		cutter := startIdleCutter(t, net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(port))))
+		through, ok := cutter.listen.Addr().(*net.TCPAddr)
+		if !ok {
+			t.Fatal("not TCP")
+		}
+		cfg.ConnConfig.Host, cfg.ConnConfig.Port, cfg.ConnConfig.Fallbacks = "127.0.0.1", uint16(through.Port), nil
+		cut, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cut.Close)
+		h, called := errands(func(context.Context) error { return nil })
+		// Polls, canaries and proofs that are rarer than the cuts.
+		r, err := New(cut, WithPollInterval(time.Minute), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Handle("mail", "*", h); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		<-r.Ready()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for range 3 {
+			for before := cutter.cuts.Load(); cutter.cuts.Load() < before+2; {
+				<-tick.C
+			}
+			execute(t, pool, insertThree)
+			for range 3 {
+				<-called
+			}
+		}
+	})
+}
+
+// TestRemovedDestination: a position that no relay has, and that holds back the purge, is an incident once, after a
+// while; and once more after it has been well.
+func TestRemovedDestination(t *testing.T) {
+	t.Parallel()
+	w := newRemoved(func(name string) bool { return name == "mine" })
+	held := []observe.Position{
+		{Destination: "gone", Lowest: 7, HoldsBack: true},
+		{Destination: "mine", HoldsBack: true},
+		{Destination: "", HoldsBack: true},
+		{Destination: "others", HoldsBack: true, Session: &observe.UnitSession{PID: 1}},
+		{Destination: "ahead", Lowest: 9},
+	}
+	now := time.Now()
+	if news := w.look(now, held); len(news) != 0 {
+		t.Errorf("at once: %v", news)
+	}
+	news := w.look(now.Add(removedAfter), held)
+	if len(news) != 1 || news[0].Kind != delivery.IncidentHeldBack || news[0].Destination != "gone" || !strings.Contains(news[0].Err.Error(), `above 7 from being purged: put it back, or notifyd positions forget "gone"`) {
+		t.Errorf("after a while: %v", news)
+	}
+	if news := w.look(now.Add(2*removedAfter), held); len(news) != 0 {
+		t.Errorf("again: %v", news)
+	}
+	w.look(now.Add(2*removedAfter), held[1:])
+	w.look(now.Add(2*removedAfter), held)
+	if news := w.look(now.Add(3*removedAfter), held); len(news) != 1 {
+		t.Errorf("another time: %v", news)
+	}
+}
+
+// outages is an observer of destinations that become unavailable.
+type outages chan delivery.Incident
+
+// Observe implements Observer.
+func (o outages) Observe(i delivery.Incident) {
+	if i.Kind == delivery.IncidentUnavailable {
+		o <- i
+	}
+}
+
+// TestUnitComesBack: a relay that gets a unit again after it has lost it begins without what it knew about the destination, which
+// another relay may have found to be up since. That it is down still is news.
+func TestUnitComesBack(t *testing.T) {
+	t.Parallel()
+	pool := tables(t, outboxsql.ModeStream)
+	news := make(outages, 10)
+	relay, err := New(pool, WithObserver(news))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = relay.Handle("mail", "*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return delivery.Unavailable(errors.New("away")) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &patient{T: t, Relay: relay}
+	p.start()
+	execute(t, pool, insertThree)
+	<-news
+	execute(t, pool, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE destination = 'mail'`) // by another relay, or by hand
+	<-news
+}
