@@ -28,6 +28,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/queue"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/listener"
 	"github.com/notifyd/notifyd/observe"
@@ -53,6 +54,10 @@ var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --
 // ErrPooler is wrapped by the error of Run if the pool leads through a pooler in transaction mode and
 // [WithListenConfig] does not lead past it. Only a stream runs behind such a pooler.
 var ErrPooler = store.ErrPooler
+
+// ErrIDs is wrapped by the error of Run if the sequence of a stream gives out ids again that a position has passed: it was set
+// back, or restarted with other values. The error has the statement that cures it.
+var ErrIDs = position.ErrIDs
 
 // session is a connection of the relay's own.
 type session interface{ Close(ctx context.Context) }
@@ -351,7 +356,8 @@ func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 }
 
 // Ops returns the client that lists, replays, discards and edits the dead letters of the relay's tables, and shows and moves
-// events and positions. It uses the pool that was given to [New], works whether or not the relay runs,
+// events and positions. A pause through it is honoured within a second, and may name a destination that this relay does not
+// have: see [Relay.Pause]. It uses the pool that was given to [New], works whether or not the relay runs,
 // and covers the deliveries of all relays.
 func (r *Relay) Ops() *ops.Client { return r.ops }
 
@@ -383,6 +389,7 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 //   - [ErrNeedsStream] if a destination needs a stream and the table is a queue;
 //   - [ErrPooler] if the table is a queue, and the pool leads through a pooler in transaction mode past which
 //     [WithListenConfig] does not lead;
+//   - [ErrIDs] if the sequence of a stream was set back;
 //   - [ErrRunTwice] if Run was called before.
 //
 // When ctx ends it stops in order: it claims nothing more; running deliveries may finish within the
@@ -419,7 +426,7 @@ func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error
 	defer r.pauses.mu.Unlock()
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
-	if err := store.SetPause(ctx, r.pool, r.settings.schema, destination, observe.Pause{By: by, Reason: reason}); err != nil {
+	if err := r.ops.Pause(ctx, destination, ops.Action{Actor: by, Reason: reason}); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	return r.dispatcher.Pause(destination) //nolint:wrapcheck // there is a destination of that name
@@ -435,7 +442,7 @@ func (r *Relay) Resume(ctx context.Context, destination string) error {
 	defer r.pauses.mu.Unlock()
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
-	if _, err := store.ClearPause(ctx, r.pool, r.settings.schema, destination); err != nil {
+	if _, err := r.ops.Resume(ctx, destination, ops.Action{}); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	return r.dispatcher.Resume(destination) //nolint:wrapcheck // there is a destination of that name

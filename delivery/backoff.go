@@ -13,7 +13,7 @@ import (
 // that events that failed together do not come back together. A field that is zero has its default, so
 // that Backoff{Initial: time.Minute} changes one of them.
 type Backoff struct {
-	Initial    time.Duration // at least 1 ms; 1 s by default
+	Initial    time.Duration // at least 1 ms; 1 s by default, or Max if that is shorter
 	Max        time.Duration // at least Initial; 1 h by default, or Initial if that is longer
 	Multiplier float64       // at least 1; 2 by default
 }
@@ -27,6 +27,9 @@ func DefaultBackoff() Backoff {
 // WithDefaults returns b with the defaults of the fields that are zero.
 func (b Backoff) WithDefaults() Backoff {
 	d := DefaultBackoff()
+	if b.Max > 0 {
+		d.Initial = min(d.Initial, b.Max)
+	}
 	b.Initial = cmp.Or(b.Initial, d.Initial)
 	b.Max = cmp.Or(b.Max, max(d.Max, b.Initial))
 	b.Multiplier = cmp.Or(b.Multiplier, d.Multiplier)

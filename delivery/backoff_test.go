@@ -13,6 +13,7 @@ func TestBackoffFillsZeroFields(t *testing.T) {
 		{Backoff{Initial: time.Minute}, Backoff{time.Minute, time.Hour, 2}},
 		{Backoff{Initial: 2 * time.Hour}, Backoff{2 * time.Hour, 2 * time.Hour, 2}},
 		{Backoff{Max: 2 * time.Second}, Backoff{time.Second, 2 * time.Second, 2}},
+		{Backoff{Max: 500 * time.Millisecond}, Backoff{500 * time.Millisecond, 500 * time.Millisecond, 2}},
 		{Backoff{Multiplier: 3}, Backoff{time.Second, time.Hour, 3}},
 		{Backoff{3, 4, 5}, Backoff{3, 4, 5}},
 	} {
@@ -30,7 +31,7 @@ func TestBackoffRefusesWhatIsNoBackoff(t *testing.T) {
 	good := DefaultBackoff()
 	for name, change := range map[string]func(*Backoff){
 		"negative":            func(b *Backoff) { b.Initial = -1 },
-		"too short a longest": func(b *Backoff) { *b = Backoff{Max: time.Millisecond} },
+		"too short a longest": func(b *Backoff) { *b = Backoff{Max: time.Microsecond} },
 		"initial":             func(b *Backoff) { b.Initial = time.Microsecond },
 		"max":                 func(b *Backoff) { b.Max = b.Initial - 1 },
 		"below 1":             func(b *Backoff) { b.Multiplier = 0.99 },

@@ -64,7 +64,7 @@ type lane struct {
 	tempo   tempo
 	hungry  bool // an engine was refused since onRoom was last called
 	stopped bool
-	paused  bool // by a person; see pause.go
+	paused  bool // by a person; see pause
 	owned   bool // an engine has the lane
 	crew    crew
 	health  health.Health
@@ -326,6 +326,10 @@ var ErrLimited = errors.New(limit.Waits)
 
 // maxRateKey is up to how many bytes a key is stored as it is.
 const maxRateKey = 128
+
+// Engines take from the rate limit before they hand anything over: what may not go yet takes no room in the lane, and
+// waits where it costs least. Without keys that is the table, as for a lane that is full. With keys it is a row, or one key would
+// hold up the others.
 
 // Admit takes from the rate limit for deliveries that are about to be handed over. It returns how long each has to wait, 0 for
 // those that may go; nil if all may. Without keys all that comes after one that waits waits, too. It is called in the order in which

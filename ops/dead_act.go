@@ -34,7 +34,7 @@ type BulkAction struct {
 	Acted func([]DeadLetter)
 }
 
-// MaxBatch is the largest Action.Batch.
+// MaxBatch is the largest BulkAction.Batch.
 const MaxBatch = 10_000
 
 // defaultBatch keeps a transaction, and with it the locks, to some ten milliseconds.

@@ -18,7 +18,7 @@ import (
 const lockNotAvailable = "55P03"
 
 // EditEvent replaces the payload of a dead letter's event, byte for byte, and keeps the old payload in
-// the audit. It delivers nothing: call Replay for that. All destinations of an event have the same
+// the audit. It delivers nothing: call ReplayDeadLetters for that. All destinations of an event have the same
 // payload, so the error wraps [ErrNotDead] where the event is on its way to another one;
 // destinations that have received it have the old payload. Of an event that was written as JSON, a payload
 // that is not JSON is [ErrInvalid]. The content type stays.

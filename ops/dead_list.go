@@ -24,7 +24,7 @@ const letterColumns = `d.event_id, d.destination, d.event_type, coalesce(d.error
 	d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, '')`
 
 // DeadLetters returns up to limit dead letters after the given one, by destination, and for each
-// destination in the order of events. The zero Ref begins at the start.
+// destination in the order of events. The zero DeliveryRef begins at the start.
 func (s *Client) DeadLetters(ctx context.Context, f DeadLetterFilter, after DeliveryRef, limit int) (DeadLetterPage, error) {
 	page := DeadLetterPage{Letters: []DeadLetter{}}
 	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {

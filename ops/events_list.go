@@ -19,7 +19,7 @@ const (
 	MaxEvents = 1000
 	// DefaultSearch is the number of events that one search reads.
 	DefaultSearch = 20_000
-	// MaxSearch is the largest Filter.Search.
+	// MaxSearch is the largest EventFilter.Search.
 	MaxSearch = 1_000_000
 	// chunk is the number of events that one statement reads.
 	chunk = 1000
@@ -36,7 +36,7 @@ type EventFilter struct {
 	State State
 	// Since bounds how long ago the event was written, by the clock of the database; 0 means no bound.
 	Since time.Duration
-	// Upto is the highest id, nil for any: Page.Next continues a search.
+	// Upto is the highest id, nil for any: EventPage.Next continues a search.
 	Upto *int64
 	// Search bounds the events that are read; 0 is DefaultSearch.
 	Search int
@@ -96,12 +96,12 @@ type EventPage struct {
 	Events []Event `json:"events"`
 	// Searched is the number of events that were read for it.
 	Searched int `json:"searched"`
-	// Next is the Filter.Upto that continues the list, nil at its end.
+	// Next is the EventFilter.Upto that continues the list, nil at its end.
 	Next *int64 `json:"next"`
 }
 
 // Events returns up to limit events, the newest first. No index has types or aggregates: Events reads
-// from the newest event down, in the order of ids, and ends with the page or after Filter.Search
+// from the newest event down, in the order of ids, and ends with the page or after EventFilter.Search
 // events. For the state Dead it reads only events that have a stored delivery, and for Waiting
 // those that were not tried as well. With Since it ends with the first thousand events of which
 // none is as new.
@@ -143,7 +143,7 @@ type lister struct {
 	f      EventFilter
 	limit  int
 	upto   int64
-	oldest time.Time // with Filter.Since
+	oldest time.Time // with EventFilter.Since
 }
 
 func (l *lister) run(ctx context.Context, page *EventPage) error {

@@ -2,8 +2,10 @@ package ops
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,42 +14,77 @@ import (
 )
 
 // Pause stops the deliveries to a destination at all relays of the tables, until Resume: it is stored, and lasts through
-// restarts. Running calls end as usual, its events wait, and no attempt is counted. Relays look for pauses once a second. The
-// destination need not be known. Pausing again replaces actor and reason, which have up to 1,000 bytes each.
+// restarts. Running calls end as usual, its events wait, and no attempt is counted. Relays look for pauses once a second. No
+// relay has to know the destination. Pausing again replaces actor and reason. Each text has up to 1,000 bytes; the error about another one wraps
+// [ErrInvalid].
 func (s *Client) Pause(ctx context.Context, destination string, a Action) error {
-	if err := a.validate(); err != nil {
-		return err
-	}
-	return s.pauses(ctx, fmt.Sprintf("pause %q", destination), func(tx pgx.Tx) error {
-		if a.DryRun {
-			return nil
-		}
-		if a.Actor == "" {
-			if err := tx.QueryRow(ctx, `SELECT session_user`).Scan(&a.Actor); err != nil {
+	p := observe.Pause{By: a.Actor, Reason: a.Reason}
+	return s.pause(ctx, "pause", destination, a, p, func(tx pgx.Tx) error {
+		if p.By == "" {
+			if err := tx.QueryRow(ctx, `SELECT session_user`).Scan(&p.By); err != nil {
 				return err
 			}
 		}
-		err := store.SetPause(ctx, tx, s.cfg.Schema, destination, observe.Pause{By: a.Actor, Reason: a.Reason})
-		if errors.Is(err, store.ErrPause) {
-			return fmt.Errorf("%w: %w", ErrInvalid, err)
-		}
-		return err
+		return store.SetPause(ctx, tx, s.cfg.Schema, destination, p)
 	})
 }
 
 // Resume ends the pause of a destination at all relays, and reports whether it was paused.
-func (s *Client) Resume(ctx context.Context, destination string) (was bool, err error) {
-	err = s.pauses(ctx, fmt.Sprintf("resume %q", destination), func(tx pgx.Tx) error {
-		was, err = store.ClearPause(ctx, tx, s.cfg.Schema, destination)
+func (s *Client) Resume(ctx context.Context, destination string, a Action) (was bool, err error) {
+	err = s.pause(ctx, "resume", destination, a, observe.Pause{By: a.Actor, Reason: a.Reason}, func(tx pgx.Tx) error {
+		if was, err = store.ClearPause(ctx, tx, s.cfg.Schema, destination); err == nil && !was {
+			err = errNotPaused
+		}
 		return err
 	})
-	return was && err == nil, err
+	switch {
+	case errors.Is(err, errNotPaused):
+		return false, nil
+	case err != nil:
+		return false, err
+	case a.DryRun:
+		all, err := s.Pauses(ctx)
+		_, was = all[destination]
+		return was, err
+	}
+	return was, nil
+}
+
+// errNotPaused ends a transaction in which there was nothing to do.
+var errNotPaused = errors.New("it is not paused")
+
+// pause runs f, unless it is a dry run, and records what a person has done.
+func (s *Client) pause(ctx context.Context, action, destination string, a Action, p observe.Pause, f func(pgx.Tx) error) error {
+	what := fmt.Sprintf("%s %q", action, destination)
+	if destination == "" {
+		return fmt.Errorf("%s: %w: a pause has a destination", what, ErrInvalid)
+	}
+	if err := store.CheckPause(destination, p); err != nil {
+		return fmt.Errorf("%s: %w: %w", what, ErrInvalid, err)
+	}
+	if a.DryRun {
+		return nil
+	}
+	return s.writeLetters(ctx, what, func(tx pgx.Tx, _ time.Time) error {
+		if err := f(tx); err != nil {
+			return err
+		}
+		details, err := json.Marshal(struct {
+			Reason string `json:"reason,omitempty"`
+		}{a.Reason})
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, destination, details)
+			VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4::text::jsonb)`), a.Actor, action, destination, string(details))
+		return err
+	})
 }
 
 // Pauses returns the paused destinations.
 func (s *Client) Pauses(ctx context.Context) (all map[string]observe.Pause, err error) {
 	all = make(map[string]observe.Pause)
-	err = s.pauses(ctx, "list pauses", func(tx pgx.Tx) error {
+	err = s.readLetters(ctx, "list pauses", func(tx pgx.Tx, _ time.Time) error {
 		rows, err := tx.Query(ctx, s.sql(`SELECT destination, paused_by, reason, paused_at FROM {pauses}`))
 		if err != nil {
 			return err
@@ -61,11 +98,4 @@ func (s *Client) Pauses(ctx context.Context) (all map[string]observe.Pause, err 
 		return err
 	})
 	return all, err
-}
-
-func (s *Client) pauses(ctx context.Context, what string, f func(pgx.Tx) error) error {
-	if err := pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, f); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
 }

@@ -27,7 +27,7 @@ const sqlCount = `WITH page AS MATERIALIZED (SELECT id, event_type FROM outbox_e
 	open AS MATERIALIZED (SELECT coalesce(range_agg(g), '{}') AS ids FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $4)
 SELECT event_type, count(*) FILTER (WHERE NOT open.ids @> page.id), max(page.id), count(*) FROM page CROSS JOIN open GROUP BY event_type`
 
-// CountReplay counts the events of a range that a dry run of Replay has returned, by type, the most
+// CountReplay counts the events of a range that a dry run of StartReplay has returned, by type, the most
 // frequent first, in statements of 10,000 events each. It stops after about limit events, if that is above 0, and
 // reports more then. Those with a stored delivery, which a replay passes over, are counted as well.
 func (s *Client) CountReplay(ctx context.Context, r observe.Replay, limit int64) (all []TypeCount, more bool, err error) {

@@ -124,7 +124,7 @@ func (m *Moved) target(ctx context.Context, tx pgx.Tx, to engine.Start) error {
 const (
 	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
 	// passed: they are in flight, or their transaction may still commit. A destination that keeps a copy
-	// of its position gets again what is above the new head, unless it was moved forwards: see exact.go. Where
+	// of its position gets again what is above the new head, unless it was moved forwards: see package exactly. Where
 	// ids were assigned again, the copy does not count at all, which a seal above void says. What
 	// former shards had passed does not count any more either. Forwards ($3) no shard goes back.
 	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 THEN greatest(head, $2) ELSE $2 END, open = CASE WHEN $3 THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,

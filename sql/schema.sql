@@ -486,7 +486,7 @@ COMMENT ON TABLE outbox_audit IS
 COMMENT ON COLUMN outbox_audit.id IS 'Order of the entries.';
 COMMENT ON COLUMN outbox_audit.at IS 'When it was done.';
 COMMENT ON COLUMN outbox_audit.event_id IS 'outbox_events.id, also of an event that is gone. NULL: not about one event.';
-COMMENT ON COLUMN outbox_audit.action IS 'replay, discard, edit, retry, seek, forget, replay range or stop replay; delivered: the destination has acknowledged a replayed dead letter.';
+COMMENT ON COLUMN outbox_audit.action IS 'replay, discard, edit, retry, seek, forget, replay range, stop replay, pause or resume; delivered: the destination has acknowledged a replayed dead letter.';
 COMMENT ON COLUMN outbox_audit.actor IS 'Who did it, unverified: user and host, or the value of --actor.';
 COMMENT ON COLUMN outbox_audit.database_user IS 'Role of the database session.';
 COMMENT ON COLUMN outbox_audit.destination IS 'Which delivery of the event. NULL: the event itself.';

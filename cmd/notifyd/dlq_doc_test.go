@@ -58,7 +58,7 @@ func TestDeadLettersPage(t *testing.T) {
 				t.Errorf("%d rows in the audit", n)
 			}
 		case "go":
-			if !strings.Contains(testenv.ReadFile(t, root+"example_deadletters_test.go"), strings.ReplaceAll(strings.TrimSpace(st.text), "\n", "\n\t")) {
+			if !strings.Contains(testenv.ReadFile(t, root+"example_test.go"), strings.ReplaceAll(strings.TrimSpace(st.text), "\n", "\n\t")) {
 				t.Errorf("the example of the package does not have\n%s", st.text)
 			}
 		}

@@ -80,7 +80,7 @@ each live relay has confirmed that, --timeout at most.`,
 				client, err := ops.New(conn, ops.Config{Schema: f.db.schema})
 				was := false
 				if err == nil {
-					was, err = client.Resume(ctx, name)
+					was, err = client.Resume(ctx, name, ops.Action{Actor: currentActor()})
 				}
 				switch {
 				case err != nil:
@@ -106,6 +106,9 @@ func (f *pauseFlags) each(ctx context.Context, a *app, names []string, do func(c
 	var late error
 	for _, name := range names {
 		said, err := do(ctx, conn, name)
+		if errors.Is(err, ops.ErrInvalid) {
+			return &usageError{err}
+		}
 		if err != nil && !errors.Is(err, errUnconfirmed) {
 			return err
 		}

@@ -39,7 +39,8 @@ func New(valid func() bool, wake func()) Events {
 func (f *Events) Parcel() *dispatch.Parcel {
 	n := len(f.spare)
 	if n == 0 {
-		return dispatch.NewParcel(f.valid, func(bool) { f.wake() })
+		wake := f.wake // f may be another one's when the parcel has its answer
+		return dispatch.NewParcel(f.valid, func(bool) { wake() })
 	}
 	p := f.spare[n-1]
 	f.spare = f.spare[:n-1]

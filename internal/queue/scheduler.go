@@ -444,6 +444,10 @@ const (
 	longestWay = 20 * time.Millisecond
 )
 
+// Priorities use the mechanism for destinations without room. During a backlog, the common sweep
+// passes over the lanes of lower priority, and so reaches the events of the others at once. The
+// passed lanes catch up by sweeps of their own.
+
 // turns decides which sweep is next. The scheduler's lock guards it.
 type turns struct {
 	ranked   bool      // lanes have different priorities

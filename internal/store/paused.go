@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,41 +20,34 @@ import (
 // maxPauseText bounds who has paused a destination, and why, in bytes.
 const maxPauseText = 1000
 
-// ErrPause is wrapped by errors about the words of a pause.
-var ErrPause = errors.New("invalid pause")
-
 // Execer runs a statement: a connection, a pool or a transaction.
 type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
+// CheckPause returns an error about a text of a pause that cannot be stored.
+func CheckPause(destination string, p observe.Pause) error {
+	for _, text := range []string{destination, p.By, p.Reason} {
+		if len(text) > maxPauseText || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return fmt.Errorf("%.20q is longer than %d bytes, or not UTF-8 text without zero bytes", text, maxPauseText)
+		}
+	}
+	return nil
+}
+
 // SetPause pauses a destination for all relays. One that is paused already gets the new reason. The
 // time of p is ignored: it is the database's. The schema holds the tables.
 func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
-	if p.By == "" {
-		return fmt.Errorf("%w: who pauses is not given", ErrPause)
-	}
-	for _, text := range []string{destination, p.By, p.Reason} {
-		if len(text) > maxPauseText || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
-			return fmt.Errorf("%w: %.20q is longer than %d bytes, or not UTF-8 text without zero bytes", ErrPause, text, maxPauseText)
-		}
-	}
 	_, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)
 		ON CONFLICT (destination) DO UPDATE SET paused_by = excluded.paused_by, reason = excluded.reason, database_user = excluded.database_user`,
 		destination, p.By, p.Reason)
-	if err != nil {
-		return fmt.Errorf("pause %q: %w", destination, err)
-	}
-	return nil
+	return err
 }
 
 // ClearPause resumes a destination for all relays, and reports whether it was paused.
 func ClearPause(ctx context.Context, db Execer, schema, destination string) (was bool, err error) {
 	tag, err := db.Exec(ctx, `DELETE FROM `+pauses(schema)+` WHERE destination = $1`, destination)
-	if err != nil {
-		return false, fmt.Errorf("resume %q: %w", destination, err)
-	}
-	return tag.RowsAffected() > 0, nil
+	return tag.RowsAffected() > 0, err
 }
 
 func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses"}.Sanitize() }

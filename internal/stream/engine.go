@@ -204,7 +204,7 @@ func (e *Engine) own(ctx context.Context, server string, f func(*session.Conn) e
 }
 
 // Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and
-// gives its units away. It returns nil, [dispatch.ErrShutdownIncomplete], [ErrIDs], [outboxsql.ErrStream], or the reason
+// gives its units away. It returns nil, [dispatch.ErrShutdownIncomplete], [position.ErrIDs], [outboxsql.ErrStream], or the reason
 // why the table cannot be read as a stream. The caller closes the engine afterwards.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -305,7 +305,7 @@ func (i *idsTest) seek(text string) {
 	}
 	if cure[1] != "" {
 		i.exec(cure[1])
-		i.start().refused(position.ErrIDs, "positions seek") // what was written meanwhile is still not delivered
+		i.start().refused(notifyd.ErrIDs, "positions seek") // what was written meanwhile is still not delivered
 	}
 	s, err := ops.New(i.pool, ops.Config{Schema: "public"})
 	if err != nil {
