@@ -67,6 +67,14 @@ func TestDelivered(t *testing.T) {
 			pool := database(t, "public", mode)
 			src := outboxtest.Pgx(pool)
 			outboxtest.Delivered(t, src, time.Minute) // nothing to deliver
+			own, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			fails(t, func(tb *recorder) { outboxtest.Delivered(tb, outboxtest.Pgx(own), time.Minute) }, "through a transaction")
+			if err := own.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			commit(t, pool, order("order.created", "1", 0))
 			state := "not tried yet"
 			if mode == outboxsql.ModeStream {

@@ -10,11 +10,14 @@ import (
 const pause = 10 * time.Millisecond
 
 // Delivered waits until a relay has delivered all events that are visible now, to all of their
-// destinations, in a queue or a stream. Read through a pool or a connection: a transaction may not see
-// what relays write. It ends the test when within has passed, and names what is waiting; and at once if a
+// destinations, in a queue or a stream. It reads through a pool or a connection, and refuses a transaction: relays do not see
+// what that has written. It ends the test when within has passed, and names what is waiting; and at once if a
 // delivery has become a dead letter. An event type without a route waits.
 func Delivered(tb testing.TB, s Source, within time.Duration) {
 	tb.Helper()
+	if s.inTx {
+		tb.Fatalf("outboxtest: Delivered reads through a transaction, whose events no relay sees: commit, and read through a pool or a connection")
+	}
 	last := s.last(tb)
 	end := time.NewTimer(within)
 	defer end.Stop()
