@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -15,7 +16,7 @@ type fileSettings struct {
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches handed over at the same time. They are written one after the other."`
 	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written at once, with one fsync for each file. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take, whatever happens."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take; above the 20s for which it waits for locks."`
 
 	baseDir string
 }
@@ -26,7 +27,9 @@ func newFileSettings(baseDir string) *fileSettings {
 }
 
 // Validate implements config.Settings.
-func (s *fileSettings) Validate() error { return tryOpen(s) }
+func (s *fileSettings) Validate() error {
+	return errors.Join(checkTimeout(s.Timeout, s.Within(), "the wait for locks"), tryOpen(s))
+}
 
 // Effective implements config.Effective: nothing has a default that depends on something.
 func (s *fileSettings) Effective() config.Settings { return s }

@@ -265,7 +265,7 @@ const everySetting = `
     path: archive/{{ .Event.Type }}.jsonl
     concurrency: 2
     batch: 20
-    timeout: 9s
+    timeout: 29s
   nats-1:
     type: nats
     servers: [tls://n1.example.com:4222, nats://127.0.0.1]

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,7 +15,8 @@ import (
 const (
 	// The archive is for its owner and a group, as logs are.
 	fileMode, folderMode = 0o640, 0o750
-	// lockEvery is how often a lock that another holds is tried, and lockWithin how long: far above the time of a batch.
+	// lockEvery is how often a lock that another holds is tried, and lockWithin how long one batch waits for all its locks: far
+	// above the time of a batch.
 	lockEvery, lockWithin = 5 * time.Millisecond, 20 * time.Second
 	// block is how much is read at once while the end of the last line is looked for.
 	block = 64 << 10
@@ -50,8 +50,8 @@ func (s *files) shrink(room int) {
 }
 
 // acquire returns the open file at path, locked, and ready for the next line. It opens the file again if logrotate has
-// renamed it. The caller unlocks the file.
-func (s *files) acquire(ctx context.Context, path string) (*appender, error) {
+// renamed it. The caller unlocks the file. patience is how long the batch may still wait for locks.
+func (s *files) acquire(ctx context.Context, path string, patience *time.Duration) (*appender, error) {
 	for {
 		a := s.open[path]
 		if a == nil {
@@ -64,7 +64,7 @@ func (s *files) acquire(ctx context.Context, path string) (*appender, error) {
 		}
 		s.uses++
 		a.use = s.uses
-		if err := a.lock(ctx); err != nil {
+		if err := a.lock(ctx, patience); err != nil {
 			return nil, err
 		}
 		if !a.isAt(path) {
@@ -93,7 +93,7 @@ func (s *files) openAt(path string) (*os.File, error) {
 	if err == nil {
 		var info fs.FileInfo
 		if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
-			err = fmt.Errorf("open %s: %w", path, errKind)
+			err = &fs.PathError{Op: "open", Path: path, Err: errKind}
 		}
 	}
 	if err != nil {
@@ -145,25 +145,33 @@ func (s *files) close() {
 	}
 }
 
-// lock waits until no other relay or destination holds the lock. The error is [errLocked] or ctx's cause.
-func (a *appender) lock(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, lockWithin, fmt.Errorf("%s: %w", a.f.Name(), errLocked))
-	defer cancel()
-	var tick *time.Ticker
+// lock waits until no other relay or destination holds the lock, and takes the wait off patience. The error is [errLocked],
+// also at ctx's deadline, or the cause of a ctx that was canceled.
+func (a *appender) lock(ctx context.Context, patience *time.Duration) error {
+	free, err := tryLock(a.f)
+	if free || err != nil {
+		return err
+	}
+	begin := time.Now()
+	defer func() { *patience -= time.Since(begin) }()
+	end := time.NewTimer(*patience)
+	defer end.Stop()
+	tick := time.NewTicker(lockEvery)
+	defer tick.Stop()
 	for {
-		free, err := tryLock(a.f)
-		if free || err != nil {
-			return err
-		}
-		if tick == nil {
-			tick = time.NewTicker(lockEvery)
-			defer tick.Stop()
-		}
 		select {
 		case <-tick.C:
+			if free, err := tryLock(a.f); free || err != nil {
+				return err
+			}
+			continue
+		case <-end.C:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return context.Cause(ctx)
+			}
 		}
+		return &fs.PathError{Op: "lock", Path: a.f.Name(), Err: errLocked}
 	}
 }
 
@@ -203,7 +211,7 @@ func (a *appender) repair() error {
 		// After a loss of power some file systems have zeros in place of unwritten data.
 		begin = bytes.TrimRight(begin, "\x00")
 		if !bytes.HasPrefix([]byte(jsonline.Prefix), begin) {
-			return fmt.Errorf("%s: %w", a.f.Name(), errForeign)
+			return &fs.PathError{Op: "append", Path: a.f.Name(), Err: errForeign}
 		}
 		if err := a.f.Truncate(end); err != nil {
 			return err

@@ -2,7 +2,9 @@ package file
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 )
@@ -13,6 +15,8 @@ type batch struct {
 	events []*delivery.Event
 	lines  []line
 	errs   []error // by event
+
+	patience time.Duration // how long the batch may still wait for locks
 }
 
 // run writes the lines of the events that have not failed, in parts of at most maxOpen files. It stops at the failure of a file,
@@ -60,12 +64,16 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		}
 		files[path] = nil
 	}
-	// All relays lock in the same order, which excludes deadlocks.
+	// All relays lock in the same order, which excludes deadlocks. At a lock that does not come all others are released:
+	// whoever waits for them must not wait for it, too.
 	for _, path := range slices.Sorted(slices.Values(order)) {
-		switch a, err := b.h.files.acquire(ctx, path); {
+		switch a, err := b.h.files.acquire(ctx, path, &b.patience); {
 		case err == nil:
 			defer a.unlock()
-		case ctx.Err() != nil:
+		case errors.Is(err, errLocked):
+			b.failFrom(from, b.h.failed(err))
+			return false
+		case errors.Is(ctx.Err(), context.Canceled):
 			b.failFrom(from, b.h.out.Ended(ctx, "waiting for the lock of a file"))
 			return false
 		default:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
@@ -22,6 +23,9 @@ type Config struct {
 	// before the first template must exist; folders after it are made. Required.
 	Path string `json:"path" yaml:"path" jsonschema_description:"Template of the file, relative to the configuration file, such as archive/{{ date \"2006-01-02\" .Event.CreatedAt }}.jsonl. Values are escaped. The folder before the first template must exist; those after it are made. Required."`
 }
+
+// Within returns how long one batch waits for the locks of its files: the lane's timeout has to be longer.
+func (Config) Within() time.Duration { return lockWithin }
 
 // Validate returns the mistakes, each a [*handlers.FieldError]. It opens no file.
 func (c Config) Validate() error {

@@ -13,6 +13,7 @@ var (
 	errForeign = errors.New("the file ends amid a line that notifyd has not written")
 	errKind    = errors.New("this is not a regular file")
 	errLocked  = errors.New("another program has locked the file")
+	errTurn    = errors.New("other batches were written until the deadline")
 )
 
 // causes is the table of what files refuse. Own is for a path made of the event. What is not in it is a fault of the disk.

@@ -11,6 +11,7 @@ package file
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 
@@ -50,7 +51,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		path: t, base: o.BaseDir, stem: cfg.stem(), out: outcome.New("file", ""),
 		turn: make(chan struct{}, 1), files: files{root: inside(o.BaseDir, cfg.stem()), open: make(map[string]*appender)},
 	}
-	h.out.Safe = []error{errForeign, errKind, errLocked}
+	h.out.Safe = []error{errForeign, errKind, errLocked, errTurn}
 	if path, ok := t.Constant(); ok {
 		h.fixed = inside(o.BaseDir, path)
 	}
@@ -71,14 +72,17 @@ func (*Handler) KeepsOrder() bool { return true }
 //
 //   - [delivery.Permanent]: the payload is called JSON and is not, or no path can be made of this event.
 //   - [delivery.Unavailable]: a file cannot be written or synchronized, or the handler is closed. All events from the first of that
-//     file on fail with it; a line of another file may be written all the same.
-//   - ctx's cause, if ctx was done before the lines were written. A write itself cannot be interrupted.
+//     file on fail with it; a line of another file may be written all the same. So it is if another program holds the lock
+//     of a file for 20 s, or until ctx's deadline.
+//   - [delivery.Throttled]: other batches were written until ctx's deadline.
+//   - ctx's cause, if ctx was done before the call, or canceled before the lines were written. A write itself cannot be
+//     interrupted.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if err := h.take(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(events))
 	}
 	defer h.release()
-	b := batch{h: h, events: events, errs: make([]error, len(events)), lines: make([]line, len(events))}
+	b := batch{h: h, events: events, errs: make([]error, len(events)), lines: make([]line, len(events)), patience: lockWithin}
 	for i, e := range events {
 		b.lines[i], b.errs[i] = h.line(e)
 	}
@@ -97,6 +101,9 @@ func (h *Handler) take(ctx context.Context) error {
 	select {
 	case <-h.turn:
 	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return delivery.Throttled(0, h.out.Line(outcome.Failure{Err: errTurn, Cure: "lower concurrency, or raise timeout"}))
+		}
 		return h.out.Ended(ctx, "waiting for another batch")
 	}
 	if h.closed.Load() {

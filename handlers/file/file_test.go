@@ -173,30 +173,42 @@ func TestTwoOnOnePath(t *testing.T) {
 	}
 }
 
-// TestLocked: a batch waits for the lock of another relay, for a while and as long as its context lasts.
-func TestLocked(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "a.jsonl")
+// lockOther makes a file and locks it, as another program would.
+func lockOther(t *testing.T, path string) *os.File {
+	t.Helper()
 	testenv.WriteFile(t, path, "")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	t.Cleanup(func() { _ = f.Close() })
 	if free, err := tryLock(f); !free || err != nil {
 		t.Fatal(free, err)
 	}
+	return f
+}
+
+// TestLocked: a batch waits for the lock of another program. At the end of its wait, or at its deadline, the destination is
+// at fault, and if the relay stops, none.
+func TestLocked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.jsonl")
+	f := lockOther(t, path)
 	synctest.Test(t, func(t *testing.T) {
 		h := open(t, dir, "a.jsonl")
-		for _, err := range h.DeliverBatch(t.Context(), events(1, 2)) {
-			deliverytest.WantClass(t, err, "unavailable")
-			deliverytest.WantText(t, err, "a.jsonl", "another program has locked the file", "fuser")
+		cause := errors.New("the end")
+		late, end := context.WithTimeoutCause(t.Context(), lockWithin/2, cause)
+		defer end()
+		for _, ctx := range []context.Context{late, t.Context()} {
+			for _, err := range h.DeliverBatch(ctx, events(1, 2)) {
+				deliverytest.WantClass(t, err, "unavailable")
+				deliverytest.WantText(t, err, "a.jsonl", "another program has locked the file", "fuser")
+			}
 		}
-		cause := errors.New("stopping")
-		ctx, cancel := context.WithTimeoutCause(t.Context(), lockWithin/2, cause)
-		defer cancel()
-		for _, err := range h.DeliverBatch(ctx, events(1, 2)) {
+		stopping, stop := context.WithCancelCause(t.Context())
+		time.AfterFunc(lockWithin/2, func() { stop(cause) })
+		for _, err := range h.DeliverBatch(stopping, events(1, 2)) {
 			if !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
 				t.Error(err)
 			}
@@ -206,6 +218,86 @@ func TestLocked(t *testing.T) {
 		deliverytest.Deliver(t, h, events(1, 2))
 		want(t, path, 1, 2)
 	})
+}
+
+// TestLockedMany: one wait counts for all files of a batch, of all its parts, and ends before the timeout of the lane.
+func TestLockedMany(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, n := range []string{"2", "3", "4"} {
+		lockOther(t, filepath.Join(dir, n+".jsonl"))
+	}
+	late := lockOther(t, filepath.Join(dir, "1.jsonl"))
+	synctest.Test(t, func(t *testing.T) {
+		h := open(t, dir, "{{ .Payload.to }}.jsonl")
+		ctx, cancel := context.WithTimeout(t.Context(), DefaultLane().Timeout)
+		defer cancel()
+		time.AfterFunc(lockWithin/2, func() { unlock(late) })
+		begin := time.Now()
+		all := []*delivery.Event{event(1, `{"to": 0}`), event(2, `{"to": 1}`), event(3, `{"to": 2}`), event(4, `{"to": 3}`), event(5, `{"to": 4}`)}
+		errs := h.DeliverBatch(ctx, all)
+		deliverytest.WantClasses(t, errs, deliverytest.Times("unavailable", 5))
+		if waited := time.Since(begin); waited > lockWithin+lockEvery {
+			t.Errorf("waited %v", waited)
+		}
+		for _, name := range []string{"0", "1"} {
+			f, err := os.OpenFile(filepath.Join(dir, name+".jsonl"), os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if free, err := tryLock(f); !free || err != nil {
+				t.Errorf("%s is still locked: %v", name, err)
+			}
+			_ = f.Close()
+			want(t, f.Name())
+		}
+	})
+}
+
+// TestTurn: a batch that waits for others until its deadline costs no attempt.
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		h := open(t, dir, "a.jsonl")
+		if err := h.take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		errs := h.DeliverBatch(ctx, events(1, 2))
+		deliverytest.WantClasses(t, errs, deliverytest.Times("throttled", 2))
+		stopping, stop := context.WithCancelCause(t.Context())
+		cause := errors.New("stopping")
+		time.AfterFunc(time.Second, func() { stop(cause) })
+		if err := h.Deliver(stopping, event(1, "{}")); !errors.Is(err, cause) || deliverytest.Class(err) != "retry" {
+			t.Error(err)
+		}
+		h.release()
+		deliverytest.Deliver(t, h, events(1, 2))
+		want(t, filepath.Join(dir, "a.jsonl"), 1, 2)
+	})
+}
+
+// TestPathIsHidden: a path made of a payload is in no error.
+func TestPathIsHidden(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, dir, "{{ .Payload.to }}")
+	if err := os.Symlink(os.DevNull, filepath.Join(dir, "ann-device")); err != nil {
+		t.Fatal(err)
+	}
+	testenv.WriteFile(t, filepath.Join(dir, "ann-foreign"), "half")
+	lockOther(t, filepath.Join(dir, "ann-locked"))
+	for to, text := range map[string]string{"ann-device": "regular", "ann-foreign": "has not written", "ann-locked": "locked"} {
+		ctx, cancel := context.WithTimeout(t.Context(), lockEvery)
+		err := h.Deliver(ctx, event(1, `{"to": "`+to+`"}`))
+		cancel()
+		deliverytest.WantText(t, err, text)
+		if strings.Contains(err.Error(), "ann") {
+			t.Error(err)
+		}
+	}
 }
 
 // TestTakenBack: of a file that is not written whole no line stays, and nothing is acknowledged behind it. What other
