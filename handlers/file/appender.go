@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,6 +26,7 @@ const (
 // appender is an open file.
 type appender struct {
 	f    *os.File
+	info fs.FileInfo
 	size int64 // where the last line ends, as far as this handler knows; -1 if it does not
 	use  int64 // the number of the last use
 }
@@ -32,7 +34,7 @@ type appender struct {
 // files are those that are open. One batch uses them at a time.
 type files struct {
 	root string               // the folder that must exist
-	open map[string]*appender // by path
+	open map[string]*appender // by path; paths that lead to the same file share one
 	uses int64                // counts uses
 }
 
@@ -55,11 +57,10 @@ func (s *files) acquire(ctx context.Context, path string, patience *time.Duratio
 	for {
 		a := s.open[path]
 		if a == nil {
-			f, err := s.openAt(path)
-			if err != nil {
+			var err error
+			if a, err = s.openAt(path); err != nil {
 				return nil, err
 			}
-			a = &appender{f: f, size: -1}
 			s.open[path] = a
 		}
 		s.uses++
@@ -72,15 +73,16 @@ func (s *files) acquire(ctx context.Context, path string, patience *time.Duratio
 			continue
 		}
 		if err := a.repair(); err != nil {
-			s.forget(path)
+			s.drop(a)
 			return nil, err
 		}
 		return a, nil
 	}
 }
 
-// openAt opens the file at path, and makes it, with folders below the root, if it is not there.
-func (s *files) openAt(path string) (*os.File, error) {
+// openAt opens the file at path, and makes it, with folders below the root, if it is not there. A file that is open already, by
+// a link or by a name in other letters, is not opened again: the lock of the one would exclude the other.
+func (s *files) openAt(path string) (*appender, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.makeFolders(filepath.Dir(path)); err != nil {
@@ -90,8 +92,8 @@ func (s *files) openAt(path string) (*os.File, error) {
 			err = syncFolder(filepath.Dir(path))
 		}
 	}
+	var info fs.FileInfo
 	if err == nil {
-		var info fs.FileInfo
 		if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
 			err = &fs.PathError{Op: "open", Path: path, Err: errKind}
 		}
@@ -102,7 +104,13 @@ func (s *files) openAt(path string) (*os.File, error) {
 		}
 		return nil, err
 	}
-	return f, nil
+	for _, a := range s.open {
+		if os.SameFile(a.info, info) {
+			_ = f.Close() // nothing was written
+			return a, nil
+		}
+	}
+	return &appender{f: f, info: info, size: -1}, nil
 }
 
 // makeFolders makes a folder and those above it, down from the root, which must be there: an archive whose disk is not mounted
@@ -131,17 +139,27 @@ func syncFolder(folder string) error {
 	return f.Sync()
 }
 
-// forget closes a file. What was acknowledged is synchronized.
+// forget takes a path from its file, and closes the file if no other path leads to it.
 func (s *files) forget(path string) {
-	if a := s.open[path]; a != nil {
-		_ = a.f.Close() // nothing that counts is left to write
-		delete(s.open, path)
+	a := s.open[path]
+	delete(s.open, path)
+	for _, other := range s.open {
+		if other == a {
+			return
+		}
 	}
+	s.drop(a)
+}
+
+// drop closes a file. What was acknowledged is synchronized.
+func (s *files) drop(a *appender) {
+	_ = a.f.Close() // nothing that counts is left to write
+	maps.DeleteFunc(s.open, func(_ string, other *appender) bool { return other == a })
 }
 
 func (s *files) close() {
-	for path := range s.open {
-		s.forget(path)
+	for _, a := range s.open {
+		s.drop(a)
 	}
 }
 
@@ -180,12 +198,8 @@ func (a *appender) unlock() { unlock(a.f) }
 
 // isAt reports whether the file is still the one at path.
 func (a *appender) isAt(path string) bool {
-	own, err := a.f.Stat()
-	if err != nil {
-		return false
-	}
 	there, err := os.Stat(path)
-	return err == nil && os.SameFile(own, there)
+	return err == nil && os.SameFile(a.info, there)
 }
 
 // repair removes half a line from the end: a crash has left it, amid a batch that was not acknowledged. Half a line of another

@@ -47,7 +47,8 @@ func (b *batch) run(ctx context.Context) {
 }
 
 // part writes and synchronizes the files of the events in [from, to), and reports false if the batch must end. A failure of
-// a file, other than one event's, fails all events from the first event of this file on.
+// a file, other than one event's, fails all events from the first event of this file on. Events whose paths lead to the same
+// file are written as those of one path.
 func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, order []string) bool {
 	b.h.files.shrink(len(order))
 	limit := to // events from this one on are not acknowledged
@@ -64,12 +65,19 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		}
 		files[path] = nil
 	}
+	open, paths := make(map[string]*appender), make(map[*appender]string)
 	// All relays lock in the same order, which excludes deadlocks. At a lock that does not come all others are released:
 	// whoever waits for them must not wait for it, too.
 	for _, path := range slices.Sorted(slices.Values(order)) {
 		switch a, err := b.h.files.acquire(ctx, path, &b.patience); {
 		case err == nil:
 			defer a.unlock()
+			if first, ok := paths[a]; ok {
+				files[first] = slices.Sorted(slices.Values(append(files[first], files[path]...)))
+				delete(files, path)
+				continue
+			}
+			paths[a], open[path] = path, a
 		case errors.Is(err, errLocked):
 			b.failFrom(from, b.h.failed(err))
 			return false
@@ -90,8 +98,8 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		if len(data) == 0 {
 			continue
 		}
-		if err := b.h.files.open[path].append(data); err != nil {
-			b.h.files.forget(path) // the next batch repairs its end
+		if err := open[path].append(data); err != nil {
+			b.h.files.drop(open[path]) // the next batch repairs its end
 			fail(path, err)
 		}
 	}

@@ -254,6 +254,35 @@ func TestLockedMany(t *testing.T) {
 	})
 }
 
+// TestSameFile: paths that lead to one file do not wait for each other, in one batch and later.
+func TestSameFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := filepath.Join(dir, "a.jsonl")
+	testenv.WriteFile(t, a, "")
+	if err := os.Link(a, filepath.Join(dir, "b.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("a.jsonl", filepath.Join(dir, "c.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // no lock is ever released here, so that a wait for one would fail
+		h := open(t, dir, "{{ .Payload.to }}.jsonl")
+		to := func(id int64, file string) *delivery.Event { return event(id, `{"to": "`+file+`"}`) }
+		deliverytest.Deliver(t, h, []*delivery.Event{to(1, "c"), to(2, "b"), to(3, "a"), to(4, "d"), to(5, "c")})
+		deliverytest.Deliver(t, h, []*delivery.Event{to(6, "b")})
+		deliverytest.Deliver(t, h, []*delivery.Event{to(7, "a"), to(8, "b")})
+		want(t, a, 1, 2, 3, 5, 6, 7, 8)
+		// One of the names is removed.
+		if err := os.Remove(filepath.Join(dir, "b.jsonl")); err != nil {
+			t.Fatal(err)
+		}
+		deliverytest.Deliver(t, h, []*delivery.Event{to(9, "a"), to(10, "b"), to(11, "c")})
+		want(t, a, 1, 2, 3, 5, 6, 7, 8, 9, 11)
+		want(t, filepath.Join(dir, "b.jsonl"), 10)
+	})
+}
+
 // TestTurn: a batch that waits for others until its deadline costs no attempt.
 func TestTurn(t *testing.T) {
 	t.Parallel()
