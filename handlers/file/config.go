@@ -45,10 +45,53 @@ func (c Config) parse() (*tmpl.Template, error) {
 	if err != nil {
 		return nil, field.Errorf("path", "%w", err)
 	}
-	if path, ok := t.Constant(); ok && strings.HasSuffix(path, "/") {
+	parts := strings.Split(literal(c.Path[len(c.stem()):]), "/")
+	if parts[len(parts)-1] == "" {
 		return nil, field.Errorf("path", "is a folder: add the name of the file, such as events.jsonl")
 	}
+	for _, part := range parts {
+		if err := checkPart(part); err != nil {
+			return nil, field.Errorf("path", "%w: each event would fail", err)
+		}
+	}
 	return t, nil
+}
+
+// literal replaces each action of a template by a NUL, which no path has: what the action prints is not known.
+func literal(text string) string {
+	var b strings.Builder
+	for {
+		before, action, ok := strings.Cut(text, "{{")
+		b.WriteString(before)
+		if !ok {
+			return b.String()
+		}
+		b.WriteByte(0)
+		text = action[actionEnd(action):]
+	}
+}
+
+// actionEnd returns the offset behind the "}}" of an action. A comment and a quoted text may have others in them.
+func actionEnd(action string) int {
+	if comment := strings.TrimLeft(strings.TrimPrefix(action, "-"), " \t\r\n"); strings.HasPrefix(comment, "/*") {
+		end := len(action) - len(comment) + strings.Index(comment, "*/")
+		return end + strings.Index(action[end:], "}}") + len("}}")
+	}
+	var quote byte // that is open, 0 for none
+	for i := 0; i < len(action); i++ {
+		switch c := action[i]; {
+		case quote != 0 && c == '\\' && quote != '`':
+			i++
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+		case c == '"', c == '`', c == '\'':
+			quote = c
+		case strings.HasPrefix(action[i:], "}}"):
+			return i + len("}}")
+		}
+	}
+	return len(action) // the template was parsed, so this is not reached
 }
 
 // stem is the path up to the last folder before the first template. It ends with a slash, or is "".
@@ -68,9 +111,16 @@ func inside(dir, path string) string {
 // checkPath returns an error if what templates have made of an event, below the stem, names no file there.
 func checkPath(below string) error {
 	for part := range strings.SplitSeq(below, "/") {
-		if part == "" || part == "." || part == ".." {
-			return fmt.Errorf("the path made of this event has the part %q", part)
+		if err := checkPart(part); err != nil {
+			return fmt.Errorf("the path made of this event %w", err)
 		}
+	}
+	return nil
+}
+
+func checkPart(part string) error {
+	if part == "" || part == "." || part == ".." {
+		return fmt.Errorf("has the part %q", part)
 	}
 	return nil
 }

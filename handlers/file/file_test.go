@@ -383,7 +383,7 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for path, text := range map[string]string{
-		"a.jsonl": "", "nowhere/a.jsonl": "make the folder", "{{ .Event.Type }}/a.jsonl": "", "nowhere/{{ .Event.Type }}": "make the folder", ".": "must name a file",
+		"a.jsonl": "", "nowhere/a.jsonl": "make the folder", "{{ .Event.Type }}/a.jsonl": "", "nowhere/{{ .Event.Type }}": "make the folder", "../" + filepath.Base(dir): "must name a file",
 	} {
 		h := open(t, dir, path)
 		err := h.Check(t.Context())
@@ -431,6 +431,10 @@ func TestConfig(t *testing.T) {
 	t.Parallel()
 	for path, text := range map[string]string{
 		"": "missing", "a\x00b": "NUL", "archive/": "is a folder", "{{ .Nope }}": "Nope", "{{": "template", "a.jsonl": "", "../a/{{ .Event.Type }}": "",
+		".": `the part "."`, "a/..": `the part ".."`, "a/{{ .Event.Type }}/": "is a folder", "{{ .Event.Type }}//x": `the part ""`,
+		"a/{{ .Event.Type }}/../x": `the part ".."`, "{{ .Event.Type }}/./x": `the part "."`, "{{ .Event.Type }}.{{ .Event.ID }}": "", "{{ .Event.Type }}/..{{ .Event.ID }}": "",
+		"{{ date \"2006//}}//01\" .Event.CreatedAt }}": "", "{{ date `}}//\\` .Event.CreatedAt }}": "", `{{ date "\"}}//" .Event.CreatedAt }}`: "",
+		"{{/* \" }}// */}}x": "", "{{- /* ' // */ -}}x//y": `the part ""`, "{{ if eq .Event.ID 1 }}a/{{ end }}b": "", "{{ if eq .Event.ID 1 }}a{{ else }}b//c{{ end }}": `the part ""`,
 	} {
 		_, err := New(Config{Path: path})
 		if (err == nil) != (text == "") || err != nil && (field.Path(err) != "path" || !strings.Contains(err.Error(), text)) {
