@@ -36,6 +36,7 @@ type files struct {
 	root string               // the folder that must exist
 	open map[string]*appender // by path; paths that lead to the same file share one
 	uses int64                // counts uses
+	sync func(string) error   // syncFolder
 }
 
 // shrink closes the files that were not used for longest, for some others to be opened.
@@ -76,6 +77,11 @@ func (s *files) acquire(ctx context.Context, path string, patience *time.Duratio
 			s.drop(a)
 			return nil, err
 		}
+		if a.size == 0 {
+			if err := s.syncFolders(filepath.Dir(path)); err != nil {
+				return nil, err
+			}
+		}
 		return a, nil
 	}
 }
@@ -88,9 +94,7 @@ func (s *files) openAt(path string) (*appender, error) {
 		if err := s.makeFolders(filepath.Dir(path)); err != nil {
 			return nil, err
 		}
-		if f, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, fileMode); err == nil {
-			err = syncFolder(filepath.Dir(path))
-		}
+		f, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, fileMode)
 	}
 	var info fs.FileInfo
 	if err == nil {
@@ -113,20 +117,34 @@ func (s *files) openAt(path string) (*appender, error) {
 	return &appender{f: f, info: info, size: -1}, nil
 }
 
-// makeFolders makes a folder and those above it, down from the root, which must be there: an archive whose disk is not mounted
-// must not go to another.
+// makeFolders makes a folder and those above it, down from the root, which must be there: a folder on a disk that is not
+// mounted is not made on another.
 func (s *files) makeFolders(folder string) error {
 	if _, err := os.Stat(folder); folder == s.root || !errors.Is(err, fs.ErrNotExist) {
 		return nil // making the file reports other faults
 	}
-	above := filepath.Dir(folder)
-	if err := s.makeFolders(above); err != nil {
+	if err := s.makeFolders(filepath.Dir(folder)); err != nil {
 		return err
 	}
 	if err := os.Mkdir(folder, folderMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncFolder(above)
+	return nil
+}
+
+// syncFolders synchronizes the folder of a file without lines, and those above it up to the root. Whoever made them, perhaps a
+// relay that has died, may not have done so.
+func (s *files) syncFolders(folder string) error {
+	for {
+		if err := s.sync(folder); err != nil {
+			return err
+		}
+		above := filepath.Dir(folder)
+		if folder == s.root || folder == above {
+			return nil
+		}
+		folder = above
+	}
 }
 
 // syncFolder makes a new entry of a folder survive a crash.

@@ -1,7 +1,7 @@
 // Package file delivers events as lines of JSON, appended to files: an archive.
 //
-// An event is delivered once its line is on the disk: the file, and the folder of a new file, are synchronized (fsync)
-// before a batch is acknowledged. A batch whose lines are not all written is taken back, and half a line that a crash has left
+// An event is delivered once its line is on the disk: the file, and the folders of a file that was empty, are synchronized
+// (fsync) before a batch is acknowledged. A batch whose lines are not all written is taken back, and half a line that a crash has left
 // is removed before the next one is written, so that a line is never half of another.
 //
 // A file is locked (flock) while a batch is written, and its end is looked at if another has written to it. So several relays,
@@ -49,7 +49,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	h := &Handler{
 		path: t, base: o.BaseDir, stem: cfg.stem(), out: outcome.New("file", ""),
-		turn: make(chan struct{}, 1), files: files{root: inside(o.BaseDir, cfg.stem()), open: make(map[string]*appender)},
+		turn: make(chan struct{}, 1), files: files{root: inside(o.BaseDir, cfg.stem()), open: make(map[string]*appender), sync: syncFolder},
 	}
 	h.out.Safe = []error{errForeign, errKind, errLocked, errTurn}
 	if path, ok := t.Constant(); ok {

@@ -283,6 +283,39 @@ func TestSameFile(t *testing.T) {
 	})
 }
 
+// TestFoldersAreSynchronized before the first line of a file is acknowledged, again if that has failed, and whoever made them.
+func TestFoldersAreSynchronized(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, dir, `{{ .Event.AggregateType }}/{{ .Event.Type }}.jsonl`)
+	var synced []string
+	fails := true
+	h.files.sync = func(folder string) error {
+		if fails {
+			return &os.PathError{Op: "sync", Path: folder, Err: syscall.EIO}
+		}
+		synced = append(synced, folder)
+		return syncFolder(folder)
+	}
+	check := func(e *delivery.Event, folders ...string) {
+		t.Helper()
+		deliverytest.Deliver(t, h, []*delivery.Event{e})
+		if !slices.Equal(synced, folders) {
+			t.Errorf("%v, want %v", synced, folders)
+		}
+		synced = nil
+	}
+	deliverytest.WantClass(t, h.Deliver(t.Context(), event(1, "{}")), "unavailable")
+	fails = false
+	check(event(1, "{}"), filepath.Join(dir, "order"), dir)
+	check(event(2, "{}"))
+	want(t, filepath.Join(dir, "order", "order.created.jsonl"), 1, 2)
+	testenv.WriteFile(t, filepath.Join(dir, "order", "x.jsonl"), "") // of a relay that has died
+	other := event(3, "{}")
+	other.Type = "x"
+	check(other, filepath.Join(dir, "order"), dir)
+}
+
 // TestTurn: a batch that waits for others until its deadline costs no attempt.
 func TestTurn(t *testing.T) {
 	t.Parallel()
