@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"maps"
@@ -220,8 +221,9 @@ func (a *appender) isAt(path string) bool {
 	return err == nil && os.SameFile(a.info, there)
 }
 
-// repair removes half a line from the end: a crash has left it, amid a batch that was not acknowledged. Half a line of another
-// program is an error. A file that ends where this handler has left it needs no repair.
+// repair makes the file end with a newline. A line of notifyd without its newline gets it. Half a line of notifyd is removed: a
+// crash has left it, amid a batch that was not acknowledged. Half a line of another program is an error. A file that ends where
+// this handler has left it needs no repair.
 func (a *appender) repair() error {
 	info, err := a.f.Stat()
 	if err != nil {
@@ -236,16 +238,7 @@ func (a *appender) repair() error {
 		return err
 	}
 	if end < size {
-		begin := make([]byte, min(int64(len(jsonline.Prefix)), size-end))
-		if _, err := a.f.ReadAt(begin, end); err != nil {
-			return err
-		}
-		// After a loss of power some file systems have zeros in place of unwritten data.
-		begin = bytes.TrimRight(begin, "\x00")
-		if !bytes.HasPrefix([]byte(jsonline.Prefix), begin) {
-			return &fs.PathError{Op: "append", Path: a.f.Name(), Err: errForeign}
-		}
-		if err := a.f.Truncate(end); err != nil {
+		if end, err = a.finish(end, size); err != nil {
 			return err
 		}
 	}
@@ -253,7 +246,63 @@ func (a *appender) repair() error {
 	return nil
 }
 
-// lineEnd returns the offset behind the last newline, 0 if there is no newline.
+// finish adds a newline to the line that begins at from, or removes it, and returns where the file ends then.
+func (a *appender) finish(from, size int64) (int64, error) {
+	own, err := a.isOwn(from, size)
+	if err != nil {
+		return 0, err
+	}
+	if !own {
+		return 0, &fs.PathError{Op: "append", Path: a.f.Name(), Err: errForeign}
+	}
+	whole, err := a.isWhole(from, size)
+	if err != nil {
+		return 0, err
+	}
+	if whole {
+		_, err = a.f.WriteString("\n")
+		return size + 1, err
+	}
+	return from, a.f.Truncate(from)
+}
+
+// isOwn reports whether what is between the last newline and the end of the file is of notifyd. After a loss of power some file
+// systems have zeros in place of data that was not synchronized: zeros alone are of notifyd if the line before them is.
+func (a *appender) isOwn(end, size int64) (bool, error) {
+	begin, err := a.read(end, min(size, end+int64(len(jsonline.Prefix))))
+	if err != nil {
+		return false, err
+	}
+	begin = bytes.TrimRight(begin, "\x00")
+	if len(begin) > 0 || end == 0 {
+		return len(begin) > 0 && bytes.HasPrefix([]byte(jsonline.Prefix), begin), nil
+	}
+	before, err := a.lineEnd(end - 1)
+	if err != nil {
+		return false, err
+	}
+	begin, err = a.read(before, min(end, before+int64(len(jsonline.Prefix))))
+	return string(begin) == jsonline.Prefix, err
+}
+
+// isWhole reports whether the text from an offset to the end of the file is a whole line but for its newline.
+func (a *appender) isWhole(from, size int64) (bool, error) {
+	last, err := a.read(size-1, size)
+	if err != nil || last[0] != '}' {
+		return false, err
+	}
+	line, err := a.read(from, size)
+	return json.Valid(line), err
+}
+
+// read returns the bytes of the file in [from, to).
+func (a *appender) read(from, to int64) ([]byte, error) {
+	b := make([]byte, to-from)
+	_, err := a.f.ReadAt(b, from)
+	return b, err
+}
+
+// lineEnd returns the offset behind the last newline before size, 0 if there is no newline.
 func (a *appender) lineEnd(size int64) (int64, error) {
 	buf := make([]byte, min(block, size))
 	for to := size; to > 0; {

@@ -90,7 +90,6 @@ func TestTornLine(t *testing.T) {
 		"the beginning":    `{"ev`,
 		"most of it":       `{"event_id":2,"payload":{"a":"b`,
 		"longer than read": `{"event_id":2,"payload":"` + strings.Repeat("x", 3*block),
-		"zeros":            "\x00\x00\x00",
 		"zeros behind it":  `{"event` + "\x00\x00",
 	} {
 		for _, before := range []string{"", whole, whole + whole} {
@@ -100,6 +99,42 @@ func TestTornLine(t *testing.T) {
 			want(t, path, append(slices.Repeat([]int64{1}, strings.Count(before, "\n")), 7, 8)...)
 		}
 		t.Log(name)
+	}
+}
+
+// TestEnds: a whole line without its newline stays, zeros go behind lines of notifyd, and what is not of notifyd is left as it is.
+func TestEnds(t *testing.T) {
+	t.Parallel()
+	const own = `{"event_id":1,"event_type":"x","destination":"a"}`
+	zeros := strings.Repeat("\x00", 3*block)
+	for name, c := range map[string]struct {
+		before string
+		ids    []int64 // nil if the file is refused
+	}{
+		"no newline":               {own, []int64{1, 7}},
+		"no newline, behind lines": {own + "\n" + own, []int64{1, 1, 7}},
+		"zeros behind a line":      {own + "\n" + zeros, []int64{1, 7}},
+		"zeros behind a } within":  {`{"event_id":1,"payload":{}` + zeros, []int64{7}},
+		"not whole":                {`{"event_id":1,"payload":{}`, []int64{7}},
+		"zeros alone":              {zeros, nil},
+		"zeros behind a stranger":  {"half\n" + zeros, nil},
+		"zeros behind a newline":   {"\n" + zeros, nil},
+		"a whole line of another":  {`{"id":1}`, nil},
+	} {
+		path := filepath.Join(t.TempDir(), "a.jsonl")
+		testenv.WriteFile(t, path, c.before)
+		err := open(t, "", path).Deliver(t.Context(), event(7, "{}"))
+		if c.ids != nil {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			want(t, path, c.ids...)
+			continue
+		}
+		deliverytest.WantClass(t, err, "unavailable")
+		if left, err := os.ReadFile(path); err != nil || string(left) != c.before {
+			t.Errorf("%s: the file has changed: %v", name, err)
+		}
 	}
 }
 
