@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
 // batch is one call of DeliverBatch, which has the turn.
@@ -47,14 +48,15 @@ func (b *batch) run(ctx context.Context) {
 }
 
 // part writes and synchronizes the files of the events in [from, to), and reports false if the batch must end. A failure of
-// a file, other than one event's, fails all events from the first event of this file on. Events whose paths lead to the same
+// a file fails all events from the first event of this file on; if the events' own path is at fault, it fails them alone, and
+// those that must not overtake them. Events whose paths lead to the same
 // file are written as those of one path.
 func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, order []string) bool {
 	b.h.files.shrink(len(order))
 	limit := to // events from this one on are not acknowledged
 	var why error
 	fail := func(path string, err error) {
-		if err = b.h.failed(err); !delivery.IsPermanent(err) {
+		if err = b.h.failed(err); delivery.IsUnavailable(err) {
 			if first := files[path][0]; first < limit {
 				limit, why = first, err
 			}
@@ -64,6 +66,7 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 			b.errs[i] = err
 		}
 		files[path] = nil
+		b.failBehind(delivery.TotalOrder(ctx))
 	}
 	open, paths := make(map[string]*appender), make(map[*appender]string)
 	// All relays lock in the same order, which excludes deadlocks. At a lock that does not come all others are released:
@@ -91,7 +94,7 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 	for _, path := range order {
 		var data []byte
 		for _, i := range files[path] {
-			if i < limit {
+			if i < limit && b.errs[i] == nil {
 				data = append(data, b.lines[i].text...)
 			}
 		}
@@ -107,6 +110,27 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		b.failFrom(limit, why)
 	}
 	return why == nil
+}
+
+// failBehind fails the events that follow one of their aggregate that will be tried again, and counts no attempt for them. If
+// total, all are of one aggregate.
+func (b *batch) failBehind(total bool) {
+	type aggregate struct{ kind, id string }
+	open := make(map[aggregate]bool)
+	behind := delivery.Throttled(0, b.h.out.Line(outcome.Failure{Err: errBehind}))
+	for i, e := range b.events {
+		a := aggregate{e.AggregateType, e.AggregateID}
+		if total {
+			a = aggregate{id: "all"}
+		}
+		switch {
+		case a.id == "" || delivery.IsPermanent(b.errs[i]):
+		case open[a]:
+			b.errs[i] = behind
+		case b.errs[i] != nil:
+			open[a] = true
+		}
+	}
 }
 
 func (b *batch) failFrom(first int, err error) {

@@ -28,11 +28,16 @@ func (h *Handler) Check(ctx context.Context) error {
 		}
 		folder = filepath.Dir(h.fixed)
 	}
+	return h.checked(tryFolder(folder))
+}
+
+// tryFolder makes a file in a folder and removes it.
+func tryFolder(folder string) error {
 	f, err := os.CreateTemp(folder, ".notifyd-check-*")
-	if err == nil {
-		err = errors.Join(f.Close(), os.Remove(f.Name()))
+	if err != nil {
+		return err
 	}
-	return h.checked(err)
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func (h *Handler) checked(err error) error {

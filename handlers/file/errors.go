@@ -14,6 +14,7 @@ var (
 	errKind    = errors.New("this is not a regular file")
 	errLocked  = errors.New("another program has locked the file")
 	errTurn    = errors.New("other batches were written until the deadline")
+	errBehind  = errors.New("an earlier event of the aggregate has failed")
 )
 
 // causes is the table of what files refuse. Own is for a path made of the event. What is not in it is a fault of the disk.
@@ -22,11 +23,12 @@ func causes() outcome.Table[error] {
 		{Codes: []error{syscall.ENOSPC}, Class: outcome.Unavailable, Cure: "free space or inodes on the file system"},
 		{Codes: []error{syscall.EDQUOT}, Class: outcome.Unavailable, Cure: "raise the quota of this user, or free space"},
 		{Codes: []error{syscall.EFBIG}, Class: outcome.Unavailable, Cure: "rotate the file, or raise the limit of its size (ulimit -f)"},
-		{Codes: []error{syscall.EACCES, syscall.EPERM}, Class: outcome.Unavailable, Cure: "allow this user to write to the file and to its folder"},
+		{Codes: []error{syscall.EACCES, syscall.EPERM}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "allow this user to write to the file and to its folder"},
 		{Codes: []error{syscall.EROFS}, Class: outcome.Unavailable, Cure: "the file system is read-only: mount it for writing, and check the disk"},
 		{Codes: []error{syscall.ENOENT}, Class: outcome.Unavailable, Cure: "make the folder, or mount its disk"},
-		{Codes: []error{syscall.EISDIR, syscall.ENOTDIR, errKind}, Class: outcome.Unavailable, Cure: "path must name a file in a folder; for pipes and terminals use type: log"},
+		{Codes: []error{syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP, errKind}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "path must name a file in a folder; for pipes and terminals use type: log"},
 		{Codes: []error{syscall.ENAMETOOLONG}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "shorten path"},
+		{Codes: []error{syscall.EINVAL}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "the file system may not allow this name"},
 		{Codes: []error{syscall.EIO}, Class: outcome.Unavailable, Cure: "check the disk"},
 		{Codes: []error{errLocked}, Class: outcome.Unavailable, Cure: "look for a relay that hangs: fuser names the processes that have the file open"},
 		{Codes: []error{syscall.ENOLCK, errors.ErrUnsupported}, Class: outcome.Unavailable, Cure: "path must be on a file system with locks (flock)"},
@@ -34,9 +36,13 @@ func causes() outcome.Table[error] {
 	}
 }
 
-// failed returns the error of the events of a file.
+// failed returns the error of the events of a file. A path made of an event may be at fault itself, but not if no file can be
+// made in the folder that all have in common.
 func (h *Handler) failed(err error) error {
 	class, cure := outcome.Match(causes(), h.fixed == "", err)
+	if class != outcome.Unknown && class != outcome.Unavailable && tryFolder(h.files.root) != nil {
+		class = outcome.Unavailable
+	}
 	f := outcome.Failure{Err: err, Cure: cure}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		f.Code = errno

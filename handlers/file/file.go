@@ -51,7 +51,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		path: t, base: o.BaseDir, stem: cfg.stem(), out: outcome.New("file", ""),
 		turn: make(chan struct{}, 1), files: files{root: inside(o.BaseDir, cfg.stem()), open: make(map[string]*appender), sync: syncFolder},
 	}
-	h.out.Safe = []error{errForeign, errKind, errLocked, errTurn}
+	h.out.Safe = []error{errForeign, errKind, errLocked, errTurn, errBehind}
 	if path, ok := t.Constant(); ok {
 		h.fixed = inside(o.BaseDir, path)
 	}
@@ -71,10 +71,12 @@ func (*Handler) KeepsOrder() bool { return true }
 // DeliverBatch appends the lines for events, all of a file in one write. What an error means:
 //
 //   - [delivery.Permanent]: the payload is called JSON and is not, or no path can be made of this event.
+//   - no mark: the path made of this event is no file to write to, such as a folder.
 //   - [delivery.Unavailable]: a file cannot be written or synchronized, or the handler is closed. All events from the first of that
 //     file on fail with it; a line of another file may be written all the same. So it is if another program holds the lock
 //     of a file for 20 s, or until ctx's deadline.
-//   - [delivery.Throttled]: other batches were written until ctx's deadline.
+//   - [delivery.Throttled]: other batches were written until ctx's deadline, or an earlier event of the aggregate, in a
+//     [delivery.TotalOrder] of the batch, has failed without a mark.
 //   - ctx's cause, if ctx was done before the call, or canceled before the lines were written. A write itself cannot be
 //     interrupted.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {

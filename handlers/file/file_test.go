@@ -434,16 +434,57 @@ func TestRefusals(t *testing.T) {
 	fixed, own := open(t, t.TempDir(), "a.jsonl"), open(t, t.TempDir(), "{{ .Payload.to }}")
 	for errno, text := range map[syscall.Errno]string{
 		syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EFBIG: "rotate the file", syscall.EACCES: "allow this user", syscall.EPERM: "allow this user",
-		syscall.EROFS: "read-only", syscall.ENOENT: "make the folder", syscall.EIO: "check the disk", syscall.ENOLCK: "flock", syscall.ENOTSUP: "flock", syscall.EMFILE: "too many open files", syscall.EINVAL: "invalid argument",
+		syscall.EROFS: "read-only", syscall.ENOENT: "make the folder", syscall.EIO: "check the disk", syscall.ENOLCK: "flock", syscall.ENOTSUP: "flock", syscall.EMFILE: "too many open files", syscall.EINVAL: "invalid argument", syscall.ELOOP: "must name a file",
 	} {
 		for _, h := range []*Handler{fixed, own} {
 			err := h.failed(&os.PathError{Op: "write", Path: "/archive/of ann", Err: errno})
-			deliverytest.WantClass(t, err, "unavailable")
+			class := "unavailable"
+			if h == own && slices.Contains([]syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EINVAL, syscall.ELOOP}, errno) {
+				class = "retry"
+			}
+			deliverytest.WantClass(t, err, class)
 			deliverytest.WantText(t, err, text)
 			if !errors.Is(err, errno) || strings.Contains(err.Error(), "ann") != (h == fixed) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// TestRootIsMissing: where no file can be made in the folder that all paths have in common, no event is at fault.
+func TestRootIsMissing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	testenv.WriteFile(t, filepath.Join(dir, "archive"), "")
+	h := open(t, dir, "archive/{{ .Event.Type }}")
+	for _, err := range []error{h.Deliver(t.Context(), event(1, "{}")), h.failed(&os.PathError{Op: "open", Err: syscall.EACCES}), h.failed(&os.PathError{Op: "open", Err: syscall.ENAMETOOLONG})} {
+		deliverytest.WantClass(t, err, "unavailable")
+	}
+}
+
+// TestOwnPath: a path that is no file fails its events, what must not overtake them costs no attempt, and others are delivered.
+func TestOwnPath(t *testing.T) {
+	t.Parallel()
+	to := func(id int64, file, aggregate string) *delivery.Event {
+		e := event(id, `{"to": "`+file+`"}`)
+		e.AggregateID = aggregate
+		return e
+	}
+	for _, total := range []bool{false, true} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "folder"), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		h := open(t, dir, "{{ .Payload.to }}")
+		ctx, expected, written := t.Context(), []string{"delivered", "retry", "delivered", "throttled", "retry", "delivered", "throttled"}, []int64{1, 3, 6}
+		if total {
+			ctx, written = delivery.WithTotalOrder(ctx), []int64{1}
+			expected = []string{"delivered", "retry", "throttled", "throttled", "throttled", "throttled", "throttled"}
+		}
+		all := []*delivery.Event{to(1, "a", "A"), to(2, "folder", "A"), to(3, "a", "B"), to(4, "a", "A"), to(5, "folder", "C"), to(6, "a", ""), to(7, "folder", "C")}
+		errs := h.DeliverBatch(ctx, all)
+		deliverytest.WantClasses(t, errs, strings.Join(expected, " "))
+		want(t, filepath.Join(dir, "a"), written...)
 	}
 }
 
