@@ -77,11 +77,7 @@ type Failure struct {
 
 // Clean makes a text from outside fit for an error: one short line without secrets.
 func (d *Destination) Clean(text string) string {
-	text = d.redact(text)
-	if strings.Contains(text, "proxy address") { // of net/http, which repeats the address with its password
-		text = "HTTP_PROXY or HTTPS_PROXY is not a URL"
-	}
-	return oneline.Of(text, oneline.MaxReply)
+	return oneline.Of(d.redact(text), oneline.MaxReply)
 }
 
 func (d *Destination) redact(text string) string {
@@ -102,6 +98,10 @@ func (d *Destination) Line(f Failure) *Error {
 func (d *Destination) Describe(f Failure) (text string, cause error) {
 	if f.Text == "" && f.Err != nil {
 		f.Text = f.Err.Error()
+	}
+	// net/http repeats the address of a proxy with its password. Its error has no code, as a server's has.
+	if f.Err != nil && f.Code == nil && strings.Contains(f.Err.Error(), "invalid proxy address") {
+		f.Text = "HTTP_PROXY or HTTPS_PROXY is not a URL"
 	}
 	if f.Cure == "" {
 		f.Cure = d.TLS.Cure(f.Err)

@@ -104,6 +104,9 @@ func TestLine(t *testing.T) {
 		{outcome.Failure{Err: tls.RecordHeaderError{}, Text: "x"}, "shop: x (the port does not speak TLS: check the port)", nil},
 		{outcome.Failure{Err: &os.PathError{Op: "open", Path: "/s3cret", Err: syscall.EMFILE}, Text: "x"}, "shop: x", syscall.EMFILE},
 		{outcome.Failure{Err: errors.New(`invalid proxy address "http://user:word@"`)}, "shop: HTTP_PROXY or HTTPS_PROXY is not a URL", nil},
+		{outcome.Failure{Err: fmt.Errorf("x: %w", errors.New(`invalid proxy address "http://user:word@"`)), Text: "maybe sent: invalid proxy address"}, "shop: HTTP_PROXY or HTTPS_PROXY is not a URL", nil},
+		{outcome.Failure{Text: "INVALID_ARGUMENT: invalid proxy address"}, "shop: INVALID_ARGUMENT: invalid proxy address", nil},
+		{outcome.Failure{Err: fmt.Errorf("invalid proxy address: %w", io.EOF), Code: io.EOF}, "shop: invalid proxy address: EOF", io.EOF},
 	} {
 		got := d.Line(c.failure)
 		if got.Error() != c.text || !errors.Is(errors.Unwrap(got), c.cause) || (errors.Unwrap(got) == nil) != (c.cause == nil) {
