@@ -48,6 +48,9 @@ func refused(resp *http.Response, body []byte, token string) error {
 		} `json:"error"`
 	}
 	readable := json.Unmarshal(body, &said) == nil && said.Error.Status != ""
+	if !readable {
+		said.Error.Status, said.Error.Message = "", "" // of another server: what was read of it before the mistake means nothing
+	}
 	class, cure := codes().Find(false, said.Error.Status)
 	if class == outcome.Unknown {
 		class, _ = statuses().Find(false, resp.StatusCode)

@@ -35,6 +35,7 @@ func TestRefused(t *testing.T) {
 		"unknown":          {problem(400, "SOMETHING_NEW", strings.Repeat("x", 1000)), "retry", "SOMETHING_NEW: xxx"},
 		"unknown, theirs":  {problem(500, "SOMETHING_NEW", ""), "unavailable", "SOMETHING_NEW"},
 		"a proxy":          {said{status: 403, body: "<html>no</html>"}, "unavailable", "not from Pub/Sub"},
+		"a stranger":       {said{status: 400, body: `{"error": {"status": "INVALID_ARGUMENT", "message": 7}}`}, "unavailable", "not from Pub/Sub"},
 		"no JSON":          {said{body: "<html>sign in</html>"}, "unavailable", "maybe sent"},
 		"half an answer":   {said{body: `{"messageIds": ["1"`}, "unavailable", "maybe sent"},
 		"no ids":           {said{body: `{}`}, "unavailable", "maybe sent"},
