@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"errors"
 	"log/slog"
 
 	"github.com/notifyd/notifyd/internal/secret"
@@ -19,6 +20,9 @@ type Secret struct {
 	// fields, and for a pointer only the address.
 	value *string
 }
+
+// errRedacted is the error for a text that stands for a secret.
+var errRedacted = errors.New(secret.Redacted + " stands for a secret that was hidden: put the secret itself there")
 
 // NewSecret returns the text as a Secret.
 func NewSecret(text string) Secret {
@@ -56,8 +60,12 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText implements encoding.TextMarshaler, for JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler: the secret is the text.
+// UnmarshalText implements encoding.TextUnmarshaler: the secret is the text. It refuses "[redacted]", and then leaves the
+// secret as it is: what MarshalText has written is not the secret.
 func (s *Secret) UnmarshalText(text []byte) error {
+	if string(text) == secret.Redacted {
+		return errRedacted
+	}
 	*s = NewSecret(string(text))
 	return nil
 }

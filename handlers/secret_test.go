@@ -40,4 +40,15 @@ func TestRoundTrip(t *testing.T) {
 	if err := s.UnmarshalText([]byte("x")); err != nil || s.Reveal() != "x" || s.IsZero() || s.String() != "[redacted]" {
 		t.Errorf("after UnmarshalText: %q, %v", s, err)
 	}
+	// What was written is not read back as the secret.
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &s); err == nil || !strings.Contains(err.Error(), "hidden") || s.Reveal() != "x" {
+		t.Errorf("of %s: %q, %v", text, s, err)
+	}
+	if err := json.Unmarshal([]byte(`""`), &s); err != nil || !s.IsZero() {
+		t.Errorf("of nothing: %q, %v", s, err)
+	}
 }
