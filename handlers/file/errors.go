@@ -36,10 +36,12 @@ func causes() outcome.Table[error] {
 	}
 }
 
-// failed returns the error of the events of a file. A path made of an event may be at fault itself, but not if no file can be
-// made in the folder that all have in common.
+// failed returns the error of the events of a file. A path made of an event may be at fault itself if the file cannot be opened,
+// but not if no file can be made in the folder that all have in common.
 func (h *Handler) failed(err error) error {
-	class, cure := outcome.Match(causes(), h.fixed == "", err)
+	bad, isPath := errors.AsType[*fs.PathError](err)
+	opening := isPath && (bad.Op == "open" || bad.Op == "mkdir")
+	class, cure := outcome.Match(causes(), h.fixed == "" && opening, err)
 	if class != outcome.Unknown && class != outcome.Unavailable && tryFolder(h.files.root) != nil {
 		class = outcome.Unavailable
 	}
@@ -47,7 +49,7 @@ func (h *Handler) failed(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		f.Code = errno
 	}
-	if bad, ok := errors.AsType[*fs.PathError](err); ok && h.fixed == "" {
+	if isPath && h.fixed == "" {
 		f.Text = bad.Op + ": " + bad.Err.Error() // a path made of a payload does not belong into logs
 	}
 	return cmp.Or(class, outcome.Unavailable).Mark(0, h.out.Line(f))

@@ -436,15 +436,18 @@ func TestRefusals(t *testing.T) {
 		syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EFBIG: "rotate the file", syscall.EACCES: "allow this user", syscall.EPERM: "allow this user",
 		syscall.EROFS: "read-only", syscall.ENOENT: "make the folder", syscall.EIO: "check the disk", syscall.ENOLCK: "flock", syscall.ENOTSUP: "flock", syscall.EMFILE: "too many open files", syscall.EINVAL: "invalid argument", syscall.ELOOP: "must name a file",
 	} {
-		for _, h := range []*Handler{fixed, own} {
-			err := h.failed(&os.PathError{Op: "write", Path: "/archive/of ann", Err: errno})
+		for _, c := range []struct {
+			h  *Handler
+			op string
+		}{{fixed, "open"}, {fixed, "write"}, {own, "open"}, {own, "truncate"}} {
+			err := c.h.failed(&os.PathError{Op: c.op, Path: "/archive/of ann", Err: errno})
 			class := "unavailable"
-			if h == own && slices.Contains([]syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EINVAL, syscall.ELOOP}, errno) {
+			if c.h == own && c.op == "open" && slices.Contains([]syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EINVAL, syscall.ELOOP}, errno) {
 				class = "retry"
 			}
 			deliverytest.WantClass(t, err, class)
 			deliverytest.WantText(t, err, text)
-			if !errors.Is(err, errno) || strings.Contains(err.Error(), "ann") != (h == fixed) {
+			if !errors.Is(err, errno) || strings.Contains(err.Error(), "ann") != (c.h == fixed) {
 				t.Error(err)
 			}
 		}
