@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/internal/privateserver/pginstall"
@@ -168,9 +169,17 @@ func (e *env) migrateTo(ctx context.Context, name string, bell outboxsql.Bell, m
 
 // drop drops a schema of the bench, if it exists.
 func (e *env) drop(ctx context.Context, schema string) error {
-	_, err := e.pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
-	return err
+	for {
+		_, err := e.pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
+		if refused, is := errors.AsType[*pgconn.PgError](err); !is || refused.Code != deadlockDetected {
+			return err
+		}
+	}
 }
+
+// deadlockDetected is the SQLSTATE of a DROP that met the last statement of a relay which has ended: the server notices late that
+// its client is gone.
+const deadlockDetected = "40P01"
 
 // connect opens a connection as an application would; close closes it.
 func (e *env) connect(ctx context.Context) (*pgx.Conn, error) {
