@@ -4,7 +4,8 @@
 // A replay is a position with a last id: package tail reads it, package flight counts what is under way, and a crash repeats what was
 // not written. It is no shard with a lease and a lane of its own, for two reasons:
 //
-//   - The destination must not get more calls at once than its concurrency allows, so both use one lane, on one relay.
+//   - The destination must not get more calls at once than its concurrency allows, so both use one lane, on one relay:
+//     TestReplayKeepsConcurrency.
 //   - What a replay has failed goes on after its end. So the rows would change hands between two owners that know one aggregate.
 //
 // Its events have an order of their own: the key of their aggregate has a prefix, so that a live event and a replayed one never wait

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -202,4 +204,59 @@ func TestReplayAfterAStoppedOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.eventually("the next one comes", `SELECT EXISTS (SELECT FROM outbox_replays WHERE id = 2 AND state = 'done' AND delivered = 400)`)
+}
+
+// TestReplayKeepsConcurrency: a destination with a concurrency of 1 gets one call at once, also while a replay and live events
+// wait for it.
+func TestReplayKeepsConcurrency(t *testing.T) {
+	t.Parallel()
+	l := newExactLife(t)
+	p := &simulation{t: t, pool: l.pool}
+	var calls atomic.Int32
+	release, begun := make(chan struct{}), make(chan struct{})
+	first := sync.OnceFunc(func() {
+		close(begun)
+		<-release
+	})
+	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = r.Handle("goes", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		if n := calls.Add(1); n > 1 {
+			t.Errorf("%d calls at once", n)
+		}
+		defer calls.Add(-1)
+		if e.Replay > 0 {
+			first()
+		}
+		return nil
+	}), notifyd.WithConcurrency(1), notifyd.WithBatchSize(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	l.write(100)
+	p.eventually("all are delivered", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'goes' AND head = 100 AND open = '{}')`)
+	s, err := ops.New(l.pool, ops.Config{Schema: "public"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.StartReplay(t.Context(), ops.ReplayRange{Destination: "goes"}, ops.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	<-begun // a call of the replay is under way
+	l.write(100)
+	p.eventually("live events were handed over", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'goes' AND head > 100)`)
+	close(release)
+	p.eventually("both end", `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'goes' AND head = 200 AND open = '{}')
+		AND EXISTS (SELECT FROM outbox_replays WHERE state = 'done' AND delivered = 100)`)
 }
