@@ -465,7 +465,7 @@ func (r *Relay) Health() observe.Health {
 	return observe.Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.audit.hangs()}
 }
 
-// watchdog runs the audit, and announces what it finds, until ctx ends.
+// watchdog runs the audit until ctx ends, and announces its findings.
 func (r *Relay) watchdog(ctx context.Context) {
 	seconds, audits := make(chan struct{}, 1), make(chan struct{}, 1)
 	signal := func(to chan<- struct{}) {

@@ -17,15 +17,15 @@ var ErrNotDead = errors.New("not a dead letter")
 // for one transaction, which takes milliseconds.
 const lockTimeout = 30 * time.Second
 
-// readLetters runs f in a transaction with one snapshot, also on a standby.
-func (s *Client) readLetters(ctx context.Context, what string, f inTx) error {
-	return s.txLetters(ctx, what, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
+// read runs f in a transaction with one snapshot, also on a standby.
+func (s *Client) read(ctx context.Context, what string, f inTx) error {
+	return s.tx(ctx, what, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// writeLetters runs f in a transaction that may write. READ COMMITTED: a row that another session has
+// write runs f in a transaction that may write. READ COMMITTED: a row that another session has
 // changed during the wait for its lock is checked again, and left alone.
-func (s *Client) writeLetters(ctx context.Context, what string, f inTx) error {
-	return s.txLetters(ctx, what, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
+func (s *Client) write(ctx context.Context, what string, f inTx) error {
+	return s.tx(ctx, what, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
 }
 
 // inTx is the body of a transaction. now is its time by the database's clock.
@@ -36,7 +36,7 @@ const commitTimeout = 30 * time.Second
 
 var errNoCommit = errors.New("the database does not answer COMMIT")
 
-func (s *Client) txLetters(ctx context.Context, what string, options pgx.TxOptions, f inTx) error {
+func (s *Client) tx(ctx context.Context, what string, options pgx.TxOptions, f inTx) error {
 	if err := s.run(ctx, options, f); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}

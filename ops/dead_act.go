@@ -68,7 +68,7 @@ type BulkResult struct {
 // countLetters returns how many dead letters f chooses, and bounds that exclude every letter that dies
 // later.
 func (s *Client) countLetters(ctx context.Context, f DeadLetterFilter) (n int64, limit ageBounds, err error) {
-	err = s.readLetters(ctx, "count dead letters", func(tx pgx.Tx, now time.Time) error {
+	err = s.read(ctx, "count dead letters", func(tx pgx.Tx, now time.Time) error {
 		limit = f.bounds(now)
 		q := f.where(limit, DeliveryRef{})
 		var last *time.Time
@@ -139,7 +139,7 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 	var after DeliveryRef
 	err = inBatches(ctx, a, func(n int) (int, error) {
 		var letters, done []DeadLetter
-		err := s.writeLetters(ctx, d.what, func(tx pgx.Tx, _ time.Time) error {
+		err := s.write(ctx, d.what, func(tx pgx.Tx, _ time.Time) error {
 			mode, err := s.holdMode(ctx, tx)
 			if err != nil {
 				return err
@@ -314,7 +314,7 @@ func (s *Client) goOnAgain(ctx context.Context, behind aggregateLines) error {
 	if len(behind.keys) == 0 {
 		return nil
 	}
-	return s.writeLetters(ctx, "go on behind discarded dead letters", func(tx pgx.Tx, _ time.Time) error {
+	return s.write(ctx, "go on behind discarded dead letters", func(tx pgx.Tx, _ time.Time) error {
 		if _, err := s.holdMode(ctx, tx); err != nil {
 			return err
 		}

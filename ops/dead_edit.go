@@ -26,7 +26,7 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 	if err := a.validate(); err != nil {
 		return err
 	}
-	return s.writeLetters(ctx, fmt.Sprintf("edit event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
+	return s.write(ctx, fmt.Sprintf("edit event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
 		if err := s.lockDead(ctx, tx, eventID); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func (s *Client) DeadLetters(ctx context.Context, f DeadLetterFilter, after Deli
 	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
 		return page, err
 	}
-	err := s.readLetters(ctx, "list dead letters", func(tx pgx.Tx, now time.Time) error {
+	err := s.read(ctx, "list dead letters", func(tx pgx.Tx, now time.Time) error {
 		letters, err := s.letters(ctx, tx, f.where(f.bounds(now), after), limit+1, "")
 		if len(letters) > limit {
 			letters = letters[:limit]
@@ -86,7 +86,7 @@ func (s *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit
 	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
 		return groups, err
 	}
-	err := s.readLetters(ctx, "group dead letters", func(tx pgx.Tx, now time.Time) error {
+	err := s.read(ctx, "group dead letters", func(tx pgx.Tx, now time.Time) error {
 		q := f.where(f.bounds(now), DeliveryRef{})
 		text := `WITH g AS (
 				SELECT d.destination, d.event_type, d.error_fingerprint, count(*) AS n, min(d.updated_at) AS oldest,
@@ -150,7 +150,7 @@ type AuditEntry struct {
 // Case returns everything about an event, dead letter or not, and an error that wraps [ErrNoEvent]
 // if there is no such event.
 func (s *Client) Case(ctx context.Context, eventID int64) (c Case, err error) {
-	err = s.readLetters(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
+	err = s.read(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
 		c.Event, err = s.ReadWholeEvent(ctx, tx, eventID)
 		if errors.Is(err, ErrNoEvent) { // it may have been edited once
 			c.Event = Event{ID: eventID, Gone: true}

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -23,7 +22,7 @@ func (s *Client) RetryNow(ctx context.Context, r DeliveryRef, a Action) error {
 	if r.Destination == "" {
 		return fmt.Errorf("%w: a delivery has a destination", ErrInvalid)
 	}
-	return s.writeLetters(ctx, fmt.Sprintf("retry event %d for %q now", r.EventID, r.Destination), func(tx pgx.Tx, _ time.Time) error {
+	return s.write(ctx, fmt.Sprintf("retry event %d for %q now", r.EventID, r.Destination), func(tx pgx.Tx, _ time.Time) error {
 		if _, err := s.holdMode(ctx, tx); err != nil {
 			return err
 		}
@@ -50,12 +49,7 @@ func (s *Client) RetryNow(ctx context.Context, r DeliveryRef, a Action) error {
 			return err
 		}
 		d.Reason = a.Reason
-		text, err := json.Marshal(d)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, destination, details)
-			VALUES (coalesce(nullif($1::text, ''), session_user), 'retry', $2, $3, $4::text::jsonb)`), a.Actor, r.EventID, r.Destination, string(text)); err != nil {
+		if err := s.record(ctx, tx, a, "retry", &r.EventID, r.Destination, d); err != nil {
 			return err
 		}
 		return s.ring(ctx, tx, 1)

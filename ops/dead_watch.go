@@ -153,7 +153,7 @@ func (w *Watch) look(ctx context.Context, n int) (int, error) {
 	}
 	w.mu.Unlock()
 	var found []result
-	err := w.store.readLetters(ctx, fmt.Sprintf("see what became of %d dead letters", n), func(tx pgx.Tx, _ time.Time) error {
+	err := w.store.read(ctx, fmt.Sprintf("see what became of %d dead letters", n), func(tx pgx.Tx, _ time.Time) error {
 		// By the primary key, one after the other, whatever stale statistics say.
 		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`); err != nil {
 			return err

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -76,4 +77,15 @@ func (a Action) validate() error {
 		return fmt.Errorf("%w: the actor or the reason contains a zero byte", ErrInvalid)
 	}
 	return nil
+}
+
+// record writes what a person has done into the audit. eventID is nil for what is not about one event; details become JSON.
+func (s *Client) record(ctx context.Context, tx pgx.Tx, a Action, action string, eventID *int64, destination string, details any) error {
+	text, err := json.Marshal(details)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, destination, details)
+		VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4, $5::text::jsonb)`), a.Actor, action, eventID, destination, string(text))
+	return err
 }

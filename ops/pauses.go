@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -65,26 +64,22 @@ func (s *Client) pause(ctx context.Context, action, destination string, a Action
 	if a.DryRun {
 		return nil
 	}
-	return s.writeLetters(ctx, what, func(tx pgx.Tx, _ time.Time) error {
+	return s.write(ctx, what, func(tx pgx.Tx, _ time.Time) error {
 		if err := f(tx); err != nil {
 			return err
 		}
-		details, err := json.Marshal(struct {
-			Reason string `json:"reason,omitempty"`
-		}{a.Reason})
-		if err != nil {
-			return err
+		details := make(map[string]string)
+		if a.Reason != "" {
+			details["reason"] = a.Reason
 		}
-		_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, destination, details)
-			VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4::text::jsonb)`), a.Actor, action, destination, string(details))
-		return err
+		return s.record(ctx, tx, a, action, nil, destination, details)
 	})
 }
 
 // Pauses returns the paused destinations.
 func (s *Client) Pauses(ctx context.Context) (all map[string]observe.Pause, err error) {
 	all = make(map[string]observe.Pause)
-	err = s.readLetters(ctx, "list pauses", func(tx pgx.Tx, _ time.Time) error {
+	err = s.read(ctx, "list pauses", func(tx pgx.Tx, _ time.Time) error {
 		rows, err := tx.Query(ctx, s.sql(`SELECT destination, paused_by, reason, paused_at FROM {pauses}`))
 		if err != nil {
 			return err

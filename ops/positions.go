@@ -28,7 +28,7 @@ var ErrQueue = errors.New("only a stream has positions, and outbox_events is a q
 // Positions returns all positions, by destination and part. The one without a destination is that of the
 // search for event types without a route. Their Oldest is not set.
 func (s *Client) Positions(ctx context.Context) (all []observe.Position, err error) {
-	err = s.txPositions(ctx, "list positions", pgx.ReadOnly, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "list positions", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err = store.ListPositions(ctx, tx, s.cfg.Schema)
 		return err
 	})
@@ -63,7 +63,7 @@ type PositionDetails struct {
 // Position returns everything about the position of a destination. The error wraps [ErrNoPosition] if it has
 // none.
 func (s *Client) Position(ctx context.Context, destination string) (d PositionDetails, err error) {
-	err = s.txPositions(ctx, "show a position", pgx.ReadOnly, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "show a position", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err := store.ListPositions(ctx, tx, s.cfg.Schema)
 		if err != nil {
 			return err
@@ -101,30 +101,22 @@ func missing(destination string, all []observe.Position) error {
 	return fmt.Errorf("%q: %w: there are those of %s", destination, ErrNoPosition, strings.Join(slices.Compact(names), ", "))
 }
 
-// txPositions runs f in a transaction in which the table stays a stream, and names lead to the schema.
-func (s *Client) txPositions(ctx context.Context, what string, access pgx.TxAccessMode, f func(tx pgx.Tx) error) error {
-	err := pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: access}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SELECT set_config('search_path', $1, true), set_config('lock_timeout', $2, true)`,
-			pgx.Identifier{s.cfg.Schema}.Sanitize(), fmt.Sprintf("%dms", lockTimeout.Milliseconds()))
-		if err != nil {
+// ofStream runs f in a transaction in which the table stays a stream, and names lead to the schema.
+func (s *Client) ofStream(ctx context.Context, what string, access pgx.TxAccessMode, f func(tx pgx.Tx) error) error {
+	return s.tx(ctx, what, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: access}, func(tx pgx.Tx, _ time.Time) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('search_path', $1, true)`, pgx.Identifier{s.cfg.Schema}.Sanitize()); err != nil {
 			return err
 		}
+		mode := s.mode
 		if access == pgx.ReadWrite {
-			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared($1::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, int64(modeSpace)); err != nil {
-				return err
-			}
+			mode = s.holdMode
 		}
-		var mode outboxsql.Mode
-		if err := tx.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode); err != nil {
+		switch is, err := mode(ctx, tx); {
+		case err != nil:
 			return err
-		}
-		if mode != outboxsql.ModeStream {
+		case is != outboxsql.ModeStream:
 			return ErrQueue
 		}
 		return f(tx)
 	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
 }

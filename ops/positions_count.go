@@ -38,7 +38,7 @@ func (s *Client) CountReplay(ctx context.Context, r observe.Replay, limit int64)
 			break
 		}
 		n := int64(0)
-		err := s.txPositions(ctx, "count the events of a range", pgx.ReadOnly, func(tx pgx.Tx) (err error) {
+		err := s.ofStream(ctx, "count the events of a range", pgx.ReadOnly, func(tx pgx.Tx) (err error) {
 			all, err := routes.Read(ctx, tx, &r.Destination)
 			if err != nil {
 				return err

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -52,7 +51,7 @@ func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m 
 	if err := a.validate(); err != nil {
 		return m, err
 	}
-	err = s.txPositions(ctx, "move a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "move a position", pgx.ReadWrite, func(tx pgx.Tx) error {
 		// First the position and then the router's, as relays do.
 		if m.From, err = s.lock(ctx, tx, destination); err != nil {
 			return err
@@ -73,7 +72,7 @@ func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m 
 				return err
 			}
 		}
-		return s.record(ctx, tx, a, positionDeed{"seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To}})
+		return s.recordMove(ctx, tx, a, positionDeed{"seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To}})
 	})
 	return m, err
 }
@@ -214,7 +213,7 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 	if destination == "" {
 		return f, fmt.Errorf("%w: a position has a destination; that of the search for events without a route is needed", ErrInvalid)
 	}
-	err = s.txPositions(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
 		if f.Head, err = s.forgettable(ctx, tx, destination); err != nil {
 			return err
 		}
@@ -225,7 +224,7 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 	}
 	f.Deliveries = 0
 	for more := true; more; {
-		err = s.txPositions(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+		err = s.ofStream(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
 			if _, err := s.forgettable(ctx, tx, destination); err != nil {
 				return err
 			}
@@ -250,7 +249,7 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 					return err
 				}
 			}
-			return s.record(ctx, tx, a, positionDeed{"forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries}})
+			return s.recordMove(ctx, tx, a, positionDeed{"forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries}})
 		})
 		if err != nil {
 			return f, err
@@ -282,20 +281,14 @@ type positionDeed struct {
 	details             map[string]any
 }
 
-// record writes the audit, and makes the relays look at their units.
-func (s *Client) record(ctx context.Context, tx pgx.Tx, a Action, what positionDeed) error {
+// recordMove writes the audit, and makes the relays look at their shards.
+func (s *Client) recordMove(ctx context.Context, tx pgx.Tx, a Action, what positionDeed) error {
 	if a.Reason != "" {
 		what.details["reason"] = a.Reason
 	}
-	text, err := json.Marshal(what.details)
-	if err != nil {
+	if err := s.record(ctx, tx, a, what.action, nil, what.destination, what.details); err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO outbox_audit (actor, action, destination, details) VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4::text::jsonb)`,
-		a.Actor, what.action, what.destination, string(text))
-	if err != nil {
-		return err
-	}
-	_, err = tx.Exec(ctx, `SELECT pg_notify($1, 'units') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'units') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
 	return err
 }

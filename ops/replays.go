@@ -81,7 +81,7 @@ func (s *Client) StartReplay(ctx context.Context, what ReplayRange, a Action) (r
 	if err := errors.Join(what.validate(), a.validate()); err != nil {
 		return r, err
 	}
-	err = s.txPositions(ctx, "replay", pgx.ReadWrite, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "replay", pgx.ReadWrite, func(tx pgx.Tx) error {
 		// It keeps a relay from moving the position, and another one from dropping the events.
 		head, err := s.lock(ctx, tx, what.Destination)
 		if err != nil {
@@ -171,7 +171,7 @@ func (s *Client) begin(ctx context.Context, tx pgx.Tx, r *observe.Replay, keepID
 
 // noted records a deed about a replay, and has relays look for it.
 func (s *Client) noted(ctx context.Context, tx pgx.Tx, a Action, what positionDeed) error {
-	if err := s.record(ctx, tx, a, what); err != nil {
+	if err := s.recordMove(ctx, tx, a, what); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
@@ -183,7 +183,7 @@ const maxReplays = 1000
 
 // Replays returns the newest replays, at most 1,000 of them, the newest first, running or not.
 func (s *Client) Replays(ctx context.Context) (all []observe.Replay, err error) {
-	err = s.txPositions(ctx, "list replays", pgx.ReadOnly, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "list replays", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err = store.ListReplays(ctx, tx, s.cfg.Schema, store.ReplaysNewest, maxReplays)
 		return err
 	})
@@ -224,7 +224,7 @@ FROM (SELECT d.state FROM outbox_replays AS r JOIN outbox_deliveries AS d ON d.e
 // Replay returns a replay, and what has become of its events. The error wraps [ErrNoReplay] if there
 // is none with that id.
 func (s *Client) Replay(ctx context.Context, id int64) (r observe.Replay, o ReplayOutcome, err error) {
-	err = s.txPositions(ctx, "show a replay", pgx.ReadOnly, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "show a replay", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err := store.ListReplays(ctx, tx, s.cfg.Schema, store.ReplayByID, id)
 		if err != nil {
 			return err
@@ -258,7 +258,7 @@ func (s *Client) StopReplay(ctx context.Context, id int64, a Action) (r observe.
 	if err := a.validate(); err != nil {
 		return r, err
 	}
-	err = s.txPositions(ctx, "stop a replay", pgx.ReadWrite, func(tx pgx.Tx) error {
+	err = s.ofStream(ctx, "stop a replay", pgx.ReadWrite, func(tx pgx.Tx) error {
 		stop := `UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp(), updated_at = clock_timestamp() WHERE id = $1 AND state = 'running' RETURNING id`
 		if a.DryRun {
 			stop = `SELECT id FROM outbox_replays WHERE id = $1 AND state = 'running'`

@@ -317,7 +317,7 @@ func checkDrain(o bench.DrainOptions) error {
 
 const modeUsage = "what the table is: queue, stream, or both in turns"
 
-// modeFlag is what the tables of a bench are.
+// modeFlag returns the flag for the mode of the tables.
 func modeFlag() cli.OneOf { return cli.OneOf{Words: bench.Modes(), Value: string(bench.ModeQueue)} }
 
 // addForeign adds the flag for a transaction that stays open.

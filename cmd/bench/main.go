@@ -1,11 +1,11 @@
-// Command bench measures notifyd on this machine, beside what the database alone
-// can do in the same run:
+// Command bench measures notifyd on this machine, and the database alone in the
+// same run:
 //
 //	go run ./cmd/bench latency --rate 2000
 //	make bench ARGS="drain --mode both"
 //
 // It starts private servers, and installs PostgreSQL where it is missing, so it is
-// not part of the daemon. docs/performance.md says how each figure is measured.
+// not part of the daemon. docs/performance.md describes how each figure is measured.
 package main
 
 import (

@@ -83,6 +83,6 @@ func (p *program) profiled(run func() error) (err error) {
 	if err != nil {
 		return err
 	}
-	runtime.GC() // counts what was freed up to now
+	runtime.GC() // so that the profile includes the latest frees
 	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
 }

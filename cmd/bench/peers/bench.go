@@ -177,7 +177,7 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// describe says what the figures depend on.
+// describe returns the conditions of the figures: versions, sizes, the machine.
 func (b *bench) describe(ctx context.Context) (result, error) {
 	r := result{
 		Events: b.events, LatencyEvents: b.latencyEvents, Rate: b.rate, Writers: b.writers, Rounds: b.rounds,
@@ -214,6 +214,6 @@ func (b *bench) calm(ctx context.Context, v variant) error {
 }
 
 func (b *bench) say(format string, args ...any) {
-	// A progress line that cannot be written is no reason to fail.
+	// A failed write of a progress line does not fail the run.
 	_, _ = fmt.Fprintf(b.progress, format+"\n", args...)
 }

@@ -43,9 +43,8 @@ func (v graphileVariant) String() string {
 	return text + ", " + v.commit.String()
 }
 
-// openGraphile makes graphile-worker's tables. 24, 500 and 0 are what the figures of its page "Performance" were
-// measured with, and 10, 11 and 250 what that page begins with. Its measurement has four processes on
-// sixteen cores; here one or two.
+// openGraphile creates graphile-worker's tables. Its page "Performance" used 24, 500 and 0 for its figures,
+// and starts with 10, 11 and 250. It measured four processes on sixteen cores; this bench runs one or two.
 func openGraphile(ctx context.Context, b *bench, db database) ([]variant, error) {
 	n := b.node
 	if _, err := n.migrate(ctx, script{file: "graphile.mjs", url: db.url, settings: map[string]any{}}); err != nil {

@@ -70,9 +70,9 @@ func (f *flight) handle(seq int, at time.Time) {
 	}
 }
 
-// latency inserts events at a fixed rate, each in a transaction of its own,
-// whatever becomes of those before, and takes the time from the return of each
-// COMMIT to the call of the handler. begin opens foreign transactions before that.
+// latency inserts events at a fixed rate, each in its own transaction and without waiting
+// for earlier ones. It measures from the return of each COMMIT to the call of the
+// handler. The statements of begin open other transactions first.
 func (b *bench) latency(ctx context.Context, v variant, begin []string) (summary, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -1,7 +1,7 @@
-// Command peers runs notifyd and other systems for events or jobs in PostgreSQL on the same
-// server with the same work and prints how they compare. See README.md.
+// Command peers compares notifyd with other systems for events or jobs in PostgreSQL: the same server,
+// the same work. See README.md.
 //
-// It is a module of its own so that nobody who uses notifyd downloads them.
+// It is a separate module, so that users of notifyd do not download the peers.
 package main
 
 import (

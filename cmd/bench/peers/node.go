@@ -58,7 +58,7 @@ func withOption(database, option string) (string, error) {
 	return u.String(), nil
 }
 
-// migrate runs a program to its end and returns what it printed.
+// migrate runs a program to its end and returns its output.
 func (n *node) migrate(ctx context.Context, s script) ([]byte, error) {
 	cmd, err := n.command(ctx, s, "migrate")
 	if err != nil {
@@ -110,7 +110,7 @@ func (n *node) launchOne(ctx context.Context, s script, c calls) (*nodeProcess, 
 	return p, nil
 }
 
-// nodeWorker is a peer's worker in processes of its own.
+// nodeWorker runs a peer's worker in separate processes.
 type nodeWorker []*nodeProcess
 
 func (w nodeWorker) start(ctx context.Context) error {

@@ -76,7 +76,7 @@ func checkoutCache() (string, error) {
 	}
 }
 
-// complete reports whether what the lock file says is installed.
+// complete reports whether all packages of the lock file are installed.
 func (n *node) complete() bool {
 	want, err := nodeFiles.ReadFile("node/package-lock.json")
 	if err != nil {
