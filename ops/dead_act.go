@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -139,7 +140,7 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 	var after DeliveryRef
 	err = inBatches(ctx, a, func(n int) (int, error) {
 		var letters, done []DeadLetter
-		err := s.write(ctx, d.what, func(tx pgx.Tx, _ time.Time) error {
+		err := s.retried(ctx, d.what, func(tx pgx.Tx, _ time.Time) error {
 			mode, err := s.holdMode(ctx, tx)
 			if err != nil {
 				return err
@@ -170,6 +171,24 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 		return len(letters), d.then(ctx)
 	})
 	return total, err
+}
+
+// deadlockDetected is the SQLSTATE of the transaction that PostgreSQL ends for another one to go on; mostDeadlocks bounds how often
+// one batch is tried.
+const (
+	deadlockDetected = "40P01"
+	mostDeadlocks    = 10
+)
+
+// retried is write, and repeats what a deadlock with a relay or another person has ended: nothing of it has taken place.
+func (s *Client) retried(ctx context.Context, what string, f inTx) error {
+	for tries := 1; ; tries++ {
+		err := s.write(ctx, what, f)
+		refused, isPg := errors.AsType[*pgconn.PgError](err)
+		if !isPg || refused.Code != deadlockDetected || tries == mostDeadlocks || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // ring wakes sleeping relays: no writer notifies them that a delivery is due.

@@ -396,3 +396,36 @@ func TestDiscardLetsItsAggregateGoOn(t *testing.T) {
 		d.expect("deliveries", deliveries, c.want...)
 	}
 }
+
+// TestDeadlock: a batch that PostgreSQL ends, because it and another transaction wait for each other, is repeated.
+func TestDeadlock(t *testing.T) {
+	t.Parallel()
+	d := newLetters(t, false)
+	d.bury(1, 3, "mail", "a", "bad")
+	other, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10min'; SELECT FROM outbox_events WHERE id = 1 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		r, err := d.store.DiscardDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{})
+		if err == nil && (r.Matched != 3 || r.Done != 3) {
+			err = fmt.Errorf("%+v", r)
+		}
+		done <- err
+	}()
+	d.until(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+	if _, err := other.Exec(t.Context(), `UPDATE outbox_deliveries SET attempts = attempts WHERE event_id = 1`); err != nil {
+		t.Fatal(err) // the batch was not ended for it
+	}
+	if err := other.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	d.expect("deliveries", deliveries)
+}
