@@ -263,7 +263,7 @@ func (a *audit) unclaimed(b *observe.Backlog, still []string) (all []suspicion) 
 		}
 		for _, t := range b.Types {
 			if t.Oldest != nil && slices.Contains(a.relay.DestinationsOf(t.EventType), name) {
-				s.within += a.relay.settings.limits.PollInterval
+				s.within += a.relay.config.PollInterval
 				s.key, s.work = fmt.Sprint(t.Oldest.EventID), &store.Overdue{EventID: t.Oldest.EventID}
 				s.reason = undone(fmt.Sprintf("event %d", t.Oldest.EventID), name, "claimed")
 				all = append(all, s)
@@ -273,7 +273,7 @@ func (a *audit) unclaimed(b *observe.Backlog, still []string) (all []suspicion) 
 	}
 	if len(still) > 0 && isDue(b, b.NextDelayed) {
 		all = append(all, suspicion{
-			what: "delayed events", key: b.NextDelayed.String(), within: longest + a.relay.settings.limits.PollInterval, work: &store.Overdue{}, own: true,
+			what: "delayed events", key: b.NextDelayed.String(), within: longest + a.relay.config.PollInterval, work: &store.Overdue{}, own: true,
 			reason: func(lasted time.Duration) string {
 				return fmt.Sprintf("an event whose delay has passed is not claimed, for %v at least", lasted)
 			},
@@ -395,7 +395,7 @@ func (a *audit) unread(b *observe.Backlog, still []string, unrouted *store.Unrou
 
 // unsearched returns the work that is due in the search for types without a route.
 func (a *audit) unsearched(b *observe.Backlog, p *observe.Position) []suspicion {
-	s := suspicion{what: nameOf(p), own: true, within: a.relay.settings.limits.PollInterval}
+	s := suspicion{what: nameOf(p), own: true, within: a.relay.config.PollInterval}
 	switch {
 	case p.Oldest != nil:
 		s.key = fmt.Sprint(p.Oldest.EventID, p.UpdatedAt)
@@ -443,7 +443,7 @@ func (a *audit) unsent(b *observe.Backlog, p *observe.Position, f *observe.Posit
 		return s, false
 	case p.Oldest != nil:
 		s.key = fmt.Sprint(p.Oldest.EventID, p.Head, p.Lowest)
-		s.within += a.relay.settings.limits.PollInterval
+		s.within += a.relay.config.PollInterval
 		s.reason = undone(fmt.Sprintf("event %d", p.Oldest.EventID), p.Destination, "read or not answered")
 	case f.Loading && unrouted != nil && slices.Contains(a.relay.DestinationsOf(unrouted.EventType), p.Destination):
 		s.key = fmt.Sprint(unrouted.EventID, unrouted.UpdatedAt)
@@ -476,7 +476,7 @@ func (r *Relay) watchdog(ctx context.Context) {
 	}
 	var work sync.WaitGroup
 	work.Go(func() {
-		r.audit.count(ctx, r.settings.tick, func() {
+		r.audit.count(ctx, r.beat, func() {
 			signal(seconds)
 			if r.audit.now()%auditEvery == 0 {
 				signal(audits)

@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -45,10 +46,10 @@ func errands(answer func(ctx context.Context) error) (h delivery.Handler, called
 }
 
 // busy starts a relay over events for which the handler is called.
-func busy(t *testing.T, pool *pgxpool.Pool, insert string, answer func(ctx context.Context) error, options ...HandleOption) *patient {
+func busy(t *testing.T, pool *pgxpool.Pool, insert string, answer func(ctx context.Context) error, lane delivery.Lane) *patient {
 	t.Helper()
 	h, called := errands(answer)
-	p := newPatient(t, pool, never, h, options...)
+	p := newPatient(t, pool, never, h, lane)
 	execute(t, pool, insert)
 	p.start()
 	<-called
@@ -58,14 +59,14 @@ func busy(t *testing.T, pool *pgxpool.Pool, insert string, answer func(ctx conte
 // paused starts a relay with events for a destination that is paused, and which gets all, or those of a type.
 func paused(t *testing.T, pool *pgxpool.Pool, name string) *patient {
 	t.Helper()
-	p := newPatient(t, pool, never, delivery.HandlerFunc(works))
+	p := newPatient(t, pool, never, delivery.HandlerFunc(works), delivery.Lane{})
 	if name != "mail" {
-		if err := errors.Join(p.Destination(name, delivery.HandlerFunc(works)), p.Route("x", name)); err != nil {
+		if err := errors.Join(p.Add(Destination{Name: name, Handler: delivery.HandlerFunc(works)}), p.Route("x", name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	p.start()
-	if err := p.Pause(t.Context(), name, "a test", ""); err != nil {
+	if err := p.Ops().Pause(t.Context(), name, ops.Action{Actor: "a test"}); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, pool, insertThree)
@@ -80,7 +81,7 @@ func TestNoHang(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, pool *pgxpool.Pool) *patient{
 		"idle": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			p := newPatient(t, pool, never, delivery.HandlerFunc(works))
+			p := newPatient(t, pool, never, delivery.HandlerFunc(works), delivery.Lane{})
 			p.start()
 			return p
 		},
@@ -94,26 +95,26 @@ func TestNoHang(t *testing.T) {
 		},
 		"a destination that is down": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Unavailable(errors.New("away")) })
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Unavailable(errors.New("away")) }, delivery.Lane{})
 		},
 		"a destination that throttles": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Throttled(time.Hour, errors.New("later")) })
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.Throttled(time.Hour, errors.New("later")) }, delivery.Lane{})
 		},
 		"a lane full of slow handlers": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
 			return busy(t, pool, insertThree, func(context.Context) error {
 				<-t.Context().Done() // when the relay ends, too, which would wait for the call
 				return nil
-			}, WithConcurrency(1), WithTimeout(time.Hour))
+			}, delivery.Lane{Concurrency: 1, Timeout: time.Hour})
 		},
 		"events that are delayed, and others that wait for their next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, later, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) })
+			return busy(t, pool, later, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) }, delivery.Lane{})
 		},
 		"an order of all events whose first one waits for its next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			return busy(t, pool, insertThree, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) }, inTotalOrder(t, pool)...)
+			return busy(t, pool, insertThree, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) }, inTotalOrder(t, pool))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,17 +129,17 @@ func TestNoHang(t *testing.T) {
 	}
 }
 
-// inTotalOrder is the option of a destination in total order, which only a stream has.
-func inTotalOrder(t *testing.T, pool *pgxpool.Pool) []HandleOption {
+// inTotalOrder returns the lane of a destination in total order, which only a stream has.
+func inTotalOrder(t *testing.T, pool *pgxpool.Pool) delivery.Lane {
 	t.Helper()
 	var mode string
 	if err := pool.QueryRow(t.Context(), `SELECT mode FROM outbox_mode`).Scan(&mode); err != nil {
 		t.Fatal(err)
 	}
 	if mode != string(outboxsql.ModeStream) {
-		return nil
+		return delivery.Lane{}
 	}
-	return []HandleOption{WithTotalOrder()}
+	return delivery.Lane{Order: delivery.OrderTotal}
 }
 
 // TestOtherRelayDoesTheWork: a relay without anything to do, beside one that does all, does not hang.
@@ -151,11 +152,11 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 			entered <- struct{}{}
 			<-leave
 			return nil
-		}), WithTimeout(time.Hour))
+		}), delivery.Lane{Timeout: time.Hour})
 		worker.start()
 		execute(t, pool, insertThree)
 		<-entered
-		idle := newPatient(t, pool, never, delivery.HandlerFunc(works), WithConcurrency(1))
+		idle := newPatient(t, pool, never, delivery.HandlerFunc(works), delivery.Lane{Concurrency: 1})
 		idle.run()
 		<-idle.listens // in a stream it is ready only when the other one has given a unit away
 		if hangs := append(idle.audited(30*time.Minute), worker.audited(30*time.Minute)...); len(hangs) > 0 {
@@ -228,10 +229,10 @@ func TestStandstill(t *testing.T) {
 			pool := tables(t, c.mode)
 			p := &patient{T: t, pool: pool}
 			var err error
-			if p.Relay, err = New(pool); err != nil {
+			if p.Relay, err = New(pool, Config{}); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Handle("mail", "x", delivery.HandlerFunc(works)); err != nil {
+			if err := p.Handle("x", Destination{Name: "mail", Handler: delivery.HandlerFunc(works)}); err != nil {
 				t.Fatal(err)
 			}
 			p.stream = c.mode == outboxsql.ModeStream
@@ -270,7 +271,7 @@ func (p *patient) owns(insert string) {
 func TestStandstillOfAReplay(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)
-	p := newPatient(t, pool, never, delivery.HandlerFunc(works))
+	p := newPatient(t, pool, never, delivery.HandlerFunc(works), delivery.Lane{})
 	p.stream = true
 	var begun anEngine = loaded{}
 	p.engine.Store(&begun)
@@ -400,19 +401,16 @@ const short = 50 * time.Millisecond
 const shorter = 15 * time.Millisecond
 
 // newPatient returns a relay in which a second lasts for beat, with the destination mail for everything.
-func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h delivery.Handler, options ...HandleOption) *patient {
+func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h delivery.Handler, lane delivery.Lane) *patient {
 	t.Helper()
 	p := &patient{T: t, pool: pool, hangs: make(chan delivery.Incident, 100), held: make(chan struct{}), free: make(chan struct{})}
 	var err error
-	tick := func(s *settings) { s.tick = beat }
-	p.Relay, err = New(pool, tick, WithObserver(p), WithCanary(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	p.Relay, err = New(pool, Config{Observer: p, Canary: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Destination("mail", h, options...); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Route("*", "mail"); err != nil {
+	p.beat = beat
+	if err := p.Handle("*", Destination{Name: "mail", Handler: h, Lane: lane}); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -486,7 +484,7 @@ func TestFiguresFromTheStart(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+		p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
 		ended := p.run()
 		for ready := false; !ready; {
 			select {
@@ -512,7 +510,7 @@ func TestRelayHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, shorter, delivery.HandlerFunc(works))
+		p := newPatient(t, pool, shorter, delivery.HandlerFunc(works), delivery.Lane{})
 		p.block = delivery.IncidentDatabaseLost
 		p.start()
 		testenv.Await(t, "a lost connection that the relay uses", func() bool { // one that it opens at the moment is none yet
@@ -543,7 +541,7 @@ func TestAuditHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
-		p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+		p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
 		p.block = delivery.IncidentRefused
 		p.start()
 		table := "outbox_events"
@@ -569,7 +567,7 @@ func TestListenerHangs(t *testing.T) {
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		h, called := errands(func(context.Context) error { return nil })
-		p := newPatient(t, pool, short, h)
+		p := newPatient(t, pool, short, h, delivery.Lane{})
 		p.block = delivery.IncidentListenerLost
 		p.start()
 		execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/listen'`)
@@ -596,7 +594,7 @@ func TestDueWorkIsNotBegun(t *testing.T) {
 				return delivery.Permanent(errors.New("no"))
 			}
 			return nil
-		}), WithConcurrency(1), WithTimeout(time.Second), WithOrder(false))
+		}), delivery.Lane{Concurrency: 1, Timeout: time.Second, Order: delivery.OrderNone})
 		p.block = delivery.IncidentDead
 		p.start()
 		execute(t, pool, `INSERT INTO outbox_events (event_type, payload) VALUES ('bad', '{}')`)
@@ -637,7 +635,7 @@ func TestLockedWork(t *testing.T) {
 			pool := tables(t, outboxsql.ModeQueue)
 			execute(t, pool, rows.insert)
 			unlock := lock(t, pool, rows.lock)
-			p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+			p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
 			p.start()
 			p.hears(delivery.IncidentHang, "another session has locked it")
 			if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
@@ -657,7 +655,7 @@ func TestLostLease(t *testing.T) {
 		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 		SELECT id, 'mail', 'x', 'running', 1, 1, now() - interval '1 hour' FROM e`)
 	unlock := lock(t, pool, `SELECT FROM outbox_deliveries FOR UPDATE`)
-	p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+	p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
 	p.start()
 	p.hears(delivery.IncidentHang, "no relay has taken it over")
 	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
@@ -673,7 +671,7 @@ func TestUnitIsNotHeld(t *testing.T) {
 	pool := tables(t, outboxsql.ModeStream)
 	execute(t, pool, `INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`)
 	unlock := lock(t, pool, `SELECT FROM outbox_positions WHERE destination = 'mail' FOR UPDATE`)
-	p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+	p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
 	p.start()
 	p.hears(delivery.IncidentHang, "no relay holds the unit of mail")
 	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
@@ -719,7 +717,7 @@ func TestOutageIsNoHang(t *testing.T) {
 			p := newPatient(t, pool, short, delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 				delivered <- struct{}{}
 				return nil
-			}))
+			}), delivery.Lane{})
 			p.start()
 			execute(t, pool, insertThree)
 			<-delivered
@@ -757,7 +755,7 @@ func TestRefusalIsNoHang(t *testing.T) {
 			}
 			t.Cleanup(pool.Close)
 			migrate(t, pool, mode)
-			p := newPatient(t, pool, short, delivery.HandlerFunc(works))
+			p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
 			p.start()
 			execute(t, pool, insertThree)
 			p.waitsUntil("it works", func(h *observe.Health) bool { return h.Ready() == nil && p.Stats().Destinations[0].Delivered == 3 })

@@ -27,15 +27,15 @@ func Example() {
 	pool := openExample(ctx)
 	defer pool.Close()
 
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("mail", "order.created", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("order.created", notifyd.Destination{Name: "mail", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		fmt.Printf("%s %s: %s\n", e.Type, e.AggregateID, e.Payload)
 		stop() // one is enough for an example
 		return nil
-	}))
+	})})
 	if err != nil {
 		panic(err)
 	}
@@ -63,7 +63,7 @@ func ExampleRelay_Handle() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
@@ -75,9 +75,9 @@ func ExampleRelay_Handle() {
 		})
 	}
 	err = errors.Join(
-		relay.Handle("mailer", "order.created", to("mailer")),
-		relay.Handle("warehouse", "order.*", to("warehouse"), notifyd.WithConcurrency(2)),
-		relay.Handle("audit", "*", to("audit")),
+		relay.Handle("order.created", notifyd.Destination{Name: "mailer", Handler: to("mailer")}),
+		relay.Handle("order.*", notifyd.Destination{Name: "warehouse", Handler: to("warehouse"), Lane: delivery.Lane{Concurrency: 2}}),
+		relay.Handle("*", notifyd.Destination{Name: "audit", Handler: to("audit")}),
 	)
 	if err != nil {
 		panic(err)
@@ -101,7 +101,7 @@ func ExampleRelay_Route() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
@@ -118,8 +118,8 @@ func ExampleRelay_Route() {
 		return nil
 	})
 	err = errors.Join(
-		relay.Destination("mail", mail),
-		relay.Destination("audit", audit),
+		relay.Add(notifyd.Destination{Name: "mail", Handler: mail}),
+		relay.Add(notifyd.Destination{Name: "audit", Handler: audit}),
 		relay.Route("order.*", "mail", "audit"),
 	)
 	if err != nil {
@@ -142,13 +142,13 @@ func ExamplePermanent() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		return delivery.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
-	}))
+	})})
 	if err != nil {
 		panic(err)
 	}
@@ -166,19 +166,19 @@ func ExampleRetryAfter() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
 	got := make(chan string, 2)
-	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		got <- fmt.Sprintf("attempt %d", e.Attempt)
 		if e.Attempt == 1 {
 			const retryAfter = 20 * millisecond // as the server's answer says
 			return delivery.RetryAfter(retryAfter, errors.New("too many requests"))
 		}
 		return nil
-	}))
+	})})
 	if err != nil {
 		panic(err)
 	}
@@ -199,20 +199,20 @@ func ExampleUnavailable() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
 	got := make(chan string, 2)
 	calls := 0
-	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		calls++
 		got <- fmt.Sprintf("call %d is attempt %d", calls, e.Attempt)
 		if calls == 1 {
 			return delivery.Unavailable(errors.New("connection refused"))
 		}
 		return nil
-	}), notifyd.WithConcurrency(1))
+	}), Lane: delivery.Lane{Concurrency: 1}})
 	if err != nil {
 		panic(err)
 	}
@@ -232,7 +232,7 @@ func ExampleRelay_Use() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
@@ -248,10 +248,10 @@ func ExampleRelay_Use() {
 		}
 	}
 	relay.Use(named("tracing"))
-	err = relay.Handle("orders", "order.*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+	err = relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 		got <- "handler"
 		return nil
-	}), notifyd.WithMiddleware(named("metrics")))
+	}), Middleware: []delivery.Middleware{named("metrics")}})
 	if err != nil {
 		panic(err)
 	}
@@ -275,11 +275,11 @@ func ExampleBatchHandlerFunc() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("orders", "order.*", delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
+	err = relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
 		errs := make([]error, len(events))
 		for i, e := range events {
 			if e.Type == "order.broken" {
@@ -287,7 +287,7 @@ func ExampleBatchHandlerFunc() {
 			}
 		}
 		return errs // the neighbours of a bad event are delivered
-	}), notifyd.WithBatchSize(500))
+	}), Lane: delivery.Lane{Batch: 500}})
 	if err != nil {
 		panic(err)
 	}
@@ -308,19 +308,19 @@ func ExampleRelay_Ops() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
 	var fixed atomic.Bool
 	delivered := make(chan string, 1)
-	err = relay.Handle("mail", "order.created", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("order.created", notifyd.Destination{Name: "mail", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		if !fixed.Load() {
 			return delivery.Permanent(errors.New("unknown customer"))
 		}
 		delivered <- fmt.Sprintf("delivered, id %s", e.DedupeID())
 		return nil
-	}))
+	})})
 	if err != nil {
 		panic(err)
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/store"
@@ -52,7 +53,7 @@ var ErrRunTwice = errors.New("a relay can run once: make a new one")
 var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --mode stream`, or do without")
 
 // ErrPooler is wrapped by the error of Run if the pool leads through a pooler in transaction mode and
-// [WithListenConfig] does not lead past it. Only a stream runs behind such a pooler.
+// Config.ListenConfig does not lead past it. Only a stream runs behind such a pooler.
 var ErrPooler = store.ErrPooler
 
 // ErrIDs is wrapped by the error of Run if the sequence of a stream gives out ids again that a position has passed: it was set
@@ -65,7 +66,9 @@ type session interface{ Close(ctx context.Context) }
 // Relay delivers the events of one outbox table. Create it with [New], register handlers, then call
 // Run.
 type Relay struct {
-	settings   settings
+	config     Config // with its defaults
+	program    store.Program
+	beat       time.Duration // between two readings of the audit
 	pool       *pgxpool.Pool
 	ops        *ops.Client
 	connector  *store.Connector
@@ -95,37 +98,31 @@ type Relay struct {
 	stream     bool // the table is a stream; set by prepare
 }
 
-// New creates a relay for the database that pool connects to. Only [Relay.Ops], [Relay.Pause], [Relay.Resume]
-// and [Relay.ReloadRefused] use the pool itself, so it may be small: the relay opens connections of its own, with the pool's
+// New creates a relay for the database that pool connects to. Only [Relay.Ops] and
+// [Relay.ReloadRefused] use the pool itself, so it may be small: the relay opens connections of its own, with the pool's
 // configuration, because they hold locks and settings. With the defaults these are seven: four that
 // claim, one that listens, one for the bell and one for leases; [Relay.OldestWaiting] and
 // [Relay.Backlog] open another one for each call.
 //
 // New does not connect, and does not close the pool: its creator does, after Run has returned. All mistakes
-// in the options are returned together, with a nil relay.
-func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
-	s := defaultSettings()
-	for _, option := range options {
-		option(&s)
-	}
-	err := s.validate()
+// in config are returned together, with a nil relay.
+func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
+	err := config.Validate()
+	config = config.WithDefaults()
 	if pool == nil {
 		err = errors.Join(errors.New("the pool is nil: create it with pgxpool.New"), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
 	}
-	client, err := ops.New(pool, ops.Config{Schema: s.schema, DeleteEvents: s.keep == 0})
-	if err != nil {
-		return nil, fmt.Errorf("notifyd: %w", err)
-	}
 	cfg := pool.Config()
 	r := &Relay{
-		settings:  s,
+		config:    config,
+		program:   config.program(),
+		beat:      time.Second,
 		pool:      pool,
-		ops:       client,
-		log:       s.log,
-		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: s.schema},
+		log:       config.Logger,
+		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: config.Schema},
 		listens:   make(chan struct{}),
 		ready:     make(chan struct{}),
 		refused:   make(chan error, 1),
@@ -133,9 +130,13 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		starts:    make(map[string]engine.Start),
 	}
 	r.pauses.relay, r.audit = r, newAudit(r)
+	r.ops, err = ops.New(pool, ops.Config{Schema: config.Schema, DeleteEvents: config.Retention.Keep == 0, Paused: r.pauses.changed})
+	if err != nil {
+		return nil, fmt.Errorf("notifyd: %w", err)
+	}
 	r.listening = r.connector
-	if s.listen != nil {
-		r.listening = &store.Connector{Config: s.listen, Schema: s.schema}
+	if config.ListenConfig != nil {
+		r.listening = &store.Connector{Config: config.ListenConfig, Schema: config.Schema}
 	}
 	if err := r.wire(); err != nil {
 		return nil, err
@@ -146,17 +147,17 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 // wire creates the parts and connects them to one another.
 func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
-	if !r.settings.pollOnly {
+	if !r.config.PollingOnly {
 		r.bell = listener.NewBell(r.connectBell, r.log)
 	}
 	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
-	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
-	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience, Reserve: r.limits.Reserve}, r.settings.observer, r.log)
+	window := r.config.LockBudget / 2 // a claim waits for its deliveries
+	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.config.ShutdownTimeout, Reserve: r.limits.Reserve}, r.config.Observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	r.dispatcher = d
-	if r.settings.pollOnly {
+	if r.config.PollingOnly {
 		close(r.listens)
 		return nil
 	}
@@ -174,7 +175,7 @@ func (r *Relay) wireListener() error {
 			listens() // there will be no LISTEN, and polling works
 		}
 		return conn, err
-	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
+	}, outboxsql.Channel(r.config.Schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
 	r.listener.OnChange(func(err error) {
 		incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
@@ -183,12 +184,12 @@ func (r *Relay) wireListener() error {
 		}
 		r.dispatcher.Observe(incident)
 	})
-	if r.settings.canary == 0 {
+	if r.config.Canary == 0 {
 		return nil
 	}
 	return r.listener.Prove(listener.Proof{
 		// The owner's number distinguishes relays. Only a sleeping relay would miss a notification.
-		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.settings.canary, //nolint:gosec // a name
+		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.config.Canary, //nolint:gosec // a name
 		Notify: hints{r}.Notify, Missed: func() bool { return !hints{r}.Awake() },
 	})
 }
@@ -219,68 +220,62 @@ func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
 // that it takes batches, is refused when it is registered: see [delivery.Chain].
 func (r *Relay) Use(mw ...delivery.Middleware) { r.middleware = append(r.middleware, mw...) }
 
-// Handle adds the destination name, and sends it the event types that match pattern: it
-// is [Relay.Destination] and [Relay.Route] in one. A pattern is an event type
-// ("order.created"), a prefix ("order.*") or "*"; the most exact one wins, and each can
-// be registered once. The pattern may change from release to release; the name is what
-// stored deliveries belong to. The errors are those of both.
-func (r *Relay) Handle(name, pattern string, h delivery.Handler, options ...HandleOption) error {
+// Handle adds a destination, and sends it the event types that match pattern: [Relay.Add] and [Relay.Route] in one. A
+// pattern is an event type ("order.created"), a prefix ("order.*") or "*"; the most exact one wins. The pattern may change
+// from release to release; the name of the destination is what stored deliveries belong to. The errors are those of both.
+func (r *Relay) Handle(pattern string, d Destination) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
 	}
-	if err := r.Destination(name, h, options...); err != nil {
+	if err := r.Add(d); err != nil {
 		return err
 	}
-	return r.Route(pattern, name)
+	return r.Route(pattern, d.Name)
 }
 
-// Destination adds a destination that routes can name. The name is stored with every delivery to
-// retry: keep it from release to release. The error wraps [ErrDestination], and also
-// [delivery.ErrMiddleware] if middleware would take something away from the handler. The relay does not close
-// h: its creator does, after Run has returned.
-func (r *Relay) Destination(name string, h delivery.Handler, options ...HandleOption) error {
-	hs := handleSettings{lane: dispatch.DefaultLaneConfig()}
-	hs.lane.Shards = 1
-	for _, option := range options {
-		option(&hs)
-	}
-	if hs.lane.Shards < 1 { // to the lane 0 is the default
-		return fmt.Errorf("notifyd: %w %q: %d shards is not from 1 to %d", ErrDestination, name, hs.lane.Shards, dispatch.MaxShards)
-	}
-	start, err := engine.ParseStart(hs.start)
+// Add adds a destination that routes can name. The error wraps [ErrDestination], and also [delivery.ErrMiddleware] if
+// middleware would take something away from the handler, or a [*handlers.FieldError] for each mistake in the lane.
+func (r *Relay) Add(d Destination) error {
+	invalid := func(err error) error { return fmt.Errorf("notifyd: %w %q: %w", ErrDestination, d.Name, err) }
+	start, err := engine.ParseStart(d.Lane.StartFrom)
 	if err != nil {
-		return fmt.Errorf("notifyd: %w %q: start %q: %w", ErrDestination, name, hs.start, err)
+		return invalid(field.Errorf("start_from", "%q: %w", d.Lane.StartFrom, err))
 	}
+	h := d.Handler
 	if h != nil {
-		if h, err = delivery.Chain(h, append(slices.Clone(r.middleware), hs.middleware...)...); err != nil {
-			return fmt.Errorf("notifyd: %w %q: %w", ErrDestination, name, err)
+		if h, err = delivery.Chain(h, slices.Concat(r.middleware, d.Middleware)...); err != nil {
+			return invalid(err)
 		}
 	}
-	keeper, is := delivery.As[delivery.PositionKeeper](h)
-	exactly := is && keeper.KeepsPosition()
-	if exactly && (hs.lane.Concurrency != 1 || hs.lane.Unordered) {
-		return fmt.Errorf("notifyd: %w %q: it keeps its position, which needs a concurrency of 1, and order", ErrDestination, name)
+	needs := d.Lane.NeedsStream()
+	if keeper, is := delivery.As[delivery.PositionKeeper](h); is && keeper.KeepsPosition() {
+		if err := keepsPosition(d); err != nil {
+			return invalid(err)
+		}
+		needs = append(needs, "exactly once")
 	}
-	if exactly && hs.lane.RateKey != nil {
-		return fmt.Errorf("notifyd: %w %q: it keeps its position, which excludes a rate key", ErrDestination, name)
-	}
-	if err := r.dispatcher.Add(name, h, hs.lane); err != nil {
+	if err := r.dispatcher.Add(d.Name, h, dispatch.LaneConfig{Lane: d.Lane, Filter: d.Filter, RateKey: d.RateKey}); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
-	if exactly {
-		r.needy = append(r.needy, name+": exactly once")
-	}
-	if hs.ordered || hs.lane.BlockOnDead {
-		r.needy = append(r.needy, name+": order")
-	}
-	if hs.lane.Shards > 1 {
-		r.needy = append(r.needy, name+": shards")
+	for _, setting := range needs {
+		r.needy = append(r.needy, d.Name+": "+setting)
 	}
 	if start.Kind != engine.StartDefault {
-		r.needy = append(r.needy, name+": a start")
-		r.starts[name] = start
+		r.starts[d.Name] = start
 	}
 	return nil
+}
+
+// keepsPosition refuses what a destination that keeps its own position cannot have.
+func keepsPosition(d Destination) error {
+	switch lane := d.Lane.WithDefaults(); {
+	case lane.Concurrency != 1 || lane.Order == delivery.OrderNone:
+		return errors.New("it keeps its position, which needs a concurrency of 1, and order")
+	case d.RateKey != nil:
+		return errors.New("it keeps its position, which excludes a rate key")
+	default:
+		return nil
+	}
 }
 
 // Route sends the event types that match pattern to the named destinations. Each of them has its
@@ -356,9 +351,8 @@ func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 }
 
 // Ops returns the client that lists, replays, discards and edits the dead letters of the relay's tables, and shows and moves
-// events and positions. A pause through it is honoured within a second, and may name a destination that this relay does not
-// have: see [Relay.Pause]. It uses the pool that was given to [New], works whether or not the relay runs,
-// and covers the deliveries of all relays.
+// events and positions, and pauses destinations: this relay honours a pause at once, others within a second. It uses the pool
+// that was given to [New], works whether or not the relay runs, and covers the deliveries of all relays.
 func (r *Relay) Ops() *ops.Client { return r.ops }
 
 // Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead
@@ -380,7 +374,7 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 	return store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf}
 }
 
-// Run delivers events until ctx ends, or with [WithUntilIdle] until nothing is left to do. It waits for a
+// Run delivers events until ctx ends, or with Config.UntilIdle until nothing is left to do. It waits for a
 // database that is down. It ends earlier with an error that wraps
 //
 //   - [outboxsql.ErrNotMigrated] or [outboxsql.ErrTooNew] if the schema is not the one that it needs;
@@ -388,7 +382,7 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 //   - [outboxsql.ErrMode] if the table gets another mode while the relay runs;
 //   - [ErrNeedsStream] if a destination needs a stream and the table is a queue;
 //   - [ErrPooler] if the table is a queue, and the pool leads through a pooler in transaction mode past which
-//     [WithListenConfig] does not lead;
+//     Config.ListenConfig does not lead;
 //   - [ErrIDs] if the sequence of a stream was set back;
 //   - [ErrRunTwice] if Run was called before.
 //
@@ -411,43 +405,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	return r.run(ctx)
 }
 
-// Pause stops the deliveries to a destination at all relays of the tables, until Resume is called:
-// it is stored, and lasts through restarts. Running calls end as usual, the destination's events
-// wait in the table, and no attempt is counted. This relay honours it at once, the others
-// within about a second. by is who pauses, and reason why, for people who
-// find it paused: up to 1,000 bytes each; reason may be empty. Pausing again replaces both. The
-// error wraps [ErrDestination] if this relay has no destination of that name. It uses the pool that
-// was given to [New].
-func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error {
-	if err := r.has(destination); err != nil {
-		return err
-	}
-	r.pauses.mu.Lock() // or what pauses.follow has read before would end the pause
-	defer r.pauses.mu.Unlock()
-	ctx, cancel := answeredSoon(ctx)
-	defer cancel()
-	if err := r.ops.Pause(ctx, destination, ops.Action{Actor: by, Reason: reason}); err != nil {
-		return fmt.Errorf("notifyd: %w", err)
-	}
-	return r.dispatcher.Pause(destination) //nolint:wrapcheck // there is a destination of that name
-}
-
-// Resume ends a pause, at all relays. It does nothing if the destination is not paused. The error
-// wraps [ErrDestination] if this relay has no destination of that name.
-func (r *Relay) Resume(ctx context.Context, destination string) error {
-	if err := r.has(destination); err != nil {
-		return err
-	}
-	r.pauses.mu.Lock()
-	defer r.pauses.mu.Unlock()
-	ctx, cancel := answeredSoon(ctx)
-	defer cancel()
-	if _, err := r.ops.Resume(ctx, destination, ops.Action{}); err != nil {
-		return fmt.Errorf("notifyd: %w", err)
-	}
-	return r.dispatcher.Resume(destination) //nolint:wrapcheck // there is a destination of that name
-}
-
 // ReloadRefused records that the program goes on with this relay, because it has refused a new
 // configuration: `notifyd status` and `notifyd reload` say so, and why. An empty why records the opposite: the
 // program has taken the configuration, which changes nothing for this relay. It uses the pool that was given
@@ -456,12 +413,12 @@ func (r *Relay) ReloadRefused(ctx context.Context, why string) error {
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
 	if why == "" {
-		if err := store.NoteReload(ctx, r.pool, r.settings.schema, r.owner); err != nil {
+		if err := store.NoteReload(ctx, r.pool, r.config.Schema, r.owner); err != nil {
 			return fmt.Errorf("notifyd: %w", err)
 		}
 		return nil
 	}
-	if err := store.NoteRefusal(ctx, r.pool, r.settings.schema, r.owner, why); err != nil {
+	if err := store.NoteRefusal(ctx, r.pool, r.config.Schema, r.owner, why); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	return nil
@@ -473,20 +430,25 @@ func answeredSoon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, store.RoundTripTimeout, fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout))
 }
 
-func (r *Relay) has(destination string) error {
-	if !r.dispatcher.Has(destination) {
-		return fmt.Errorf("notifyd: %w %q: there is no destination of that name", ErrDestination, destination)
-	}
-	return nil
-}
-
 // pausePoll is how often relays look for pauses: it bounds how late a pause of another relay, or of a person, is honoured.
 const pausePoll = time.Second
 
 // pauses honours the stored pauses of destinations.
 type pauses struct {
 	relay *Relay
-	mu    sync.Mutex // held while pauses are read or written, and honoured
+	mu    sync.Mutex // held while pauses are read and honoured
+}
+
+// changed honours a pause that was just stored, or its end. A reading that is under way has set what it found when changed
+// gets the lock, and the next one finds the change.
+func (p *pauses) changed(destination string, is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change := p.relay.dispatcher.Resume
+	if is {
+		change = p.relay.dispatcher.Pause
+	}
+	_ = change(destination) // it may be a destination of another relay
 }
 
 // honour honours what is stored, once.

@@ -41,10 +41,10 @@ type purger struct {
 
 func newPurger(r *Relay) *purger {
 	p := &purger{
-		Relay: r, deletes: r.settings.keep > 0 || r.stream, once: make(chan struct{}),
+		Relay: r, deletes: r.config.Retention.Keep > 0 || r.stream, once: make(chan struct{}),
 		removed: newRemoved(r.dispatcher.Has),
 	}
-	if r.settings.partitions {
+	if r.config.Retention.Daily() {
 		p.partitions = store.NewPartitions(r.connector)
 	}
 	return p
@@ -58,7 +58,7 @@ func (p *purger) run(ctx context.Context) {
 		return
 	}
 	wait := purgeEvery / 10 // soon after the start, but not first thing
-	if p.settings.untilIdle {
+	if p.config.UntilIdle {
 		wait = idlePause
 	}
 	for pause(ctx, wait) {
@@ -66,7 +66,7 @@ func (p *purger) run(ctx context.Context) {
 		p.lookForRemoved(ctx)
 		done()
 		wait = purgeEvery
-		if p.settings.keep == 0 && p.partitions == nil {
+		if p.config.Retention.Keep == 0 && p.partitions == nil {
 			wait = purgeSoon
 		}
 	}
@@ -90,7 +90,7 @@ func (p *purger) purgeRange(ctx context.Context, keeper *store.Keeper, in store.
 	for more := p.deletes; more; {
 		began := time.Now()
 		var err error
-		in.After, more, err = keeper.Purge(ctx, in, p.settings.keep, p.settings.purgeBatch)
+		in.After, more, err = keeper.Purge(ctx, in, p.config.Retention.Keep, p.config.Retention.Batch)
 		if err != nil {
 			p.report(ctx, fmt.Errorf("delivered events: %w", err))
 			return
@@ -115,7 +115,7 @@ func (p *purger) keepPartitions(ctx context.Context) []store.Range {
 	if p.partitions == nil {
 		return []store.Range{store.AllIDs()}
 	}
-	u, err := p.partitions.Keep(ctx, time.Time{}, p.settings.keep)
+	u, err := p.partitions.Keep(ctx, time.Time{}, p.config.Retention.Keep)
 	if err != nil {
 		p.report(ctx, fmt.Errorf("partitions: %w", err))
 	}

@@ -55,12 +55,12 @@ func (r *Relay) prepare(ctx context.Context) error {
 // avoidPooler makes all connections go past a pooler that would break every part of a relay of a queue, if a
 // way past it is configured, and reports it once.
 func (r *Relay) avoidPooler(ctx context.Context, err error) error {
-	if r.settings.listen == nil || r.connector.Redirected() {
+	if r.config.ListenConfig == nil || r.connector.Redirected() {
 		return fmt.Errorf("notifyd: database.url: %w; a direct database.listen_url would be used for all connections", err)
 	}
-	r.connector.Redirect(r.settings.listen)
+	r.connector.Redirect(r.config.ListenConfig)
 	r.log.WarnContext(ctx, "database.url leads through a pooler in transaction mode: all connections of the relay use database.listen_url instead",
-		"host", r.settings.listen.Host, "port", r.settings.listen.Port)
+		"host", r.config.ListenConfig.Host, "port", r.config.ListenConfig.Port)
 	return nil
 }
 
@@ -88,15 +88,15 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		return err
 	}
 	defer store.Close(ctx, conn.Conn)
-	if err := outboxsql.Check(ctx, conn, r.settings.schema); err != nil {
+	if err := outboxsql.Check(ctx, conn, r.config.Schema); err != nil {
 		return err
 	}
-	state, err := outboxsql.ReadState(ctx, conn, r.settings.schema)
+	state, err := outboxsql.ReadState(ctx, conn, r.config.Schema)
 	if err != nil {
 		return err
 	}
 	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
-		if err := outboxsql.CheckIDs(ctx, conn, r.settings.schema); err != nil {
+		if err := outboxsql.CheckIDs(ctx, conn, r.config.Schema); err != nil {
 			return err
 		}
 		if r.keeper != nil { // of an attempt that has failed
@@ -110,7 +110,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	}
 	if len(r.needy) > 0 {
 		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want more (%s): %w",
-			r.settings.schema, strings.Join(r.needy, ", "), ErrNeedsStream)
+			r.config.Schema, strings.Join(r.needy, ", "), ErrNeedsStream)
 	}
 	if conn.IsShared() {
 		return store.ErrPooler
@@ -158,7 +158,7 @@ func (r *Relay) run(ctx context.Context) error {
 	}
 	purger := newPurger(r)
 	outside.Go(func() { purger.run(ctx) })
-	if r.settings.untilIdle {
+	if r.config.UntilIdle {
 		outside.Go(func() {
 			if r.awaitIdle(ctx, purger.once) {
 				r.log.InfoContext(ctx, "the relay is idle")
@@ -176,7 +176,7 @@ func (r *Relay) run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	})
-	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
+	r.log.InfoContext(ctx, "relay started", "schema", r.config.Schema)
 
 	err := r.deliver(ctx)
 	stop(err) // the engine may have ended by itself: then the other parts must stop, too
@@ -249,14 +249,14 @@ type hearer interface {
 // claimQueue creates the engine of a queue.
 func (r *Relay) claimQueue() {
 	o := queue.SessionOptions{
-		Owner: r.owner, Lease: r.settings.limits.Lease, EventBytes: r.settings.limits.EventBytes, Delete: r.settings.keep == 0,
-		Program: r.settings.program, Refused: r.refuse,
+		Owner: r.owner, Lease: r.config.Lease, EventBytes: r.config.MaxEventBytes, Delete: r.config.Retention.Keep == 0,
+		Program: r.program, Refused: r.refuse,
 	}
 	keeper := queue.NewKeeper(r.connector, o)
 	options := queue.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Outbox: r.settings.outbox, Leases: keeper, House: keeper, Companions: keeper, Log: r.log,
+		Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Leases: keeper, House: keeper, Companions: keeper, Log: r.log,
 	}
-	for range r.settings.limits.Claims {
+	for range r.config.Connections {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
 		options.Claimers = append(options.Claimers, session)
@@ -273,11 +273,11 @@ func (r *Relay) claimQueue() {
 // readStream creates the engine of a stream.
 func (r *Relay) readStream() {
 	o := stream.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.settings.program, Outbox: r.settings.outbox, Starts: r.starts, Log: r.log,
+		Limits: r.config.limits(), Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.program, Outbox: r.config.Outbox, Starts: r.starts, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell
-		r.bell.Announce(outboxsql.Channel(r.settings.schema))
+		r.bell.Announce(outboxsql.Channel(r.config.Schema))
 		r.bell.CloseIdle(bellIdle)
 	}
 	engine := stream.New(o)

@@ -24,9 +24,9 @@ import (
 // TestLeftover: what keeps a relay running until it is idle, and what does not.
 func TestLeftover(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, tables(t, outboxsql.ModeQueue), time.Second, delivery.HandlerFunc(works))
+	p := newPatient(t, tables(t, outboxsql.ModeQueue), time.Second, delivery.HandlerFunc(works), delivery.Lane{})
 	for event, to := range map[string]string{"fax.sent": "fax", "paper.sent": "paper"} {
-		if err := p.Handle(to, event, delivery.HandlerFunc(works)); err != nil {
+		if err := p.Handle(event, Destination{Name: to, Handler: delivery.HandlerFunc(works)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,11 +107,11 @@ func TestLeftover(t *testing.T) {
 // destinations are paused. Until an event without a route is stored, it is fresh.
 func TestLeftoverRoutes(t *testing.T) {
 	t.Parallel()
-	r, err := New(tables(t, outboxsql.ModeQueue), WithUntilIdle())
+	r, err := New(tables(t, outboxsql.ModeQueue), Config{UntilIdle: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Handle("mail", "mail.*", delivery.HandlerFunc(works)); err != nil {
+	if err := r.Handle("mail.*", Destination{Name: "mail", Handler: delivery.HandlerFunc(works)}); err != nil {
 		t.Fatal(err)
 	}
 	unrouted := func(name string) observe.Backlog {
@@ -147,8 +147,8 @@ func TestUntilIdleAfterStuckCall(t *testing.T) {
 		}
 		return nil
 	})
-	p := newPatient(t, pool, time.Second, h, WithTimeout(10*time.Millisecond), WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1}))
-	WithUntilIdle()(&p.settings)
+	p := newPatient(t, pool, time.Second, h, delivery.Lane{Timeout: 10 * time.Millisecond, Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1}})
+	p.config.UntilIdle = true
 	ended := p.run()
 	execute(t, pool, `INSERT INTO outbox_events (event_type, payload) VALUES ('x', '{}')`)
 	<-called
@@ -270,11 +270,11 @@ func TestIdleCut(t *testing.T) {
 		t.Cleanup(cut.Close)
 		h, called := errands(func(context.Context) error { return nil })
 		// Polls, canaries and proofs that are rarer than the cuts.
-		r, err := New(cut, WithPollInterval(time.Minute), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+		r, err := New(cut, Config{PollInterval: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Handle("mail", "*", h); err != nil {
+		if err := r.Handle("*", Destination{Name: "mail", Handler: h}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -347,11 +347,11 @@ func TestUnitComesBack(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)
 	news := make(outages, 10)
-	relay, err := New(pool, WithObserver(news))
+	relay, err := New(pool, Config{Observer: news})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = relay.Handle("mail", "*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return delivery.Unavailable(errors.New("away")) }))
+	err = relay.Handle("*", Destination{Name: "mail", Handler: delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return delivery.Unavailable(errors.New("away")) })})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,25 +3,27 @@ package delivery
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // Backoff is the wait before an event is retried: Initial after the first failure, Multiplier times
 // as long after each further one, at most Max. Each wait is drawn from zero to twice its length, so
 // that events that failed together do not come back together. A field that is zero has its default, so
-// that Backoff{Initial: time.Minute} changes one of them.
+// that Backoff{Initial: time.Minute} changes one of them; a default that would contradict the other field gives way.
 type Backoff struct {
-	Initial    time.Duration // at least 1 ms; 1 s by default, or Max if that is shorter
-	Max        time.Duration // at least Initial; 1 h by default, or Initial if that is longer
-	Multiplier float64       // at least 1; 2 by default
+	Initial    time.Duration `yaml:"initial" default:"1s" jsonschema:"minimum=1ms" jsonschema_description:"Pause after the first failure; max, if that is shorter than the default."`
+	Max        time.Duration `yaml:"max" default:"1h" jsonschema:"minimum=1ms" jsonschema_description:"The pause does not grow beyond this; initial, if that is longer than the default."`
+	Multiplier float64       `yaml:"multiplier" default:"2" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Factor by which the pause grows with each failure."`
 }
 
 // DefaultBackoff is the backoff of a destination that sets none. With 20 attempts an event is tried
 // for about eight hours.
-func DefaultBackoff() Backoff {
-	return Backoff{Initial: time.Second, Max: time.Hour, Multiplier: 2}
+func DefaultBackoff() (b Backoff) {
+	field.Fill(&b)
+	return b
 }
 
 // WithDefaults returns b with the defaults of the fields that are zero.
@@ -36,18 +38,15 @@ func (b Backoff) WithDefaults() Backoff {
 	return b
 }
 
-// Validate returns every mistake in b, joined. A field that is zero is none.
+// Validate returns every mistake in b, joined, each a [*handlers.FieldError]. A field that is zero is none.
 func (b Backoff) Validate() error {
 	b = b.WithDefaults()
-	var errs []error
-	if b.Initial < time.Millisecond {
-		errs = append(errs, fmt.Errorf("initial backoff of %v is below 1ms", b.Initial))
-	}
+	errs := []error{field.Check(b)}
 	if b.Max < b.Initial {
-		errs = append(errs, fmt.Errorf("longest backoff of %v is below the initial one of %v", b.Max, b.Initial))
+		errs = append(errs, field.Errorf("max", "%v is shorter than backoff.initial (%v)", b.Max, b.Initial))
 	}
-	if !(b.Multiplier >= 1) || math.IsInf(b.Multiplier, 1) { // NaN is not at least 1
-		errs = append(errs, fmt.Errorf("backoff multiplier of %v is not a number of at least 1", b.Multiplier))
+	if math.IsNaN(b.Multiplier) {
+		errs = append(errs, field.Errorf("multiplier", "is no number"))
 	}
 	return errors.Join(errs...)
 }

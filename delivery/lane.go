@@ -1,15 +1,104 @@
 package delivery
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
 
-// Lane is how the events of a destination are handed to its handler. A handler's package
-// says with DefaultLane which one suits it. Zero fields leave it to the relay.
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// Lane is how a relay hands the events of a destination to its handler. The package of a handler suggests one with
+// DefaultLane. A field that is zero has its default. The tags are the one declaration of each setting: its name in
+// notifyd.yaml, its default, its bounds and its description. Durations have Go's syntax in tags.
 type Lane struct {
-	// Concurrency is how many calls run at once.
-	Concurrency int
-	// Batch is the largest number of events in one call of a [BatchHandler].
-	Batch int
-	// Timeout is when the context of one call ends. It is above what the handler gives
-	// itself: a call that the relay ends counts as an attempt.
-	Timeout time.Duration
+	Concurrency  int           `yaml:"concurrency" default:"8" jsonschema:"minimum=1,maximum=10000" jsonschema_description:"Calls of the destination that run at the same time; per shard, if there are several."`
+	Batch        int           `yaml:"batch" default:"100" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events passed to the destination in one call, if its type supports batches. Nothing waits for a batch to fill."`
+	Timeout      time.Duration `yaml:"timeout" default:"30s" jsonschema:"minimum=1ms" jsonschema_description:"Longest time that one call may take. A call that the relay ends counts as an attempt."`
+	MaxAttempts  int           `yaml:"max_attempts" default:"20" jsonschema:"minimum=1,maximum=1000000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
+	Priority     int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while a queue has a backlog, the relay looks for events of destinations of higher priority first. No effect in a stream, where no destination waits for another, and on the order of an aggregate."`
+	Order        Order         `yaml:"order" default:"auto" jsonschema:"enum=auto,enum=none,enum=aggregate,enum=total" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after its predecessors; only a stream can. total does so for all events of the destination, one call at a time. none gives up order: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
+	OnDead       OnDead        `yaml:"on_dead" default:"continue" jsonschema:"enum=continue,enum=block" jsonschema_description:"What happens to the later events of an aggregate (with order: total, to all later events) behind a dead letter: continue delivers them; block, which only a stream can, holds them back until the dead letter is replayed and delivered, or discarded."`
+	StartFrom    string        `yaml:"start_from" default:"auto" jsonschema_description:"Where the destination begins in a stream that does not know it yet: beginning, now, the id of an event in quotes, or a time such as 2026-11-01T00:00:00Z. With auto, the first destinations of a table begin at the beginning, or where its queue has ended, and later ones now. It counts once: notifyd positions seek moves a destination that has a position."`
+	Shards       int           `yaml:"shards" default:"1" jsonschema:"minimum=1,maximum=64" jsonschema_description:"How many relays of a stream may deliver to the destination at once. Each shard gets the events whose aggregate hashes to it, and has concurrency and batch to itself. All relays must have the same number. More than 1 excludes order: total."`
+	RateLimit    Rate          `yaml:"rate_limit" print:"set" jsonschema_description:"Most deliveries that begin in a time, over all relays together: 100/s, 500/m, 10000/h or 50000/d. Events that may not go yet wait, and no attempt counts. No limit by default."`
+	RateBurst    int           `yaml:"rate_burst" jsonschema:"minimum=0,maximum=1000000000" jsonschema_description:"Most deliveries at once after a quiet time; 0 is as many as go in a second, and at least 1."`
+	ExpiresAfter time.Duration `yaml:"expires_after" zero:"never" jsonschema:"minimum=1ms" jsonschema_description:"Age from which on an event is not delivered any more, and is no dead letter; it counts from when the event was written, or became available. Replays do not expire. 0 is never."`
+	LongestPause time.Duration `yaml:"longest_pause" default:"30s" jsonschema:"minimum=1ms" jsonschema_description:"Longest time between two probes of a destination that is down."`
+	Backoff      Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
+}
+
+// Order is which events of a destination wait for earlier ones.
+type Order string
+
+const (
+	// OrderAuto is OrderAggregate in a stream and OrderNone in a queue.
+	OrderAuto Order = "auto"
+	// OrderNone delivers events as they come: none waits for an earlier one that has failed.
+	OrderNone Order = "none"
+	// OrderAggregate delivers the events of an aggregate in the order of their ids: each waits until those before it
+	// are delivered, or dead letters. Only a stream can.
+	OrderAggregate Order = "aggregate"
+	// OrderTotal delivers all events of the destination one after the other, in the order of their ids. A [BatchHandler]
+	// gets several in one call if it is an [OrderKeeper]. Ids are in the order of commits if outboxsql.SerializeWriters
+	// serializes the writers. Only a stream can.
+	OrderTotal Order = "total"
+)
+
+// OnDead is what happens to the events of an aggregate behind a dead letter.
+type OnDead string
+
+const (
+	// OnDeadContinue delivers them.
+	OnDeadContinue OnDead = "continue"
+	// OnDeadBlock holds them back until the dead letter is replayed and delivered, or discarded. Only a stream can.
+	OnDeadBlock OnDead = "block"
+)
+
+// StartAuto is the default of Lane.StartFrom.
+const StartAuto = "auto"
+
+// MaxShards is the largest number of shards of a destination.
+const MaxShards = 64
+
+// WithDefaults returns l with the defaults of the fields that are zero.
+func (l Lane) WithDefaults() Lane {
+	field.Fill(&l)
+	l.Backoff = l.Backoff.WithDefaults()
+	return l
+}
+
+// Validate returns every mistake in l, joined, each a [*handlers.FieldError] with the name that the field has in
+// notifyd.yaml. A field that is zero is none. It does not read StartFrom: the relay does.
+func (l Lane) Validate() error {
+	l = l.WithDefaults()
+	errs := []error{field.Check(l), field.Under("backoff", l.Backoff.Validate())}
+	if err := l.RateLimit.Validate(); err != nil {
+		errs = append(errs, field.Errorf("rate_limit", "%w", err))
+	}
+	if l.RateLimit.IsZero() && l.RateBurst > 0 {
+		errs = append(errs, field.Errorf("rate_burst", "has no effect without rate_limit"))
+	}
+	if l.Shards > 1 && l.Order == OrderTotal {
+		errs = append(errs, field.Errorf("shards", "must be 1 with order: total, which delivers one event after the other: leave shards out, or use order: aggregate"))
+	}
+	return errors.Join(errs...)
+}
+
+// NeedsStream returns the settings that a queue cannot honor, such as "order: aggregate"; none if a queue can have the lane.
+func (l Lane) NeedsStream() (settings []string) {
+	if l.Order == OrderAggregate || l.Order == OrderTotal {
+		settings = append(settings, fmt.Sprintf("order: %s", l.Order))
+	}
+	if l.OnDead == OnDeadBlock {
+		settings = append(settings, fmt.Sprintf("on_dead: %s", l.OnDead))
+	}
+	if l.StartFrom != "" && l.StartFrom != StartAuto {
+		settings = append(settings, "start_from: "+l.StartFrom)
+	}
+	if l.Shards > 1 {
+		settings = append(settings, "shards: "+strconv.Itoa(l.Shards))
+	}
+	return settings
 }

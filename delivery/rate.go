@@ -3,15 +3,16 @@ package delivery
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"time"
 )
 
-// Rate is a limit: Events in each Per, evenly, and Burst at once after a time in which fewer went. In any
-// time t no more than t * Events / Per + Burst go. The zero value is no limit.
+// Rate is a limit: Events in each Per, evenly. In any time t no more than t * Events / Per go, and the burst that
+// [Lane] has. The zero value is no limit. Its text is "100/s", "500/m", "10000/h", "50000/d", or "5/10m" for another time.
 type Rate struct {
 	Events int           // at least 1, and no more than one a microsecond
 	Per    time.Duration // from 1 ms to 366 days
-	Burst  int           // at least 1; 0 is what goes in a second, and at least 1
 }
 
 // RateKey returns the key of an event by which a [Rate] counts, such as the customer whom it is for. It is
@@ -21,11 +22,71 @@ type RateKey func(c *Candidate) (string, error)
 
 const (
 	shortestPer = time.Millisecond
-	longestPer  = 366 * 24 * time.Hour
+	longestPer  = 366 * day
+	day         = 24 * time.Hour
 )
+
+// ratePattern matches the texts of a [Rate].
+const ratePattern = `^([1-9][0-9]{0,8})/([1-9][0-9]{0,5})?(ms|s|m|h|d)$`
+
+var rateRegexp = regexp.MustCompile(ratePattern)
+
+// errRate is why a text is no rate.
+var errRate = errors.New("not a rate: write 100/s, 500/m, 10000/h or 50000/d")
+
+// rateUnit is a unit of a [Rate].
+type rateUnit struct {
+	name string
+	unit time.Duration
+}
+
+// rateUnits returns the units of a [Rate], the longest first.
+func rateUnits() []rateUnit {
+	return []rateUnit{{"d", day}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}}
+}
 
 // IsZero reports whether r is no limit.
 func (r Rate) IsZero() bool { return r == Rate{} }
+
+// UnmarshalText reads a text such as 100/s; an empty one is no limit.
+func (r *Rate) UnmarshalText(text []byte) error {
+	*r = Rate{}
+	if len(text) == 0 {
+		return nil
+	}
+	parts := rateRegexp.FindSubmatch(text)
+	if parts == nil {
+		return errRate
+	}
+	times := 1
+	if len(parts[2]) > 0 {
+		times, _ = strconv.Atoi(string(parts[2])) // it has few digits
+	}
+	r.Events, _ = strconv.Atoi(string(parts[1])) // the same
+	for _, u := range rateUnits() {
+		if u.name == string(parts[3]) {
+			r.Per = time.Duration(times) * u.unit
+		}
+	}
+	return r.Validate()
+}
+
+// MarshalText returns the text that UnmarshalText reads. A rate whose time is no multiple of a millisecond has none.
+func (r Rate) MarshalText() ([]byte, error) {
+	if r.IsZero() {
+		return nil, nil
+	}
+	for _, u := range rateUnits() {
+		switch times := r.Per / u.unit; {
+		case r.Per%u.unit != 0:
+		case times == 1:
+			return fmt.Appendf(nil, "%d/%s", r.Events, u.name), nil
+		default:
+			return fmt.Appendf(nil, "%d/%d%s", r.Events, times, u.name), nil
+		}
+	}
+	return nil, fmt.Errorf("%d events per %v have no text: %w", r.Events, r.Per, errRate)
+}
 
 // Validate returns every mistake in r, joined.
 func (r Rate) Validate() error {
@@ -41,9 +102,6 @@ func (r Rate) Validate() error {
 	}
 	if r.Events > 0 && r.Per/time.Duration(r.Events) < time.Microsecond {
 		errs = append(errs, fmt.Errorf("rate limit of %d events per %v is more than one a microsecond", r.Events, r.Per))
-	}
-	if r.Burst < 0 {
-		errs = append(errs, fmt.Errorf("burst of %d is negative", r.Burst))
 	}
 	return errors.Join(errs...)
 }

@@ -38,9 +38,6 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// DefaultShutdownTimeout is the ShutdownTimeout of a relay that sets none.
-const DefaultShutdownTimeout = 20 * time.Second
-
 // Dispatcher delivers through lanes what an engine hands to them. Destinations and
 // routes are added before the engine runs, from one goroutine.
 type Dispatcher struct {
@@ -91,22 +88,22 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 		return fmt.Errorf("%w %q: the name is taken", ErrDestination, name)
 	}
 	err := cfg.validate()
-	if err == nil && !cfg.Rate.IsZero() && d.cfg.Reserve == nil {
+	if err == nil && !cfg.RateLimit.IsZero() && d.cfg.Reserve == nil {
 		err = errNoReserve
 	}
 	if err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	cfg.Backoff = cfg.Backoff.WithDefaults()
+	cfg.Lane = cfg.WithDefaults()
 	var lanes []*lane
 	if err := guard.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	for _, l := range lanes {
 		l.observer, l.dest.clock = d.observer, &d.clock
-		if !cfg.Rate.IsZero() {
+		if !cfg.RateLimit.IsZero() {
 			// One per lane: package limit bounds the sum for any number of limiters that reserve under one name.
-			l.limiter = limit.New(name, cfg.Rate, cfg.RateKey != nil, d.cfg.Reserve)
+			l.limiter = limit.New(name, limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, cfg.RateKey != nil, d.cfg.Reserve)
 		}
 	}
 	d.lanes = append(d.lanes, lanes...)

@@ -12,13 +12,13 @@ import (
 
 func TestConfigsReportAllMistakesTogether(t *testing.T) {
 	t.Parallel()
-	if err := DefaultLaneConfig().validate(); err != nil {
+	if err := (LaneConfig{}).validate(); err != nil {
 		t.Errorf("the defaults are invalid: %v", err)
 	}
-	all := errors.Join(Config{ShutdownTimeout: -1}.validate(), LaneConfig{Backoff: delivery.Backoff{Initial: -1, Max: -2, Multiplier: -3}}.validate()).Error()
+	all := errors.Join(Config{ShutdownTimeout: -1}.validate(), LaneConfig{Lane: delivery.Lane{Concurrency: -1, Batch: -1, Timeout: -1, MaxAttempts: -1, LongestPause: -1, Backoff: delivery.Backoff{Initial: -1, Max: -2, Multiplier: -3}}}.validate()).Error()
 	for _, want := range []string{
 		"window of 0s", "shutdown timeout",
-		"concurrency", "timeout of 0s", "max attempts", "longest pause", "initial backoff", "longest backoff", "multiplier",
+		"concurrency", "batch", "timeout: -1ns", "max_attempts", "longest_pause", "backoff.initial", "backoff.max", "backoff.multiplier",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is missing in:\n%s", want, all)
@@ -43,7 +43,7 @@ func TestNewAndAddRefuseWhatCannotWork(t *testing.T) {
 		"no name":     r.Add("", h, testLane()),
 		"no handler":  r.Add("b", nil, testLane()),
 		"name taken":  r.Add("a", h, testLane()),
-		"no limits":   r.Add("b", h, LaneConfig{}),
+		"no limits":   r.Add("b", h, LaneConfig{Lane: delivery.Lane{Concurrency: -1}}),
 		"unknown":     r.Route("y", "nobody"),
 		"nowhere":     r.Route("y"),
 		"one of many": r.Route("y", "a", "nobody"),

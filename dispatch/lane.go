@@ -77,7 +77,7 @@ type lane struct {
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
-		dest: Destination{Name: name, LaneConfig: cfg}, target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
+		dest: newDestination(name, cfg), target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {}, outage: &outage{},
 	}
 	l.crew = crew{lane: l, epoch: time.Now()}
@@ -86,7 +86,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 		l.dest.Position = k
 	}
 	if k, ok := h.(delivery.OrderKeeper); ok {
-		l.together = k.KeepsOrder() && !cfg.BlockOnDead
+		l.together = k.KeepsOrder() && !l.dest.BlockOnDead
 	}
 	return l
 }

@@ -60,7 +60,7 @@ func (c *calls) handler(f func(context.Context, *delivery.Event) error) delivery
 }
 
 func testLane() LaneConfig {
-	cfg := DefaultLaneConfig()
+	cfg := LaneConfig{Lane: delivery.Lane{}.WithDefaults()}
 	cfg.Timeout = 10 * time.Second
 	cfg.MaxAttempts = 3
 	return cfg

@@ -112,7 +112,9 @@ func drawPoisoned(t *rapid.T) *poisoned {
 	p.cfg.Backoff = delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2}
 	p.cfg.Concurrency = rapid.IntRange(1, 8).Draw(t, "workers")
 	p.cfg.LongestPause = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, health.LongestPause}).Draw(t, "longest pause")
-	p.cfg.Unordered = rapid.Bool().Draw(t, "unordered")
+	if rapid.Bool().Draw(t, "unordered") {
+		p.cfg.Order = delivery.OrderNone
+	}
 	p.interval = rapid.SampledFrom([]time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond}).Draw(t, "interval")
 	p.keys = rapid.SampledFrom([]int{0, 3, 50}).Draw(t, "aggregates")
 	n := rapid.IntRange(20, 150).Draw(t, "events")

@@ -58,9 +58,12 @@ func TestShardsOfALane(t *testing.T) {
 		shards int
 		total  bool
 		ok     bool
-	}{{-1, false, false}, {0, false, true}, {1, true, true}, {2, false, true}, {2, true, false}, {MaxShards, false, true}, {MaxShards + 1, false, false}} {
+	}{{-1, false, false}, {0, false, true}, {1, true, true}, {2, false, true}, {2, true, false}, {delivery.MaxShards, false, true}, {delivery.MaxShards + 1, false, false}} {
 		cfg := testLane()
-		cfg.Shards, cfg.Total = c.shards, c.total
+		cfg.Shards = c.shards
+		if c.total {
+			cfg.Order = delivery.OrderTotal
+		}
 		if err := cfg.validate(); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "shard") {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -403,7 +406,7 @@ func TestShardsShareTheRateLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
-		cfg.Rate = delivery.Rate{Events: 100, Per: time.Second}
+		cfg.RateLimit = delivery.Rate{Events: 100, Per: time.Second}
 		var tat time.Time
 		reserve := func(_ context.Context, name string, terms limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
 			if name != "a" || len(asks) != 1 {

@@ -81,17 +81,26 @@ type Destination struct {
 	// Part is the number of the shard that the lane is of, from 0 to Shards less 1.
 	Part int
 	LaneConfig
+	// Unordered, Total and BlockOnDead are LaneConfig.Order and OnDead, read once.
+	Unordered, Total, BlockOnDead bool
 	// Position is the handler if it keeps the position of its destination; nil if not.
 	Position delivery.PositionKeeper
 
 	clock *clock // the database's
 }
 
+func newDestination(name string, cfg LaneConfig) Destination {
+	return Destination{
+		Name: name, LaneConfig: cfg,
+		Unordered: cfg.Order == delivery.OrderNone, Total: cfg.Order == delivery.OrderTotal, BlockOnDead: cfg.OnDead == delivery.OnDeadBlock,
+	}
+}
+
 // Blocks reports whether a dead letter holds back the later events of its aggregate.
 func (d *Destination) Blocks() bool { return d.BlockOnDead && !d.Unordered }
 
 // Limited reports whether there is a rate limit. Then Admit comes before Deliver.
-func (d *Destination) Limited() bool { return !d.Rate.IsZero() }
+func (d *Destination) Limited() bool { return !d.RateLimit.IsZero() }
 
 // Expires returns when an event gets too old to be delivered, by this relay's clock: see [Delivery.Expires]. It returns zero if
 // events do not expire. written is Event.CreatedAt, a time of the database. available is

@@ -106,10 +106,10 @@ func TestWakesAfterTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
-		cfg.Rate = delivery.Rate{Events: 1, Per: time.Second, Burst: 1}
+		cfg.RateLimit, cfg.RateBurst = delivery.Rate{Events: 1, Per: time.Second}, 1
 		l := newTestLane(delivery.HandlerFunc(takes(5*time.Millisecond)), cfg)
 		defer l.drop()
-		l.limiter = limit.New("a", cfg.Rate, false, func(_ context.Context, _ string, _ limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
+		l.limiter = limit.New("a", limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, false, func(_ context.Context, _ string, _ limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
 			return []limit.Grant{{Granted: asks[0].Want, Lead: time.Second}}, nil
 		})
 		woken := 0

@@ -29,7 +29,7 @@ func addMails(relay *notifyd.Relay) (closers []io.Closer, err error) {
 			return err
 		}
 		closers = append(closers, mail) // to be closed after Run has returned
-		err = relay.Handle("mail", "order.placed", mail, notifyd.WithLane(email.DefaultLane()))
+		err = relay.Handle("order.placed", notifyd.Destination{Name: "mail", Handler: mail, Lane: email.DefaultLane()})
 		return err
 	}
 	return closers, add()
@@ -62,7 +62,7 @@ func TestDestinationsPage(t *testing.T) { //nolint:paralleltest // it sets a var
 	defer pool.Close()
 	for password, want := range map[string]string{"hunter2": "", "": "the field password of the mails is wrong: missing: username needs one"} {
 		t.Setenv("SMTP_PASSWORD", password)
-		relay, err := notifyd.New(pool)
+		relay, err := notifyd.New(pool, notifyd.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,7 @@
 //		return fmt.Errorf("%s is wrong: %w", mistake.Path, mistake.Err)
 //	}
 //	defer h.Close()
-//	err = relay.Handle("mail", "order.*", h, notifyd.WithLane(email.DefaultLane()))
+//	err = relay.Handle("order.*", notifyd.Destination{Name: "mail", Handler: h, Lane: email.DefaultLane()})
 package handlers
 
 import "log/slog"

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -55,9 +56,9 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 					t.Parallel()
 					e, h := newEnvIn(t, mode), newRecorder(t)
 					victim := e.silence()
-					poll := notifyd.WithPollInterval(poll)
+					config := notifyd.Config{PollInterval: poll}
 					if survivor == "started before" {
-						e.relay(handleAll(t, h), poll)
+						e.relay(handleAll(t, h, delivery.Lane{}), config)
 						e.untilDone()
 					}
 					commit, check := e.writeSilently(level)
@@ -68,7 +69,7 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 					}
 					commit()
 					if survivor == "started after" {
-						e.relay(handleAll(t, h), poll)
+						e.relay(handleAll(t, h, delivery.Lane{}), config)
 					}
 					e.untilDone()
 					check()
@@ -119,7 +120,7 @@ func TestBellOfARelayThatDiedBefore(t *testing.T) {
 			}
 			dead.kill()
 			e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
-			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			e.letDoze()
 			if err := writer.Commit(t.Context()); err != nil {
 				t.Fatal(err)
@@ -189,7 +190,7 @@ func besideFrozen(t *testing.T, mode outboxsql.Mode, poll time.Duration) (silent
 	t.Helper()
 	e, h := newEnvIn(t, mode), newRecorder(t)
 	frozen := e.silence()
-	e.relay(handleAll(t, h), notifyd.WithPollInterval(poll))
+	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: poll})
 	e.untilDone()
 	frozen.freeze()
 	heard := e.listen()

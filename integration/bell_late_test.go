@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestWriterThatWasSilentCommitsLater: a relay settles, and then a writer
@@ -17,7 +18,7 @@ func TestWriterThatWasSilentCommitsLater(t *testing.T) {
 			t.Run(string(mode)+"/"+string(level), func(t *testing.T) {
 				t.Parallel()
 				e, h := newEnvIn(t, mode), newRecorder(t)
-				e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+				e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 				for range 20 { // on a busy machine the relay may listen for a moment
 					if e.commitLate(level) {
 						return

@@ -142,13 +142,12 @@ func (y *planRun) finish() error {
 func (y *planRun) startRelay(poll time.Duration) error {
 	log := &logBuffer{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	r, err := notifyd.New(y.pool, notifyd.WithLogger(logger), notifyd.WithPollInterval(poll),
-		notifyd.WithClaims(2), notifyd.WithClaimBatch(20), notifyd.WithLockBudget(20*time.Millisecond))
+	r, err := notifyd.New(y.pool, notifyd.Config{Logger: logger, PollInterval: poll, Connections: 2, Batch: 20, LockBudget: 20 * time.Millisecond})
 	if err != nil {
 		return err
 	}
 	for event, g := range y.gates {
-		if err := r.Handle(event, event, y.handler(g), notifyd.WithConcurrency(2), notifyd.WithTimeout(patience)); err != nil {
+		if err := r.Handle(event, notifyd.Destination{Name: event, Handler: y.handler(g), Lane: delivery.Lane{Concurrency: 2, Timeout: patience}}); err != nil {
 			return err
 		}
 	}

@@ -164,12 +164,12 @@ func TestBytes(t *testing.T) {
 				return nil
 			})
 			e.relay(func(r *notifyd.Relay) {
-				err := errors.Join(r.Destination("kafka", toKafka), r.Destination("rabbitmq", toRabbit), r.Destination("webhook", toHook),
-					r.Destination("handler", second, quick()), r.Route("*", "kafka", "rabbitmq", "webhook", "handler"))
+				err := errors.Join(r.Add(notifyd.Destination{Name: "kafka", Handler: toKafka}), r.Add(notifyd.Destination{Name: "rabbitmq", Handler: toRabbit}), r.Add(notifyd.Destination{Name: "webhook", Handler: toHook}),
+					r.Add(notifyd.Destination{Name: "handler", Handler: second, Lane: delivery.Lane{Backoff: quick()}}), r.Route("*", "kafka", "rabbitmq", "webhook", "handler"))
 				if err != nil {
 					t.Fatal(err)
 				}
-			})
+			}, notifyd.Config{})
 			e.untilDone()
 			own.are(want)
 			hooks.are(want)
@@ -319,11 +319,11 @@ func TestBytesThatAreRefused(t *testing.T) {
 			t.Cleanup(func() { _ = hook.Close() })
 			asks, asksNot := condition(t, `payload.n > 1`), condition(t, `event.type == "order.created"`)
 			r := e.relay(func(r *notifyd.Relay) {
-				if err := errors.Join(r.Destination("plain", plain), r.Destination("picky", picky), r.Destination("hook", hook), r.Destination("asks", plain),
+				if err := errors.Join(r.Add(notifyd.Destination{Name: "plain", Handler: plain}), r.Add(notifyd.Destination{Name: "picky", Handler: picky}), r.Add(notifyd.Destination{Name: "hook", Handler: hook}), r.Add(notifyd.Destination{Name: "asks", Handler: plain}),
 					r.Route("*", "picky", "hook"), r.RouteWhen("*", asksNot, "plain"), r.RouteWhen("*", asks, "asks")); err != nil {
 					t.Fatal(err)
 				}
-			}, notifyd.WithMaxEventBytes(1_000_000))
+			}, notifyd.Config{MaxEventBytes: 1_000_000})
 			e.write(outbox.Event{Type: "order.created", Payload: []byte{'7'}, ContentType: protobuf})
 			id := scan[int64](e, `SELECT max(id) FROM outbox_events`)
 			if got := plain.next(); got.ID != id || string(got.Payload) != "7" || got.ContentType != protobuf {

@@ -35,12 +35,12 @@ func (m *fixable) answer(context.Context, *delivery.Event) error {
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
-		for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": 0} {
+		for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": -1} {
 			t.Run(string(mode)+" "+name, func(t *testing.T) {
 				t.Parallel()
 				e, h, cause := newEnvIn(t, mode), newRecorder(t), &fixable{}
 				h.answer = cause.answer
-				r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), notifyd.WithRetention(keep, 1000))
+				r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never, Retention: notifyd.Retention{Keep: keep, Batch: 1000}})
 				id := e.insert("order.created", `{"customer": 7}`)
 				isDead := func() {
 					t.Helper()
@@ -130,7 +130,7 @@ func TestReplayPassesDeduplication(t *testing.T) {
 				return nil
 			}
 			e := newEnvIn(t, mode)
-			r := e.relay(handleAll(t, h, quick(), notifyd.WithMaxAttempts(3)))
+			r := e.relay(handleAll(t, h, delivery.Lane{Backoff: quick(), MaxAttempts: 3}), notifyd.Config{})
 			id := e.insert("order.created", `{}`)
 			e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries`)
 			messages := func() uint64 {
@@ -192,7 +192,7 @@ func TestReplayBesideClaims(t *testing.T) {
 				return nil
 			})
 			register := func(r *notifyd.Relay) {
-				err := errors.Join(r.Destination("fast", handler), r.Destination("slow", slow, quick()), r.Route("a", "fast", "slow"))
+				err := errors.Join(r.Add(notifyd.Destination{Name: "fast", Handler: handler}), r.Add(notifyd.Destination{Name: "slow", Handler: slow, Lane: delivery.Lane{Backoff: quick()}}), r.Route("a", "fast", "slow"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -203,8 +203,8 @@ func TestReplayBesideClaims(t *testing.T) {
 				FROM generate_series(1, $1::int) i, (VALUES ('fast', 'dead', 3), ('slow', 'retry', 0)) AS d(name, state, attempts)`, letters)
 			e.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), $1)`, letters)
 			e.become(mode)
-			relay := e.relay(register, notifyd.WithRetention(0, 1000))
-			e.relay(register, notifyd.WithRetention(0, 1000))
+			relay := e.relay(register, notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1000}})
+			e.relay(register, notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1000}})
 
 			dlq := relay.Ops()
 			var wg sync.WaitGroup

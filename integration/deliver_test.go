@@ -20,7 +20,7 @@ func TestDeliveredThroughTheNotification(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			id := e.insert("order.created", `{"total":  12.50}`)
 			got := h.next()
 			if got.ID != id || got.Type != "order.created" || string(got.Payload) != `{"total":  12.50}` || got.Attempt != 1 || got.Destination != "all" {
@@ -38,7 +38,7 @@ func TestDeliveredThroughThePoller(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			e.exec(`DROP TRIGGER outbox_events_bell ON outbox_events`)
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			id := e.insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
 				t.Errorf("handler got event %d, want %d", got.ID, id)
@@ -54,7 +54,7 @@ func TestDeliveredByPollingAlone(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			e.relay(handleAll(t, h), notifyd.WithPollingOnly())
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollingOnly: true})
 			id := e.insert("order.created", `{}`)
 			h.next()
 			e.untilState(id, "done")
@@ -71,12 +71,12 @@ func TestInsertedWhileTheRelayIsDown(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			first := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			first := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			if err := first.end(); err != nil {
 				t.Fatal(err)
 			}
 			id := e.insert("order.created", `{}`)
-			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			if got := h.next(); got.ID != id {
 				t.Errorf("handler got event %d, want %d", got.ID, id)
 			}
@@ -91,7 +91,7 @@ func TestNothingLeavesForARollback(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			undo := errors.New("undo")
 			err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
 				if err := outbox.Write(e.ctx, tx, outbox.Event{Type: "order.created", Payload: map[string]int{"id": 1}}); err != nil {
@@ -120,7 +120,7 @@ func TestEverythingAboutAnEventArrives(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			event := outbox.Event{
 				Type: "order.created", AggregateType: "order", AggregateID: "1042",
 				Payload: map[string]any{"customer": "Ünal <o'neil@example.com>"},
@@ -152,7 +152,7 @@ func TestOtherSchema(t *testing.T) {
 			e, h := newEnv(t), newRecorder(t)
 			e.migrate(schema, outboxsql.BellKeep)
 			e.becomeIn(schema, mode)
-			e.relay(handleAll(t, h), notifyd.WithSchema(schema), notifyd.WithPollInterval(never))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Schema: schema, PollInterval: never})
 			err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
 				return outbox.WriteTo(e.ctx, tx, schema, outbox.Event{Type: "order.created", Payload: 1})
 			})
@@ -186,7 +186,7 @@ func TestBatchHandlerAnswersForEachEvent(t *testing.T) {
 				}
 				return errs
 			})
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			e.untilDone()
 			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 50 {
 				t.Errorf("%d dead letters, want 50", n)
@@ -210,7 +210,7 @@ func TestRetentionZeroDeletesAtOnce(t *testing.T) {
 				}
 				return nil
 			}
-			e.relay(handleAll(t, h, quick()), notifyd.WithRetention(0, 1))
+			e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1}})
 			e.insert("good", `1`)
 			e.insert("twice", `1`)
 			e.insert("bad", `1`)
@@ -229,7 +229,7 @@ func TestLargePayloadsAreClaimedInPieces(t *testing.T) {
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'small', '1' FROM generate_series(1, 300)`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'large', to_json(repeat('x', 300000)) FROM generate_series(1, 60)`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'huge', to_json(repeat('x', 3000000)) FROM generate_series(1, 5)`)
-			r := e.relay(handleAll(t, h), notifyd.WithClaimBytes(1<<20), notifyd.WithPollInterval(never))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{BatchBytes: 1 << 20, PollInterval: never})
 			e.untilDone()
 			h.each(365, r)
 		})

@@ -244,19 +244,22 @@ type running struct {
 
 // relay starts a relay and waits until it is ready; register is called with the
 // relay first, to add handlers. The end of the test stops it.
-func (e *env) relay(register func(r *notifyd.Relay), options ...notifyd.Option) *running {
+func (e *env) relay(register func(r *notifyd.Relay), cfg notifyd.Config) *running {
 	e.t.Helper()
-	r := e.start(register, options...)
+	r := e.start(register, cfg)
 	r.waitReady()
 	return r
 }
 
 // start is relay without waiting.
-func (e *env) start(register func(r *notifyd.Relay), options ...notifyd.Option) *running {
+func (e *env) start(register func(r *notifyd.Relay), cfg notifyd.Config) *running {
 	e.t.Helper()
 	log := &logBuffer{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	relay, err := notifyd.New(e.pool, append([]notifyd.Option{notifyd.WithLogger(logger)}, options...)...)
+	if cfg.Logger == nil {
+		cfg.Logger = logger
+	}
+	relay, err := notifyd.New(e.pool, cfg)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -421,16 +424,16 @@ func (r *recorder) each(n int, relays ...*running) {
 }
 
 // handleAll registers h for everything.
-func handleAll(t *testing.T, h delivery.Handler, options ...notifyd.HandleOption) func(*notifyd.Relay) {
+func handleAll(t *testing.T, h delivery.Handler, lane delivery.Lane) func(*notifyd.Relay) {
 	t.Helper()
 	return func(r *notifyd.Relay) {
-		if err := r.Handle("all", "*", h, options...); err != nil {
+		if err := r.Handle("*", notifyd.Destination{Name: "all", Handler: h, Lane: lane}); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 // quick is a backoff that costs a test no time.
-func quick() notifyd.HandleOption {
-	return notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2})
+func quick() delivery.Backoff {
+	return delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}
 }

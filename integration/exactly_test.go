@@ -78,11 +78,11 @@ func relayTo(ctx context.Context, url, name string, h closable) {
 	if err != nil {
 		panic(err)
 	}
-	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1}))))
+	relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1}))})
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle(name, "*", h, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithTimeout(20*time.Second), notifyd.WithLongestPause(time.Second))
+	err = relay.Handle("*", notifyd.Destination{Name: name, Handler: h, Lane: delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 20 * time.Second, LongestPause: time.Second}})
 	if err != nil {
 		panic(err)
 	}
@@ -379,11 +379,11 @@ func TestExactlyOnceByHand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := notifyd.New(x.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))), notifyd.WithObserver(errs))
+		r, err := notifyd.New(x.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Observer: errs})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Handle(destination, "*", h, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithLongestPause(time.Second), notifyd.WithStart("beginning")); err != nil {
+		if err := r.Handle("*", notifyd.Destination{Name: destination, Handler: h, Lane: delivery.Lane{Concurrency: 1, Batch: 1000, LongestPause: time.Second, StartFrom: "beginning"}}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())

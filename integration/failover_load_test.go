@@ -33,7 +33,7 @@ func TestFailoverUnderLoad(t *testing.T) {
 			e.exec(`SELECT pg_reload_conf()`)
 			e.until("the standby synchronous", `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
 			url := either(standby, primary)
-			e.through(url).relay(handleAll(t, h))
+			e.through(url).relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -106,7 +106,7 @@ func TestFailoverThatLosesTheTail(t *testing.T) {
 			t.Parallel()
 			e, primary, standby := newPair(t, mode)
 			h := newRecorder(t)
-			e.through(either(standby, primary)).relay(handleAll(t, h))
+			e.through(either(standby, primary)).relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			e.insertOrders("kept", 300)
 			e.untilDone()
 			next := e.on(standby)
@@ -165,7 +165,7 @@ func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 	answer := make(chan struct{})
 	defer close(answer)
 	e.through(either(standby, primary)).relay(func(r *notifyd.Relay) {
-		err := r.Destination("all", delivery.HandlerFunc(func(ctx context.Context, ev *delivery.Event) error {
+		err := r.Add(notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(func(ctx context.Context, ev *delivery.Event) error {
 			if ev.Type == "slow" {
 				select {
 				case <-answer:
@@ -173,14 +173,14 @@ func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 				}
 			}
 			return nil
-		}))
+		})})
 		for _, eventType := range []string{"kept", "lost", "slow"} {
 			err = errors.Join(err, r.Route(eventType, "all"))
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-	})
+	}, notifyd.Config{})
 	e.insertOrders("kept", 300)
 	e.untilDone()
 	next := e.on(standby)
@@ -234,7 +234,7 @@ func TestStartsOnAStandby(t *testing.T) {
 			h, next := newRecorder(t), e.on(standby)
 			id := e.insert("n", "1")
 			next.untilFollowed(e)
-			r := next.start(handleAll(t, h))
+			r := next.start(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			testenv.Await(t, "the refusal", func() bool {
 				return r.Stats().DatabaseDown && strings.Contains(r.log.text(), "the server is a standby")
 			})

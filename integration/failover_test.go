@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -22,7 +23,7 @@ func TestFailover(t *testing.T) {
 			t.Parallel()
 			e, primary, standby := newPair(t, mode)
 			h := newRecorder(t)
-			r := e.through(either(standby, primary) + attrs).relay(handleAll(t, h))
+			r := e.through(either(standby, primary)+attrs).relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			e = e.failOver(primary, standby)
 
 			if err := primary.Stop(t.Context()); err != nil {
@@ -101,7 +102,7 @@ func TestStandbyBehindAPooler(t *testing.T) {
 	e, primary, standby := newPair(t, outboxsql.ModeStream)
 	h := newRecorder(t)
 	pooled := e.through(testenv.PgBouncer(t, standby.URL(""), "transaction"))
-	r := pooled.start(handleAll(t, h), notifyd.WithPollInterval(50*time.Millisecond))
+	r := pooled.start(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: 50 * time.Millisecond})
 	testenv.Await(t, "the standby is noticed", func() bool { return r.count("database does not answer") == 1 })
 	next := e.failOver(primary, standby)
 	next.untilDone()

@@ -60,7 +60,7 @@ func TestKilledInTheMiddleOfAHandler(t *testing.T) {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			e.relay(handleAll(t, h), notifyd.WithLease(time.Hour)) // not because a lease ran out
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Lease: time.Hour}) // not because a lease ran out
 			if got := h.next(); got.ID != id || got.Attempt != 1 {
 				t.Errorf("got event %d, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
 			}
@@ -85,7 +85,7 @@ func TestLeaseThatRunsOutIsClaimedAgain(t *testing.T) {
 	}
 	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 		VALUES ($1, 'all', 'order.created', 'running', 1853122159::bigint << 32 | 7, 1, clock_timestamp() + interval '300 ms')`, id)
-	e.relay(handleAll(t, h))
+	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 	h.next()
 	e.untilDone()
 	if late := scan[bool](e, `SELECT clock_timestamp() > (SELECT created_at + interval '300 ms' FROM outbox_events)`); !late {
@@ -107,7 +107,7 @@ func TestSlowHandlerHoldsNoTransactionOpen(t *testing.T) {
 				}
 				return ctx.Err()
 			}
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			id := e.insert("order.created", `{}`)
 			h.next()
 			kept := `EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running' AND lease_until > clock_timestamp())`
@@ -141,13 +141,13 @@ func TestSlowDestinationDoesNotHoldBackAnother(t *testing.T) {
 				return ctx.Err()
 			}
 			e.relay(func(r *notifyd.Relay) {
-				if err := r.Handle("slow", "slow", slow, notifyd.WithConcurrency(2)); err != nil {
+				if err := r.Handle("slow", notifyd.Destination{Name: "slow", Handler: slow, Lane: delivery.Lane{Concurrency: 2}}); err != nil {
 					t.Fatal(err)
 				}
-				if err := r.Handle("fast", "fast", fast); err != nil {
+				if err := r.Handle("fast", notifyd.Destination{Name: "fast", Handler: fast}); err != nil {
 					t.Fatal(err)
 				}
-			})
+			}, notifyd.Config{})
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'slow', '1' FROM generate_series(1, 5000)`)
 			for range 2 {
 				slow.next()
@@ -169,7 +169,7 @@ func TestTwoRelaysShareTheWork(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			first, second := e.relay(handleAll(t, h)), e.relay(handleAll(t, h))
+			first, second := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{}), e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			const n = 3000
 			for i := range n / 10 {
 				if i%30 == 0 {
@@ -193,7 +193,7 @@ func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 			r := e.relay(handleAll(t, delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 				count.Add(1)
 				return nil
-			})), notifyd.WithPollInterval(never))
+			}), delivery.Lane{}), notifyd.Config{PollInterval: never})
 			heard := e.listen()
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 100000) n`)
 			e.untilDone()
@@ -251,7 +251,7 @@ func TestListenerTerminated(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			// While the connection is gone, so is the notification: the look that
 			// follows each LISTEN has to find the event.
 			n := scan[int](e, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -284,7 +284,7 @@ func TestEveryConnectionTerminated(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			for round := range 5 {
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
 				e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
@@ -326,7 +326,7 @@ func TestStartsBeforeTheDatabase(t *testing.T) {
 				t.Fatal(err)
 			}
 			seen := make(incidents, 1000)
-			r := e.start(handleAll(t, h), notifyd.WithObserver(seen))
+			r := e.start(handleAll(t, h, delivery.Lane{}), notifyd.Config{Observer: seen})
 			if i := seen.until(t, delivery.IncidentDatabaseLost); i.Err == nil || !r.Stats().DatabaseDown {
 				t.Errorf("incident %+v, stats %+v", i, r.Stats())
 			}
@@ -351,7 +351,7 @@ func TestStopsBeforeItIsReady(t *testing.T) {
 			e := newEnvIn(t, mode)
 			e.exec(`ALTER TABLE outbox_deliveries RENAME TO hidden`)
 			seen := make(incidents, 1000)
-			r := e.start(handleAll(t, newRecorder(t)), notifyd.WithObserver(seen))
+			r := e.start(handleAll(t, newRecorder(t), delivery.Lane{}), notifyd.Config{Observer: seen})
 			seen.until(t, delivery.IncidentRefused)
 			if err := r.end(); err != nil {
 				t.Error(err)
@@ -372,14 +372,14 @@ func TestStopsWithoutCountingAnAttempt(t *testing.T) {
 				<-ctx.Done()
 				return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 			}
-			r := e.relay(handleAll(t, h), notifyd.WithShutdownTimeout(50*time.Millisecond))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{ShutdownTimeout: 50 * time.Millisecond})
 			id := e.insert("order.created", `{}`)
 			h.next()
 			if err := r.end(); err != nil {
 				t.Fatal(err)
 			}
 			second := newRecorder(t)
-			e.relay(handleAll(t, second))
+			e.relay(handleAll(t, second, delivery.Lane{}), notifyd.Config{})
 			if got := second.next(); got.ID != id || got.Attempt != 1 {
 				t.Errorf("got event %d, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
 			}
@@ -399,7 +399,7 @@ func TestRunReturnsForASchemaThatDoesNotFit(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			e.exec(test.before)
-			relay, err := notifyd.New(e.pool)
+			relay, err := notifyd.New(e.pool, notifyd.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

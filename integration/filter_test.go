@@ -106,7 +106,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) observ
 	s.t.Helper()
 	ctx, stop := context.WithCancel(s.t.Context())
 	defer stop()
-	relay, err := notifyd.New(s.pool, notifyd.WithObserver(s), notifyd.WithPollInterval(20*time.Millisecond))
+	relay, err := notifyd.New(s.pool, notifyd.Config{Observer: s, PollInterval: 20 * time.Millisecond})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) observ
 		return filter(n)
 	}
 	if err := errors.Join(
-		relay.Destination("picky", handler("picky"), notifyd.WithFilter(picky)), relay.Destination("all", handler("all")),
+		relay.Add(notifyd.Destination{Name: "picky", Handler: handler("picky"), Filter: picky}), relay.Add(notifyd.Destination{Name: "all", Handler: handler("all")}),
 		relay.Route("order.*", "picky", "all"),
 	); err != nil {
 		s.t.Fatal(err)
@@ -282,7 +282,7 @@ func TestRouteWhen(t *testing.T) {
 	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestRouteWhen(t *testing.T) {
 	shared := func(c *delivery.Candidate) (bool, error) { return c.Memo == "read", nil }
 	no := func(*delivery.Candidate) (bool, error) { return false, nil }
 	if err := errors.Join(
-		relay.Destination("a", to), relay.Destination("b", to), relay.Destination("c", to, notifyd.WithFilter(no)), relay.Destination("d", to),
+		relay.Add(notifyd.Destination{Name: "a", Handler: to}), relay.Add(notifyd.Destination{Name: "b", Handler: to}), relay.Add(notifyd.Destination{Name: "c", Handler: to, Filter: no}), relay.Add(notifyd.Destination{Name: "d", Handler: to}),
 		relay.RouteWhen("order.*", yes, "a", "c"), relay.RouteWhen("order.*", shared, "b"), relay.Route("order.*", "d"),
 	); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -78,7 +76,7 @@ func TestFinishedRowsAreNotRead(t *testing.T) {
 			}
 			e.exec(finishedRows, pgx.QueryExecModeSimpleProtocol)
 			e.exec(explained)
-			p := &plans{most: engine.DefaultPurgeBatch + 100, statements: make(map[string]int)}
+			p := &plans{most: float64(notifyd.Config{}.WithDefaults().Retention.Batch) + 100, statements: make(map[string]int)}
 			for _, round := range []string{"never analysed", "analysed"} {
 				if round == "analysed" {
 					e.exec(`ANALYZE outbox_events, outbox_deliveries`)
@@ -119,7 +117,7 @@ func (e *env) workBehindFinished(p *plans, waiting int, dead ...int64) {
 	want := waiting + 50
 	e.exec(write)
 	x, y := newCounted(), newCounted()
-	relays := []*running{watched.relay(func(r *notifyd.Relay) { e.bothCounted(r, x, y) }), watched.relay(func(r *notifyd.Relay) { e.bothCounted(r, x, y) })}
+	relays := []*running{watched.relay(func(r *notifyd.Relay) { e.bothCounted(r, x, y) }, notifyd.Config{}), watched.relay(func(r *notifyd.Relay) { e.bothCounted(r, x, y) }, notifyd.Config{})}
 	e.exec(write)
 	want += 50
 	x.reach(e.t, "x", want)
@@ -160,12 +158,12 @@ func (e *env) statusBehindFinished(p *plans) {
 }
 
 func (e *env) bothCounted(r *notifyd.Relay, x, y *counted) {
-	quick := []notifyd.HandleOption{notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})}
+	quick := delivery.Lane{Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1}}
 	total := quick
 	if e.mode == outboxsql.ModeStream {
-		total = slices.Concat(quick, []notifyd.HandleOption{notifyd.WithTotalOrder()})
+		total.Order = delivery.OrderTotal
 	}
-	err := errors.Join(r.Destination("x", x, quick...), r.Destination("y", y, total...))
+	err := errors.Join(r.Add(notifyd.Destination{Name: "x", Handler: x, Lane: quick}), r.Add(notifyd.Destination{Name: "y", Handler: y, Lane: total}))
 	for _, pattern := range []string{"late", "new", "fails", "dies", "somebody", "old"} {
 		err = errors.Join(err, r.Route(pattern, "x", "y"))
 	}

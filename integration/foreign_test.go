@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -27,7 +28,7 @@ func TestForeignLocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, c.mode), newRecorder(t)
-			first := e.relay(handleAll(t, h), notifyd.WithPollInterval(20*time.Millisecond))
+			first := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: 20 * time.Millisecond})
 			e.insert("a", "1")
 			e.untilDone()
 			if err := first.end(); err != nil {
@@ -44,7 +45,7 @@ func TestForeignLocks(t *testing.T) {
 			if _, err := holder.Exec(e.ctx, `SELECT `+c.lock); err != nil {
 				t.Fatal(err)
 			}
-			r := e.start(handleAll(t, h), notifyd.WithPollInterval(20*time.Millisecond))
+			r := e.start(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: 20 * time.Millisecond})
 			pid := fmt.Sprint("pid ", holder.Conn().PgConn().PID(), ",")
 			testenv.Await(t, "the report", func() bool {
 				text := strings.ReplaceAll(r.log.text(), fmt.Sprint("pid=", holder.Conn().PgConn().PID(), " "), pid)

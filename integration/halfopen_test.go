@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -32,7 +33,7 @@ func TestNetworkCut(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			network, through := e.cuttable()
-			r := e.through(through).relay(handleAll(t, h), notifyd.WithPollInterval(time.Second))
+			r := e.through(through).relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: time.Second})
 			for round := range 2 {
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
 				h.next()
@@ -62,7 +63,7 @@ func TestListenerHalfOpen(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			network, through := e.cuttable()
-			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through), notifyd.WithCanary(100*time.Millisecond))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never, ListenConfig: listenAt(t, through), Canary: 100 * time.Millisecond})
 			testenv.Await(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 			testenv.Await(t, "listening", r.Listening) // a busy machine may be late with a canary
 			testenv.Await(t, "the end of earlier incidents", func() bool { return r.count("listening again") == r.count("not listening") })

@@ -19,10 +19,10 @@ func TestChangedPatternKeepsDeliveries(t *testing.T) {
 			e := newEnvIn(t, mode)
 			first := e.relay(func(r *notifyd.Relay) {
 				failing := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return errors.New("not yet") })
-				if err := r.Handle("orders", "order.*", failing, quick(), notifyd.WithMaxAttempts(1000)); err != nil {
+				if err := r.Handle("order.*", notifyd.Destination{Name: "orders", Handler: failing, Lane: delivery.Lane{Backoff: quick(), MaxAttempts: 1000}}); err != nil {
 					t.Error(err)
 				}
-			})
+			}, notifyd.Config{})
 			id := e.insert("order.created", "{}")
 			e.until("the delivery is stored", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'orders')`, id)
 			if err := first.end(); err != nil {
@@ -31,10 +31,10 @@ func TestChangedPatternKeepsDeliveries(t *testing.T) {
 			rec := newRecorder(t)
 			e.relay(func(r *notifyd.Relay) {
 				// The new pattern does not even match the event.
-				if err := r.Handle("orders", "customer.*", rec, quick()); err != nil {
+				if err := r.Handle("customer.*", notifyd.Destination{Name: "orders", Handler: rec, Lane: delivery.Lane{Backoff: quick()}}); err != nil {
 					t.Error(err)
 				}
-			})
+			}, notifyd.Config{})
 			if got := rec.next(); got.ID != id || got.Destination != "orders" || got.Attempt < 2 {
 				t.Errorf("delivered %+v, want event %d of orders with a later attempt", got, id)
 			}

@@ -34,7 +34,7 @@ func TestOutageThatBeginsWithAHang(t *testing.T) {
 				}
 				return delivery.Unavailable(errors.New("connection reset"))
 			}
-			r := e.relay(handleAll(t, h, notifyd.WithConcurrency(1)))
+			r := e.relay(handleAll(t, h, delivery.Lane{Concurrency: 1}), notifyd.Config{})
 			write := func(n int) {
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'x', '1' FROM generate_series(1, $1::int)`, n)
 			}

@@ -42,7 +42,7 @@ func TestHandlersThatDoHarm(t *testing.T) {
 						return harm(over)
 					}
 					return nil
-				}), notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(workers), notifyd.WithTimeout(100*time.Millisecond)))
+				}), delivery.Lane{MaxAttempts: 1, Concurrency: workers, Timeout: 100 * time.Millisecond}), notifyd.Config{})
 				e.untilAll("the others are delivered", "all", `e.event_type = 'fine'`)
 				e.until("dead", `SELECT count(*) = $1 FROM outbox_deliveries WHERE event_type = 'bad' AND state = 'dead' AND attempts = 1 AND last_error <> ''`, workers)
 				close(over)

@@ -46,18 +46,18 @@ func TestDueRowsOfAnother(t *testing.T) {
 			good := make(chan int64, 100)
 			begin := time.Now()
 			r := e.relay(func(r *notifyd.Relay) {
-				if err := r.Handle("down", "down", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+				if err := r.Handle("down", notifyd.Destination{Name: "down", Handler: delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 					return delivery.Unavailable(errors.New("away"))
-				})); err != nil {
+				})}); err != nil {
 					t.Error(err)
 				}
-				if err := r.Handle("good", "good", delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
+				if err := r.Handle("good", notifyd.Destination{Name: "good", Handler: delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
 					good <- ev.ID
 					return nil
-				})); err != nil {
+				})}); err != nil {
 					t.Error(err)
 				}
-			})
+			}, notifyd.Config{})
 			t.Logf("ready after %v with %d due rows", time.Since(begin), n)
 			longest := time.Duration(0)
 			for range 40 {
@@ -87,13 +87,13 @@ func TestFarOffID(t *testing.T) {
 	e := newEnv(t)
 	got := make(chan int64, 100)
 	r := e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("all", "*", delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
+		if err := r.Handle("*", notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(func(_ context.Context, ev *delivery.Event) error {
 			got <- ev.ID
 			return nil
-		})); err != nil {
+		})}); err != nil {
 			t.Error(err)
 		}
-	})
+	}, notifyd.Config{})
 	const far = int64(9e18)
 	e.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload) VALUES ($1, 'a', 'order', '1', '{}')`, far)
 	want := []int64{far}
@@ -131,7 +131,7 @@ func TestIDsBeginAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnv(t), newRecorder(t)
-			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(50*time.Millisecond))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: 50 * time.Millisecond})
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
 			e.untilDone()
 			for statement := range strings.SplitSeq(again, "; ") {

@@ -53,11 +53,11 @@ func TestIncidents(t *testing.T) {
 					},
 				}
 				for pattern, h := range handlers {
-					if err := r.Handle(pattern, pattern, h); err != nil {
+					if err := r.Handle(pattern, notifyd.Destination{Name: pattern, Handler: h}); err != nil {
 						t.Fatal(err)
 					}
 				}
-			}, notifyd.WithObserver(seen))
+			}, notifyd.Config{Observer: seen})
 
 			id := e.insert("bad", "1")
 			if i := seen.until(t, delivery.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {

@@ -101,7 +101,7 @@ func newKafkaRun(t *testing.T, broker *kafkaserver.Server, away time.Duration, m
 		}
 	})
 	r.watched = &watched{Handler: h}
-	r.relay(handleAll(t, r.watched, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithTimeout(time.Minute)), notifyd.WithClaims(1))
+	r.relay(handleAll(t, r.watched, delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}), notifyd.Config{Connections: 1})
 	return r
 }
 

@@ -14,22 +14,21 @@ import (
 	"github.com/notifyd/notifyd/outbox"
 )
 
-// TestWithLane: a handler is called as its package suggests, and what the suggestion
-// leaves out stays as it is.
-func TestWithLane(t *testing.T) {
+// TestLane: a handler is called as its lane has it, and what the lane leaves out has its default.
+func TestLane(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	left := make(chan time.Duration, 1)
-	err = relay.Handle("slow", "order.created", delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
+	err = relay.Handle("order.created", notifyd.Destination{Name: "slow", Handler: delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 		end, _ := ctx.Deadline()
 		left <- time.Until(end)
 		return nil
-	}), notifyd.WithTimeout(time.Minute), notifyd.WithLane(delivery.Lane{Timeout: 2 * time.Hour}), notifyd.WithLane(delivery.Lane{Concurrency: 1}))
+	}), Lane: delivery.Lane{Concurrency: 1, Timeout: 2 * time.Hour}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +39,7 @@ func TestWithLane(t *testing.T) {
 	}
 	stop()
 	<-run
-	if err := relay.Destination("none", delivery.HandlerFunc(nil), notifyd.WithLane(delivery.Lane{Batch: -1})); err == nil {
+	if err := relay.Add(notifyd.Destination{Name: "none", Handler: delivery.HandlerFunc(nil), Lane: delivery.Lane{Batch: -1}}); err == nil {
 		t.Error("a batch of -1 was taken")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestLargeEvent: an event above the limit is a dead letter whose reason has its size and the limit,
@@ -21,7 +22,7 @@ func TestLargeEvent(t *testing.T) {
 			large := scan[int64](e, `INSERT INTO outbox_events `+aggregate+`to_json(repeat('x', 2000000)), NULL) RETURNING id`)
 			late := scan[int64](e, `INSERT INTO outbox_events `+aggregate+`to_json(repeat('x', 2000000)), now() + interval '50 ms') RETURNING id`)
 			last := scan[int64](e, `INSERT INTO outbox_events `+aggregate+`'"last"', NULL) RETURNING id`)
-			r := e.relay(handleAll(t, h), notifyd.WithMaxEventBytes(1_000_000))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{MaxEventBytes: 1_000_000})
 			got := map[int64]bool{h.next().ID: true, h.next().ID: true}
 			if !got[first] || !got[last] {
 				t.Errorf("delivered are %v, want %d and %d", got, first, last)
@@ -40,7 +41,7 @@ func TestLargeEvent(t *testing.T) {
 				t.Fatal(err)
 			}
 			e.exec(replay, both)
-			e.relay(handleAll(t, h), notifyd.WithMaxEventBytes(2_000_100))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{MaxEventBytes: 2_000_100})
 			one, other := h.next(), h.next()
 			if min(one.ID, other.ID) != large || max(one.ID, other.ID) != late || len(one.Payload) != 2_000_002 {
 				t.Errorf("delivered are %d and %d, want %v", one.ID, other.ID, both)

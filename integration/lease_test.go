@@ -62,12 +62,12 @@ func (e *env) tryLease(lease time.Duration) *leaseTrial {
 	for range 2 {
 		l.relays = append(l.relays, e.relay(func(r *notifyd.Relay) {
 			err := errors.Join(
-				r.Destination("slow", l.slow, notifyd.WithTimeout(time.Hour)), r.Destination("others", l.others, quick()),
+				r.Add(notifyd.Destination{Name: "slow", Handler: l.slow, Lane: delivery.Lane{Timeout: time.Hour}}), r.Add(notifyd.Destination{Name: "others", Handler: l.others, Lane: delivery.Lane{Backoff: quick()}}),
 				r.Route("slow", "slow"), r.Route("again", "others"), r.Route("unrenewed", "others"))
 			if err != nil {
 				e.t.Fatal(err)
 			}
-		}, notifyd.WithLease(lease), notifyd.WithPollInterval(100*time.Millisecond)))
+		}, notifyd.Config{Lease: lease, PollInterval: 100 * time.Millisecond}))
 	}
 	e.t.Cleanup(l.release) // before the relays are stopped
 	return l
@@ -213,12 +213,12 @@ func TestAnswerThatACrashTookBack(t *testing.T) {
 		return nil
 	}
 	relay := e.relay(func(r *notifyd.Relay) {
-		err := errors.Join(r.Destination("slow", slow, notifyd.WithTimeout(time.Hour)), r.Destination("others", others, quick()),
+		err := errors.Join(r.Add(notifyd.Destination{Name: "slow", Handler: slow, Lane: delivery.Lane{Timeout: time.Hour}}), r.Add(notifyd.Destination{Name: "others", Handler: others, Lane: delivery.Lane{Backoff: quick()}}),
 			r.Route("slow", "slow"), r.Route("lost", "others"))
 		if err != nil {
 			t.Fatal(err)
 		}
-	}, notifyd.WithLease(time.Hour))
+	}, notifyd.Config{Lease: time.Hour})
 	t.Cleanup(release)
 	id := e.insert("slow", "1")
 	slow.next()

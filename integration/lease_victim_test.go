@@ -42,7 +42,7 @@ func leaseVictim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	relay, err := notifyd.New(pool, notifyd.WithLease(time.Second), notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, nil))))
+	relay, err := notifyd.New(pool, notifyd.Config{Lease: time.Second, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil))})
 	if err != nil {
 		panic(err)
 	}
@@ -63,8 +63,8 @@ func leaseVictim(url string) {
 			}
 		}
 	}
-	err = errors.Join(relay.Destination("a", begin("a")), relay.Destination("b", begin("b"), notifyd.WithConcurrency(1), notifyd.WithTimeout(time.Hour)),
-		relay.Destination("c", begin("c"), notifyd.WithTimeout(time.Hour)), relay.Route("both", "a", "b"), relay.Route("held", "c"),
+	err = errors.Join(relay.Add(notifyd.Destination{Name: "a", Handler: begin("a")}), relay.Add(notifyd.Destination{Name: "b", Handler: begin("b"), Lane: delivery.Lane{Concurrency: 1, Timeout: time.Hour}}),
+		relay.Add(notifyd.Destination{Name: "c", Handler: begin("c"), Lane: delivery.Lane{Timeout: time.Hour}}), relay.Route("both", "a", "b"), relay.Route("held", "c"),
 		relay.Route("fast", "b"), relay.Route("first", "b"), relay.Route("tail", "b"))
 	if err != nil {
 		panic(err)
@@ -174,7 +174,7 @@ func (v *leaseProcess) tailed() (first, last int64, leases int) {
 func (v *leaseProcess) register(a, b, c delivery.Handler) func(*notifyd.Relay) {
 	v.t.Helper()
 	return func(r *notifyd.Relay) {
-		err := errors.Join(r.Destination("a", a), r.Destination("b", b), r.Destination("c", c),
+		err := errors.Join(r.Add(notifyd.Destination{Name: "a", Handler: a}), r.Add(notifyd.Destination{Name: "b", Handler: b}), r.Add(notifyd.Destination{Name: "c", Handler: c}),
 			r.Route("both", "a", "b"), r.Route("held", "c"), r.Route("*", "b"))
 		if err != nil {
 			v.t.Fatal(err)
@@ -201,7 +201,7 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 	held := e.insert("held", "1")
 	e.until("one more lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running')`, held)
 	frozen.signal(syscall.SIGSTOP)
-	other := e.relay(frozen.register(newRecorder(t), h, holds), notifyd.WithPollInterval(100*time.Millisecond))
+	other := e.relay(frozen.register(newRecorder(t), h, holds), notifyd.Config{PollInterval: 100 * time.Millisecond})
 	t.Cleanup(release)
 	// All events are delivered or begun, and the frozen relay has not noticed.
 	holds.next()
@@ -259,7 +259,7 @@ func TestFanOutSurvivesAKill(t *testing.T) {
 			}
 			testenv.Await(t, "both begun", func() bool { return killed.times("a", id) > 0 && killed.times("b", id) > 0 })
 			killed.signal(syscall.SIGKILL)
-			e.relay(killed.register(a, b, newRecorder(t)))
+			e.relay(killed.register(a, b, newRecorder(t)), notifyd.Config{})
 			if got := b.next(); got.ID != id || got.Attempt != 1 {
 				t.Errorf("event %d is delivered again, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
 			}

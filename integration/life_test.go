@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -30,13 +31,13 @@ func (e *env) through(url string) *env {
 	return &env{t: e.t, ctx: e.ctx, url: url, pool: pool, mode: e.mode}
 }
 
-func listenAt(t *testing.T, url string) notifyd.Option {
+func listenAt(t *testing.T, url string) *pgx.ConnConfig {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return notifyd.WithListenConfig(cfg)
+	return cfg
 }
 
 // count returns how often the relay has logged a message.
@@ -52,7 +53,7 @@ func TestListenThroughAPooler(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, testenv.PgBouncer(t, e.url, "transaction")))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never, ListenConfig: listenAt(t, testenv.PgBouncer(t, e.url, "transaction"))})
 			for range 20 {
 				id := e.insert("order.created", `{}`)
 				if got := h.next(); got.ID != id {
@@ -83,7 +84,7 @@ func TestListenThroughALatePooler(t *testing.T) {
 			if err := pooler.Kill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			r := e.start(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through))
+			r := e.start(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never, ListenConfig: listenAt(t, through)})
 			testenv.Await(t, "the loss of the listener", func() bool { return r.count("not listening") == 1 })
 			if err := pooler.Start(t.Context()); err != nil {
 				t.Fatal(err)
@@ -121,7 +122,7 @@ func TestStatementMode(t *testing.T) {
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			pooled := e.through(testenv.PgBouncer(t, e.url, "statement"))
 			endsBehindAPooler(pooled)
-			pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, e.url))
+			pooled.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never, ListenConfig: listenAt(t, e.url)})
 			id := e.insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)
@@ -134,8 +135,8 @@ func TestStatementMode(t *testing.T) {
 func endsBehindAPooler(pooled *env) {
 	t := pooled.t
 	t.Helper()
-	for _, options := range [][]notifyd.Option{nil, {notifyd.WithPollingOnly()}} {
-		r, err := notifyd.New(pooled.pool, options...)
+	for _, cfg := range []notifyd.Config{{}, {PollingOnly: true}} {
+		r, err := notifyd.New(pooled.pool, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +169,7 @@ func TestStreamThroughAPooler(t *testing.T) {
 	h := newRecorder(t)
 	var relays []*running
 	for range 2 {
-		relays = append(relays, pooled.relay(handleAll(t, h), notifyd.WithPollInterval(50*time.Millisecond)))
+		relays = append(relays, pooled.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: 50 * time.Millisecond}))
 	}
 	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'n', 'a', i % 7, '1' FROM generate_series(1, 3000) AS i`)
 	e.untilDone()
@@ -184,7 +185,7 @@ func TestStreamThroughAPooler(t *testing.T) {
 	if n := scan[int](e, `SELECT count(*) FROM outbox_members`); n != 0 {
 		t.Errorf("%d relays are left", n)
 	}
-	purges := pooled.relay(handleAll(t, h), notifyd.WithRetention(0, 1000))
+	purges := pooled.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1000}})
 	testenv.Await(t, "the purge of delivered events", func() bool { return scan[int](e, `SELECT count(*) FROM outbox_events`) == 0 })
 	if err := purges.end(); err != nil || purges.count("database does not answer") != 0 {
 		t.Errorf("%v, and the log is:\n%s", err, purges.log.text())
@@ -200,7 +201,7 @@ func TestPastAPooler(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
-			r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, e.url))
+			r := pooled.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never, ListenConfig: listenAt(t, e.url)})
 			id := e.insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)
@@ -232,7 +233,7 @@ func TestPoolInSessionMode(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			pooled := e.through(testenv.PgBouncer(t, e.url, "session"))
-			r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			r := pooled.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			testenv.Await(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 3000)`)
 			id := e.insert("order.created", `{}`)

@@ -16,19 +16,20 @@ import (
 // events in order, limited, also by key, and none is lost.
 func TestLimitsSurviveKills(t *testing.T) {
 	t.Parallel()
-	limit := notifyd.WithRateLimit(delivery.Rate{Events: 400, Per: time.Second, Burst: 8})
-	fast := notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
-	many := notifyd.WithMaxAttempts(1000)
-	for name, options := range map[string][]notifyd.HandleOption{
-		"limited":        {limit, fast, many},
-		"limited by key": {limit, byAggregateType(), fast, many},
+	lane := delivery.Lane{
+		RateLimit: delivery.Rate{Events: 400, Per: time.Second}, RateBurst: 8, MaxAttempts: 1000,
+		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2},
+	}
+	for name, d := range map[string]notifyd.Destination{
+		"limited":        {Lane: lane},
+		"limited by key": {Lane: lane, RateKey: byAggregateType},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := &killRun{limitRun: newLimitRun(t, true), acked: make(map[string][]int64)}
 			k.deal = k.answer
-			_, stop := k.start(options...)
-			_, stop2 := k.start(options...)
+			_, stop := k.start(d)
+			_, stop2 := k.start(d)
 			for range 4 {
 				n := len(k.until("", count(0)))
 				testdb.Exec(t, k.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)

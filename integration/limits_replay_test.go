@@ -29,7 +29,7 @@ func (r *limitRun) replay(what ops.ReplayRange) {
 func TestReplayByRateKeys(t *testing.T) {
 	t.Parallel()
 	r := newLimitRun(t, true)
-	_, stop := r.start(notifyd.WithRateLimit(delivery.Rate{Events: 4, Per: time.Second, Burst: 1}), byAggregateType())
+	_, stop := r.start(notifyd.Destination{Lane: delivery.Lane{RateLimit: delivery.Rate{Events: 4, Per: time.Second}, RateBurst: 1}, RateKey: byAggregateType})
 	r.insert(3, "one", "")
 	r.insert(3, "two", "")
 	r.until("all", count(6))
@@ -44,11 +44,11 @@ func TestReplayByRateKeys(t *testing.T) {
 // TestReplayDoesNotExpire: what a person asks for again does not expire, also when it fails and its id is the one that it had.
 func TestReplayDoesNotExpire(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string][]notifyd.HandleOption{"aggregate": nil, "none": {notifyd.WithOrder(false)}} {
+	for name, lane := range map[string]delivery.Lane{"aggregate": {}, "none": {Order: delivery.OrderNone}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newLimitRun(t, true)
-			_, stop := r.start(options...)
+			_, stop := r.start(notifyd.Destination{Lane: lane})
 			testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at) VALUES
 				('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', 'k', '1', '{}', now() - interval '1 hour'), ('a', '', NULL, '{}', now() - interval '1 hour')`)
 			r.until("all", count(3))
@@ -59,7 +59,8 @@ func TestReplayDoesNotExpire(t *testing.T) {
 				}
 				return nil
 			}
-			relay, stop := r.start(append(options, notifyd.WithExpiry(time.Minute))...)
+			lane.ExpiresAfter = time.Minute
+			relay, stop := r.start(notifyd.Destination{Lane: lane})
 			for i, keep := range []bool{true, false} {
 				r.replay(ops.ReplayRange{KeepIDs: keep})
 				all := 3 + 6*(i+1)

@@ -73,13 +73,14 @@ func (r *limitRun) Deliver(ctx context.Context, e *delivery.Event) error {
 }
 
 // start starts a relay, and returns how to stop it.
-func (r *limitRun) start(options ...notifyd.HandleOption) (relay *notifyd.Relay, stop func()) {
+func (r *limitRun) start(d notifyd.Destination) (relay *notifyd.Relay, stop func()) {
 	r.t.Helper()
-	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(r.t.Output(), nil))), notifyd.WithPollInterval(100*time.Millisecond))
+	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)), PollInterval: 100 * time.Millisecond})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := relay.Handle("d", "*", r, options...); err != nil {
+	d.Name, d.Handler = "d", r
+	if err := relay.Handle("*", d); err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -138,9 +139,7 @@ func (r *limitRun) insert(n int, key, id string) {
 func count(n int) func([]call) bool { return func(calls []call) bool { return len(calls) >= n } }
 
 // byAggregateType is a rate key.
-func byAggregateType() notifyd.HandleOption {
-	return notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateType, nil })
-}
+func byAggregateType(c *delivery.Candidate) (string, error) { return c.AggregateType, nil }
 
 // inBothModes runs a test on a queue and on a stream.
 func inBothModes(t *testing.T, f func(t *testing.T, stream bool)) {
@@ -161,10 +160,10 @@ func TestRateLimitOverRelays(t *testing.T) {
 		t.Helper()
 		r := newLimitRun(t, stream)
 		const rate, burst, n = 50, 10, 100
-		limit := notifyd.WithRateLimit(delivery.Rate{Events: rate, Per: time.Second, Burst: burst})
+		limited := notifyd.Destination{Lane: delivery.Lane{RateLimit: delivery.Rate{Events: rate, Per: time.Second}, RateBurst: burst}}
 		began := time.Now()
-		_, stop := r.start(limit)
-		_, stop2 := r.start(limit)
+		_, stop := r.start(limited)
+		_, stop2 := r.start(limited)
 		r.insert(n, "k", "")
 		calls := r.until("all", count(n))
 		stop()
@@ -193,13 +192,13 @@ func TestTakeOverRefillsNothing(t *testing.T) {
 	inBothModes(t, func(t *testing.T, stream bool) {
 		t.Helper()
 		r := newLimitRun(t, stream)
-		limit := notifyd.WithRateLimit(delivery.Rate{Events: 1, Per: 24 * time.Hour, Burst: 3})
-		_, stop := r.start(limit)
+		limited := notifyd.Destination{Lane: delivery.Lane{RateLimit: delivery.Rate{Events: 1, Per: 24 * time.Hour}, RateBurst: 3}}
+		_, stop := r.start(limited)
 		r.insert(5, "k", "")
 		r.until("the burst", count(3))
 		testdb.Exec(t, r.pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
 		stop()
-		relay, stop := r.start(limit)
+		relay, stop := r.start(limited)
 		r.until("the limit is noticed", func([]call) bool { return relay.Stats().Destinations[0].RateLimited })
 		stop()
 		left := 0
@@ -221,8 +220,8 @@ func TestRateKeys(t *testing.T) {
 		t.Helper()
 		r := newLimitRun(t, stream)
 		const waiting = `SELECT format('%s %s', count(*) FILTER (WHERE last_error = 'waits for its rate limit' AND attempts = 0), count(*)) FROM outbox_deliveries`
-		slow, quick := delivery.Rate{Events: 1, Per: time.Hour, Burst: 2}, delivery.Rate{Events: 100, Per: time.Second, Burst: 2}
-		_, stop := r.start(notifyd.WithRateLimit(slow), byAggregateType())
+		slow, quick := delivery.Rate{Events: 1, Per: time.Hour}, delivery.Rate{Events: 100, Per: time.Second}
+		_, stop := r.start(notifyd.Destination{Lane: delivery.Lane{RateLimit: slow, RateBurst: 2}, RateKey: byAggregateType})
 		r.insert(4, "busy", "one")
 		r.insert(4, "busy", "two")
 		r.insert(2, "other", "one")
@@ -241,7 +240,7 @@ func TestRateKeys(t *testing.T) {
 		r.until("rows "+want+", and not "+r.read(waiting), func([]call) bool { return r.read(waiting) == want })
 		stop()
 		testdb.Exec(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
-		_, stop = r.start(notifyd.WithRateLimit(quick), byAggregateType())
+		_, stop = r.start(notifyd.Destination{Lane: delivery.Lane{RateLimit: quick, RateBurst: 2}, RateKey: byAggregateType})
 		calls = r.until("all", count(10))
 		stop()
 		last := make(map[bool]int64)
@@ -279,7 +278,7 @@ func TestExpiry(t *testing.T) {
 		testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at, available_at) VALUES
 			('a', 'old', '1', '{}', now() - interval '1 hour', NULL), ('a', 'due', '2', '{}', now() - interval '1 hour', now() - interval '1 ms'),
 			('a', 'overdue', '3', '{}', now() - interval '1 hour', now() - interval '1 minute')`)
-		relay, stop := r.start(notifyd.WithExpiry(4*time.Second), notifyd.WithConcurrency(1))
+		relay, stop := r.start(notifyd.Destination{Lane: delivery.Lane{ExpiresAfter: 4 * time.Second, Concurrency: 1}})
 		r.until("the one that became available", count(1))
 		r.insert(1, "retry", "")
 		r.until("the one that fails", count(2))
@@ -317,7 +316,7 @@ func TestNotExpired(t *testing.T) {
 		}
 		testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at) VALUES
 			('a', 'retry', '1', '{}', NULL), ('a', 'past', '2', '{}', now() - interval '2 hours')`)
-		relay, stop := r.start(notifyd.WithExpiry(time.Hour))
+		relay, stop := r.start(notifyd.Destination{Lane: delivery.Lane{ExpiresAfter: time.Hour}})
 		r.until("both, twice", func(calls []call) bool { return len(calls) == 4 || relay.Stats().Destinations[0].Expired > 0 })
 		stop()
 		if expired := relay.Stats().Destinations[0].Expired; expired > 0 {
@@ -330,18 +329,20 @@ func TestNotExpired(t *testing.T) {
 func TestLimitsRefused(t *testing.T) {
 	t.Parallel()
 	r := newLimitRun(t, false)
-	relay, err := notifyd.New(r.pool)
+	relay, err := notifyd.New(r.pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rate, key := notifyd.WithRateLimit(delivery.Rate{Events: 1, Per: time.Second}), byAggregateType()
-	for want, options := range map[string][]notifyd.HandleOption{
-		"needs a rate limit":          {key},
-		"excludes total order":        {rate, key, notifyd.WithTotalOrder()},
-		"below 1ms":                   {notifyd.WithExpiry(-time.Second)},
-		"more than one a microsecond": {notifyd.WithRateLimit(delivery.Rate{Events: 2, Per: time.Microsecond})},
+	rate := delivery.Rate{Events: 1, Per: time.Second}
+	for want, d := range map[string]notifyd.Destination{
+		"rate_key: has no effect without rate_limit": {RateKey: byAggregateType},
+		"order: total lets nothing go past":          {RateKey: byAggregateType, Lane: delivery.Lane{RateLimit: rate, Order: delivery.OrderTotal}},
+		"burst":                                      {Lane: delivery.Lane{RateLimit: rate, RateBurst: -1}},
+		"more than one a microsecond":                {Lane: delivery.Lane{RateLimit: delivery.Rate{Events: 2, Per: time.Microsecond}}},
+		"the least is 1ms":                           {Lane: delivery.Lane{ExpiresAfter: time.Microsecond}},
 	} {
-		if err := relay.Destination("x", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), options...); err == nil || !strings.Contains(err.Error(), want) {
+		d.Name, d.Handler = "x", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
+		if err := relay.Add(d); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -376,8 +377,10 @@ func TestLimitedBehindAFailure(t *testing.T) {
 	}
 	testdb.Exec(t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'a', 'k', g::text, '{}' FROM generate_series(1, 2) AS n, generate_series(1, %d) AS g ORDER BY n, g`, aggregates))
-	_, stop := r.start(notifyd.WithRateLimit(delivery.Rate{Events: 20, Per: time.Second, Burst: 1}),
-		notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil }), notifyd.WithConcurrency(32))
+	_, stop := r.start(notifyd.Destination{
+		Lane:    delivery.Lane{RateLimit: delivery.Rate{Events: 20, Per: time.Second}, RateBurst: 1, Concurrency: 32},
+		RateKey: func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil },
+	})
 	r.until("all", count(3*aggregates))
 	stop()
 }

@@ -144,9 +144,7 @@ func meetLongOutage(t *testing.T, mode outboxsql.Mode, events int, away http.Han
 	})
 	h := webhookTo(t, r)
 	t.Cleanup(func() { _ = h.Close() })
-	relay := e.relay(handleAll(t, h,
-		notifyd.WithMaxAttempts(1), notifyd.WithLongestPause(20*time.Millisecond), notifyd.WithConcurrency(16),
-		notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})))
+	relay := e.relay(handleAll(t, h, delivery.Lane{MaxAttempts: 1, LongestPause: 20 * time.Millisecond, Concurrency: 16, Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1}}), notifyd.Config{})
 	taken.insert(e, before)
 	r.await(before / 2)
 	down.Store(true)
@@ -231,7 +229,7 @@ func TestQuota(t *testing.T) {
 				t.Cleanup(func() { _ = h.Close() })
 				seen := make(incidents, 1000)
 				taken.insert(e, events)
-				relay := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1)), notifyd.WithObserver(seen))
+				relay := e.relay(handleAll(t, h, delivery.Lane{MaxAttempts: 1}), notifyd.Config{Observer: seen})
 				e.untilDone()
 				d := relay.Stats().Destinations[0]
 				came, requests := r.events()

@@ -74,7 +74,7 @@ func TestMailQuota(t *testing.T) {
 			server.Fail(refusals...)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, events)
 			seen := make(incidents, 1000)
-			r := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1)), notifyd.WithObserver(seen))
+			r := e.relay(handleAll(t, h, delivery.Lane{MaxAttempts: 1}), notifyd.Config{Observer: seen})
 			e.untilDone()
 			d := r.Stats().Destinations[0]
 			if d.Dead != 0 || d.Classes[delivery.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
@@ -116,7 +116,7 @@ func TestMailSessionLimit(t *testing.T) {
 			server.Fail(fault)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, events)
 			seen := make(incidents, 1000)
-			r := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1)), notifyd.WithObserver(seen))
+			r := e.relay(handleAll(t, h, delivery.Lane{MaxAttempts: 1}), notifyd.Config{Observer: seen})
 			e.untilDone()
 			if d := r.Stats().Destinations[0]; d.Dead != 0 || d.Throttled != 0 || d.Classes[delivery.ClassEvent] != 0 || len(seen) != 0 {
 				t.Errorf("a limit of a session is no fault of an event, nor of the server: %+v, %d incidents\n%s", d, len(seen), e.dump())
@@ -141,8 +141,8 @@ func TestMailQuotaOfOneAddress(t *testing.T) {
 			server.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "slow@", Code: 550, Text: "5.4.5 Daily quota", Times: smtpsink.Always})
 			slow := e.insert("mail", `{"to": "slow@example.com"}`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, others)
-			backoff := notifyd.WithBackoff(delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
-			r := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1), backoff))
+			backoff := delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2}
+			r := e.relay(handleAll(t, h, delivery.Lane{MaxAttempts: 1, Backoff: backoff}), notifyd.Config{})
 			e.untilAll("the others delivered", "all", `e.id <> $1`, slow)
 			e.until("the one put aside, or dead", `SELECT EXISTS (SELECT FROM outbox_deliveries
 		WHERE event_id = $1 AND (state = 'dead' OR state = 'retry' AND attempts = 0 AND error_class = 'destination'))`, slow)

@@ -26,22 +26,22 @@ func TestMiddlewareTakesNothingAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	single := notifyd.WithMiddleware(func(next delivery.Handler) delivery.Handler {
+	single := []delivery.Middleware{func(next delivery.Handler) delivery.Handler {
 		return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error { return next.Deliver(ctx, e) })
-	})
+	}}
 	h := reporting{func(context.Context, []*delivery.Event) []error { return nil }}
-	err = relay.Destination("refused", h, single)
+	err = relay.Add(notifyd.Destination{Name: "refused", Handler: h, Middleware: single})
 	if !errors.Is(err, delivery.ErrMiddleware) || !errors.Is(err, notifyd.ErrDestination) || !strings.Contains(err.Error(), "delivery.OneByOne") {
 		t.Errorf("error %v does not say how to cure it", err)
 	}
 	relay.Use(delivery.Around(func(ctx context.Context, e *delivery.Event) (context.Context, *delivery.Event, func(error)) {
 		return ctx, e, func(error) {}
 	}))
-	if err := errors.Join(relay.Handle("batches", "a", h), relay.Handle("singles", "b", delivery.OneByOne(h), single)); err != nil {
+	if err := errors.Join(relay.Handle("a", notifyd.Destination{Name: "batches", Handler: h}), relay.Handle("b", notifyd.Destination{Name: "singles", Handler: delivery.OneByOne(h), Middleware: single})); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range relay.Stats().Destinations {

@@ -59,13 +59,13 @@ func TestMissingEvents(t *testing.T) {
 			handle := func(patterns ...string) func(r *notifyd.Relay) {
 				return func(r *notifyd.Relay) {
 					for i, p := range patterns {
-						if err := r.Handle(fmt.Sprint("h", i), p, h, quick(), notifyd.WithMaxAttempts(1_000_000)); err != nil {
+						if err := r.Handle(p, notifyd.Destination{Name: fmt.Sprint("h", i), Handler: h, Lane: delivery.Lane{Backoff: quick(), MaxAttempts: 1_000_000}}); err != nil {
 							t.Error(err)
 						}
 					}
 				}
 			}
-			relay := e.relay(handle("a.*"))
+			relay := e.relay(handle("a.*"), notifyd.Config{})
 			e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at)
 				SELECT CASE WHEN i % 4 = 0 THEN 'b.x' ELSE 'a.x' END, CASE WHEN i % 2 = 0 THEN 'order' END, CASE WHEN i % 2 = 0 THEN i % 20 END, '1',
 				CASE WHEN i % 10 = 1 THEN now() + interval '1 second' END FROM generate_series(1, $1) AS i`, events)
@@ -74,7 +74,7 @@ func TestMissingEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 			attach := e.detach()
-			relay = e.relay(handle("a.*", "b.*"))
+			relay = e.relay(handle("a.*", "b.*"), notifyd.Config{})
 			e.until("the relay has met deliveries of each kind", `SELECT count(DISTINCT event_type) = 2 FROM outbox_deliveries WHERE error_class = 'missing'`)
 			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != events {
 				t.Errorf("%d deliveries are left of %d", n, events)
@@ -107,7 +107,7 @@ func TestDetachedBeforeItIsRead(t *testing.T) {
 			e.partition(time.Time{})
 			e.exec(`ALTER TABLE outbox_events DETACH PARTITION outbox_events_default`) // DETACH ... CONCURRENTLY refuses a table that has one
 			h := newRecorder(t)
-			relay := e.relay(handleAll(t, h))
+			relay := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			seen := e.insert("a", "1")
 			e.untilDone()
 			if err := relay.end(); err != nil {
@@ -121,7 +121,7 @@ func TestDetachedBeforeItIsRead(t *testing.T) {
 			}
 			e.exec(`ALTER TABLE outbox_events DETACH PARTITION ` + name + how)
 			for range 2 {
-				relay = e.relay(handleAll(t, h))
+				relay = e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 5)`)
 				e.exec(`BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'); ROLLBACK`, pgx.QueryExecModeSimpleProtocol)
 				last := e.insert("a", "1")
@@ -131,7 +131,7 @@ func TestDetachedBeforeItIsRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			e.exec(`ALTER TABLE outbox_events ATTACH PARTITION ` + name + ` ` + bound)
 			e.untilDone()
 			h.each(1 + 50 + 2*6)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -17,11 +18,11 @@ func TestModeEndsRelay(t *testing.T) {
 	e := newEnv(t)
 	rec := newRecorder(t)
 	register := func(r *notifyd.Relay) {
-		if err := r.Handle("all", "*", rec); err != nil {
+		if err := r.Handle("*", notifyd.Destination{Name: "all", Handler: rec}); err != nil {
 			t.Error(err)
 		}
 	}
-	r := e.relay(register)
+	r := e.relay(register, notifyd.Config{})
 	e.exec(`BEGIN; UPDATE outbox_mode SET mode = 'stream';
 		INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 10);
 		SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'; COMMIT`)
@@ -29,7 +30,7 @@ func TestModeEndsRelay(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 	r.done <- nil // for the end of the test
-	e.relay(register)
+	e.relay(register, notifyd.Config{})
 	for range 10 {
 		rec.next()
 	}
@@ -64,7 +65,7 @@ func TestStreamBecomesQueue(t *testing.T) {
 	rec := map[string]*recorder{"x": newRecorder(t), "y": newRecorder(t)}
 	e.relay(func(r *notifyd.Relay) {
 		for name, h := range rec {
-			if err := r.Destination(name, h); err != nil {
+			if err := r.Add(notifyd.Destination{Name: name, Handler: h}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -73,7 +74,7 @@ func TestStreamBecomesQueue(t *testing.T) {
 				t.Error(err)
 			}
 		}
-	})
+	}, notifyd.Config{})
 	e.until("everything is delivered", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries) AND NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')`)
 	for name, h := range rec {
 		close(h.calls)
@@ -109,10 +110,10 @@ func TestBeginningAfterAQueue(t *testing.T) {
 	old, added := newRecorder(t), newRecorder(t)
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 50)`)
 	r := e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("old", "*", old); err != nil {
+		if err := r.Handle("*", notifyd.Destination{Name: "old", Handler: old}); err != nil {
 			t.Error(err)
 		}
-	})
+	}, notifyd.Config{})
 	for range 50 {
 		old.next()
 	}
@@ -123,10 +124,10 @@ func TestBeginningAfterAQueue(t *testing.T) {
 	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})
 	last := e.insert("a", "1")
 	e.relay(func(r *notifyd.Relay) {
-		if err := errors.Join(r.Destination("old", old), r.Destination("added", added, notifyd.WithStart("beginning")), r.Route("*", "old", "added")); err != nil {
+		if err := errors.Join(r.Add(notifyd.Destination{Name: "old", Handler: old}), r.Add(notifyd.Destination{Name: "added", Handler: added, Lane: delivery.Lane{StartFrom: "beginning"}}), r.Route("*", "old", "added")); err != nil {
 			t.Error(err)
 		}
-	})
+	}, notifyd.Config{})
 	if got := old.next(); got.ID != last {
 		t.Errorf("old gets event %d again", got.ID)
 	}
@@ -144,10 +145,10 @@ func TestStreamKeepsNothing(t *testing.T) {
 	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})
 	rec := newRecorder(t)
 	e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("all", "*", rec); err != nil {
+		if err := r.Handle("*", notifyd.Destination{Name: "all", Handler: rec}); err != nil {
 			t.Error(err)
 		}
-	}, notifyd.WithRetention(0, 100))
+	}, notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 100}})
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 250)`)
 	e.until("all events are deleted", `SELECT NOT EXISTS (SELECT FROM outbox_events)`)
 	rec.each(250)
@@ -171,10 +172,10 @@ func TestQueueBecomesStream(t *testing.T) {
 	}
 	rec := newRecorder(t)
 	e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("x", "*", rec); err != nil {
+		if err := r.Handle("*", notifyd.Destination{Name: "x", Handler: rec}); err != nil {
 			t.Error(err)
 		}
-	})
+	}, notifyd.Config{})
 	for range owed {
 		if event := rec.next(); event.ID%2 == 1 && event.ID <= 9500 && event.ID%99 != 0 {
 			t.Errorf("event %d was done, and comes again", event.ID)

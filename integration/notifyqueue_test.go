@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -66,8 +67,8 @@ func TestNotifyQueueFull(t *testing.T) {
 				server := smallQueue(t)
 				e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
 				e.migrate(outboxsql.DefaultSchema, bell)
-				options := []notifyd.Option{notifyd.WithPollInterval(never), notifyd.WithCanary(100 * time.Millisecond)}
-				first := e.relay(handleAll(t, h), options...)
+				cfg := notifyd.Config{PollInterval: never, Canary: 100 * time.Millisecond}
+				first := e.relay(handleAll(t, h, delivery.Lane{}), cfg)
 				testenv.Await(t, "listening", func() bool { return !first.Stats().Listener.Proven.IsZero() })
 				culprit := fillQueue(t, server)
 				for range 20 {
@@ -80,7 +81,7 @@ func TestNotifyQueueFull(t *testing.T) {
 					t.Fatal(err)
 				}
 				e.insert("order.created", `{}`) // nor without a relay
-				second := e.relay(handleAll(t, h), options...)
+				second := e.relay(handleAll(t, h, delivery.Lane{}), cfg)
 				e.untilDone()
 				h.all(e, 21)
 				if err := culprit.Close(t.Context()); err != nil {

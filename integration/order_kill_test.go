@@ -55,8 +55,9 @@ func orderVictim(url string) {
 		panic(err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	options := append(orderOptions(rand.New(rand.NewPCG(seed, 2000))), notifyd.WithLogger(log))
-	relay, err := notifyd.New(pool, options...)
+	cfg := orderConfig(rand.New(rand.NewPCG(seed, 2000)))
+	cfg.Logger = log
+	relay, err := notifyd.New(pool, cfg)
 	if err != nil {
 		panic(err)
 	}

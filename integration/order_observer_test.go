@@ -218,12 +218,12 @@ func (s streamHandler) DeliverBatch(ctx context.Context, events []*delivery.Even
 
 // handleInOrder registers all destinations with a relay.
 func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
-	options := []notifyd.HandleOption{
-		notifyd.WithMaxAttempts(orderAttempts), notifyd.WithTimeout(10 * time.Second),
-		notifyd.WithLongestPause(500 * time.Millisecond), // they go down every two seconds
-		notifyd.WithBackoff(delivery.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}),
+	lane := delivery.Lane{MaxAttempts: orderAttempts, Timeout: 10 * time.Second, LongestPause: 500 * time.Millisecond, Backoff: delivery.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}}
+	with := func(change func(l *delivery.Lane)) delivery.Lane {
+		changed := lane
+		change(&changed)
+		return changed
 	}
-	slowly := notifyd.WithBackoff(delivery.Backoff{Initial: 400 * time.Millisecond, Max: 400 * time.Millisecond, Multiplier: 1})
 	one := func(dest string) delivery.HandlerFunc {
 		return func(ctx context.Context, e *delivery.Event) error { return deliver(ctx, dest, e) }
 	}
@@ -235,12 +235,14 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 		return errs
 	})
 	for _, err := range []error{
-		r.Destination("fast", one("fast"), options...),
-		r.Destination("slow", batch, append(options, notifyd.WithBatchSize(5), notifyd.WithConcurrency(4))...),
-		r.Destination("stream", streamHandler{one("stream")}, append(options, notifyd.WithBatchSize(20), notifyd.WithConcurrency(2))...),
-		r.Destination("strict", one("strict"), append(options, notifyd.WithBlockOnDead())...),
-		r.Destination("late", one("late"), append(options, slowly)...),
-		r.Destination("total", one("total"), append(options, notifyd.WithTotalOrder())...), r.Route("total", "total"),
+		r.Add(notifyd.Destination{Name: "fast", Handler: one("fast"), Lane: lane}),
+		r.Add(notifyd.Destination{Name: "slow", Handler: batch, Lane: with(func(l *delivery.Lane) { l.Batch, l.Concurrency = 5, 4 })}),
+		r.Add(notifyd.Destination{Name: "stream", Handler: streamHandler{one("stream")}, Lane: with(func(l *delivery.Lane) { l.Batch, l.Concurrency = 20, 2 })}),
+		r.Add(notifyd.Destination{Name: "strict", Handler: one("strict"), Lane: with(func(l *delivery.Lane) { l.OnDead = delivery.OnDeadBlock })}),
+		r.Add(notifyd.Destination{Name: "late", Handler: one("late"), Lane: with(func(l *delivery.Lane) {
+			l.Backoff.Initial, l.Backoff.Max, l.Backoff.Multiplier = 400*time.Millisecond, 400*time.Millisecond, 1
+		})}),
+		r.Add(notifyd.Destination{Name: "total", Handler: one("total"), Lane: with(func(l *delivery.Lane) { l.Order = delivery.OrderTotal })}), r.Route("total", "total"),
 		r.Route("*", "fast", "slow"), r.Route("fast", "fast"), r.Route("stream", "stream", "fast"), r.Route("strict", "strict", "fast"),
 		r.Route("late", "late", "fast"),
 	} {

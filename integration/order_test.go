@@ -56,17 +56,14 @@ func orderSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// orderOptions are limits of a relay that provoke much concurrency.
-func orderOptions(r *rand.Rand) (options []notifyd.Option) {
+// orderConfig returns limits of a relay that provoke much concurrency.
+func orderConfig(r *rand.Rand) (cfg notifyd.Config) {
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
-	options = []notifyd.Option{
-		notifyd.WithClaims(pick(1, 2, 4)), notifyd.WithClaimBatch(pick(2, 10, 100, 1000)),
-		notifyd.WithPollInterval(time.Duration(pick(50, 300, 1000)) * time.Millisecond),
-	}
+	cfg = notifyd.Config{Connections: pick(1, 2, 4), Batch: pick(2, 10, 100, 1000), PollInterval: time.Duration(pick(50, 300, 1000)) * time.Millisecond}
 	if r.IntN(5) == 0 {
-		options = append(options, notifyd.WithPollingOnly())
+		cfg.PollingOnly = true
 	}
-	return options
+	return cfg
 }
 
 // writeInOrder writes random transactions until ctx ends. The events of one
@@ -168,7 +165,7 @@ func TestOrderWhileWritten(t *testing.T) {
 					handleInOrder(t, r, func(ctx context.Context, dest string, e *delivery.Event) error {
 						return o.deliver(ctx, name, dest, e.ID, e.Attempt)
 					})
-				}, orderOptions(r)...)
+				}, orderConfig(r))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), orderFor(t, 6*time.Second))
 			defer cancel()

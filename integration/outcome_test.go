@@ -29,7 +29,7 @@ func TestFailsTwiceThenSucceeds(t *testing.T) {
 				}
 				return nil
 			}
-			e.relay(handleAll(t, h, quick()), notifyd.WithPollInterval(never)) // retries need no poll
+			e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{PollInterval: never}) // retries need no poll
 			id := e.insert("order.created", `{}`)
 			for attempt := 1; attempt <= 3; attempt++ {
 				if got := h.next(); got.Attempt != attempt {
@@ -48,7 +48,7 @@ func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		answer   func() error
-		options  []notifyd.HandleOption
+		lane     delivery.Lane
 		attempts int
 		text     string
 	}{
@@ -56,13 +56,13 @@ func TestDeadLetters(t *testing.T) {
 			answer: func() error { return delivery.Permanent(errors.New("no such customer")) }, attempts: 1, text: "no such customer",
 		},
 		"attempts used up": {
-			answer: func() error { return errors.New("try again") }, options: []notifyd.HandleOption{notifyd.WithMaxAttempts(3)}, attempts: 3, text: "try again",
+			answer: func() error { return errors.New("try again") }, lane: delivery.Lane{MaxAttempts: 3}, attempts: 3, text: "try again",
 		},
 		"panic": {
-			answer: func() error { panic("index out of luck") }, options: []notifyd.HandleOption{notifyd.WithMaxAttempts(2)}, attempts: 2, text: "index out of luck",
+			answer: func() error { panic("index out of luck") }, lane: delivery.Lane{MaxAttempts: 2}, attempts: 2, text: "index out of luck",
 		},
 		"timeout": {
-			answer: nil, options: []notifyd.HandleOption{notifyd.WithMaxAttempts(1), notifyd.WithTimeout(50 * time.Millisecond)}, attempts: 1, text: "delivery timeout of 50ms",
+			answer: nil, lane: delivery.Lane{MaxAttempts: 1, Timeout: 50 * time.Millisecond}, attempts: 1, text: "delivery timeout of 50ms",
 		},
 	}
 	for name, test := range tests {
@@ -77,7 +77,9 @@ func TestDeadLetters(t *testing.T) {
 					}
 					return test.answer()
 				}
-				e.relay(handleAll(t, h, append(test.options, quick())...))
+				lane := test.lane
+				lane.Backoff = quick()
+				e.relay(handleAll(t, h, lane), notifyd.Config{})
 				id := e.insert("order.created", `{}`)
 				e.untilState(id, "done")
 				if n := h.times(id); n != test.attempts {
@@ -106,12 +108,12 @@ func TestFanOut(t *testing.T) {
 				return nil
 			}
 			e.relay(func(r *notifyd.Relay) {
-				err := errors.Join(r.Destination("good", good), r.Destination("bad", bad), r.Destination("late", late, quick()),
+				err := errors.Join(r.Add(notifyd.Destination{Name: "good", Handler: good}), r.Add(notifyd.Destination{Name: "bad", Handler: bad}), r.Add(notifyd.Destination{Name: "late", Handler: late, Lane: delivery.Lane{Backoff: quick()}}),
 					r.Route("order.*", "good", "bad", "late"))
 				if err != nil {
 					t.Fatal(err)
 				}
-			})
+			}, notifyd.Config{})
 			id := e.insert("order.created", `{}`)
 			e.untilState(id, "done")
 			if g, b, l := good.times(id), bad.times(id), late.times(id); g != 1 || b != 1 || l != 2 {
@@ -131,11 +133,11 @@ func TestUnroutedEventsWaitForARoute(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			known := func(r *notifyd.Relay) {
-				if err := r.Handle("known", "known", h); err != nil {
+				if err := r.Handle("known", notifyd.Destination{Name: "known", Handler: h}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			first := e.relay(known)
+			first := e.relay(known, notifyd.Config{})
 			for range 3 {
 				e.insert("unknown", `{}`)
 			}
@@ -146,7 +148,7 @@ func TestUnroutedEventsWaitForARoute(t *testing.T) {
 			if err := first.end(); err != nil {
 				t.Fatal(err)
 			}
-			e.relay(handleAll(t, h))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			e.untilAll("the unrouted events delivered", "all", `true`)
 			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 || len(h.calls) != 3 {
 				t.Errorf("%d delivered and %d left, want 3 and 0", len(h.calls), n)
@@ -161,7 +163,7 @@ func TestDelayedEvent(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
 				return outbox.Write(e.ctx, tx, outbox.Event{Type: "later", Payload: 1, AvailableAt: time.Now().Add(time.Second)})
 			})
@@ -195,10 +197,10 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 				}
 			}
 			r := e.relay(func(r *notifyd.Relay) {
-				if err := errors.Join(r.Handle("mail", "mail", h, notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(1)), r.Handle("log", "log", other)); err != nil {
+				if err := errors.Join(r.Handle("mail", notifyd.Destination{Name: "mail", Handler: h, Lane: delivery.Lane{MaxAttempts: 1, Concurrency: 1}}), r.Handle("log", notifyd.Destination{Name: "log", Handler: other})); err != nil {
 					t.Fatal(err)
 				}
-			})
+			}, notifyd.Config{})
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 2000)`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 2000)`)
 			e.untilAll("the other destination's events delivered", "log", `e.event_type = 'log'`)
@@ -252,11 +254,11 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 				}
 			})
 			r := e.relay(func(r *notifyd.Relay) {
-				err := errors.Join(r.Handle("mail", "mail", mail, notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(16), notifyd.WithLongestPause(50*time.Millisecond)), r.Handle("log", "log", other))
+				err := errors.Join(r.Handle("mail", notifyd.Destination{Name: "mail", Handler: mail, Lane: delivery.Lane{MaxAttempts: 1, Concurrency: 16, LongestPause: 50 * time.Millisecond}}), r.Handle("log", notifyd.Destination{Name: "log", Handler: other}))
 				if err != nil {
 					t.Fatal(err)
 				}
-			}, notifyd.WithPollInterval(50*time.Millisecond))
+			}, notifyd.Config{PollInterval: 50 * time.Millisecond})
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 1000)`)
 			testenv.Await(t, "the outage noticed, with no call under way", func() bool {
 				d := destination(r, "mail") // of one moment
@@ -310,7 +312,7 @@ func TestDestinationThatIsGoneIsNamed(t *testing.T) {
 			e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
 				SELECT id, name, event_type, 'retry' FROM outbox_events, unnest('{all,gone,left}'::text[]) AS name`)
 			e.become(mode)
-			r := e.relay(handleAll(t, h))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			h.next()
 			if text := r.log.text(); strings.Count(text, "does not have") != 1 || !strings.Contains(text, `destinations="[gone left]"`) {
 				t.Errorf("the log does not name them once:\n%s", text)

@@ -72,11 +72,11 @@ func TestPartitions(t *testing.T) {
 			if err := write(outbox.Event{Type: "dead", Payload: 1}); err != nil {
 				t.Fatal(err)
 			}
-			options := []notifyd.Option{notifyd.WithDailyPartitions(), notifyd.WithPollInterval(never), notifyd.WithRetention(time.Millisecond, 10)}
+			cfg := notifyd.Config{PollInterval: never, Retention: notifyd.Retention{Partitions: notifyd.PartitionsDaily, Keep: time.Millisecond, Batch: 10}}
 			if err := write(outbox.Event{Type: "key", IdempotencyKey: "0", Payload: 1}); err == nil || !strings.Contains(err.Error(), "outbox_events_idempotency") {
 				t.Errorf("a key of an earlier day: %v", err)
 			}
-			relay := e.relay(handleAll(t, h, quick()), options...)
+			relay := e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), cfg)
 			e.untilDone()
 			e.until("the day at hand", `SELECT count(*) >= 4 FROM outbox_partitions() WHERE day >= $1::date`, today.UTC().Format(time.DateOnly))
 			e.until("the days before", `SELECT count(*) = 1 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
@@ -97,7 +97,7 @@ func TestPartitions(t *testing.T) {
 				t.Fatal(err)
 			}
 			// A relay that begins when all is settled finds the dead letter as the only reason.
-			relay = e.relay(handleAll(t, h), options...)
+			relay = e.relay(handleAll(t, h, delivery.Lane{}), cfg)
 			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()
 			for end := time.Now().Add(2 * time.Minute); !strings.Contains(relay.log.text(), "has a delivery that waits or is dead"); <-tick.C {
@@ -109,7 +109,7 @@ func TestPartitions(t *testing.T) {
 				t.Fatal(err)
 			}
 			e.exec(`DELETE FROM outbox_deliveries`)
-			e.relay(handleAll(t, h), options...)
+			e.relay(handleAll(t, h, delivery.Lane{}), cfg)
 			e.until("the last of the days before", `SELECT count(*) = 0 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
 			e.until("their keys", `SELECT count(*) = 0 FROM outbox_keys`)
 		})
@@ -158,7 +158,7 @@ func TestPartitionWhileRunning(t *testing.T) {
 			e.exec(`INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'delayed', '1', now() + interval '1 second' FROM generate_series(1, 100)`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'dead', '1' FROM generate_series(1, 10)`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id) SELECT 'fresh', '1', 'a', (i % 50)::text FROM generate_series(1, 5000) i`)
-			first, second := e.relay(handleAll(t, h), notifyd.WithClaimBatch(50)), e.relay(handleAll(t, h), notifyd.WithClaimBatch(50))
+			first, second := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Batch: 50}), e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Batch: 50})
 			e.partitionUnderLoad(&waiting)
 			e.untilDone()
 			e.checkPartitioned(h, first, second)

@@ -83,7 +83,7 @@ func TestPoison(t *testing.T) {
 					SELECT 'poison', 'customer', 'eve' || n, '{"to": "eve@example.com"}' FROM generate_series(1, $1::int) n`, poison)
 				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 					SELECT 'fine', 'customer', (n % 20)::text, '{"to": "ada@example.com"}' FROM generate_series(1, 100) n`)
-				r := e.relay(handleAll(t, to(t), notifyd.WithMaxAttempts(attempts), notifyd.WithTimeout(time.Second), quick()))
+				r := e.relay(handleAll(t, to(t), delivery.Lane{MaxAttempts: attempts, Timeout: time.Second, Backoff: quick()}), notifyd.Config{})
 				e.untilAll("the others are delivered", "all", `e.event_type = 'fine'`)
 				begin := time.Now()
 				for scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`) < poison {

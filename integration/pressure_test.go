@@ -42,7 +42,7 @@ type pressure struct {
 
 // drawPressure draws a pressure, and limits of a relay that are too short for it:
 // claims keep running out of time, and take back, lease and search again.
-func drawPressure(seed uint64) (p pressure, options []notifyd.Option) {
+func drawPressure(seed uint64) (p pressure, cfg notifyd.Config) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
 	ms := func(list ...int) time.Duration { return time.Duration(pick(list...)) * time.Millisecond }
@@ -52,10 +52,7 @@ func drawPressure(seed uint64) (p pressure, options []notifyd.Option) {
 		fails: pick(0, 0, 50, 500), dies: pick(0, 0, 100), downs: pick(0, 0, 1000), throttles: pick(0, 0, 0, 300),
 		batched: pick(0, 0, 1) == 1, again: pick(0, 1) == 1, concurrency: pick(1, 3, 8), priority: pick(0, 0, 10),
 	}
-	return p, []notifyd.Option{
-		notifyd.WithClaims(pick(2, 4, 8)), notifyd.WithClaimBatch(pick(20, 100, 500)),
-		notifyd.WithLockBudget(ms(1, 2, 5, 10, 30)), notifyd.WithPollInterval(ms(5, 20, 50, 300, 1000)),
-	}
+	return p, notifyd.Config{Connections: pick(2, 4, 8), Batch: pick(20, 100, 500), LockBudget: ms(1, 2, 5, 10, 30), PollInterval: ms(5, 20, 50, 300, 1000)}
 }
 
 // insert writes a backlog in two transactions: events for one destination, then for
@@ -165,12 +162,12 @@ func TestPressure(t *testing.T) {
 
 func underPressure(t *testing.T, mode outboxsql.Mode, seed uint64) {
 	t.Helper()
-	drawn, options := drawPressure(seed)
+	drawn, cfg := drawPressure(seed)
 	p := &pressed{pressure: drawn, last: make(map[string]int64), seen: make(map[string]map[int64]bool)}
 	e := newEnvIn(t, mode)
 	p.insert(e)
 	written := 1
-	r := e.relay(func(r *notifyd.Relay) { p.register(t, r) }, options...)
+	r := e.relay(func(r *notifyd.Relay) { p.register(t, r) }, cfg)
 	if p.again {
 		p.insert(e)
 		written++
@@ -201,10 +198,9 @@ func (p *pressed) register(t *testing.T, r *notifyd.Relay) {
 	if p.batched {
 		bulk = streamHandler{p.bulk}
 	}
-	workers := notifyd.WithConcurrency(p.concurrency)
 	err := errors.Join(
-		r.Destination("bulk", bulk, workers, quick(), notifyd.WithMaxAttempts(1000), notifyd.WithLongestPause(100*time.Millisecond)),
-		r.Destination("mail", delivery.HandlerFunc(p.one), workers, notifyd.WithPriority(p.priority)),
+		r.Add(notifyd.Destination{Name: "bulk", Handler: bulk, Lane: delivery.Lane{Backoff: quick(), Concurrency: p.concurrency, MaxAttempts: 1000, LongestPause: 100 * time.Millisecond}}),
+		r.Add(notifyd.Destination{Name: "mail", Handler: delivery.HandlerFunc(p.one), Lane: delivery.Lane{Priority: p.priority, Concurrency: p.concurrency}}),
 		r.Route("import", "bulk"), r.Route("mail", "mail"), r.Route("both", "mail", "bulk"),
 	)
 	if err != nil {

@@ -75,7 +75,7 @@ func TestPriority(t *testing.T) {
 					},
 				} {
 					priority := map[string]int{"mail": 10}[name]
-					if err := r.Destination(name, h, notifyd.WithPriority(priority)); err != nil {
+					if err := r.Add(notifyd.Destination{Name: name, Handler: h, Lane: delivery.Lane{Priority: priority}}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -84,7 +84,7 @@ func TestPriority(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-			})
+			}, notifyd.Config{})
 			e.untilDone()
 			mu.Lock()
 			defer mu.Unlock()

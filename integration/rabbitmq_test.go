@@ -146,7 +146,7 @@ func newRabbitRun(t *testing.T, broker *rabbitserver.Server, away time.Duration,
 	})
 	// One claim at a time: several would pass their events to the lane as they come,
 	// so that the lane would not see the events in order.
-	r.relay(handleAll(t, counted, notifyd.WithConcurrency(1), notifyd.WithBatchSize(rabbitBatch), notifyd.WithTimeout(time.Minute)), notifyd.WithClaims(1))
+	r.relay(handleAll(t, counted, delivery.Lane{Concurrency: 1, Batch: rabbitBatch, Timeout: time.Minute}), notifyd.Config{Connections: 1})
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
 	r.writer.Go(func() { r.write(ctx) })

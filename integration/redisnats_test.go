@@ -57,7 +57,7 @@ func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Serv
 	})
 	k := &killed{BatchHandler: h}
 	e := newEnvIn(t, mode)
-	e.relay(handleAll(t, k, notifyd.WithConcurrency(1), notifyd.WithBatchSize(100), notifyd.WithTimeout(time.Minute)))
+	e.relay(handleAll(t, k, delivery.Lane{Concurrency: 1, Batch: 100, Timeout: time.Minute}), notifyd.Config{})
 	written := 0
 	// write continues until a condition holds.
 	write := func(until func() bool) {

@@ -95,7 +95,7 @@ func TestRefusedAnswers(t *testing.T) {
 					}
 					return nil
 				}
-				r := relay.relay(handleAll(t, h, quick()), notifyd.WithObserver(seen))
+				r := relay.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Observer: seen})
 				run(c.refuse)
 				first := e.insert("order.created", `{}`)
 				h.next()

@@ -36,7 +36,7 @@ func replayVictim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
@@ -44,7 +44,7 @@ func replayVictim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	if err := relay.Handle("all", "*", h); err != nil {
+	if err := relay.Handle("*", notifyd.Destination{Name: "all", Handler: h}); err != nil {
 		panic(err)
 	}
 	panic(relay.Run(ctx))

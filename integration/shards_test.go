@@ -14,29 +14,28 @@ import (
 func TestShardsRefused(t *testing.T) {
 	t.Parallel()
 	r := newLimitRun(t, false)
-	relay, err := notifyd.New(r.pool)
+	relay, err := notifyd.New(r.pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	plain := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
 	for _, c := range []struct {
 		handler delivery.Handler
-		options []notifyd.HandleOption
+		lane    delivery.Lane
 		want    string
 	}{
-		{plain, []notifyd.HandleOption{notifyd.WithShards(-1)}, "-1 shards is not from 1 to 64"},
-		{plain, []notifyd.HandleOption{notifyd.WithShards(0)}, "0 shards is not from 1 to 64"},
-		{plain, []notifyd.HandleOption{notifyd.WithShards(65)}, "65 shards is not from 1 to 64"},
-		{plain, []notifyd.HandleOption{notifyd.WithShards(2), notifyd.WithTotalOrder()}, "total order"},
+		{plain, delivery.Lane{Shards: -1}, "shards: -1 is too small: the least is 1"},
+		{plain, delivery.Lane{Shards: 65}, "shards: 65 is too large: the most is 64"},
+		{plain, delivery.Lane{Shards: 2, Order: delivery.OrderTotal}, "must be 1 with order: total"},
 	} {
-		if err := relay.Destination("x", c.handler, c.options...); !errors.Is(err, notifyd.ErrDestination) || !strings.Contains(err.Error(), c.want) {
+		if err := relay.Add(notifyd.Destination{Name: "x", Handler: c.handler, Lane: c.lane}); !errors.Is(err, notifyd.ErrDestination) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("want %q: %v", c.want, err)
 		}
 	}
-	if err := relay.Destination("one", plain, notifyd.WithShards(1)); err != nil {
+	if err := relay.Add(notifyd.Destination{Name: "one", Handler: plain, Lane: delivery.Lane{Shards: 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := relay.Destination("many", plain, notifyd.WithShards(64)); err != nil {
+	if err := relay.Add(notifyd.Destination{Name: "many", Handler: plain, Lane: delivery.Lane{Shards: 64}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := relay.Run(t.Context()); !errors.Is(err, notifyd.ErrNeedsStream) || !strings.Contains(err.Error(), "many: shards") || strings.Contains(err.Error(), "one") {

@@ -20,7 +20,7 @@ func TestSlowStatement(t *testing.T) {
 			e := newEnvIn(t, mode)
 			relay, _ := e.asRelay()
 			h, seen := newRecorder(t), make(incidents, 1000)
-			r := relay.relay(handleAll(t, h, quick()), notifyd.WithObserver(seen))
+			r := relay.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Observer: seen})
 			// Each row that the relay reads takes longer than its statement_timeout.
 			e.exec(`CREATE POLICY slow ON outbox_events USING (pg_sleep(30) IS NOT NULL);
 				ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
@@ -52,17 +52,17 @@ func TestSlowTakeover(t *testing.T) {
 	e := newEnvIn(t, outboxsql.ModeStream)
 	slow, fast := newRecorder(t), newRecorder(t)
 	register := func(r *notifyd.Relay) {
-		if err := r.Handle("fast", "f", fast); err != nil {
+		if err := r.Handle("f", notifyd.Destination{Name: "fast", Handler: fast}); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Handle("slow", "s", slow); err != nil {
+		if err := r.Handle("s", notifyd.Destination{Name: "slow", Handler: slow}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	e.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(4); RETURN NEW; END';
 		CREATE TRIGGER slow BEFORE UPDATE ON outbox_positions FOR EACH ROW
 		WHEN (NEW.destination = 'slow' AND NEW.owner IS NOT NULL AND OLD.owner IS DISTINCT FROM NEW.owner) EXECUTE FUNCTION slow()`)
-	r := e.relay(register)
+	r := e.relay(register, notifyd.Config{})
 	f, s := e.insert("f", `1`), e.insert("s", `1`)
 	if got := fast.next(); got.ID != f {
 		t.Errorf("got event %d, want %d", got.ID, f)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -30,7 +31,7 @@ func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 			t.Parallel()
 			server := testenv.OwnPostgres(t, map[string]string{"fsync": "on"})
 			e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
-			r := e.relay(handleAll(t, h))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			const first, others, restarts = 300, 50, 10
 			breaks := 1
 			last := time.Now()
@@ -97,7 +98,7 @@ func TestTooManyClients(t *testing.T) {
 			const most = 12
 			server := testenv.OwnPostgres(t, map[string]string{"max_connections": strconv.Itoa(most)})
 			e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
-			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(100*time.Millisecond))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: 100 * time.Millisecond})
 			e.untilState(e.insert("n", "1"), "done")
 			admin, err := pgx.Connect(t.Context(), server.URL(""))
 			if err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -19,7 +20,7 @@ func TestStoredBehindWhatWasInMemory(t *testing.T) {
 	e.exec(`INSERT INTO outbox_positions (destination, head, open, owner) VALUES ('all', $1, int8multirange(int8range(1, $2)), 7)`, events, inMemory+1)
 	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key)
 		SELECT id, 'all', event_type, 'parked', 'order/1' FROM outbox_events WHERE id > $1`, inMemory)
-	e.relay(handleAll(t, h), notifyd.WithClaimBatch(4))
+	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Batch: 4})
 	e.untilDone()
 	var got []int64
 	for range events {

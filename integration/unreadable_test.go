@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -51,7 +52,7 @@ func TestUnreadableEvents(t *testing.T) {
 					}
 					return nil
 				}
-				relay := e.relay(handleAll(t, h, quick()))
+				relay := e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{})
 				const settled = `SELECT count(*) = $1 AND bool_and(state = 'dead') FROM outbox_deliveries`
 				wait := func() {
 					e.untilAll("the others are delivered", "all", `NOT e.`+bad)

@@ -120,11 +120,11 @@ func TestVanishBehindAPooler(t *testing.T) {
 			way, through := vanishes(t, testenv.PgBouncer(t, e.url, "session"))
 			r := e.through(through).relay(func(r *notifyd.Relay) {
 				for name, h := range map[string]*recorder{"fast": fast, "slow": slow} {
-					if err := r.Handle(name, name, h); err != nil {
+					if err := r.Handle(name, notifyd.Destination{Name: name, Handler: h}); err != nil {
 						t.Fatal(err)
 					}
 				}
-			}, notifyd.WithPollInterval(never), notifyd.WithLease(time.Hour))
+			}, notifyd.Config{PollInterval: never, Lease: time.Hour})
 			e.insert("slow", "1")
 			slow.next()
 			if mode == outboxsql.ModeQueue {

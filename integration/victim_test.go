@@ -36,15 +36,15 @@ func victim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	relay, err := notifyd.New(pool, notifyd.WithLockBudget(budget))
+	relay, err := notifyd.New(pool, notifyd.Config{LockBudget: budget})
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("all", "*", delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
+	err = relay.Handle("*", notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		fmt.Println(e.ID)
 		<-ctx.Done()
 		return ctx.Err()
-	}), notifyd.WithTimeout(time.Hour))
+	}), Lane: delivery.Lane{Timeout: time.Hour}})
 	if err != nil {
 		panic(err)
 	}

@@ -182,7 +182,7 @@ func TestWebhookFollowsItsAddress(t *testing.T) {
 			next := &httpReceiver{t: t, addr: old.addr, more: make(chan struct{}), count: make(map[int64]int), ids: make(map[int64]string)}
 			h := webhookOf(t, old, c.age)
 			e := newEnv(t)
-			r := e.relay(handleAll(t, h))
+			r := e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			id := e.insert("order", `{}`)
 			e.untilState(id, "done")
 			if err := old.l.Close(); err != nil { // and no connection of it
@@ -225,7 +225,7 @@ func TestWebhookReceiverRestarts(t *testing.T) {
 			})
 			h := webhookTo(t, r)
 			t.Cleanup(func() { _ = h.Close() }) // after the relay has ended
-			relay := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(16), notifyd.WithTimeout(patience)))
+			relay := e.relay(handleAll(t, h, delivery.Lane{MaxAttempts: 1, Concurrency: 16, Timeout: patience}), notifyd.Config{})
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', to_json(n) FROM generate_series(1, $1::int) n`, events)
 			for _, n := range []int{events / 5, events / 2} {
 				r.await(n)

@@ -32,11 +32,11 @@ func bothModes(t *testing.T, f func(t *testing.T, d *lettersDB)) {
 }
 
 // relay starts a relay that delivers all events to mail, until the test ends.
-func (d *lettersDB) relay(t *testing.T, deliver func(e *delivery.Event) error, options ...notifyd.HandleOption) {
+func (d *lettersDB) relay(t *testing.T, deliver func(e *delivery.Event) error, lane delivery.Lane) {
 	t.Helper()
-	relay, err := notifyd.New(d.pool, notifyd.WithSchema(letterSchema))
+	relay, err := notifyd.New(d.pool, notifyd.Config{Schema: letterSchema})
 	if err == nil {
-		err = relay.Handle("mail", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return deliver(e) }), options...)
+		err = relay.Handle("*", notifyd.Destination{Name: "mail", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return deliver(e) }), Lane: lane})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestWatch(t *testing.T) {
 				return delivery.Permanent(errors.New("mailbox is full"))
 			}
 			return nil
-		})
+		}, delivery.Lane{})
 		d.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 6)`)
 		d.until(`SELECT count(*) = 6 FROM outbox_deliveries WHERE state = 'dead'`)
 		w := d.store.Watch()
@@ -144,7 +144,7 @@ func TestRetryNow(t *testing.T) {
 				return errors.New("not yet")
 			}
 			return nil
-		}, notifyd.WithBackoff(delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}), notifyd.WithConcurrency(1))
+		}, delivery.Lane{Backoff: delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}, Concurrency: 1})
 		d.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
 		<-tried
 		d.until(`SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'retry' AND attempts = 1)`)

@@ -58,13 +58,13 @@ func TestTruth(t *testing.T) {
 // relay starts a relay with two destinations, until the test ends.
 func (d *eventsDB) relay(t *testing.T, l *ledger) {
 	t.Helper()
-	relay, err := notifyd.New(d.pool, notifyd.WithSchema(eventSchema), notifyd.WithPollInterval(100*time.Millisecond))
+	relay, err := notifyd.New(d.pool, notifyd.Config{Schema: eventSchema, PollInterval: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"audit", "mail"} {
 		h := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return l.deliver(name, e) })
-		err = errors.Join(err, relay.Destination(name, h, notifyd.WithBackoff(delivery.Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})))
+		err = errors.Join(err, relay.Add(notifyd.Destination{Name: name, Handler: h, Lane: delivery.Lane{Backoff: delivery.Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2}}}))
 	}
 	if err = errors.Join(err, relay.Route("order.*", "audit", "mail"), relay.Route("user.*", "audit")); err != nil {
 		t.Fatal(err)

@@ -51,15 +51,15 @@ func ExampleClient_StartReplay() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := exampleStream(ctx)
 	defer pool.Close()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		panic(err)
 	}
 	ids := make(chan string, 6)
-	err = relay.Handle("warehouse", "order.*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("order.*", notifyd.Destination{Name: "warehouse", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		ids <- e.DedupeID()
 		return nil
-	}))
+	})})
 	if err != nil {
 		panic(err)
 	}

@@ -13,12 +13,12 @@ import (
 )
 
 // Pause stops the deliveries to a destination at all relays of the tables, until Resume: it is stored, and lasts through
-// restarts. Running calls end as usual, its events wait, and no attempt is counted. Relays look for pauses once a second. No
-// relay has to know the destination. Pausing again replaces actor and reason. Each text has up to 1,000 bytes; the error about another one wraps
+// restarts. Running calls end as usual, its events wait, and no attempt is counted. The relay that the client is of honours
+// the pause before Pause returns; others look for pauses once a second. No relay has to know the destination. Pausing again replaces actor and reason. Each text has up to 1,000 bytes; the error about another one wraps
 // [ErrInvalid].
 func (s *Client) Pause(ctx context.Context, destination string, a Action) error {
 	p := observe.Pause{By: a.Actor, Reason: a.Reason}
-	return s.pause(ctx, "pause", destination, a, p, func(tx pgx.Tx) error {
+	return s.pause(ctx, true, destination, a, p, func(tx pgx.Tx) error {
 		if p.By == "" {
 			if err := tx.QueryRow(ctx, `SELECT session_user`).Scan(&p.By); err != nil {
 				return err
@@ -30,7 +30,7 @@ func (s *Client) Pause(ctx context.Context, destination string, a Action) error 
 
 // Resume ends the pause of a destination at all relays, and reports whether it was paused.
 func (s *Client) Resume(ctx context.Context, destination string, a Action) (was bool, err error) {
-	err = s.pause(ctx, "resume", destination, a, observe.Pause{By: a.Actor, Reason: a.Reason}, func(tx pgx.Tx) error {
+	err = s.pause(ctx, false, destination, a, observe.Pause{By: a.Actor, Reason: a.Reason}, func(tx pgx.Tx) error {
 		if was, err = store.ClearPause(ctx, tx, s.cfg.Schema, destination); err == nil && !was {
 			err = errNotPaused
 		}
@@ -52,8 +52,12 @@ func (s *Client) Resume(ctx context.Context, destination string, a Action) (was 
 // errNotPaused ends a transaction in which there was nothing to do.
 var errNotPaused = errors.New("it is not paused")
 
-// pause runs f, unless it is a dry run, and records what a person has done.
-func (s *Client) pause(ctx context.Context, action, destination string, a Action, p observe.Pause, f func(pgx.Tx) error) error {
+// pause runs f, which stores a pause or its end, unless it is a dry run, and records what a person has done.
+func (s *Client) pause(ctx context.Context, is bool, destination string, a Action, p observe.Pause, f func(pgx.Tx) error) error {
+	action := "resume"
+	if is {
+		action = "pause"
+	}
 	what := fmt.Sprintf("%s %q", action, destination)
 	if destination == "" {
 		return fmt.Errorf("%s: %w: a pause has a destination", what, ErrInvalid)
@@ -64,7 +68,7 @@ func (s *Client) pause(ctx context.Context, action, destination string, a Action
 	if a.DryRun {
 		return nil
 	}
-	return s.write(ctx, what, func(tx pgx.Tx, _ time.Time) error {
+	err := s.write(ctx, what, func(tx pgx.Tx, _ time.Time) error {
 		if err := f(tx); err != nil {
 			return err
 		}
@@ -74,6 +78,10 @@ func (s *Client) pause(ctx context.Context, action, destination string, a Action
 		}
 		return s.record(ctx, tx, a, action, nil, destination, details)
 	})
+	if err == nil && s.cfg.Paused != nil {
+		s.cfg.Paused(destination, is)
+	}
+	return err
 }
 
 // Pauses returns the paused destinations.

@@ -167,7 +167,7 @@ type route struct{ destination, pattern string }
 // relay starts a relay, until stop or the end of the test.
 func (d *positionsDB) relay(t *testing.T, s *sink, routes ...route) (stop func()) {
 	t.Helper()
-	relay, err := notifyd.New(d.pool, notifyd.WithSchema(positionSchema))
+	relay, err := notifyd.New(d.pool, notifyd.Config{Schema: positionSchema})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,14 +178,12 @@ func (d *positionsDB) relay(t *testing.T, s *sink, routes ...route) (stop func()
 			continue
 		}
 		known[r.destination] = true
-		var options []notifyd.HandleOption
+		var lane delivery.Lane
 		if r.destination == "total" {
-			options = append(options, notifyd.WithTotalOrder())
+			lane.Order = delivery.OrderTotal
 		}
-		if d.expires > 0 {
-			options = append(options, notifyd.WithExpiry(d.expires))
-		}
-		if err := relay.Destination(r.destination, s.handler(r.destination), options...); err != nil {
+		lane.ExpiresAfter = d.expires
+		if err := relay.Add(notifyd.Destination{Name: r.destination, Handler: s.handler(r.destination), Lane: lane}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/bench"
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/engine"
 )
 
 func newLatencyCmd(p *program) *cobra.Command {
@@ -101,13 +101,13 @@ one relay. With --total all events go one after the other, as with order: total.
 			})
 		},
 	}
-	defaults := engine.DefaultLimits()
+	defaults := notifyd.Config{}.WithDefaults()
 	flags := cmd.Flags()
 	flags.IntVar(&o.Events, "events", 200_000, "`number` of events in the backlog")
 	flags.IntVar(&o.Payload, "payload", 256, "`bytes` per payload")
 	flags.BoolVar(&o.Delete, "delete", false, "delete delivered events instead of keeping them")
 	flags.IntVar(&o.Batch, "batch", defaults.Batch, "largest `number` of events in one claim")
-	flags.IntVar(&o.Workers, "workers", defaults.Claims, "`number` of claims in flight, each with a connection")
+	flags.IntVar(&o.Workers, "workers", defaults.Connections, "`number` of claims in flight, each with a connection")
 	flags.Var(&to, "to", "destination: noop, a Go function that does nothing; kafka; or rabbitmq")
 	flags.StringSliceVar(&o.Brokers, "brokers", nil, "`addresses` of Kafka's brokers, with commas between them; a private one by default")
 	flags.StringVar(&o.AMQPURL, "amqp-url", "", "`URL` of RabbitMQ; a private one by default")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/bench"
 )
 
@@ -65,8 +65,8 @@ The exit code is 1 if an event was lost, or came after a later one of its aggreg
 
 // upToShards refuses a number that no destination can have as its shards.
 func upToShards(name string, n int) error {
-	if n < 1 || n > dispatch.MaxShards {
-		return fmt.Errorf("--%s %d is not from 1 to %d", name, n, dispatch.MaxShards)
+	if n < 1 || n > delivery.MaxShards {
+		return fmt.Errorf("--%s %d is not from 1 to %d", name, n, delivery.MaxShards)
 	}
 	return nil
 }

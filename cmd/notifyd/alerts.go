@@ -71,11 +71,12 @@ func kindsOf(words []string) []delivery.IncidentKind {
 	return kinds
 }
 
-func (a alerts) options() []notifyd.Option {
+// observer returns the observer of the relay, nil without alerts.
+func (a alerts) observer() delivery.Observer {
 	if a.alerter == nil {
 		return nil
 	}
-	return []notifyd.Option{notifyd.WithObserver(a.alerter)}
+	return a.alerter
 }
 
 // start runs the alerter; stop ends it, after it has sent the pending alerts.

@@ -125,7 +125,7 @@ func doctorOptions(ctx context.Context, a *app, db *databaseFlags) (o doctor.Opt
 }
 
 func examined(d config.Destination, h delivery.Handler) doctor.Destination {
-	e := doctor.Destination{Name: d.Name, Type: d.Type, Total: d.Order == config.OrderTotal}
+	e := doctor.Destination{Name: d.Name, Type: d.Type, Total: d.Order == delivery.OrderTotal}
 	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
 	}

@@ -46,12 +46,12 @@ type origin struct {
 }
 
 // program is the relay's report about this process.
-func (o origin) program() notifyd.Option {
+func (o origin) program() notifyd.Program {
 	whole, err := filepath.Abs(o.path)
 	if err != nil {
 		whole = o.path
 	}
-	return notifyd.WithProgram(readBuildInfo().Version, whole, o.started)
+	return notifyd.Program{Version: readBuildInfo().Version, Config: whole, Started: o.started}
 }
 
 // newGeneration builds the configured relay, and makes no connection. The caller
@@ -82,7 +82,7 @@ func (g *generation) build(ctx context.Context, from origin) (err error) {
 	if g.alerts, err = newAlerts(g.config, from.open, from.outbox, g.log); err != nil {
 		return err
 	}
-	g.relay, err = notifyd.New(g.pool, append(relayOptions(g.config, from, g.listen, g.log), g.alerts.options()...)...)
+	g.relay, err = notifyd.New(g.pool, relayConfig(g.config, from, g.listen, g.alerts.observer(), g.log))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // live is the relay that runs at the moment, for observers of the daemon: a reload
@@ -40,13 +41,13 @@ func (l *live) replace(relay *notifyd.Relay) {
 }
 
 // Pause implements console.Pauser.
-func (l *live) Pause(ctx context.Context, destination, by, reason string) error {
-	return l.Relay().Pause(ctx, destination, by, reason)
+func (l *live) Pause(ctx context.Context, destination string, a ops.Action) error {
+	return l.Relay().Ops().Pause(ctx, destination, a)
 }
 
 // Resume implements console.Pauser.
-func (l *live) Resume(ctx context.Context, destination string) error {
-	return l.Relay().Resume(ctx, destination)
+func (l *live) Resume(ctx context.Context, destination string, a ops.Action) (was bool, err error) {
+	return l.Relay().Ops().Resume(ctx, destination, a)
 }
 
 // delivers records that a relay is ready.

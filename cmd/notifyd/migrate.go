@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
@@ -187,7 +188,7 @@ func (f *upFlags) modeOptions(ctx context.Context, a *app) (o outboxsql.ModeOpti
 	}
 	unordered := make(map[string]bool, len(c.Destinations)) // has each of them
 	for _, d := range c.Destinations {
-		unordered[d.Name] = d.Order == config.OrderNone
+		unordered[d.Name] = d.Order == delivery.OrderNone
 	}
 	o.Known = func(destination string) bool { _, ok := unordered[destination]; return ok }
 	o.Route, o.Unordered = c.RouteOf, func(destination string) bool { return unordered[destination] }

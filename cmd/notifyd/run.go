@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/systemd"
 )
 
@@ -116,33 +117,15 @@ func logRoutes(ctx context.Context, c *config.Config, log *slog.Logger) {
 	}
 }
 
-func relayOptions(c *config.Config, from origin, listen *pgx.ConnConfig, log *slog.Logger) []notifyd.Option {
-	options := []notifyd.Option{
-		from.program(),
-		notifyd.WithOutboxName(from.outbox),
-		notifyd.WithSchema(c.Database.Schema),
-		notifyd.WithLogger(log),
-		notifyd.WithClaims(c.Relay.Connections),
-		notifyd.WithClaimBatch(c.Relay.Batch),
-		notifyd.WithClaimBytes(c.Relay.BatchBytes),
-		notifyd.WithMaxEventBytes(c.Relay.MaxEventBytes),
-		notifyd.WithLockBudget(c.Relay.LockBudget),
-		notifyd.WithLease(c.Relay.Lease),
-		notifyd.WithPollInterval(c.Relay.PollInterval),
-		notifyd.WithCanary(c.Relay.Canary),
-		notifyd.WithShutdownTimeout(c.Relay.ShutdownTimeout),
-		notifyd.WithRetention(c.Retention.Keep, c.Retention.Batch),
-	}
-	if listen != nil {
-		options = append(options, notifyd.WithListenConfig(listen))
-	}
-	if from.untilIdle {
-		options = append(options, notifyd.WithUntilIdle())
-	}
-	if c.Retention.Daily() {
-		options = append(options, notifyd.WithDailyPartitions())
-	}
-	return options
+// relayConfig returns the settings of the relay: those of the file, and those of this process.
+func relayConfig(c *config.Config, from origin, listen *pgx.ConnConfig, observer delivery.Observer, log *slog.Logger) notifyd.Config {
+	relay := c.Relay
+	relay.Retention = c.Retention
+	field.Literal(&relay) // a 0 of the file is no default
+	field.Literal(&relay.Retention)
+	relay.Schema, relay.Outbox, relay.Logger, relay.Observer, relay.ListenConfig = c.Database.Schema, from.outbox, log, observer, listen
+	relay.UntilIdle, relay.Program = from.untilIdle, from.program()
+	return relay
 }
 
 // addDestinations opens the handlers and registers them with their routes. The
@@ -154,7 +137,7 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans 
 			return closers, c.Wrong(d.Name, err)
 		}
 		closers = append(closers, closer)
-		if err := relay.Destination(d.Name, h, append(laneOptions(d.Lane), spans.of(d)...)...); err != nil {
+		if err := relay.Add(notifyd.Destination{Name: d.Name, Handler: h, Lane: d.Lane.Lane, RateKey: d.Key(), Middleware: spans.of(d)}); err != nil {
 			return closers, err
 		}
 	}
@@ -168,39 +151,6 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans 
 		}
 	}
 	return closers, nil
-}
-
-// laneOptions are the settings that destinations of every type have.
-func laneOptions(l config.Lane) []notifyd.HandleOption {
-	options := []notifyd.HandleOption{
-		notifyd.WithConcurrency(l.Concurrency), notifyd.WithBatchSize(l.Batch), notifyd.WithTimeout(l.Timeout), notifyd.WithMaxAttempts(l.MaxAttempts),
-		notifyd.WithPriority(l.Priority),
-		notifyd.WithBackoff(delivery.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
-	}
-	switch l.Order {
-	case config.OrderNone:
-		options = append(options, notifyd.WithOrder(false))
-	case config.OrderAggregate:
-		options = append(options, notifyd.WithOrder(true))
-	case config.OrderTotal:
-		options = append(options, notifyd.WithTotalOrder())
-	}
-	if l.OnDead == config.OnDeadBlock {
-		options = append(options, notifyd.WithBlockOnDead())
-	}
-	if l.Shards > 1 {
-		options = append(options, notifyd.WithShards(l.Shards))
-	}
-	if limit := l.Limit(); !limit.IsZero() {
-		options = append(options, notifyd.WithRateLimit(limit), notifyd.WithRateKey(l.Key()))
-	}
-	if l.ExpiresAfter > 0 {
-		options = append(options, notifyd.WithExpiry(l.ExpiresAfter))
-	}
-	if l.StartFrom != config.StartAuto {
-		options = append(options, notifyd.WithStart(l.StartFrom))
-	}
-	return options
 }
 
 // openDestination makes the handler of a destination.

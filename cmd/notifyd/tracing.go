@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/tracing"
 	"github.com/notifyd/notifyd/observe/oteltrace"
@@ -44,11 +44,11 @@ func startTracing(ctx context.Context, lookup func(string) (string, bool), log *
 }
 
 // of returns the middleware that makes spans of the attempts at d.
-func (t *tracer) of(d config.Destination) []notifyd.HandleOption {
+func (t *tracer) of(d config.Destination) []delivery.Middleware {
 	if t == nil {
 		return nil
 	}
-	return []notifyd.HandleOption{notifyd.WithMiddleware(oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type)))}
+	return []delivery.Middleware{oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type))}
 }
 
 // stop sends the pending spans. No span may begin any more.

@@ -43,11 +43,11 @@ func run(ctx context.Context, database, service string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))))
+	relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
-	if err := relay.Handle("warehouse", "order.*", warehouse{conn}); err != nil {
+	if err := relay.Handle("order.*", notifyd.Destination{Name: "warehouse", Handler: warehouse{conn}}); err != nil {
 		return err
 	}
 	return relay.Run(ctx)

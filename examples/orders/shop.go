@@ -67,13 +67,13 @@ func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, ma
 	mux.Handle("POST /orders", once(http.HandlerFunc(s.placeOrder)))
 	s.http = mux
 
-	s.relay, err = notifyd.New(pool, notifyd.WithLogger(s.log))
+	s.relay, err = notifyd.New(pool, notifyd.Config{Logger: s.log})
 	if err != nil {
 		return nil, err
 	}
 	return &s, errors.Join(
-		s.relay.Destination("mail", mail),
-		s.relay.Destination("stock", delivery.HandlerFunc(s.takeFromStock)),
+		s.relay.Add(notifyd.Destination{Name: "mail", Handler: mail}),
+		s.relay.Add(notifyd.Destination{Name: "stock", Handler: delivery.HandlerFunc(s.takeFromStock)}),
 		s.relay.Route(orderPlaced, "mail", "stock"),
 	)
 }

@@ -34,7 +34,7 @@ func Example() {
 	}
 	defer handler.Close() //nolint:errcheck // it was closed in the process
 
-	// A relay does this: relay.Handle("bus", "order.*", handler).
+	// A relay does this: relay.Handle("order.*", notifyd.Destination{Name: "bus", Handler: handler}).
 	err = handler.Deliver(context.Background(), &delivery.Event{
 		ID: 42, Type: "order.placed", AggregateType: "order", Payload: []byte(`{"order": 7}`),
 	})

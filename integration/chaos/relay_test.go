@@ -66,9 +66,7 @@ func runRelay(url string) error {
 		return err
 	}
 	defer pool.Close()
-	relay, err := notifyd.New(pool, notifyd.WithClaims(relayClaims), notifyd.WithClaimBatch(relayClaimBatch),
-		notifyd.WithCanary(500*time.Millisecond),
-		notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	relay, err := notifyd.New(pool, notifyd.Config{Connections: relayClaims, Batch: relayClaimBatch, Canary: 500 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		return err
 	}
@@ -80,8 +78,7 @@ func runRelay(url string) error {
 	if os.Getenv(envRelaySMTP) != "" {
 		timeout = mailWithin
 	}
-	err = relay.Handle("all", "*", h, notifyd.WithConcurrency(relayConcurrency), notifyd.WithBatchSize(relayBatch),
-		notifyd.WithTimeout(timeout), notifyd.WithBackoff(delivery.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
+	err = relay.Handle("*", notifyd.Destination{Name: "all", Handler: h, Lane: delivery.Lane{Concurrency: relayConcurrency, Batch: relayBatch, Timeout: timeout, Backoff: delivery.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}}})
 	if err != nil {
 		return err
 	}

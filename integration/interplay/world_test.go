@@ -42,9 +42,7 @@ type world struct {
 	pool     *pgxpool.Pool
 	sink     *sink
 	model    *model
-	operator *notifyd.Relay // does not run; for people's requests
-	letters  *ops.Client
-	seeks    *ops.Client
+	operator *ops.Client // for people's requests
 	relays   []*member
 	late     []*openTx
 	mode     outboxsql.Mode
@@ -98,18 +96,7 @@ func play(t *testing.T, p *plan) error {
 	w.pool = testdb.Pool(t, w.url)
 	w.model = newModel(p, w.settings)
 	var err error
-	if w.operator, err = notifyd.New(w.pool); err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range p.destinations {
-		if err := w.operator.Destination(d.name, delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if w.letters, err = ops.New(w.pool, ops.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	if w.seeks, err = ops.New(w.pool, ops.Config{Schema: outboxsql.DefaultSchema}); err != nil {
+	if w.operator, err = ops.New(w.pool, ops.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.killAll)
@@ -162,10 +149,11 @@ func (w *world) do(s step) error {
 		w.sink.setDown(s.destination, false)
 	case pause:
 		w.paused[s.destination] = true
-		return w.operator.Pause(w.ctx, s.destination, "test", "")
+		return w.operator.Pause(w.ctx, s.destination, ops.Action{Actor: "test"})
 	case resume:
 		delete(w.paused, s.destination)
-		return w.operator.Resume(w.ctx, s.destination)
+		_, err := w.operator.Resume(w.ctx, s.destination, ops.Action{Actor: "test"})
+		return err
 	case restart:
 		return errors.Join(w.stop(s.relay), w.start(s.relay))
 	case kill:
@@ -205,7 +193,11 @@ func (w *world) register(r *notifyd.Relay) error {
 	stream := w.mode == outboxsql.ModeStream
 	for i := range w.settings {
 		d := &w.settings[i]
-		if err := r.Destination(d.name, w.sink.handler(d, stream), w.options(d, stream)...); err != nil {
+		one := notifyd.Destination{Name: d.name, Handler: w.sink.handler(d, stream), Lane: w.lane(d, stream), Filter: w.filter(d)}
+		if d.keyed {
+			one.RateKey = func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil }
+		}
+		if err := r.Add(one); err != nil {
 			return err
 		}
 	}
@@ -217,47 +209,48 @@ func (w *world) register(r *notifyd.Relay) error {
 	return nil
 }
 
-// options are the settings of a destination. Some need a stream.
-func (w *world) options(d *destination, stream bool) []notifyd.HandleOption {
-	all := []notifyd.HandleOption{
-		notifyd.WithConcurrency(d.concurrency), notifyd.WithBatchSize(max(1, d.batch)), notifyd.WithMaxAttempts(d.attempts),
-		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithTimeout(20 * time.Second),
-		notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
+// lane returns the lane of a destination. Some settings need a stream.
+func (w *world) lane(d *destination, stream bool) delivery.Lane {
+	l := delivery.Lane{
+		Concurrency: d.concurrency, Batch: max(1, d.batch), MaxAttempts: d.attempts, LongestPause: 20 * time.Millisecond, Timeout: 20 * time.Second,
+		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2},
 	}
 	switch {
 	case d.order == none:
-		all = append(all, notifyd.WithOrder(false))
+		l.Order = delivery.OrderNone
 	case d.order == total && stream:
-		all = append(all, notifyd.WithTotalOrder())
+		l.Order = delivery.OrderTotal
 	}
 	if stream && d.order != total {
-		all = append(all, notifyd.WithShards(max(1, d.shards)))
+		l.Shards = max(1, d.shards)
 	}
 	if d.block && stream {
-		all = append(all, notifyd.WithBlockOnDead())
+		l.OnDead = delivery.OnDeadBlock
 	}
 	if d.beginning && stream {
-		all = append(all, notifyd.WithStart("beginning"))
-	}
-	if d.filter {
-		all = append(all, notifyd.WithFilter(func(e *delivery.Candidate) (bool, error) {
-			n := number(e.Event)
-			if d.refuses(n) && !w.sink.isHealed(d.name, e.ID) {
-				return false, errors.New("the filter fails")
-			}
-			return !d.drops(n), nil
-		}))
+		l.StartFrom = "beginning"
 	}
 	if d.expiry {
-		all = append(all, notifyd.WithExpiry(expiresAfter))
+		l.ExpiresAfter = expiresAfter
 	}
 	if d.rate > 0 {
-		all = append(all, notifyd.WithRateLimit(delivery.Rate{Events: d.rate, Per: time.Second, Burst: 5}))
+		l.RateLimit, l.RateBurst = delivery.Rate{Events: d.rate, Per: time.Second}, 5
 	}
-	if d.keyed {
-		all = append(all, notifyd.WithRateKey(func(c *delivery.Candidate) (string, error) { return c.AggregateID, nil }))
+	return l
+}
+
+// filter returns the filter of a destination, nil for none.
+func (w *world) filter(d *destination) delivery.Filter {
+	if !d.filter {
+		return nil
 	}
-	return all
+	return func(e *delivery.Candidate) (bool, error) {
+		n := number(e.Event)
+		if d.refuses(n) && !w.sink.isHealed(d.name, e.ID) {
+			return false, errors.New("the filter fails")
+		}
+		return !d.drops(n), nil
+	}
 }
 
 func (s *sink) isHealed(destination string, id int64) bool {
@@ -273,18 +266,14 @@ func (w *world) start(i int) error {
 	if err != nil {
 		return err
 	}
-	options := []notifyd.Option{
-		notifyd.WithLogger(slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn})).With("relay", i)),
-		notifyd.WithPollInterval(30 * time.Millisecond), notifyd.WithClaims(w.plan.claims), notifyd.WithClaimBatch(w.plan.batch),
-		notifyd.WithLockBudget(w.plan.budget), notifyd.WithLease(time.Second),
-	}
+	cfg := notifyd.Config{Logger: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn})).With("relay", i), PollInterval: 30 * time.Millisecond, Connections: w.plan.claims, Batch: w.plan.batch, LockBudget: w.plan.budget, Lease: time.Second}
 	if w.plan.pollOnly {
-		options = append(options, notifyd.WithPollingOnly())
+		cfg.PollingOnly = true
 	}
 	if w.plan.hurry {
-		options = append(options, notifyd.WithShutdownTimeout(0))
+		cfg.ShutdownTimeout = -1
 	}
-	r, err := notifyd.New(pool, options...)
+	r, err := notifyd.New(pool, cfg)
 	if err == nil {
 		err = w.register(r)
 	}
@@ -449,7 +438,7 @@ func (w *world) settle() error {
 	}
 	w.sink.calm()
 	for name := range w.paused {
-		if err := w.operator.Resume(w.ctx, name); err != nil {
+		if _, err := w.operator.Resume(w.ctx, name, ops.Action{Actor: "test"}); err != nil {
 			return err
 		}
 	}
@@ -637,7 +626,7 @@ func (w *world) replay(s step) error {
 		return err
 	}
 	clock := w.sink.clock()
-	r, err := w.seeks.StartReplay(w.ctx, ops.ReplayRange{Destination: s.destination, From: from}, ops.Action{Actor: "test"})
+	r, err := w.operator.StartReplay(w.ctx, ops.ReplayRange{Destination: s.destination, From: from}, ops.Action{Actor: "test"})
 	if err != nil {
 		if nothingToDo(err) {
 			return nil
@@ -650,7 +639,7 @@ func (w *world) replay(s step) error {
 
 // stopReplay stops a replay that runs.
 func (w *world) stopReplay(destination string) error {
-	all, err := w.seeks.Replays(w.ctx)
+	all, err := w.operator.Replays(w.ctx)
 	if err != nil && !nothingToDo(err) {
 		return err
 	}
@@ -658,7 +647,7 @@ func (w *world) stopReplay(destination string) error {
 		if r.Destination != destination || r.FinishedAt != nil {
 			continue
 		}
-		if _, err := w.seeks.StopReplay(w.ctx, r.ID, ops.Action{Actor: "test"}); err != nil && !errors.Is(err, ops.ErrNoReplay) {
+		if _, err := w.operator.StopReplay(w.ctx, r.ID, ops.Action{Actor: "test"}); err != nil && !errors.Is(err, ops.ErrNoReplay) {
 			return err
 		}
 		w.model.disturb(destination)
@@ -677,7 +666,7 @@ func (w *world) seek(s step) error {
 	}
 	clock := w.sink.clock()
 	w.model.faulty(clock) // the owner cannot write any more what has been delivered since its last write
-	m, err := w.seeks.Seek(w.ctx, s.destination, to, ops.Action{Actor: "test"})
+	m, err := w.operator.Seek(w.ctx, s.destination, to, ops.Action{Actor: "test"})
 	if err != nil {
 		if nothingToDo(err) {
 			return nil
@@ -705,7 +694,7 @@ func (w *world) discard(destination string) error {
 		return err
 	}
 	w.sink.record(discarded, destination, 0, ids...) // what is behind them may go on before the call returns
-	r, err := w.letters.DiscardDeadLetters(w.ctx, ops.DeadLetterFilter{Destination: destination, Events: ids}, ops.BulkAction{Actor: "test"})
+	r, err := w.operator.DiscardDeadLetters(w.ctx, ops.DeadLetterFilter{Destination: destination, Events: ids}, ops.BulkAction{Actor: "test"})
 	if err == nil && r.Done != int64(len(ids)) {
 		err = fmt.Errorf("%d of %d dead letters were discarded", r.Done, len(ids))
 	}
@@ -721,7 +710,7 @@ func (w *world) redeliver(destination string, heal bool) error {
 	if heal {
 		w.sink.heal(destination, ids...)
 	}
-	r, err := w.letters.ReplayDeadLetters(w.ctx, ops.DeadLetterFilter{Destination: destination, Events: ids}, ops.BulkAction{Actor: "test"})
+	r, err := w.operator.ReplayDeadLetters(w.ctx, ops.DeadLetterFilter{Destination: destination, Events: ids}, ops.BulkAction{Actor: "test"})
 	if err == nil && r.Done != int64(len(ids)) {
 		err = fmt.Errorf("%d of %d dead letters were replayed", r.Done, len(ids))
 	}

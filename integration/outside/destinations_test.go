@@ -146,7 +146,7 @@ func example() *delivery.Event {
 func TestDestinations(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t, "public", outboxsql.ModeQueue)
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestDestinations(t *testing.T) {
 				}
 			}()
 		}
-		if err := errors.Join(relay.Destination(name, d.handler, notifyd.WithLane(d.lane)), relay.Route(strings.ReplaceAll(name, " ", "-"), name)); err != nil {
+		if err := errors.Join(relay.Add(notifyd.Destination{Name: name, Handler: d.handler, Lane: d.lane}), relay.Route(strings.ReplaceAll(name, " ", "-"), name)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if p, ok := delivery.As[delivery.Previewer](d.handler); !ok {

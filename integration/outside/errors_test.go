@@ -21,13 +21,13 @@ import (
 var nothing = delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
 
 // relayOf returns a relay of the schema "public" with a destination.
-func relayOf(t *testing.T, pool *pgxpool.Pool, options ...notifyd.HandleOption) *notifyd.Relay {
+func relayOf(t *testing.T, pool *pgxpool.Pool, lane delivery.Lane) *notifyd.Relay {
 	t.Helper()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := relay.Handle("mail", "*", nothing, options...); err != nil {
+	if err := relay.Handle("*", notifyd.Destination{Name: "mail", Handler: nothing, Lane: lane}); err != nil {
 		t.Fatal(err)
 	}
 	return relay
@@ -47,7 +47,7 @@ func TestErrorsOfRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode    outboxsql.Mode // "" for no tables
 		prepare func(*testing.T, *pgxpool.Pool)
-		options []notifyd.HandleOption
+		lane    delivery.Lane
 		want    error
 	}{
 		"not migrated": {want: outboxsql.ErrNotMigrated},
@@ -55,10 +55,10 @@ func TestErrorsOfRun(t *testing.T) {
 			mode: outboxsql.ModeQueue, prepare: exec("INSERT INTO outbox_migrations (version, name) VALUES (1000, 'of a newer notifyd')"), want: outboxsql.ErrTooNew,
 		},
 		"no stream":    {mode: outboxsql.ModeStream, prepare: exec("ALTER SEQUENCE outbox_events_id_seq INCREMENT BY 2"), want: outboxsql.ErrStream},
-		"total order":  {mode: outboxsql.ModeQueue, options: []notifyd.HandleOption{notifyd.WithTotalOrder()}, want: notifyd.ErrNeedsStream},
-		"shards":       {mode: outboxsql.ModeQueue, options: []notifyd.HandleOption{notifyd.WithShards(2)}, want: notifyd.ErrNeedsStream},
-		"a start":      {mode: outboxsql.ModeQueue, options: []notifyd.HandleOption{notifyd.WithStart("beginning")}, want: notifyd.ErrNeedsStream},
-		"dead letters": {mode: outboxsql.ModeQueue, options: []notifyd.HandleOption{notifyd.WithBlockOnDead()}, want: notifyd.ErrNeedsStream},
+		"total order":  {mode: outboxsql.ModeQueue, lane: delivery.Lane{Order: delivery.OrderTotal}, want: notifyd.ErrNeedsStream},
+		"shards":       {mode: outboxsql.ModeQueue, lane: delivery.Lane{Shards: 2}, want: notifyd.ErrNeedsStream},
+		"a start":      {mode: outboxsql.ModeQueue, lane: delivery.Lane{StartFrom: "beginning"}, want: notifyd.ErrNeedsStream},
+		"dead letters": {mode: outboxsql.ModeQueue, lane: delivery.Lane{OnDead: delivery.OnDeadBlock}, want: notifyd.ErrNeedsStream},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +69,7 @@ func TestErrorsOfRun(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(t, pool)
 			}
-			relay := relayOf(t, pool, c.options...)
+			relay := relayOf(t, pool, c.lane)
 			if err := relay.Run(t.Context()); !errors.Is(err, c.want) || errors.Is(err, notifyd.ErrPooler) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
@@ -84,17 +84,17 @@ func TestErrorsOfRun(t *testing.T) {
 func TestShutdownIncomplete(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t, "public", outboxsql.ModeQueue)
-	relay, err := notifyd.New(pool, notifyd.WithShutdownTimeout(0))
+	relay, err := notifyd.New(pool, notifyd.Config{ShutdownTimeout: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	entered, leave, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	err = relay.Handle("slow", "*", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+	err = relay.Handle("*", notifyd.Destination{Name: "slow", Handler: delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 		defer close(left)
 		close(entered)
 		<-leave
 		return nil
-	}))
+	})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestErrorsOfCalls(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t, "public", outboxsql.ModeQueue)
 	ctx := t.Context()
-	relay := relayOf(t, pool)
+	relay := relayOf(t, pool, delivery.Lane{})
 	one := func(h delivery.Handler) delivery.Handler { return delivery.HandlerFunc(h.Deliver) } // loses batches
 	client := relay.Ops()
 	_, noSchema := ops.New(pool, ops.Config{Schema: "\x00"})
@@ -136,14 +136,14 @@ func TestErrorsOfCalls(t *testing.T) {
 	_, queue := client.Position(ctx, "mail")
 	_, badConsumer := inbox.Once(ctx, begin(t, pool), inbox.Consumer{}, "1", func(context.Context) error { return nil })
 	for name, c := range map[string]struct{ err, want error }{
-		"no such destination":  {relay.Pause(ctx, "fax", "ann", ""), notifyd.ErrDestination},
-		"a name twice":         {relay.Destination("mail", nothing), notifyd.ErrDestination},
-		"no concurrency":       {relay.Destination("fax", nothing, notifyd.WithConcurrency(-1)), notifyd.ErrDestination},
-		"a start":              {relay.Destination("fax", nothing, notifyd.WithStart("yesterday")), notifyd.ErrDestination},
+		"a pause of nothing":   {client.Pause(ctx, "", ops.Action{Actor: "ann"}), ops.ErrInvalid},
+		"a name twice":         {relay.Add(notifyd.Destination{Name: "mail", Handler: nothing}), notifyd.ErrDestination},
+		"no concurrency":       {relay.Add(notifyd.Destination{Name: "fax", Handler: nothing, Lane: delivery.Lane{Concurrency: -1}}), notifyd.ErrDestination},
+		"a start":              {relay.Add(notifyd.Destination{Name: "fax", Handler: nothing, Lane: delivery.Lane{StartFrom: "yesterday"}}), notifyd.ErrDestination},
 		"a route to nowhere":   {relay.Route("order.*", "fax"), notifyd.ErrDestination},
-		"a pattern":            {relay.Handle("fax", "order*", nothing), delivery.ErrPattern},
+		"a pattern":            {relay.Handle("order*", notifyd.Destination{Name: "fax", Handler: nothing}), delivery.ErrPattern},
 		"a pattern twice":      {relay.Route("*", "mail"), delivery.ErrPattern},
-		"middleware":           {relay.Destination("fax", batches, notifyd.WithMiddleware(one)), delivery.ErrMiddleware},
+		"middleware":           {relay.Add(notifyd.Destination{Name: "fax", Handler: batches, Middleware: []delivery.Middleware{one}}), delivery.ErrMiddleware},
 		"an event":             {outbox.Write(ctx, begin(t, pool), outbox.Event{Type: "order *", Payload: 1}), outbox.ErrInvalid},
 		"a schema":             {noSchema, ops.ErrInvalid},
 		"no such event":        {noEvent, ops.ErrNoEvent},

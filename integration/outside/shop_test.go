@@ -82,7 +82,7 @@ func TestShop(t *testing.T) {
 			t.Parallel()
 			pool := shop(t, mode)
 			incidents := make(observer, 10)
-			relay, err := notifyd.New(pool, notifyd.WithSchema("box"), notifyd.WithObserver(incidents))
+			relay, err := notifyd.New(pool, notifyd.Config{Schema: "box", Observer: incidents})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,8 +104,7 @@ func TestShop(t *testing.T) {
 				return nil
 			})
 			if err := errors.Join(
-				relay.Destination("mail", mail, notifyd.WithBackoff(delivery.Backoff{Initial: time.Minute}), notifyd.WithConcurrency(1),
-					notifyd.WithFilter(func(c *delivery.Candidate) (bool, error) { return c.Headers["tenant"] == "north", nil })),
+				relay.Add(notifyd.Destination{Name: "mail", Handler: mail, Lane: delivery.Lane{Backoff: delivery.Backoff{Initial: time.Minute}, Concurrency: 1}, Filter: func(c *delivery.Candidate) (bool, error) { return c.Headers["tenant"] == "north", nil }}),
 				relay.RouteWhen("order.*", func(c *delivery.Candidate) (bool, error) { return c.AggregateType == "order", nil }, "mail"),
 			); err != nil {
 				t.Fatal(err)

@@ -110,16 +110,16 @@ func newShop(t *testing.T, role *url.Userinfo, mode outboxsql.Mode) *shop {
 // deliver runs a relay to the end of the test.
 func (s *shop) deliver(t *testing.T) {
 	t.Helper()
-	relay, err := notifyd.New(s.pool)
+	relay, err := notifyd.New(s.pool, notifyd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = relay.Handle("warehouse", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("*", notifyd.Destination{Name: "warehouse", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.came[e.ID] = e.Headers["traceparent"]
 		return nil
-	}))
+	})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -25,7 +25,7 @@ func TestBlockedAreSkipped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			want.Events, want.Keys, want.To = 2000, 50, "noop"
-			want.Batch, want.Workers = 20, engine.DefaultLimits().Claims
+			want.Batch, want.Workers = 20, notifyd.Config{}.WithDefaults().Connections
 			o, _ := options(t, testenv.Database(t))
 			err := within(t.Context(), o, func(ctx context.Context, e *env) error {
 				d := &drain{env: e, want: want, mode: outboxsql.ModeStream}

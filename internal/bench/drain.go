@@ -13,8 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -221,10 +220,10 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 		return DrainResult{}, err
 	}
 	if o.Batch == 0 {
-		o.Batch = engine.DefaultLimits().Batch
+		o.Batch = notifyd.Config{}.WithDefaults().Batch
 	}
 	if o.Workers == 0 {
-		o.Workers = engine.DefaultLimits().Claims
+		o.Workers = notifyd.Config{}.WithDefaults().Connections
 	}
 	if o.To == "" {
 		o.To = "noop"
@@ -277,8 +276,8 @@ func (o *DrainOptions) check() error {
 		return errors.New("a stream deletes nothing")
 	case o.Destinations < 0 || o.Destinations > 1 && (o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
 		return fmt.Errorf("%d destinations: the number must be at least 0, and they are measured into noop, without blocked keys, urgent events and partitions", o.Destinations)
-	case o.Shards < 0 || o.Shards > dispatch.MaxShards:
-		return fmt.Errorf("%d shards: the number must be from 1 to %d, or 0 for the default", o.Shards, dispatch.MaxShards)
+	case o.Shards < 0 || o.Shards > delivery.MaxShards:
+		return fmt.Errorf("%d shards: the number must be from 1 to %d, or 0 for the default", o.Shards, delivery.MaxShards)
 	case o.Shards > 1 && (o.Mode != ModeStream || o.To != "" && o.To != "noop" || o.Total || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.Destinations > 1):
 		return errors.New("several shards are measured of a stream into noop, without total order, blocked keys, urgent events, partitions and further destinations")
 	case o.ExactlyOnce && (o.To != "kafka" || o.Mode != ModeStream):
@@ -456,7 +455,7 @@ func (d *drain) inOneOrder() bool { return d.want.Total && len(d.place.handlers)
 func (d *drain) relay(ctx context.Context, schema string, l load) (result drained, err error) {
 	keep := 7 * 24 * time.Hour
 	if d.want.Delete {
-		keep = 0
+		keep = -1 // none
 	}
 	seen := l.copied()
 	if d.inOneOrder() {
@@ -464,8 +463,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 			s.total, s.last = true, make([]atomic.Int64, 1)
 		}
 	}
-	relay, err := notifyd.New(d.pool, notifyd.WithSchema(schema), notifyd.WithLogger(d.Log), notifyd.WithRetention(keep, 1000),
-		notifyd.WithClaims(d.want.Workers), notifyd.WithClaimBatch(d.want.Batch))
+	relay, err := notifyd.New(d.pool, notifyd.Config{Schema: schema, Logger: d.Log, Connections: d.want.Workers, Batch: d.want.Batch, Retention: notifyd.Retention{Keep: keep, Batch: 1000}})
 	if err != nil {
 		return result, err
 	}

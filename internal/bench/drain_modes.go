@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -238,7 +238,7 @@ func (d *drain) readAlone(ctx context.Context, schema string, l load) (result dr
 	}
 	defer store.Close(ctx, conn.Conn)
 	reader := tail.NewReader(int64(l.stored()), nil, tail.NewWitnesses())
-	q := tail.Query{Limit: d.want.Batch, Bytes: engine.DefaultLimits().Bytes}
+	q := tail.Query{Limit: d.want.Batch, Bytes: notifyd.Config{}.WithDefaults().BatchBytes}
 	for n, more := 0, true; more; {
 		b, err := reader.Read(ctx, conn, q)
 		if err != nil {

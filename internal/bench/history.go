@@ -109,7 +109,7 @@ func (h *history) write(ctx context.Context) error {
 }
 
 func (h *history) relay() (*notifyd.Relay, error) {
-	relay, err := notifyd.New(h.pool, notifyd.WithSchema(h.schema), notifyd.WithLogger(h.Log))
+	relay, err := notifyd.New(h.pool, notifyd.Config{Schema: h.schema, Logger: h.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (h *history) relay() (*notifyd.Relay, error) {
 		h.live(e)
 		return nil
 	})
-	return relay, errors.Join(relay.Handle("letters", "letter", letters), relay.Handle("other", eventType, other))
+	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}), relay.Handle(eventType, notifyd.Destination{Name: "other", Handler: other}))
 }
 
 // replayAll replays the history, and waits until it has come.

@@ -267,14 +267,14 @@ func (l *latency) run(ctx context.Context) (err error) {
 }
 
 func (l *latency) relay(to *side) (*notifyd.Relay, error) {
-	relay, err := notifyd.New(l.pool, notifyd.WithSchema(to.schema), notifyd.WithLogger(l.Log))
+	relay, err := notifyd.New(l.pool, notifyd.Config{Schema: to.schema, Logger: l.Log})
 	if err != nil {
 		return nil, err
 	}
-	return relay, relay.Handle("all", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	return relay, relay.Handle("*", notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		to.handled(e.ID, time.Since(l.start))
 		return nil
-	}))
+	})})
 }
 
 // disturb opens and closes the transaction in its turns.

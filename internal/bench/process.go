@@ -75,7 +75,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 		return fmt.Errorf("database url: %w", err)
 	}
 	defer pool.Close()
-	relay, err := notifyd.New(pool, notifyd.WithSchema(o.Schema), notifyd.WithLogger(log))
+	relay, err := notifyd.New(pool, notifyd.Config{Schema: o.Schema, Logger: log})
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	if o.Report {
 		ledger.out = stdout
 	}
-	if err := relay.Handle("all", "*", delivery.HandlerFunc(ledger.deliver)); err != nil {
+	if err := relay.Handle("*", notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(ledger.deliver)}); err != nil {
 		return err
 	}
 	r := start(ctx, relay.Run)

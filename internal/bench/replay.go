@@ -126,7 +126,7 @@ func (r *replay) bury(ctx context.Context) error {
 }
 
 func (r *replay) relay() (*notifyd.Relay, error) {
-	relay, err := notifyd.New(r.pool, notifyd.WithSchema(r.schema), notifyd.WithLogger(r.Log))
+	relay, err := notifyd.New(r.pool, notifyd.Config{Schema: r.schema, Logger: r.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (r *replay) relay() (*notifyd.Relay, error) {
 		r.live(e)
 		return nil
 	})
-	return relay, errors.Join(relay.Handle("letters", "letter", letters), relay.Handle("other", eventType, other))
+	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}), relay.Handle(eventType, notifyd.Destination{Name: "other", Handler: other}))
 }
 
 // replayAll replays all letters, and waits until they are delivered.

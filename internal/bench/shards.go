@@ -12,7 +12,6 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -85,8 +84,8 @@ func (o *ShardsOptions) check() error {
 		return errors.New("events, payload, keys and concurrency must be at least 1, and the time of the handler at least 0")
 	case len(o.Relays) == 0 || o.Relays[0] != 1:
 		return fmt.Errorf("the numbers of relays, %v, must begin with 1", o.Relays)
-	case slices.Min(o.Relays) < 1 || slices.Max(o.Relays) > dispatch.MaxShards:
-		return fmt.Errorf("the numbers of relays, %v, must be from 1 to %d", o.Relays, dispatch.MaxShards)
+	case slices.Min(o.Relays) < 1 || slices.Max(o.Relays) > delivery.MaxShards:
+		return fmt.Errorf("the numbers of relays, %v, must be from 1 to %d", o.Relays, delivery.MaxShards)
 	}
 	return nil
 }
@@ -205,11 +204,11 @@ func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
 			return err
 		}
 		g.pools = append(g.pools, pool)
-		relay, err := notifyd.New(pool, notifyd.WithSchema(schema), notifyd.WithLogger(b.Log))
+		relay, err := notifyd.New(pool, notifyd.Config{Schema: schema, Logger: b.Log})
 		if err != nil {
 			return err
 		}
-		err = relay.Handle(shardsName, "*", g.handler(i), notifyd.WithConcurrency(b.want.Concurrency), notifyd.WithShards(l.shards))
+		err = relay.Handle("*", notifyd.Destination{Name: shardsName, Handler: g.handler(i), Lane: delivery.Lane{Concurrency: b.want.Concurrency, Shards: l.shards}})
 		if err != nil {
 			return err
 		}

@@ -18,11 +18,11 @@ type place struct {
 	note string
 	// handlers take the events, spread evenly over them by event type.
 	handlers []delivery.Handler
-	options  []notifyd.HandleOption
+	lane     delivery.Lane
 	// exact are handlers that deliver to the same places exactly once, nil where there are none.
 	exact []delivery.Handler
-	// exactly are further options of those.
-	exactly []notifyd.HandleOption
+	// exactly is their lane.
+	exactly delivery.Lane
 	// pid is the process of a private server, or 0.
 	pid int
 	// arrived notes the id of every event in the place; nil: the place cannot be read
@@ -74,16 +74,14 @@ func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
 // register gives the relay its destinations, and notes their deliveries.
 func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error {
-	handlers, options := d.place.handlers, slices.Clone(d.place.options)
-	if d.want.Total {
-		options = append(options, notifyd.WithTotalOrder())
-	}
-	if l.shards > 1 {
-		options = append(options, notifyd.WithShards(l.shards))
-	}
+	handlers, lane := d.place.handlers, d.place.lane
 	if l.exact {
-		handlers, options = d.place.exact, append(options, d.place.exactly...)
+		handlers, lane = d.place.exact, d.place.exactly
 	}
+	if d.want.Total {
+		lane.Order = delivery.OrderTotal
+	}
+	lane.Shards = l.shards
 	for i, h := range handlers {
 		var names []string
 		for copied, one := range seen {
@@ -91,7 +89,7 @@ func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error 
 			if copied > 0 {
 				name += "-" + strconv.Itoa(copied)
 			}
-			if err := relay.Destination(name, noting(h, one), options...); err != nil {
+			if err := relay.Add(notifyd.Destination{Name: name, Handler: noting(h, one), Lane: lane}); err != nil {
 				return err
 			}
 			names = append(names, name)

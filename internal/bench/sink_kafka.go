@@ -15,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/privateserver"
@@ -48,10 +47,8 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.WithLane(kafka.DefaultLane()), notifyd.WithLane(delivery.Lane{Batch: o.SinkBatch}),
-	}}
-	p.exactly = []notifyd.HandleOption{notifyd.WithLane(kafka.ExactlyOnceLane()), notifyd.WithLane(delivery.Lane{Batch: o.SinkBatch})}
+	p := &place{arrived: s.arrived, close: s.close, lane: kafka.DefaultLane(), exactly: kafka.ExactlyOnceLane()}
+	p.lane.Batch, p.exactly.Batch = cmp.Or(o.SinkBatch, p.lane.Batch), cmp.Or(o.SinkBatch, p.exactly.Batch)
 	p.note = fmt.Sprintf("Kafka at %s, %d topics of 1 partition, acks=all", strings.Join(brokers, ","), o.Topics)
 	if s.server != nil {
 		p.note, p.pid = "a private, warmed up "+p.note, s.server.PID()

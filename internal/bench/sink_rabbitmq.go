@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
@@ -37,9 +37,8 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 		o.QueueType = amqp.QueueTypeClassic
 	}
 	s := &rabbitSink{url: o.AMQPURL, kind: o.QueueType, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
-	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.WithLane(rabbitmq.DefaultLane()), notifyd.WithLane(delivery.Lane{Batch: o.SinkBatch}),
-	}}
+	p := &place{arrived: s.arrived, close: s.close, lane: rabbitmq.DefaultLane()}
+	p.lane.Batch = cmp.Or(o.SinkBatch, p.lane.Batch)
 	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
 	if s.url == "" {
 		server, err := rabbitserver.Start(ctx, rabbitserver.Config{})

@@ -6,7 +6,6 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/dispatch"
 )
 
 // urgentType is the type of the urgent events behind a backlog, and urgentName their
@@ -14,6 +13,8 @@ import (
 const (
 	urgentType = "urgent"
 	urgentName = "urgent"
+
+	urgentPriority = 100
 )
 
 // sqlUrgent inserts the urgent events.
@@ -25,7 +26,7 @@ SELECT $before + $backlog + i, '` + urgentType + `', $payload::json FROM generat
 func (d *drain) besideUrgent() contrast {
 	c := d.contrast("alike", "urgent first")
 	for i := range c.loads {
-		c.loads[i].urgent, c.loads[i].priority = d.want.Urgent, i*dispatch.MaxPriority
+		c.loads[i].urgent, c.loads[i].priority = d.want.Urgent, i*urgentPriority
 	}
 	c.about = fmt.Sprintf("urgent: %s events of another destination at the end of the backlog, of the same priority and of a higher one\n", number(float64(d.want.Urgent)))
 	c.verdict = func(r *DrainResult, c contrasted) string {
@@ -42,5 +43,5 @@ func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) er
 		return nil
 	}
 	h := noting(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), seen)
-	return relay.Handle(urgentName, urgentType, h, notifyd.WithPriority(l.priority))
+	return relay.Handle(urgentType, notifyd.Destination{Name: urgentName, Handler: h, Lane: delivery.Lane{Priority: l.priority}})
 }

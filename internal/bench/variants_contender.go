@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/bench/variants"
 	"github.com/notifyd/notifyd/internal/store"
@@ -214,7 +213,7 @@ func (t *trial) addRelay(ctx context.Context, w *crew) (func(context.Context) er
 		return nil, err
 	}
 	w.closers = append(w.closers, closer(pool.Close))
-	relay, err := notifyd.New(pool, notifyd.WithSchema(t.schema), notifyd.WithLogger(t.Log), notifyd.WithClaims(1), notifyd.WithClaimBatch(t.want.Batch))
+	relay, err := notifyd.New(pool, notifyd.Config{Schema: t.schema, Logger: t.Log, Connections: 1, Batch: t.want.Batch})
 	if err != nil {
 		return nil, err
 	}
@@ -225,9 +224,10 @@ func (t *trial) addRelay(ctx context.Context, w *crew) (func(context.Context) er
 		}
 		w.closers = append(w.closers, h)
 		name := sinkName + strconv.Itoa(i)
-		lane := notifyd.WithLane(delivery.Lane{Batch: t.sinkBatch()})
+		lane := kafka.DefaultLane()
+		lane.Batch = t.sinkBatch()
 		if err := errors.Join(
-			relay.Destination(name, noting(h, w.seen), notifyd.WithLane(kafka.DefaultLane()), lane),
+			relay.Add(notifyd.Destination{Name: name, Handler: noting(h, w.seen), Lane: lane}),
 			relay.Route(routeType(i), name)); err != nil {
 			return nil, err
 		}

@@ -64,9 +64,9 @@ func TestYAMLOddities(t *testing.T) {
 		"expanded version":   {"version: ${env:V}\n", "version: write the version out"},
 		"expanded type":      {head + "destinations: {a: {type: '${env:T}'}}\n", "destinations.a.type: write the type out"},
 		"negative duration":  {head + "relay: {lease: -5s}\n", `relay.lease: "-5s": not a duration`},
-		"zero timeout":       {head + "destinations: {a: {type: log, timeout: 0}}\n", "destinations.a.timeout: must be longer than 0"},
+		"zero timeout":       {head + "destinations: {a: {type: log, timeout: 0}}\n", `destinations.a.timeout: "0" is too small: the least is 1ms`},
 		"long duration":      {head + "retention: {keep: 9999999d}\n", "duration is too long"},
-		"max below initial":  {head + "destinations: {a: {type: log, backoff: {initial: 2h}}}\n", "destinations.a.backoff.max: 1h is shorter than backoff.initial (2h)"},
+		"max below initial":  {head + "destinations: {a: {type: log, backoff: {initial: 2h, max: 1h}}}\n", "destinations.a.backoff.max: 1h0m0s is shorter than backoff.initial (2h0m0s)"},
 		"missing space":      {head + "database: {url:hunter2}\n", `unknown key "url:" (is a space missing after the colon?) in database`},
 		"control in match":   {head + "routes: [{match: \"a\\tb\", to: x}]\n", "contains a space"},
 	}

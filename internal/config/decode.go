@@ -6,7 +6,9 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // decoder walks the tree against Go values. A null keeps the default, as a
@@ -18,7 +20,7 @@ type decoder struct {
 }
 
 // decode fills v, which can be set, with n, the value at path.
-func (d *decoder) decode(n *node, v reflect.Value, r rule, path string) {
+func (d *decoder) decode(n *node, v reflect.Value, r field.Rule, path string) {
 	switch {
 	case n.kind == kindBad:
 		d.list.fail(path)
@@ -35,7 +37,7 @@ func (d *decoder) decode(n *node, v reflect.Value, r rule, path string) {
 		return
 	}
 	switch k := v.Kind(); {
-	case d.decodeSpecial(n, v, path):
+	case d.decodeSpecial(n, v, r, path):
 	case k == reflect.Struct:
 		d.decodeStruct(n, path, settingsOf(v))
 	case k == reflect.Slice:
@@ -50,12 +52,12 @@ func (d *decoder) decode(n *node, v reflect.Value, r rule, path string) {
 }
 
 // decodeSpecial handles the types that decode themselves.
-func (d *decoder) decodeSpecial(n *node, v reflect.Value, path string) bool {
+func (d *decoder) decodeSpecial(n *node, v reflect.Value, r field.Rule, path string) bool {
 	switch target := v.Addr().Interface().(type) {
-	case *Rate:
+	case *delivery.Rate:
 		d.decodeRate(n, target, path)
 	case *time.Duration:
-		d.decodeDuration(n, target, path)
+		d.decodeDuration(n, target, r, path)
 	case *handlers.Secret:
 		if text, ok := d.text(n, path); ok {
 			*target = handlers.NewSecret(text)
@@ -93,7 +95,7 @@ func (d *decoder) decodeStruct(n *node, path string, fields []setting) {
 		names[i], known[f.name] = f.name, true
 		value := n.get(f.name)
 		if value == nil || value.kind == kindNull {
-			if f.rule.required {
+			if f.rule.Required {
 				d.list.add(n.key, join(path, f.name), "the key %q is missing%s", f.name, in(path))
 			}
 			continue
@@ -110,7 +112,7 @@ func (d *decoder) decodeStruct(n *node, path string, fields []setting) {
 }
 
 // decodeList fills a slice. One string stands for a list of it.
-func (d *decoder) decodeList(n *node, v reflect.Value, r rule, path string) {
+func (d *decoder) decodeList(n *node, v reflect.Value, r field.Rule, path string) {
 	if n.kind == kindScalar && v.Type().Elem().Kind() == reflect.String {
 		one := reflect.MakeSlice(v.Type(), 1, 1)
 		d.decode(n, one.Index(0), r, path)
@@ -141,7 +143,7 @@ func (d *decoder) decodeMap(n *node, v reflect.Value, path string) {
 	m := reflect.MakeMapWithSize(v.Type(), len(n.entries))
 	for _, e := range n.entries {
 		value := reflect.New(v.Type().Elem()).Elem()
-		d.decode(e.value, value, rule{}, join(path, e.name))
+		d.decode(e.value, value, field.Rule{}, join(path, e.name))
 		m.SetMapIndex(reflect.ValueOf(e.name).Convert(v.Type().Key()), value)
 	}
 	v.Set(m)

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"regexp"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/when"
 )
@@ -77,6 +78,7 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 		return dest, false
 	}
 	dest.Settings = fresh()
+	dest.Backoff = delivery.Backoff{} // a default gives way to what the file has
 	header := struct {
 		Type string `yaml:"type"`
 	}{}
@@ -89,6 +91,7 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 		shareDefaults(fields)
 	}
 	dest.Type = header.Type
+	dest.Backoff = dest.Backoff.WithDefaults()
 	d.validate(dest.validateLane(), n, path)
 	d.validate(errors.Join(dest.checkOrder(), dest.checkExact()), n, path)
 	d.validate(dest.Settings.Validate(), n, path)

@@ -2,42 +2,33 @@ package config
 
 import (
 	"reflect"
-	"strconv"
 	"strings"
+
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // setting is a key of a mapping and the fields that it is decoded into.
 type setting struct {
 	name    string
 	targets []reflect.Value
-	rule    rule
-}
-
-// rule is the content of a field's jsonschema tag. It serves both the file and
-// the schema, so they cannot disagree.
-type rule struct {
-	required bool
-	enum     []string
-	min, max *float64
-	former   map[string]string // former values, and their replacements
-	ifSet    bool              // it is printed only if it is set
+	rule    field.Rule
 }
 
 // settingsOf lists the keys of all given structs.
 func settingsOf(structs ...reflect.Value) []setting {
 	var all []setting
 	for _, s := range structs {
-		for field, value := range s.Fields() {
-			if !field.IsExported() {
+		for f, value := range s.Fields() {
+			if !f.IsExported() {
 				continue
 			}
-			name, inline := keyOf(field)
+			name, inline := keyOf(f)
 			if inline {
 				all = append(all, settingsOf(reflect.Indirect(value))...)
 				continue
 			}
 			if name != "" {
-				all = merge(all, setting{name, []reflect.Value{value}, ruleOf(field.Tag)})
+				all = merge(all, setting{name, []reflect.Value{value}, field.RuleOf(f.Tag)})
 			}
 		}
 	}
@@ -69,37 +60,4 @@ func keyOf(f reflect.StructField) (name string, inline bool) {
 	default:
 		return name, false
 	}
-}
-
-func ruleOf(tag reflect.StructTag) rule {
-	r := rule{ifSet: tag.Get("print") == "set"}
-	for word := range strings.SplitSeq(tag.Get("former"), ",") {
-		if before, now, ok := strings.Cut(word, "="); ok {
-			if r.former == nil {
-				r.former = make(map[string]string)
-			}
-			r.former[before] = now
-		}
-	}
-	for word := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
-		key, value, _ := strings.Cut(word, "=")
-		switch key {
-		case "required":
-			r.required = true
-		case "enum":
-			r.enum = append(r.enum, value)
-		case "minimum":
-			r.min = number(value)
-		case "maximum":
-			r.max = number(value)
-		}
-	}
-	return r
-}
-
-func number(s string) *float64 {
-	if f, err := strconv.ParseFloat(s, 64); err == nil {
-		return &f
-	}
-	return nil
 }

@@ -21,19 +21,19 @@ func (bareSettings) Validate() error { return nil }
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	for settings, want := range map[string]delivery.Rate{
-		"rate_limit: 100/s":                 {Events: 100, Per: time.Second},
-		"rate_limit: 500/m, rate_burst: 20": {Events: 500, Per: time.Minute, Burst: 20},
-		"rate_limit: 10000/h":               {Events: 10_000, Per: time.Hour},
-		"rate_limit: 50000/d":               {Events: 50_000, Per: 24 * time.Hour},
+	for settings, want := range map[string]delivery.Lane{
+		"rate_limit: 100/s":                 {RateLimit: delivery.Rate{Events: 100, Per: time.Second}},
+		"rate_limit: 500/m, rate_burst: 20": {RateLimit: delivery.Rate{Events: 500, Per: time.Minute}, RateBurst: 20},
+		"rate_limit: 10000/h":               {RateLimit: delivery.Rate{Events: 10_000, Per: time.Hour}},
+		"rate_limit: 50000/d":               {RateLimit: delivery.Rate{Events: 50_000, Per: 24 * time.Hour}},
 	} {
 		c, err := limited(t, settings)
 		if err != nil {
 			t.Errorf("%s: %v", settings, err)
 			continue
 		}
-		if got := c.Destinations[0].Limit(); got != want || c.Destinations[0].Key() != nil {
-			t.Errorf("%s: %+v, want %+v", settings, got, want)
+		if got := c.Destinations[0]; got.RateLimit != want.RateLimit || got.RateBurst != want.RateBurst || got.Key() != nil {
+			t.Errorf("%s: %+v, want %+v", settings, got.Lane, want)
 		}
 	}
 	c, err := limited(t, "rate_limit: 1/s, rate_key: payload.customer")
@@ -58,7 +58,7 @@ func TestLimitMistakes(t *testing.T) {
 		"rate_limit: 1/s, rate_key: 'payload.'":               "rate_key",
 		"rate_limit: 1/s, rate_key: event.created_at":         "must be a text or a whole number",
 		"rate_limit: 1/s, rate_key: payload.x, order: total":  "order: total lets nothing go past",
-		"expires_after: 1us":                                  "expires_after: 1µs is less than 1ms",
+		"expires_after: 1us":                                  `expires_after: "1us" is too small: the least is 1ms: write 0 for never`,
 		"rate_limit: 1/s, rate_burst: -1, expires_after: 24h": "rate_burst",
 		"rate_limit: {rate: 1/s}":                             "rate_limit",
 	} {

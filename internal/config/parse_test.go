@@ -48,7 +48,10 @@ func TestParseFillsEverything(t *testing.T) {
 	if got := c.Database.URL.Reveal(); got != "postgres://app:s3cret@db/app" {
 		t.Errorf("url = %q", got)
 	}
-	wantRelay := config.Relay{2, 10, 8 << 20, 1 << 20, 50 * time.Millisecond, time.Minute, 500 * time.Millisecond, 2 * time.Second, 90 * time.Second}
+	wantRelay := c.Relay
+	wantRelay.Connections, wantRelay.Batch, wantRelay.BatchBytes, wantRelay.MaxEventBytes = 2, 10, 8<<20, 1<<20
+	wantRelay.LockBudget, wantRelay.Lease, wantRelay.PollInterval = 50*time.Millisecond, time.Minute, 500*time.Millisecond
+	wantRelay.Canary, wantRelay.ShutdownTimeout = 2*time.Second, 90*time.Second
 	if c.Relay != wantRelay {
 		t.Errorf("relay = %+v", c.Relay)
 	}
@@ -113,7 +116,7 @@ routes:
 `)
 	want := `notifyd.yaml:1:10: version 2 is not supported: this notifyd reads version 1
 notifyd.yaml:2:1: unknown key "databas" (did you mean "database"?)
-notifyd.yaml:4:10: relay.lease: 10ms is not longer than relay.lock_budget (100ms): another relay could take a delivery before it is leased
+notifyd.yaml:4:10: relay.lease: "10ms" is too small: the least is 1s
 notifyd.yaml:5:16: relay.connections: "0" is too small: the least is 1
 notifyd.yaml:6:18: relay.poll_interval: "5" has no unit: write 500ms, 30s, 5m, 12h or 7d
 notifyd.yaml:7:10: relay.batch: expected a whole number, got "many"

@@ -86,7 +86,7 @@ func (d *Destination) effective() []setting {
 // it is empty and has a list of allowed words, or is left out where it is not set.
 func (p printer) setting(s setting, path string) *yaml.Node {
 	v := s.targets[0]
-	if (s.rule.ifSet || len(s.rule.enum) > 0) && v.Kind() == reflect.String && v.IsZero() {
+	if (s.rule.IfSet || len(s.rule.Enum) > 0 && v.Kind() == reflect.String) && v.IsZero() {
 		return nil
 	}
 	if o, is := reflect.TypeAssert[Outboxes](v); is && !o.Used() {

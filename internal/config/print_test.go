@@ -72,6 +72,7 @@ destinations:
     shards: 1
     rate_burst: 0
     expires_after: 0
+    longest_pause: 30s
     backoff:
       initial: 1s
       max: 1h

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -46,7 +47,7 @@ func (d *Destination) needsOrder() string {
 
 // checkOrder wants order where the type needs it.
 func (d *Destination) checkOrder() error {
-	if setting := d.needsOrder(); setting != "" && d.Order == OrderNone {
+	if setting := d.needsOrder(); setting != "" && d.Order == delivery.OrderNone {
 		return field.Errorf("order", "%s keeps the order of events: use auto or aggregate", setting)
 	}
 	return nil

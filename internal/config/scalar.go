@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // show returns the value of n for a message, if it may be shown.
@@ -36,7 +38,7 @@ func (d *decoder) text(n *node, path string) (string, bool) {
 	return "", false
 }
 
-func (d *decoder) decodeDuration(n *node, target *time.Duration, path string) {
+func (d *decoder) decodeDuration(n *node, target *time.Duration, r field.Rule, path string) {
 	switch {
 	case n.kind != kindScalar:
 		d.wrong(n, path, "a duration like 30s")
@@ -54,10 +56,23 @@ func (d *decoder) decodeDuration(n *node, target *time.Duration, path string) {
 		d.list.add(n.at, path, "%s: %s: %v", path, show(n), err)
 		return
 	}
+	switch {
+	case value == 0 && r.Zero != "":
+	case r.Min != nil && float64(value) < *r.Min:
+		cure := ""
+		if r.Zero != "" {
+			cure = ": write 0 for " + r.Zero
+		}
+		d.list.add(n.at, path, "%s: %s is too small: the least is %s%s", path, show(n), formatDuration(time.Duration(*r.Min)), cure)
+		return
+	case r.Max != nil && float64(value) > *r.Max:
+		d.list.add(n.at, path, "%s: %s is too large: the most is %s", path, show(n), formatDuration(time.Duration(*r.Max)))
+		return
+	}
 	*target = value
 }
 
-func (d *decoder) decodeScalar(n *node, v reflect.Value, r rule, path string) {
+func (d *decoder) decodeScalar(n *node, v reflect.Value, r field.Rule, path string) {
 	switch {
 	case v.Kind() == reflect.String:
 		d.decodeString(n, v, r, path)
@@ -84,8 +99,8 @@ func (d *decoder) decodeScalar(n *node, v reflect.Value, r rule, path string) {
 	}
 }
 
-func (d *decoder) decodeString(n *node, v reflect.Value, r rule, path string) {
-	if now, ok := r.former[n.text]; ok && n.kind == kindScalar {
+func (d *decoder) decodeString(n *node, v reflect.Value, r field.Rule, path string) {
+	if now, ok := r.Former[n.text]; ok && n.kind == kindScalar {
 		d.list.add(n.at, path, "%s: %s is no longer accepted: write %s", path, show(n), now)
 		return
 	}
@@ -93,12 +108,12 @@ func (d *decoder) decodeString(n *node, v reflect.Value, r rule, path string) {
 	if !ok {
 		return
 	}
-	if len(r.enum) > 0 && !slices.Contains(r.enum, text) {
+	if len(r.Enum) > 0 && !slices.Contains(r.Enum, text) {
 		hint := ""
 		if !n.hidden {
-			hint = didYouMean(text, r.enum)
+			hint = didYouMean(text, r.Enum)
 		}
-		d.list.add(n.at, path, "%s: %s is not one of %s%s", path, show(n), strings.Join(r.enum, ", "), hint)
+		d.list.add(n.at, path, "%s: %s is not one of %s%s", path, show(n), strings.Join(r.Enum, ", "), hint)
 		return
 	}
 	v.SetString(text)
@@ -112,7 +127,7 @@ func didYouMean(word string, candidates []string) string {
 	return ""
 }
 
-func (d *decoder) decodeInt(n *node, v reflect.Value, r rule, path string) {
+func (d *decoder) decodeInt(n *node, v reflect.Value, r field.Rule, path string) {
 	if n.kind == kindScalar && n.tag == "!!int" && leadingZero(n.text) {
 		d.list.add(n.at, path, "%s: %s starts with a zero, which some programs read as octal: remove it", path, show(n))
 		return
@@ -146,12 +161,12 @@ func leadingZero(s string) bool {
 	return len(s) > 1 && s[0] == '0' && (s[1] >= '0' && s[1] <= '9' || s[1] == '_')
 }
 
-func (d *decoder) inRange(n *node, f float64, r rule, path string) bool {
+func (d *decoder) inRange(n *node, f float64, r field.Rule, path string) bool {
 	switch {
-	case r.min != nil && f < *r.min:
-		d.list.add(n.at, path, "%s: %s is too small: the least is %v", path, show(n), *r.min)
-	case r.max != nil && f > *r.max:
-		d.list.add(n.at, path, "%s: %s is too large: the most is %s", path, show(n), strconv.FormatFloat(*r.max, 'f', -1, 64))
+	case r.Min != nil && f < *r.Min:
+		d.list.add(n.at, path, "%s: %s is too small: the least is %v", path, show(n), *r.Min)
+	case r.Max != nil && f > *r.Max:
+		d.list.add(n.at, path, "%s: %s is too large: the most is %s", path, show(n), strconv.FormatFloat(*r.Max, 'f', -1, 64))
 	default:
 		return true
 	}

@@ -40,7 +40,7 @@ func TestSchemaAndParseAgree(t *testing.T) {
 		"list of strings":         {mail + "    extra: [1, {a: b}]\n    headers: {a: b, c: }\n", true},
 		"duration 0":              {head + "retention: {keep: 0}\n", true},
 		"duration '0'":            {head + "retention: {keep: '0'}\n", true},
-		"durations":               {head + "retention: {keep: 1d12h}\nrelay: {lease: 1.5h, lock_budget: 500us, poll_interval: 5ns}\n", true},
+		"durations":               {head + "retention: {keep: 1d12h}\nrelay: {lease: 1.5h, lock_budget: 1.5ms, poll_interval: 5000us}\n", true},
 		"no version":              {"log: {level: info}\n", false},
 		"version 2":               {"version: 2\n", false},
 		"version text":            {"version: '1'\n", false},
@@ -99,7 +99,7 @@ func TestSchemaIsReadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`"description": "Most events taken by one claim."`, `"default": "7d"`, `"default": 1000`, `"const": "email"`,
+		`"description": "Most events taken by one claim, or by one read of a stream."`, `"default": "7d"`, `"default": 1000`, `"const": "email"`,
 		`"default": "starttls"`, `"additionalProperties": false`,
 	} {
 		if !bytes.Contains(data, []byte(want)) {

@@ -19,11 +19,7 @@ func (c *Config) validate() error {
 		checkURL("database.url", c.Database.URL),
 		checkURL("database.listen_url", c.Database.ListenURL),
 		checkSchema("database.schema", c.Database.Schema),
-		positive("relay.lock_budget", c.Relay.LockBudget),
-		positive("relay.poll_interval", c.Relay.PollInterval),
-		c.Relay.checkCanary(),
-		positive("relay.shutdown_timeout", c.Relay.ShutdownTimeout),
-		c.Relay.checkLease(),
+		field.Under("relay", c.Relay.Validate()),
 		positive("alerts.every", c.Alerts.Every),
 		checkListen("admin.listen", c.Admin.Listen),
 		c.Admin.validate(),
@@ -90,52 +86,13 @@ func (a Admin) Local() bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-func (r Relay) checkCanary() error {
-	if r.Canary == 0 || r.Canary >= engine.MinCanary {
-		return nil
-	}
-	return field.Errorf("relay.canary", "%s is less than %s: write 0 for none", formatDuration(r.Canary), formatDuration(engine.MinCanary))
-}
-
-func (r Relay) checkLease() error {
-	if r.Lease > r.LockBudget {
-		return nil
-	}
-	return field.Errorf("relay.lease", "%s is not longer than relay.lock_budget (%s): another relay could take a delivery before it is leased",
-		formatDuration(r.Lease), formatDuration(r.LockBudget))
-}
-
-func (l Lane) validateLane() error {
-	return errors.Join(
-		positive("timeout", l.Timeout),
-		positive("backoff.initial", l.Backoff.Initial),
-		l.Backoff.checkMax(),
-		l.checkStart(),
-		l.checkShards(),
-		l.checkLimits(),
-	)
-}
+func (l Lane) validateLane() error { return errors.Join(l.Validate(), l.checkStart(), l.checkKey()) }
 
 func (l Lane) checkStart() error {
 	if _, err := engine.ParseStart(l.StartFrom); err != nil {
 		return field.Errorf("start_from", "%q: %w", l.StartFrom, err)
 	}
 	return nil
-}
-
-// checkShards refuses several shards of a destination in total order.
-func (l Lane) checkShards() error {
-	if l.Shards > 1 && l.Order == OrderTotal {
-		return field.Errorf("shards", "must be 1 with order: total, which delivers one event after the other: leave shards out, or use order: aggregate")
-	}
-	return nil
-}
-
-func (b Backoff) checkMax() error {
-	if b.Max >= b.Initial {
-		return nil
-	}
-	return field.Errorf("backoff.max", "%s is shorter than backoff.initial (%s)", formatDuration(b.Max), formatDuration(b.Initial))
 }
 
 func positive(path string, d time.Duration) error {

@@ -39,10 +39,10 @@ type Watched interface {
 	Backlog(ctx context.Context) (observe.Backlog, error)
 }
 
-// Pauser pauses and resumes destinations; see notifyd.Relay.
+// Pauser pauses and resumes destinations; see [ops.Client].
 type Pauser interface {
-	Pause(ctx context.Context, destination, by, reason string) error
-	Resume(ctx context.Context, destination string) error
+	Pause(ctx context.Context, destination string, a ops.Action) error
+	Resume(ctx context.Context, destination string, a ops.Action) (was bool, err error)
 }
 
 // Router knows the routes of the relay; see notifyd.Relay.

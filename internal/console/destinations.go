@@ -1,13 +1,14 @@
 package console
 
 import (
-	"errors"
+	"context"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 )
 
 // laneCard is the card of a destination.
@@ -133,12 +134,14 @@ func positionsOf(b observe.Backlog, wanted func(*observe.Position) bool) (rows [
 }
 
 func (c *Console) pause(w http.ResponseWriter, r *http.Request, _ session) error {
-	by, reason := "the console at "+remoteHost(r), r.PostForm.Get("reason")
-	return c.setPause(w, r, func(name string) error { return c.cfg.Pauser.Pause(r.Context(), name, by, reason) }, "paused")
+	return c.setPause(w, r, c.cfg.Pauser.Pause, "paused")
 }
 
 func (c *Console) resume(w http.ResponseWriter, r *http.Request, _ session) error {
-	return c.setPause(w, r, func(name string) error { return c.cfg.Pauser.Resume(r.Context(), name) }, "resumed")
+	return c.setPause(w, r, func(ctx context.Context, name string, a ops.Action) error {
+		_, err := c.cfg.Pauser.Resume(ctx, name, a)
+		return err
+	}, "resumed")
 }
 
 // remoteHost is the viewer's host.
@@ -150,13 +153,14 @@ func remoteHost(r *http.Request) string {
 	return host
 }
 
-func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(string) error, done string) error {
+func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(context.Context, string, ops.Action) error, done string) error {
 	name := r.PostForm.Get("destination")
-	err := do(name)
-	if errors.Is(err, dispatch.ErrDestination) {
+	if !slices.ContainsFunc(c.cfg.Relay.Stats().Destinations, func(d observe.DestinationStats) bool { return d.Name == name }) {
 		return notFound("This relay has no destination of that name.")
 	}
-	if err != nil {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	if err := do(ctx, name, ops.Action{Actor: "the console at " + remoteHost(r), Reason: r.PostForm.Get("reason")}); err != nil {
 		return err
 	}
 	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", done, "destination", name, "remote", r.RemoteAddr)

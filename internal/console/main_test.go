@@ -14,11 +14,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -61,19 +61,21 @@ func (f *fakeRelay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return store.ReadBacklog(ctx, conn.Conn(), store.BacklogOptions{})
 }
 
-func (f *fakeRelay) Pause(_ context.Context, name, _, _ string) error { return f.set(name, true) }
-func (f *fakeRelay) Resume(_ context.Context, name string) error      { return f.set(name, false) }
+func (f *fakeRelay) Pause(_ context.Context, name string, _ ops.Action) error {
+	f.set(name, true)
+	return nil
+}
 
-func (f *fakeRelay) set(name string, to bool) error {
+func (f *fakeRelay) Resume(_ context.Context, name string, _ ops.Action) (bool, error) {
+	return f.set(name, false), nil
+}
+
+func (f *fakeRelay) set(name string, to bool) (was bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, d := range f.stats.Destinations {
-		if d.Name == name {
-			f.paused[name] = to
-			return nil
-		}
-	}
-	return dispatch.ErrDestination
+	was = f.paused[name]
+	f.paused[name] = to
+	return was
 }
 
 // queryCount is the number of queries for the backlog.

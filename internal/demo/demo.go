@@ -171,14 +171,14 @@ func (d *demo) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("log handler: %w", err)
 	}
-	relay, err := notifyd.New(d.pool, notifyd.WithSchema(d.schema), notifyd.WithLogger(d.Log))
+	relay, err := notifyd.New(d.pool, notifyd.Config{Schema: d.schema, Logger: d.Log})
 	if err != nil {
 		return nil, err
 	}
 	return relay, errors.Join(
-		relay.Destination("mail", mailer, notifyd.WithConcurrency(2)),
-		relay.Destination("log", journal),
-		relay.Destination("warehouse", delivery.HandlerFunc(d.warehouse)),
+		relay.Add(notifyd.Destination{Name: "mail", Handler: mailer, Lane: delivery.Lane{Concurrency: 2}}),
+		relay.Add(notifyd.Destination{Name: "log", Handler: journal}),
+		relay.Add(notifyd.Destination{Name: "warehouse", Handler: delivery.HandlerFunc(d.warehouse)}),
 		relay.Route(orderPlaced, "mail", "log"),
 		relay.Route("stock.*", "warehouse", "log"),
 	)

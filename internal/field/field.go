@@ -4,7 +4,6 @@ package field
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/notifyd/notifyd/handlers"
 )
@@ -21,7 +20,7 @@ func (e formattedError) Unwrap() error { return e.error }
 
 // Errorf returns a [*handlers.FieldError] about the setting at path. [Own] returns its format.
 func Errorf(path, format string, args ...any) error {
-	return &handlers.FieldError{Path: path, Err: formattedError{fmt.Errorf(format, args...), format}}
+	return &handlers.FieldError{Path: path, Err: formatted(format, args...)}
 }
 
 // Own returns the format that the first [*handlers.FieldError] of err's chain was made with, "" if it is not known. Its words

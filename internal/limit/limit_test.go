@@ -77,16 +77,16 @@ func take(t interface{ Fatal(args ...any) }, l *Limiter, key string, n int) (wen
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		rate                delivery.Rate
+		rate                Rate
 		burst, ahead, bunch int
 		gap, hold           time.Duration
 	}{
-		{delivery.Rate{Events: 100, Per: time.Second}, 75, 25, 5, 10 * time.Millisecond, 250 * time.Millisecond},
-		{delivery.Rate{Events: 1, Per: time.Second}, 1, 0, 1, time.Second, 0},
-		{delivery.Rate{Events: 10_000, Per: time.Hour}, 3, 0, 1, 360 * time.Millisecond, 0},
-		{delivery.Rate{Events: 50_000, Per: 24 * time.Hour, Burst: 1000}, 1000, 0, 1, 1728 * time.Millisecond, 0},
-		{delivery.Rate{Events: 100, Per: time.Second, Burst: 20}, 15, 5, 5, 10 * time.Millisecond, 50 * time.Millisecond},
-		{delivery.Rate{Events: 1_000_000, Per: time.Second}, 750_000, 250_000, 50_000, time.Microsecond, 250 * time.Millisecond},
+		{Rate{Rate: delivery.Rate{Events: 100, Per: time.Second}}, 75, 25, 5, 10 * time.Millisecond, 250 * time.Millisecond},
+		{Rate{Rate: delivery.Rate{Events: 1, Per: time.Second}}, 1, 0, 1, time.Second, 0},
+		{Rate{Rate: delivery.Rate{Events: 10_000, Per: time.Hour}}, 3, 0, 1, 360 * time.Millisecond, 0},
+		{Rate{Rate: delivery.Rate{Events: 50_000, Per: 24 * time.Hour}, Burst: 1000}, 1000, 0, 1, 1728 * time.Millisecond, 0},
+		{Rate{Rate: delivery.Rate{Events: 100, Per: time.Second}, Burst: 20}, 15, 5, 5, 10 * time.Millisecond, 50 * time.Millisecond},
+		{Rate{Rate: delivery.Rate{Events: 1_000_000, Per: time.Second}}, 750_000, 250_000, 50_000, time.Microsecond, 250 * time.Millisecond},
 	} {
 		if err := c.rate.Validate(); err != nil {
 			t.Errorf("%+v: %v", c.rate, err)
@@ -96,7 +96,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%+v: %+v, want %+v", c.rate, got, want)
 		}
 	}
-	for _, r := range []delivery.Rate{{Events: -1, Per: time.Second}, {Events: 1}, {Events: 2, Per: time.Microsecond}, {Events: 2_000_000, Per: time.Second}, {Events: 1, Per: time.Second, Burst: -1}} {
+	for _, r := range []delivery.Rate{{Events: -1, Per: time.Second}, {Events: 1}, {Events: 2, Per: time.Microsecond}, {Events: 2_000_000, Per: time.Second}} {
 		if r.Validate() == nil {
 			t.Errorf("%+v is taken", r)
 		}
@@ -107,7 +107,7 @@ func TestPlan(t *testing.T) {
 func TestSteady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := New("d", delivery.Rate{Events: 100, Per: time.Second}, false, newTable().reserve)
+		l := New("d", Rate{Rate: delivery.Rate{Events: 100, Per: time.Second}}, false, newTable().reserve)
 		if n := take(t, l, "", 1000); n != 75 {
 			t.Fatalf("%d of 1000 went at once, want the 75 that are not taken ahead", n)
 		}
@@ -139,7 +139,7 @@ func TestAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		busy, idle := newTable(), newTable()
-		l, quiet := New("d", delivery.Rate{Events: 100_000, Per: time.Second}, false, busy.reserve), New("d", delivery.Rate{Events: 100, Per: time.Second}, false, idle.reserve)
+		l, quiet := New("d", Rate{Rate: delivery.Rate{Events: 100_000, Per: time.Second}}, false, busy.reserve), New("d", Rate{Rate: delivery.Rate{Events: 100, Per: time.Second}}, false, idle.reserve)
 		for range 1000 {
 			sleep(time.Millisecond)
 			if n := take(t, l, "", 50); n != 50 {
@@ -164,7 +164,7 @@ func TestAhead(t *testing.T) {
 func TestLine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := New("d", delivery.Rate{Events: 1, Per: time.Second}, true, newTable().reserve)
+		l := New("d", Rate{Rate: delivery.Rate{Events: 1, Per: time.Second}}, true, newTable().reserve)
 		waits, err := l.Take(t.Context(), []Want{{Key: "a"}, {Key: "a"}, {Key: "a"}, {Key: "b"}})
 		if want := []time.Duration{0, time.Second, 2 * time.Second, 0}; err != nil || fmt.Sprint(waits) != fmt.Sprint(want) {
 			t.Fatal(waits, err)
@@ -190,7 +190,7 @@ func TestUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newTable()
 		db.err = errors.New("down")
-		l := New("d", delivery.Rate{Events: 100, Per: time.Second}, false, db.reserve)
+		l := New("d", Rate{Rate: delivery.Rate{Events: 100, Per: time.Second}}, false, db.reserve)
 		if waits, err := l.Take(t.Context(), make([]Want, 2)); err == nil || waits[0] != unknownWait || waits[1] != unknownWait {
 			t.Fatal(waits, err)
 		}
@@ -209,7 +209,7 @@ func TestUnknown(t *testing.T) {
 func TestKeysAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := New("d", delivery.Rate{Events: 1, Per: 24 * time.Hour}, true, newTable().reserve)
+		l := New("d", Rate{Rate: delivery.Rate{Events: 1, Per: 24 * time.Hour}}, true, newTable().reserve)
 		for i := range maxKeys + minSweep {
 			take(t, l, fmt.Sprint(i), 1)
 		}
@@ -245,11 +245,10 @@ func TestNeverMore(t *testing.T) {
 const answers = 100 * time.Millisecond
 
 func neverMore(r *rapid.T) string {
-	rate := delivery.Rate{
-		Events: rapid.IntRange(1, 500).Draw(r, "events"),
-		Per:    time.Duration(rapid.SampledFrom([]int{1, 60, 3600}).Draw(r, "per")) * time.Second,
-		Burst:  rapid.IntRange(0, 300).Draw(r, "burst"),
-	}
+	var rate Rate
+	rate.Events = rapid.IntRange(1, 500).Draw(r, "events")
+	rate.Per = time.Duration(rapid.SampledFrom([]int{1, 60, 3600}).Draw(r, "per")) * time.Second
+	rate.Burst = rapid.IntRange(0, 300).Draw(r, "burst")
 	db := newTable()
 	db.ahead = time.Duration(rapid.IntRange(-3600, 3600).Draw(r, "clock")) * time.Second
 	keyed := rapid.Bool().Draw(r, "keyed")

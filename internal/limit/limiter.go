@@ -6,8 +6,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/notifyd/notifyd/delivery"
 )
 
 // maxKeys bounds the keys that a relay remembers for a destination. One that is forgotten is asked for again.
@@ -27,7 +25,7 @@ type Limiter struct {
 
 // New returns the limiter of a destination whose rate is valid and not zero. Without keys all its events
 // are counted together.
-func New(destination string, r delivery.Rate, keyed bool, reserve Reserve) *Limiter {
+func New(destination string, r Rate, keyed bool, reserve Reserve) *Limiter {
 	return &Limiter{destination: destination, plan: planOf(r), keyed: keyed, reserve: reserve, buckets: make(map[string]*bucket), sweepAt: minSweep}
 }
 

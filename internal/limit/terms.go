@@ -59,7 +59,14 @@ type plan struct {
 	bunch int           // of how many a bunch is, once the limit is reached
 }
 
-func planOf(r delivery.Rate) plan {
+// Rate is a limit with its burst.
+type Rate struct {
+	delivery.Rate
+	// Burst is how many go at once after a quiet time; 0 is what goes in a second, and at least 1.
+	Burst int
+}
+
+func planOf(r Rate) plan {
 	gap := time.Duration(math.Ceil(float64(r.Per) / float64(r.Events)))
 	burst := r.Burst
 	if burst == 0 {

@@ -24,7 +24,7 @@ func TestBlindPollsFast(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
-		if err := d.Add("a", h, dispatch.DefaultLaneConfig()); err != nil {
+		if err := d.Add("a", h, dispatch.LaneConfig{}); err != nil {
 			t.Fatal(err)
 		}
 		relay := wake.New(wake.Options{Poll: cfg.PollInterval, Report: func(error) {}})

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -77,7 +76,7 @@ func TestRunDoesNotHammerWhatFallsOver(t *testing.T) {
 		var well atomic.Bool
 		var c calls
 		cfg := testLane()
-		cfg.MaxAttempts = dispatch.DefaultLaneConfig().MaxAttempts
+		cfg.MaxAttempts = delivery.Lane{}.WithDefaults().MaxAttempts
 		r.to(t, "a", c.handler(func(context.Context, *delivery.Event) error {
 			if n.Add(1)%3 != 0 && !well.Load() {
 				return delivery.Unavailable(errors.New("out of memory"))

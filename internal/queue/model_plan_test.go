@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/notifyd/notifyd/internal/engine"
 )
 
 // script is how one destination behaves towards one event.
@@ -139,7 +137,7 @@ func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
 		p.foreign, p.lasts = time.Millisecond+ms(5000, "foreign at"), ms(4000, "foreign lasts")
 	}
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
-	p.batch = rapid.SampledFrom([]int{2, 5, engine.DefaultLimits().Batch}).Draw(t, "batch")
+	p.batch = rapid.SampledFrom([]int{2, 5, testConfig().Batch}).Draw(t, "batch")
 }
 
 // drawUrgency gives all destinations the same priority in half of the plans.

@@ -55,7 +55,9 @@ type relayConfig struct {
 }
 
 func testConfig() relayConfig {
-	cfg := relayConfig{engine.DefaultLimits(), dispatch.DefaultShutdownTimeout}
+	cfg := relayConfig{engine.Limits{
+		Claims: 4, Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, LockBudget: 100 * time.Millisecond, PollInterval: time.Second,
+	}, 20 * time.Second}
 	cfg.Lease = 5 * time.Second
 	return cfg
 }
@@ -66,7 +68,7 @@ func (c relayConfig) dispatcher() dispatch.Config {
 }
 
 func testLane() dispatch.LaneConfig {
-	cfg := dispatch.DefaultLaneConfig()
+	cfg := dispatch.LaneConfig{Lane: delivery.Lane{}.WithDefaults()}
 	cfg.Timeout = 10 * time.Second
 	cfg.MaxAttempts = 3
 	return cfg

@@ -480,7 +480,7 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 // topPriority returns the highest priority among the lanes that the common sweep can serve. Lanes
 // that are full or down do not make others wait.
 func topPriority(lanes []dispatch.QueueLane, lagged map[dispatch.QueueLane]*lag) int {
-	top := dispatch.MinPriority
+	top := math.MinInt
 	for _, l := range lanes {
 		if lagged[l] == nil && l.HasCapacity() {
 			top = max(top, l.Destination().Priority)

@@ -42,6 +42,8 @@ type model struct {
 	lane   dispatch.StreamLane
 	u      *unit
 	order  dispatch.LaneConfig
+	total  bool // order is total
+	blocks bool // a dead letter blocks
 	aggs   int
 	handed int64 // the highest id that was read
 	events map[int64]*delivery.Event
@@ -77,8 +79,12 @@ func newModel(t *testing.T, seed uint64) *model {
 		t: t, rng: rng, aggs: 1 + rng.IntN(4), lazy: 1 + rng.IntN(20), events: make(map[int64]*delivery.Event), rows: make(map[int64]*modelRow),
 		fails: make(map[int64]int), ended: make(map[int64]bool), done: make(map[int64]int), late: make(map[int64]bool), runs: make(map[string]bool),
 	}
-	m.order = dispatch.DefaultLaneConfig()
-	m.order.Total, m.order.BlockOnDead = rng.IntN(2) == 0, rng.IntN(2) == 0
+	if m.total = rng.IntN(2) == 0; m.total {
+		m.order.Order = delivery.OrderTotal
+	}
+	if m.blocks = rng.IntN(2) == 0; m.blocks {
+		m.order.OnDead = delivery.OnDeadBlock
+	}
 	m.order.Concurrency, m.order.MaxAttempts = 1+rng.IntN(4), 1+rng.IntN(4)
 	m.order.LongestPause = 10 * time.Millisecond
 	m.order.Backoff = delivery.Backoff{Initial: time.Millisecond, Max: 8 * time.Millisecond, Multiplier: 2}
@@ -99,7 +105,7 @@ func (m *model) begin() {
 	d.Begin(m.t.Context())
 	m.lane = d.StreamLanes()[0]
 	m.lane.Own(func() {})
-	e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits(), d: d, keys: dispatch.NewKeys()}
+	e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.Limits{Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, PollInterval: time.Second}, d: d, keys: dispatch.NewKeys()}
 	e.limits.Batch = 1 + m.rng.IntN(10)
 	m.u = newUnit(e, m.lane, position.Position{Lease: lease.Lease{Destination: "x"}})
 	m.u.gate.flight = flight.New(func() bool { return true }, func() {}) // there is no lease
@@ -112,7 +118,7 @@ func (m *model) begin() {
 func (m *model) load() {
 	names := make(map[string]bool)
 	for _, r := range m.rows {
-		if r.key != "" && (r.state != deliveries.Dead || m.order.BlockOnDead) {
+		if r.key != "" && (r.state != deliveries.Dead || m.blocks) {
 			names[m.u.order.queue(r.key)] = true
 		}
 	}
@@ -124,13 +130,13 @@ func (m *model) load() {
 			m.u.shelf.early = m.handed
 		}
 	}
-	if !m.order.Total && len(m.open) > 0 {
+	if !m.total && len(m.open) > 0 {
 		m.u.shelf.early = m.handed
 	}
 }
 
 func (m *model) key(name string) dispatch.Key {
-	if m.order.Total {
+	if m.total {
 		return m.u.order.line
 	}
 	return m.u.order.keys.Named(name)
@@ -145,7 +151,7 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 	}
 	if m.down {
 		if e.Attempt >= m.order.MaxAttempts { // the lane may blame the event for the outage, and bury it
-			m.ended[e.ID] = m.ended[e.ID] || !m.order.BlockOnDead
+			m.ended[e.ID] = m.ended[e.ID] || !m.blocks
 		}
 		return delivery.Unavailable(errModelDown)
 	}
@@ -174,12 +180,12 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 	n := m.fails[e.ID]
 	switch {
 	case n < 0:
-		m.ended[e.ID] = m.ended[e.ID] || !m.order.BlockOnDead
+		m.ended[e.ID] = m.ended[e.ID] || !m.blocks
 		return delivery.Permanent(errModelNo)
 	case n > 0:
 		m.fails[e.ID]--
 		if e.Attempt >= m.order.MaxAttempts {
-			m.ended[e.ID] = m.ended[e.ID] || !m.order.BlockOnDead
+			m.ended[e.ID] = m.ended[e.ID] || !m.blocks
 		}
 		return errModelNo
 	}
@@ -191,7 +197,7 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 func (m *model) first(name string, n int) (ids []int64) {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r := m.rows[id]
-		if len(ids) < n && r.key != "" && m.u.order.queue(r.key) == name && (r.state != deliveries.Dead || m.order.BlockOnDead) {
+		if len(ids) < n && r.key != "" && m.u.order.queue(r.key) == name && (r.state != deliveries.Dead || m.blocks) {
 			ids = append(ids, id)
 		}
 	}
@@ -523,7 +529,7 @@ func TestAggregatesModel(t *testing.T) {
 						m.rests(0)
 					}
 					if t.Failed() {
-						t.Fatalf("total %t, block %t", m.order.Total, m.order.BlockOnDead)
+						t.Fatalf("total %t, block %t", m.total, m.blocks)
 					}
 				}
 				m.rest()
@@ -557,7 +563,7 @@ func (m *model) rest() {
 		}
 	}
 	if len(m.rows) > 0 || len(m.u.shelf.running) > 0 || m.u.shelf.aggregates.Len() > 0 || m.lane.Order(dispatch.Key{}).Aggregates > 0 {
-		m.t.Errorf("total %t, block %t: rows %v, running %v, aggregates %v, %d blocked", m.order.Total, m.order.BlockOnDead, m.rows, m.u.shelf.running,
+		m.t.Errorf("total %t, block %t: rows %v, running %v, aggregates %v, %d blocked", m.total, m.blocks, m.rows, m.u.shelf.running,
 			m.u.shelf.aggregates.Len(), m.lane.Order(dispatch.Key{}).Aggregates)
 	}
 }

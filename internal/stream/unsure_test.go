@@ -25,12 +25,12 @@ func TestValidAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
-		if err := d.Add("all", h, dispatch.DefaultLaneConfig()); err != nil {
+		if err := d.Add("all", h, dispatch.LaneConfig{}); err != nil {
 			t.Fatal(err)
 		}
 		lane := d.StreamLanes()[0]
 		lane.Own(func() {})
-		e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.DefaultLimits()}
+		e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.Limits{Claims: 4, Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, PollInterval: time.Second}}
 		e.limits.PollInterval = time.Hour
 		u := newUnit(e, lane, position.Position{Lease: lease.Lease{Destination: "all"}})
 		u.loaded = true

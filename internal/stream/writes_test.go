@@ -29,7 +29,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 		<-answer
 		return nil
 	})
-	if err := d.Add("all", h, dispatch.DefaultLaneConfig()); err != nil {
+	if err := d.Add("all", h, dispatch.LaneConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	d.Begin(t.Context())

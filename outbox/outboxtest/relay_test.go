@@ -123,11 +123,11 @@ func commit(tb testing.TB, pool *pgxpool.Pool, events ...outbox.Event) {
 // run runs a relay until the test ends.
 func run(tb testing.TB, pool *pgxpool.Pool, pattern string, h delivery.HandlerFunc) {
 	tb.Helper()
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := relay.Handle("mail", pattern, h); err != nil {
+	if err := relay.Handle(pattern, notifyd.Destination{Name: "mail", Handler: h}); err != nil {
 		tb.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(tb.Context())

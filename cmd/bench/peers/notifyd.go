@@ -82,18 +82,18 @@ func (p *relayPeer) insert(ctx context.Context, tx pgx.Tx, seq int) error {
 }
 
 func (p *relayPeer) launch(_ context.Context, c calls) (worker, error) {
-	relay, err := notifyd.New(p.db.pool, notifyd.WithSchema(outboxSchema), notifyd.WithLogger(p.log))
+	relay, err := notifyd.New(p.db.pool, notifyd.Config{Schema: outboxSchema, Logger: p.log})
 	if err != nil {
 		return nil, err
 	}
-	err = relay.Handle(eventType, eventType, delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle(eventType, notifyd.Destination{Name: eventType, Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		var ev event
 		if err := json.Unmarshal(e.Payload, &ev); err != nil {
 			return delivery.Permanent(err)
 		}
 		c.handled(ev.Seq, time.Time{})
 		return nil
-	}))
+	})})
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 )
 
@@ -17,7 +16,7 @@ func TestExactlyOnceRateLimited(t *testing.T) {
 	l := newExactLife(t)
 	const rate, burst, n = 200, 10, 150
 	l.breaks = true
-	l.options = []notifyd.HandleOption{notifyd.WithRateLimit(delivery.Rate{Events: rate, Per: time.Second, Burst: burst})}
+	l.lane = delivery.Lane{RateLimit: delivery.Rate{Events: rate, Per: time.Second}, RateBurst: burst}
 	began := time.Now()
 	written := make(map[string][]int64)
 	for id := range int64(2 * n) {
@@ -41,7 +40,7 @@ func TestExactlyOnceExpires(t *testing.T) {
 	t.Parallel()
 	l := newExactLife(t)
 	l.breaks = true
-	l.options = []notifyd.HandleOption{notifyd.WithExpiry(10 * time.Minute)}
+	l.lane = delivery.Lane{ExpiresAfter: 10 * time.Minute}
 	l.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, created_at)
 		SELECT 'one', 'a', (i % 7)::text, '{}', now() - CASE WHEN i % 3 = 0 THEN interval '1 hour' ELSE interval '0' END FROM generate_series(1, 200) i`)
 	var want []int64

@@ -152,13 +152,12 @@ func (l *exactLife) count(destination string) int {
 // live runs a relay with destinations that keep their positions under the given ids, until a condition holds.
 func (l *exactLife) live(ids map[string]string, until func() bool) {
 	l.t.Helper()
-	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(l.t.Output(), nil))), notifyd.WithObserver(l))
+	r, err := notifyd.New(l.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(l.t.Output(), nil)), Observer: l})
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	for name, id := range ids {
-		err := r.Destination(name, &client{cluster: l.cluster, id: id}, notifyd.WithConcurrency(1), notifyd.WithBatchSize(7),
-			notifyd.WithLongestPause(20*time.Millisecond), notifyd.WithStart("beginning"))
+		err := r.Add(notifyd.Destination{Name: name, Handler: &client{cluster: l.cluster, id: id}, Lane: delivery.Lane{Concurrency: 1, Batch: 7, LongestPause: 20 * time.Millisecond, StartFrom: "beginning"}})
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -229,6 +228,6 @@ func TestExactlyOnceOfAnotherSequence(t *testing.T) {
 	if _, err := s.Forget(t.Context(), exactly, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
-	l.options = append(l.options, notifyd.WithStart("beginning"))
+	l.lane.StartFrom = "beginning"
 	l.more(ascending(1, 15)...)
 }

@@ -50,11 +50,11 @@ func TestExactlyOnceReplayGoesOn(t *testing.T) {
 	if _, err := s.StartReplay(t.Context(), ops.ReplayRange{Destination: exactly}, ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	r, err := notifyd.New(l.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = r.Destination(exactly, &breaking{client: &client{cluster: l.cluster}}, notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithLongestPause(time.Millisecond))
+	err = r.Add(notifyd.Destination{Name: exactly, Handler: &breaking{client: &client{cluster: l.cluster}}, Lane: delivery.Lane{Concurrency: 1, Batch: 30, LongestPause: time.Millisecond}})
 	if err := errors.Join(err, r.Route("*", exactly)); err != nil {
 		t.Fatal(err)
 	}
@@ -91,11 +91,11 @@ func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	const n = 40_000
 	l.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'one', 'a', nextval('outbox_events_id_seq')::text, '{}' FROM generate_series(1, $1::int)`, n)
-	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	r, err := notifyd.New(l.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = r.Destination(exactly, &client{cluster: l.cluster}, notifyd.WithConcurrency(1), notifyd.WithBatchSize(2000))
+	err = r.Add(notifyd.Destination{Name: exactly, Handler: &client{cluster: l.cluster}, Lane: delivery.Lane{Concurrency: 1, Batch: 2000}})
 	if err := errors.Join(err, r.Route("*", exactly)); err != nil {
 		t.Fatal(err)
 	}

@@ -52,16 +52,15 @@ func newCluster() *cluster {
 }
 
 // addTo adds the destination to a relay.
-func (c *cluster) addTo(r *notifyd.Relay, options ...notifyd.HandleOption) error {
-	return c.add(r, &client{cluster: c}, options...)
+func (c *cluster) addTo(r *notifyd.Relay, lane delivery.Lane) error {
+	return c.add(r, &client{cluster: c}, lane)
 }
 
-func (c *cluster) add(r *notifyd.Relay, h delivery.Handler, options ...notifyd.HandleOption) error {
-	return r.Destination(exactly, h, append([]notifyd.HandleOption{
-		notifyd.WithConcurrency(1), notifyd.WithBatchSize(30), notifyd.WithTimeout(100 * time.Millisecond),
-		notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
-		notifyd.WithLongestPause(20 * time.Millisecond), notifyd.WithMaxAttempts(1000),
-	}, options...)...)
+func (c *cluster) add(r *notifyd.Relay, h delivery.Handler, lane delivery.Lane) error {
+	lane.Concurrency, lane.Batch, lane.MaxAttempts = cmp.Or(lane.Concurrency, 1), 30, 1000
+	lane.Timeout, lane.LongestPause = 100*time.Millisecond, 20*time.Millisecond
+	lane.Backoff = delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}
+	return r.Add(notifyd.Destination{Name: exactly, Handler: h, Lane: lane})
 }
 
 // client is a relay's way to the cluster. It implements delivery.PositionKeeper.
@@ -290,7 +289,7 @@ type exactLife struct {
 	pool      *pgxpool.Pool
 	cluster   *cluster
 	incidents chan delivery.Incident
-	options   []notifyd.HandleOption
+	lane      delivery.Lane
 	breaks    bool   // some transactions are not committed
 	opening   func() // of the client
 }
@@ -327,7 +326,7 @@ func (l *exactLife) write(n int) {
 // it ends by itself, with its error.
 func (l *exactLife) run(n int) error {
 	l.t.Helper()
-	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(l.t.Output(), nil))), notifyd.WithObserver(l))
+	r, err := notifyd.New(l.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(l.t.Output(), nil)), Observer: l})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -335,7 +334,7 @@ func (l *exactLife) run(n int) error {
 	if l.breaks {
 		h = &breaking{client: &client{cluster: l.cluster}}
 	}
-	if err := errors.Join(l.cluster.add(r, h, l.options...), r.Route("*", exactly)); err != nil {
+	if err := errors.Join(l.cluster.add(r, h, l.lane), r.Route("*", exactly)); err != nil {
 		l.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(l.t.Context())
@@ -478,19 +477,19 @@ func TestExactlyOnceMoved(t *testing.T) {
 func TestExactlyOnceRefused(t *testing.T) {
 	t.Parallel()
 	pool := streamPool(t)
-	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.DiscardHandler)))
+	r, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, option := range []notifyd.HandleOption{notifyd.WithConcurrency(2), notifyd.WithOrder(false)} {
-		if err := r.Destination("x", &client{cluster: newCluster()}, notifyd.WithConcurrency(1), option); !errors.Is(err, notifyd.ErrDestination) {
+	for _, lane := range []delivery.Lane{{Concurrency: 2}, {Concurrency: 1, Order: delivery.OrderNone}, {}} {
+		if err := r.Add(notifyd.Destination{Name: "x", Handler: &client{cluster: newCluster()}, Lane: lane}); !errors.Is(err, notifyd.ErrDestination) {
 			t.Errorf("%v", err)
 		}
 	}
 	if _, err := pool.Exec(t.Context(), `UPDATE outbox_mode SET mode = 'queue'`); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(newCluster().addTo(r), r.Run(t.Context())); !errors.Is(err, notifyd.ErrNeedsStream) {
+	if err := errors.Join(newCluster().addTo(r, delivery.Lane{}), r.Run(t.Context())); !errors.Is(err, notifyd.ErrNeedsStream) {
 		t.Errorf("a queue: %v", err)
 	}
 }

@@ -52,16 +52,16 @@ func TestManyDeadLettersOfOneLine(t *testing.T) {
 		t.Parallel()
 		pool := streamPool(t)
 		finishedOrders(t, pool, dead, `'1'`, `'order/1'`)
-		replayAmongDead(t, pool, dead, false)
+		replayAmongDead(t, pool, dead, false, delivery.Lane{})
 		// The stream begins anew. What the first relay has replayed is no longer dead.
 		beginBehind(t, pool)
-		replayAmongDead(t, pool, dead-replayedOrders, true, notifyd.WithBlockOnDead())
+		replayAmongDead(t, pool, dead-replayedOrders, true, delivery.Lane{OnDead: delivery.OnDeadBlock})
 	})
 	t.Run("total", func(t *testing.T) {
 		t.Parallel()
 		pool := streamPool(t)
 		finishedOrders(t, pool, dead, `'1'`, `'*'`)
-		replayAmongDead(t, pool, dead, false, notifyd.WithTotalOrder())
+		replayAmongDead(t, pool, dead, false, delivery.Lane{Order: delivery.OrderTotal})
 	})
 }
 
@@ -69,11 +69,11 @@ const replayedOrders = 300
 
 // replayAmongDead runs a relay, and replays the last ones of the given number of dead letters. What comes later in
 // their aggregate is delivered unless they block.
-func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, options ...notifyd.HandleOption) {
+func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, lane delivery.Lane) {
 	t.Helper()
 	const live = 300
 	got := make(chan int64, replayedOrders+live)
-	defer ordersRelay(t, pool, got, options...)()
+	defer ordersRelay(t, pool, got, lane)()
 	writeLive(t, pool, "live", 1)
 	<-got // it has taken over
 	s, err := ops.New(pool, ops.Config{})
@@ -108,7 +108,7 @@ func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, opt
 
 // ordersRelay runs a relay whose destination gives the ids of its events to got, until end is called. No statement of it may
 // be refused, as one is that takes too long.
-func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...notifyd.HandleOption) (end func()) {
+func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, lane delivery.Lane) (end func()) {
 	t.Helper()
 	level := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.LevelKey && a.Value.String() == slog.LevelError.String() {
@@ -116,7 +116,7 @@ func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...
 		}
 		return a
 	}
-	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{ReplaceAttr: level}))))
+	relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{ReplaceAttr: level}))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func ordersRelay(t *testing.T, pool *pgxpool.Pool, got chan<- int64, options ...
 			return ctx.Err()
 		}
 	})
-	if err := relay.Handle("orders", "order.*", handler, options...); err != nil {
+	if err := relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: handler, Lane: lane}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -20,11 +20,11 @@ var errRolledBack = errors.New("rolled back")
 func TestStreamSearchFollows(t *testing.T) {
 	t.Parallel()
 	r := newRouting(t)
-	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil)))) // polls as often as usual
+	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}) // polls as often as usual
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := relay.Destination("all", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })); err != nil {
+	if err := relay.Add(notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })}); err != nil {
 		t.Fatal(err)
 	}
 	if err := relay.Route("one", "all"); err != nil {

@@ -91,11 +91,11 @@ type idsRelay struct {
 // start starts a relay.
 func (i *idsTest) start() *idsRelay {
 	i.t.Helper()
-	relay, err := notifyd.New(i.pool, notifyd.WithLogger(slog.New(slog.DiscardHandler)), notifyd.WithPollInterval(20*time.Millisecond))
+	relay, err := notifyd.New(i.pool, notifyd.Config{Logger: slog.New(slog.DiscardHandler), PollInterval: 20 * time.Millisecond})
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	err = relay.Handle("d", "a", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = relay.Handle("a", notifyd.Destination{Name: "d", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.got[string(e.Payload)]++
@@ -104,7 +104,7 @@ func (i *idsTest) start() *idsRelay {
 		default:
 		}
 		return nil
-	}))
+	})})
 	if err != nil {
 		i.t.Fatal(err)
 	}

@@ -157,16 +157,16 @@ func TestReplayAfterAStoppedOne(t *testing.T) {
 	l := newExactLife(t)
 	again := make(chan int64, 1000)
 	run := func() (stop func()) {
-		r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+		r, err := notifyd.New(l.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = r.Handle("goes", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		err = r.Handle("*", notifyd.Destination{Name: "goes", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 			if e.Replay > 0 {
 				again <- e.ID
 			}
 			return nil
-		}))
+		})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,11 +218,11 @@ func TestReplayKeepsConcurrency(t *testing.T) {
 		close(begun)
 		<-release
 	})
-	r, err := notifyd.New(l.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	r, err := notifyd.New(l.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = r.Handle("goes", "*", delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+	err = r.Handle("*", notifyd.Destination{Name: "goes", Handler: delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		if n := calls.Add(1); n > 1 {
 			t.Errorf("%d calls at once", n)
 		}
@@ -231,7 +231,7 @@ func TestReplayKeepsConcurrency(t *testing.T) {
 			first()
 		}
 		return nil
-	}), notifyd.WithConcurrency(1), notifyd.WithBatchSize(1))
+	}), Lane: delivery.Lane{Concurrency: 1, Batch: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

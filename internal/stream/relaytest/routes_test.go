@@ -74,14 +74,13 @@ func (r *routing) deliver(ctx context.Context, e *delivery.Event) error {
 // start runs a relay until the returned function is called.
 func (r *routing) start(all map[string][]string) (stop func()) {
 	r.t.Helper()
-	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(r.t.Output(), nil))),
-		notifyd.WithPollInterval(50*time.Millisecond), notifyd.WithShutdownTimeout(100*time.Millisecond), notifyd.WithClaimBatch(40))
+	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)), PollInterval: 50 * time.Millisecond, ShutdownTimeout: 100 * time.Millisecond, Batch: 40})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(all))...))))
 	for _, name := range names {
-		if err := relay.Destination(name, delivery.HandlerFunc(r.deliver)); err != nil {
+		if err := relay.Add(notifyd.Destination{Name: name, Handler: delivery.HandlerFunc(r.deliver)}); err != nil {
 			r.t.Fatal(err)
 		}
 	}

@@ -144,9 +144,9 @@ func followShards(t *testing.T, lives []shardsLife) {
 			down, behind, left = 1, life.shards, "false"
 		}
 		mu.Unlock()
-		relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))), notifyd.WithPollInterval(50*time.Millisecond), notifyd.WithClaimBatch(20))
+		relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), PollInterval: 50 * time.Millisecond, Batch: 20})
 		if err == nil {
-			err = relay.Destination("x", handler, notifyd.WithShards(life.shards), notifyd.WithLongestPause(10*time.Millisecond))
+			err = relay.Add(notifyd.Destination{Name: "x", Handler: handler, Lane: delivery.Lane{Shards: life.shards, LongestPause: 10 * time.Millisecond}})
 		}
 		for eventType := range strings.FieldsSeq(life.types) {
 			err = errors.Join(err, relay.Route(eventType, "x"))

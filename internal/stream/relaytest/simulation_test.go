@@ -35,10 +35,10 @@ type simulation struct {
 }
 
 // destinations of a simulation, and their differences.
-func simulatedDestinations() map[string][]notifyd.HandleOption {
-	return map[string][]notifyd.HandleOption{
-		"goes": nil, "blocks": {notifyd.WithBlockOnDead(), notifyd.WithConcurrency(3)}, "none": {notifyd.WithOrder(false)},
-		"total": {notifyd.WithTotalOrder()}, "total blocks": {notifyd.WithTotalOrder(), notifyd.WithBlockOnDead(), notifyd.WithConcurrency(3)},
+func simulatedDestinations() map[string]delivery.Lane {
+	return map[string]delivery.Lane{
+		"goes": {}, "blocks": {OnDead: delivery.OnDeadBlock, Concurrency: 3}, "none": {Order: delivery.OrderNone},
+		"total": {Order: delivery.OrderTotal}, "total blocks": {Order: delivery.OrderTotal, OnDead: delivery.OnDeadBlock, Concurrency: 3},
 	}
 }
 
@@ -161,25 +161,23 @@ func (p *simulation) start(i int) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1}))),
-		notifyd.WithPollInterval(50*time.Millisecond), notifyd.WithClaimBatch(40), notifyd.WithClaims(1+i%3), notifyd.WithShutdownTimeout(time.Second))
+	r, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})), PollInterval: 50 * time.Millisecond, Batch: 40, Connections: 1 + i%3, ShutdownTimeout: time.Second})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	for name, options := range simulatedDestinations() {
-		options = append(options, notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
-			notifyd.WithLongestPause(20*time.Millisecond))
+	for name, lane := range simulatedDestinations() {
+		lane.Backoff, lane.LongestPause = delivery.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}, 20*time.Millisecond
 		if p.shards > 0 && !strings.HasPrefix(name, "total") {
-			options = append(options, notifyd.WithShards(p.shards))
+			lane.Shards = p.shards
 		}
-		if err := r.Destination(name, delivery.HandlerFunc(p.checker.deliver), options...); err != nil {
+		if err := r.Add(notifyd.Destination{Name: name, Handler: delivery.HandlerFunc(p.checker.deliver), Lane: lane}); err != nil {
 			p.t.Fatal(err)
 		}
 	}
 	names := slices.Collect(maps.Keys(simulatedDestinations()))
 	if p.exact != nil {
 		names = append(names, exactly)
-		if err := p.exact.addTo(r, notifyd.WithShards(max(1, p.shards))); err != nil {
+		if err := p.exact.addTo(r, delivery.Lane{Shards: max(1, p.shards)}); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -397,14 +395,14 @@ func (p *simulation) disturb() {
 		p.checker.down[name] = !p.checker.down[name]
 		p.checker.mu.Unlock()
 	case 5:
-		_ = p.relay[i].r.Pause(p.t.Context(), name, "test", "") // its connection may be cut off
+		_ = p.relay[i].r.Ops().Pause(p.t.Context(), name, ops.Action{Actor: "test"}) // its connection may be cut off
 	case 6:
 		letters := p.relay[i].r.Ops()
 		_, _ = letters.ReplayDeadLetters(p.t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{})
 	}
 	for _, pl := range p.relay {
 		if rand.IntN(2) == 0 {
-			_ = pl.r.Resume(p.t.Context(), name)
+			_, _ = pl.r.Ops().Resume(p.t.Context(), name, ops.Action{Actor: "test"})
 		}
 	}
 }

@@ -31,7 +31,7 @@ func streamPool(t *testing.T) *pgxpool.Pool {
 func TestStreamDelivers(t *testing.T) {
 	t.Parallel()
 	pool := streamPool(t)
-	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestStreamDelivers(t *testing.T) {
 		}
 		return nil
 	})
-	if err := relay.Handle("orders", "order.*", handler, notifyd.WithBackoff(delivery.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond, Multiplier: 2})); err != nil {
+	if err := relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: handler, Lane: delivery.Lane{Backoff: delivery.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond, Multiplier: 2}}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -94,11 +94,11 @@ func TestStreamDelivers(t *testing.T) {
 // due.
 func TestStreamTriesOnce(t *testing.T) {
 	t.Parallel()
-	for name, option := range map[string]notifyd.HandleOption{"ordered": notifyd.WithConcurrency(4), "unordered": notifyd.WithOrder(false)} {
+	for name, lane := range map[string]delivery.Lane{"ordered": {Concurrency: 4}, "unordered": {Order: delivery.OrderNone}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := streamPool(t)
-			relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+			relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,8 +121,8 @@ func TestStreamTriesOnce(t *testing.T) {
 				}
 				return nil
 			})
-			backoff := notifyd.WithBackoff(delivery.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
-			if err := relay.Handle("all", "*", handler, backoff, option); err != nil {
+			lane.Backoff = delivery.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2}
+			if err := relay.Handle("*", notifyd.Destination{Name: "all", Handler: handler, Lane: lane}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)

@@ -44,7 +44,7 @@ func TestStreamTakesLinesOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestStreamTakesLinesOver(t *testing.T) {
 		}
 		return nil
 	})
-	if err := relay.Handle("orders", "order.*", handler); err != nil {
+	if err := relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: handler}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -107,7 +107,7 @@ func TestStreamTakesOpenOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestStreamTakesOpenOver(t *testing.T) {
 		}
 		return nil
 	})
-	if err := relay.Handle("orders", "order.*", handler); err != nil {
+	if err := relay.Handle("order.*", notifyd.Destination{Name: "orders", Handler: handler}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

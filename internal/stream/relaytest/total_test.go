@@ -59,13 +59,13 @@ func (r *totalRun) Deliver(ctx context.Context, e *delivery.Event) error {
 }
 
 // start starts a relay, and returns how to stop it.
-func (r *totalRun) start(options ...notifyd.HandleOption) (stop func()) {
+func (r *totalRun) start(lane delivery.Lane) (stop func()) {
 	r.t.Helper()
-	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(r.t.Output(), nil))), notifyd.WithPollInterval(100*time.Millisecond))
+	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)), PollInterval: 100 * time.Millisecond})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := relay.Handle("orders", r.route, r, options...); err != nil {
+	if err := relay.Handle(r.route, notifyd.Destination{Name: "orders", Handler: r, Lane: lane}); err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -134,8 +134,8 @@ func ascending(from, to int64) (ids []int64) {
 }
 
 // quick is a backoff between attempts that does not hold up a test.
-func quick() notifyd.HandleOption {
-	return notifyd.WithBackoff(delivery.Backoff{Initial: 2 * time.Millisecond, Max: 4 * time.Millisecond, Multiplier: 1})
+func quick() delivery.Backoff {
+	return delivery.Backoff{Initial: 2 * time.Millisecond, Max: 4 * time.Millisecond, Multiplier: 1}
 }
 
 // TestTotalHoldsAll: one failure holds back a whole backlog of other aggregates, across a restart, and
@@ -146,17 +146,17 @@ func TestTotalHoldsAll(t *testing.T) {
 	const events, bad = 20_000, 700
 	r.fails[bad] = errors.New("not yet")
 	r.insert(events)
-	options := []notifyd.HandleOption{notifyd.WithTotalOrder(), quick(), notifyd.WithMaxAttempts(1_000_000), notifyd.WithConcurrency(4)}
+	lane := delivery.Lane{Order: delivery.OrderTotal, Backoff: quick(), MaxAttempts: 1_000_000, Concurrency: 4}
 	tried := func(n int) func([]int64) bool {
 		return func(tries []int64) bool { return len(tries) >= bad-1+n && tries[len(tries)-1] == bad }
 	}
-	stop := r.start(options...)
+	stop := r.start(lane)
 	r.until("it is tried again and again", tried(20))
 	if rows := r.rows(); rows != "700 retry *" {
 		t.Errorf("rows: %s", rows)
 	}
 	stop()
-	stop = r.start(options...)
+	stop = r.start(lane)
 	n := len(r.until("it is tried again after the restart", tried(40)))
 	r.heal(bad)
 	tries := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == events })
@@ -197,19 +197,19 @@ func TestTotalBehindDeadLetter(t *testing.T) {
 			t.Parallel()
 			r := newTotalRun(t)
 			r.fails[5] = delivery.Permanent(errors.New("never"))
-			options := []notifyd.HandleOption{notifyd.WithTotalOrder(), quick()}
+			lane := delivery.Lane{Order: delivery.OrderTotal, Backoff: quick()}
 			want := ascending(1, 1000)
 			if free != nil {
-				options = append(options, notifyd.WithBlockOnDead())
+				lane.OnDead = delivery.OnDeadBlock
 			}
-			stop := r.start(options...)
+			stop := r.start(lane)
 			defer func() { stop() }()
 			r.insert(1000)
 			if free != nil {
 				p := &simulation{t: t, pool: r.pool}
 				p.eventually("it is dead", `SELECT count(*) = 1 FROM outbox_deliveries WHERE state = 'dead'`)
 				stop()
-				stop = r.start(options...) // ready although its line is held
+				stop = r.start(lane) // ready although its line is held
 				r.insert(1)
 				want = append(want, 1001)
 				if got := r.until("five are tried", func(tries []int64) bool { return len(tries) >= 5 }); len(got) != 5 {
@@ -255,11 +255,11 @@ func TestTotalAtSlowDestination(t *testing.T) {
 		}
 		return r.Deliver(ctx, e)
 	})
-	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := relay.Handle("orders", "*", handler, notifyd.WithTotalOrder()); err != nil {
+	if err := relay.Handle("*", notifyd.Destination{Name: "orders", Handler: handler, Lane: delivery.Lane{Order: delivery.OrderTotal}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -282,10 +282,10 @@ func TestTotalAndBack(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
 	bad := errors.New("not yet")
-	hour := notifyd.WithBackoff(delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1})
+	hour := delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}
 	p := &simulation{t: t, pool: r.pool}
 	r.fails[3], r.fails[7] = bad, bad // 7 has no aggregate
-	stop := r.start(hour)
+	stop := r.start(delivery.Lane{Backoff: hour})
 	r.insert(21)
 	p.eventually("the failures and what is behind them are rows", `SELECT count(*) = 4 FROM outbox_deliveries WHERE state IN ('retry', 'parked')`)
 	stop()
@@ -294,7 +294,7 @@ func TestTotalAndBack(t *testing.T) {
 	}
 	before := len(r.until("all but the blocked are tried", func(tries []int64) bool { return len(tries) == 19 }))
 
-	stop = r.start(hour, notifyd.WithTotalOrder())
+	stop = r.start(delivery.Lane{Order: delivery.OrderTotal, Backoff: hour})
 	r.insert(2)
 	stop()
 	if rows := r.rows(); rows != "3 retry a/3, 7 retry -, 10 parked a/3, 17 parked a/3" {
@@ -304,7 +304,7 @@ func TestTotalAndBack(t *testing.T) {
 		t.Errorf("behind a stored failure: %v", got[before:])
 	}
 
-	stop = r.start(hour)
+	stop = r.start(delivery.Lane{Backoff: hour})
 	if got := r.until("what was held is delivered", func(tries []int64) bool { return len(tries) == before+2 }); !slices.Contains(got[before:], 22) {
 		t.Errorf("%v", got[before:])
 	}
@@ -313,7 +313,7 @@ func TestTotalAndBack(t *testing.T) {
 	r.heal(3)
 	r.heal(7)
 	testdb.Exec(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
-	stop = r.start(hour, notifyd.WithTotalOrder())
+	stop = r.start(delivery.Lane{Order: delivery.OrderTotal, Backoff: hour})
 	r.insert(1)
 	got := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == 24 })
 	stop()
@@ -364,11 +364,11 @@ func TestTotalBatches(t *testing.T) {
 			k := &totalKeeper{totalRun: r, keeps: keeps}
 			r.fails[120] = errors.New("not yet")
 			r.insert(2000)
-			relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+			relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := relay.Handle("orders", "*", k, notifyd.WithTotalOrder(), quick(), notifyd.WithMaxAttempts(1_000_000)); err != nil {
+			if err := relay.Handle("*", notifyd.Destination{Name: "orders", Handler: k, Lane: delivery.Lane{Order: delivery.OrderTotal, Backoff: quick(), MaxAttempts: 1_000_000}}); err != nil {
 				t.Fatal(err)
 			}
 			ctx, stop := context.WithCancel(t.Context())
@@ -404,7 +404,7 @@ func TestTotalTakesOpenOver(t *testing.T) {
 	testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key)
 		VALUES (5, 'orders', 'a', 'parked', 0, 'a/5'), (6, 'orders', 'a', 'retry', 1, 'a/6')`)
 	testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 8, origin_open = '{[1,5)}'`)
-	stop := r.start(notifyd.WithTotalOrder())
+	stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
 	got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= 8 })
 	stop()
 	if !slices.Equal(got, []int64{1, 2, 3, 4, 5, 6, 9, 10}) || r.rows() != "" {
@@ -421,7 +421,7 @@ func TestTotalReplaysMany(t *testing.T) {
 	for _, id := range dead {
 		r.fails[id] = delivery.Permanent(errors.New("never"))
 	}
-	stop := r.start(notifyd.WithTotalOrder())
+	stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
 	defer func() { stop() }()
 	r.insert(20)
 	p := &simulation{t: t, pool: r.pool}
@@ -453,7 +453,7 @@ func TestTotalAndNoAggregate(t *testing.T) {
 	for name, store := range map[string]func(*totalRun){
 		"a route was added": func(r *totalRun) {
 			r.route = "b"
-			stop := r.start(notifyd.WithTotalOrder())
+			stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
 			testdb.Exec(r.t, r.pool, none)
 			p := &simulation{t: r.t, pool: r.pool}
 			p.eventually("they have no route", fmt.Sprintf(`SELECT count(*) = %d FROM outbox_deliveries WHERE state = 'unrouted'`, events))
@@ -472,7 +472,7 @@ func TestTotalAndNoAggregate(t *testing.T) {
 			store(r)
 			testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'a', '{}', now() + interval '1 hour'`) // is in no line before it is due
 			r.insert(10)
-			stop := r.start(notifyd.WithTotalOrder())
+			stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
 			got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= events+10 })
 			stop()
 			if want := append(ascending(1, events), ascending(events+2, events+11)...); !slices.Equal(got, want) {
@@ -499,7 +499,7 @@ func TestTotalDelayedTogether(t *testing.T) {
 	} {
 		testdb.Exec(t, r.pool, statement)
 	}
-	stop := r.start(notifyd.WithTotalOrder())
+	stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
 	got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= 28 })
 	stop()
 	if !slices.Equal(got, ascending(1, 28)) {
@@ -514,7 +514,7 @@ func TestTotalDespiteDeadLetters(t *testing.T) {
 	r.insert(10)
 	testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) VALUES (2, 'orders', 'a', 'dead', 5)`)
 	testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 5`)
-	stop := r.start(notifyd.WithTotalOrder(), notifyd.WithBlockOnDead())
+	stop := r.start(delivery.Lane{Order: delivery.OrderTotal, OnDead: delivery.OnDeadBlock})
 	got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= 5 })
 	stop()
 	if !slices.Equal(got, ascending(6, 10)) {
@@ -531,7 +531,7 @@ func TestTotalNoMore(t *testing.T) {
 	testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, error_class, last_error)
 		VALUES (7, 'orders', 'a', 'dead', 1, '*', 'event', 'x'), (14, 'orders', 'a', 'parked', 0, '*', NULL, NULL), (21, 'orders', 'a', 'parked', 0, '*', NULL, NULL)`)
 	testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 21, origin_open = '{}'`)
-	stop := r.start(notifyd.WithBlockOnDead(), quick())
+	stop := r.start(delivery.Lane{OnDead: delivery.OnDeadBlock, Backoff: quick()})
 	got := r.until("both are delivered", func(tries []int64) bool { return len(tries) >= 2 })
 	stop()
 	slices.Sort(got)
@@ -550,7 +550,7 @@ func TestReplayedRowKeepsItsName(t *testing.T) {
 	testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key) VALUES (3, 'orders', 'a', 'retry', 1, '#1#3')`)
 	testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 5, origin_open = '{}'`)
 	r.fails[3] = errors.New("not yet")
-	stop := r.start(notifyd.WithOrder(false), quick(), notifyd.WithMaxAttempts(1000), notifyd.WithExpiry(time.Hour))
+	stop := r.start(delivery.Lane{Order: delivery.OrderNone, Backoff: quick(), MaxAttempts: 1000, ExpiresAfter: time.Hour})
 	r.until("it is tried again and again", func(tries []int64) bool { return len(tries) >= 5 })
 	stop()
 	if rows := r.rows(); rows != "3 retry #1#3" {
@@ -576,7 +576,7 @@ func TestTotalTakesDueOver(t *testing.T) {
 			r.insert(10)
 			testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key) VALUES `+c.rows)
 			testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 8, origin_open = '`+c.open+`'`)
-			stop := r.start(notifyd.WithTotalOrder())
+			stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
 			got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= len(c.want) })
 			stop()
 			if !slices.Equal(got, c.want) || r.rows() != "" {
@@ -592,18 +592,18 @@ func TestTotalHandsOutAll(t *testing.T) {
 	r := newTotalRun(t)
 	r.insert(5)
 	r.route = "b"
-	stop := r.start(notifyd.WithTotalOrder())
+	stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
 	testdb.Exec(t, r.pool, `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id)
 		SELECT 'a', '{}', 'a', CASE WHEN g > 1500 THEN '1' END FROM generate_series(1, 1510) AS g`)
 	p := &simulation{t: t, pool: r.pool}
 	p.eventually("they have no route", `SELECT count(*) = 1515 FROM outbox_deliveries WHERE state = 'unrouted'`)
 	stop()
 	r.route = "*"
-	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))), notifyd.WithClaimBatch(10))
+	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Batch: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := relay.Handle("orders", "*", r, notifyd.WithTotalOrder()); err != nil {
+	if err := relay.Handle("*", notifyd.Destination{Name: "orders", Handler: r, Lane: delivery.Lane{Order: delivery.OrderTotal}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

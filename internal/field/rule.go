@@ -1,0 +1,180 @@
+package field
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/handlers"
+)
+
+// Rule is what the tags of a struct's field declare about a setting. A setting is declared there once: the library, the
+// daemon, the schema and the reference page read the same tags.
+type Rule struct {
+	// Required is true for `jsonschema:"required"`.
+	Required bool
+	// Enum are the words of `jsonschema:"enum=..."`; none if every value is allowed.
+	Enum []string
+	// Min and Max are the bounds of `jsonschema:"minimum=...,maximum=..."`, durations in nanoseconds; nil for none.
+	Min, Max *float64
+	// Default is `default:"..."`, "" for none: durations in Go's syntax.
+	Default string
+	// Zero is `zero:"..."`: what 0 means, such as "never", where it is not the default.
+	Zero string
+	// Former are former words and their replacements: `former:"true=aggregate"`.
+	Former map[string]string
+	// IfSet is true for `print:"set"`: the setting is printed only if it is set.
+	IfSet bool
+}
+
+// RuleOf reads the tags of a field.
+func RuleOf(tag reflect.StructTag) Rule {
+	r := Rule{Default: tag.Get("default"), Zero: tag.Get("zero"), IfSet: tag.Get("print") == "set"}
+	for word := range strings.SplitSeq(tag.Get("former"), ",") {
+		if before, now, ok := strings.Cut(word, "="); ok {
+			if r.Former == nil {
+				r.Former = make(map[string]string)
+			}
+			r.Former[before] = now
+		}
+	}
+	for word := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "required":
+			r.Required = true
+		case "enum":
+			r.Enum = append(r.Enum, value)
+		case "minimum":
+			r.Min = bound(value)
+		case "maximum":
+			r.Max = bound(value)
+		}
+	}
+	return r
+}
+
+func bound(text string) *float64 {
+	if f, err := strconv.ParseFloat(text, 64); err == nil {
+		return &f
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		f := float64(d)
+		return &f
+	}
+	return nil
+}
+
+// Fill sets the fields of a struct that are zero to their defaults. In a field whose zero has a meaning of its own, a
+// negative number stands for it: Fill makes it zero. to is a pointer to the struct.
+func Fill(to any) {
+	for f, v := range reflect.ValueOf(to).Elem().Fields() {
+		r := RuleOf(f.Tag)
+		switch {
+		case v.IsZero() && r.Default != "":
+			set(v, r.Default)
+		case r.Zero != "" && v.CanInt() && v.Int() < 0:
+			v.SetInt(0)
+		}
+	}
+}
+
+// Literal is the reverse of Fill for a struct in which zeros mean themselves, such as one that was read from a file: those
+// with a meaning of their own become negative, so that Fill leaves them zero. to is a pointer to the struct.
+func Literal(to any) {
+	for f, v := range reflect.ValueOf(to).Elem().Fields() {
+		if RuleOf(f.Tag).Zero != "" && v.CanInt() && v.Int() == 0 {
+			v.SetInt(-1)
+		}
+	}
+}
+
+// set sets v to the text of a default. It panics if the text is none: a mistake in a tag.
+func set(v reflect.Value, text string) {
+	var err error
+	switch {
+	case v.Type() == reflect.TypeFor[time.Duration]():
+		var d time.Duration
+		d, err = time.ParseDuration(text)
+		v.SetInt(int64(d))
+	case v.CanInt():
+		var n int64
+		n, err = strconv.ParseInt(text, 10, 64)
+		v.SetInt(n)
+	case v.CanFloat():
+		var f float64
+		f, err = strconv.ParseFloat(text, 64)
+		v.SetFloat(f)
+	case v.Kind() == reflect.String:
+		v.SetString(text)
+	default:
+		err = errors.New("no type for a default")
+	}
+	if err != nil {
+		panic(fmt.Sprintf("bug: default %q of a %s: %v", text, v.Type(), err))
+	}
+}
+
+// Check returns an error for each field of a struct that breaks the bounds or is none of the words of its tag, joined, with
+// the field's key in the file as the path. A zero is no mistake: it is the default, or has a meaning of its own.
+func Check(s any) error {
+	var errs []error
+	for f, v := range reflect.Indirect(reflect.ValueOf(s)).Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if name == "" || name == "-" || v.IsZero() {
+			continue
+		}
+		if err := RuleOf(f.Tag).check(v); err != nil {
+			errs = append(errs, &handlers.FieldError{Path: name, Err: err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// check returns an error if the value breaks the rule.
+func (r Rule) check(v reflect.Value) error {
+	switch {
+	case v.Kind() == reflect.String:
+		return r.checkWord(v.String())
+	case v.CanInt():
+		return r.checkNumber(float64(v.Int()), v.Interface())
+	case v.CanFloat():
+		return r.checkNumber(v.Float(), v.Interface())
+	default:
+		return nil
+	}
+}
+
+func (r Rule) checkWord(word string) error {
+	if len(r.Enum) == 0 || slices.Contains(r.Enum, word) {
+		return nil
+	}
+	return formatted("unknown word %q: use %s", word, strings.Join(r.Enum, ", "))
+}
+
+func (r Rule) checkNumber(n float64, shown any) error {
+	_, isDuration := shown.(time.Duration)
+	text := func(f *float64) string {
+		if isDuration {
+			return time.Duration(*f).String()
+		}
+		return strconv.FormatFloat(*f, 'f', -1, 64)
+	}
+	switch {
+	case r.Min != nil && !(n >= *r.Min): // NaN is not
+		return formatted("%v is too small: the least is %s", shown, text(r.Min))
+	case r.Max != nil && n > *r.Max:
+		return formatted("%v is too large: the most is %s", shown, text(r.Max))
+	default:
+		return nil
+	}
+}
+
+// formatted is fmt.Errorf with a format that [Own] finds.
+func formatted(format string, args ...any) error {
+	return formattedError{fmt.Errorf(format, args...), format}
+}
