@@ -307,7 +307,7 @@ func TestLiveInABrowser(t *testing.T) {
 	b.run(chromedp.KeyEvent("\r"))
 	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'paused' && document.querySelector('.done') !== null`)
 	b.awaits(`document.getElementById('live-state').textContent === 'Live'`)
-	if err := s.relay.Resume(t.Context(), "mail"); err != nil {
+	if _, err := s.relay.Resume(t.Context(), "mail", ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
 	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'ok'`)
