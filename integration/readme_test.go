@@ -77,7 +77,7 @@ func run() error {
 	}); err != nil {
 		return err
 	}
-	relay, err := notifyd.New(pool)
+	relay, err := notifyd.New(pool, notifyd.Config{})
 	if err != nil {
 		return err
 	}
