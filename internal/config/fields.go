@@ -13,14 +13,18 @@ type setting struct {
 	rule    rule
 }
 
-// rule is the content of a field's jsonschema tag. It serves both the file and
-// the schema, so they cannot disagree.
+// rule is the content of a field's tags. It serves the file, the schema and the
+// reference, so they cannot disagree.
 type rule struct {
 	required bool
 	enum     []string
 	min, max *float64
 	former   map[string]string // former values, and their replacements
 	ifSet    bool              // it is printed only if it is set
+
+	description string
+	kind        string // the type that the reference prints; "" for the type of the field
+	unset       string // the default that the reference prints; "" for the value of the field
 }
 
 // settingsOf lists the keys of all given structs.
@@ -72,7 +76,10 @@ func keyOf(f reflect.StructField) (name string, inline bool) {
 }
 
 func ruleOf(tag reflect.StructTag) rule {
-	r := rule{ifSet: tag.Get("print") == "set"}
+	r := rule{
+		ifSet:       tag.Get("print") == "set",
+		description: tag.Get("jsonschema_description"), kind: tag.Get("kind"), unset: tag.Get("unset"),
+	}
 	for word := range strings.SplitSeq(tag.Get("former"), ",") {
 		if before, now, ok := strings.Cut(word, "="); ok {
 			if r.former == nil {
