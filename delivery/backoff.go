@@ -14,8 +14,8 @@ import (
 // that events that failed together do not come back together. A field that is zero has its default, so
 // that Backoff{Initial: time.Minute} changes one of them; a default that would contradict the other field gives way.
 type Backoff struct {
-	Initial    time.Duration `yaml:"initial" default:"1s" jsonschema:"minimum=1ms" jsonschema_description:"Pause after the first failure; max, if that is shorter than the default."`
-	Max        time.Duration `yaml:"max" default:"1h" jsonschema:"minimum=1ms" jsonschema_description:"The pause does not grow beyond this; initial, if that is longer than the default."`
+	Initial    time.Duration `yaml:"initial" default:"1s" jsonschema:"minimum=1ms" jsonschema_description:"Pause after the first failure. A shorter 'max' lowers the default."`
+	Max        time.Duration `yaml:"max" default:"1h" jsonschema:"minimum=1ms" jsonschema_description:"The pause does not grow beyond this. A longer 'initial' raises the default."`
 	Multiplier float64       `yaml:"multiplier" default:"2" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Factor by which the pause grows with each failure."`
 }
 

@@ -18,7 +18,7 @@ func newConfigCmd(a *app) *cobra.Command {
 		Short:   "Write, show and describe the configuration file",
 		Example: "  notifyd config init\n  notifyd config print",
 	}
-	cmd.AddCommand(newConfigInitCmd(a), newConfigPrintCmd(a), newConfigSchemaCmd(a))
+	cmd.AddCommand(newConfigInitCmd(a), newConfigPrintCmd(a), newConfigSchemaCmd(a), newConfigReferenceCmd(a))
 	return cmd
 }
 
@@ -54,6 +54,27 @@ func newConfigSchemaCmd(a *app) *cobra.Command {
 			}
 			_, err = cmd.OutOrStdout().Write(schema)
 			return err
+		},
+	}
+}
+
+// newConfigReferenceCmd is for "go generate", and hidden from the help.
+func newConfigReferenceCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    "reference FILE",
+		Short:  "Write the tables of all settings into a Markdown page, between its markers",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			page, err := os.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			page, err = config.Reference(page, registry("", a.stdout, a.stderr))
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return os.WriteFile(args[0], page, 0o644) //nolint:gosec // a page of the documentation
 		},
 	}
 }

@@ -72,8 +72,8 @@ type emailSettings struct {
 	email.Config
 	// Deliveries at once, each with a connection unless connections is set; and time
 	// for connecting and sending together.
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Mails sent at the same time, each on a connection of its own."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one mail may take, connecting included."`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Mails sent at the same time, each on its own connection."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one mail, connecting included."`
 
 	baseDir string
 }

@@ -15,7 +15,7 @@ type eventbridgeSettings struct {
 	eventbridge.Config
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Batches sent at the same time."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, which is sent in requests of up to ten events."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, which is sent in requests of up to ten events; above 'request_timeout'."`
 
 	baseDir string
 }

@@ -15,8 +15,8 @@ type fileSettings struct {
 	filesink.Config
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches handed over at the same time. They are written one after the other."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written at once, with one fsync for each file. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take; above the 20s for which it waits for locks."`
+	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written at once, with one 'fsync' per file. Nothing waits for a batch to fill."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch; above the 20 s for which it waits for locks."`
 
 	baseDir string
 }

@@ -16,8 +16,8 @@ type kafkaSettings struct {
 	kafka.Config
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches written at the same time. Only 1 keeps the order of the events."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written in one go; 5000 by default with exactly_once. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take; above delivery_timeout."`
+	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written in one batch; 5000 by default with 'exactly_once'. Nothing waits for a batch to fill."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, whatever happens; above 'delivery_timeout'."`
 
 	baseDir string
 }

@@ -14,9 +14,9 @@ import (
 type postgresSettings struct {
 	postgres.Config
 
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches written at the same time, each on a connection of its own. Only 1 keeps the order of the events."`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches written at the same time, each on its own connection. Only 1 keeps the order of the events."`
 	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written in one statement. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take; above request_timeout."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, whatever happens; above 'request_timeout'."`
 }
 
 func newPostgresSettings() *postgresSettings {

@@ -14,8 +14,8 @@ import (
 type pubsubSettings struct {
 	pubsub.Config
 
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Batches sent at the same time. More than one helps where answers take long, and costs the order."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, which is sent in a request per ordering key."`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Batches sent at the same time. More than one helps where answers take long, and loses the order."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, which is sent in a request per ordering key; above 'request_timeout'."`
 
 	baseDir string
 }

@@ -16,7 +16,7 @@ type rabbitmqSettings struct {
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches published at the same time. Only 1 keeps the order of the events."`
 	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events published before their confirmations are waited for. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take; above connect_timeout and confirm_timeout together."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch; above 'connect_timeout' and 'confirm_timeout' together."`
 
 	baseDir string
 }

@@ -16,9 +16,9 @@ import (
 type redisSettings struct {
 	redis.Config
 
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches sent at the same time, each on a connection of its own. Only 1 keeps the order of the events."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events sent in one go. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one batch may take; above connect_timeout, write_timeout, read_timeout and wait_timeout together."`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches sent at the same time, each on its own connection. Only 1 keeps the order of the events."`
+	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events sent in one batch. Nothing waits for a batch to fill."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, whatever happens; above 'connect_timeout', 'write_timeout', 'read_timeout' and 'wait_timeout' together."`
 
 	baseDir string
 }

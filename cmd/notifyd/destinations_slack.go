@@ -14,8 +14,8 @@ import (
 type slackSettings struct {
 	slack.Config
 
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Messages posted at the same time. More than one helps with several channels only."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one message may take, waiting for its turn included."`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Messages posted at the same time. More than one helps with several channels, and loses the order."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one message, waiting for its turn included; above 'request_timeout'."`
 
 	baseDir string
 }

@@ -16,7 +16,7 @@ type webhookSettings struct {
 	webhook.Config
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Requests under way at the same time."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one delivery may take, waiting for its turn included."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for the whole delivery, waiting for its turn included; above 'request_timeout'."`
 
 	baseDir string
 }

@@ -10,6 +10,7 @@ import (
 )
 
 //go:generate sh -c "go run . config schema > ../../docs/notifyd.schema.json"
+//go:generate go run . config reference ../../docs/configuration.md
 
 func main() {
 	cli.TuneGC()

@@ -29,30 +29,30 @@ const (
 type Access struct {
 	// Region is that of the destination; the default is the region in its URL or ARN, or
 	// where the SDK finds one.
-	Region string `json:"region,omitempty" yaml:"region,omitempty" jsonschema_description:"Region, such as eu-central-1; by default that in the URL or ARN of the destination, or the one that the AWS SDK finds (AWS_REGION)."`
+	Region string `json:"region,omitempty" yaml:"region,omitempty" jsonschema_description:"Region, such as 'eu-central-1'." unset:"the region in the URL or ARN of the destination, or the AWS SDK's"`
 	// Endpoint is the URL of the service, in place of AWS: an emulator or a VPC endpoint.
-	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" jsonschema_description:"URL of an emulator or a VPC endpoint, in place of AWS."`
+	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" jsonschema_description:"URL of an emulator or a VPC endpoint." kind:"URL" unset:"AWS"`
 	// Profile is one of ~/.aws/config and ~/.aws/credentials.
-	Profile string `json:"profile,omitempty" yaml:"profile,omitempty" jsonschema_description:"Profile of ~/.aws/config to take credentials and region from."`
+	Profile string `json:"profile,omitempty" yaml:"profile,omitempty" jsonschema_description:"Profile of '~/.aws/config' with credentials and region." unset:"the AWS SDK's"`
 	// AccessKeyID and SecretAccessKey are static credentials. Set both or none.
 	// [handlers.NewSecret] makes the SecretAccessKey.
-	AccessKeyID     string          `json:"access_key_id,omitempty" yaml:"access_key_id,omitempty" jsonschema_description:"Static credentials, with secret_access_key; by default those that the AWS SDK finds."`
-	SecretAccessKey handlers.Secret `json:"secret_access_key,omitzero" yaml:"secret_access_key,omitempty" jsonschema_description:"Secret of access_key_id, best as ${env:NAME} or ${file:PATH}."`
+	AccessKeyID     string          `json:"access_key_id,omitempty" yaml:"access_key_id,omitempty" jsonschema_description:"Static credentials, with 'secret_access_key'." unset:"the AWS SDK's"`
+	SecretAccessKey handlers.Secret `json:"secret_access_key,omitzero" yaml:"secret_access_key,omitempty" jsonschema_description:"Secret of 'access_key_id'." unset:"the AWS SDK's"`
 	// SessionToken belongs to static credentials that are temporary. [handlers.NewSecret] makes the SessionToken.
 	SessionToken handlers.Secret `json:"session_token,omitzero" yaml:"session_token,omitempty" jsonschema_description:"Session token, where the static credentials are temporary."`
 	// AssumeRoleARN is a role to take on with these credentials.
-	AssumeRoleARN string `json:"assume_role_arn,omitempty" yaml:"assume_role_arn,omitempty" jsonschema_description:"Role to take on with the credentials that there are: arn:aws:iam::123456789012:role/notifyd."`
+	AssumeRoleARN string `json:"assume_role_arn,omitempty" yaml:"assume_role_arn,omitempty" jsonschema_description:"Role to assume with those credentials: 'arn:aws:iam::123456789012:role/notifyd'."`
 	// ExternalID is the external id that the trust policy of the role may ask for.
 	// [handlers.NewSecret] makes the ExternalID.
-	ExternalID handlers.Secret `json:"external_id,omitzero" yaml:"external_id,omitempty" jsonschema_description:"External id that the trust policy of the role asks for."`
+	ExternalID handlers.Secret `json:"external_id,omitzero" yaml:"external_id,omitempty" jsonschema_description:"External id that the role's trust policy requires."`
 	// RoleSessionName is seen in CloudTrail; the default is "notifyd".
-	RoleSessionName string `json:"role_session_name,omitempty" yaml:"role_session_name,omitempty" jsonschema_description:"Name of the session under the role, as CloudTrail shows it; notifyd by default."`
+	RoleSessionName string `json:"role_session_name,omitempty" yaml:"role_session_name,omitempty" jsonschema_description:"Name of the role's session, as CloudTrail shows it." unset:"'notifyd'"`
 	// TLS is for an Endpoint with a certificate of its own; nil is the system's
 	// authorities.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Which certificates to trust and to show, for an endpoint or proxy with its own."`
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an endpoint or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting and credentials included. The
 	// default is 15s.
-	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting and credentials included; below timeout. 15s by default."`
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting and credentials included."`
 }
 
 // WithDefaults returns a copy with every default filled in that needs no environment. at

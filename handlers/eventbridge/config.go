@@ -32,14 +32,14 @@ func DefaultLane() delivery.Lane {
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// EventBus is the name or the ARN of the bus; the default is "default", the account's own.
-	EventBus string `json:"event_bus,omitempty" yaml:"event_bus,omitempty" jsonschema_description:"Name or ARN of the event bus; default, that of the account, by default."`
+	EventBus string `json:"event_bus,omitempty" yaml:"event_bus,omitempty" jsonschema_description:"Name or ARN of the event bus; 'default' is the account's own."`
 	// Source is the event's source (template); the default is "notifyd".
-	Source string `json:"source,omitempty" yaml:"source,omitempty" jsonschema_description:"Template of the source; notifyd by default."`
+	Source string `json:"source,omitempty" yaml:"source,omitempty" jsonschema_description:"Source of the event." kind:"template"`
 	// DetailType is the event's detail-type (template); the default is the event's type.
-	DetailType string `json:"detail_type,omitempty" yaml:"detail_type,omitempty" jsonschema_description:"Template of the detail-type; the event type by default."`
+	DetailType string `json:"detail_type,omitempty" yaml:"detail_type,omitempty" jsonschema_description:"Detail type of the event." kind:"template" unset:"the event type"`
 	// Resources are resources that the event is about (templates), before those with its id and headers.
 	// One that yields nothing is left out.
-	Resources []string `json:"resources,omitempty" yaml:"resources,omitempty" jsonschema_description:"Templates of resources that the event is about; those with its id and headers come behind them."`
+	Resources []string `json:"resources,omitempty" yaml:"resources,omitempty" jsonschema_description:"Resources that the event is about, before those with its id and headers." kind:"list of templates"`
 	message.Config
 	awsconf.Access
 }

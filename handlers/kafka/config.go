@@ -66,69 +66,69 @@ const (
 type Config struct {
 	// Brokers are asked for the cluster, as host or host:port; the port is 9092 by
 	// default. One that answers is enough. Required.
-	Brokers []string `json:"brokers" yaml:"brokers" jsonschema_description:"Brokers to ask for the cluster, as host:port; 9092 is the default port. One that answers is enough. Required."`
+	Brokers []string `json:"brokers" yaml:"brokers" jsonschema_description:"Brokers to query for the cluster, as 'host:port'; the port is 9092 by default. One that answers is enough." kind:"list of addresses" unset:"required"`
 	// Topic is the topic (template). Required.
-	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Template of the topic. Required."`
+	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Topic." kind:"template" unset:"required"`
 	// Key is the record's key (template); the default is the event's aggregate id.
 	// Records with the same key go to the same partition, by the hash of the Java
 	// client. With an empty result the record has no key and goes to any partition.
-	Key string `json:"key,omitempty" yaml:"key,omitempty" jsonschema_description:"Template of the record's key; the event's aggregate id by default. The same key goes to the same partition. An empty result means no key."`
+	Key string `json:"key,omitempty" yaml:"key,omitempty" jsonschema_description:"Key of the record. Records with the same key go to the same partition, by the hash of the Java client. An empty key means no key." kind:"template" unset:"the event's aggregate id"`
 	message.Config
 
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities. Without it connections are not encrypted."`
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates." unset:"no TLS"`
 	// SASL holds the credentials; nil is without.
 	SASL *SASL `json:"sasl,omitempty" yaml:"sasl,omitempty" jsonschema_description:"Credentials, for brokers that require them."`
 	// SchemaRegistry has the schemas of the payloads; nil is without.
-	SchemaRegistry *SchemaRegistry `json:"schema_registry,omitempty" yaml:"schema_registry,omitempty" jsonschema_description:"Registry of the schemas of the payloads: the value begins with the id of the schema, as deserializers of Confluent and others expect."`
+	SchemaRegistry *SchemaRegistry `json:"schema_registry,omitempty" yaml:"schema_registry,omitempty" jsonschema_description:"The payloads have schemas: the value begins with the id of the schema, as deserializers of Confluent and others expect. Not with 'format: cloudevents_structured'."`
 	// ClientID is shown in the brokers' logs, metrics and quotas; the default is
 	// "notifyd".
-	ClientID string `json:"client_id,omitempty" yaml:"client_id,omitempty" jsonschema_description:"Name in the brokers' logs, metrics and quotas; notifyd by default."`
+	ClientID string `json:"client_id,omitempty" yaml:"client_id,omitempty" jsonschema_description:"Name in the brokers' logs, metrics and quotas."`
 
 	// Compression is none (default), snappy, lz4, zstd or gzip.
-	Compression string `json:"compression,omitempty" yaml:"compression,omitempty" jsonschema:"enum=none,enum=snappy,enum=lz4,enum=zstd,enum=gzip" jsonschema_description:"none (default), snappy, lz4, zstd or gzip."`
+	Compression string `json:"compression,omitempty" yaml:"compression,omitempty" jsonschema:"enum=none,enum=snappy,enum=lz4,enum=zstd,enum=gzip" jsonschema_description:"Compression of the batches."`
 	// MaxMessageBytes is the largest record, before compression, and the largest
 	// batch of them, 1024 to 104857600; the default is 1000012. It should be
 	// the topic's max.message.bytes, or less.
-	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest record in bytes, before compression; at most the topic's max.message.bytes. 1000012 by default."`
+	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest record, before compression, and largest batch of them; not above the topic's 'max.message.bytes'. At least 1000000 with 'exactly_once'." kind:"1024 to 104857600"`
 	// DeliveryTimeout bounds the delivery of one batch, retries included. The
 	// default is 30s.
-	DeliveryTimeout time.Duration `json:"delivery_timeout,omitempty" yaml:"delivery_timeout,omitempty" jsonschema_description:"Longest time for one batch, retries included; below timeout. 30s by default."`
+	DeliveryTimeout time.Duration `json:"delivery_timeout,omitempty" yaml:"delivery_timeout,omitempty" jsonschema_description:"Longest time for one batch, retries included." kind:"duration, at most '10m'"`
 	// AllowAutoTopicCreation lets brokers create the topic, if they do so on
 	// demand (auto.create.topics.enable).
-	AllowAutoTopicCreation bool `json:"allow_auto_topic_creation,omitempty" yaml:"allow_auto_topic_creation,omitempty" jsonschema_description:"Let brokers create a topic that does not exist, if they do so on demand."`
+	AllowAutoTopicCreation bool `json:"allow_auto_topic_creation,omitempty" yaml:"allow_auto_topic_creation,omitempty" jsonschema_description:"Brokers may create a missing topic, if they do so on demand."`
 
 	// Transactional writes each batch in a transaction of its own: consumers that
 	// read_committed see all of it or nothing.
-	Transactional bool `json:"transactional,omitempty" yaml:"transactional,omitempty" jsonschema_description:"Write each batch in a transaction: consumers that read_committed see all of it or nothing."`
+	Transactional bool `json:"transactional,omitempty" yaml:"transactional,omitempty" jsonschema_description:"Write each batch in a transaction: consumers that 'read_committed' see all of it or nothing."`
 	// TransactionalID is for ACLs. With Transactional it is the prefix of the transactional ids; the
 	// default is "notifyd", and the rest is random, so that relays do not fence each other. With
 	// ExactlyOnce it is the whole id, and must be unique in the Kafka cluster; the default is made of
 	// the names of the database, the schema and the destination: see PositionID.
-	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"With transactional: prefix of the transactional ids, for ACLs; notifyd by default. With exactly_once: the id itself, unique in the Kafka cluster; notifyd/<database>/<schema>/<destination>/0 by default; other shards have their number behind it. Another id begins without the position in Kafka."`
+	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"With 'transactional': prefix of the transactional ids, for ACLs; the rest is random. With 'exactly_once': the id itself, unique in the Kafka cluster; another id begins without the position in Kafka. Other shards have their number behind it, as in '/1'." unset:"'notifyd'; with 'exactly_once', 'notifyd/<database>/<schema>/<destination>/0'"`
 	// ExactlyOnce writes each batch in a transaction with the position of the destination: consumers
 	// that read_committed get each event once, whatever happens to relays. It is for a stream.
-	ExactlyOnce bool `json:"exactly_once,omitempty" yaml:"exactly_once,omitempty" jsonschema_description:"Write each batch in a transaction with the position of the destination: consumers that read_committed get each event exactly once, whatever happens to relays. Only a stream can, one batch at a time."`
+	ExactlyOnce bool `json:"exactly_once,omitempty" yaml:"exactly_once,omitempty" jsonschema_description:"Write each batch in a transaction with the position: consumers that 'read_committed' get each event exactly once, whatever happens to relays. Only in a stream, with 'concurrency: 1', and not with 'order: none'."`
 	// PositionsTopic is the compacted topic of the positions, for ExactlyOnce; the default is
 	// "notifyd-positions".
-	PositionsTopic string `json:"positions_topic,omitempty" yaml:"positions_topic,omitempty" jsonschema_description:"With exactly_once: the compacted topic that keeps the positions; notifyd-positions by default. It is made where it is missing."`
+	PositionsTopic string `json:"positions_topic,omitempty" yaml:"positions_topic,omitempty" jsonschema_description:"With 'exactly_once': the compacted topic that keeps the positions. It is made where it is missing." kind:"topic" unset:"'notifyd-positions'"`
 }
 
 // SASL says how to authenticate.
 type SASL struct {
 	// Mechanism is plain, scram-sha-256, scram-sha-512 or oauthbearer. Required.
-	Mechanism string `json:"mechanism" yaml:"mechanism" jsonschema:"enum=plain,enum=scram-sha-256,enum=scram-sha-512,enum=oauthbearer" jsonschema_description:"plain, scram-sha-256, scram-sha-512 or oauthbearer. Required."`
+	Mechanism string `json:"mechanism" yaml:"mechanism" jsonschema:"enum=plain,enum=scram-sha-256,enum=scram-sha-512,enum=oauthbearer" jsonschema_description:"How to authenticate." unset:"required"`
 	// Username and Password are for all but oauthbearer. [handlers.NewSecret] makes the Password.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for all mechanisms but oauthbearer."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for all mechanisms but 'oauthbearer'."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, for all mechanisms but 'oauthbearer'."`
 	// Token is for oauthbearer. TokenFile is a file with the token, in place of Token;
 	// it is read at each authentication, so that it may change. [handlers.NewSecret] makes the Token.
-	Token     handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, for oauthbearer."`
-	TokenFile string          `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token, in place of token; read at each authentication, so that it may change."`
+	Token     handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, for 'oauthbearer'."`
+	TokenFile string          `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token, in place of 'token'. It is read at each authentication, so it may change." kind:"path"`
 	// AllowUnencrypted sends a password or token that can be read on the way,
 	// to brokers on other machines without TLS.
-	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a readable password or token without TLS to other machines."`
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a readable password ('plain') or token without TLS to other machines."`
 }
 
 // WithDefaults returns a copy with every default filled in.

@@ -20,7 +20,7 @@ import (
 type Config struct {
 	// Payload says whether the payload is in the line; the default is true.
 	// Leave it out where payloads must not get into logs.
-	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty" jsonschema_description:"Whether the payload is in the line; true by default. Leave it out where payloads must not get into logs."`
+	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty" jsonschema_description:"Whether the payload is in the line. Switch it off where payloads must not get into logs."`
 }
 
 // WithDefaults returns a copy with the defaults filled in.

@@ -60,15 +60,15 @@ const defaultSource = "/notifyd"
 // Config chooses the form. The zero value is the payload as it is.
 type Config struct {
 	// Format is payload (default), cloudevents_binary or cloudevents_structured. It goes with no Body.
-	Format Format `json:"format,omitempty" yaml:"format,omitempty" jsonschema:"enum=payload,enum=cloudevents_binary,enum=cloudevents_structured" jsonschema_description:"payload (default: byte for byte as it was written), cloudevents_binary or cloudevents_structured (CloudEvents 1.0)."`
+	Format Format `json:"format,omitempty" yaml:"format,omitempty" jsonschema:"enum=payload,enum=cloudevents_binary,enum=cloudevents_structured" jsonschema_description:"Form of the body: the payload byte for byte, or a CloudEvent 1.0. 'cloudevents_binary' needs a destination with headers."`
 	// Source is the CloudEvents attribute "source", a URI reference that is
 	// unique together with the event's id; the default is "/notifyd".
-	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The CloudEvents attribute source, such as /shop/orders; /notifyd by default."`
+	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The attribute 'source' of a CloudEvent, such as '/shop/orders'." kind:"URI reference" unset:"'/notifyd'"`
 	// Body is the body (template) in place of a form; the headers are those of the form payload. Where
 	// ContentType is JSON, the result must be: write values as {{ json .Payload.name }}.
-	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"Template of the body, in place of format. Write values into JSON with {{ json .Payload.name }}."`
+	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Write values into JSON with '{{ json .Payload.name }}'." kind:"template"`
 	// ContentType is the media type of Body; the default is application/json.
-	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of body; application/json by default."`
+	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of 'body'." unset:"'application/json'"`
 }
 
 // WithDefaults returns a copy with the defaults filled in: without CloudEvents there is

@@ -32,29 +32,29 @@ func DefaultLane() delivery.Lane {
 // written, or the service account of the machine (Compute Engine, GKE, Cloud Run).
 type Config struct {
 	// Project is the id of the project that the topic belongs to.
-	Project string `json:"project,omitempty" yaml:"project,omitempty" jsonschema_description:"Id of the project that the topic belongs to; part of topic, where that is a full name."`
+	Project string `json:"project,omitempty" yaml:"project,omitempty" jsonschema_description:"Id of the project that the topic belongs to." unset:"the project in 'topic'"`
 	// Topic is the name of the topic, or its full name, projects/shop/topics/orders, in
 	// place of Project. Required.
-	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Name of the topic, or its full name such as projects/shop/topics/orders. Required."`
+	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Name of the topic, or its full name such as 'projects/shop/topics/orders'." unset:"required"`
 	// OrderingKey is the message's ordering key (template); the default is the event's
 	// aggregate id. With an empty result the message has none. Subscriptions
 	// keep the order only with message ordering enabled.
-	OrderingKey string `json:"ordering_key,omitempty" yaml:"ordering_key,omitempty" jsonschema_description:"Template of the message's ordering key; the event's aggregate id by default. An empty result means no key."`
+	OrderingKey string `json:"ordering_key,omitempty" yaml:"ordering_key,omitempty" jsonschema_description:"Ordering key of the message; an empty result, as of '{{ \"\" }}', means no key." kind:"template" unset:"the aggregate id"`
 	message.Config
 
 	// Endpoint is the URL of Pub/Sub: a regional endpoint, or an emulator. The default is
 	// the global endpoint, or the emulator that PUBSUB_EMULATOR_HOST names. One
 	// that begins with http:// gets no credentials.
-	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" jsonschema_description:"URL of a regional endpoint, such as https://europe-west3-pubsub.googleapis.com, or of an emulator. One with http:// gets no credentials."`
+	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" jsonschema_description:"URL of a regional endpoint, such as 'https://europe-west3-pubsub.googleapis.com', or of an emulator. One with 'http://' gets no credentials." kind:"URL" unset:"'$PUBSUB_EMULATOR_HOST', or 'https://pubsub.googleapis.com'"`
 	// CredentialsFile is a JSON file with the key of a service account, or the
 	// configuration of a workload identity federation. It is read anew for each token.
-	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"JSON file with the key of a service account or the configuration of a workload identity federation, relative to the configuration file; by default the application default credentials."`
+	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"JSON file with the key of a service account or the configuration of a workload identity federation, relative to the configuration file." kind:"path" unset:"the application default credentials"`
 	// TLS is for an Endpoint, or a proxy, with a certificate of its own; nil is the
 	// system's authorities. It holds for the server of tokens, too.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Which certificates to trust and to show, for an endpoint or proxy with its own."`
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an endpoint or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting and getting a token included. The
 	// default is 15s.
-	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting and getting a token included; below timeout. 15s by default."`
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting and getting a token included."`
 }
 
 // WithDefaults returns a copy with every default filled in that needs no

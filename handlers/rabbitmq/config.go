@@ -65,50 +65,50 @@ func DefaultLane() delivery.Lane {
 type Config struct {
 	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS, with
 	// reserved characters percent-encoded. Set it, or the six fields after it. [handlers.NewSecret] makes the URL.
-	URL handlers.Secret `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"amqp://user:password@host:port/vhost, amqps:// for TLS; best as ${env:NAME}. In place of host, port, username, password and vhost."`
+	URL handlers.Secret `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"'amqp://user:password@host:port/vhost', or 'amqps://' for TLS, with reserved characters percent-encoded. Replaces 'host', 'port', 'username', 'password' and 'vhost'." unset:"'host' and the four keys after it"`
 	// Host is the broker's name or address; the default is localhost.
-	Host string `json:"host,omitempty" yaml:"host,omitempty" jsonschema_description:"Name or address of the broker; localhost by default."`
+	Host string `json:"host,omitempty" yaml:"host,omitempty" jsonschema_description:"Name or address of the broker."`
 	// Port is its TCP port. The default is 5672, with TLS 5671.
-	Port int `json:"port,omitempty" yaml:"port,omitempty" jsonschema_description:"TCP port; 5672 by default, with tls 5671."`
+	Port int `json:"port,omitempty" yaml:"port,omitempty" jsonschema_description:"TCP port." kind:"1 to 65535" unset:"5672; 5671 with 'tls'"`
 	// Username and Password are the credentials of auth: plain. The default is
 	// guest, which brokers accept over the loopback only. [handlers.NewSecret] makes the Password.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name of the account; guest by default, which brokers accept from their own machine only."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of username, best as ${env:NAME} or ${file:PATH}."`
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name of the account. Brokers accept 'guest' from their own machine only." unset:"'guest'"`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of the account." unset:"'guest'"`
 	// Vhost is the virtual host; the default is "/".
-	Vhost string `json:"vhost,omitempty" yaml:"vhost,omitempty" jsonschema_description:"Virtual host; / by default."`
+	Vhost string `json:"vhost,omitempty" yaml:"vhost,omitempty" jsonschema_description:"Virtual host."`
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS, but for a URL with amqps.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities."`
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; '{}' trusts the system's certificates." unset:"no TLS"`
 	// Auth is plain (default: name and password) or external (the client
 	// certificate of TLS; the broker needs rabbitmq_auth_mechanism_ssl).
-	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"plain (default: username and password) or external (the client certificate in tls)."`
+	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"By name and password, or by the certificate of 'tls', for which the broker needs 'rabbitmq_auth_mechanism_ssl'." kind:"'plain', 'external'"`
 	// ConnectionName is shown in the broker's list of connections; the default
 	// is "notifyd".
-	ConnectionName string `json:"connection_name,omitempty" yaml:"connection_name,omitempty" jsonschema_description:"Name in the broker's list of connections; notifyd by default."`
+	ConnectionName string `json:"connection_name,omitempty" yaml:"connection_name,omitempty" jsonschema_description:"Name in the broker's list of connections."`
 
 	// Exchange is where messages are published (template); the default is "",
 	// the default exchange, which takes the routing key for a queue's name.
-	Exchange string `json:"exchange,omitempty" yaml:"exchange,omitempty" jsonschema_description:"Template of the exchange. Without it, the default exchange: routing_key is the name of a queue."`
+	Exchange string `json:"exchange,omitempty" yaml:"exchange,omitempty" jsonschema_description:"Where messages are published. Without it, 'routing_key' is the name of a queue." kind:"template" unset:"the default exchange"`
 	// RoutingKey is the routing key (template). The default is the event's type;
 	// required without Exchange.
-	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Template of the routing key; the event's type by default. Required without exchange."`
+	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key. Required without 'exchange'." kind:"template" unset:"the event's type"`
 	message.Config
 	// MessagePriority is the message's priority, 0 to 255 (template). An empty
 	// result is none. The setting "priority" is the destination's own.
-	MessagePriority string `json:"message_priority,omitempty" yaml:"message_priority,omitempty" jsonschema_description:"Template of the message's priority, 0 to 255; none if the result is empty. The setting priority is that of the destination."`
+	MessagePriority string `json:"message_priority,omitempty" yaml:"message_priority,omitempty" jsonschema_description:"Priority of the message, 0 to 255, for queues with 'x-max-priority'. An empty result sets none. The setting 'priority' belongs to the destination." kind:"template"`
 	// Expiration is the time after which queues drop the message (template): a
 	// duration such as 30s, or milliseconds. An empty result is none.
-	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Template of the time after which queues drop the message, as 30s or as milliseconds; none if the result is empty."`
+	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Time after which queues drop the message: '30s', or milliseconds. An empty result sets none." kind:"template"`
 	// AppID is the message's app_id; the default is "notifyd".
-	AppID string `json:"app_id,omitempty" yaml:"app_id,omitempty" jsonschema_description:"The property app_id; notifyd by default."`
+	AppID string `json:"app_id,omitempty" yaml:"app_id,omitempty" jsonschema_description:"The property 'app_id' of the message."`
 	// Transient sends messages that the broker need not write to disk. They are
 	// confirmed sooner, and lost when it restarts.
-	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Send messages that need not be on disk: confirmed sooner, and lost when the broker restarts."`
+	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Messages need not be on disk: they are confirmed sooner, and lost when the broker restarts."`
 	// Unroutable says what becomes of an event that no queue takes: retry (it is
 	// tried again, and dead after max_attempts), wait (all events wait), drop
 	// (it counts as delivered), or auto (default): retry if the exchange or the
 	// routing key depends on the event, else wait.
-	Unroutable string `json:"unroutable,omitempty" yaml:"unroutable,omitempty" jsonschema_description:"What becomes of an event that no queue takes: retry (dead after max_attempts), wait (as if the broker were down), drop (it counts as delivered), or auto (default: retry if exchange or routing_key depends on the event, else wait)."`
+	Unroutable string `json:"unroutable,omitempty" yaml:"unroutable,omitempty" jsonschema_description:"Handling of an event that no queue accepts: 'retry' tries it again until 'max_attempts', 'wait' makes all events wait, 'drop' counts it as delivered. 'auto' retries if 'exchange' or 'routing_key' depends on the event, and waits if not." kind:"'auto', 'retry', 'wait', 'drop'"`
 	// StrictOrder publishes an event only when the earlier ones of its aggregate
 	// are confirmed. Without it, order is kept unless the broker refuses one
 	// message and takes a later one: a full queue, a key that leads nowhere.
@@ -116,29 +116,29 @@ type Config struct {
 
 	// Declare lists what is declared on every connection. What exists must have the
 	// same properties.
-	Declare Declare `json:"declare,omitzero" yaml:"declare,omitempty" jsonschema_description:"Exchanges, queues and bindings to make on every connection. Those that exist must have the same properties."`
+	Declare Declare `json:"declare,omitzero" yaml:"declare,omitempty" jsonschema_description:"Objects to declare on every connection. Existing ones must have the same properties." unset:"nothing"`
 
 	// MaxMessageBytes is the largest body; larger ones are not sent. The default
 	// is 134217728. It should be the broker's max_message_size, or less.
-	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest body in bytes; at most the broker's max_message_size. 134217728 by default."`
+	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest body; at most the broker's 'max_message_size'." kind:"1 to 536870912"`
 	// Heartbeat is how often each side shows that it lives, 1s to 10m. A broker
 	// that is silent for one and a half of it is given up. The default is 10s.
-	Heartbeat time.Duration `json:"heartbeat,omitempty" yaml:"heartbeat,omitempty" jsonschema_description:"How often each side shows that it lives. 10s by default."`
+	Heartbeat time.Duration `json:"heartbeat,omitempty" yaml:"heartbeat,omitempty" jsonschema_description:"Interval of heartbeats in both directions. The connection is closed when the broker is silent for one and a half intervals." kind:"duration, '1s' to '10m'"`
 	// ConnectTimeout bounds connecting, the declarations included. The default
 	// is 10s.
-	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting, declarations included. 10s by default."`
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting, declarations included."`
 	// WriteTimeout is how long the broker may accept no bytes. The default is 10s.
-	WriteTimeout time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"How long the broker may accept no bytes. 10s by default."`
+	WriteTimeout time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"How long the broker may accept no data."`
 	// ConfirmTimeout bounds the publishing of a batch, until the last message is
 	// confirmed. The default is 30s.
-	ConfirmTimeout time.Duration `json:"confirm_timeout,omitempty" yaml:"confirm_timeout,omitempty" jsonschema_description:"Longest time for publishing a batch, until its last message is confirmed. 30s by default."`
+	ConfirmTimeout time.Duration `json:"confirm_timeout,omitempty" yaml:"confirm_timeout,omitempty" jsonschema_description:"Longest time for publishing a batch, until its last message is confirmed."`
 }
 
 // Declare lists exchanges, queues and bindings. They are made in that order.
 type Declare struct {
-	Exchanges []Exchange `json:"exchanges,omitempty" yaml:"exchanges,omitempty" jsonschema_description:"Exchanges to make."`
-	Queues    []Queue    `json:"queues,omitempty" yaml:"queues,omitempty" jsonschema_description:"Queues to make."`
-	Bindings  []Binding  `json:"bindings,omitempty" yaml:"bindings,omitempty" jsonschema_description:"Bindings of queues to exchanges to make."`
+	Exchanges []Exchange `json:"exchanges,omitempty" yaml:"exchanges,omitempty" jsonschema_description:"Exchanges to declare."`
+	Queues    []Queue    `json:"queues,omitempty" yaml:"queues,omitempty" jsonschema_description:"Queues to declare."`
+	Bindings  []Binding  `json:"bindings,omitempty" yaml:"bindings,omitempty" jsonschema_description:"Bindings of queues to exchanges to declare."`
 }
 
 // Exchange is an exchange to declare.
@@ -147,11 +147,11 @@ type Exchange struct {
 	Name string `json:"name" yaml:"name" jsonschema:"required" jsonschema_description:"Name of the exchange."`
 	// Type is direct, fanout, topic, headers, or that of a plugin; the default
 	// is topic.
-	Type string `json:"type,omitempty" yaml:"type,omitempty" jsonschema_description:"direct, fanout, topic (default), headers, or the type of a plugin."`
+	Type string `json:"type,omitempty" yaml:"type,omitempty" jsonschema_description:"'direct', 'fanout', 'topic', 'headers', or the type of a plugin." unset:"'topic'"`
 	// Transient exchanges are gone when the broker restarts.
-	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Gone when the broker restarts."`
+	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"The exchange is gone when the broker restarts."`
 	// Arguments hold x-arguments such as alternate-exchange.
-	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as alternate-exchange."`
+	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as 'alternate-exchange'."`
 }
 
 // Queue is a queue to declare.
@@ -159,20 +159,20 @@ type Queue struct {
 	// Name is its name. Required.
 	Name string `json:"name" yaml:"name" jsonschema:"required" jsonschema_description:"Name of the queue."`
 	// Transient queues are gone when the broker restarts.
-	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Gone when the broker restarts."`
+	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"The queue is gone when the broker restarts."`
 	// Arguments hold x-arguments such as x-queue-type: quorum.
-	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as x-queue-type: quorum."`
+	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as 'x-queue-type: quorum'."`
 }
 
 // Binding is a binding to declare.
 type Binding struct {
 	// Queue is bound to Exchange. Both are required.
 	Exchange string `json:"exchange" yaml:"exchange" jsonschema:"required" jsonschema_description:"Exchange that messages come from."`
-	Queue    string `json:"queue" yaml:"queue" jsonschema:"required" jsonschema_description:"Queue that they go to."`
+	Queue    string `json:"queue" yaml:"queue" jsonschema:"required" jsonschema_description:"Queue that messages go to."`
 	// RoutingKey is the routing key or pattern, by the exchange's type.
-	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key or pattern, such as order.#."`
+	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key or pattern, such as 'order.#'."`
 	// Arguments are those of a headers exchange.
-	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments, for an exchange of the type headers."`
+	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments, for an exchange of the type 'headers'."`
 }
 
 // IsZero reports whether there is nothing to declare.

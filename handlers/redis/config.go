@@ -43,64 +43,64 @@ func DefaultLane() delivery.Lane {
 type Config struct {
 	// URL is the address of one server: redis://user:password@host:6379/0, or rediss://
 	// for TLS. Either URL or Addresses is required. [handlers.NewSecret] makes the URL.
-	URL handlers.Secret `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"Address of one server: redis://user:password@host:6379/0, or rediss:// for TLS. Either this or addresses."`
+	URL handlers.Secret `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"One server: 'redis://user:password@host:6379/0', or 'rediss://' for TLS." unset:"'url' or 'addresses' is required"`
 	// Addresses are host or host:port: one server, or some nodes of a Cluster, or
 	// the Sentinels. The default port is 6379, for Sentinels 26379.
-	Addresses []string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema_description:"One server, or some nodes of a cluster, or the sentinels, as host:port. 6379 is the default port, 26379 for sentinels."`
+	Addresses []string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema_description:"One server, or some nodes of a cluster, or the sentinels, as 'host:port'; the port is 6379 by default, 26379 for sentinels." kind:"list of addresses"`
 	// SentinelMaster is the name under which the Sentinels at Addresses know the
 	// server. "" is without Sentinels.
-	SentinelMaster string `json:"sentinel_master,omitempty" yaml:"sentinel_master,omitempty" jsonschema_description:"Name under which the sentinels at addresses know the server; none without sentinels."`
+	SentinelMaster string `json:"sentinel_master,omitempty" yaml:"sentinel_master,omitempty" jsonschema_description:"Name under which the sentinels know the server." unset:"no sentinels"`
 	// SentinelUsername and SentinelPassword are for the Sentinels themselves.
 	// [handlers.NewSecret] makes the SentinelPassword.
-	SentinelUsername string          `json:"sentinel_username,omitempty" yaml:"sentinel_username,omitempty" jsonschema_description:"ACL user of the sentinels themselves."`
-	SentinelPassword handlers.Secret `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password of the sentinels themselves."`
+	SentinelUsername string          `json:"sentinel_username,omitempty" yaml:"sentinel_username,omitempty" jsonschema_description:"User for the sentinels themselves."`
+	SentinelPassword handlers.Secret `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password for the sentinels themselves."`
 	// Cluster says that Addresses are nodes of a Redis Cluster.
 	Cluster bool `json:"cluster,omitempty" yaml:"cluster,omitempty" jsonschema_description:"The addresses are nodes of a Redis Cluster."`
 	// Username and Password are those of the ACL user; the default user is
 	// "default". [handlers.NewSecret] makes the Password.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"ACL user; the user default where there is only a password."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"User; a password alone is enough." unset:"the user 'default'"`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of the user."`
 	// AllowUnencrypted sends a password to another machine without TLS.
-	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password to other machines without TLS, where it can be read on the way."`
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password without TLS to other machines."`
 	// Database is the number of the database; a Cluster has only 0, the default.
-	Database int `json:"database,omitempty" yaml:"database,omitempty" jsonschema_description:"Number of the database, 0 by default; a cluster has no other."`
+	Database int `json:"database,omitempty" yaml:"database,omitempty" jsonschema_description:"Number of the database; a cluster has only 0." kind:"number, at least 0"`
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS, but for a URL with rediss://.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities. Without it, and without rediss://, connections are not encrypted."`
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates. Not with 'redis://'." unset:"TLS only with 'rediss://'"`
 
 	// Stream is the key of the stream that events are added to (template).
 	// Either Stream or Channel is required.
-	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Template of the stream's key, for XADD. Either this or channel."`
+	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Key of the stream that events are added to, with 'XADD'." kind:"template" unset:"'stream' or 'channel' is required"`
 	// Channel is the channel that events are published to (template). Redis keeps
 	// none of them: a consumer that does not listen at that moment never gets them.
-	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Template of the channel, for PUBLISH. Redis keeps no message: a consumer that does not listen at that moment never gets the event."`
+	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Channel that events are published to, with 'PUBLISH'. Redis does not store them: only current subscribers receive them." kind:"template"`
 	message.Config
 	// PayloadField is the field of a stream's entry that holds the body; the
 	// default is "payload".
-	PayloadField string `json:"payload_field,omitempty" yaml:"payload_field,omitempty" jsonschema_description:"Field of a stream's entry that holds the body; payload by default."`
+	PayloadField string `json:"payload_field,omitempty" yaml:"payload_field,omitempty" jsonschema_description:"Field of a stream's entry that holds the body." unset:"'payload'"`
 	// MaxLen has the stream keep about this many entries, the newest ones, whether
 	// or not a consumer has read the others. 0 keeps all.
-	MaxLen int64 `json:"max_len,omitempty" yaml:"max_len,omitempty" jsonschema_description:"Keep about this many entries of the stream and drop older ones, read or not. 0, the default, keeps all."`
+	MaxLen int64 `json:"max_len,omitempty" yaml:"max_len,omitempty" jsonschema_description:"Approximate number of entries that the stream keeps; older ones are dropped, read or not." kind:"number, at least 0" unset:"0: all"`
 	// Deduplicate is how many of the newest events of a stream are remembered beside
 	// it, in the same Redis, at least: a copy of one of them is not added, and is
 	// delivered. 1000 to 10,000,000; 0, the default, remembers none.
-	Deduplicate int `json:"deduplicate,omitempty" yaml:"deduplicate,omitempty" jsonschema_description:"Newest events of a stream, at least, whose copies are not added: their ids are kept in sets beside the stream, 1000 to 10000000. 0, the default, adds copies."`
+	Deduplicate int `json:"deduplicate,omitempty" yaml:"deduplicate,omitempty" jsonschema_description:"Newest events of a stream, at least, whose copies are not added. Their ids are kept in sets next to the stream." kind:"1000 to 10000000" unset:"0: none"`
 	// WaitReplicas is how many replicas must have an event, besides the primary,
 	// before the event counts as delivered. The default is 0.
-	WaitReplicas int `json:"wait_replicas,omitempty" yaml:"wait_replicas,omitempty" jsonschema_description:"Replicas that must have an event before it is delivered (WAIT); 0 by default. Not with a cluster or a channel."`
+	WaitReplicas int `json:"wait_replicas,omitempty" yaml:"wait_replicas,omitempty" jsonschema_description:"Replicas that must have an event before it is delivered ('WAIT'). Not with a cluster or a channel." kind:"number, at least 0"`
 	// WaitTimeout bounds the wait for the replicas; the default is 1s.
-	WaitTimeout time.Duration `json:"wait_timeout,omitempty" yaml:"wait_timeout,omitempty" jsonschema_description:"Longest wait for wait_replicas. 1s by default."`
+	WaitTimeout time.Duration `json:"wait_timeout,omitempty" yaml:"wait_timeout,omitempty" jsonschema_description:"Longest wait for 'wait_replicas'." kind:"duration, '1ms' to '10m'" unset:"'1s'"`
 	// RequireSubscribers makes an event without a subscriber a failure.
-	RequireSubscribers bool `json:"require_subscribers,omitempty" yaml:"require_subscribers,omitempty" jsonschema_description:"With channel: an event that no subscriber received is not delivered. Not with a cluster, which does not count subscribers."`
+	RequireSubscribers bool `json:"require_subscribers,omitempty" yaml:"require_subscribers,omitempty" jsonschema_description:"With 'channel': an event that no subscriber received does not count as delivered. Not with a cluster, which does not count subscribers."`
 	// MaxMessageBytes is the largest event, fields and all; the default is
 	// 536870912. It should not be above the server's proto-max-bulk-len.
-	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest event in bytes; at most the server's proto-max-bulk-len. 536870912 by default."`
+	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest event; not above the server's 'proto-max-bulk-len'." kind:"1024 to 536870912"`
 
 	// ConnectTimeout bounds TCP and TLS, WriteTimeout the sending of a batch, and
 	// ReadTimeout the wait for its answers. The default of each is 5s.
-	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting: TCP and TLS. 5s by default."`
-	WriteTimeout   time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"Longest time for sending a batch. 5s by default."`
-	ReadTimeout    time.Duration `json:"read_timeout,omitempty" yaml:"read_timeout,omitempty" jsonschema_description:"Longest wait for the answers to a batch. 5s by default."`
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting: TCP and TLS." kind:"duration, at most '10m'"`
+	WriteTimeout   time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"Longest time for sending a batch." kind:"duration, at most '10m'"`
+	ReadTimeout    time.Duration `json:"read_timeout,omitempty" yaml:"read_timeout,omitempty" jsonschema_description:"Longest wait for the answers to a batch." kind:"duration, at most '10m'"`
 }
 
 // WithDefaults returns a copy with every default filled in.

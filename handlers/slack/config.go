@@ -29,44 +29,44 @@ func DefaultLane() delivery.Lane {
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Token is the bot token of the app, "xoxb-...". Set it, or WebhookURL. [handlers.NewSecret] makes the Token.
-	Token handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Bot token of the app (xoxb-...), best as ${env:NAME} or ${file:PATH}. Set it, or webhook_url."`
+	Token handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Bot token of the app, 'xoxb-...'." unset:"'token' or 'webhook_url' is required"`
 	// WebhookURL is the URL of an incoming webhook, which stands for one channel.
 	// It is a secret: the URL alone is enough to post. [handlers.NewSecret] makes the WebhookURL.
-	WebhookURL handlers.Secret `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, in place of token and channel. A secret: the URL alone is enough to post."`
+	WebhookURL handlers.Secret `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, which stands for one channel, in place of 'token' and 'channel'. The URL alone is enough to post."`
 	// Channel is the id of the channel, or its name (template). An id goes on
 	// working when the channel is renamed. Required with Token.
-	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Template of the channel: its id (C0123456789), which outlives a renaming, or its name. Required with token."`
+	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Channel: its id, such as 'C0123456789', or its name. An id outlives a renaming." kind:"template" unset:"required with 'token'"`
 
 	// Text is the text (template), and with Blocks what notifications show. One
 	// of the two is required.
-	Text string `json:"text,omitempty" yaml:"text,omitempty" jsonschema_description:"Template of the text; with blocks, what notifications show. One of them is required."`
+	Text string `json:"text,omitempty" yaml:"text,omitempty" jsonschema_description:"Text; with 'blocks', what notifications show." kind:"template" unset:"'text' or 'blocks' is required"`
 	// Blocks is a JSON array of Block Kit blocks (template). Write values as
 	// {{ json .Payload.x }}.
-	Blocks string `json:"blocks,omitempty" yaml:"blocks,omitempty" jsonschema_description:"Template of a JSON array of Block Kit blocks. Write values as {{ json .Payload.x }}."`
+	Blocks string `json:"blocks,omitempty" yaml:"blocks,omitempty" jsonschema_description:"JSON array of Block Kit blocks. Write values as '{{ json .Payload.x }}'." kind:"template"`
 	// RawValues leaves &, < and > in values of the event as they are, in Text
 	// and Blocks. The default escapes them, so that a value is shown and not
 	// interpreted: "<!channel>" in a payload would notify everybody.
-	RawValues bool `json:"raw_values,omitempty" yaml:"raw_values,omitempty" jsonschema_description:"Leave &, < and > in values of the event as they are. By default they are escaped, so that a value can neither make links nor mention anybody."`
+	RawValues bool `json:"raw_values,omitempty" yaml:"raw_values,omitempty" jsonschema_description:"Do not escape '&', '<' and '>' in values: values can then contain links and mention people."`
 	// ThreadTS is the timestamp of the message to reply to (template). With an empty
 	// result the message starts no thread.
-	ThreadTS string `json:"thread_ts,omitempty" yaml:"thread_ts,omitempty" jsonschema_description:"Template of the timestamp of the message to reply to, such as 1700000000.000100. Without one the message starts no thread."`
+	ThreadTS string `json:"thread_ts,omitempty" yaml:"thread_ts,omitempty" jsonschema_description:"Timestamp of the message to reply to, such as '1700000000.000100'. An empty result means no thread." kind:"template"`
 	// UnfurlLinks and UnfurlMedia say whether Slack shows previews of links to
 	// pages and to media; nil is Slack's own default.
-	UnfurlLinks *bool `json:"unfurl_links,omitempty" yaml:"unfurl_links,omitempty" jsonschema_description:"Whether Slack shows previews of linked pages; Slack's own choice by default."`
-	UnfurlMedia *bool `json:"unfurl_media,omitempty" yaml:"unfurl_media,omitempty" jsonschema_description:"Whether Slack shows previews of linked media; Slack's own choice by default."`
+	UnfurlLinks *bool `json:"unfurl_links,omitempty" yaml:"unfurl_links,omitempty" jsonschema_description:"Whether Slack shows previews of linked pages." unset:"Slack's own choice"`
+	UnfurlMedia *bool `json:"unfurl_media,omitempty" yaml:"unfurl_media,omitempty" jsonschema_description:"Whether Slack shows previews of linked media." unset:"Slack's own choice"`
 	// Username, IconEmoji and IconURL change how the sender looks (templates).
 	// With Token they need the scope chat:write.customize.
-	Username  string `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Template of the sender's name. Needs the scope chat:write.customize."`
-	IconEmoji string `json:"icon_emoji,omitempty" yaml:"icon_emoji,omitempty" jsonschema_description:"Template of the sender's emoji, such as :package:. Needs the scope chat:write.customize."`
-	IconURL   string `json:"icon_url,omitempty" yaml:"icon_url,omitempty" jsonschema_description:"Template of the URL of the sender's picture. Needs the scope chat:write.customize."`
+	Username  string `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Sender's name. Needs the scope 'chat:write.customize'." kind:"template" unset:"the app's"`
+	IconEmoji string `json:"icon_emoji,omitempty" yaml:"icon_emoji,omitempty" jsonschema_description:"Sender's emoji, such as ':package:'; not with 'icon_url'. Needs the scope 'chat:write.customize'." kind:"template" unset:"the app's"`
+	IconURL   string `json:"icon_url,omitempty" yaml:"icon_url,omitempty" jsonschema_description:"URL of the sender's picture. Needs the scope 'chat:write.customize'." kind:"template" unset:"the app's"`
 
 	// APIURL is the URL of the Web API; the default is https://slack.com/api/.
-	APIURL string `json:"api_url,omitempty" yaml:"api_url,omitempty" jsonschema_description:"URL of the Web API: https://slack.com/api/ by default, https://slack-gov.com/api/ for GovSlack, or a gateway of your own."`
+	APIURL string `json:"api_url,omitempty" yaml:"api_url,omitempty" jsonschema_description:"URL of the Web API: 'https://slack-gov.com/api/' for GovSlack, or a gateway of your own." kind:"URL"`
 	// TLS is for a gateway with a certificate of its own; nil is the system's
 	// authorities.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Which certificates to trust and to show, where a gateway or proxy has its own."`
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for a gateway or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting included. The default is 15s.
-	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting included; below timeout. 15s by default."`
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting included."`
 }
 
 // WithDefaults returns a copy with every default filled in.

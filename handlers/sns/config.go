@@ -23,11 +23,11 @@ func DefaultLane() delivery.Lane {
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// TopicARN is the ARN of the topic. One that ends in ".fifo" is that of a FIFO topic.
-	TopicARN string `json:"topic_arn" yaml:"topic_arn" jsonschema_description:"ARN of the topic: arn:aws:sns:eu-central-1:123456789012:orders; one that ends in .fifo is a FIFO topic."`
+	TopicARN string `json:"topic_arn" yaml:"topic_arn" jsonschema_description:"ARN of the topic, 'arn:aws:sns:eu-central-1:123456789012:orders'. One that ends in '.fifo' is a FIFO topic." unset:"required"`
 	// GroupID is the message group (template). The default for FIFO topics is the
 	// event's aggregate id, or its type where it has none. On a standard topic a
 	// group is for fair queues behind it; the default there is none.
-	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" jsonschema_description:"Template of the message group. On a FIFO topic the aggregate id by default, or the event type where there is none; on a standard topic none."`
+	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" jsonschema_description:"Message group." kind:"template" unset:"FIFO: the aggregate id, else the event type; standard: none"`
 	message.Config
 	awsconf.Access
 }

@@ -44,66 +44,66 @@ type Config struct {
 	// URL is the URL to send requests to (template). Required. Values are escaped: they
 	// stay within the path segment or parameter where they stand, and the first
 	// one must come behind the slash that ends the host.
-	URL string `json:"url" yaml:"url" jsonschema_description:"Template of the URL. Required. Values in it are escaped and cannot change the host."`
+	URL string `json:"url" yaml:"url" jsonschema_description:"URL of the receiver, 'https://' or 'http://'. Values are escaped; the host must be complete before the first template." kind:"template" unset:"required"`
 	// DynamicHost says that the event chooses the host. Values in URL are then
 	// not escaped, the addresses that may be connected to are public ones (see
 	// Addresses), and a failing host costs attempts: events for other hosts must
 	// not wait for it.
-	DynamicHost bool `json:"dynamic_host,omitempty" yaml:"dynamic_host,omitempty" jsonschema_description:"Let the event choose the host: url may then be {{ .Payload.callback_url }}. A failing host costs attempts, so that events for other hosts need not wait for it."`
+	DynamicHost bool `json:"dynamic_host,omitempty" yaml:"dynamic_host,omitempty" jsonschema_description:"The event chooses the host: 'url' may then be '{{ .Payload.callback_url }}'. Values in 'url' are not escaped, only public addresses are connected to, and a failing host costs attempts, so that events for other hosts need not wait for it."`
 	// Method is POST (default), PUT or PATCH.
-	Method string `json:"method,omitempty" yaml:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH" jsonschema_description:"POST (default), PUT or PATCH."`
+	Method string `json:"method,omitempty" yaml:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH" jsonschema_description:"Method of the request."`
 
 	// Config is the body.
 	message.Config
 
 	// Headers are further headers (templates). An empty result is left out.
-	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers, templates by name. An empty result is left out."`
+	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers by name; one that yields nothing is left out." kind:"mapping of templates"`
 	// IDPrefix is the first part of webhook-id; the default is "notifyd". Relays
 	// of several databases that share a receiver need different ones.
-	IDPrefix string `json:"id_prefix,omitempty" yaml:"id_prefix,omitempty" jsonschema_description:"First part of webhook-id; notifyd by default. Relays of several databases that share a receiver need different ones."`
+	IDPrefix string `json:"id_prefix,omitempty" yaml:"id_prefix,omitempty" jsonschema_description:"First part of 'webhook-id'. Relays of several databases that share a receiver need different ones."`
 
 	// SigningSecrets sign each request as Standard Webhooks asks, one signature
 	// for each: "whsec_" and the base64 of 24 to 64 random bytes. [handlers.NewSecret] makes each.
-	SigningSecrets []handlers.Secret `json:"signing_secrets,omitempty" yaml:"signing_secrets,omitempty" jsonschema_description:"Secrets of Standard Webhooks (whsec_ and base64), one signature for each: list the old and the new one while receivers change over."`
+	SigningSecrets []handlers.Secret `json:"signing_secrets,omitempty" yaml:"signing_secrets,omitempty" jsonschema_description:"Secrets of Standard Webhooks: 'whsec_' and the base64 of 24 to 64 bytes. Each makes one signature: list the old and the new secret while receivers change over."`
 	// BearerToken is sent as "Authorization: Bearer". [handlers.NewSecret] makes the BearerToken.
-	BearerToken handlers.Secret `json:"bearer_token,omitzero" yaml:"bearer_token,omitempty" jsonschema_description:"Token sent as Authorization: Bearer."`
+	BearerToken handlers.Secret `json:"bearer_token,omitzero" yaml:"bearer_token,omitempty" jsonschema_description:"Sent as 'Authorization: Bearer'."`
 	// Username and Password are sent as "Authorization: Basic". Set both or none.
 	// [handlers.NewSecret] makes the Password.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as Authorization: Basic. Set it together with password, or neither."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as Authorization: Basic."`
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as 'Authorization: Basic'; with 'password', or neither."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as 'Authorization: Basic'."`
 	// TLS says which authorities to trust and which certificate to show.
-	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Which authorities to trust and which certificate to show."`
+	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present." unset:"the system's certificates"`
 
 	// ProxyURL is the proxy to go through, http, https or socks5, or none. The
 	// default is that of the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 	// [handlers.NewSecret] makes the ProxyURL.
-	ProxyURL handlers.Secret `json:"proxy_url,omitzero" yaml:"proxy_url,omitempty" jsonschema_description:"Proxy to go through (http, https or socks5), or none. By default that of HTTP_PROXY, HTTPS_PROXY and NO_PROXY."`
+	ProxyURL handlers.Secret `json:"proxy_url,omitzero" yaml:"proxy_url,omitempty" jsonschema_description:"Proxy, 'http://', 'https://' or 'socks5://', or 'none'." unset:"'HTTPS_PROXY', 'HTTP_PROXY' and 'NO_PROXY'"`
 	// Addresses is any (default) or public (the default with DynamicHost): the
 	// addresses that may be connected to, whatever the name says that led there.
-	Addresses string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema:"enum=any,enum=public" jsonschema_description:"Addresses that may be connected to: any (default), or public (default with dynamic_host) to keep out of private networks."`
+	Addresses string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema:"enum=any,enum=public" jsonschema_description:"Addresses that may be connected to; 'public' keeps requests out of private networks." unset:"'any'; 'public' with 'dynamic_host'"`
 	// AllowAddresses are networks in CIDR form that are allowed beside the
 	// public ones.
-	AllowAddresses []string `json:"allow_addresses,omitempty" yaml:"allow_addresses,omitempty" jsonschema_description:"Networks such as 10.1.0.0/16 that addresses: public lets through."`
+	AllowAddresses []string `json:"allow_addresses,omitempty" yaml:"allow_addresses,omitempty" jsonschema_description:"Networks that 'addresses: public' allows in addition, such as '10.1.0.0/16'." kind:"list of networks"`
 
 	// MaxConnectionAge is how long a connection is used at most; the default is 5m. A new
 	// connection looks the name of the host up again.
-	MaxConnectionAge time.Duration `json:"max_connection_age,omitempty" yaml:"max_connection_age,omitempty" jsonschema_description:"Longest use of one connection; a new one looks the host's name up again. 5m by default."`
+	MaxConnectionAge time.Duration `json:"max_connection_age,omitempty" yaml:"max_connection_age,omitempty" jsonschema_description:"Longest use of one connection. A new connection looks the host's name up again."`
 	// ConnectTimeout bounds the look-up of the name and the TCP connection; the
 	// default is 5s. TLSTimeout bounds the TLS handshake; the default is 5s.
-	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for looking up the name and for TCP. 5s by default."`
-	TLSTimeout     time.Duration `json:"tls_timeout,omitempty" yaml:"tls_timeout,omitempty" jsonschema_description:"Longest time for the TLS handshake. 5s by default."`
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for looking up the name and for TCP."`
+	TLSTimeout     time.Duration `json:"tls_timeout,omitempty" yaml:"tls_timeout,omitempty" jsonschema_description:"Longest time for the TLS handshake."`
 	// ResponseTimeout bounds the wait for the status, from the last byte of the
 	// request on; the default is 15s.
-	ResponseTimeout time.Duration `json:"response_timeout,omitempty" yaml:"response_timeout,omitempty" jsonschema_description:"Longest wait for the status once the request is written. 15s by default."`
+	ResponseTimeout time.Duration `json:"response_timeout,omitempty" yaml:"response_timeout,omitempty" jsonschema_description:"Longest time from the end of the request to the status."`
 	// RequestTimeout bounds the whole request; the default is 20s.
-	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for a whole request. 20s by default."`
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for the whole request."`
 
 	// HostRateLimit is the most requests per second to one host, evenly spaced; the
 	// default is no limit.
-	HostRateLimit float64 `json:"host_rate_limit,omitempty" yaml:"host_rate_limit,omitempty" jsonschema_description:"Most requests per second to one host, evenly spaced. No limit by default."`
+	HostRateLimit float64 `json:"host_rate_limit,omitempty" yaml:"host_rate_limit,omitempty" jsonschema_description:"Most requests per second to one host, evenly spaced, per relay. 'rate_limit' is the limit of the destination, over all relays." unset:"none"`
 	// HostConcurrency is the most requests at once to one host, for DynamicHost;
 	// the default is no limit.
-	HostConcurrency int `json:"host_concurrency,omitempty" yaml:"host_concurrency,omitempty" jsonschema_description:"Most requests at once to one host, with dynamic_host. No limit by default."`
+	HostConcurrency int `json:"host_concurrency,omitempty" yaml:"host_concurrency,omitempty" jsonschema_description:"Most requests at the same time to one host, with 'dynamic_host'." unset:"none"`
 }
 
 // WithDefaults returns a copy with every default filled in.

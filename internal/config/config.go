@@ -17,16 +17,16 @@ const supportedVersion = 1
 
 // Config is the content of notifyd.yaml, with the defaults filled in.
 type Config struct {
-	Version      int               `yaml:"version" jsonschema:"required" jsonschema_description:"Version of the file format. Always 1."`
-	Database     Database          `yaml:"database" jsonschema_description:"The PostgreSQL database that holds the outbox."`
-	Relay        notifyd.Config    `yaml:"relay" jsonschema_description:"How the relay takes events from the outbox."`
+	Version      int               `yaml:"version" jsonschema:"required" jsonschema_description:"Version of the file format." kind:"'1'"`
+	Database     Database          `yaml:"database" jsonschema_description:"PostgreSQL database that holds the outbox."`
+	Relay        notifyd.Config    `yaml:"relay" jsonschema_description:"How the relay reads events from the outbox."`
 	Retention    notifyd.Retention `yaml:"retention" jsonschema_description:"How long delivered events are kept."`
-	Log          Log               `yaml:"log" jsonschema_description:"Contents and format of the log."`
+	Log          Log               `yaml:"log" jsonschema_description:"Level and format of the log."`
 	Destinations Destinations      `yaml:"destinations" jsonschema_description:"Where events go, by a name of your choice."`
 	Routes       []Route           `yaml:"routes" jsonschema_description:"Which events go to which destinations."`
-	Admin        Admin             `yaml:"admin" jsonschema_description:"The HTTP server for metrics and health."`
-	Alerts       Alerts            `yaml:"alerts" jsonschema_description:"Notifications about dead letters, outages and events that wait too long."`
-	Outboxes     Outboxes          `yaml:"outboxes" jsonschema_description:"Many outboxes in one daemon, in place of the one of database."`
+	Admin        Admin             `yaml:"admin" jsonschema_description:"HTTP server for metrics, health and the web console."`
+	Alerts       Alerts            `yaml:"alerts" jsonschema_description:"Alerts about dead letters, outages and events that wait too long."`
+	Outboxes     Outboxes          `yaml:"outboxes" jsonschema_description:"Several outboxes in one daemon, in place of the one of 'database'." unset:"none"`
 
 	// Warnings are about settings that are allowed but probably not intended.
 	Warnings []Mistake `yaml:"-"`
@@ -56,42 +56,42 @@ type origins map[string]string
 
 // Database holds the connection to PostgreSQL.
 type Database struct {
-	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string, postgres://user:password@host:5432/db. Falls back to $DATABASE_URL, then to the PG* variables of libpq."`
-	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database if url leads through a pooler in transaction mode, where LISTEN hears nothing and a queue does not work. Falls back to url."`
+	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string: 'postgres://user:password@host:5432/db', or 'host=... dbname=...'." unset:"'$DATABASE_URL', then the variables 'PG*' of libpq"`
+	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database. Needed where 'url' leads through a pooler in transaction mode, where LISTEN hears nothing: a stream uses it for LISTEN, a queue for everything." unset:"'database.url'"`
 	Schema    string          `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
 }
 
 // Log holds the level and format of the log.
 type Log struct {
 	Level  string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error" jsonschema_description:"Lowest level that is written."`
-	Format string `yaml:"format" jsonschema:"enum=auto,enum=text,enum=json" jsonschema_description:"text or json; auto means text on a terminal, json elsewhere."`
+	Format string `yaml:"format" jsonschema:"enum=auto,enum=text,enum=json" jsonschema_description:"'auto' is text on a terminal and JSON elsewhere."`
 }
 
 // Admin is the HTTP server for operators.
 type Admin struct {
-	Listen string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default."`
+	Listen string `yaml:"listen" jsonschema_description:"Where '/metrics', '/livez', '/readyz' and '/version' are served, such as '127.0.0.1:9470'. Without a token, every client that reaches the address has access." kind:"address and port"`
 	// TLS is the server's certificate.
-	TLS   AdminTLS        `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with; HTTP by default."`
-	Token handlers.Secret `yaml:"token" jsonschema_description:"Token that requests must send as Authorization: Bearer, for everything but /livez and the bare answer of /readyz; 16 characters or more. None by default."`
-	Pprof bool            `yaml:"pprof" jsonschema_description:"Serve profiles of the process at /debug/pprof/."`
+	TLS   AdminTLS        `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with, TLS 1.2 or newer." unset:"none: HTTP is served"`
+	Token handlers.Secret `yaml:"token" jsonschema_description:"Token that clients must send as 'Authorization: Bearer TOKEN', 16 characters or more. '/livez' and the short answer of '/readyz' need none."`
+	Pprof bool            `yaml:"pprof" jsonschema_description:"Serves profiles of the process at '/debug/pprof/'. Other machines need the token."`
 	// Console and the fields below configure the web console.
-	Console  bool   `yaml:"console" jsonschema_description:"Serve the web console at /console/ of admin.listen, which must be a loopback address unless there is a token."`
+	Console  bool   `yaml:"console" jsonschema_description:"Serves the web console at '/console/'. Without a token, 'listen' must be a loopback address."`
 	ReadOnly bool   `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`
 	Payloads string `yaml:"payloads" jsonschema:"enum=shown,enum=hidden" jsonschema_description:"Whether the console shows the payloads of events."`
 }
 
 // AdminTLS are PEM files. They are read again when they change.
 type AdminTLS struct {
-	CertFile string `yaml:"cert_file" jsonschema_description:"PEM file of the certificate, and of those that lead to its authority, relative to the configuration file. It is read again when it changes."`
-	KeyFile  string `yaml:"key_file" jsonschema_description:"PEM file of the key that belongs to cert_file."`
+	CertFile string `yaml:"cert_file" jsonschema_description:"PEM file of the certificate and of those that lead to its authority, relative to the configuration file. Read again when it changes; an unusable file leaves the old certificate in use." kind:"path"`
+	KeyFile  string `yaml:"key_file" jsonschema_description:"PEM file of the key that belongs to 'cert_file'. Read again when it changes." kind:"path"`
 }
 
 // Alerts configures notifications about problems that the relay cannot fix by itself.
 type Alerts struct {
-	To            []string      `yaml:"to" jsonschema_description:"Names of destinations that get alerts, as events of the type notifyd.alert; none by default."`
-	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=relay,enum=retention,enum=waiting" jsonschema_description:"Incidents to report: dead_letter, destination, database, listener, relay, retention, waiting. All by default."`
-	Every         time.Duration `yaml:"every" jsonschema_description:"Shortest time between two alerts; incidents in between go into the next one."`
-	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before an alert reports it; 0 for never."`
+	To            []string      `yaml:"to" jsonschema_description:"Destinations that receive the alerts, as events of the type 'notifyd.alert'." kind:"list of names"`
+	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=relay,enum=retention,enum=waiting" jsonschema_description:"Incidents to report." unset:"all"`
+	Every         time.Duration `yaml:"every" jsonschema_description:"Shortest time between two alerts. Incidents in between go into the next one."`
+	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before an alert reports it; '0' is never."`
 }
 
 // alertKinds are the words of alerts.on.
@@ -116,7 +116,7 @@ type Destination struct {
 // Lane holds the settings that destinations of every type have.
 type Lane struct {
 	delivery.Lane
-	RateKey string `yaml:"rate_key" print:"set" jsonschema_description:"Expression in CEL, such as payload.customer_id or headers['tenant'], that gives each of its values the rate limit for itself. Events for which it fails have one together."`
+	RateKey string `yaml:"rate_key" print:"set" jsonschema_description:"Gives each value of the expression, such as 'payload.customer_id', the rate limit for itself. Events for which it fails share one." kind:"expression in CEL"`
 
 	key *when.Expression // of RateKey; nil without one
 }
@@ -137,9 +137,9 @@ func (c *Config) NeedsStream() (settings []string) {
 
 // Route sends the events whose type matches to one or more destinations.
 type Route struct {
-	Match string   `yaml:"match" jsonschema:"required" jsonschema_description:"An event type, a prefix like order.*, or * for every event. The most specific match wins."`
-	To    []string `yaml:"to" jsonschema:"required,minItems=1" jsonschema_description:"Names of destinations."`
-	When  string   `yaml:"when" print:"set" jsonschema_description:"Condition in CEL over payload, headers and event, such as payload.total > 100. Only events that meet it go to the destinations; one for which it fails becomes a dead letter."`
+	Match string   `yaml:"match" jsonschema:"required" jsonschema_description:"An event type, a prefix such as 'order.*', or '*' for every event. The most specific match wins."`
+	To    []string `yaml:"to" jsonschema:"required,minItems=1" jsonschema_description:"Destinations that receive the event, independently of each other." kind:"list of names"`
+	When  string   `yaml:"when" print:"set" jsonschema_description:"Condition over 'payload', 'headers' and 'event', such as 'payload.total > 100'. Only events that meet it go to the destinations; an event for which it fails becomes a dead letter." kind:"condition in CEL"`
 
 	filter *Filter // nil without When
 }

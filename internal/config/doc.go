@@ -8,5 +8,5 @@
 //
 // The package knows no destination. The settings of a destination type are a
 // struct that the caller's [Registry] creates; the same struct defines the JSON
-// Schema for editors (schema.go).
+// Schema for editors (schema.go) and the tables of the documentation (reference.go).
 package config

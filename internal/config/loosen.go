@@ -19,7 +19,7 @@ const orNull = "null"
 // loosen completes the schema of the setting v, whose value is the default.
 func loosen(s *jsonschema.Schema, v reflect.Value, or ...string) error {
 	if v.Kind() == reflect.Pointer {
-		v = reflect.New(v.Type().Elem()).Elem()
+		v = pointed(v)
 	}
 	types, err := loosenType(s, v)
 	if err != nil || types == nil {

@@ -24,19 +24,19 @@ const defaultEvery = 30 * time.Second
 // Outboxes are the outboxes of a daemon that has many: those of a list, and those that a query finds.
 // The zero value is a daemon with one, that of Config.Database.
 type Outboxes struct {
-	List  []Outbox      `yaml:"list" jsonschema_description:"Outboxes by name, each with a schema or a database of its own."`
-	Query string        `yaml:"query" print:"set" jsonschema_description:"SQL that lists outboxes, sent to database.url: the columns name and schema, database or url, of which the last three may be left out or null."`
-	Every time.Duration `yaml:"every" jsonschema_description:"How often the query is sent, to find outboxes that are new or gone."`
+	List  []Outbox      `yaml:"list" jsonschema_description:"Outboxes, each with its own schema or database."`
+	Query string        `yaml:"query" print:"set" jsonschema_description:"Statement that lists further outboxes, sent to 'database.url' in a transaction that cannot write. Its columns are 'name', and as needed 'schema', 'database' and 'url'; null means the same as a key that is left out." kind:"SQL"`
+	Every time.Duration `yaml:"every" jsonschema_description:"How often the query is sent." kind:"duration, at least '1s'"`
 }
 
 // Outbox is one of several outboxes. What it leaves out is that of the whole file.
 type Outbox struct {
-	Name      string          `yaml:"name" jsonschema:"required" jsonschema_description:"Name of the outbox in metrics, logs, commands and the ids of its events: at most 63 letters, digits, - and _."`
-	Schema    string          `yaml:"schema" print:"set" jsonschema_description:"PostgreSQL schema of its tables. Falls back to database.schema."`
-	Database  string          `yaml:"database" print:"set" jsonschema_description:"Name of its database, on the server and with the user of database.url."`
-	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string of its database. Falls back to database.url."`
-	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Like database.listen_url, for an outbox with a url of its own."`
-	Routes    []Route         `yaml:"routes" jsonschema_description:"Its routes. Falls back to the routes of the file."`
+	Name      string          `yaml:"name" jsonschema:"required" jsonschema_description:"Name in metrics, logs, commands and the ids of events: at most 63 letters, digits, '-' and '_', beginning with a letter or a digit."`
+	Schema    string          `yaml:"schema" print:"set" jsonschema_description:"PostgreSQL schema of its tables." unset:"'database.schema'"`
+	Database  string          `yaml:"database" print:"set" jsonschema_description:"Name of its database, on the server and with the user of 'database.url'." unset:"that of 'database.url'"`
+	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string of its database, in place of 'database'." unset:"'database.url'"`
+	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Like 'database.listen_url', for an outbox that has a 'url'."`
+	Routes    []Route         `yaml:"routes" jsonschema_description:"Routes of this outbox, in place of the file's. The outbox has the destinations that its routes name." kind:"list, as 'routes'" unset:"the file's 'routes'"`
 }
 
 // Used reports whether there are many outboxes.

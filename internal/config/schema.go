@@ -1,17 +1,17 @@
 package config
 
 import (
-	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/invopop/jsonschema"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // Schema returns the JSON Schema of notifyd.yaml for the given destination
@@ -29,7 +29,7 @@ func Schema(registry Registry) ([]byte, error) {
 	destinations.PropertyNames = &jsonschema.Schema{Pattern: destinationName}
 	destinations.AdditionalProperties = &jsonschema.Schema{}
 	for _, name := range registry.names() {
-		branch, err := branchOf(name, registry[name]())
+		branch, err := branchOf(name, registry[name])
 		if err != nil {
 			return nil, fmt.Errorf("destination type %s: %w", name, err)
 		}
@@ -46,14 +46,11 @@ func Schema(registry Registry) ([]byte, error) {
 
 // branchOf returns the schema of a destination of one type: the type, the
 // handler's settings and those of every lane.
-func branchOf(name string, settings Settings) (*jsonschema.Schema, error) {
-	lane := defaultLane()
-	own, common := reflect.Indirect(reflect.ValueOf(settings)), reflect.ValueOf(&lane).Elem()
-	shared := settingsOf(common, own)
-	if err := collisions(shared); err != nil {
+func branchOf(name string, t Type) (*jsonschema.Schema, error) {
+	own, common, err := t.effective()
+	if err != nil {
 		return nil, err
 	}
-	shareDefaults(shared)
 	branch, err := schemaOf(own)
 	if err != nil {
 		return nil, err
@@ -67,13 +64,31 @@ func branchOf(name string, settings Settings) (*jsonschema.Schema, error) {
 			branch.Properties.Set(pair.Key, pair.Value)
 		}
 	}
-	branch.Properties.Set("type", &jsonschema.Schema{Const: name, Description: "What kind of destination this is."})
+	branch.Properties.Set("type", &jsonschema.Schema{Const: name, Description: typeDescription})
 	if err := branch.Properties.MoveToFront("type"); err != nil {
 		return nil, err
 	}
 	branch.Required = append([]string{"type"}, branch.Required...)
 	branch.Title = "destination of type " + name
 	return branch, nil
+}
+
+// typeDescription describes the key "type", for which no struct has a field.
+const typeDescription = "Kind of destination, which decides what other keys there are. Cannot be an expansion."
+
+// effective returns the settings of a destination that sets nothing: those of its type, and those of every lane.
+func (t Type) effective() (own, common reflect.Value, err error) {
+	lane, settings := defaultLane(), t()
+	common = reflect.ValueOf(&lane).Elem()
+	shared := settingsOf(common, reflect.Indirect(reflect.ValueOf(settings)))
+	if err := collisions(shared); err != nil {
+		return own, common, err
+	}
+	shareDefaults(shared)
+	if e, ok := settings.(Effective); ok {
+		settings = e.Effective()
+	}
+	return reflect.Indirect(reflect.ValueOf(settings)), common, nil
 }
 
 // collisions finds a name that means one thing to the lane and another to the
@@ -123,9 +138,7 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 	switch {
 	case t == reflect.TypeFor[Destinations]():
 		return &jsonschema.Schema{Type: "object"}
-	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[handlers.Secret]():
-		return &jsonschema.Schema{Type: "string"}
-	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t.Kind() != reflect.Slice:
+	case isText(t):
 		return &jsonschema.Schema{Type: "string"}
 	default:
 		return nil
@@ -145,6 +158,26 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
 		if err := loosen(p, f.targets[0], or...); err != nil {
 			return err
 		}
+		if f.rule.Unset != "" {
+			p.Default = nil // it is a value that other settings decide
+		}
+		p.Description = descriptionOf(f.rule, f.targets[0].Type())
 	}
 	return nil
+}
+
+// descriptionOf returns the description of a setting for an editor, with the default that the tag unset describes.
+func descriptionOf(r field.Rule, t reflect.Type) string {
+	text := []string{r.Description}
+	if t == reflect.TypeFor[handlers.Secret]() || t == reflect.TypeFor[[]handlers.Secret]() {
+		text = append(text, "A secret: best as ${env:NAME} or ${file:PATH}.")
+	}
+	switch {
+	case r.Unset == "" || r.Unset == "none":
+	case strings.Contains(r.Unset, "required"):
+		text = append(text, strings.ToUpper(r.Unset[:1])+r.Unset[1:]+".")
+	default:
+		text = append(text, "Default: "+r.Unset+".")
+	}
+	return ticked(strings.Join(text, " "))
 }

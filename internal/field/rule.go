@@ -29,11 +29,20 @@ type Rule struct {
 	Former map[string]string
 	// IfSet is true for `print:"set"`: the setting is printed only if it is set.
 	IfSet bool
+	// Description is `jsonschema_description:"..."`, with code in single quotes.
+	Description string
+	// Kind is `kind:"..."`: the type that the reference page prints; "" for the type of the field.
+	Kind string
+	// Unset is `unset:"..."`: the default that the reference page prints; "" for the value of the field.
+	Unset string
 }
 
 // RuleOf reads the tags of a field.
 func RuleOf(tag reflect.StructTag) Rule {
-	r := Rule{Default: tag.Get("default"), Zero: tag.Get("zero"), IfSet: tag.Get("print") == "set"}
+	r := Rule{
+		Default: tag.Get("default"), Zero: tag.Get("zero"), IfSet: tag.Get("print") == "set",
+		Description: tag.Get("jsonschema_description"), Kind: tag.Get("kind"), Unset: tag.Get("unset"),
+	}
 	for word := range strings.SplitSeq(tag.Get("former"), ",") {
 		if before, now, ok := strings.Cut(word, "="); ok {
 			if r.Former == nil {
