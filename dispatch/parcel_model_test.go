@@ -180,8 +180,8 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 	m.lane.Deliver(p, unblock)
 }
 
-// room returns for how many deliveries the lane would have room.
-func (m *parcelModel) room(n int) int {
+// capacity returns how many deliveries the lane would reserve.
+func (m *parcelModel) capacity(n int) int {
 	if m.strict {
 		n = m.l.Reserve(Request{N: n})
 		if n > 0 {
@@ -308,7 +308,7 @@ func (m *parcelModel) deliverOne(i int) {
 	jobs := m.taken[i]
 	m.taken = slices.Delete(m.taken, i, i+1)
 	w := &worker{lane: m.l}
-	switch rest := w.shed(jobs); {
+	switch rest := w.dropLapsed(jobs); {
 	case len(rest) == 0:
 	case m.l.target.batch != nil:
 		w.deliverBatch(rest)
@@ -386,7 +386,7 @@ func (m *parcelModel) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"read": act(func() {
 			m.l.mu.Lock()
-			m.l.tempo.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.draw, "pace")
+			m.l.throughput.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.draw, "pace")
 			m.l.mu.Unlock()
 			if m.feed() && m.feedLines() {
 				m.read(rapid.IntRange(1, 300).Draw(m.draw, "events"))

@@ -169,7 +169,7 @@ func (p *poisoned) run(t *testing.T) string {
 		h = poisonedBatches{p}
 	}
 	m.l = newTestLane(h, p.cfg)
-	defer m.l.workers.Wait()
+	defer m.l.goroutines.Wait()
 	defer m.l.drop()
 	m.lane = m.l
 	m.wake = make(chan struct{}, 1)

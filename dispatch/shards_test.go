@@ -366,7 +366,7 @@ func TestShutdownWaitsForAllShards(t *testing.T) {
 			t.Errorf("it took %v, and the longest call takes 3s", took)
 		}
 		for i, l := range d.lanes {
-			if l.HasCapacity() || l.crew.timer != nil && l.crew.timer.Stop() {
+			if l.HasCapacity() || l.workers.timer != nil && l.workers.timer.Stop() {
 				t.Errorf("lane %d goes on", i)
 			}
 		}
@@ -391,7 +391,7 @@ func TestShardsThatAreNotHeld(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		for i, l := range d.lanes[:2] {
-			if l.timer != nil || l.crew.timer != nil || l.crew.all != nil || l.queue != nil {
+			if l.timer != nil || l.workers.timer != nil || l.workers.all != nil || l.queue != nil {
 				t.Errorf("lane %d has work", i)
 			}
 		}

@@ -42,9 +42,9 @@ func TestReserveForReplay(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(nil, testLane())
 	l.Own(func() {})
-	most := l.asideLocked()
-	if most < 4 || most > l.capacityLocked()/2 {
-		t.Fatalf("a replay may have %d of %d", most, l.capacityLocked())
+	most := l.replayLimitLocked()
+	if most < 4 || most > l.sizeLocked()/2 {
+		t.Fatalf("a replay may have %d of %d", most, l.sizeLocked())
 	}
 	for _, c := range []struct{ held, want int }{{0, most}, {most / 2, most - most/2}, {most/2 + 1, 0}, {most, 0}} {
 		n := l.Reserve(Request{N: maxQueued, Replay: true, Held: c.held})
