@@ -470,9 +470,9 @@ func (l *lane) resume() bool {
 // worthwhileLocked returns the capacity that makes a claim worthwhile: under load, a claim per answered event would
 // cost more than it brings.
 func (l *lane) worthwhileLocked() int {
-	fair := l.health.Fair(l.sizeLocked())
+	fair := l.health.Worthwhile(l.sizeLocked())
 	if l.limiter != nil {
-		fair = max(1, min(fair, l.limiter.Bunch()))
+		fair = max(1, min(fair, l.limiter.Batch()))
 	}
 	return fair
 }
@@ -490,7 +490,7 @@ func (l *lane) capacityLocked(now time.Time) int {
 		capacity = l.health.Allowed(now, min(capacity, maxQueued+l.load), l.load, l.aheadLocked())
 	}
 	if l.limiter != nil {
-		capacity = l.limiter.Room(now, capacity)
+		capacity = l.limiter.Capacity(now, capacity)
 	}
 	switch {
 	case !l.throughput.slow():
@@ -636,7 +636,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 
 // aloneLocked reports whether an event is quarantined or refused: its call has no other events.
 func (l *lane) aloneLocked(j *job) bool {
-	return l.health.Suspects(j.Value.event.ID) || j.Value.refused() != nil
+	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil
 }
 
 // putBack returns jobs that a worker took and did not begin to the queue. They need more workers now than short calls
@@ -811,7 +811,7 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 			l.health.Counted(now, jobs[i].Value.event.ID, out.delay, out.verdict == VerdictDead)
 		}
 	}
-	return l.health.Heard(now, begin, all, l.sizeLocked(), min(l.load+len(jobs), l.running*l.perCall()))
+	return l.health.Record(now, begin, all, l.sizeLocked(), min(l.load+len(jobs), l.running*l.perCall()))
 }
 
 // classify decides the outcome of a failed delivery: who is at fault, whether to retry, and when.
@@ -834,7 +834,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 	}
 	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; a panic does
 	if lost {
-		if out, nobodys := l.unavailable(log, j, c, r); nobodys {
+		if out, released := l.unavailable(log, j, c, r); released {
 			return out
 		}
 	} else if r.throttled {
@@ -881,7 +881,7 @@ func (l *lane) follows(out *outcome) Verdict {
 
 // unavailable records that the destination failed over an event, and reports an outage once for all its lanes. It
 // returns false if the event is at fault: the attempt counts.
-func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, nobodys bool) {
+func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, released bool) {
 	l.mu.Lock()
 	now := time.Now()
 	f := l.health.Lost(now, j.Value.event.ID, *c, err, j.Value.failures()+1 >= l.dest.MaxAttempts)
@@ -897,7 +897,7 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *result
 	switch {
 	case f.Counts:
 		return out, false
-	case f.Doubts:
+	case f.Suspected:
 		log.Info("destination fails over one event and answers others", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	case begins:
 		l.reportUnavailable(log, time.Now(), err)
@@ -967,14 +967,14 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) 
 	l.mu.Lock()
 	now := time.Now()
 	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, 2*l.throughput.pace/time.Duration(max(1, l.running)))
-	if t.Aside {
+	if t.Quarantined {
 		out.verdict, out.delay = VerdictAside, t.Delay
 	} else {
 		l.refuseLocked(now)
 	}
 	l.mu.Unlock()
 	switch {
-	case t.Aside:
+	case t.Quarantined:
 		log.Info("event throttled and quarantined", "class", out.class, "retry_in", out.delay, "err", err)
 	case t.Begins && err.exhausted:
 		log.Warn("the machine has no room for more calls", "class", out.class, "gap", t.Gap, "err", err)
@@ -1102,7 +1102,7 @@ func (l *lane) logChange(c health.Change, ends bool) {
 	if c.Closes {
 		l.available(ends)
 	}
-	if c.Eases {
+	if c.Unthrottled {
 		l.log.Info("destination is no longer throttled")
 	}
 }
@@ -1175,7 +1175,7 @@ func (l *lane) emptyLocked() (gone []unstarted) {
 	l.queue, l.head = nil, 0
 	for _, j := range queue {
 		if o := j.Value.parcel.order; o != nil {
-			gone = l.appendUnstartedLocked(gone, o.GiveUp(j), VerdictReleased)
+			gone = l.appendUnstartedLocked(gone, o.Release(j), VerdictReleased)
 			continue
 		}
 		l.load--

@@ -69,7 +69,7 @@ const sqlTidy = `DELETE FROM outbox_limits WHERE (destination, key) IN (SELECT d
 	WHERE tat < clock_timestamp() - interval '1 minute' LIMIT $1 FOR UPDATE SKIP LOCKED)`
 
 // Reserve implements limit.Reserve.
-func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) (all []limit.Grant, err error) {
+func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) (all []limit.Reservation, err error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limitTimeout, fmt.Errorf("the database did not answer within %v", limitTimeout))
 	defer cancel()
 	if all, err = l.reserve(ctx, destination, t, asks); err != nil {
@@ -79,7 +79,7 @@ func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms,
 	return all, err
 }
 
-func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) (all []limit.Grant, err error) {
+func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) (all []limit.Reservation, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn == nil || l.conn.IsClosed() {
@@ -95,18 +95,18 @@ func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms,
 	return all, err
 }
 
-func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
+func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) ([]limit.Reservation, error) {
 	keys, wants := make([]string, len(asks)), make([]int64, len(asks))
 	for i, a := range asks {
-		keys[i], wants[i] = a.Key, int64(a.Want)
+		keys[i], wants[i] = a.Key, int64(a.N)
 	}
 	rows, err := l.conn.Query(ctx, sqlReserve, destination, keys, wants, int64(t.Burst), float64(t.Gap)/float64(time.Microsecond))
 	if err != nil {
 		return nil, err
 	}
-	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (g limit.Grant, err error) {
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (g limit.Reservation, err error) {
 		var lead int64
-		err = r.Scan(&g.Key, &g.Granted, &lead)
+		err = r.Scan(&g.Key, &g.N, &lead)
 		g.Lead = time.Duration(lead) * time.Microsecond
 		return g, err
 	})
