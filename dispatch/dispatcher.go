@@ -163,7 +163,7 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	return d.workCtx
 }
 
-// Drain ends the run that Begin started. No delivery begins any more; running ones may finish within the shutdown
+// Drain ends the run that Begin started. No new delivery begins; running ones may finish within the shutdown
 // timeout, and are then cancelled and released. Goroutines in engine may still hand over claimed events, so Drain
 // waits for them, too. It returns nil or [ErrShutdownIncomplete].
 func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
@@ -190,7 +190,7 @@ func (d *Dispatcher) LanesOf(eventType string) (lanes []QueueLane, firstTime boo
 // TypesOf returns the event types seen so far whose lanes satisfy f.
 func (d *Dispatcher) TypesOf(f func(lanes []QueueLane) bool) []string { return d.router.types(f) }
 
-// QueueLane returns the lane of a destination, false if there is no destination with that name.
+// QueueLane returns the lane of a destination, and false for an unknown name.
 func (d *Dispatcher) QueueLane(destination string) (QueueLane, bool) {
 	l := d.first(destination)
 	if l == nil {
@@ -275,7 +275,7 @@ func (d *Dispatcher) Destinations() []*Destination {
 	return all
 }
 
-// Destination returns the destination with that name, nil if there is none.
+// Destination returns the destination with that name, nil for an unknown name.
 func (d *Dispatcher) Destination(name string) *Destination {
 	if l := d.first(name); l != nil {
 		return &l.dest

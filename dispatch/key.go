@@ -20,7 +20,7 @@ type Keys struct{ high, low maphash.Seed }
 // NewKeys returns a Keys with a random seed.
 func NewKeys() Keys { return Keys{maphash.MakeSeed(), maphash.MakeSeed()} }
 
-// Of returns the key of an event's aggregate, zero if the event has none. Of reuses the buffer scratch, and returns
+// Of returns the key of an event's aggregate, zero without an aggregate. Of reuses the buffer scratch, and returns
 // it.
 func (k Keys) Of(scratch []byte, e *delivery.Event) (Key, []byte) {
 	scratch = appendKey(scratch[:0], e)

@@ -277,9 +277,9 @@ func TestPatrolKeepsOrder(t *testing.T) {
 	})
 }
 
-// TestLaneGoesOnWithWhatCameWhileItWasStuck: an engine reserves capacity, then the last worker gets stuck, then the engine uses
+// TestStuckLaneDeliversLaterJobs: an engine reserves capacity, then the last worker gets stuck, then the engine uses
 // the capacity. When a call returns, a worker begins these deliveries.
-func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
+func TestStuckLaneDeliversLaterJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
@@ -306,8 +306,8 @@ func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 	})
 }
 
-// TestLaneWithFewWorkersLeftHasRoom: while one worker is left, the lane has capacity that is worth a claim.
-func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
+// TestLaneWithFewWorkersLeftHasCapacity: while one worker is left, the lane has capacity that is worth a claim.
+func TestLaneWithFewWorkersLeftHasCapacity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
@@ -328,8 +328,8 @@ func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
 	})
 }
 
-// TestWorkerThatHasEndedIsNotGivenUp: a goroutine that has ended does not touch its worker, which another goroutine may reuse.
-func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
+// TestWorkerThatHasEndedIsNotTakenOver: a goroutine that has ended does not touch its worker, which another goroutine may reuse.
+func TestWorkerThatHasEndedIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()

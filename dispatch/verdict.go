@@ -17,20 +17,20 @@ var errLapsed = errors.New("the lease may have run out before the delivery began
 type Verdict uint8
 
 const (
-	// VerdictDelivered: the destination has acknowledged the delivery.
+	// VerdictDelivered means that the destination has acknowledged the delivery.
 	VerdictDelivered Verdict = iota + 1
-	// VerdictFailed: the delivery is retried after a delay.
+	// VerdictFailed means that the delivery is retried after a delay.
 	VerdictFailed
-	// VerdictDead: the delivery has failed for the last time.
+	// VerdictDead means that the delivery has failed for the last time.
 	VerdictDead
-	// VerdictReleased: the delivery returns to the engine as if it had never been tried. The destination is down or
+	// VerdictReleased means that the delivery returns to the engine as if it had never been tried. The destination is down or
 	// throttles, or the lane no longer begins deliveries.
 	VerdictReleased
-	// VerdictParked: the delivery waits as a row until an earlier one of its aggregate is handled.
+	// VerdictParked means that the delivery waits as a row until an earlier one of its aggregate is handled.
 	VerdictParked
-	// VerdictAside: the delivery is retried after a delay, and no attempt counts.
+	// VerdictAside means that the delivery is retried after a delay, and no attempt counts.
 	VerdictAside
-	// VerdictExpired: the event is too old, and nothing remains to do.
+	// VerdictExpired means that the event is too old, and nothing remains to do.
 	VerdictExpired
 )
 

@@ -50,7 +50,7 @@ type StreamLane interface {
 	Own(onCapacity func())
 	// Withdraw returns all deliveries that no worker has begun. The lane takes nothing until the next Own.
 	Withdraw()
-	// Disown forgets the health of the destination, which another relay calls from now on. Nothing may be in flight.
+	// Disown forgets the health of the destination, because another relay delivers to it now. Nothing may be in flight.
 	Disown()
 	// Reserve reserves capacity and returns the number of deliveries reserved.
 	Reserve(r Request) int
@@ -139,11 +139,11 @@ type Request struct {
 type Rows uint8
 
 const (
-	// NoRows: no delivery is stored, and the aggregate is not blocked.
+	// NoRows means that no delivery is stored, and the aggregate is not blocked.
 	NoRows Rows = iota
-	// SomeRows: deliveries are stored, and later ones are parked.
+	// SomeRows means that deliveries are stored, and later ones are parked.
 	SomeRows
-	// NewRow: a delivery has just been stored to wait for its turn. Later ones are parked, as after a failure.
+	// NewRow means that a delivery has just been stored to wait for its turn. Later ones are parked, as after a failure.
 	NewRow
 )
 

@@ -57,7 +57,7 @@ func (w *worker) takeOver(call uint64) (i int, ok bool) {
 	if call%2 == 0 || call >= takenOver || !w.call.CompareAndSwap(call, takenOver) {
 		return 0, false
 	}
-	return int(call/2 - w.chunk.first), true // an index in a chunk
+	return int(call/2 - w.chunk.first), true //nolint:gosec // an index in a chunk
 }
 
 // work delivers its first jobs, then takes jobs from the queue until it is empty.

@@ -58,7 +58,7 @@ func (l *Limiter) Take(ctx context.Context, wants []Want) (waits []time.Duration
 	return l.settle(now, wants, left, reservations), nil
 }
 
-// remaining is an event beyond what was reserved ahead.
+// remaining is an event that the reserved ones did not cover.
 type remaining struct {
 	index     int
 	requested bool // part of the request to the table

@@ -49,7 +49,7 @@ func (g *Gate) Refused(who string, err error) {
 		g.pause = min(2*g.pause, Longest)
 	}
 	g.who, g.err = who, err
-	g.until = now.Add(g.pause*3/4 + rand.N(g.pause/4)) // separates relays
+	g.until = now.Add(g.pause*3/4 + rand.N(g.pause/4)) //nolint:gosec // separates relays
 }
 
 // Accepted records a successful login, and ends the limit.

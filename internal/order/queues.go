@@ -4,13 +4,13 @@ package order
 type Turn uint8
 
 const (
-	// Begins: the owner queues the delivery for its workers.
+	// Begins means that the owner queues the delivery for its workers.
 	Begins Turn = iota + 1
-	// Waits: the delivery waits behind another one of its aggregate.
+	// Waits means that the delivery waits behind another one of its aggregate.
 	Waits
-	// Parked: the delivery must wait as a row, outside the queues.
+	// Parked means that the delivery must wait as a row, outside the queues.
 	Parked
-	// Returned: the owner must return the delivery, see Queues.Stopped. It is not in the queues.
+	// Returned means that the owner must return the delivery, see Queues.Stopped. It is not in the queues.
 	Returned
 )
 
@@ -18,11 +18,11 @@ const (
 type Result uint8
 
 const (
-	// Done: the later deliveries of the aggregate continue.
+	// Done means that the later deliveries of the aggregate continue.
 	Done Result = iota + 1
-	// Failed: the aggregate becomes blocked.
+	// Failed means that the aggregate becomes blocked.
 	Failed
-	// Undone: the delivery is returned as if it had never been tried.
+	// Undone means that the delivery is returned as if it had never been tried.
 	Undone
 )
 
@@ -156,7 +156,7 @@ func (q *Queues[T]) Resume(n uint64) bool {
 	return true
 }
 
-// Withdrawn reports whether Withdraw was called. No delivery may begin any more.
+// Withdrawn reports whether Withdraw was called. No delivery may begin after that.
 func (q *Queues[T]) Withdrawn() bool { return q.withdrawn }
 
 // Held reports whether a returned delivery or a failure would hold a delivery back if it joined now.

@@ -317,7 +317,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			break
 		}
 		c.e.report(c.answers, again)
-		until := c.e.work // until Drain cancels the deliveries
+		until := c.e.work //nolint:contextcheck // until Drain cancels the deliveries
 		if !store.IsDown(again) {
 			until, unexplained = ctx, false
 		}

@@ -51,7 +51,7 @@ CROSS JOIN LATERAL (
 LIMIT $4::bigint`
 }
 
-// sqlNextDue returns the time until the next delivery is due, in microseconds; NULL if there is no such delivery.
+// sqlNextDue returns the time until the next delivery is due, in microseconds; NULL without one.
 const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
 FROM unnest($1::text[]) AS want(destination)
 CROSS JOIN LATERAL (
@@ -181,7 +181,7 @@ func readSnapshot(f *flight, c *Claimed) error {
 	return f.each(func(values [][]byte) error {
 		low, err := wire.DecodeInt8(values[0])
 		high, herr := wire.DecodeInt8(values[1])
-		c.Xmin, c.Xmax = uint64(low), uint64(high) // xid8 is unsigned: only the bits matter
+		c.Xmin, c.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned: only the bits matter
 		if err = cmp.Or(err, herr); err == nil && len(values) > 2 {
 			err = readOpenWriters(values[2:], c)
 		}

@@ -49,7 +49,7 @@ type watermark struct {
 	over bool // they had ended before the current run began
 }
 
-// propose makes head the candidate, if there is none.
+// propose makes head the candidate, unless one exists.
 func (w *watermark) propose(now time.Time, head int64, xmax uint64) {
 	if w.xid == 0 {
 		w.next, w.xid, w.at = head, xmax, now

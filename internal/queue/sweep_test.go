@@ -131,7 +131,7 @@ func TestSweepRationsWhatIsDear(t *testing.T) {
 	}
 }
 
-func TestMarksAreNotAheadOfTheirSnapshot(t *testing.T) {
+func TestWatermarksAreNotAheadOfTheirSnapshot(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := &sweep{poll: pollSeldom}

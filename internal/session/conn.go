@@ -185,7 +185,7 @@ func (c *Conn) Raw(ctx context.Context, begin, name string, f func(name string) 
 	if !c.IsShared() || c.check == nil {
 		return nil
 	}
-	return c.check(ctx, c.Conn) // last, because f decides what the transaction sees
+	return c.check(ctx, c.Conn) // last, because f may set the snapshot of the transaction
 }
 
 // ending returns a function that commits the transaction, or rolls it back after an error.
