@@ -209,8 +209,8 @@ func (d *Dispatcher) Wanted(destination, eventType string) bool {
 // does. Otherwise the shard's lane pauses, as after a failed delivery, and probes. ReportDestination returns the
 // remaining pause. With news, the outage is reported again even if the destination is already unavailable for another
 // reason.
-func (d *Dispatcher) ReportDestination(name string, part int, err error, news bool) (pause time.Duration) {
-	l := d.byName[name][part]
+func (d *Dispatcher) ReportDestination(name string, shard int, err error, news bool) (pause time.Duration) {
+	l := d.byName[name][shard]
 	if err == nil {
 		l.answers()
 		return 0
@@ -511,7 +511,7 @@ type Progress struct {
 	Name string // of the destination
 	// Answers counts the deliveries with a verdict of any kind, begun or not.
 	Answers uint64
-	// Well says that only a lack of work or capacity can stop a lane from beginning deliveries. It is false if one
+	// Well means that only a lack of work or capacity can stop a lane from beginning deliveries. It is false if one
 	// lane that an engine owns waits for a pause, a limit, an outage or a throttle. Due work is known by destination,
 	// not by shard, so that lane may be the one with the due work.
 	Well bool

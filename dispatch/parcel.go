@@ -19,11 +19,11 @@ type Delivery struct {
 	// Refused is why the event must not be delivered, nil for nearly all events. The lane makes a dead letter with
 	// this error and does not call the handler.
 	Refused error
-	// Row says that outbox_deliveries has a row for the delivery.
+	// Row means that outbox_deliveries has a row for the delivery.
 	Row bool
-	// Delayed says that the event became available after it was written.
+	// Delayed means that the event became available after it was written.
 	Delayed bool
-	// Leads says that no stored delivery of its aggregate comes before this one, except those handed over earlier.
+	// Leads means that no stored delivery of its aggregate comes before this one, except those handed over earlier.
 	// Such a delivery begins although the aggregate is blocked. Leads is void if one of the aggregate has failed
 	// since the engine read the stored deliveries: see Since.
 	Leads bool
@@ -32,7 +32,7 @@ type Delivery struct {
 	// Expires is when the event is too old to be delivered, by this relay's clock; zero for never. See
 	// Destination.Expires. Lanes without ExpiresAfter ignore it.
 	Expires time.Time
-	// Waited says that the delivery was stored to wait for its turn, for example because of a rate limit.
+	// Waited means that the delivery was stored to wait for its turn, for example because of a rate limit.
 	Waited bool
 }
 
@@ -59,7 +59,7 @@ type Answer struct {
 	// Class says who is at fault for a failure, and Err is its error; both are zero without a failure.
 	Class delivery.Class
 	Err   error
-	// Behind says that no delivery of the aggregate is in flight, and rows may wait behind this one. The aggregate
+	// Behind means that no delivery of the aggregate is in flight, and rows may wait behind this one. The aggregate
 	// stays blocked until the engine has handled the rows.
 	Behind bool
 }

@@ -147,20 +147,20 @@ func (c *workers) watch() {
 
 // answerFor answers for a worker's chunk that failed in the i-th call.
 func (c *workers) answerFor(w *worker, i int, r *result) {
-	l, part := c.lane, w.chunk
+	l, chunk := c.lane, w.chunk
 	if l.target.batch != nil {
-		l.settleBatch(l.ctx, &part, allFailed(len(part.jobs), r))
+		l.settleBatch(l.ctx, &chunk, allFailed(len(chunk.jobs), r))
 		return
 	}
-	l.putBack(part.jobs[i+1:])
+	l.putBack(chunk.jobs[i+1:])
 	outs := make([]outcome, i+1) // the handler may still return and write to the last outcome
-	copy(outs, part.outs[:i])
-	outs[i].from, outs[i].to = part.from, time.Since(part.begin)
+	copy(outs, chunk.outs[:i])
+	outs[i].from, outs[i].to = chunk.from, time.Since(chunk.begin)
 	if i > 0 {
 		outs[i].from = outs[i-1].to
 	}
-	part.jobs, part.outs = part.jobs[:i+1], outs
-	l.settle(l.ctx, &part, i+1, r)
+	chunk.jobs, chunk.outs = chunk.jobs[:i+1], outs
+	l.settle(l.ctx, &chunk, i+1, r)
 }
 
 // exited replaces a worker whose handler ended its goroutine.

@@ -124,10 +124,10 @@ func (d *Destination) Expires(written, available time.Time) time.Time {
 type Request struct {
 	// N is the number of deliveries.
 	N int
-	// Once says that the engine reads only once for this capacity: the lane reserves nothing that is not worth a
+	// Once means that the engine reads only once for this capacity: the lane reserves nothing that is not worth a
 	// read.
 	Once bool
-	// Replay says that live deliveries take precedence. A replay fills at most half of the lane, and 2 ms of a fast
+	// Replay means that live deliveries take precedence. A replay fills at most half of the lane, and 2 ms of a fast
 	// lane, so that live deliveries hardly wait. The lane reserves nothing below half of that limit: the engine asks
 	// again after the answers.
 	Replay bool
@@ -149,9 +149,9 @@ const (
 
 // Order is the state of the order of a lane.
 type Order struct {
-	// Blocked says that the aggregate is blocked.
+	// Blocked means that the aggregate is blocked.
 	Blocked bool
-	// Busy says that a delivery of the aggregate is in flight. If the last one is delivered while the aggregate is
+	// Busy means that a delivery of the aggregate is in flight. If the last one is delivered while the aggregate is
 	// blocked, its answer has Behind set.
 	Busy bool
 	// Aggregates is the number of blocked aggregates.
@@ -161,6 +161,6 @@ type Order struct {
 	Failures uint64
 	// Returned counts the returned deliveries.
 	Returned uint64
-	// Stopped says that the lane has returned a delivery, and takes nothing until GoOn.
+	// Stopped means that the lane has returned a delivery, and takes nothing until GoOn.
 	Stopped bool
 }

@@ -320,7 +320,7 @@ func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
 	if kept && !strings.HasPrefix(application, "notifyd/") && b.foreign != pid {
 		b.foreign = pid
 		b.log.WarnContext(ctx, "a session that is not a relay keeps the bell silent",
-			"pid", pid, "user", user, "application_name", application)
+			"pid", pid, "user", user, "application_name", application, "cure", "run notifyd doctor")
 	}
 	return kept, wrap("check whether another relay keeps the bell silent", err)
 }

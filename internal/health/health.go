@@ -40,7 +40,7 @@ type Call struct {
 	Took  time.Duration
 	// Proof is when the worker's last answered call began, this call included; zero without an answered call.
 	Proof time.Time
-	// Shared says that the call had several events, and delivered none.
+	// Shared means that the call had several events, and delivered none.
 	Shared bool
 }
 
@@ -247,7 +247,7 @@ func (h *Health) quarantined(now time.Time) *quarantine {
 	return h.quarantine
 }
 
-// Lost records that the destination failed over an event; last says that its next attempt is the last one. Lost opens
+// Lost records that the destination failed over an event; last means that its next attempt is the last one. Lost opens
 // the breaker, unless the event is at fault. It quarantines the event, so that another event shows whether the
 // destination is down.
 func (h *Health) Lost(now time.Time, event int64, c Call, err error, last bool) (f Failure) {
@@ -285,7 +285,7 @@ func (h *Health) Fault(now, began time.Time, err error) (f Failure) {
 }
 
 // Unanswered records that a call that began at the given time ended before the destination could answer. It reports
-// whether the call was a probe: the probe has failed, and the next one follows another pause. tried says that an
+// whether the call was a probe: the probe has failed, and the next one follows another pause. tried means that an
 // earlier attempt of the event was counted.
 func (h *Health) Unanswered(now, began time.Time, tried bool) bool {
 	if !h.breaker.open() {

@@ -35,7 +35,7 @@ func (l *Limiter) Keyed() bool { return l.keyed }
 type Want struct {
 	// Key is empty without keys.
 	Key string
-	// Waited says that the event has already waited for its turn: other events of its key go behind it.
+	// Waited means that the event has already waited for its turn: other events of its key go behind it.
 	Waited bool
 }
 

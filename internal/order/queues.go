@@ -65,9 +65,9 @@ type Queue[T any] struct {
 
 // Options configures queues and never changes.
 type Options struct {
-	// Total says that all deliveries belong to one aggregate.
+	// Total means that all deliveries belong to one aggregate.
 	Total bool
-	// Batches says that deliveries of one aggregate may share a call. Such deliveries in flight end with the call,
+	// Batches means that deliveries of one aggregate may share a call. Such deliveries in flight end with the call,
 	// even if the first of them failed.
 	Batches bool
 }
@@ -76,12 +76,12 @@ type Options struct {
 type Entry struct {
 	// Key points to zero if order does not matter. A pointer, because a copied key is slow to hash.
 	Key *Key
-	// Leads says that no stored delivery of the aggregate comes before this one: it begins although the aggregate is
+	// Leads means that no stored delivery of the aggregate comes before this one: it begins although the aggregate is
 	// blocked. Since is Queues.Failures before the read that proved this: a later failure of the aggregate revokes
 	// Leads.
 	Leads bool
 	Since uint64
-	// Stored says that the delivery has a row.
+	// Stored means that the delivery has a row.
 	Stored bool
 	// Most bounds the deliveries of the aggregate in memory; 0 for no bound. It does not apply to a delivery that
 	// leads.
@@ -234,7 +234,7 @@ func (q *Queues[T]) PutBack(i *Item[T]) (first bool) {
 	return false
 }
 
-// Leave removes a delivery that has ended. rests says that the owner begins no new delivery. behind reports whether
+// Leave removes a delivery that has ended. rests means that the owner begins no new delivery. behind reports whether
 // rows may wait behind the delivery. next is the delivery that the owner must queue, or nil. gone are the deliveries
 // that end with this one: after Failed they are parked or returned, see Parks; otherwise they are returned.
 func (q *Queues[T]) Leave(i *Item[T], how Result, rests bool) (behind bool, next *Item[T], gone []*Item[T]) {

@@ -205,9 +205,9 @@ func (ls *leases) flush(ctx context.Context) error {
 	return nil
 }
 
-// finish writes answers in one transaction. Answers are fenced off if another relay took their leases over, a crash
-// of the database lost the leases, the settlement was already written before a connection was lost, or their events
-// are missing.
+// finish writes answers in one transaction. It fences an answer off in four cases. Another relay took the lease over;
+// a crash of the database lost the lease; the settlement was already written before a connection was lost; or the
+// event is missing.
 func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	var done, put []deliveries.Entry
 	for _, r := range results {

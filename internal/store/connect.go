@@ -33,8 +33,8 @@ const (
 	// idleInTransaction lets the server end the transaction of a frozen relay, so that its rows are free again. The
 	// lock budget is far below it.
 	idleInTransaction = 5 * time.Second
-	// leasesIdle lets the server end the session that renews the leases of a stream if its relay is frozen, so that
-	// the mode of the table can change. A relay uses the session several times a second.
+	// leasesIdle lets the server end the session that renews the leases of a stream if its relay is frozen. The mode
+	// of the table can change then. A relay uses the session several times a second.
 	leasesIdle = 5 * time.Second
 	// closeTimeout bounds the orderly end of a connection.
 	closeTimeout = time.Second
