@@ -89,7 +89,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	return l
 }
 
-// Destination returns what never changes about the destination.
+// Destination returns the constant properties of the destination.
 func (l *lane) Destination() *Destination { return &l.dest }
 
 // Serve assigns the lane to an engine without order.
@@ -505,7 +505,7 @@ func (l *lane) capacityLocked(now time.Time) int {
 	return max(0, capacity)
 }
 
-// aheadLocked counts the jobs that a worker has begun or could begin. In order, jobs that wait behind others of their
+// aheadLocked counts the jobs that a worker has begun or could begin. With order, jobs that wait behind others of their
 // aggregate take no capacity from other aggregates.
 func (l *lane) aheadLocked() int {
 	return l.load - l.waitingLocked()

@@ -27,7 +27,7 @@ type Options struct {
 	// Claimers are Limits.Claims sessions. Run uses them; their creator closes them.
 	Claimers []Claimer
 	// Leases and House maintain deliveries that outlive their claims, and rows that no claim finds.
-	Leases LeaseKeeper
+	Leases LeaseStore
 	House  Housekeeper
 	// Companions lists the sessions of all relays that claim.
 	Companions Companions

@@ -14,7 +14,7 @@ import (
 )
 
 // Keeper maintains leases and other rows that no claim finds, on the connection that proves that the relay is alive.
-// It implements [LeaseKeeper], [Housekeeper] and [Companions].
+// It implements [LeaseStore], [Housekeeper] and [Companions].
 type Keeper struct {
 	*store.Keeper
 	rows    deliveries.Leases
@@ -32,7 +32,7 @@ func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
 	}
 }
 
-// Finish implements [LeaseKeeper].
+// Finish implements [LeaseStore].
 func (k *Keeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
 	err = k.Do(ctx, "settle leased deliveries", func(ctx context.Context, c *session.Conn) error {
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
@@ -63,7 +63,7 @@ func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error
 	return nil
 }
 
-// Renew implements [LeaseKeeper].
+// Renew implements [LeaseStore].
 func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 	return k.Do(ctx, "renew leases", func(ctx context.Context, c *session.Conn) error {
 		return k.rows.Renew(ctx, c.Conn, tokens)
@@ -172,7 +172,7 @@ func (k *Keeper) Claimers(ctx context.Context) (pids []int32, err error) {
 }
 
 var (
-	_ LeaseKeeper = (*Keeper)(nil)
+	_ LeaseStore  = (*Keeper)(nil)
 	_ Housekeeper = (*Keeper)(nil)
 	_ Companions  = (*Keeper)(nil)
 )

@@ -17,7 +17,7 @@ import (
 // leases maintains the deliveries that outlive their claims: it renews their leases and writes their answers, all
 // that have arrived in one transaction.
 type leases struct {
-	keeper  LeaseKeeper
+	store   LeaseStore
 	length  time.Duration
 	log     *slog.Logger
 	report  func(part string, err error) // err is the database's; nil is good
@@ -48,9 +48,9 @@ type lateResult struct {
 	delivered bool
 }
 
-func newLeases(keeper LeaseKeeper, length time.Duration, log *slog.Logger) *leases {
+func newLeases(keeper LeaseStore, length time.Duration, log *slog.Logger) *leases {
 	ls := &leases{
-		keeper: keeper, length: length, log: log, began: time.Now(),
+		store: keeper, length: length, log: log, began: time.Now(),
 		tokens: deliveries.NewIssuer(time.Now().UnixNano()), // above all tokens of an earlier process
 		wake:   make(chan struct{}, 1), live: make(map[int64]*lease), answeredShares: make(map[*share]struct{}),
 	}
@@ -217,7 +217,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 			put = append(put, r.entry)
 		}
 	}
-	fenced, err := ls.keeper.Finish(ctx, done, put)
+	fenced, err := ls.store.Finish(ctx, done, put)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (ls *leases) renew(ctx context.Context) {
 	}
 	ls.mu.Unlock()
 	if len(tokens) > 0 || ls.renewFailed {
-		err := ls.keeper.Renew(ctx, tokens)
+		err := ls.store.Renew(ctx, tokens)
 		ls.reportFrom(ctx, "renewal of leases", err)
 		if ls.renewFailed = err != nil; err != nil {
 			return

@@ -209,8 +209,8 @@ func (s *Settlement) finished() []int64 {
 	return ids
 }
 
-// LeaseKeeper settles deliveries that outlived the transaction of their claim.
-type LeaseKeeper interface {
+// LeaseStore writes the leases and outcomes of deliveries that outlived the transaction of their claim.
+type LeaseStore interface {
 	// Finish writes the outcome of leased deliveries whose leases are still valid: it deletes rows in done, and
 	// replaces rows in put. It returns how many were fenced off because another relay took over their leases.
 	Finish(ctx context.Context, done []deliveries.Entry, put []deliveries.Entry) (fenced int, err error)
