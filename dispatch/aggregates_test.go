@@ -34,7 +34,7 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		_, answers, left := p.Take()
 		if left > 0 || len(answers) != len(all) {
 			t.Fatalf("%d of %d are answered, %d are left", len(answers), len(all), left)
@@ -78,7 +78,7 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 			p := NewParcel(func() bool { return true }, func(bool) {})
 			p.Fill([]Delivery{{Event: &delivery.Event{ID: id}}})
 			l.Deliver(p, nil)
-			l.workers.Wait()
+			l.goroutines.Wait()
 		}
 		deliver(1)
 		down = false

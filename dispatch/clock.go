@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// clock is that of the database, as far as it is known: the clocks of relays do not decide how old an event is.
-// The zero value is the relay's own.
+// clock estimates the database's time: event age never depends on a relay's clock. The zero value uses the relay's
+// own clock.
 type clock struct{ read atomic.Pointer[reading] }
 
-// reading is one look at the clock.
+// reading pairs the database's time with the relay's time at the same moment.
 type reading struct{ database, here time.Time }
 
-// here returns the moment of this relay's clock at which the database's says t. It has a monotonic
-// reading, so that nobody sets it.
+// here converts a time of the database to this relay's clock. The result has a monotonic reading, which clock changes
+// do not affect.
 func (c *clock) here(t time.Time) time.Time {
 	r := c.read.Load()
 	if r == nil {

@@ -7,13 +7,14 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// LaneConfig is how the events of one destination are delivered: the settings of its lane, and what only code can set.
-// Fields that are zero have their defaults.
+// LaneConfig configures how the events of one destination are delivered: the settings of its lane, and the functions
+// that only code can set. Fields that are zero have their defaults.
 type LaneConfig struct {
 	delivery.Lane
-	// Filter is asked for each event before those of its route; nil for none.
+	// Filter decides about each event before the filters of its route; nil for none.
 	Filter delivery.Filter
-	// RateKey gives each key of it the rate limit; nil counts all events together. It excludes a total order.
+	// RateKey applies the rate limit to each key separately; nil counts all events together. RateKey excludes a total
+	// order.
 	RateKey delivery.RateKey
 }
 

@@ -10,36 +10,36 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// calm is how long the database must have answered without a break before an
-// outage is over: a server that restarts again and again is one outage.
+// calm is how long the database must answer without a break before an outage is over: a server that restarts
+// repeatedly is one outage.
 const calm = 5 * time.Second
 
 // reminder is the shortest time between two logs of the same refusal.
 const reminder = time.Minute
 
-// database reports once that the database does not answer, and once that it answers again, however
-// many connections notice it, and however often the database comes and goes.
+// database reports the start of an outage once and its end once, however many connections notice, and however often
+// the database returns briefly.
 //
-// A refusal that no waiting ends, such as a wrong password, is an error for a person, and is
-// repeated: a reader of the log an hour later has to find it.
+// A refusal that no waiting ends, such as a wrong password, needs a person. It is logged repeatedly, for someone who
+// reads the log an hour later.
 type database struct {
 	log      *slog.Logger
 	observer delivery.Observer
 
-	// These are apart from mu: observers, which are called one after the other, may read them.
+	// These fields are not guarded by mu: observers run one at a time with mu held, and may read the fields.
 	lost atomic.Bool
-	cure atomic.Pointer[string] // of the refusal, empty for an outage
-	// reports counts the calls of report. It tells whether the relay still tries the database, also while an observer
-	// does not return and holds mu.
+	cure atomic.Pointer[string] // cure of the refusal; empty for an outage
+	// reports counts the calls of report. It shows that the relay still tries the database, even while an observer
+	// blocks and holds mu.
 	reports atomic.Uint64
 
 	mu     sync.Mutex
-	since  time.Time   // zero while there is no outage
-	well   time.Time   // since when it answers again, zero while it does not
+	since  time.Time   // start of the outage; zero without one
+	well   time.Time   // start of the answers; zero while the database does not answer
 	over   *time.Timer // ends the outage, nil unless well is set
-	errors int         // of connections, in this outage
-	logged time.Time   // when a refusal was last logged, zero if none was
-	ended  bool        // nothing comes after the next report
+	errors int         // errors of connections in this outage
+	logged time.Time   // last log of a refusal; zero if none
+	ended  bool        // ends reporting after the next report
 }
 
 func (d *database) report(err error) {
@@ -74,13 +74,13 @@ func (d *database) logLocked(err error, cure string, first bool) {
 	switch {
 	case cure != "" && time.Since(d.logged) >= reminder:
 		d.logged = time.Now()
-		d.log.Error("database refuses the relay, trying again until it does not", "err", err, "cure", cure)
+		d.log.Error("database refuses the relay", "err", err, "cure", cure)
 	case cure == "" && first:
-		d.log.Warn("database does not answer, trying again until it does", "err", err)
+		d.log.Warn("database does not answer", "err", err)
 	}
 }
 
-// cureOf is the cure of a refusal, empty for an error that ends by itself.
+// cureOf returns the cure of a refusal; empty for an error that ends without a person's help.
 func cureOf(err error) string {
 	var refused interface{ Refusal() string }
 	if errors.As(err, &refused) {
@@ -96,14 +96,14 @@ func (d *database) stopLocked() {
 	}
 }
 
-// settle ends the outage if the database has answered for that long.
+// settle ends the outage if the database has answered for at least that long.
 func (d *database) settle(least time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settleLocked(least)
 }
 
-// end is settle without waiting for calm, now and from now on: nothing is reported later.
+// end settles without waiting for calm, now and for later reports: no timer reports anything afterwards.
 func (d *database) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +123,7 @@ func (d *database) settleLocked(least time.Duration) {
 
 func (d *database) down() bool { return d.lost.Load() }
 
-// refusal is the cure while the database refuses sessions, empty otherwise.
+// refusal returns the cure while the database refuses sessions; empty otherwise.
 func (d *database) refusal() string {
 	if cure := d.cure.Load(); cure != nil && d.down() {
 		return *cure

@@ -116,7 +116,7 @@ func TestRefusalIsRepeated(t *testing.T) {
 			<-time.After(time.Second)
 		}
 		lines(5)
-		if n := strings.Count(text.String(), `level=ERROR msg="database refuses the relay, trying again until it does not" err="database: wrong password" cure="fix the password"`); n != 4 {
+		if n := strings.Count(text.String(), `level=ERROR msg="database refuses the relay" err="database: wrong password" cure="fix the password"`); n != 4 {
 			t.Errorf("%d reminders in three minutes, want 4:\n%s", n, text.String())
 		}
 		if n := a.told(); n != 1 {

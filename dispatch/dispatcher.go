@@ -17,12 +17,12 @@ import (
 
 // Config bounds a [Dispatcher].
 type Config struct {
-	// Window is how much work may wait in the memory of a lane, in time; above 0. A lane
-	// that takes a fifth of it for one event is slow, see [QueueLane.Slow].
+	// Window bounds the work in a lane's memory, as a duration above 0. A lane that needs more than a fifth of Window
+	// for one event is slow: see [QueueLane.Slow].
 	Window time.Duration
-	// ShutdownTimeout is how long running deliveries may finish once Drain is called.
+	// ShutdownTimeout is how long running deliveries may continue after the call of Drain.
 	ShutdownTimeout time.Duration
-	// Reserve takes from the rate limits that all relays share; nil if no destination has one.
+	// Reserve takes from the rate limits that all relays share. Nil if no destination has a limit.
 	Reserve limit.Reserve
 }
 
@@ -38,14 +38,14 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Dispatcher delivers through lanes what an engine hands to them. Destinations and
-// routes are added before the engine runs, from one goroutine.
+// Dispatcher delivers events that an engine hands over, through one lane per destination and shard. Add destinations
+// and routes before the engine runs, from one goroutine.
 type Dispatcher struct {
 	cfg      Config
 	log      *slog.Logger
 	observer delivery.Observer
-	lanes    []*lane            // by destination, in the order in which the destinations were added, and by shard
-	byName   map[string][]*lane // the lanes of a destination, by shard
+	lanes    []*lane            // by destination, in the order of Add, and by shard
+	byName   map[string][]*lane // by destination name, then by shard
 	router   *router
 	database *database
 	refusals *refusals
@@ -63,29 +63,29 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 	if observer == nil {
 		observer = noObserver{}
 	}
-	observer = guarded{observer, log}
+	observer = safeObserver{observer, log}
 	return &Dispatcher{
 		cfg: cfg, log: log, observer: observer, byName: make(map[string][]*lane), router: newRouter(),
 		database: &database{log: log, observer: observer}, refusals: &refusals{log: log, observer: observer},
 	}, nil
 }
 
-// ErrDestination is wrapped by errors about a destination's name.
+// ErrDestination is wrapped by errors about a destination's name or configuration.
 var ErrDestination = errors.New("invalid destination")
 
-// errNoReserve is a limit that nothing is there to hold.
-var errNoReserve = errors.New("a rate limit, and nothing that all relays take from")
+// errNoReserve: a destination has a rate limit, but no function reserves from it.
+var errNoReserve = errors.New("rate_limit needs a Reserve function")
 
-// Add adds a destination, with one lane for each of its shards. Its name is stored with every delivery that is retried, so
-// it should stay the same from run to run.
+// Add adds a destination, with one lane for each shard. Retried deliveries are stored under its name: keep the name
+// stable between runs. The error wraps ErrDestination.
 func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("%w: it has no name", ErrDestination)
+		return fmt.Errorf("%w: no name", ErrDestination)
 	case h == nil:
-		return fmt.Errorf("%w %q: it has no handler", ErrDestination, name)
+		return fmt.Errorf("%w %q: no handler", ErrDestination, name)
 	case d.byName[name] != nil:
-		return fmt.Errorf("%w %q: the name is taken", ErrDestination, name)
+		return fmt.Errorf("%w %q: duplicate name", ErrDestination, name)
 	}
 	err := cfg.validate()
 	if err == nil && !cfg.RateLimit.IsZero() && d.cfg.Reserve == nil {
@@ -102,7 +102,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	for _, l := range lanes {
 		l.observer, l.dest.clock = d.observer, &d.clock
 		if !cfg.RateLimit.IsZero() {
-			// One per lane: package limit bounds the sum for any number of limiters that reserve under one name.
+			// Each lane has a limiter: package limit bounds the sum of all limiters that reserve under one name.
 			l.limiter = limit.New(name, limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, cfg.RateKey != nil, d.cfg.Reserve)
 		}
 	}
@@ -111,8 +111,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	return nil
 }
 
-// QueueLanes returns the lanes for an engine that keeps no order, one for each destination, in the order in which the
-// destinations were added.
+// QueueLanes returns the lanes for an engine without order: one per destination, in the order of Add.
 func (d *Dispatcher) QueueLanes() []QueueLane {
 	firsts := d.firsts()
 	all := make([]QueueLane, len(firsts))
@@ -122,8 +121,8 @@ func (d *Dispatcher) QueueLanes() []QueueLane {
 	return all
 }
 
-// StreamLanes returns the lanes for an engine that keeps order, one for each shard: by destination, in the order in which
-// the destinations were added, and by shard.
+// StreamLanes returns the lanes for an engine with order: one per shard, by destination in the order of Add, then by
+// shard.
 func (d *Dispatcher) StreamLanes() []StreamLane {
 	all := make([]StreamLane, len(d.lanes))
 	for i, l := range d.lanes {
@@ -132,11 +131,11 @@ func (d *Dispatcher) StreamLanes() []StreamLane {
 	return all
 }
 
-// Patterns returns the patterns that lead to a destination, sorted.
+// Patterns returns the patterns whose routes name the destination, sorted.
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
-// Drops returns the settings by which a lane may finish with an event that its destination has not acknowledged:
-// expires_after and when, in this order. It panics for an unknown name, as do ReportDestination and FilterOf.
+// Drops returns the settings that let a lane finish an event without an acknowledgement of the destination:
+// expires_after and when, in this order. Drops panics for an unknown name, as do ReportDestination and FilterOf.
 func (d *Dispatcher) Drops(destination string) (settings []string) {
 	l := d.first(destination)
 	if l.dest.ExpiresAfter > 0 {
@@ -148,8 +147,8 @@ func (d *Dispatcher) Drops(destination string) (settings []string) {
 	return settings
 }
 
-// Begin readies the lanes for an engine. All deliveries end with the returned context: when the
-// relay gives up on them, which Drain may do, and not when ctx ends.
+// Begin readies the lanes for an engine. The returned context ends all deliveries: Drain cancels it, and the end of
+// ctx does not.
 func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, l := range d.lanes {
@@ -164,36 +163,34 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	return d.workCtx
 }
 
-// Drain ends the run that Begin started: no delivery begins any more, running ones may finish
-// within the shutdown timeout, then they are cancelled and given back. The goroutines in engine may
-// still hand over events that they have claimed; Drain waits for them as well. It returns nil, or
-// [ErrShutdownIncomplete].
+// Drain ends the run that Begin started. No new delivery begins; running ones may finish within the shutdown
+// timeout, and are then cancelled and released. Goroutines in engine may still hand over claimed events, so Drain
+// waits for them, too. It returns nil or [ErrShutdownIncomplete].
 func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
 	defer func() {
 		d.cancelWork(ErrStopping)
 		for _, l := range d.lanes {
-			l.crew.stopPatrol()
+			l.workers.stopWatchdog()
 		}
 	}()
-	defer d.database.settle(0) // no reason to wait for calm any more
+	defer d.database.settle(0) // no need to wait for calm
 	return d.drain(engine)
 }
 
-// End ends the last run: nothing is logged or reported to the observer by itself any more. It may be called before
-// any Begin.
+// End ends the last run: no timer logs or reports anything afterwards. It may be called without a Begin.
 func (d *Dispatcher) End() { d.database.end() }
 
-// LanesOf returns the lanes of an event type, none if no route matches, and whether this is the
-// first event of the type.
+// LanesOf returns the lanes of an event type, and whether this is the first event of the type. No lanes: no route
+// matches.
 func (d *Dispatcher) LanesOf(eventType string) (lanes []QueueLane, firstTime bool) {
-	w, firstTime := d.router.wayOf(eventType)
+	w, firstTime := d.router.routeOf(eventType)
 	return w.views, firstTime
 }
 
-// TypesOf returns the event types seen so far for whose lanes f returns true.
+// TypesOf returns the event types seen so far whose lanes satisfy f.
 func (d *Dispatcher) TypesOf(f func(lanes []QueueLane) bool) []string { return d.router.types(f) }
 
-// QueueLane returns the lane of a destination, false if there is no destination with that name.
+// QueueLane returns the lane of a destination, and false for an unknown name.
 func (d *Dispatcher) QueueLane(destination string) (QueueLane, bool) {
 	l := d.first(destination)
 	if l == nil {
@@ -204,15 +201,16 @@ func (d *Dispatcher) QueueLane(destination string) (QueueLane, bool) {
 
 // Wanted reports whether the destination gets events of the type.
 func (d *Dispatcher) Wanted(destination, eventType string) bool {
-	w, _ := d.router.wayOf(eventType)
+	w, _ := d.router.routeOf(eventType)
 	return slices.ContainsFunc(w.lanes, func(l *lane) bool { return l.dest.Name == destination })
 }
 
-// ReportDestination records whether a destination answers something else than a delivery for a shard; nil means that it
-// does. Otherwise the lane of the shard pauses, as after a failed delivery, and probes. ReportDestination returns the rest of
-// the pause. With news the outage is reported again, although the destination may be unavailable already for another reason.
-func (d *Dispatcher) ReportDestination(name string, part int, err error, news bool) (pause time.Duration) {
-	l := d.byName[name][part]
+// ReportDestination records whether a destination answers requests other than deliveries for a shard. A nil err: it
+// does. Otherwise the shard's lane pauses, as after a failed delivery, and probes. ReportDestination returns the
+// remaining pause. With news, the outage is reported again even if the destination is already unavailable for another
+// reason.
+func (d *Dispatcher) ReportDestination(name string, shard int, err error, news bool) (pause time.Duration) {
+	l := d.byName[name][shard]
 	if err == nil {
 		l.answers()
 		return 0
@@ -220,8 +218,8 @@ func (d *Dispatcher) ReportDestination(name string, part int, err error, news bo
 	return l.fault(time.Now(), err, news)
 }
 
-// first returns the first lane of a destination, nil if no destination has that name. An engine that keeps no order uses
-// no other lane.
+// first returns the first lane of a destination, nil for an unknown name. An engine without order uses only first
+// lanes.
 func (d *Dispatcher) first(name string) *lane {
 	if lanes := d.byName[name]; lanes != nil {
 		return lanes[0]
@@ -229,19 +227,19 @@ func (d *Dispatcher) first(name string) *lane {
 	return nil
 }
 
-// firsts returns the first lane of each destination, in the order in which the destinations were added.
+// firsts returns the first lane of each destination, in the order of Add.
 func (d *Dispatcher) firsts() []*lane {
 	return slices.DeleteFunc(slices.Clone(d.lanes), func(l *lane) bool { return l.dest.Part > 0 })
 }
 
-// Route sends the event types that pattern matches to the named destinations. The most specific
-// pattern wins: the type itself, then the longest prefix, then "*".
+// Route sends the event types that pattern matches to the named destinations. The most specific pattern wins: the
+// type itself, then the longest prefix, then "*". The error wraps ErrDestination or delivery.ErrPattern.
 func (d *Dispatcher) Route(pattern string, names ...string) error {
 	return d.RouteWhen(pattern, nil, names...)
 }
 
-// RouteWhen is Route for those events for which the filter returns true; nil is none. A pattern may be
-// routed several times with filters, to other destinations each time.
+// RouteWhen routes the events for which filter returns true; a nil filter passes all. A pattern may have several
+// routes with filters, each to other destinations.
 func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...string) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return err
@@ -251,7 +249,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 	for _, name := range names {
 		l := d.first(name)
 		if l == nil {
-			return fmt.Errorf("route %q: %w %q: there is no destination of that name", pattern, ErrDestination, name)
+			return fmt.Errorf("route %q: %w %q: unknown name", pattern, ErrDestination, name)
 		}
 		if !seen[name] {
 			lanes = append(lanes, l)
@@ -259,7 +257,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 		seen[name] = true
 	}
 	if len(lanes) == 0 {
-		return fmt.Errorf("route %q: %w: it names no destination", pattern, ErrDestination)
+		return fmt.Errorf("route %q: %w: no destination named", pattern, ErrDestination)
 	}
 	return d.router.add(pattern, lanes, filter)
 }
@@ -267,7 +265,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 // Has reports whether there is a destination with that name.
 func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 
-// Destinations returns what never changes about the destinations, in the order in which they were added.
+// Destinations returns the constant properties of the destinations, in the order of Add.
 func (d *Dispatcher) Destinations() []*Destination {
 	firsts := d.firsts()
 	all := make([]*Destination, len(firsts))
@@ -277,7 +275,7 @@ func (d *Dispatcher) Destinations() []*Destination {
 	return all
 }
 
-// Destination returns the destination with that name, nil if there is none.
+// Destination returns the destination with that name, nil for an unknown name.
 func (d *Dispatcher) Destination(name string) *Destination {
 	if l := d.first(name); l != nil {
 		return &l.dest
@@ -285,7 +283,7 @@ func (d *Dispatcher) Destination(name string) *Destination {
 	return nil
 }
 
-// Blocked returns the number of blocked aggregates of a destination, in all lanes that an engine with order owns.
+// Blocked returns the number of blocked aggregates of a destination, over all its lanes that an ordered engine owns.
 func (d *Dispatcher) Blocked(name string) (n int) {
 	for _, l := range d.byName[name] {
 		n += l.blocked()
@@ -296,8 +294,8 @@ func (d *Dispatcher) Blocked(name string) (n int) {
 // Routed reports whether a route matches the event type.
 func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType).lanes != nil }
 
-// DestinationsOf returns the names of the destinations of an event type, none if
-// no route matches. It may be called while the dispatcher runs.
+// DestinationsOf returns the names of an event type's destinations, none if no route matches. It may be called while
+// the dispatcher runs.
 func (d *Dispatcher) DestinationsOf(eventType string) []string {
 	lanes := d.router.find(eventType).lanes
 	names := make([]string, len(lanes))
@@ -307,14 +305,14 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 	return names
 }
 
-// FilterOf returns the filter for events of a type on their way to a destination, nil for none. It costs nothing where
-// nothing is filtered. The filter counts the events that do not pass. If it cannot tell, its error is the reason why
-// the event must not be delivered: see Delivery.Refused.
+// FilterOf returns the filter of a route from an event type to a destination; nil for none. The call is cheap while
+// no route has a filter. The filter counts the events that do not pass. If it fails, its error says why the event
+// must not be delivered: see Delivery.Refused.
 func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
 	if !d.router.filtered {
 		return nil
 	}
-	w, _ := d.router.wayOf(eventType)
+	w, _ := d.router.routeOf(eventType)
 	for i, to := range w.lanes {
 		if to.dest.Name == destination {
 			return w.filters[i]
@@ -324,23 +322,21 @@ func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
 	return l.counts(l.dest.Filter) // a stored delivery whose route has ended
 }
 
-// ReportDatabase records whether a connection has reached the database: nil means that it answers.
-// An outage is logged and reported once, however many connections notice it.
+// ReportDatabase records whether a connection has reached the database; nil means it answers. An outage is logged and
+// reported once, however many connections notice it.
 func (d *Dispatcher) ReportDatabase(err error) { d.database.report(err) }
 
-// ReportRefusal records that the database answers and refuses a part of the relay what it asks for,
-// or, with a nil Err, that it refuses that part nothing any more. A refusal is logged when it begins,
-// when its reason changes, and every minute while it lasts; of all parts together one incident is
-// raised.
+// ReportRefusal records that the database answers but refuses a statement of a part of the relay. A nil Err means
+// that the database accepts all statements of that part again. A refusal is logged when it begins, when its reason
+// changes, and every minute while it lasts. All parts together raise one incident.
 func (d *Dispatcher) ReportRefusal(r observe.Refusal) { d.refusals.report(r) }
 
-// Refused reports whether the database refuses anything at present.
+// Refused reports whether the database refuses any statement now.
 func (d *Dispatcher) Refused() bool { return len(d.refusals.now()) > 0 }
 
-// Pause keeps this relay from claiming for a destination until Resume is called: running calls of
-// the handler end as usual, waiting deliveries are given back, and the destination's events wait in
-// the table without a counted attempt. It is not stored, and does not affect other relays. Pausing
-// twice is pausing once. The error wraps ErrDestination if there is no destination with that name.
+// Pause stops this relay from claiming for a destination until Resume. Running calls end as usual, waiting deliveries
+// are released, and the events wait in the table without a counted attempt. The pause is not stored and does not
+// affect other relays. A second Pause has no effect. The error wraps ErrDestination for an unknown name.
 func (d *Dispatcher) Pause(name string) error {
 	lanes, err := d.lanesNamed(name)
 	if err == nil {
@@ -349,8 +345,7 @@ func (d *Dispatcher) Pause(name string) error {
 	return err
 }
 
-// Resume ends a pause. It does nothing if the destination is not paused. The error wraps
-// ErrDestination if there is no destination with that name.
+// Resume ends a pause, if there is one. The error wraps ErrDestination for an unknown name.
 func (d *Dispatcher) Resume(name string) error {
 	lanes, err := d.lanesNamed(name)
 	if err == nil {
@@ -366,7 +361,7 @@ func (d *Dispatcher) SetPaused(names map[string]bool) {
 	}
 }
 
-// setPaused pauses or resumes the lanes of a destination, and logs one line if that changes anything.
+// setPaused pauses or resumes the lanes of a destination, and logs one line for a change.
 func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
 	set := (*lane).resume
 	if paused {
@@ -378,7 +373,7 @@ func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
 	}
 	switch {
 	case changed && paused:
-		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", lanes[0].dest.Name)
+		d.log.Info("destination is paused", "destination", lanes[0].dest.Name)
 	case changed:
 		d.log.Info("destination is resumed", "destination", lanes[0].dest.Name)
 	}
@@ -387,7 +382,7 @@ func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
 func (d *Dispatcher) lanesNamed(name string) ([]*lane, error) {
 	lanes := d.byName[name]
 	if lanes == nil {
-		return nil, fmt.Errorf("%w %q: there is no destination of that name", ErrDestination, name)
+		return nil, fmt.Errorf("%w %q: unknown name", ErrDestination, name)
 	}
 	return lanes, nil
 }
@@ -400,9 +395,9 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
-		engine.Wait() // it may still hand out events that it has just claimed
+		engine.Wait() // the engine may still hand over events that it has just claimed
 		for _, l := range d.lanes {
-			l.crew.busy.Wait()
+			l.workers.busy.Wait()
 		}
 	}()
 	patience := time.NewTimer(d.cfg.ShutdownTimeout)
@@ -411,7 +406,7 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	case <-idle:
 		return d.ended()
 	case <-patience.C:
-		d.log.Warn("deliveries did not finish within the shutdown timeout and are cancelled", "shutdown_timeout", d.cfg.ShutdownTimeout)
+		d.log.Warn("deliveries cancelled after the shutdown timeout", "shutdown_timeout", d.cfg.ShutdownTimeout)
 	}
 	d.cancelWork(ErrStopping)
 	grace := time.NewTimer(returnGrace)
@@ -424,19 +419,19 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	}
 }
 
-// ended waits for the goroutines of workers that have done their work. A call that was given up has had its time: for it the
-// relay does not wait once more.
+// ended waits for the goroutines of workers that have done their work. It does not wait for stuck calls: they have
+// used up their time.
 func (d *Dispatcher) ended() error {
 	if err := d.unfinished(); err != nil {
 		return err
 	}
 	for _, l := range d.lanes {
-		l.workers.Wait()
+		l.goroutines.Wait()
 	}
 	return nil
 }
 
-// unfinished names the destinations with a call that has not returned.
+// unfinished returns an error that names the destinations with a running call.
 func (d *Dispatcher) unfinished() error {
 	var names []string
 	for _, l := range d.lanes {
@@ -447,42 +442,40 @@ func (d *Dispatcher) unfinished() error {
 	if names == nil {
 		return nil
 	}
-	return shutdownError(slices.Compact(names)) // the lanes of a destination are next to each other
+	return shutdownError(slices.Compact(names)) // lanes of one destination are adjacent
 }
 
-// ErrShutdownIncomplete is returned by Drain if handlers were still running some
-// time after their contexts had been cancelled.
+// ErrShutdownIncomplete is returned by Drain if handlers did not return some time after their contexts were
+// cancelled.
 var ErrShutdownIncomplete = errors.New("handlers did not return after their contexts were cancelled")
 
 func shutdownError(names []string) error {
 	return fmt.Errorf("%w: %v", ErrShutdownIncomplete, names)
 }
 
-// Observe tells the observer of an incident. One that panics, or ends its goroutine, does no harm.
+// Observe passes an incident to the observer, and survives an observer that panics or ends its goroutine.
 func (d *Dispatcher) Observe(incident delivery.Incident) { d.observer.Observe(incident) }
 
-// DatabaseDown reports whether the database does not answer, as far as its connections have reported. It takes no
-// lock.
+// DatabaseDown reports whether the database is down, according to its connections. It takes no lock.
 func (d *Dispatcher) DatabaseDown() bool { return d.database.down() }
 
-// DatabaseReports counts how often connections have reported that the database answers, or does not. It takes no lock.
+// DatabaseReports counts the reports of connections about the database, good or bad. It takes no lock.
 func (d *Dispatcher) DatabaseReports() uint64 { return d.database.reports.Load() }
 
-// DatabaseCure returns what a person can do where the database refuses the relay's sessions; empty where
-// it does not. It takes no lock.
+// DatabaseCure returns the cure while the database refuses the relay's sessions; empty otherwise. It takes no lock.
 func (d *Dispatcher) DatabaseCure() string { return d.database.refusal() }
 
-// SetClock records what the database's clock says at a moment of this relay's.
+// SetClock records the database's time at a moment of this relay's clock.
 func (d *Dispatcher) SetClock(database, here time.Time) { d.clock.read.Store(&reading{database, here}) }
 
-// guarded is an observer whose panics are logged. It runs in a goroutine of its own, which it may end: those of the relay have
-// other work.
-type guarded struct {
+// safeObserver logs the panics of an observer. Each call has its own goroutine, which the observer may end without
+// harm to a relay's goroutine.
+type safeObserver struct {
 	to  delivery.Observer
 	log *slog.Logger
 }
 
-func (g guarded) Observe(incident delivery.Incident) {
+func (g safeObserver) Observe(incident delivery.Incident) {
 	err, over := errExited, make(chan struct{})
 	go func() {
 		defer close(over)
@@ -494,13 +487,12 @@ func (g guarded) Observe(incident delivery.Incident) {
 	}
 }
 
-// noObserver is the observer of a relay that has none.
+// noObserver ignores incidents.
 type noObserver struct{}
 
 func (noObserver) Observe(delivery.Incident) {}
 
-// Stats returns the current figures, without those of the engine. It is cheap and queries no
-// server.
+// Stats returns the current figures, without those of the engine. It is cheap and queries no server.
 func (d *Dispatcher) Stats() observe.Stats {
 	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
 	for _, l := range d.firsts() {
@@ -514,20 +506,20 @@ func (d *Dispatcher) Stats() observe.Stats {
 	return s
 }
 
-// Progress shows whether the lanes of a destination make progress.
+// Progress shows whether the lanes of a destination progress.
 type Progress struct {
 	Name string // of the destination
-	// Answers counts the deliveries that have got a verdict, of any kind, begun or not.
+	// Answers counts the deliveries with a verdict of any kind, begun or not.
 	Answers uint64
-	// Well says that only a lack of work or capacity can keep a lane from beginning deliveries: no lane that an engine owns
-	// waits for the end of a pause, a limit, an outage or a throttle. One such lane is enough to make Well false,
-	// because due work is known by destination, not by shard: the due work may be that of the lane that waits.
+	// Well means that only a lack of work or capacity can stop a lane from beginning deliveries. It is false if one
+	// lane that an engine owns waits for a pause, a limit, an outage or a throttle. Due work is known by destination,
+	// not by shard, so that lane may be the one with the due work.
 	Well bool
-	// Within bounds the calls that are under way, from their beginning until they are given up; 0 if there is none.
+	// Within bounds the running calls, from their start until they count as stuck; 0 without calls.
 	Within time.Duration
 }
 
-// Progress shows which destinations make progress, in the order in which they were added.
+// Progress returns the progress of each destination, in the order of Add.
 func (d *Dispatcher) Progress() []Progress {
 	firsts := d.firsts()
 	all := make([]Progress, len(firsts))

@@ -5,16 +5,16 @@ import (
 	"github.com/notifyd/notifyd/internal/guard"
 )
 
-// Engines ask filters before they hand anything to a lane: an event that is not for a destination
-// takes no room there, waits for no worker, and holds up nothing of its aggregate.
+// Engines call filters before they hand anything to a lane: an event that does not pass takes no capacity, waits for
+// no worker, and blocks nothing of its aggregate.
 
-// ask calls a filter, which may panic.
+// ask calls a filter and turns its panic into an error.
 func ask(f delivery.Filter, c *delivery.Candidate) (passes bool, err error) {
 	defer guard.Recover("it", &err)
 	return f(c)
 }
 
-// both returns a filter for what passes both, either of which may be nil.
+// both returns a filter that passes what a and b pass; a nil filter passes all.
 func both(a, b delivery.Filter) delivery.Filter {
 	switch {
 	case a == nil:

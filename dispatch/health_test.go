@@ -64,7 +64,7 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		l.drop()
-		l.workers.Wait()
+		l.goroutines.Wait()
 	})
 }
 
@@ -94,7 +94,7 @@ func TestSuspectInAnOutage(t *testing.T) {
 			}
 			p.Fill([]Delivery{d})
 			l.Deliver(p, nil)
-			l.workers.Wait()
+			l.goroutines.Wait()
 			_, answers, _ := p.Take()
 			for _, a := range answers {
 				if id == poison {
@@ -166,7 +166,7 @@ func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if got := fmt.Sprint(calls); got != "[[1] [2] [3 4]]" {
 			t.Errorf("the calls have the events %s", got)
 		}

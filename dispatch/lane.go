@@ -23,64 +23,62 @@ import (
 )
 
 const (
-	// maxQueued bounds a lane's queue, whatever the lane's speed.
+	// maxQueued bounds a lane's queue at any speed.
 	maxQueued = 8192
-	// chunkTime is how much work a worker takes from the queue in one go, so that workers of very
-	// fast handlers do not spend their time on the queue's lock.
+	// chunkTime is how much work a worker takes from the queue at once. Workers of very fast handlers then spend
+	// little time on the queue's lock.
 	chunkTime = 200 * time.Microsecond
 	// maxChunk bounds a chunk by number.
 	maxChunk = 64
 	// slowCall ends a chunk early: the remaining jobs return to the queue.
 	slowCall = time.Millisecond
-	// asideWindow is how much work, in time, an engine may have in a lane for which live deliveries must
-	// not wait.
-	asideWindow = 2 * time.Millisecond
-	// maxLine bounds how many events of one aggregate wait in memory at a slow destination. The others
-	// wait as rows, so that one aggregate does not take the room of all.
-	maxLine = 256
+	// replayWindow bounds the replayed work in a lane, in time: live deliveries hardly wait for it.
+	replayWindow = 2 * time.Millisecond
+	// maxAggregateQueue bounds how many events of one aggregate wait in memory at a slow destination. The others wait
+	// as rows, so that one aggregate does not take the capacity of all.
+	maxAggregateQueue = 256
 	// maxBehind bounds how many jobs wait in memory behind other events of their aggregate.
 	maxBehind = maxQueued
 )
 
-// lane is the way to one destination: a bounded queue, a bounded number of workers, and the
-// measured speed and health of the destination. Workers are goroutines that exist while there is
-// something to do.
+// lane delivers to one destination. It has a bounded queue, a bounded number of workers, and the measured speed and
+// health of the destination. Workers are goroutines that exist while there is work.
 type lane struct {
-	dest     Destination
-	target   target
-	log      *slog.Logger
-	observer delivery.Observer
-	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
-	onRoom   func()          // called without locks when a refused lane has room again
-	outage   *outage         // shared by the lanes of the destination
-	workers  sync.WaitGroup
-	figures  figures // guarded by figures.mu
+	dest       Destination
+	target     target
+	log        *slog.Logger
+	observer   delivery.Observer
+	ctx        context.Context //nolint:containedctx // ends all calls of the lane when the relay cancels them
+	onCapacity func()          // called without locks once a refused engine can reserve again
+	outage     *outage         // shared by the lanes of the destination
+	goroutines sync.WaitGroup
+	figures    figures // guarded by figures.mu
 
-	mu      sync.Mutex // guards the fields below
-	queue   []*job     // not started yet
-	head    int        // index into queue; jobs before it are gone
-	load    int        // granted and not answered
-	running int        // workers
-	tempo   tempo
-	hungry  bool // an engine was refused since onRoom was last called
-	stopped bool
-	paused  bool // by a person; see pause
-	owned   bool // an engine has the lane
-	crew    crew
-	health  health.Health
-	timer   *time.Timer    // wakes the engine; nil before the first wait
-	limiter *limit.Limiter // nil without a rate limit
+	mu          sync.Mutex // guards the fields below
+	queue       []*job     // not begun
+	head        int        // index into queue; earlier jobs have left
+	load        int        // reserved and not answered
+	running     int        // workers
+	throughput  throughput
+	engineWaits bool // an engine was refused since onCapacity was last called
+	stopped     bool
+	paused      bool // by a person or a stored pause; see pause
+	owned       bool // an engine has the lane
+	workers     workers
+	health      health.Health
+	timer       *time.Timer    // wakes the engine; nil before the first wait
+	limiter     *limit.Limiter // nil without a rate limit
 
-	agg      *queues // keeps the events of each aggregate in order; nil where the engine keeps none
-	together bool    // the handler may be given several events of an aggregate in one call
+	agg      *queues // keeps the events of each aggregate in order; nil for an engine without order
+	together bool    // the handler accepts several events of an aggregate in one call
 }
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
-		dest: newDestination(name, cfg), target: newTarget(h, cfg), tempo: tempo{window: window, pace: startPace},
-		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {}, outage: &outage{},
+		dest: newDestination(name, cfg), target: newTarget(h, cfg), throughput: throughput{window: window, pace: startPace},
+		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{},
 	}
-	l.crew = crew{lane: l, epoch: time.Now()}
+	l.workers = workers{lane: l, epoch: time.Now()}
 	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
 	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
 		l.dest.Position = k
@@ -91,21 +89,21 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	return l
 }
 
-// Destination returns what never changes about the destination.
+// Destination returns the constant properties of the destination.
 func (l *lane) Destination() *Destination { return &l.dest }
 
-// Serve gives the lane to an engine that keeps no order.
+// Serve assigns the lane to an engine without order.
 func (l *lane) Serve(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.agg, l.onRoom, l.owned = nil, onCapacity, true
+	l.agg, l.onCapacity, l.owned = nil, onCapacity, true
 }
 
-// Own gives the lane to an engine that keeps order.
+// Own assigns the lane to an engine with order.
 func (l *lane) Own(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.agg, l.onRoom, l.owned = newQueues(&l.dest, &l.target), onCapacity, true
+	l.agg, l.onCapacity, l.owned = newQueues(&l.dest, &l.target), onCapacity, true
 }
 
 // Disown forgets the health of the destination.
@@ -126,18 +124,18 @@ func (l *lane) Withdraw() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	gone := l.emptyLocked()
-	gone = l.keepLocked(gone, l.agg.Withdraw(), VerdictReleased)
-	l.answerKept(gone)
+	gone = l.appendUnstartedLocked(gone, l.agg.Withdraw(), VerdictReleased)
+	l.answerUnstarted(gone)
 }
 
-// Reserve reserves capacity: what the lane delivers within its window. A fast destination gets large claims, and a slow one gets
-// no claims that would only wait.
+// Reserve reserves capacity for what the lane delivers within its window. A fast destination gets large claims, and a
+// slow one gets no claims that would only wait.
 func (l *lane) Reserve(r Request) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := r.N
 	if r.Replay {
-		most := l.asideLocked()
+		most := l.replayLimitLocked()
 		free := most - r.Held
 		if 2*free < most {
 			return 0
@@ -145,40 +143,40 @@ func (l *lane) Reserve(r Request) int {
 		n = min(n, free)
 	}
 	now := time.Now()
-	room := l.roomLocked(now)
-	if (r.Once || r.Replay) && room < min(n, l.fairLocked()) { // a full lane would trigger a read with each call that finishes
-		room = 0
+	capacity := l.capacityLocked(now)
+	if (r.Once || r.Replay) && capacity < min(n, l.worthwhileLocked()) { // otherwise each finished call of a full lane would trigger a read
+		capacity = 0
 	}
-	granted := min(n, room)
-	l.load += granted
-	l.health.Take(granted)
-	if granted < n {
+	reserved := min(n, capacity)
+	l.load += reserved
+	l.health.Take(reserved)
+	if reserved < n {
 		l.refuseLocked(now)
 	}
-	return granted
+	return reserved
 }
 
-// Capacity returns for how many deliveries there is capacity, if that is worth a claim.
+// Capacity returns the capacity, or 0 if a claim is not worthwhile.
 func (l *lane) Capacity(stored bool) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	room := l.roomLocked(now)
-	if room < l.fairLocked() || stored && l.health.Waits(now, true) {
+	capacity := l.capacityLocked(now)
+	if capacity < l.worthwhileLocked() || stored && l.health.Waits(now, true) {
 		l.refuseLocked(now)
 		return 0
 	}
-	return room
+	return capacity
 }
 
 // HasCapacity reports whether there is capacity for at least one delivery.
 func (l *lane) HasCapacity() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.roomLocked(time.Now()) > 0
+	return l.capacityLocked(time.Now()) > 0
 }
 
-// Waits reports whether it is the turn of the other deliveries to find out whether the destination is down.
+// Waits reports whether other deliveries must first find out whether the destination is down.
 func (l *lane) Waits(stored bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,22 +200,22 @@ func (l *lane) Return(n int) {
 	call()
 }
 
-// Refused counts a delivery for which there was no capacity.
-func (l *lane) Refused() { l.figures.passings.refused.Add(1) }
+// Refused counts a delivery that found no capacity.
+func (l *lane) Refused() { l.figures.skipped.refused.Add(1) }
 
 // Slow reports whether an event takes longer than a lease costs.
 func (l *lane) Slow() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.tempo.slow()
+	return l.throughput.slow()
 }
 
 // Observe records that an event takes at least this long.
 func (l *lane) Observe(atLeast time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if atLeast > l.tempo.pace {
-		l.tempo.observe(atLeast)
+	if atLeast > l.throughput.pace {
+		l.throughput.observe(atLeast)
 	}
 }
 
@@ -227,9 +225,9 @@ func (l *lane) Deliver(p *Parcel, unblock []Key) {
 	if held == 0 {
 		return
 	}
-	// Order keeps deliveries back: otherwise a lane would spend its small budget on writing down the events behind a
-	// failure, row by row, and deliver nothing meanwhile. Their capacity is free, too, and a refused engine is notified, also
-	// where the delivery that was held back was the only probe.
+	// A lane that recovers has a small budget. It must not spend the budget on deliveries that wait behind a failure,
+	// and write them row by row. Their capacity is free. A refused engine must be notified, even if the blocked
+	// delivery was the only probe.
 	l.mu.Lock()
 	call := l.returnLocked(held)
 	l.mu.Unlock()
@@ -246,10 +244,10 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	}
 	l.health.Press(l.aheadLocked())
 	most := 0
-	if l.tempo.slow() && !l.dest.Total { // a total order has no more capacity than that
-		most = maxLine
+	if l.throughput.slow() && !l.dest.Total { // a total order has no more capacity anyway
+		most = maxAggregateQueue
 	}
-	var back []kept
+	var back []unstarted
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
 		j.Value = task{parcel: p, work: i, event: d.Event}
@@ -264,11 +262,11 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 			l.queue = append(l.queue, j)
 		case order.Parked:
 			l.load--
-			back = append(back, kept{j, VerdictParked})
+			back = append(back, unstarted{j, VerdictParked})
 		case order.Returned:
 			l.load--
-			back = append(back, kept{j, VerdictReleased})
-		default: // it waits
+			back = append(back, unstarted{j, VerdictReleased})
+		default: // it waits behind others
 		}
 	}
 	if a != nil && !a.Stopped() {
@@ -279,8 +277,8 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	if len(back) > 0 {
 		l.health.Held(time.Now(), len(back))
 	}
-	l.employLocked()
-	l.answerKept(back)
+	l.startWorkersLocked()
+	l.answerUnstarted(back)
 	return len(back)
 }
 
@@ -299,7 +297,7 @@ func (l *lane) SetRows(key Key, rows Rows) {
 	}
 }
 
-// Order returns the state of the order. It is zero while no engine owns the lane.
+// Order returns the state of the order; zero while no engine owns the lane.
 func (l *lane) Order(key Key) (o Order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,28 +312,28 @@ func (l *lane) Order(key Key) (o Order) {
 	return o
 }
 
-// GoOn lets the lane take deliveries again, if it has returned nothing since Order counted n.
+// GoOn resumes the lane, unless it has returned deliveries since Order counted n.
 func (l *lane) GoOn(n uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.agg.Resume(n)
 }
 
-// ErrLimited is why a delivery waits that the rate limit of its destination holds back.
+// ErrLimited is the error of a delivery that the rate limit of its destination delays.
 var ErrLimited = errors.New(limit.Waits)
 
-// maxRateKey is up to how many bytes a key is stored as it is.
+// maxRateKey is the longest key that is stored unhashed, in bytes.
 const maxRateKey = 128
 
-// Engines take from the rate limit before they hand anything over: what may not go yet takes no room in the lane, and
-// waits where it costs least. Without keys that is the table, as for a lane that is full. With keys it is a row, or one key would
-// hold up the others.
+// Engines take from the rate limit before they hand anything over: a delayed event takes no capacity in the lane, and
+// waits where that costs least. Without keys, events wait in the table, as for a full lane. With keys, an event waits
+// as a row, because one key must not hold up the others.
 
-// Admit takes from the rate limit for deliveries that are about to be handed over. It returns how long each has to wait, 0 for
-// those that may go; nil if all may. Without keys all that comes after one that waits waits, too. It is called in the order in which
-// deliveries are handed over, and may ask the database.
+// Admit takes from the rate limit for deliveries that the engine will hand over. It returns how long each has to
+// wait, 0 for those that may begin; nil if all may. Without keys, all deliveries behind a delayed one wait at least
+// as long. Call it in the order of the handover. It may query the database.
 //
-// What the lane will not begin needs nothing: it is behind a failure, must not be delivered, or is too old.
+// Deliveries that the lane will not begin take nothing: those behind a failure, refused or expired.
 func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
 	places := l.begins(all)
 	wants := make([]limit.Want, len(places))
@@ -347,7 +345,7 @@ func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
 		return nil
 	}
 	if err != nil {
-		l.log.Debug("the rate limit cannot be asked; events wait", "err", err)
+		l.log.Debug("rate limit query failed", "err", err)
 	}
 	now := time.Now()
 	waits = make([]time.Duration, len(all))
@@ -359,7 +357,7 @@ func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
 			if !d.Expires.IsZero() {
 				waits[at] = max(min(waits[at], d.Expires.Sub(now)), time.Millisecond)
 			}
-			l.figures.passings.limitedFor(now.Add(waits[at]))
+			l.figures.skipped.limitedFor(now.Add(waits[at]))
 		}
 	}
 	if !l.limiter.Keyed() {
@@ -367,12 +365,12 @@ func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
 			waits[i] = max(waits[i], waits[i-1])
 		}
 	}
-	l.figures.passings.limited.Add(held)
+	l.figures.skipped.limited.Add(held)
 	return waits
 }
 
-// begins returns the places of the deliveries that would be called. Those that lead know from then on what they lead:
-// others may fail before they go.
+// begins returns the indexes of the deliveries that the lane would begin. It sets Since of those that lead, because
+// others may fail before they begin.
 func (l *lane) begins(all []Delivery) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -390,7 +388,7 @@ func (l *lane) begins(all []Delivery) []int {
 	return places
 }
 
-// rateKey returns the key of an event, as it is stored.
+// rateKey returns the key of an event in its stored form.
 func (l *lane) rateKey(e *delivery.Event) string {
 	if l.dest.RateKey == nil {
 		return ""
@@ -398,7 +396,7 @@ func (l *lane) rateKey(e *delivery.Event) string {
 	key, err := keyOf(l.dest.RateKey, &delivery.Candidate{Event: e})
 	switch {
 	case err != nil:
-		return "" // together with all others of which it cannot be told: limited, and not lost
+		return "" // limited together with all events whose key is unknown, and not lost
 	case len(key) > maxRateKey || !utf8.ValidString(key) || strings.ContainsRune(key, 0):
 		sum := sha256.Sum256([]byte(key))
 		return hex.EncodeToString(sum[:])
@@ -406,7 +404,7 @@ func (l *lane) rateKey(e *delivery.Event) string {
 	return key
 }
 
-// keyOf calls a function for keys, which may panic.
+// keyOf calls a function for keys and turns its panic into an error.
 func keyOf(f delivery.RateKey, c *delivery.Candidate) (key string, err error) {
 	defer guard.Recover("it", &err)
 	return f(c)
@@ -417,10 +415,10 @@ func (l *lane) limitWaitsLocked(now time.Time) bool {
 	if l.limiter == nil {
 		return false
 	}
-	return l.hungry && l.limiter.Wait(now) > 0 || now.UnixNano() < l.figures.passings.limitedUntil.Load()
+	return l.engineWaits && l.limiter.Wait(now) > 0 || now.UnixNano() < l.figures.skipped.limitedUntil.Load()
 }
 
-// counts returns a filter that counts what does not pass, and calls another one, which may panic; nil for none.
+// counts wraps a filter: it counts the events that do not pass, and survives a panic. It returns nil for nil.
 func (l *lane) counts(f delivery.Filter) delivery.Filter {
 	if f == nil {
 		return nil
@@ -428,40 +426,40 @@ func (l *lane) counts(f delivery.Filter) delivery.Filter {
 	return func(c *delivery.Candidate) (bool, error) {
 		passes, err := ask(f, c)
 		if err != nil {
-			return true, fmt.Errorf("the filter of %q cannot decide about the event: %s", l.dest.Name, guard.Text(err))
+			return true, fmt.Errorf("the filter of %q failed: %s", l.dest.Name, guard.Text(err))
 		}
 		if !passes {
-			l.figures.passings.filtered.Add(1)
+			l.figures.skipped.filtered.Add(1)
 		}
 		return passes, nil
 	}
 }
 
-// restingLocked reports whether the lane begins no new delivery.
+// restingLocked reports whether the lane begins no deliveries.
 func (l *lane) restingLocked() bool {
-	return l.paused || l.health.Rests() || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.Withdrawn()
+	return l.paused || l.health.Rests() || l.workers.stuck > 0 && l.workers.allowedLocked() <= 0 || l.agg != nil && l.agg.Withdrawn()
 }
 
-// pause reports whether the lane was running before.
+// pause pauses the lane, and reports whether it was running.
 func (l *lane) pause() bool {
 	l.mu.Lock()
 	was := l.paused
 	l.paused = true
 	if !was {
-		l.answerKept(l.emptyLocked())
+		l.answerUnstarted(l.emptyLocked())
 	}
 	l.mu.Unlock()
 	return !was
 }
 
-// resume reports whether the lane was paused before.
+// resume resumes the lane, and reports whether it was paused.
 func (l *lane) resume() bool {
 	l.mu.Lock()
 	was := l.paused
 	l.paused = false
 	call := func() {}
 	if was {
-		l.refuseLocked(time.Now()) // the pause may have hidden waiting events from an engine that looked for them, and the lack of room from a timer
+		l.refuseLocked(time.Now()) // the engine may have missed events during the pause, and the timer the lack of capacity
 		call = l.wakeLocked()
 	}
 	l.mu.Unlock()
@@ -469,52 +467,51 @@ func (l *lane) resume() bool {
 	return was
 }
 
-// fairLocked returns the room that makes a claim worthwhile: under load, a claim for every answered
-// event would cost more than it brings.
-func (l *lane) fairLocked() int {
-	fair := l.health.Fair(l.capacityLocked())
+// worthwhileLocked returns the capacity that makes a claim worthwhile: under load, a claim per answered event would
+// cost more than it brings.
+func (l *lane) worthwhileLocked() int {
+	fair := l.health.Worthwhile(l.sizeLocked())
 	if l.limiter != nil {
-		fair = max(1, min(fair, l.limiter.Bunch()))
+		fair = max(1, min(fair, l.limiter.Batch()))
 	}
 	return fair
 }
 
-func (l *lane) roomLocked(now time.Time) int {
-	if l.stopped || l.paused || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 {
+func (l *lane) capacityLocked(now time.Time) int {
+	if l.stopped || l.paused || l.workers.stuck > 0 && l.workers.allowedLocked() <= 0 {
 		return 0
 	}
-	room := l.capacityLocked() - l.aheadLocked()
+	capacity := l.sizeLocked() - l.aheadLocked()
 	if l.agg != nil {
-		room = min(room, maxBehind-l.load)
+		capacity = min(capacity, maxBehind-l.load)
 	}
 	if l.health.Impaired() {
-		// A destination that is not well gets no more than that at once, however large its batches are.
-		room = l.health.Allowed(now, min(room, maxQueued+l.load), l.load, l.aheadLocked())
+		// An impaired destination has at most that many deliveries in flight, however large its batches are.
+		capacity = l.health.Allowed(now, min(capacity, maxQueued+l.load), l.load, l.aheadLocked())
 	}
 	if l.limiter != nil {
-		room = l.limiter.Room(now, room)
+		capacity = l.limiter.Capacity(now, capacity)
 	}
 	switch {
-	case !l.tempo.slow():
+	case !l.throughput.slow():
 	case l.agg != nil && l.dest.Total:
-		// One call at a time empties the line, however many workers are idle.
-		room = min(room, max(maxLine, l.perCall())-l.load)
+		// One call at a time empties the queue, however many workers are idle.
+		capacity = min(capacity, max(maxAggregateQueue, l.perCall())-l.load)
 	default:
-		// No engine waits for jobs that a worker does not begin at once: they would be withdrawn,
-		// and claimed again, without end.
-		room = min(room, l.idleLocked()*l.perCall()-(len(l.queue)-l.head))
+		// Engines do not wait for jobs that no worker begins at once: they would withdraw the jobs and claim them
+		// again, endlessly.
+		capacity = min(capacity, l.idleLocked()*l.perCall()-(len(l.queue)-l.head))
 	}
-	return max(0, room)
+	return max(0, capacity)
 }
 
-// aheadLocked counts the jobs that a worker could begin, or has begun. Where order is kept in
-// parcels, jobs that wait behind others of their aggregate do not take the room of other
-// aggregates.
+// aheadLocked counts the jobs that a worker has begun or could begin. With order, jobs that wait behind others of their
+// aggregate take no capacity from other aggregates.
 func (l *lane) aheadLocked() int {
 	return l.load - l.waitingLocked()
 }
 
-// waitingLocked counts the jobs that wait behind others of their aggregate, and are not in the queue.
+// waitingLocked counts the jobs outside the queue that wait behind others of their aggregate.
 func (l *lane) waitingLocked() int {
 	if l.agg == nil {
 		return 0
@@ -531,41 +528,41 @@ func (l *lane) perCall() int {
 }
 
 // idleLocked returns how many more workers there may be.
-func (l *lane) idleLocked() int { return l.crew.staffLocked() - l.running }
+func (l *lane) idleLocked() int { return l.workers.allowedLocked() - l.running }
 
-// capacityLocked returns how many jobs the lane holds: at least one call for each worker left, and no
-// more if the lane is slow.
-func (l *lane) capacityLocked() int {
-	workers := max(1, l.crew.staffLocked())
+// sizeLocked returns how many jobs the lane holds: at least one call per allowed worker, and no more if the lane is
+// slow.
+func (l *lane) sizeLocked() int {
+	workers := max(1, l.workers.allowedLocked())
 	if l.agg != nil && l.dest.Total {
 		workers = 1
 	}
 	parallel := workers * l.perCall()
-	if l.tempo.slow() {
+	if l.throughput.slow() {
 		return parallel
 	}
-	if l.tempo.pace <= 0 {
+	if l.throughput.pace <= 0 {
 		return max(maxQueued, parallel)
 	}
-	return min(max(int(int64(workers)*int64(l.tempo.window)/int64(l.tempo.pace)), parallel), max(maxQueued, parallel))
+	return min(max(int(int64(workers)*int64(l.throughput.window)/int64(l.throughput.pace)), parallel), max(maxQueued, parallel))
 }
 
-// compactLocked drops the jobs before the head of the queue. Under load the queue is never empty:
-// without this its array would grow for ever, however few jobs are in it.
+// compactLocked drops the jobs before the head of the queue. Under load the queue is never empty, and its array would
+// grow without bound.
 func (l *lane) compactLocked() {
 	n := copy(l.queue, l.queue[l.head:])
 	clear(l.queue[n:])
 	l.queue, l.head = l.queue[:n], 0
 }
 
-// employLocked starts as many workers as the queue justifies. Each gets its first jobs here: before
-// it runs, the claim may have stopped waiting and withdrawn all jobs that had not begun.
-func (l *lane) employLocked() {
+// startWorkersLocked starts as many workers as the queue justifies, each with its first jobs. A worker must not take
+// its first jobs later: the claim may stop waiting and withdraw all jobs not begun.
+func (l *lane) startWorkersLocked() {
 	per := l.perCall()
-	if l.target.batch == nil && l.tempo.pace < chunkTime/maxChunk {
+	if l.target.batch == nil && l.throughput.pace < chunkTime/maxChunk {
 		per = maxChunk // another worker would only wait for the lock
 	}
-	wanted := min(l.crew.staffLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
+	wanted := min(l.workers.allowedLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
 	started := max(0, wanted-l.running)
 	l.running += started
 	for range started {
@@ -574,21 +571,21 @@ func (l *lane) employLocked() {
 			l.running--
 			continue
 		}
-		l.crew.hireLocked(first)
+		l.workers.startLocked(first)
 	}
 }
 
-// take returns a worker's next jobs, nil if the worker is not needed any more.
+// take returns a worker's next jobs, nil if the worker is no longer needed.
 func (l *lane) take(w *worker, buf []*job) []*job {
 	l.mu.Lock()
 	buf = l.takeLocked(buf)
 	call := func() {}
 	if len(buf) == 0 {
 		buf = nil
-		l.crew.dismissLocked(w)
-		l.crew.bench = append(l.crew.bench, w)
+		l.workers.removeLocked(w)
+		l.workers.ended = append(l.workers.ended, w)
 		l.queue, l.head = l.queue[:0], 0
-		call = l.wakeLocked() // a slow lane has room only while a worker is missing
+		call = l.wakeLocked() // a slow lane has capacity only while a worker is missing
 	}
 	l.mu.Unlock()
 	call()
@@ -600,8 +597,8 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	n := 1
 	if l.target.batch != nil {
 		n = l.dest.Batch
-	} else if l.tempo.pace < chunkTime/2 {
-		n = min(maxChunk, int(chunkTime/max(l.tempo.pace, time.Microsecond)), 1+(waiting+l.waitingLocked())/l.running)
+	} else if l.throughput.pace < chunkTime/2 {
+		n = min(maxChunk, int(chunkTime/max(l.throughput.pace, time.Microsecond)), 1+(waiting+l.waitingLocked())/l.running)
 	}
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
@@ -637,14 +634,14 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	return buf
 }
 
-// aloneLocked reports whether an event is suspected or refused: it shares no call with other events.
+// aloneLocked reports whether an event is quarantined or refused: its call has no other events.
 func (l *lane) aloneLocked(j *job) bool {
-	return l.health.Suspects(j.Value.event.ID) || j.Value.refused() != nil
+	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil
 }
 
-// untake puts back jobs that a worker took and did not start. They need more workers now than when
-// short calls were expected.
-func (l *lane) untake(jobs []*job) {
+// putBack returns jobs that a worker took and did not begin to the queue. They need more workers now than short calls
+// did.
+func (l *lane) putBack(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	back := make([]*job, 0, len(jobs))
@@ -663,7 +660,7 @@ func (l *lane) untake(jobs []*job) {
 	}
 	copy(l.queue[l.head:], back)
 	if !l.restingLocked() {
-		l.employLocked()
+		l.startWorkersLocked()
 	}
 }
 
@@ -671,9 +668,9 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(l.ctx, l.dest.Timeout, l.target.expired)
 }
 
-// concludes passes on the outcomes of the first n jobs of a chunk, the last of which has failed
-// with r unless that is nil, and leaves the jobs with which the worker continues.
-func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
+// settle records the outcomes of the first n jobs of a chunk, and leaves the jobs with which the worker continues. A
+// non-nil r is the failure of the n-th job.
+func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
 	out := &outs[n-1]
 	from, to := out.from, out.to
@@ -686,27 +683,27 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 		out.from, out.to = from, to
 	}
 	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
-		l.untake(rest)
+		l.putBack(rest)
 		rest = nil
 	}
 	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
 	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
 }
 
-// concludesBatch passes on the outcomes of jobs that shared a call. Jobs behind a failed one of
-// their aggregate were not delivered for that reason, whatever their reply.
-func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
+// settleBatch records the outcomes of jobs that shared a call. Jobs behind a failed one of their aggregate count as
+// not delivered, whatever their result.
+func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 	elapsed := time.Since(c.begin)
 	outs := make([]outcome, len(c.jobs))
 	of := health.Call{Began: c.begin, Took: elapsed, Shared: len(c.jobs) > 1}
-	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
+	if results == nil || slices.ContainsFunc(results, (*result).reachable) {
 		of.Proof, of.Shared = c.begin, false
 	}
 	var broken map[*order.Queue[task]]Verdict
 	for i, j := range c.jobs {
-		var r *reply
-		if replies != nil {
-			r = replies[i]
+		var r *result
+		if results != nil {
+			r = results[i]
 		}
 		group := j.Queue()
 		if v := broken[group]; r != nil && group != nil && v != 0 {
@@ -728,31 +725,30 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 	l.finished(c.begin, elapsed, c.jobs, outs)
 }
 
-// finished records and passes on the outcomes of jobs that took a worker the given time together.
-// Their times count from begin.
+// finished records the outcomes of jobs that took a worker the given time in total. Outcome times count from begin.
 func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	if len(jobs) > 0 {
 		l.finishedBefore(begin, elapsed, jobs, outs, nil)
 	}
 }
 
-// finishedBefore does so for the first jobs of a chunk, and returns the remaining ones. Jobs that a
-// failed job cuts off are answered with it, and their memory may be reused at once: the worker may
-// not even read whether they are cut.
+// finishedBefore does the same for the first jobs of a chunk, and returns the remaining ones. Jobs that a failed job
+// cuts off are answered with it, and their memory may be reused at once: the worker must not even read whether they
+// are cut.
 func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome, rest []*job) []*job {
 	l.figures.record(begin, elapsed, jobs, outs)
 	l.mu.Lock()
 	l.load -= len(jobs)
 	if elapsed != notBegun {
-		l.tempo.observe(elapsed / time.Duration(len(jobs)))
+		l.throughput.observe(elapsed / time.Duration(len(jobs)))
 	}
 	var changed health.Change
 	ends := false
-	var gone []kept
+	var gone []unstarted
 	if l.health.Impaired() {
 		now := time.Now()
-		changed = l.heardLocked(now, begin, jobs, outs)
-		l.hungry = l.hungry || changed.Closes || l.health.Recovers() // a refused request may fit now
+		changed = l.reportLocked(now, begin, jobs, outs)
+		l.engineWaits = l.engineWaits || changed.Closes || l.health.Recovers() // a refused request may fit now
 		l.armLocked(now)
 		ends = changed.Closes && l.outage.ends(l)
 	}
@@ -763,28 +759,26 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		}
 	}
 	if rests {
-		// Jobs that were queued earlier. No probe is among them: one is granted only while nothing
-		// else is in flight.
+		// Earlier queued jobs. None is a probe: probes are reserved only while nothing else is in flight.
 		gone = append(gone, l.emptyLocked()...)
 		l.health.Finished(spoiled(outs))
 	} else {
-		l.employLocked()
+		l.startWorkersLocked()
 	}
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.Cut() })
 	call := l.wakeLocked()
-	// Under the lock, and last of all: see Parcel.answer; an answered parcel may be filled with
-	// other deliveries.
+	// Last, and under the lock: see Parcel.answer. An answered parcel may be refilled at once.
 	answerParcels(jobs, outs)
-	l.answerKept(gone)
+	l.answerUnstarted(gone)
 	l.mu.Unlock()
-	l.tell(changed, ends)
+	l.logChange(changed, ends)
 	call()
 	return rest
 }
 
-// leaveLocked takes a job with its outcome out of the queue of its aggregate, and appends to gone the jobs that get a verdict along
-// with it. rests says that the lane begins no job.
-func (l *lane) leaveLocked(gone []kept, j *job, out *outcome, rests bool) []kept {
+// leaveLocked removes a job with its outcome from the queue of its aggregate, and appends to gone the jobs that get a
+// verdict with it. rests: the lane begins no jobs.
+func (l *lane) leaveLocked(gone []unstarted, j *job, out *outcome, rests bool) []unstarted {
 	how, v := order.Failed, VerdictParked
 	switch {
 	case out.verdict.Settles() || out.verdict == VerdictDead && !l.dest.BlockOnDead:
@@ -800,11 +794,11 @@ func (l *lane) leaveLocked(gone []kept, j *job, out *outcome, rests bool) []kept
 	if len(with) == 0 {
 		return gone
 	}
-	return l.keepLocked(gone, with, v)
+	return l.appendUnstartedLocked(gone, with, v)
 }
 
-// heardLocked reports the answers to jobs to the health of the destination. begin is when the first of their calls began.
-func (l *lane) heardLocked(now, begin time.Time, jobs []*job, outs []outcome) health.Change {
+// reportLocked reports answers to the health of the destination. begin is when the first of their calls began.
+func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) health.Change {
 	var all health.Answers
 	for i := range outs {
 		switch out := &outs[i]; {
@@ -817,14 +811,13 @@ func (l *lane) heardLocked(now, begin time.Time, jobs []*job, outs []outcome) he
 			l.health.Counted(now, jobs[i].Value.event.ID, out.delay, out.verdict == VerdictDead)
 		}
 	}
-	return l.health.Heard(now, begin, all, l.capacityLocked(), min(l.load+len(jobs), l.running*l.perCall()))
+	return l.health.Record(now, begin, all, l.sizeLocked(), min(l.load+len(jobs), l.running*l.perCall()))
 }
 
-// classify decides the outcome of a failed delivery: whose fault it was, whether to retry it, and
-// when.
-func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *reply) outcome {
+// classify decides the outcome of a failed delivery: who is at fault, whether to retry, and when.
+func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) outcome {
 	if l.ctx.Err() != nil {
-		// Whatever the handler says: it was interrupted.
+		// The relay interrupted the handler: its error is meaningless.
 		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
@@ -832,16 +825,16 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *reply) o
 		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
 	}
 	log := l.log.With("event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "attempt", j.Value.event.Attempt)
-	if r.exhausted && l.down() { // the probe has not asked the destination
+	if r.exhausted && l.down() { // the probe has not reached the destination
 		l.fault(c.Began, r, false)
 		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: r}
 	}
 	if r.exhausted {
 		return l.throttle(log, j, c.Began, r)
 	}
-	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; one that panics does
+	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; a panic does
 	if lost {
-		if out, nobodys := l.unavailable(log, j, c, r); nobodys {
+		if out, released := l.unavailable(log, j, c, r); released {
 			return out
 		}
 	} else if r.throttled {
@@ -873,9 +866,9 @@ func (l *lane) down() bool {
 	return l.health.Down()
 }
 
-// follows returns the verdict for jobs of the same aggregate that failed behind a job in the same
-// call; 0 if each must be classified by itself. Jobs behind a released one are released as well: stored
-// ones would be found before it.
+// follows returns the verdict for jobs of the same aggregate that failed behind a job in the same call; 0 if each
+// must be classified alone. Jobs behind a released one are released, too: as rows, the engine would find them before
+// the released one.
 func (l *lane) follows(out *outcome) Verdict {
 	switch {
 	case out.verdict == VerdictDead && !l.dest.BlockOnDead && out.permanent:
@@ -886,14 +879,14 @@ func (l *lane) follows(out *outcome) Verdict {
 	return VerdictParked
 }
 
-// unavailable records that the destination has failed over an event, and reports an outage once for all its lanes. It returns false if the event
-// itself is at fault: the attempt counts.
-func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *reply) (out outcome, nobodys bool) {
+// unavailable records that the destination failed over an event, and reports an outage once for all its lanes. It
+// returns false if the event is at fault: the attempt counts.
+func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, released bool) {
 	l.mu.Lock()
 	now := time.Now()
 	f := l.health.Lost(now, j.Value.event.ID, *c, err, j.Value.failures()+1 >= l.dest.MaxAttempts)
 	if f.Longer {
-		l.refuseLocked(now) // the events of this lane are to be looked for after the pause
+		l.refuseLocked(now) // the events of this lane must be queried after the pause
 	}
 	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
@@ -904,12 +897,12 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *reply)
 	switch {
 	case f.Counts:
 		return out, false
-	case f.Doubts:
-		log.Info("the destination answers others and not this event; no attempt is counted yet", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
+	case f.Suspected:
+		log.Info("destination fails over one event and answers others", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	case begins:
 		l.reportUnavailable(log, time.Now(), err)
 	case f.Again && f.Longer:
-		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
+		log.Info("destination failed again during recovery", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	default:
 		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	}
@@ -917,12 +910,12 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *reply)
 }
 
 func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
-	log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
+	log.Warn("destination is unavailable", "class", delivery.ClassDestination, "err", err)
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: l.dest.Name, Err: err})
 }
 
-// fault records that the destination did not answer a request that began at the given time and was not about one event. With news,
-// fault reports the outage in any case.
+// fault records that the destination did not answer a request that began at the given time and concerned no single
+// event. With news, fault always reports the outage.
 func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration) {
 	l.mu.Lock()
 	now := time.Now()
@@ -940,21 +933,21 @@ func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration
 	return f.Pause
 }
 
-// answers lets deliveries through again, step by step.
+// answers records that the destination answers again, and lets the lane recover step by step.
 func (l *lane) answers() {
 	l.mu.Lock()
 	now := time.Now()
-	closes := l.health.Responds(now, l.capacityLocked())
+	closes := l.health.Responds(now, l.sizeLocked())
 	ends := closes && l.outage.ends(l)
-	l.hungry = true
+	l.engineWaits = true
 	l.armLocked(now)
 	call := l.wakeLocked()
 	l.mu.Unlock()
-	l.tell(health.Change{Closes: closes}, ends)
+	l.logChange(health.Change{Closes: closes}, ends)
 	call()
 }
 
-// unanswered records that a call that began at the given time has ended without calling the destination to the end.
+// unanswered records that a call that began at the given time ended before the destination could answer.
 func (l *lane) unanswered(j *job, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -964,37 +957,36 @@ func (l *lane) unanswered(j *job, began time.Time) {
 	}
 }
 
-// throttle slows the lane down, because of a call that began at the given time, or puts the event aside if only that event
-// is throttled. A machine that has run out of files, ports or memory throttles like a destination, and the fault is the
-// relay's.
-func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
+// throttle slows the lane down after a call that began at the given time, or quarantines the event if only that event
+// is throttled. A machine out of files, ports or memory has the same effect, with the relay at fault.
+func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) outcome {
 	out := outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: err, throttled: true}
 	if err.exhausted {
 		out.class = delivery.ClassOurs
 	}
 	l.mu.Lock()
 	now := time.Now()
-	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, 2*l.tempo.pace/time.Duration(max(1, l.running)))
-	if t.Aside {
+	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, 2*l.throughput.pace/time.Duration(max(1, l.running)))
+	if t.Quarantined {
 		out.verdict, out.delay = VerdictAside, t.Delay
 	} else {
 		l.refuseLocked(now)
 	}
 	l.mu.Unlock()
 	switch {
-	case t.Aside:
-		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", out.class, "retry_in", out.delay, "err", err)
+	case t.Quarantined:
+		log.Info("event throttled and quarantined", "class", out.class, "retry_in", out.delay, "err", err)
 	case t.Begins && err.exhausted:
-		log.Warn("the machine has no room for more calls; the lane is slowed down, no attempt is counted", "class", out.class, "gap", t.Gap, "err", err)
+		log.Warn("the machine has no room for more calls", "class", out.class, "gap", t.Gap, "err", err)
 	case t.Begins:
-		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", delivery.ClassDestination, "gap", t.Gap, "wait", err.delay, "err", err)
+		log.Warn("destination throttles", "class", delivery.ClassDestination, "gap", t.Gap, "wait", err.delay, "err", err)
 	default:
 		log.Debug("destination still throttles", "class", out.class, "gap", t.Gap, "wait", err.delay, "err", err)
 	}
 	return out
 }
 
-// spoiled counts the answers that slowed the lane down: until they are recorded, queued jobs are returned.
+// spoiled counts the answers that slowed the lane down: queued jobs are returned until health has recorded them.
 func spoiled(outs []outcome) (n int) {
 	for i := range outs {
 		if outs[i].throttled && outs[i].verdict == VerdictReleased {
@@ -1004,21 +996,21 @@ func spoiled(outs []outcome) (n int) {
 	return n
 }
 
-// busy reports whether a worker is at work.
+// busy reports whether a call of the handler is running.
 func (l *lane) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.running+l.crew.stuck > 0
+	return l.running+l.workers.stuck > 0
 }
 
-// asideLocked returns how many deliveries may be in the lane that live ones must not wait for.
-func (l *lane) asideLocked() int {
-	half := l.capacityLocked() / 2
-	if l.tempo.pace <= 0 {
+// replayLimitLocked returns how many replayed deliveries the lane may hold while live ones hardly wait.
+func (l *lane) replayLimitLocked() int {
+	half := l.sizeLocked() / 2
+	if l.throughput.pace <= 0 {
 		return max(1, half)
 	}
-	workers := max(1, l.crew.staffLocked())
-	quick := int(int64(workers) * int64(asideWindow) / int64(l.tempo.pace))
+	workers := max(1, l.workers.allowedLocked())
+	quick := int(int64(workers) * int64(replayWindow) / int64(l.throughput.pace))
 	return max(1, min(half, max(workers*l.perCall()/2, quick)))
 }
 
@@ -1029,47 +1021,48 @@ func (l *lane) halted() bool {
 	return l.restingLocked()
 }
 
-// refuseLocked notes that an engine was refused the capacity that it requested.
+// refuseLocked records that an engine did not get the capacity that it requested.
 func (l *lane) refuseLocked(now time.Time) {
-	l.hungry = true
+	l.engineWaits = true
 	if !l.health.Impaired() && l.limiter == nil {
 		return
 	}
-	// An engine requests capacity before it knows whether there are events: only handed-over deliveries count as pressure.
+	// An engine requests capacity before it knows whether there are events, so only handed-over deliveries count as
+	// pressure.
 	if l.agg == nil {
 		l.health.Press(l.aheadLocked())
 	}
 	l.armLocked(now)
 }
 
-// wakeLocked returns the function to call after unlocking: onRoom if an engine was refused and a fair part of the lane is free
-// again.
+// wakeLocked returns the function to call after unlocking: onCapacity if an engine was refused and enough capacity is
+// free.
 func (l *lane) wakeLocked() func() {
-	if !l.hungry {
+	if !l.engineWaits {
 		return func() {}
 	}
-	if now := time.Now(); l.roomLocked(now) < l.fairLocked() {
+	if now := time.Now(); l.capacityLocked(now) < l.worthwhileLocked() {
 		if l.limiter != nil {
 			l.armLocked(now) // the limit has closed since the refusal, and answers do not open it
 		}
 		return func() {}
 	}
-	l.hungry = false
-	return l.onRoom
+	l.engineWaits = false
+	return l.onCapacity
 }
 
-// armLocked sets the timer for changes that time alone brings: those of the health, and a delivery's turn. Changes that
-// depend on answers are checked with each answer.
+// armLocked sets the timer for changes that only time brings, in the health or the rate limit. Each answer checks all
+// other changes.
 func (l *lane) armLocked(now time.Time) {
 	if l.stopped {
 		return
 	}
 	wanted := 0
-	if l.hungry {
-		wanted = l.fairLocked()
+	if l.engineWaits {
+		wanted = l.worthwhileLocked()
 	}
 	next := l.health.Next(now, wanted)
-	if l.hungry && l.limiter != nil {
+	if l.engineWaits && l.limiter != nil {
 		if d := l.limiter.Wait(now); d > 0 && (next == 0 || d < next) {
 			next = d
 		}
@@ -1083,7 +1076,7 @@ func (l *lane) armLocked(now time.Time) {
 	}
 }
 
-// tick handles the changes that time has brought.
+// tick applies the changes that only time brings.
 func (l *lane) tick() {
 	l.mu.Lock()
 	if l.stopped {
@@ -1093,24 +1086,24 @@ func (l *lane) tick() {
 	now := time.Now()
 	closes := l.health.Calm(now)
 	ends := closes && l.outage.ends(l)
-	l.hungry = l.hungry || closes
+	l.engineWaits = l.engineWaits || closes
 	call := l.wakeLocked()
 	l.armLocked(now)
 	l.mu.Unlock()
-	l.tell(health.Change{Closes: closes}, ends)
+	l.logChange(health.Change{Closes: closes}, ends)
 	call()
 }
 
-// tell logs and reports a change of the health. ends says that all lanes of the destination are available.
-func (l *lane) tell(c health.Change, ends bool) {
+// logChange logs and reports a change of the health. ends: all lanes of the destination are available.
+func (l *lane) logChange(c health.Change, ends bool) {
 	if c.Ramps {
-		l.log.Info("destination answers a probe; its events are let through step by step")
+		l.log.Info("destination answers a probe")
 	}
 	if c.Closes {
 		l.available(ends)
 	}
-	if c.Eases {
-		l.log.Info("destination is not throttled any more")
+	if c.Unthrottled {
+		l.log.Info("destination is no longer throttled")
 	}
 }
 
@@ -1124,7 +1117,7 @@ func (l *lane) available(ends bool) {
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: l.dest.Name})
 }
 
-// returnLocked returns unused tokens to the pacer, and returns the function to call after unlocking.
+// returnLocked returns unused tokens to the pacer. Its result is the function to call after unlocking.
 func (l *lane) returnLocked(n int) func() {
 	l.health.Take(-n)
 	return l.wakeLocked()
@@ -1133,8 +1126,8 @@ func (l *lane) returnLocked(n int) func() {
 // bit returns the bit of the lane in an outage. MaxShards bits fit.
 func (l *lane) bit() uint64 { return 1 << l.dest.Part }
 
-// countsLocked reports whether the health of the lane counts for the destination. A relay that does not hold a shard knows nothing
-// about it.
+// countsLocked reports whether the lane's health counts for the destination. A relay without the lease of a shard
+// knows nothing about its health.
 func (l *lane) countsLocked() bool { return l.owned || l.dest.Shards <= 1 }
 
 // blocked returns the number of blocked aggregates, 0 while no engine with order owns the lane.
@@ -1147,21 +1140,21 @@ func (l *lane) blocked() int {
 	return l.agg.Blocked()
 }
 
-// kept is a job that no worker begins, and its verdict.
-type kept struct {
+// unstarted is a job that no worker begins, with its verdict.
+type unstarted struct {
 	job     *job
 	verdict Verdict
 }
 
-// answerKept answers jobs that were not begun. The lock is held.
-func (l *lane) answerKept(all []kept) {
+// answerUnstarted answers jobs that no worker began. The lane's lock is held.
+func (l *lane) answerUnstarted(all []unstarted) {
 	for _, k := range all {
-		l.figures.passings.count(k.verdict)
+		l.figures.skipped.count(k.verdict)
 		k.job.Value.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
 	}
 }
 
-// drop removes all jobs from the lane that no worker has begun, and takes nothing more.
+// drop ends the lane: it removes all jobs that no worker has begun, and accepts no more.
 func (l *lane) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -1171,31 +1164,31 @@ func (l *lane) drop() {
 	}
 	gone := l.emptyLocked()
 	if l.agg != nil {
-		gone = l.keepLocked(gone, l.agg.Withdraw(), VerdictReleased)
+		gone = l.appendUnstartedLocked(gone, l.agg.Withdraw(), VerdictReleased)
 	}
-	l.answerKept(gone)
+	l.answerUnstarted(gone)
 }
 
-// emptyLocked empties the queue, and returns its jobs and those that wait behind them.
-func (l *lane) emptyLocked() (gone []kept) {
+// emptyLocked empties the queue, and returns its jobs and the jobs that wait behind them.
+func (l *lane) emptyLocked() (gone []unstarted) {
 	queue := l.queue[l.head:]
 	l.queue, l.head = nil, 0
 	for _, j := range queue {
 		if o := j.Value.parcel.order; o != nil {
-			gone = l.keepLocked(gone, o.GiveUp(j), VerdictReleased)
+			gone = l.appendUnstartedLocked(gone, o.Release(j), VerdictReleased)
 			continue
 		}
 		l.load--
-		gone = append(gone, kept{j, VerdictReleased})
+		gone = append(gone, unstarted{j, VerdictReleased})
 	}
 	return gone
 }
 
-// keepLocked appends to gone the jobs that the queues of aggregates have removed with the verdict v.
-func (l *lane) keepLocked(gone []kept, jobs []*job, v Verdict) []kept {
+// appendUnstartedLocked appends to gone the jobs that left the queues of aggregates with the verdict v.
+func (l *lane) appendUnstartedLocked(gone []unstarted, jobs []*job, v Verdict) []unstarted {
 	l.load -= len(jobs)
 	for _, j := range jobs {
-		gone = append(gone, kept{j, j.Value.behind(v)})
+		gone = append(gone, unstarted{j, j.Value.behind(v)})
 	}
 	return gone
 }
@@ -1203,36 +1196,36 @@ func (l *lane) keepLocked(gone []kept, jobs []*job, v Verdict) []kept {
 // TakeBack returns the deliveries of a parcel that no worker has begun.
 func (l *lane) TakeBack(p *Parcel) {
 	l.mu.Lock()
-	var gone []kept
+	var gone []unstarted
 	waiting := l.queue[l.head:]
 	left := slices.DeleteFunc(waiting, func(j *job) bool {
 		if j.Value.parcel != p {
 			return false
 		}
-		gone = append(gone, kept{j, VerdictReleased})
+		gone = append(gone, unstarted{j, VerdictReleased})
 		return true
 	})
 	l.queue = l.queue[:l.head+len(left)]
 	l.load -= len(gone)
-	l.answerKept(gone)
+	l.answerUnstarted(gone)
 	call := l.wakeLocked()
 	l.mu.Unlock()
 	call()
 }
 
-// stats returns the figures of the lane, see [merge].
+// stats returns the figures of the lane: see [merge].
 func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.dest.Name, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.crew.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
+		Name: l.dest.Name, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.workers.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
 	}
 	counts := l.countsLocked()
 	if counts {
 		is := l.health.Snapshot(now)
 		s.State, s.Gap, s.Trouble.DownSince, s.Trouble.NextProbe = is.State, is.Gap, is.DownSince, is.NextProbe
-		s.Room, s.Pace, s.RateLimited = l.roomLocked(now), l.tempo.pace, l.limitWaitsLocked(now)
-		s.Unavailable = l.health.Down() || l.crew.staffLocked() <= 0
+		s.Room, s.Pace, s.RateLimited = l.capacityLocked(now), l.throughput.pace, l.limitWaitsLocked(now)
+		s.Unavailable = l.health.Down() || l.workers.allowedLocked() <= 0
 		if l.agg != nil {
 			s.Aggregates = l.agg.Len() + l.agg.Blocked()
 		}
@@ -1247,21 +1240,21 @@ func (l *lane) stats() observe.DestinationStats {
 		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
 			report.Reason = guard.Clean(report.Reason)
 			s.Report = &report
-		} else if !l.figures.reported.Swap(true) { // not with each scrape
-			l.log.Error("the handler cannot tell how its destination is", "err", err)
+		} else if !l.figures.reported.Swap(true) { // logged once, not with each scrape
+			l.log.Error("the Report method of the handler has failed", "err", err)
 		}
 	}
 	return s
 }
 
-// progress returns the progress of the lane, and whether its health counts for the destination.
+// progress returns the progress of the lane, and whether the lane's health counts for the destination.
 func (l *lane) progress() (p Progress, counts bool) {
 	p.Name, p.Answers = l.dest.Name, l.figures.answers()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.health.Available() && !l.health.Throttled()
 	if l.running > 0 {
-		p.Within = l.crew.patience() + patrolAgain
+		p.Within = l.workers.chunkLimit() + watchAgain
 	}
 	return p, l.countsLocked()
 }

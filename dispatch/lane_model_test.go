@@ -49,7 +49,7 @@ func (m *laneModel) check(t *rapid.T) {
 			t.Fatal("jobs that are gone are still held in memory")
 		}
 	}
-	if room := m.l.Capacity(false); room > max(0, m.l.capacityLocked()-load) { // which may shrink below the load
+	if room := m.l.Capacity(false); room > max(0, m.l.sizeLocked()-load) { // which may shrink below the load
 		t.Fatalf("room for %d beside %d", room, load)
 	}
 }
@@ -106,7 +106,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			jobs := m.taken[i]
 			n := rapid.IntRange(1, len(jobs)).Draw(t, "called")
 			rest := slices.Clone(jobs[n:])
-			m.l.untake(rest)
+			m.l.putBack(rest)
 			m.queued = append(rest, m.queued...)
 			m.l.finished(time.Now(), time.Duration(n)*time.Microsecond, jobs[:n], allDelivered(n))
 			m.leave(i)
@@ -173,7 +173,7 @@ func TestLaneLosesAndDoublesNothing(t *testing.T) {
 		cfg := testLane()
 		m := &laneModel{l: newTestLane(nil, cfg)}
 		m.l.running = cfg.Concurrency // as many as there may be: push starts none
-		m.l.tempo.pace = time.Duration(rapid.IntRange(1, 5000).Draw(t, "pace in us")) * time.Microsecond
+		m.l.throughput.pace = time.Duration(rapid.IntRange(1, 5000).Draw(t, "pace in us")) * time.Microsecond
 		t.Repeat(m.actions())
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 func newTestLane(h delivery.Handler, cfg LaneConfig) *lane {
 	l := newLane("a", h, cfg, 50*time.Millisecond, slog.New(slog.DiscardHandler))
-	l.ctx, l.onRoom = context.Background(), func() {}
+	l.ctx, l.onCapacity = context.Background(), func() {}
 	return l
 }
 
@@ -71,13 +71,13 @@ func TestLaneBeginsEvenIfTheClaimStopsWaitingAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c calls
 		l := newTestLane(c.handler(takes(time.Second)), testLane())
-		l.tempo.pace = time.Second
+		l.throughput.pace = time.Second
 		p := claimOf(l, 8)
 		l.TakeBack(p)
 		if _, underWay := p.Each(); len(underWay) != 8 {
 			t.Errorf("%d of 8 deliveries go on", len(underWay))
 		}
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if c.n.Load() != 8 {
 			t.Errorf("%d calls", c.n.Load())
 		}
@@ -96,7 +96,7 @@ func TestLaneStartsAWorkerBesideBusyOnes(t *testing.T) {
 		if c.n.Load() != 2 {
 			t.Errorf("%d of 2 deliveries run, with room for 8", c.n.Load())
 		}
-		l.workers.Wait()
+		l.goroutines.Wait()
 	})
 }
 
@@ -107,8 +107,8 @@ func TestLaneTakesNoMoreThanItBeginsWithWhileSlow(t *testing.T) {
 		woken := make(chan struct{})
 		var c calls
 		l := newTestLane(c.handler(takes(20*time.Millisecond)), testLane())
-		l.onRoom = func() { once.Do(func() { close(woken) }) }
-		l.tempo.pace = 20 * time.Millisecond // a window of 50 ms holds 20, for 8 workers
+		l.onCapacity = func() { once.Do(func() { close(woken) }) }
+		l.throughput.pace = 20 * time.Millisecond // a window of 50 ms holds 20, for 8 workers
 		claimOf(l, 8)
 		if n := l.Capacity(false); n != 0 {
 			t.Errorf("room for %d more while all workers are at work", n)
@@ -117,7 +117,7 @@ func TestLaneTakesNoMoreThanItBeginsWithWhileSlow(t *testing.T) {
 		if n := l.Capacity(false); n == 0 {
 			t.Error("woken without room")
 		}
-		l.workers.Wait()
+		l.goroutines.Wait()
 	})
 }
 
@@ -126,10 +126,10 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c calls
 		l := newTestLane(c.handler(takes(time.Second)), testLane())
-		l.tempo.pace = time.Microsecond // one worker takes them all
+		l.throughput.pace = time.Microsecond // one worker takes them all
 		begin := time.Now()
 		claimOf(l, 64)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if took := time.Since(begin); c.n.Load() != 64 || took > 12*time.Second {
 			t.Errorf("%d calls of a second, 8 at once, took %v", c.n.Load(), took)
 		}
@@ -139,7 +139,7 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), testLane())
-	l.running, l.tempo.pace = l.dest.Concurrency, 1 // no worker is hired: the test takes the jobs
+	l.running, l.throughput.pace = l.dest.Concurrency, 1 // no worker is hired: the test takes the jobs
 	for range 100_000 {
 		claimOf(l, 2)
 		l.mu.Lock()
@@ -176,7 +176,7 @@ func TestBatchHandlerOfTheWrongLengthFailsThemAll(t *testing.T) {
 func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(nil, testLane())
-	l.tempo.pace = time.Nanosecond
+	l.throughput.pace = time.Nanosecond
 	woken := 0
 	l.Own(func() { woken++ })
 	if n := l.Reserve(Request{N: maxQueued, Once: true}); n != maxQueued {

@@ -9,21 +9,22 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// figures count the answers to the jobs of a lane. No decision of the lane depends on them, except limitWaitsLocked.
+// figures counts the answers to the jobs of a lane. No decision of the lane depends on figures, except
+// limitWaitsLocked.
 type figures struct {
-	passings passings
-	reported atomic.Bool // the failure of the handler's Report was logged
+	skipped  skipped
+	reported atomic.Bool // a failure of the handler's Report was logged
 
 	mu      sync.Mutex                     // a leaf; guards the fields below
-	total   [VerdictExpired + 1]uint64     // answers by verdict
-	classes [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
+	total   [VerdictExpired + 1]uint64     // a leaf lock; guards the fields below
+	classes [delivery.ClassOurs + 1]uint64 // answers by class; index 0 counts answers without an error
 	begun   observe.Histogram              // from the event's creation to the handler
 	acked   observe.Histogram              // from the event's creation to the acknowledgement
 	trouble trouble
 }
 
-// record counts the answers to jobs, for which the handler was called unless elapsed is notBegun. Their times count from begin. The
-// jobs are not answered yet: afterwards their parcel may have other deliveries.
+// record counts the answers to jobs. elapsed is notBegun if the handler was not called. Outcome times count from
+// begin. Call it before the jobs are answered: an answered parcel may be refilled.
 func (f *figures) record(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,20 +40,20 @@ func (f *figures) record(begin time.Time, elapsed time.Duration, jobs []*job, ou
 	}
 }
 
-// answers returns how many deliveries have got a verdict, begun or not.
+// answers counts the deliveries with a verdict, begun or not.
 func (f *figures) answers() (n uint64) {
 	f.mu.Lock()
 	for _, one := range f.total {
 		n += one
 	}
 	f.mu.Unlock()
-	p := &f.passings
+	p := &f.skipped
 	return n + p.refused.Load() + p.withdrawn.Load() + p.withheld.Load() + p.limited.Load()
 }
 
 // read sets the counters and latencies of s.
 func (f *figures) read(s *observe.DestinationStats) {
-	p := &f.passings
+	p := &f.skipped
 	s.Refused, s.Withdrawn, s.Withheld = p.refused.Load(), p.withdrawn.Load(), p.withheld.Load()
 	s.Filtered, s.RateLimits = p.filtered.Load(), p.limited.Load()
 	f.mu.Lock()
@@ -62,28 +63,28 @@ func (f *figures) read(s *observe.DestinationStats) {
 	s.Classes, s.Begun, s.Acked = f.classes, f.begun, f.acked
 }
 
-// readTrouble sets what failures have in common in t.
+// readTrouble sets the failure figures of t.
 func (f *figures) readTrouble(t *observe.Trouble) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t.Failures, t.FailingSince, t.LastErrorAt = f.trouble.failures, f.trouble.since, f.trouble.at
 	if f.trouble.last != nil {
-		t.LastError = f.trouble.last.Error() // a text of the lane's own: see reply
+		t.LastError = f.trouble.last.Error() // the lane's own text: see result
 	}
 }
 
-// measureLocked counts the answer to a job: by class, and how old the event was.
-// began is when the job's chunk was begun, in nanoseconds since 1970.
+// measureLocked counts the answer to a job by class and event age. began is when the job's chunk began, in
+// nanoseconds since 1970.
 func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if out.verdict == VerdictParked {
-		return // it shared the call of the previous job, and no answer is about it
+		return // the job shared the call of the previous job, and has no answer
 	}
 	f.classes[out.class]++
 	if f.trouble.failures > 0 || out.class != 0 {
 		f.trouble.note(out)
 	}
 	if j.Value.event.Replay > 0 || j.Value.delayed() {
-		return // it waited for a person, or until it was available
+		return // a person or a start time delayed the event
 	}
 	age := time.Duration(began - j.Value.event.CreatedAt.UnixNano())
 	if j.Value.failures() == 0 {
@@ -94,16 +95,16 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	}
 }
 
-// trouble is the row of failures since the last delivery, and the newest failure of all.
+// trouble counts the failures since the last delivery, and holds the newest failure.
 type trouble struct {
 	failures uint64
-	since    time.Time // of the first in the row
+	since    time.Time // of the first of these failures
 	last     error
 	at       time.Time // of last
 }
 
-// note records an answer. A throttled call shows that the destination works, and a fault of
-// the relay says nothing about the destination.
+// note records an answer. A throttled call shows that the destination works, and a failure of the relay says nothing
+// about the destination.
 func (t *trouble) note(out *outcome) {
 	switch {
 	case out.verdict == VerdictDelivered:
@@ -117,23 +118,23 @@ func (t *trouble) note(out *outcome) {
 	}
 }
 
-// passings counts the deliveries that a lane did not begin.
-type passings struct {
-	refused   atomic.Uint64 // no room
-	withdrawn atomic.Uint64 // given back before their turn
-	withheld  atomic.Uint64 // for order
+// skipped counts the deliveries that a lane did not begin.
+type skipped struct {
+	refused   atomic.Uint64 // no capacity
+	withdrawn atomic.Uint64 // released before their turn
+	withheld  atomic.Uint64 // parked for order
 	filtered  atomic.Uint64 // not for the destination
-	limited   atomic.Uint64 // for a rate limit
+	limited   atomic.Uint64 // delayed by a rate limit
 
-	limitedUntil atomic.Int64 // when the last of those may go, in ns since 1970
+	limitedUntil atomic.Int64 // when the last delayed delivery may begin, in ns since 1970
 }
 
 // limitedFor records until when a delivery waits.
-func (p *passings) limitedFor(until time.Time) {
+func (p *skipped) limitedFor(until time.Time) {
 	p.limitedUntil.Store(max(p.limitedUntil.Load(), until.UnixNano()))
 }
 
-func (p *passings) count(v Verdict) {
+func (p *skipped) count(v Verdict) {
 	switch v {
 	case VerdictParked:
 		p.withheld.Add(1)

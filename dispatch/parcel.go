@@ -12,35 +12,35 @@ import (
 type Delivery struct {
 	// Event has its Destination and Attempt set.
 	Event *delivery.Event
-	// Key is zero where order does not matter.
+	// Key is zero if order does not matter.
 	Key Key
-	// Failures counts the failed attempts so far.
+	// Failures counts the failed attempts before this one.
 	Failures int
-	// Refused is why the event must not be delivered, nil for nearly all: the lane buries it with this
-	// error, without a call of the handler.
+	// Refused is why the event must not be delivered, nil for nearly all events. The lane makes a dead letter with
+	// this error and does not call the handler.
 	Refused error
-	// Row says that the delivery is stored in outbox_deliveries.
+	// Row means that outbox_deliveries has a row for the delivery.
 	Row bool
-	// Delayed says that the event was not yet available when it was written.
+	// Delayed means that the event became available after it was written.
 	Delayed bool
-	// Leads says that no stored delivery of its aggregate comes before this one, except those that
-	// were handed over earlier: it goes although the aggregate is blocked. It holds only if none
-	// of the aggregate has failed since the stored deliveries were read, see Since.
+	// Leads means that no stored delivery of its aggregate comes before this one, except those handed over earlier.
+	// Such a delivery begins although the aggregate is blocked. Leads is void if one of the aggregate has failed
+	// since the engine read the stored deliveries: see Since.
 	Leads bool
-	// Since is [Order.Failures] from before that read; 0 is the first time that the delivery was handed over.
+	// Since is [Order.Failures] before that read; 0 until the delivery is handed over for the first time.
 	Since uint64
 	// Expires is when the event is too old to be delivered, by this relay's clock; zero for never. See
-	// Destination.Expires. It counts only in a lane with ExpiresAfter: other lanes do not look at it.
+	// Destination.Expires. Lanes without ExpiresAfter ignore it.
 	Expires time.Time
-	// Waited says that the delivery was stored to wait for its turn, as one that a rate limit held back.
+	// Waited means that the delivery was stored to wait for its turn, for example because of a rate limit.
 	Waited bool
 }
 
-// late reports whether the event is too old to be delivered.
+// late reports whether the event has expired.
 func (d *Delivery) late(now time.Time) bool { return !d.Expires.IsZero() && !now.Before(d.Expires) }
 
-// entry describes the delivery to the queues that it joins. The first call sets Since: other
-// deliveries of the aggregate may fail before this one goes.
+// entry describes the delivery for the queue of its aggregate. The first call sets Since, because other deliveries of
+// the aggregate may fail before this one begins.
 func (d *Delivery) entry(q *queues) order.Entry {
 	if d.Leads && d.Since == 0 {
 		d.Since = q.Failures()
@@ -56,40 +56,40 @@ type Answer struct {
 	Verdict Verdict
 	// Delay is how long to wait, for VerdictFailed and VerdictAside.
 	Delay time.Duration
-	// Class says whose fault a failure was, and Err is its error; both are zero without a failure.
+	// Class says who is at fault for a failure, and Err is its error; both are zero without a failure.
 	Class delivery.Class
 	Err   error
-	// Behind says that no delivery of the aggregate is in flight any more, and that rows may wait
-	// behind this one: the aggregate is blocked until the engine has dealt with them.
+	// Behind means that no delivery of the aggregate is in flight, and rows may wait behind this one. The aggregate
+	// stays blocked until the engine has handled the rows.
 	Behind bool
 }
 
-// Parcel is a set of deliveries that an engine hands to a lane at once, and the place where it
-// finds the answers. The engine reuses the parcel when none of its deliveries is in flight.
+// Parcel is a set of deliveries that an engine hands to a lane at once, with their answers. The engine reuses the
+// parcel once no delivery is in flight.
 type Parcel struct {
 	jobs   []job
 	events []Delivery
-	order  *queues         // of the engine that owned the lane when the parcel was handed over; nil where no order is kept
-	sure   func() bool     // no delivery begins while it returns false
-	wake   func(last bool) // there are answers to take; it must not block
+	order  *queues         // of the engine that owned the lane at the handover; nil without order
+	valid  func() bool     // no delivery begins while it returns false
+	wake   func(last bool) // answers are ready; must not block
 
-	mu        sync.Mutex // a leaf; guards the fields below
-	done      []bool     // has its verdict
-	left      int        // without a verdict
+	mu        sync.Mutex // a leaf lock; guards the fields below
+	done      []bool     // by delivery: it has a verdict
+	left      int        // number without a verdict
 	delivered int        // acknowledged since the last Take
-	each      bool       // every answer must be looked at
+	each      bool       // report every answer
 	answers   []Answer   // since the last Take
 }
 
-// task is one delivery of a parcel that is in a lane.
+// task is one delivery of a parcel in a lane.
 type task struct {
 	parcel *Parcel
 	work   int // index into parcel.events
 	event  *delivery.Event
 }
 
-// job is a task on its way through a lane, with its place in the queue of its aggregate, if parcel.order is not nil. The lane's lock
-// guards everything but the task.
+// job is a task with its place in the queue of its aggregate, if parcel.order is not nil. The lane's lock guards
+// everything except the task.
 type job = order.Item[task]
 
 // queues keep the jobs of each aggregate in order.
@@ -99,14 +99,14 @@ func newQueues(d *Destination, t *target) *queues {
 	return order.New[task](order.Options{Total: d.Total, Batches: t.batch != nil})
 }
 
-// failures returns how many failed attempts were counted before.
+// failures returns the number of earlier failed attempts.
 func (t *task) failures() int { return t.parcel.events[t.work].Failures }
 
 // refused returns why the event must not be delivered, nil if it may be.
 func (t *task) refused() error { return t.parcel.events[t.work].Refused }
 
-// behind returns the verdict on the job when an earlier one of its aggregate gets v: the engine keeps some jobs instead of parking
-// them, see order.Queues.Parks.
+// behind returns the verdict on the job when an earlier one of its aggregate gets v. Some jobs return to the engine
+// instead of being parked: see order.Queues.Parks.
 func (t *task) behind(v Verdict) Verdict {
 	if v == VerdictParked && t.parcel.order != nil && !t.parcel.order.Parks(t.parcel.events[t.work].Row) {
 		return VerdictReleased
@@ -114,19 +114,17 @@ func (t *task) behind(v Verdict) Verdict {
 	return v
 }
 
-// delayed reports whether the event became available later than it was written, where the lane can
-// tell.
+// delayed reports whether the event became available after it was written, if known.
 func (t *task) delayed() bool { return t.parcel.events[t.work].Delayed }
 
-// NewParcel returns an empty parcel. The lane calls sure before deliveries begin, to find out
-// whether they still may; it calls wake after answers that must be looked at: any except that a
-// fresh event was delivered, and the last one. Neither may block.
-func NewParcel(sure func() bool, wake func(last bool)) *Parcel {
-	return &Parcel{sure: sure, wake: wake}
+// NewParcel returns an empty parcel. The lane calls valid before deliveries begin, to check that the engine still
+// holds them. The lane calls wake after the last answer, and after each answer except the delivery of a fresh event.
+// Neither function may block.
+func NewParcel(valid func() bool, wake func(last bool)) *Parcel {
+	return &Parcel{valid: valid, wake: wake}
 }
 
-// Room returns memory for n deliveries, to append to and pass to Fill. The parcel must be new or
-// empty.
+// Room returns memory for n deliveries, to append to and pass to Fill. The parcel must be new or empty.
 func (p *Parcel) Room(n int) []Delivery {
 	if cap(p.events) < n {
 		p.events = make([]Delivery, 0, n)
@@ -145,8 +143,8 @@ func (p *Parcel) Fill(all []Delivery) {
 	p.left, p.delivered, p.each, p.answers = len(all), 0, false, nil
 }
 
-// Empty releases the deliveries, whose events take more memory than the parcel. None of them may be
-// in flight, and all answers must have been taken.
+// Empty releases the deliveries, whose events take more memory than the parcel. No delivery may be in flight, and
+// Take must have returned all answers.
 func (p *Parcel) Empty() {
 	clear(p.jobs)
 	clear(p.done)
@@ -154,8 +152,9 @@ func (p *Parcel) Empty() {
 	p.events = p.events[:0]
 }
 
-// Take returns how many events were acknowledged since the last call, the answers that say more than
-// that a fresh event was delivered, and how many deliveries have no verdict yet.
+// Take returns the number of events acknowledged since the last call, the other answers, and the number of deliveries
+// without a verdict. The other answers include acknowledgements that need more than a count: of stored deliveries,
+// for example.
 func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,8 +163,8 @@ func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
 	return acknowledged, answers, p.left
 }
 
-// Each makes every later answer one that must be looked at. It returns the results of Take and the
-// places of the deliveries that have no verdict yet, in the order of Fill.
+// Each makes the parcel report every later answer. It returns the answers so far and the indexes of the deliveries
+// without a verdict, in the order of Fill.
 func (p *Parcel) Each() (answers []Answer, underWay []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,8 +177,8 @@ func (p *Parcel) Each() (answers []Answer, underWay []int) {
 	return answers, underWay
 }
 
-// UnderWay calls f for each delivery that has no verdict, or whose verdict, other than
-// VerdictDelivered, has not been taken yet.
+// UnderWay calls f for each delivery without a verdict, or with a verdict other than VerdictDelivered that Take has
+// not returned yet.
 func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,9 +197,8 @@ func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	}
 }
 
-// answerParcels passes on the outcomes of jobs, to each parcel at once where its jobs follow one
-// another. The lane's lock is held, so that an engine that lets the lane continue has received all
-// that the lane has given back.
+// answerParcels records outcomes, with one call per run of jobs of the same parcel. The lane's lock is held: an
+// engine that resumes the lane has then received all returned deliveries.
 func answerParcels(jobs []*job, outs []outcome) {
 	for len(jobs) > 0 {
 		p, n := jobs[0].Value.parcel, 1
@@ -214,20 +212,20 @@ func answerParcels(jobs []*job, outs []outcome) {
 
 // answer records the verdicts on jobs of the parcel. The lane's lock is held.
 func (p *Parcel) answer(jobs []*job, outs []outcome) {
-	tell := false
+	look := false
 	p.mu.Lock()
 	for i, j := range jobs {
-		tell = p.answerLocked(j, &outs[i]) || tell
+		look = p.answerLocked(j, &outs[i]) || look
 	}
 	last := p.left == 0
 	p.mu.Unlock()
-	if last || tell {
+	if last || look {
 		p.wake(last)
 	}
 }
 
-// answerLocked records one verdict, and reports whether it must be looked at.
-func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
+// answerLocked records one verdict, and reports whether the engine must look at the answer.
+func (p *Parcel) answerLocked(j *job, out *outcome) (look bool) {
 	d := &p.events[j.Value.work]
 	p.done[j.Value.work] = true
 	p.left--

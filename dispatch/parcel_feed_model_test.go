@@ -25,7 +25,7 @@ func (m *parcelModel) feed() bool {
 	if len(again) == 0 {
 		return true
 	}
-	all := slices.Clone(again[:m.room(min(len(again), 100))])
+	all := slices.Clone(again[:m.capacity(min(len(again), 100))])
 	m.again = slices.DeleteFunc(m.again, func(d Delivery) bool {
 		return slices.ContainsFunc(all, func(one Delivery) bool { return one.Event == d.Event })
 	})
@@ -40,7 +40,7 @@ func (m *parcelModel) feedLines() bool {
 		if m.draw != nil {
 			n = rapid.IntRange(1, n).Draw(m.draw, "rows")
 		}
-		n = m.room(n)
+		n = m.capacity(n)
 		if n == 0 {
 			return true
 		}
@@ -88,7 +88,7 @@ func (m *parcelModel) feedDue() {
 		}
 		all = append(all, m.row(id, k != Key{}))
 	}
-	all2 := all[:m.room(len(all))]
+	all2 := all[:m.capacity(len(all))]
 	for _, d := range all[len(all2):] {
 		delete(m.held, d.Event.ID)
 	}
@@ -99,7 +99,7 @@ func (m *parcelModel) read(n int) {
 	if m.blocked() {
 		return
 	}
-	n = m.room(min(n, len(m.events)-m.next))
+	n = m.capacity(min(n, len(m.events)-m.next))
 	var all []Delivery
 	for range n {
 		e := m.events[m.next]

@@ -39,7 +39,7 @@ type parcelModel struct {
 	parcels  []*Parcel
 	spare    []*Parcel
 	ready    map[Key]bool // lines to continue with
-	sure     bool
+	valid    bool
 	healthy  bool
 	gone     bool          // withdrawn
 	strict   bool          // it hands over no more than the lane grants
@@ -104,7 +104,7 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 	case "pause":
 		m.l.pause()
 	case "unsure":
-		m.sure = false
+		m.valid = false
 	}
 	key := m.unit(e)
 	switch { // a failure here would be mistaken for a panic of the handler
@@ -162,7 +162,7 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 	m.l.mu.Lock()
 	m.l.load += len(all)
 	m.l.mu.Unlock()
-	p := NewParcel(func() bool { return m.sure }, func(bool) { m.poke() })
+	p := NewParcel(func() bool { return m.valid }, func(bool) { m.poke() })
 	if n := len(m.spare); n > 0 {
 		p, m.spare = m.spare[n-1], m.spare[:n-1]
 	}
@@ -180,8 +180,8 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 	m.lane.Deliver(p, unblock)
 }
 
-// room returns for how many deliveries the lane would have room.
-func (m *parcelModel) room(n int) int {
+// capacity returns how many deliveries the lane would reserve.
+func (m *parcelModel) capacity(n int) int {
 	if m.strict {
 		n = m.l.Reserve(Request{N: n})
 		if n > 0 {
@@ -192,7 +192,7 @@ func (m *parcelModel) room(n int) int {
 	m.l.mu.Lock()
 	defer m.l.mu.Unlock()
 	switch {
-	case m.gone || !m.sure || m.l.paused || m.l.stopped:
+	case m.gone || !m.valid || m.l.paused || m.l.stopped:
 		return 0
 	case m.l.health.Down() && m.l.load > 0:
 		return 0
@@ -308,7 +308,7 @@ func (m *parcelModel) deliverOne(i int) {
 	jobs := m.taken[i]
 	m.taken = slices.Delete(m.taken, i, i+1)
 	w := &worker{lane: m.l}
-	switch rest := w.shed(jobs); {
+	switch rest := w.dropLapsed(jobs); {
 	case len(rest) == 0:
 	case m.l.target.batch != nil:
 		w.deliverBatch(rest)
@@ -386,7 +386,7 @@ func (m *parcelModel) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"read": act(func() {
 			m.l.mu.Lock()
-			m.l.tempo.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.draw, "pace")
+			m.l.throughput.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.draw, "pace")
 			m.l.mu.Unlock()
 			if m.feed() && m.feedLines() {
 				m.read(rapid.IntRange(1, 300).Draw(m.draw, "events"))
@@ -409,8 +409,8 @@ func (m *parcelModel) actions() map[string]func(*rapid.T) {
 		}),
 		"pause":   act(func() { m.l.pause() }),
 		"resume":  act(func() { m.l.resume() }),
-		"unsure":  act(func() { m.sure = false }),
-		"sure":    act(func() { m.sure = true }),
+		"unsure":  act(func() { m.valid = false }),
+		"sure":    act(func() { m.valid = true }),
 		"replay":  act(func() { m.settleDead(true) }),
 		"discard": act(func() { m.settleDead(false) }),
 		"give away": act(func() {

@@ -11,7 +11,7 @@ import (
 
 // finish makes every later delivery succeed, and waits until all work has ended.
 func (m *parcelModel) finish(t *rapid.T) {
-	m.t, m.draw, m.healthy, m.sure = t, t, true, true
+	m.t, m.draw, m.healthy, m.valid = t, t, true, true
 	m.l.resume()
 	for range 10 * len(m.events) {
 		for _, r := range m.rows {
@@ -71,7 +71,7 @@ func TestParcelsKeepOrder(t *testing.T) {
 
 func newParcelModel(t *rapid.T, kind string, configure func(*LaneConfig)) *parcelModel {
 	m := &parcelModel{
-		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), sure: true,
+		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), valid: true,
 		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
 	}
 	one := modelOneHandler{m}

@@ -161,7 +161,7 @@ func (p *poisoned) within() time.Duration {
 func (p *poisoned) run(t *testing.T) string {
 	t.Helper()
 	m := &parcelModel{
-		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), sure: true, strict: true,
+		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), valid: true, strict: true,
 		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
 	}
 	var h delivery.Handler = p
@@ -169,7 +169,7 @@ func (p *poisoned) run(t *testing.T) string {
 		h = poisonedBatches{p}
 	}
 	m.l = newTestLane(h, p.cfg)
-	defer m.l.workers.Wait()
+	defer m.l.goroutines.Wait()
 	defer m.l.drop()
 	m.lane = m.l
 	m.wake = make(chan struct{}, 1)

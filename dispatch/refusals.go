@@ -12,29 +12,29 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// sayAgain is how often a refusal that lasts is logged: each part tries for as long as it takes.
-const sayAgain = time.Minute
+// repeatAfter is how often a lasting refusal is logged. Each part retries without limit.
+const repeatAfter = time.Minute
 
-// refusals are the statements that the database refuses at present.
+// refusals tracks the statements that the database refuses.
 type refusals struct {
 	log      *slog.Logger
 	observer delivery.Observer
 
-	open atomic.Int32 // how many parts are refused something
+	open atomic.Int32 // number of parts with a refusal
 
 	mu     sync.Mutex
 	parts  map[string]*observe.Refusal
-	logged map[string]said // by part, so that what comes and goes is not logged each time
+	logged map[string]loggedRefusal // by part; a refusal that comes and goes is not logged each time
 }
 
-// said is the last line about a part.
-type said struct {
-	what string
+// loggedRefusal is the last log line about a part.
+type loggedRefusal struct {
+	code string
 	at   time.Time
-	open bool // nothing has said that it is over
+	open bool // the end is not logged yet
 }
 
-// report records a refusal, or the end of one: then r.Err is nil.
+// report records a refusal, or its end if r.Err is nil.
 func (f *refusals) report(r observe.Refusal) {
 	if r.Err == nil && f.open.Load() == 0 {
 		return
@@ -49,7 +49,7 @@ func (f *refusals) report(r observe.Refusal) {
 		return
 	case known == nil:
 		if f.parts == nil {
-			f.parts, f.logged = make(map[string]*observe.Refusal), make(map[string]said)
+			f.parts, f.logged = make(map[string]*observe.Refusal), make(map[string]loggedRefusal)
 		}
 		r.Since = now
 		known = &r
@@ -60,9 +60,9 @@ func (f *refusals) report(r observe.Refusal) {
 	}
 	known.Err, known.Code, known.Cure = r.Err, r.Code, r.Cure
 	known.Count++
-	if last := f.logged[r.Part]; last.what != r.Code || now.Sub(last.at) >= sayAgain {
-		f.logged[r.Part] = said{r.Code, now, true}
-		f.log.Error("the database refuses a statement of the relay, which tries again until it is accepted", "part", r.Part,
+	if last := f.logged[r.Part]; last.code != r.Code || now.Sub(last.at) >= repeatAfter {
+		f.logged[r.Part] = loggedRefusal{r.Code, now, true}
+		f.log.Error("the database refuses a statement of the relay", "part", r.Part,
 			"err", r.Err, "cure", r.Cure, "refusals", known.Count)
 	}
 }
@@ -72,7 +72,7 @@ func (f *refusals) endLocked(now time.Time, known *observe.Refusal) {
 		return
 	}
 	delete(f.parts, known.Part)
-	if last := f.logged[known.Part]; last.open { // otherwise its beginning was not logged either
+	if last := f.logged[known.Part]; last.open { // otherwise its start was not logged either
 		last.open = false
 		f.logged[known.Part] = last
 		f.log.Info("the database accepts the statements again", "part", known.Part, "after", now.Sub(known.Since).Round(time.Millisecond), "refusals", known.Count)
@@ -82,7 +82,7 @@ func (f *refusals) endLocked(now time.Time, known *observe.Refusal) {
 	}
 }
 
-// now returns the present refusals, by part; nil if there are none.
+// now returns the present refusals, by part; nil without any.
 func (f *refusals) now() (all []observe.Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -30,7 +30,7 @@ func TestRefusalsThatComeAndGo(t *testing.T) {
 		if begins, ends := logged(); begins != 1 || ends != 1 {
 			t.Errorf("logged %d beginnings and %d ends:\n%s", begins, ends, log.String())
 		}
-		time.Sleep(sayAgain) //nolint:forbidigo // of a synctest bubble
+		time.Sleep(repeatAfter) //nolint:forbidigo // of a synctest bubble
 		f.report(observe.Refusal{Part: "unit of mail", Code: "XX001", Err: errors.New("missing chunk")})
 		if begins, ends := logged(); begins != 2 || ends != 1 {
 			t.Errorf("a minute later, %d beginnings and %d ends", begins, ends)

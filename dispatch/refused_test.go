@@ -39,7 +39,7 @@ func TestRefused(t *testing.T) {
 				l.Reserve(Request{N: len(all)})
 				p.Fill(all)
 				l.Deliver(p, nil)
-				l.workers.Wait()
+				l.goroutines.Wait()
 				delivered, answers, left := p.Take()
 				if delivered != 17 || len(answers) != 3 || left != 0 {
 					t.Errorf("ordered %v, batch %v: %d delivered, %d other answers, %d left", ordered, batch, delivered, len(answers), left)
@@ -69,7 +69,7 @@ func TestRefusedProvesNothing(t *testing.T) {
 			l.load++
 			p.Fill([]Delivery{d})
 			l.Deliver(p, nil)
-			l.workers.Wait()
+			l.goroutines.Wait()
 			_, answers, _ := p.Take()
 			return answers[0].Verdict
 		}

@@ -10,49 +10,48 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// router finds the lanes of an event type: exact pattern first, then the longest prefix, then "*".
-// It is built before the relay runs and not changed while it runs, apart from the cache.
+// router finds the lanes of an event type: exact pattern first, then the longest prefix, then "*". Only its cache
+// changes while the relay runs.
 type router struct {
-	exact    map[string]*way
+	exact    map[string]*route
 	prefixes []prefixRoute // longest first
-	star     *way          // nil for none
-	filtered bool          // some way has a filter
+	star     *route        // nil for none
+	filtered bool          // some route has a filter
 
 	mu   sync.RWMutex
-	seen map[string]*way // cached answers; without lanes for types without a route
+	seen map[string]*route // cached routes; without lanes for types that no pattern matches
 }
 
-// way is where the events of a pattern go.
-type way struct {
+// route is where the events of a pattern go.
+type route struct {
 	lanes   []*lane
-	views   []QueueLane       // the same
+	views   []QueueLane       // the lanes, for engines
 	filters []delivery.Filter // by lane, as FilterOf returns them; nil for none
-	plain   bool              // there is a route without a filter of its own
+	plain   bool              // a route without a filter exists
 }
 
 type prefixRoute struct {
 	prefix string // including the dot: "order."
-	way    *way
+	route  *route
 }
 
-// maxSeen bounds the cache. Event types are few; where they are not, because a writer puts ids into
-// them, finding the route again costs little.
+// maxSeen bounds the cache. Event types are few, unless a writer puts ids into them; finding such a route again costs
+// little.
 const maxSeen = 4096
 
 func newRouter() *router {
-	return &router{exact: make(map[string]*way), seen: make(map[string]*way)}
+	return &router{exact: make(map[string]*route), seen: make(map[string]*route)}
 }
 
-// add registers a checked pattern: once without a filter, and as often as there are destinations
-// with one.
+// add registers a checked pattern: at most once without a filter, and with filters once per destination.
 func (r *router) add(pattern string, lanes []*lane, filter delivery.Filter) error {
 	w := r.at(pattern)
 	if w.plain && filter == nil {
-		return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
+		return fmt.Errorf("%w %q: duplicate route", delivery.ErrPattern, pattern)
 	}
 	for _, l := range lanes {
 		if slices.Contains(w.lanes, l) {
-			return fmt.Errorf("%w %q: the pattern leads to the destination %q already", delivery.ErrPattern, pattern, l.dest.Name)
+			return fmt.Errorf("%w %q: duplicate route to the destination %q", delivery.ErrPattern, pattern, l.dest.Name)
 		}
 	}
 	w.plain = w.plain || filter == nil
@@ -64,36 +63,36 @@ func (r *router) add(pattern string, lanes []*lane, filter delivery.Filter) erro
 	return nil
 }
 
-// at returns the way of a pattern, a new one if it has none.
-func (r *router) at(pattern string) *way {
+// at returns the route of a pattern, and creates it if necessary.
+func (r *router) at(pattern string) *route {
 	prefix, isPrefix := strings.CutSuffix(pattern, "*")
 	switch {
 	case pattern == "*":
 		if r.star == nil {
-			r.star = &way{}
+			r.star = &route{}
 		}
 		return r.star
 	case isPrefix:
 		for _, p := range r.prefixes {
 			if p.prefix == prefix {
-				return p.way
+				return p.route
 			}
 		}
-		w := &way{}
+		w := &route{}
 		r.prefixes = append(r.prefixes, prefixRoute{prefix, w})
 		sort.Slice(r.prefixes, func(i, j int) bool { return len(r.prefixes[i].prefix) > len(r.prefixes[j].prefix) })
 		return w
 	default:
 		if r.exact[pattern] == nil {
-			r.exact[pattern] = &way{}
+			r.exact[pattern] = &route{}
 		}
 		return r.exact[pattern]
 	}
 }
 
-// wayOf returns the way of an event type, without lanes if no pattern matches. firstTime is true the first
-// time that a type is seen.
-func (r *router) wayOf(eventType string) (w *way, firstTime bool) {
+// routeOf returns the route of an event type, without lanes if no pattern matches. firstTime is true the first time
+// that a type is seen.
+func (r *router) routeOf(eventType string) (w *route, firstTime bool) {
 	r.mu.RLock()
 	w, ok := r.seen[eventType]
 	r.mu.RUnlock()
@@ -110,10 +109,10 @@ func (r *router) wayOf(eventType string) (w *way, firstTime bool) {
 	return w, false
 }
 
-// patterns returns the patterns that lead to a destination.
+// patterns returns the patterns whose routes name a destination.
 func (r *router) patterns(name string) []string {
 	all := []string{}
-	leads := func(w *way) bool {
+	leads := func(w *route) bool {
 		return slices.ContainsFunc(w.lanes, func(l *lane) bool { return l.dest.Name == name })
 	}
 	for pattern, w := range r.exact {
@@ -122,7 +121,7 @@ func (r *router) patterns(name string) []string {
 		}
 	}
 	for _, p := range r.prefixes {
-		if leads(p.way) {
+		if leads(p.route) {
 			all = append(all, p.prefix+"*")
 		}
 	}
@@ -133,9 +132,9 @@ func (r *router) patterns(name string) []string {
 	return all
 }
 
-// filters reports whether any route to a lane has a filter, or the lane itself.
+// filters reports whether the lane, or any route to it, has a filter.
 func (r *router) filters(to *lane) bool {
-	filtered := func(w *way) bool {
+	filtered := func(w *route) bool {
 		for i, l := range w.lanes {
 			if l == to && w.filters[i] != nil {
 				return true
@@ -148,26 +147,26 @@ func (r *router) filters(to *lane) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(r.prefixes, func(p prefixRoute) bool { return filtered(p.way) }) || r.star != nil && filtered(r.star) || to.dest.Filter != nil
+	return slices.ContainsFunc(r.prefixes, func(p prefixRoute) bool { return filtered(p.route) }) || r.star != nil && filtered(r.star) || to.dest.Filter != nil
 }
 
-// find returns the way of an event type by the patterns.
-func (r *router) find(eventType string) *way {
+// find returns the route of an event type from the patterns.
+func (r *router) find(eventType string) *route {
 	if w, ok := r.exact[eventType]; ok {
 		return w
 	}
 	for _, p := range r.prefixes {
 		if strings.HasPrefix(eventType, p.prefix) {
-			return p.way
+			return p.route
 		}
 	}
 	if r.star != nil {
 		return r.star
 	}
-	return &way{}
+	return &route{}
 }
 
-// types returns the event types seen so far for whose lanes f returns true.
+// types returns the event types seen so far whose lanes satisfy f.
 func (r *router) types(f func(lanes []QueueLane) bool) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -30,7 +30,7 @@ func TestRouterTakesTheMostExactPattern(t *testing.T) {
 		"order": "order", "order.": "order.*", "orders": "*", "": "*", "order.line": "order.*", "*": "*",
 	} {
 		for range 2 { // the second time from the cache
-			if w, _ := r.wayOf(typ); w.lanes[0].dest.Name != want {
+			if w, _ := r.routeOf(typ); w.lanes[0].dest.Name != want {
 				t.Errorf("%q goes to %q, want %q", typ, w.lanes[0].dest.Name, want)
 			}
 		}
@@ -72,10 +72,10 @@ func TestRouterTellsTheFirstTime(t *testing.T) {
 	t.Parallel()
 	r := newTestRouter(t, "a")
 	for _, typ := range []string{"a", "none"} {
-		if _, first := r.wayOf(typ); !first {
+		if _, first := r.routeOf(typ); !first {
 			t.Errorf("%q: not the first time", typ)
 		}
-		if _, first := r.wayOf(typ); first {
+		if _, first := r.routeOf(typ); first {
 			t.Errorf("%q: again the first time", typ)
 		}
 	}
@@ -88,14 +88,14 @@ func TestRouterCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newTestRouter(t, "*")
 	for i := range maxSeen + 100 {
-		if w, _ := r.wayOf(fmt.Sprint("type-", i)); w.lanes == nil {
+		if w, _ := r.routeOf(fmt.Sprint("type-", i)); w.lanes == nil {
 			t.Fatal("no route")
 		}
 	}
 	if n := len(r.seen); n != maxSeen {
 		t.Errorf("%d types remembered", n)
 	}
-	if _, first := r.wayOf("one-more"); first {
+	if _, first := r.routeOf("one-more"); first {
 		t.Error("types beyond the bound are reported each time")
 	}
 }
@@ -132,7 +132,7 @@ func TestRouterMatchesLikeANaiveOne(t *testing.T) {
 		}
 		typ := word.Draw(t, "type")
 		got, want := "", naive(patterns, typ)
-		if w, _ := r.wayOf(typ); w.lanes != nil {
+		if w, _ := r.routeOf(typ); w.lanes != nil {
 			got = w.lanes[0].dest.Name
 		}
 		if got != want {

@@ -20,20 +20,20 @@ func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Durat
 		}
 		if i > 0 {
 			l.dest.Part, l.outage = i, lanes[0].outage
-			l.target.reporter = nil // one report of the handler is enough
+			l.target.reporter = nil // the handler reports once
 		}
 	}
 	return lanes
 }
 
-// outage records which lanes of a destination are down, one bit for each shard, so that a relay reports an outage once: with the
-// first lane that fails, and with the last one that recovers. A lane updates its bit under its lock, together with its health.
+// outage records which lanes of a destination are down, one bit per shard. A relay reports an outage once: when the
+// first lane fails, and when the last one recovers. A lane updates its bit under its lock, together with its health.
 type outage struct{ down atomic.Uint64 }
 
-// begins records that the lane is down, and reports whether all other lanes are well.
+// begins records that the lane is down, and reports whether all other lanes are available.
 func (o *outage) begins(l *lane) bool { return o.down.Or(l.bit())&^l.bit() == 0 }
 
-// ends records that the lane is well, and reports whether all other lanes are well, too.
+// ends records that the lane is available, and reports whether all other lanes are available, too.
 func (o *outage) ends(l *lane) bool { return o.down.And(^l.bit())&^l.bit() == 0 }
 
 // merge adds the figures of another lane of the same destination. The rules:
@@ -81,7 +81,7 @@ func merge(all, one *observe.DestinationStats) {
 	}
 }
 
-// earlier returns the earlier one of two times, without zero ones.
+// earlier returns the earlier of two times, and ignores zero times.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -89,7 +89,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// progressOf merges the progress of the lanes of a destination. A destination without a lane that an engine owns is not well.
+// progressOf merges the progress of a destination's lanes. A destination whose lanes no engine owns is not well.
 func progressOf(lanes []*lane) (all Progress) {
 	counted, well := 0, 0
 	for _, l := range lanes {

@@ -366,7 +366,7 @@ func TestShutdownWaitsForAllShards(t *testing.T) {
 			t.Errorf("it took %v, and the longest call takes 3s", took)
 		}
 		for i, l := range d.lanes {
-			if l.HasCapacity() || l.crew.timer != nil && l.crew.timer.Stop() {
+			if l.HasCapacity() || l.workers.timer != nil && l.workers.timer.Stop() {
 				t.Errorf("lane %d goes on", i)
 			}
 		}
@@ -391,7 +391,7 @@ func TestShardsThatAreNotHeld(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		for i, l := range d.lanes[:2] {
-			if l.timer != nil || l.crew.timer != nil || l.crew.all != nil || l.queue != nil {
+			if l.timer != nil || l.workers.timer != nil || l.workers.all != nil || l.queue != nil {
 				t.Errorf("lane %d has work", i)
 			}
 		}
@@ -408,7 +408,7 @@ func TestShardsShareTheRateLimit(t *testing.T) {
 		cfg := testLane()
 		cfg.RateLimit = delivery.Rate{Events: 100, Per: time.Second}
 		var tat time.Time
-		reserve := func(_ context.Context, name string, terms limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
+		reserve := func(_ context.Context, name string, terms limit.Terms, asks []limit.Request) ([]limit.Reservation, error) {
 			if name != "a" || len(asks) != 1 {
 				t.Errorf("%q asks %v", name, asks)
 			}
@@ -416,9 +416,9 @@ func TestShardsShareTheRateLimit(t *testing.T) {
 			if tat.Before(now) {
 				tat = now
 			}
-			n := min(asks[0].Want, int((time.Duration(terms.Burst)*terms.Gap-tat.Sub(now))/terms.Gap))
+			n := min(asks[0].N, int((time.Duration(terms.Burst)*terms.Gap-tat.Sub(now))/terms.Gap))
 			tat = tat.Add(time.Duration(n) * terms.Gap)
-			return []limit.Grant{{Granted: n, Lead: tat.Sub(now)}}, nil
+			return []limit.Reservation{{N: n, Lead: tat.Sub(now)}}, nil
 		}
 		d, _ := sharded(t, delivery.HandlerFunc(takes(0)), cfg, reserve)
 		defer dropAll(d)

@@ -33,7 +33,7 @@ func TestStopDoesNotWaitForGivenUpCalls(t *testing.T) {
 		d.Begin(t.Context())
 		l := d.first("stuck")
 		claimOf(l, 1)
-		after(l.crew.patience() + time.Millisecond)
+		after(l.workers.chunkLimit() + time.Millisecond)
 		p := claimOf(d.first("works"), 1)
 		began := time.Now()
 		go func() {
@@ -50,12 +50,12 @@ func TestStopDoesNotWaitForGivenUpCalls(t *testing.T) {
 			t.Errorf("answers of the call that works: %v", all)
 		}
 		for _, l := range d.lanes {
-			if l.crew.timer.Stop() {
-				t.Errorf("the patrol of %s goes on", l.dest.Name)
+			if l.workers.timer.Stop() {
+				t.Errorf("the watchdog of %s still runs", l.dest.Name)
 			}
 		}
 		close(h.over)
-		l.workers.Wait()
+		l.goroutines.Wait()
 	})
 }
 
@@ -74,11 +74,11 @@ func TestDisown(t *testing.T) {
 		l.Own(func() {})
 		for range 10 {
 			claimOf(l, 1)
-			l.workers.Wait()
+			l.goroutines.Wait()
 			after(time.Minute)
 		}
 		claimOf(l, 1)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if s := l.stats(); !s.Unavailable || s.Room != 0 {
 			t.Fatalf("%+v", s)
 		}
@@ -90,7 +90,7 @@ func TestDisown(t *testing.T) {
 		away = false
 		l.Own(func() {})
 		p := claimOf(l, 5)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if all, left := verdicts(t, p); all[VerdictDelivered] != 5 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
@@ -114,7 +114,7 @@ func TestDisownDuringReport(t *testing.T) {
 	l.mu.Lock()
 	past := time.Now().Add(-time.Hour)
 	l.health.Fault(past, past, errors.New("down"))
-	l.health.Responds(past, l.capacityLocked()) // a ramp that is calm
+	l.health.Responds(past, l.sizeLocked()) // a ramp that is calm
 	l.mu.Unlock()
 	ticked := make(chan struct{})
 	go func() {

@@ -137,7 +137,7 @@ func TestLaneReplacesWorkersThatDoNotReturn(t *testing.T) {
 					t.Errorf("said %d times", n)
 				}
 				close(d.over)
-				l.workers.Wait()
+				l.goroutines.Wait()
 				if s := l.stats(); s.Stuck != 0 || s.Delivered != 16 || l.load != 0 {
 					t.Errorf("after they have returned: %+v", s)
 				}
@@ -165,10 +165,10 @@ func TestLaneIsStuck(t *testing.T) {
 		d := &deaf{few: 1000, over: make(chan struct{})}
 		l, o := overheardLane(d, cfg)
 		woken := 0
-		l.onRoom = func() { woken++ }
+		l.onCapacity = func() { woken++ }
 		p := claimOf(l, 10)
 		for _, stuck := range []int{2, 4} {
-			after(l.crew.patience() + time.Millisecond)
+			after(l.workers.chunkLimit() + time.Millisecond)
 			if n := l.stats().Stuck; n != stuck {
 				t.Fatalf("%d are stuck, want %d", n, stuck)
 			}
@@ -187,7 +187,7 @@ func TestLaneIsStuck(t *testing.T) {
 			t.Errorf("said %d times", n)
 		}
 		close(d.over)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		d.few = 0
 		if s := l.stats(); s.Unavailable || s.Stuck != 0 || woken == 0 {
 			t.Errorf("after they have returned: %+v, woken %d times", s, woken)
@@ -196,7 +196,7 @@ func TestLaneIsStuck(t *testing.T) {
 			t.Errorf("incidents %v", k)
 		}
 		p = claimOf(l, cfg.Concurrency)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if all, _ := verdicts(t, p); all[VerdictDelivered] != cfg.Concurrency {
 			t.Errorf("answers %v", all)
 		}
@@ -223,14 +223,14 @@ func TestLaneGoesOnAfterGoexit(t *testing.T) {
 					h = delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error { return []error{one(ctx, events[0])} })
 				}
 				l, o := overheardLane(h, cfg)
-				l.tempo.pace = time.Microsecond // a worker takes several
+				l.throughput.pace = time.Microsecond // a worker takes several
 				p := claimOf(l, 30)
-				l.workers.Wait()
+				l.goroutines.Wait()
 				if all, left := verdicts(t, p); all[VerdictFailed] != 10 || all[VerdictDelivered] != 20 || left != 0 {
 					t.Errorf("answers %v, %d have none", all, left)
 				}
-				if s := l.stats(); s.Running != 0 || s.Stuck != 0 || l.load != 0 || len(l.crew.all) != 0 {
-					t.Errorf("%+v, %d workers", s, len(l.crew.all))
+				if s := l.stats(); s.Running != 0 || s.Stuck != 0 || l.load != 0 || len(l.workers.all) != 0 {
+					t.Errorf("%+v, %d workers", s, len(l.workers.all))
 				}
 				if n := o.logged("runtime.Goexit"); n != 10 {
 					t.Errorf("said %d times", n)
@@ -249,7 +249,7 @@ func TestPatrolKeepsOrder(t *testing.T) {
 		cfg.Concurrency = 1
 		d := &deaf{few: 1, over: make(chan struct{})}
 		l, _ := overheardLane(d, cfg)
-		l.tempo.pace = time.Microsecond
+		l.throughput.pace = time.Microsecond
 		l.Own(func() {})
 		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
 		keys := []Key{testKey(1, 1), testKey(1, 1), testKey(2, 2), {}}
@@ -261,7 +261,7 @@ func TestPatrolKeepsOrder(t *testing.T) {
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)
-		after(l.crew.patience() + time.Millisecond)
+		after(l.workers.chunkLimit() + time.Millisecond)
 		n, answers, left := p.Take()
 		if left != 0 || n != 2 || len(answers) != 2 {
 			t.Fatalf("%d delivered, %d answers, %d left", n, len(answers), left)
@@ -273,13 +273,13 @@ func TestPatrolKeepsOrder(t *testing.T) {
 			}
 		}
 		close(d.over)
-		l.workers.Wait()
+		l.goroutines.Wait()
 	})
 }
 
-// TestLaneGoesOnWithWhatCameWhileItWasStuck: room was granted before the last worker was given
-// up, and used after that. When a call returns a worker begins with it.
-func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
+// TestStuckLaneDeliversLaterJobs: an engine reserves capacity, then the last worker gets stuck, then the engine uses
+// the capacity. When a call returns, a worker begins these deliveries.
+func TestStuckLaneDeliversLaterJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
@@ -290,7 +290,7 @@ func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 		if l.Reserve(Request{N: 1}) != 1 {
 			t.Fatal("no room")
 		}
-		after(2 * (l.crew.patience() + time.Millisecond))
+		after(2 * (l.workers.chunkLimit() + time.Millisecond))
 		if s := l.stats(); !s.Unavailable || s.Stuck != 2 {
 			t.Fatalf("it is not stuck: %+v", s)
 		}
@@ -302,13 +302,12 @@ func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 		if all, left := verdicts(t, p); all[VerdictDelivered] != 1 || left != 0 || l.load != 0 {
 			t.Errorf("answers %v, %d have none, load %d", all, left, l.load)
 		}
-		l.workers.Wait()
+		l.goroutines.Wait()
 	})
 }
 
-// TestLaneWithFewWorkersLeftHasRoom: as long as one worker is left, so is a share of the room that
-// is worth a claim.
-func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
+// TestLaneWithFewWorkersLeftHasCapacity: while one worker is left, the lane has capacity that is worth a claim.
+func TestLaneWithFewWorkersLeftHasCapacity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
@@ -317,7 +316,7 @@ func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
 		d := &deaf{few: int64(few), over: make(chan struct{})}
 		l, _ := overheardLane(d, cfg)
 		claimOf(l, few)
-		after(2 * (l.crew.patience() + time.Millisecond))
+		after(2 * (l.workers.chunkLimit() + time.Millisecond))
 		if s := l.stats(); s.Stuck != few || s.Running != 0 || s.Unavailable {
 			t.Fatalf("%+v", s)
 		}
@@ -325,13 +324,12 @@ func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
 			t.Errorf("a worker is idle, and there is room for %d", l.Capacity(false))
 		}
 		close(d.over)
-		l.workers.Wait()
+		l.goroutines.Wait()
 	})
 }
 
-// TestWorkerThatHasEndedIsNotGivenUp: what becomes of a worker that another goroutine has taken
-// from the bench is no business of the one that has left it there.
-func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
+// TestWorkerThatHasEndedIsNotTakenOver: a goroutine that has ended does not touch its worker, which another goroutine may reuse.
+func TestWorkerThatHasEndedIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
@@ -342,12 +340,12 @@ func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
 			}
 			return nil
 		}), cfg)
-		l.tempo.pace = time.Second // it is slow: the worker that ends makes room
+		l.throughput.pace = time.Second // it is slow: the worker that ends frees capacity
 		p, q := NewParcel(func() bool { return true }, func(bool) {}), NewParcel(func() bool { return true }, func(bool) {})
 		exited := make(chan struct{})
 		q.wake = func(bool) { close(exited) }
-		l.onRoom = func() { // the worker is on the bench, and its goroutine is here
-			l.onRoom = func() {}
+		l.onCapacity = func() { // the worker has ended, and its goroutine is here
+			l.onCapacity = func() {}
 			l.Reserve(Request{N: 1})
 			q.Fill([]Delivery{{Event: &delivery.Event{ID: 2, Type: "x"}}})
 			l.Deliver(q, nil)
@@ -356,7 +354,7 @@ func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
 		l.Reserve(Request{N: 2}) // one more than there is room for
 		p.Fill([]Delivery{{Event: &delivery.Event{ID: 1, Type: "x"}}})
 		l.Deliver(p, nil)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if all, left := verdicts(t, q); all[VerdictFailed] != 1 || left != 0 {
 			t.Fatalf("answers %v, %d have none", all, left)
 		}
@@ -378,7 +376,7 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 		cfg := testLane()
 		cfg.Concurrency = 1
 		l, o := overheardLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return delivery.Permanent(errors.New("no")) }), cfg)
-		l.observer = guarded{leaving{}, l.log}
+		l.observer = safeObserver{leaving{}, l.log}
 		p := claimOf(l, 3)
 		synctest.Wait()
 		if all, left := verdicts(t, p); all[VerdictDead] != 3 || left != 0 {
@@ -417,10 +415,10 @@ func TestNoAnswerOfAProbe(t *testing.T) {
 					}
 					l, _ := overheardLane(h, cfg)
 					claimOf(l, 1)
-					l.workers.Wait()
+					l.goroutines.Wait()
 					after(time.Second)
 					p := claimOf(l, 1)
-					l.workers.Wait()
+					l.goroutines.Wait()
 					if s := l.stats(); !s.Unavailable || s.State == observe.BreakerRamping {
 						t.Errorf("the destination counts as up: %+v", s)
 					}

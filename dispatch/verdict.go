@@ -7,38 +7,37 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// ErrStopping is the cause of contexts of handlers that end because the relay stops.
+// ErrStopping is the cause of handlers' contexts that end because the relay stops.
 var ErrStopping = errors.New("the relay is stopping")
 
-// errLapsed is why deliveries that waited under a lease are given back.
+// errLapsed is the error of deliveries that waited longer than their lease, and are released.
 var errLapsed = errors.New("the lease may have run out before the delivery began")
 
 // Verdict is the outcome of a delivery.
 type Verdict uint8
 
 const (
-	// VerdictDelivered says that the destination has acknowledged the delivery.
+	// VerdictDelivered means that the destination has acknowledged the delivery.
 	VerdictDelivered Verdict = iota + 1
-	// VerdictFailed says that the delivery is retried after a delay.
+	// VerdictFailed means that the delivery is retried after a delay.
 	VerdictFailed
-	// VerdictDead says that the delivery has failed for the last time.
+	// VerdictDead means that the delivery has failed for the last time.
 	VerdictDead
-	// VerdictReleased says that the delivery is returned as if it had never been tried: the destination is down or throttles,
-	// or the lane no longer begins deliveries.
+	// VerdictReleased means that the delivery returns to the engine as if it had never been tried. The destination is down or
+	// throttles, or the lane no longer begins deliveries.
 	VerdictReleased
-	// VerdictParked says that the delivery waits as a row: an earlier one of its aggregate must be dealt with first.
+	// VerdictParked means that the delivery waits as a row until an earlier one of its aggregate is handled.
 	VerdictParked
-	// VerdictAside says that the delivery is retried after a delay, and no attempt counts.
+	// VerdictAside means that the delivery is retried after a delay, and no attempt counts.
 	VerdictAside
-	// VerdictExpired says that the event is too old: nothing is left to do.
+	// VerdictExpired means that the event is too old, and nothing remains to do.
 	VerdictExpired
 )
 
-// counts reports whether an attempt counts.
+// counts reports whether the verdict counts as an attempt.
 func (v Verdict) counts() bool { return v == VerdictFailed || v == VerdictDead }
 
-// Settles reports whether the delivery is finished: the destination has acknowledged it, or it has
-// expired.
+// Settles reports whether the delivery is finished: acknowledged or expired.
 func (v Verdict) Settles() bool { return v == VerdictDelivered || v == VerdictExpired }
 
 // outcome is the answer to a job.
@@ -50,12 +49,12 @@ type outcome struct {
 	from, to time.Duration // when the handler ran, relative to the start of the chunk
 
 	throttled bool // the destination requested fewer deliveries
-	silent    bool // the destination has not answered: the call was lost, or timed out
-	permanent bool // no attempt could have helped
-	behind    bool // of a parcel's job: see Answer.Behind
+	silent    bool // the destination did not answer: the call was lost or timed out
+	permanent bool // no retry could help
+	behind    bool // see Answer.Behind
 }
 
-// answered reports whether the destination itself has answered.
+// answered reports whether the destination itself answered.
 func (o *outcome) answered() bool {
 	return o.verdict == VerdictDelivered || o.verdict.counts() && !o.silent
 }

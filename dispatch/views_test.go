@@ -42,9 +42,9 @@ func TestReserveForReplay(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(nil, testLane())
 	l.Own(func() {})
-	most := l.asideLocked()
-	if most < 4 || most > l.capacityLocked()/2 {
-		t.Fatalf("a replay may have %d of %d", most, l.capacityLocked())
+	most := l.replayLimitLocked()
+	if most < 4 || most > l.sizeLocked()/2 {
+		t.Fatalf("a replay may have %d of %d", most, l.sizeLocked())
 	}
 	for _, c := range []struct{ held, want int }{{0, most}, {most / 2, most - most/2}, {most/2 + 1, 0}, {most, 0}} {
 		n := l.Reserve(Request{N: maxQueued, Replay: true, Held: c.held})
@@ -109,8 +109,8 @@ func TestWakesAfterTheLimit(t *testing.T) {
 		cfg.RateLimit, cfg.RateBurst = delivery.Rate{Events: 1, Per: time.Second}, 1
 		l := newTestLane(delivery.HandlerFunc(takes(5*time.Millisecond)), cfg)
 		defer l.drop()
-		l.limiter = limit.New("a", limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, false, func(_ context.Context, _ string, _ limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
-			return []limit.Grant{{Granted: asks[0].Want, Lead: time.Second}}, nil
+		l.limiter = limit.New("a", limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, false, func(_ context.Context, _ string, _ limit.Terms, asks []limit.Request) ([]limit.Reservation, error) {
+			return []limit.Reservation{{N: asks[0].N, Lead: time.Second}}, nil
 		})
 		woken := 0
 		l.Serve(func() { woken++ })

@@ -9,68 +9,67 @@ import (
 	"github.com/notifyd/notifyd/internal/health"
 )
 
-// worker is a goroutine of a lane that calls the handler. A worker whose call does not return is
-// given up: the patrol answers for its chunk, and another worker takes its place.
+// worker is a goroutine of a lane that calls the handler. If a call does not return, the watchdog takes the worker
+// over and answers for its chunk, and another worker replaces it.
 type worker struct {
 	lane  *lane
-	crew  int          // its place in lane.crew.all, which the lane's lock guards
-	chunk chunk        // its jobs; it alone uses them, except the patrol that has given it up
-	since atomic.Int64 // when the chunk was begun, since lane.crew.epoch
-	// call is twice the number of the running call, plus 1; even between calls that lead to more
-	// than the next one; gaveUp once the patrol answers for it. The goroutine that changes it away
-	// from a call answers for that call.
+	index int          // index in lane.workers.all, guarded by the lane's lock
+	chunk chunk        // used by the worker alone, until the watchdog takes over
+	since atomic.Int64 // when the chunk began, since lane.workers.epoch
+	// call is 2n+1 while the n-th call runs, and even between chunks. It is takenOver once the watchdog answers for
+	// the worker. The goroutine that moves call away from a running call answers for that call.
 	call atomic.Uint64
 }
 
-// gaveUp is the state of a worker that was given up.
-const gaveUp = 1 << 63
+// takenOver is the call of a worker that the watchdog has taken over.
+const takenOver = 1 << 63
 
-// chunk is the set of jobs that a worker has taken, or the rest of them, and their outcomes.
+// chunk is the set of jobs that a worker has taken and not finished, with their outcomes.
 type chunk struct {
 	jobs  []*job
 	outs  []outcome // of the jobs before the running call
 	begin time.Time
-	from  time.Duration // when the first call of these jobs began, since begin
-	first uint64        // the number of that call
+	from  time.Duration // when the first call of these jobs began, relative to begin
+	first uint64        // number of that call
 }
 
-// begins starts the worker's calls for the jobs of a chunk.
-func (w *worker) begins(c *chunk) {
+// startCalls begins the calls for the jobs of a chunk.
+func (w *worker) startCalls(c *chunk) {
 	w.chunk = *c
 	w.chunk.first = w.call.Load()/2 + 1
-	w.since.Store(int64(c.begin.Sub(w.lane.crew.epoch)))
+	w.since.Store(int64(c.begin.Sub(w.lane.workers.epoch)))
 	w.call.Store(2*w.chunk.first + 1)
 }
 
-// goesOn moves the worker from the call for the job at a place to the next one, or to rest. It
-// reports false if the worker was given up meanwhile: then it owns nothing any more.
-func (w *worker) goesOn(place int, more bool) bool {
-	call := 2*(w.chunk.first+uint64(place)) + 1 //nolint:gosec // not negative
+// advance ends the i-th call of the chunk, and begins the next one if more is true. It returns false if the watchdog
+// has taken the worker over: the worker then owns nothing.
+func (w *worker) advance(i int, more bool) bool {
+	call := 2*(w.chunk.first+uint64(i)) + 1 //nolint:gosec // not negative
 	if more {
 		return w.call.CompareAndSwap(call, call+2)
 	}
 	return w.call.CompareAndSwap(call, call+1)
 }
 
-// giveUp gives the worker up in the middle of the given call. It returns the place of the call's
-// job in the chunk, and false if the call has returned.
-func (w *worker) giveUp(call uint64) (place int, ok bool) {
-	if call%2 == 0 || call >= gaveUp || !w.call.CompareAndSwap(call, gaveUp) {
+// takeOver takes the worker over in the middle of the given call. It returns the call's index in the chunk, and false
+// if the call has returned.
+func (w *worker) takeOver(call uint64) (i int, ok bool) {
+	if call%2 == 0 || call >= takenOver || !w.call.CompareAndSwap(call, takenOver) {
 		return 0, false
 	}
-	return int(call/2 - w.chunk.first), true //nolint:gosec // a place in a chunk
+	return int(call/2 - w.chunk.first), true //nolint:gosec // an index in a chunk
 }
 
 // work delivers its first jobs, then takes jobs from the queue until it is empty.
 func (w *worker) work(buf []*job) {
 	done := false
 	defer func() {
-		if !done { // the handler has ended the goroutine
-			w.lane.crew.exits(w)
+		if !done { // the handler ended the goroutine
+			w.lane.workers.exited(w)
 		}
 	}()
 	for ; buf != nil; buf = w.lane.take(w, buf) {
-		switch rest := w.expires(w.shed(buf)); {
+		switch rest := w.expires(w.dropLapsed(buf)); {
 		case len(rest) == 0:
 		case rest[0].Value.refused() != nil:
 			w.refuse(rest[0])
@@ -79,47 +78,47 @@ func (w *worker) work(buf []*job) {
 		default:
 			w.deliverEach(rest)
 		}
-		if w.call.Load() == gaveUp { // the patrol owns the chunk, including the buffer
+		if w.call.Load() == takenOver { // the watchdog owns the chunk, including the buffer
 			done = true
-			w.lane.crew.returns(w)
+			w.lane.workers.returned(w)
 			return
 		}
 	}
-	done = true // and the worker may be another goroutine's already: it was on the bench
+	done = true // another goroutine may already reuse the worker
 }
 
-// shed returns the jobs, or nothing if it gave them all back: another relay may own jobs that would
-// begin now, since the engine could not prove in time that it still owns them.
-func (w *worker) shed(jobs []*job) []*job {
+// dropLapsed returns the jobs, or releases them all and returns nil if a lease has lapsed: another relay may hold the
+// jobs, because the engine could not renew in time.
+func (w *worker) dropLapsed(jobs []*job) []*job {
 	if !anyLapsed(jobs) {
 		return jobs
 	}
-	w.shedAll(jobs)
+	w.releaseAll(jobs)
 	return nil
 }
 
-// anyLapsed reports whether any of the jobs has lapsed. Either all or none of a parcel's jobs have,
-// and each parcel is checked once: every check reads the clock.
+// anyLapsed reports whether any job has lapsed. All jobs of a parcel lapse together, so each parcel is checked once:
+// a check reads the clock.
 func anyLapsed(jobs []*job) bool {
 	var asked *Parcel
 	for _, j := range jobs {
 		if j.Value.parcel == asked {
 			continue
 		}
-		if asked = j.Value.parcel; !asked.sure() {
+		if asked = j.Value.parcel; !asked.valid() {
 			return true
 		}
 	}
 	return false
 }
 
-// shedAll gives back all jobs that a worker has taken.
-func (w *worker) shedAll(jobs []*job) {
+// releaseAll releases all jobs that a worker has taken.
+func (w *worker) releaseAll(jobs []*job) {
 	var late []*job
 	w.lane.mu.Lock()
 	for _, j := range jobs {
 		if w.lane.target.batch != nil || j.First() {
-			late = append(late, j) // the others are cut off with the first of their aggregate
+			late = append(late, j) // the first of an aggregate cuts off the others
 		}
 	}
 	w.lane.mu.Unlock()
@@ -130,21 +129,20 @@ func (w *worker) shedAll(jobs []*job) {
 	w.lane.finished(time.Now(), notBegun, late, outs)
 }
 
-// refuse buries a job, alone in its chunk, whose event must not be delivered. That says nothing
-// about the destination.
+// refuse makes a dead letter of a job whose event must not be delivered. The job is alone in its chunk. The
+// destination's health is not affected.
 func (w *worker) refuse(j *job) {
 	err := j.Value.refused()
-	out := w.lane.classify(w.lane.ctx, j, &health.Call{}, &reply{permanent: true, err: err, text: err.Error()})
+	out := w.lane.classify(w.lane.ctx, j, &health.Call{}, &result{permanent: true, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
 
-// notBegun is the duration of jobs for which the handler was not called.
+// notBegun is the duration of jobs whose handler was not called.
 const notBegun time.Duration = -1
 
-// deliverEach delivers a chunk, one event at a time. The chunk shares one timeout: it holds more
-// than one job only while a call takes microseconds, and is cut short by the first call that does
-// not, or when no more deliveries are wanted.
+// deliverEach delivers a chunk, one event at a time, with one timeout. A chunk has several jobs only while a call
+// takes microseconds. A slower call, or the end of deliveries, cuts the chunk short.
 func (w *worker) deliverEach(jobs []*job) {
 	ctx, cancel := w.lane.callContext()
 	defer cancel()
@@ -152,17 +150,17 @@ func (w *worker) deliverEach(jobs []*job) {
 	for len(c.jobs) > 0 {
 		n, r := w.deliverUntil(ctx, &c)
 		if n == 0 {
-			return // given up
+			return // the watchdog has taken over
 		}
-		w.lane.concludes(ctx, &c, n, r)
+		w.lane.settle(ctx, &c, n, r)
 	}
 }
 
-// deliverUntil calls the handler for one job after the other, until a call fails or is slow, or all
-// are delivered. It returns for how many jobs the handler was called, 0 if the worker was given up.
-func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
-	e := c.jobs[0].Value.event // an answer by the patrol may free the parcel for reuse
-	w.begins(c)
+// deliverUntil calls the handler for one job after the other, until a call fails or is slow, or the jobs end. It
+// returns the number of calls, 0 if the watchdog took over.
+func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *result) {
+	e := c.jobs[0].Value.event // read first: the watchdog's answer may free the parcel for reuse
+	w.startCalls(c)
 	last := c.from
 	for i := range c.jobs {
 		r = w.lane.target.call(ctx, e)
@@ -172,7 +170,7 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
 		if more {
 			e = c.jobs[i+1].Value.event
 		}
-		if !w.goesOn(i, more) {
+		if !w.advance(i, more) {
 			return 0, nil
 		}
 		if !more {
@@ -180,7 +178,7 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
 		}
 		last = now
 	}
-	return 0, nil // there was no job
+	return 0, nil // no jobs
 }
 
 // deliverBatch delivers jobs in one call.
@@ -192,15 +190,15 @@ func (w *worker) deliverBatch(jobs []*job) {
 	for i, j := range jobs {
 		events[i] = j.Value.event
 	}
-	w.begins(&c)
-	replies := w.lane.target.callBatch(ctx, events)
-	if w.goesOn(0, false) {
-		w.lane.concludesBatch(ctx, &c, replies)
+	w.startCalls(&c)
+	results := w.lane.target.callBatch(ctx, events)
+	if w.advance(0, false) {
+		w.lane.settleBatch(ctx, &c, results)
 	}
 }
 
-// expires settles those of a worker's jobs whose events are too old by now, and returns the others. It
-// comes last before the call. Only a destination with expires_after has such events.
+// expires settles the expired jobs of a worker, and returns the others. It runs last before the call. Only
+// destinations with expires_after have such jobs.
 func (w *worker) expires(jobs []*job) []*job {
 	l := w.lane
 	if l.dest.ExpiresAfter == 0 {
@@ -210,7 +208,7 @@ func (w *worker) expires(jobs []*job) []*job {
 	var late, rest []*job
 	for _, j := range jobs {
 		if d := &j.Value.parcel.events[j.Value.work]; d.late(now) {
-			l.log.Info("event has expired, and is not delivered", "event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
+			l.log.Info("event has expired", "event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
 			late = append(late, j)
 			continue
 		}

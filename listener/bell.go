@@ -16,17 +16,16 @@ import (
 )
 
 const (
-	// retryLock is the pause between attempts to get the lock while another relay has it. While
-	// that relay is awake, the bell is silent for this one, too.
+	// retryLock is the pause between attempts to get the lock while another relay has it. While that relay is awake,
+	// the bell is silent for this one, too.
 	retryLock = 100 * time.Millisecond
 	// checkHeld is how often a held lock is checked.
 	checkHeld = time.Second
-	// queueFor bounds the wait for the lock behind writers, which hold it for microseconds: a
-	// longer wait means that a relay has taken the lock in between.
+	// queueFor bounds the wait for the lock behind writers, which hold it for microseconds: a longer wait means that
+	// a relay has taken the lock.
 	queueFor = 200 * time.Millisecond
-	// heldIdle lets the server end a session that holds the lock and is not used for that long: its
-	// relay is frozen, or has lost the connection without the server's notice, which behind a pooler
-	// may last for hours.
+	// heldIdle is how long a session with the lock may be idle before the server ends it. Its relay is frozen, or has
+	// lost the connection unnoticed by the server, which behind a pooler may last for hours.
 	heldIdle = 5 * checkHeld
 	// bellTimeout bounds one statement.
 	bellTimeout = 10 * time.Second
@@ -34,33 +33,32 @@ const (
 	lockNotAvailable = "55P03"
 )
 
-// Bell keeps the trigger silent while the relay is awake: it holds the advisory lock that the
-// trigger tests, on a session of its own. When that session breaks, the lock is free and the bell
-// rings again by itself.
+// Bell keeps the trigger silent while the relay is awake: it holds the advisory lock that the trigger tests, on its
+// own session. When that session breaks, the lock is free, and the bell rings again automatically.
 type Bell struct {
-	connect Connect
-	log     *slog.Logger
-	wanted  chan struct{} // capacity 1: silence is requested
-	rings   chan chan ring
-	counts  chan chan count
-	notes   chan note
+	connect       Connect
+	log           *slog.Logger
+	wanted        chan struct{} // capacity 1: silence is requested
+	rings         chan chan ring
+	counts        chan chan count
+	notifications chan notification
 
-	idle time.Duration // after which the session ends where it is not needed; 0 for never
+	idle time.Duration // ends an unused session after this time; 0 for never
 
-	announce string // channel on which other relays are notified that the bell is silent; empty: they are not
-	asks     chan chan silenced
-	pid      atomic.Uint32 // of the session, 0 while there is none
+	announce string // channel for notifying other relays of silence; empty for none
+	checks   chan chan silenced
+	pid      atomic.Uint32 // of the session; 0 without one
 
 	// Used by the goroutine of Run only.
 	conn *pgx.Conn
 	held bool
-	// foreign is the process id of the session that was logged last: it had the lock, and is not a relay.
+	// foreign is the process id of the last logged session that held the lock and is not a relay.
 	foreign int32
 	pauses  *backoff.ExponentialBackOff // between attempts to connect
 }
 
 // note is a notification to send.
-type note struct {
+type notification struct {
 	channel, payload string
 	sent             chan error // capacity 1
 }
@@ -79,7 +77,7 @@ type ring struct {
 func NewBell(connect Connect, log *slog.Logger) *Bell {
 	return &Bell{
 		connect: connect, log: log, wanted: make(chan struct{}, 1), pauses: reconnects(),
-		asks: make(chan chan silenced), rings: make(chan chan ring), counts: make(chan chan count), notes: make(chan note),
+		checks: make(chan chan silenced), rings: make(chan chan ring), counts: make(chan chan count), notifications: make(chan notification),
 	}
 }
 
@@ -91,9 +89,9 @@ func (b *Bell) Silence() {
 	}
 }
 
-// Ring ends the silence. It returns a transaction id: every transaction in which the trigger was
-// silent because of this bell, or of one that had requested silence, has a smaller one. The lock is
-// released first, and the id drawn after that.
+// Ring ends the silence and returns a transaction id. Every transaction in which the trigger was silent because of
+// this bell, or of one that had requested silence, has a smaller id. The bell releases the lock first, and draws the
+// id after that.
 func (b *Bell) Ring(ctx context.Context) (uint64, error) {
 	answer := make(chan ring, 1)
 	select {
@@ -109,8 +107,8 @@ func (b *Bell) Ring(ctx context.Context) (uint64, error) {
 	}
 }
 
-// Queued returns how many transactions of the whole server wait for others to finish ringing: a
-// transaction that notifies holds one lock, "database 0", until its commit is flushed.
+// Queued returns how many transactions of the whole server wait to ring. A transaction that notifies holds one lock,
+// "database 0", until its commit is flushed.
 func (b *Bell) Queued(ctx context.Context) (writers int, err error) {
 	answer := make(chan count, 1)
 	select {
@@ -135,12 +133,11 @@ func (b *Bell) count(ctx context.Context) (c count) {
 	return c
 }
 
-// Notify sends a notification, whether or not the bell is silent: silence concerns only the
-// trigger.
+// Notify sends a notification, even while the bell is silent: silence concerns only the trigger.
 func (b *Bell) Notify(ctx context.Context, channel, payload string) error {
-	n := note{channel, payload, make(chan error, 1)}
+	n := notification{channel, payload, make(chan error, 1)}
 	select {
-	case b.notes <- n:
+	case b.notifications <- n:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -152,7 +149,7 @@ func (b *Bell) Notify(ctx context.Context, channel, payload string) error {
 	}
 }
 
-func (b *Bell) notify(ctx context.Context, n note) error {
+func (b *Bell) notify(ctx context.Context, n notification) error {
 	full := false
 	err := b.session(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		err := outboxsql.Notify(ctx, conn, n.channel, n.payload)
@@ -193,10 +190,10 @@ func (b *Bell) Run(ctx context.Context) error {
 		case answer := <-b.counts:
 			answer <- b.count(ctx)
 			continue
-		case n := <-b.notes:
+		case n := <-b.notifications:
 			n.sent <- b.notify(ctx, n)
 			continue
-		case answer := <-b.asks:
+		case answer := <-b.checks:
 			var s silenced
 			s.is, s.err = b.keptByOther(ctx)
 			answer <- s
@@ -204,7 +201,7 @@ func (b *Bell) Run(ctx context.Context) error {
 		case answer := <-b.rings:
 			wanting = false
 			select {
-			case <-b.wanted: // requested before this ring
+			case <-b.wanted: // requested before this call of Ring
 			default:
 			}
 			xid, err := b.release(ctx)
@@ -222,20 +219,20 @@ func (b *Bell) Run(ctx context.Context) error {
 	}
 }
 
-// WordAwake is the notification of a bell that falls silent.
+// WordAwake is the payload with which a bell announces its silence.
 const WordAwake = "awake"
 
 // Sent reports whether a notification comes from the session of the bell.
 func (b *Bell) Sent(from uint32) bool { return from != 0 && from == b.pid.Load() }
 
-// hold takes the lock unless another relay has it, and then notifies the other relays.
+// hold takes the lock unless another relay has it. It then announces the silence.
 func (b *Bell) hold(ctx context.Context) bool {
 	was := b.held
 	if !b.tryHold(ctx) {
 		return false
 	}
 	if !was && b.announce != "" {
-		_ = b.notify(ctx, note{channel: b.announce, payload: WordAwake}) // after an error the lock is gone with the connection
+		_ = b.notify(ctx, notification{channel: b.announce, payload: WordAwake}) // after an error the lock is lost with the connection
 	}
 	return b.held
 }
@@ -243,7 +240,7 @@ func (b *Bell) hold(ctx context.Context) bool {
 // tryHold takes the lock unless another relay has it.
 func (b *Bell) tryHold(ctx context.Context) bool {
 	if b.held {
-		// The lock dies with its session, without a message.
+		// The lock ends with its session, without a message.
 		_ = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
 		if b.held {
 			return true
@@ -255,9 +252,9 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 	if err != nil || b.held {
 		return b.held
 	}
-	// Writers test the lock by taking it for a moment, and under load one of them always has it: an
-	// attempt without waiting never succeeds, and one that waits succeeds at once. Only a relay
-	// keeps the lock, and queueing behind a relay is useless.
+	// Writers test the lock by taking it for a moment, and under load one of them always has it: an attempt without
+	// waiting never succeeds, and one that waits succeeds at once. Only a relay holds the lock for long, and waiting
+	// for a relay is useless.
 	relay, err := b.keptByOther(ctx)
 	if err != nil || relay {
 		return false
@@ -273,7 +270,7 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 	return err == nil && b.held
 }
 
-// silenced is the answer of [Bell.Silenced].
+// silenced is the result of [Bell.Silenced].
 type silenced struct {
 	is  bool
 	err error
@@ -283,7 +280,7 @@ type silenced struct {
 func (b *Bell) Silenced(ctx context.Context) (bool, error) {
 	answer := make(chan silenced, 1)
 	select {
-	case b.asks <- answer:
+	case b.checks <- answer:
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
@@ -295,16 +292,16 @@ func (b *Bell) Silenced(ctx context.Context) (bool, error) {
 	}
 }
 
-// CloseIdle makes the bell end its session when it has neither held the lock nor had anything to do for that
-// long; it opens another one when there is. Call it before Run.
+// CloseIdle makes the bell end its session after that time without the lock and without work; it opens a new one when
+// needed. Call it before Run.
 func (b *Bell) CloseIdle(after time.Duration) { b.idle = after }
 
-// Announce sets the channel on which the bell notifies other relays when it falls silent: they read
-// what this one does not. Call it before Run.
+// Announce sets the channel on which the bell notifies other relays of its silence, because they deliver events that
+// this relay does not read. Call it before Run.
 func (b *Bell) Announce(channel string) { b.announce = channel }
 
-// keptByOther reports whether another session holds the lock. One that is not a relay is logged, once:
-// any role that may connect can take the lock.
+// keptByOther reports whether another session holds the lock. A session that is not a relay is logged once: any role
+// that may connect can take the lock.
 func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
 	var pid int32
 	var user, application string
@@ -322,8 +319,8 @@ func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
 	})
 	if kept && !strings.HasPrefix(application, "notifyd/") && b.foreign != pid {
 		b.foreign = pid
-		b.log.WarnContext(ctx, "a session that is not a relay keeps the bell silent; events are found by polling until it ends: notifyd doctor says how",
-			"pid", pid, "user", user, "application_name", application)
+		b.log.WarnContext(ctx, "a session that is not a relay keeps the bell silent",
+			"pid", pid, "user", user, "application_name", application, "cure", "run notifyd doctor")
 	}
 	return kept, wrap("check whether another relay keeps the bell silent", err)
 }
@@ -331,15 +328,14 @@ func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
 // bellKey is the key of the lock in SQL. The search_path leads to the table.
 const bellKey = `1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint`
 
-// limitIdle sets how long the session may be idle, as SQL with one parameter. Without the lock it
-// has no limit: a quiet night is not a reason to lose the bell.
+// limitIdle sets how long the session may be idle, as SQL with one parameter. Without the lock the session has no
+// limit: a quiet night must not end the bell's session.
 const limitIdle = `set_config('idle_session_timeout', $1, false) IS NOT NULL`
 
-// release releases the lock and draws a transaction id, in two statements: in one, the id could be
-// drawn first.
+// release releases the lock and draws a transaction id, in two statements: one statement could draw the id first.
 func (b *Bell) release(ctx context.Context) (xid uint64, err error) {
 	if !b.held {
-		_, _ = b.keptByOther(ctx) // for its log: nobody else looks while the relay sleeps
+		_, _ = b.keptByOther(ctx) // for its log: no one else checks while the relay sleeps
 	}
 	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if b.held {
@@ -353,7 +349,7 @@ func (b *Bell) release(ctx context.Context) (xid uint64, err error) {
 	return xid, wrap("release the bell", err)
 }
 
-// session runs f on the connection, opens it if need be, and gives it up after an error.
+// session runs f on the connection. It opens the connection if necessary, and closes it after an error.
 func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, bellTimeout)
 	defer cancel()
@@ -374,13 +370,13 @@ func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) e
 	}
 	err := f(ctx, b.conn)
 	if err != nil {
-		b.log.DebugContext(ctx, "the bell's connection is given up", "err", err)
+		b.log.DebugContext(ctx, "the bell's connection is closed", "err", err)
 		b.closeConn(ctx)
 	}
 	return err
 }
 
-// closeConn ends the session, and with it the silence.
+// closeConn ends the session, and so the silence.
 func (b *Bell) closeConn(ctx context.Context) {
 	b.held = false
 	if b.conn == nil {

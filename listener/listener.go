@@ -1,5 +1,5 @@
-// Package listener hears the bell of PostgreSQL: one connection that LISTENs, and one that keeps
-// the bell silent while the relay is awake. Of events it knows only ids.
+// Package listener receives PostgreSQL's notifications of new events. One connection LISTENs, and another one keeps
+// the bell silent while the relay is awake. Of events the package knows only ids.
 //
 // A notification is a hint. The rows are durable, and a lost or repeated hint costs only latency.
 package listener
@@ -18,36 +18,35 @@ import (
 	"github.com/jackc/pgxlisten"
 )
 
-// Connect opens a connection for the exclusive use of a [Listener] or [Bell],
-// which closes it.
+// Connect opens a connection for a [Listener] or [Bell], which closes it.
 type Connect func(ctx context.Context) (*pgx.Conn, error)
 
-// Hints receives the notifications. Neither method may block: they run on the listening connection,
-// and blocking it fills the server's queue.
+// Hints receives the notifications. Neither method may block: they run on the listening connection, and a blocked
+// connection fills the server's queue.
 type Hints interface {
-	// Wake names an event that has been committed.
+	// Wake reports the id of a committed event.
 	Wake(id int64)
 	// Look reports that any number of unnamed events may exist.
 	Look()
 }
 
-// Words is implemented by [Hints] that understand notifications that name no event. Heard reports
-// whether it has handled the notification; otherwise Look is called. It must not block.
+// Words is implemented by [Hints] that understand notifications without an id.
 type Words interface {
-	// Heard gets the payload, and the process id of the server process that sent it.
+	// Heard receives the payload, and the process id of the sending server process. It reports whether it has handled
+	// the notification; if not, Look is called. It must not block.
 	Heard(word string, from uint32) bool
 }
 
 const (
 	// firstReconnect is short: most connections can be replaced at once.
 	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds the delay until the return of a database is noticed.
+	// longestReconnect bounds how long a database that is back goes unnoticed.
 	longestReconnect = 5 * time.Second
 	// steady is how long a connection must last before the pauses start over.
 	steady = 5 * time.Second
 )
 
-// Listener keeps one connection listening, for as long as Run runs.
+// Listener maintains one listening connection while Run runs.
 type Listener struct {
 	connect Connect
 	channel string
@@ -55,21 +54,20 @@ type Listener struct {
 	pauses  *backoff.ExponentialBackOff
 
 	proof *Proof // nil: LISTEN counts as proof
-	life  *life
+	conn  *connState
 
 	// Used by the goroutine that listens only.
-	connected time.Time // start of the connection, zero while there is none
+	connected time.Time // start of the connection, zero without one
 	failed    bool      // the last attempt to connect failed
-	waiting   int       // channels for which LISTEN has not been accepted
+	waiting   int       // channels without an accepted LISTEN
 	onListen  func()
 }
 
-// New returns a listener on the given channel. onListen, if not nil, is called
-// after every successful LISTEN.
+// New returns a listener on the given channel. onListen, if not nil, is called after every successful LISTEN.
 func New(connect Connect, channel string, hints Hints, log *slog.Logger, onListen func()) *Listener {
 	return &Listener{
 		connect: connect, channel: channel, hints: hints, onListen: onListen,
-		life:   &life{log: log, channel: channel, poke: make(chan struct{}, 1)},
+		conn:   &connState{log: log, channel: channel, poke: make(chan struct{}, 1)},
 		pauses: reconnects(),
 	}
 }
@@ -84,18 +82,17 @@ func reconnects() *backoff.ExponentialBackOff {
 	)
 }
 
-// OnChange sets a function that is called at the beginning of an incident, in which notifications
-// are not heard or not known to be heard, and with nil at its end, some seconds after they are
-// heard again. It must not block. Call OnChange before Run.
-func (l *Listener) OnChange(f func(err error)) { l.life.onChange = f }
+// OnChange sets a function that is called at the start of an incident, in which notifications are not known to
+// arrive. It is called with nil at the end, some seconds after they arrive again. It must not block. Call OnChange
+// before Run.
+func (l *Listener) OnChange(f func(err error)) { l.conn.onChange = f }
 
-// OnBlind sets a function that is called with true when notifications are not heard, or not known
-// to be heard, and with false when they are heard again. It must not block. Call OnBlind before
-// Run.
-func (l *Listener) OnBlind(f func(blind bool)) { l.life.onBlind = f }
+// OnBlind sets a function that is called with true when notifications are not known to arrive, and with false when
+// they arrive again. It must not block. Call OnBlind before Run.
+func (l *Listener) OnBlind(f func(blind bool)) { l.conn.onBlind = f }
 
-// Prove makes the listener prove that it hears. Without it, an accepted LISTEN counts as proof, and
-// a dead connection or a pooler goes unnoticed. Call Prove before Run. It fails if p is incomplete.
+// Prove makes the listener prove that notifications arrive. Without Prove, an accepted LISTEN counts as proof, and a
+// dead connection or a pooler goes unnoticed. Call Prove before Run. It fails if p is incomplete.
 func (l *Listener) Prove(p Proof) error {
 	if p.Channel == "" || p.Channel == l.channel || p.Every <= 0 || p.Notify == nil {
 		return errProof
@@ -105,36 +102,36 @@ func (l *Listener) Prove(p Proof) error {
 }
 
 // Listening reports whether a connection listens; see [State].
-func (l *Listener) Listening() bool { return l.life.now().Listening }
+func (l *Listener) Listening() bool { return l.conn.now().Listening }
 
 // State returns the current state of the listener.
-func (l *Listener) State() State { return l.life.now() }
+func (l *Listener) State() State { return l.conn.now() }
 
 // Run listens until ctx ends, and reconnects whenever necessary. It returns the cause of ctx's end.
 func (l *Listener) Run(ctx context.Context) error {
 	p := &pgxlisten.Listener{
 		Connect:        l.reconnect,
-		LogError:       l.life.ended,
-		ReconnectDelay: time.Nanosecond, // the pause, with its backoff, is in reconnect
+		LogError:       l.conn.ended,
+		ReconnectDelay: time.Nanosecond, // reconnect has the pause, with backoff
 	}
 	p.Handle(l.channel, handler{l})
 	if l.proof != nil {
 		p.Handle(l.proof.Channel, canaries{l})
 	}
 	var watch sync.WaitGroup
-	watch.Go(func() { l.life.watch(ctx, l.proof) })
-	_ = p.Listen(ctx) // it ends only with ctx
+	watch.Go(func() { l.conn.watch(ctx, l.proof) })
+	_ = p.Listen(ctx) // ends only with ctx
 	watch.Wait()
 	return context.Cause(ctx)
 }
 
-// reconnect waits according to how long the last connection lasted, and connects.
+// reconnect waits for a time that depends on the last connection's duration, and connects.
 func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 	lost := !l.connected.IsZero()
-	if lost && time.Since(l.connected) >= steady && !l.life.isDeaf() {
+	if lost && time.Since(l.connected) >= steady && !l.conn.isDeaf() {
 		l.pauses.Reset()
 	}
-	l.connected = time.Time{} // its duration has been taken into account
+	l.connected = time.Time{} // its duration has been used
 	if lost || l.failed {
 		timer := time.NewTimer(l.pauses.NextBackOff())
 		defer timer.Stop()
@@ -156,19 +153,18 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// accepted counts the channels for which LISTEN was accepted: a canary can be heard only with all
-// of them.
+// accepted counts the channels for which LISTEN was accepted: a canary can arrive only once all are.
 func (l *Listener) accepted(conn *pgx.Conn) {
 	if l.waiting--; l.waiting == 0 {
-		l.life.listens(conn, l.proof != nil)
+		l.conn.listens(conn, l.proof != nil)
 	}
 }
 
 // handler runs on the listening connection.
 type handler struct{ l *Listener }
 
-// HandleBacklog runs right after LISTEN: commits before LISTEN were not heard, so the table must
-// be swept after LISTEN, in this order.
+// HandleBacklog runs right after LISTEN. Notifications of earlier commits did not arrive, so the table must be swept
+// after LISTEN, in this order.
 func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
 	h.l.hints.Look()
 	if h.l.onListen != nil {
@@ -178,8 +174,8 @@ func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) erro
 	return nil
 }
 
-// HandleNotification passes an id on. Any other payload, above all an empty one, means that there
-// are more events than could be named.
+// HandleNotification passes an id on. Any other payload, above all an empty one, means that there are more events
+// than a notification can name.
 func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
 	if id, ok := ParsePayload(n.Payload); ok {
 		h.l.hints.Wake(id)
@@ -189,8 +185,7 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 	return nil
 }
 
-// ParsePayload returns the id that a notification names, and false if it names none: then the table
-// must be swept.
+// ParsePayload returns the id in a notification's payload, and false without one: then the table must be swept.
 func ParsePayload(payload string) (id int64, ok bool) {
 	id, err := strconv.ParseInt(payload, 10, 64)
 	return id, err == nil && strconv.FormatInt(id, 10) == payload

@@ -229,18 +229,18 @@ func TestStorm(t *testing.T) {
 		l := New(nil, "c", make(ears, 1), slog.New(log), nil)
 		l.OnChange(func(error) { changes++ })
 		for range 20 {
-			l.life.listens(&pgx.Conn{}, false)
+			l.conn.listens(&pgx.Conn{}, false)
 			<-time.After(calm - time.Millisecond)
-			l.life.settle()
-			l.life.ended(t.Context(), errors.New("terminating connection"))
+			l.conn.settle()
+			l.conn.ended(t.Context(), errors.New("terminating connection"))
 			for range 5 {
-				l.life.ended(t.Context(), errors.New("sorry, too many clients already"))
+				l.conn.ended(t.Context(), errors.New("sorry, too many clients already"))
 			}
 		}
 		log.expect(t, "WARN not listening")
-		l.life.listens(&pgx.Conn{}, false)
-		<-time.After(l.life.settle())
-		l.life.settle()
+		l.conn.listens(&pgx.Conn{}, false)
+		<-time.After(l.conn.settle())
+		l.conn.settle()
 		log.expect(t, "WARN not listening", "INFO listening again")
 		if s := l.State(); changes != 2 || s.Lost != 20 {
 			t.Errorf("%d changes, %+v", changes, s)

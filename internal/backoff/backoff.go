@@ -1,5 +1,5 @@
-// Package backoff returns how long to wait before an attempt, and spreads such waits at random, so that relays and events
-// do not try together.
+// Package backoff computes how long to wait before an attempt. It adds jitter, so that relays and events do not retry
+// at the same moment.
 package backoff
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Longest bounds a wait before jitter, so that a wait that jitter doubles fits into a Duration.
+// Longest bounds a wait before jitter: a wait doubled by jitter must fit into a Duration.
 const Longest = 100 * 365 * 24 * time.Hour
 
-// Wait returns the wait with jitter after the given number of failures, 0 or more: at most twice b.Max, and at most
-// twice Longest. It needs no memory of earlier waits: the number of failures is stored with the delivery.
+// Wait returns the wait with jitter after the given number of failures, 0 or more. The wait is at most twice b.Max
+// and at most twice Longest. Wait keeps no state: the number of failures is stored with the delivery.
 func Wait(b delivery.Backoff, failures int) time.Duration {
 	return Spread(min(base(b, failures), Longest), 1)
 }
@@ -26,14 +26,14 @@ func Spread(d time.Duration, share float64) time.Duration {
 		backoff.WithInitialInterval(d),
 		backoff.WithMaxInterval(d),
 		backoff.WithRandomizationFactor(share),
-		backoff.WithMaxElapsedTime(0), // otherwise it would stop for good after 15 minutes
+		backoff.WithMaxElapsedTime(0), // the default ends all waits after 15 minutes
 	).NextBackOff()
 }
 
 // base returns the wait after the given number of failures, before jitter.
 func base(b delivery.Backoff, failures int) time.Duration {
 	wait := float64(b.Initial) * math.Pow(b.Multiplier, float64(max(failures-1, 0)))
-	if wait >= float64(b.Max) { // also when it overflowed to infinity
+	if wait >= float64(b.Max) { // also after an overflow to infinity
 		return b.Max
 	}
 	return time.Duration(wait)

@@ -1,4 +1,4 @@
-// Package exhaust tells a failure for want of something on this machine from a failure of the other side.
+// Package exhaust recognizes failures caused by exhausted resources of this machine.
 package exhaust
 
 import (
@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// causes are the error numbers, each with what an operator can do. ENFILE stands before EMFILE, whose text begins
-// like its own.
+// causes returns the error numbers with their cures. ENFILE precedes EMFILE, because its text contains that of EMFILE.
 func causes() []cause {
 	return []cause{
 		{syscall.ENFILE, "the machine has no files left: raise fs.file-max"},
@@ -51,7 +50,7 @@ func find(err error) *cause {
 			return &c
 		}
 	}
-	// The resolver keeps the text of a failed socket, not its error.
+	// The resolver returns the text of a socket's error, not the error.
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		for _, c := range causes() {
 			if strings.Contains(dns.Err, c.errno.Error()) {

@@ -8,26 +8,25 @@ import (
 	"strings"
 )
 
-// MaxText is how many bytes of a foreign text are kept.
+// MaxText bounds a foreign text, in bytes.
 const MaxText = 8 << 10
 
-// Call calls f, and returns a panic of f as an error. what names the code that has panicked.
+// Call calls f and returns its panic as an error. what names the code that may panic.
 func Call(what string, f func()) (err error) {
 	defer Recover(what, &err)
 	f()
 	return nil
 }
 
-// Recover must be deferred: it turns a panic into an error with its stack. what names the code that
-// has panicked.
+// Recover turns a panic into an error with its stack; it must be deferred. what names the code that may panic.
 func Recover(what string, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%s panicked: %s\n%s", what, Text(p), debug.Stack())
 	}
 }
 
-// Text returns the text of v: the message of an error, the printed form of other values. It is
-// valid UTF-8 without zero bytes, and no longer than about MaxText.
+// Text returns the message of an error, or the printed form of another value. The text is valid UTF-8 without zero
+// bytes, and about MaxText long at most.
 func Text(v any) (s string) {
 	defer func() {
 		if recover() != nil {
@@ -40,7 +39,7 @@ func Text(v any) (s string) {
 	return Clean(fmt.Sprint(v))
 }
 
-// Clean returns the beginning of s as valid UTF-8 without zero bytes.
+// Clean returns the beginning of s as valid UTF-8 without zero bytes, about MaxText long at most.
 func Clean(s string) string {
 	if len(s) > MaxText {
 		s = s[:MaxText] + "..."

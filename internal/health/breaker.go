@@ -9,41 +9,42 @@ import (
 )
 
 const (
-	// firstPause is how long a lane rests after its destination failed once.
+	// firstPause is the pause of a lane after the first failure of its destination.
 	firstPause = 100 * time.Millisecond
-	// rampCalm ends a ramp that is never at its limit: with fewer events than the ramp allows, it
-	// would not end otherwise.
+	// rampCalm ends a ramp that is never at its limit: with fewer events than the ramp allows, the ramp would not
+	// end.
 	rampCalm = 5 * time.Second
-	// turnGrace is how long new deliveries have to arrive when it is their turn to be the probe. An
-	// engine finds available events within milliseconds.
+	// turnGrace is how long new deliveries have to arrive when a new one must be the probe. An engine finds available
+	// events within milliseconds.
 	turnGrace = 100 * time.Millisecond
-	// maxHeld is how many new deliveries their aggregates may hold back during the search for a
-	// probe: each of them becomes a row.
+	// maxHeld bounds the new deliveries that their aggregates hold back during the search for a probe: each of them
+	// becomes a row.
 	maxHeld = 64
-	// storedGrace is how long the breaker waits for stored deliveries after the pause. There may be none
-	// left: another relay may have delivered them, or a person removed them.
+	// storedGrace is how long the breaker waits for stored deliveries after the pause. None may be left: another
+	// relay may have delivered them, or a person removed them.
 	storedGrace = 5 * time.Second
 )
 
-// breaker keeps a lane from a destination that is down. It opens with the first fault of the
-// destination and lets one delivery at a time through after a pause that grows with every fault.
-// With the first answer it begins to ramp up: the number of deliveries that it allows in flight
-// doubles with each round of answers, until the lane has capacity for no more. Only then does it close.
-// Each answer halves the next pause, as each fault doubles it: a destination that fails more often
-// than it answers is not hammered, and the events of one that answers most never wait for long. Its
-// zero value is closed.
+// breaker protects a destination that is down from a lane. It opens with the destination's first fault, and allows
+// one delivery at a time after a pause that doubles with every fault.
+//
+// The first answer starts a ramp: the allowed number of deliveries in flight doubles with each round of answers. The
+// breaker closes when the ramp reaches the lane's capacity.
+//
+// Each answer halves the next pause. A destination that fails more than it answers is not hammered, and the events of
+// one that mostly answers never wait long. The zero value is closed.
 type breaker struct {
-	since    time.Time     // when it was tripped; zero while it is closed
-	pause    time.Duration // the last one, before jitter; halved with each answer
-	until    time.Time     // the end of the pause
-	newFirst bool          // the next probe is a delivery that has not failed yet, if there is any
-	held     int           // new deliveries that their aggregates have held back since it was tripped, or since newAgain
-	newAgain time.Time     // the end of the turn of stored deliveries, once maxHeld were held back
-	allowed  int           // how many may be in flight while it ramps up; 0 otherwise
-	answers  int           // of this round
-	ramped   time.Time     // when it began to ramp up
-	pressed  bool          // as many as allowed were in flight since checkAt was set
-	checkAt  time.Time     // when to look at pressed
+	since    time.Time     // when it opened; zero while closed
+	pause    time.Duration // last pause before jitter; halved with each answer
+	until    time.Time     // end of the pause
+	newFirst bool          // the next probe is a delivery that has not failed, if any
+	held     int           // new deliveries held back by their aggregates since the breaker opened, or since newAgain
+	newAgain time.Time     // when new deliveries may probe again after maxHeld were held back
+	allowed  int           // deliveries in flight that the ramp allows; 0 without a ramp
+	answers  int           // answers in this round
+	ramped   time.Time     // when the ramp began
+	pressed  bool          // the ramp was at its limit since checkAt was set
+	checkAt  time.Time     // when to check pressed
 }
 
 func (b *breaker) closed() bool { return b.since.IsZero() }
@@ -54,16 +55,15 @@ func (b *breaker) ramping() bool { return b.allowed > 0 }
 
 func (b *breaker) mayProbe(now time.Time) bool { return !now.Before(b.until) }
 
-// storedWait reports whether stored deliveries must wait, because it is the turn of new ones to be
-// the probe.
+// storedWait reports whether stored deliveries must wait, because a new one must be the probe.
 func (b *breaker) storedWait(now time.Time) bool {
 	return b.open() && b.newFirst && b.held < maxHeld && now.Before(b.turnEnds())
 }
 
-// press records that as many deliveries are ahead as a worker could begin, or has begun.
+// press records how many deliveries workers have begun or could begin.
 func (b *breaker) press(ahead int) { b.pressed = b.pressed || b.ramping() && ahead >= b.allowed }
 
-// holds records that n new deliveries were held back by their aggregates.
+// holds records that aggregates held back n new deliveries.
 func (b *breaker) holds(now time.Time, n int) {
 	if !b.open() {
 		return
@@ -74,8 +74,8 @@ func (b *breaker) holds(now time.Time, n int) {
 	b.held += n
 }
 
-// newWait reports whether new deliveries must wait, because so many were held back. If no stored
-// delivery comes they have another turn; otherwise nothing would ever probe.
+// newWait reports whether new deliveries must wait, because too many were held back. If no stored delivery comes, new
+// ones get another turn; otherwise nothing would probe.
 func (b *breaker) newWait(now time.Time) bool {
 	if !b.open() || b.held < maxHeld {
 		return false
@@ -92,7 +92,8 @@ func (b *breaker) turnEnds() time.Time { return b.until.Add(turnGrace) }
 // pace bounds the pauses of a breaker, before jitter.
 type pace struct{ first, longest time.Duration }
 
-// paceAfter returns the pace of a lane after a fault of its destination: slow where that refuses our credentials.
+// paceAfter returns the pace of a lane after a fault of its destination: slow if the destination refuses our
+// credentials.
 func paceAfter(err error, longest time.Duration) pace {
 	if delivery.IsUnauthorized(err) {
 		return pace{login.First, max(login.Longest, longest)}
@@ -100,10 +101,10 @@ func paceAfter(err error, longest time.Duration) pace {
 	return pace{firstPause, longest}
 }
 
-// trip notes a fault of the destination in a call that began at the given time; p bounds the
-// pauses. known says that the destination has failed over the same event before. trip returns how
-// long to pause, whether the breaker was closed before, and whether the pause is a new one: faults
-// of deliveries that were in flight when the breaker opened, or began to ramp up, change nothing.
+// trip records a fault of the destination in a call that began at the given time; p bounds the pauses. known says
+// that the destination failed over the same event before. trip returns the pause, whether the breaker was closed
+// before, and whether the pause is new. Faults of deliveries in flight when the breaker opened, or began to ramp,
+// change nothing.
 func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Duration, opened, longer bool) {
 	switch {
 	case b.ramping() && began.Before(b.ramped):
@@ -111,22 +112,22 @@ func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Dur
 	case b.open() && now.Before(b.until):
 		return b.until.Sub(now), false, false
 	}
-	b.newFirst = known || !b.open() // new and old in turn
+	b.newFirst = known || !b.open() // new and stored deliveries take turns
 	if opened = b.closed(); opened {
 		b.since = now
 	}
 	b.allowed, b.held = 0, 0
-	b.pause = min(max(2*b.pause, p.first), p.longest*2/3) // spread by half, it is longest at most
+	b.pause = min(max(2*b.pause, p.first), p.longest*2/3) // with the spread of half, at most longest
 	pause = backoff.Spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
 	return pause, opened, true
 }
 
-// pauseSpread keeps the probes of several relays apart.
+// pauseSpread separates the probes of several relays.
 const pauseSpread = 0.5
 
-// answered notes n answers of the destination, at a lane of the given capacity. It reports
-// whether the breaker has begun to ramp up, and whether it has closed.
+// answered records n answers of the destination for a lane of the given capacity. It reports whether the ramp has
+// begun, and whether the breaker has closed.
 func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) {
 	if b.closed() || n == 0 {
 		return false, false
@@ -145,7 +146,7 @@ func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) 
 	return false, b.closeAt(capacity)
 }
 
-// closeAt closes the breaker if it allows as many deliveries as the lane has capacity for.
+// closeAt closes the breaker if the ramp allows the lane's whole capacity.
 func (b *breaker) closeAt(capacity int) bool {
 	if b.allowed < capacity {
 		return false
@@ -154,7 +155,7 @@ func (b *breaker) closeAt(capacity int) bool {
 	return true
 }
 
-// calm closes a ramp that has not been at its limit for rampCalm.
+// calm closes a ramp that was below its limit for rampCalm.
 func (b *breaker) calm(now time.Time) (closes bool) {
 	if !b.ramping() || now.Before(b.checkAt) {
 		return false

@@ -11,12 +11,12 @@ import (
 // LongestPause is the default of Config.LongestPause.
 const LongestPause = 30 * time.Second
 
-// fairPart is the part of a lane's capacity that makes a claim worthwhile: one in so many.
-const fairPart = 8
+// worthwhilePart is the divisor of a lane's capacity that makes a claim worthwhile.
+const worthwhilePart = 8
 
-// Config has the settings of a destination that its health depends on.
+// Config has the settings that a destination's health depends on.
 type Config struct {
-	// Backoff is the wait of an event while the destination throttles only that event.
+	// Backoff is the wait of an event that the destination throttles alone.
 	Backoff delivery.Backoff
 	// LongestPause bounds the pause before a probe, at least 1 ms.
 	LongestPause time.Duration
@@ -28,64 +28,64 @@ type Health struct {
 	cfg        Config
 	breaker    breaker
 	pacer      pacer
-	quarantine *quarantine // nil unless the destination has recently failed over events, or throttled them
-	spoiled    int         // calls that were throttled and are not finished: queued deliveries are returned
+	quarantine *quarantine // nil unless the destination recently failed over events or throttled them
+	spoiled    int         // throttled calls that are not finished; until then queued deliveries are returned
 	throttles  uint64      // answers that requested fewer deliveries
 }
 
-// Call is a call that has failed.
+// Call is a failed call.
 type Call struct {
 	// Began is when the call began, and Took is how long it took.
 	Began time.Time
 	Took  time.Duration
 	// Proof is when the worker's last answered call began, this call included; zero without an answered call.
 	Proof time.Time
-	// Shared says that the call was for several events, and none was delivered.
+	// Shared means that the call had several events, and delivered none.
 	Shared bool
 }
 
 // Answers counts the results of calls that ended together.
 type Answers struct {
-	// Answered counts the events that the destination has answered, and Throttled those that it throttled.
+	// Answered counts the answered events, and Throttled the throttled ones.
 	Answered, Throttled int
 }
 
-// Change tells what answers have changed.
+// Change tells what a set of answers changed.
 type Change struct {
-	Ramps  bool // the destination answers a probe
-	Closes bool // the destination is available again
-	Eases  bool // the destination no longer throttles
+	Ramps       bool // the destination answers a probe
+	Closes      bool // the destination is available again
+	Unthrottled bool // the destination no longer throttles
 }
 
-// Failure tells what an unanswered call has changed.
+// Failure tells what an unanswered call changed.
 type Failure struct {
-	Counts bool          // the event is at fault: the attempt counts, and the breaker is as before
-	Doubts bool          // the destination answers other events: another such failure counts
-	Again  bool          // the destination was recovering
-	Opened bool          // the destination was available before
-	Longer bool          // a new pause has begun
-	Pause  time.Duration // the rest of the pause
-	Delay  time.Duration // how long the event stays in quarantine; 0 if it is not there
+	Counts    bool          // the event is at fault: the attempt counts, and the breaker is as before
+	Suspected bool          // the destination answers other events: the next such failure counts
+	Again     bool          // the destination was recovering
+	Opened    bool          // the destination was available before
+	Longer    bool          // a new pause began
+	Pause     time.Duration // remaining pause
+	Delay     time.Duration // how long the event stays in quarantine; 0 if it is not in quarantine
 }
 
-// Throttling tells what an answer that requested fewer deliveries has changed.
+// Throttling tells what an answer that requested fewer deliveries changed.
 type Throttling struct {
-	Aside  bool          // only the event is throttled: it stays in quarantine for Delay
-	Delay  time.Duration // see Aside
-	Begins bool          // the destination was not slowed down before
-	Gap    time.Duration // between the beginnings of deliveries; 0 for none
+	Quarantined bool          // only the event is throttled: it stays in quarantine for Delay
+	Delay       time.Duration // see Quarantined
+	Begins      bool          // the destination did not throttle before
+	Gap         time.Duration // between the starts of deliveries; 0 for none
 }
 
-// Snapshot is the state of the destination for figures.
+// Snapshot is the state of the destination for the figures.
 type Snapshot struct {
 	State observe.BreakerState
-	// Gap is the gap between the beginnings of deliveries, 0 while the destination does not throttle.
+	// Gap is the gap between the starts of deliveries; 0 while the destination does not throttle.
 	Gap time.Duration
 	// DownSince is when the outage began; zero without an outage. NextProbe is the end of the pause, zero unless the destination is down.
 	DownSince, NextProbe time.Time
 }
 
-// New returns the health of a destination that is available.
+// New returns the health of an available destination.
 func New(cfg Config) Health { return Health{cfg: cfg} }
 
 // Impaired reports whether the destination fails, throttles or recovers, or did a moment ago.
@@ -93,20 +93,20 @@ func (h *Health) Impaired() bool {
 	return !h.breaker.closed() || h.pacer.on() || h.quarantine != nil || h.spoiled > 0
 }
 
-// Available reports whether the breaker is closed. An outage ends with its ramp.
+// Available reports whether the breaker is closed. The end of a ramp ends an outage.
 func (h *Health) Available() bool { return h.breaker.closed() }
 
 // Down reports whether only a probe may begin.
 func (h *Health) Down() bool { return h.breaker.open() }
 
-// Throttled reports whether there is a gap between the beginnings of deliveries.
+// Throttled reports whether there is a gap between the starts of deliveries.
 func (h *Health) Throttled() bool { return h.pacer.on() }
 
-// Throttles returns how many answers requested fewer deliveries.
+// Throttles counts the answers that requested fewer deliveries.
 func (h *Health) Throttles() uint64 { return h.throttles }
 
-// Suspects reports whether an event is in quarantine.
-func (h *Health) Suspects(event int64) bool { return h.quarantine.has(event) }
+// Quarantined reports whether an event is in quarantine.
+func (h *Health) Quarantined(event int64) bool { return h.quarantine.has(event) }
 
 // Rests reports whether queued deliveries must be returned.
 func (h *Health) Rests() bool { return h.breaker.open() || h.spoiled > 0 }
@@ -114,8 +114,8 @@ func (h *Health) Rests() bool { return h.breaker.open() || h.spoiled > 0 }
 // Recovers reports whether each answer may let more deliveries begin.
 func (h *Health) Recovers() bool { return h.breaker.ramping() || h.pacer.on() }
 
-// Allowed returns how many of n deliveries may begin. load counts the deliveries of the lane, and ahead
-// those that workers have begun or could begin.
+// Allowed returns how many of n deliveries may begin. load counts the deliveries of the lane, and ahead those that
+// workers have begun or could begin.
 func (h *Health) Allowed(now time.Time, n, load, ahead int) int {
 	switch {
 	case h.breaker.open() && (load > 0 || !h.breaker.mayProbe(now)):
@@ -131,23 +131,23 @@ func (h *Health) Allowed(now time.Time, n, load, ahead int) int {
 	return n
 }
 
-// Fair returns the free capacity that makes a claim worthwhile, at least 1: an eighth of the lane's capacity, or of the number that a ramp
-// allows.
-func (h *Health) Fair(capacity int) int {
+// Worthwhile returns the free capacity that makes a claim worthwhile, at least 1: an eighth of the lane's capacity,
+// or of the number that a ramp allows.
+func (h *Health) Worthwhile(capacity int) int {
 	switch {
 	case h.breaker.open():
 		return 1
 	case h.breaker.ramping():
 		capacity = min(capacity, h.breaker.allowed)
 	}
-	fair := capacity / fairPart
+	n := capacity / worthwhilePart
 	if h.pacer.on() {
-		fair = min(fair, int(h.pacer.burst()/2))
+		n = min(n, int(h.pacer.burst()/2))
 	}
-	return max(1, fair)
+	return max(1, n)
 }
 
-// Waits reports whether stored deliveries, or new ones, must wait, because it is the turn of the others to be the probe.
+// Waits reports whether stored deliveries, or new ones, must wait, because one of the others must be the probe.
 func (h *Health) Waits(now time.Time, stored bool) bool {
 	if stored {
 		return h.breaker.storedWait(now)
@@ -155,8 +155,8 @@ func (h *Health) Waits(now time.Time, stored bool) bool {
 	return h.breaker.newWait(now)
 }
 
-// Next returns how long it takes until time alone changes something: the end of a pause, the end of a ramp below its
-// limit, or, with n above 0, capacity for n deliveries while the destination throttles. It is 0 if that never happens.
+// Next returns how long until time alone changes the state; 0 for never. Such changes are the end of a pause, and the
+// end of a ramp below its limit. With n above 0, capacity for n deliveries of a throttled lane is another one.
 func (h *Health) Next(now time.Time, n int) (d time.Duration) {
 	if h.breaker.open() {
 		d = sooner(d, h.breaker.until.Sub(now))
@@ -173,7 +173,7 @@ func (h *Health) Next(now time.Time, n int) (d time.Duration) {
 	return d
 }
 
-// sooner returns the shorter one of two durations, without durations of 0 and less.
+// sooner returns the shorter of two durations, and ignores those not above 0.
 func sooner(a, b time.Duration) time.Duration {
 	if b > 0 && (a == 0 || b < a) {
 		return b
@@ -181,63 +181,65 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// Take records that n deliveries begin, or that -n do not after all.
+// Take records that n deliveries begin. A negative n takes back earlier ones.
 func (h *Health) Take(n int) {
 	if h.pacer.on() {
 		h.pacer.take(n)
 	}
 }
 
-// Press records that as many deliveries are ahead as a worker could begin, or has begun: a ramp at its limit does not end by time.
+// Press records how many deliveries workers have begun or could begin: time does not end a ramp at its limit.
 func (h *Health) Press(ahead int) { h.breaker.press(ahead) }
 
-// Held records that aggregates have held back n new deliveries. Too many of them make new deliveries wait, see Waits.
+// Held records that aggregates held back n new deliveries. Too many make new deliveries wait: see Waits.
 func (h *Health) Held(now time.Time, n int) { h.breaker.holds(now, n) }
 
-// Calm ends a ramp that has been below its limit for 5 s. It reports whether the destination is available again.
+// Calm ends a ramp that was below its limit for 5 s. It reports whether the destination is available again.
 func (h *Health) Calm(now time.Time) (closes bool) { return h.breaker.calm(now) }
 
-// Answered records that the destination has answered an event, with a call that began at the given time. Heard follows, once for all
-// calls that ended together.
+// Answered records that the destination answered an event, in a call that began at the given time. Record follows,
+// once for all calls that ended together.
 func (h *Health) Answered(event int64, began time.Time) {
 	if h.quarantine != nil {
 		h.quarantine.answered(event, began)
 	}
 }
 
-// Counted records that an attempt of an unanswered event was counted: the event is retried in d, or is dead.
-// Heard follows.
+// Counted records that an attempt of an unanswered event was counted: the event is retried in d, or is dead. Record
+// follows.
 func (h *Health) Counted(now time.Time, event int64, d time.Duration, dead bool) {
 	if h.quarantine != nil {
 		h.quarantine.counted(now, event, d, dead)
 	}
 }
 
-// Heard records the results of calls that began at the given time or later, while running calls ran in a lane of this capacity.
-func (h *Health) Heard(now, began time.Time, a Answers, capacity, running int) (c Change) {
+// Record records the results of calls. All began at the given time or later; running calls were in flight, in a lane
+// of the given capacity.
+func (h *Health) Record(now, began time.Time, a Answers, capacity, running int) (c Change) {
 	if h.quarantine != nil && !h.quarantine.prune(now) && !h.pacer.on() {
 		h.quarantine = nil
 	}
-	heard := a.Answered
+	answers := a.Answered
 	if h.breaker.open() {
-		heard += a.Throttled // it works
+		answers += a.Throttled // a throttling destination works
 	}
-	c.Ramps, c.Closes = h.breaker.answered(now, heard, capacity)
-	c.Eases = h.pacer.ease(now, began, a.Answered, running)
+	c.Ramps, c.Closes = h.breaker.answered(now, answers, capacity)
+	c.Unthrottled = h.pacer.speedUp(now, began, a.Answered, running)
 	return c
 }
 
-// Finished records that the lane has finished n of the calls for which Throttle slowed it down. After the last one, Rests no longer
-// returns true for them.
+// Finished records that the lane finished n of the calls for which Throttle slowed it down. Rests ignores finished
+// calls.
 func (h *Health) Finished(n int) { h.spoiled -= n }
 
-// Responds records that the destination has answered something else than a delivery. It reports whether the destination is available again.
+// Responds records that the destination answered a request other than a delivery. It reports whether the destination
+// is available again.
 func (h *Health) Responds(now time.Time, capacity int) (closes bool) {
 	_, closes = h.breaker.answered(now, 1, capacity)
 	return closes
 }
 
-// quarantined returns the record of events, creating it if needed; it exists while any event is in it.
+// quarantined returns the quarantine, and creates it if necessary. It exists while it holds events.
 func (h *Health) quarantined(now time.Time) *quarantine {
 	if h.quarantine == nil {
 		h.quarantine = &quarantine{pruned: now}
@@ -245,61 +247,62 @@ func (h *Health) quarantined(now time.Time) *quarantine {
 	return h.quarantine
 }
 
-// Lost records that the destination has failed over an event; last says that one more attempt is the last one. It opens the breaker,
-// unless the event itself is at fault. Otherwise the event is set aside, so that another event finds out whether the
+// Lost records that the destination failed over an event; last means that its next attempt is the last one. Lost opens
+// the breaker, unless the event is at fault. It quarantines the event, so that another event shows whether the
 // destination is down.
 func (h *Health) Lost(now time.Time, event int64, c Call, err error, last bool) (f Failure) {
 	f.Again = h.breaker.ramping()
-	b := blameNobody
+	b := blameDestination
 	if !c.Shared {
 		b = h.quarantined(now).lose(now, event, c.Proof, h.breaker.open())
 	}
 	if b == blameStale {
-		// Without an answer to any other event the destination may be down: enough for an attempt, not for the last one.
+		// No other event was answered, so the destination may be down. That is enough to count an attempt, but not
+		// the last one.
 		b = blameEvent
 		if last {
 			b = blameAgain
 		}
 	}
-	f.Counts, f.Doubts = b == blameEvent, b == blameMaybe
+	f.Counts, f.Suspected = b == blameEvent, b == blameMaybe
 	if b < blameMaybe {
 		f.Pause, f.Opened, f.Longer = h.breaker.trip(now, c.Began, paceAfter(err, h.cfg.LongestPause), b == blameAgain)
 	}
 	if !c.Shared && b < blameEvent {
-		// An event that hangs returns when the events that it has held up are done.
-		// The breaker keeps it for longer, where credentials are refused; after a reload there is another one.
+		// An event that hangs waits for the events that it held up. Refused credentials pause the breaker for longer
+		// than the event, and a reload replaces the breaker.
 		f.Delay = max(min(f.Pause, h.cfg.LongestPause), min(firstPause, h.cfg.LongestPause), c.Took)
 		h.quarantine.expect(now, event, f.Delay)
 	}
 	return f
 }
 
-// Fault opens the breaker without blaming an event: the destination did not answer a request that began at the given time and was
-// not about one event.
+// Fault opens the breaker without blaming an event: a request that began at the given time, and concerned no single
+// event, got no answer.
 func (h *Health) Fault(now, began time.Time, err error) (f Failure) {
 	f.Pause, f.Opened, f.Longer = h.breaker.trip(now, began, paceAfter(err, h.cfg.LongestPause), false)
 	return f
 }
 
-// Unanswered records that a call that began at the given time has ended without calling the destination to the end. A probe of
-// that kind has failed, and the next one comes after another pause: Unanswered reports whether it was one. tried says
-// that an attempt of its event was counted before.
+// Unanswered records that a call that began at the given time ended before the destination could answer. It reports
+// whether the call was a probe: the probe has failed, and the next one follows another pause. tried means that an
+// earlier attempt of the event was counted.
 func (h *Health) Unanswered(now, began time.Time, tried bool) bool {
 	if !h.breaker.open() {
 		return false
 	}
-	h.breaker.trip(now, began, pace{firstPause, h.cfg.LongestPause}, tried) // new and old in turn
+	h.breaker.trip(now, began, pace{firstPause, h.cfg.LongestPause}, tried) // new and stored deliveries take turns
 	return true
 }
 
-// Throttle slows the lane down, because of a call that began at the given time, or sets the event aside if only that event is
-// throttled. after is the pause that the destination requests, 0 for none, and first is the first gap. Until Finished is called for a
-// call that slows the lane down, queued deliveries are returned.
+// Throttle slows the lane down after a call that began at the given time, or quarantines the event if only that event
+// is throttled. after is the pause that the destination requests, 0 for none, and first is the first gap. Queued
+// deliveries are returned until Finished is called for each call that slowed the lane down.
 func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, first time.Duration) (t Throttling) {
 	h.throttles++
 	known := h.quarantined(now)
 	if n := known.throttled(event); n > 0 {
-		t.Aside = true
+		t.Quarantined = true
 		t.Delay = max(min(after, longestThrottle), min(backoff.Wait(h.cfg.Backoff, n), longestGap))
 		known.expect(now, event, t.Delay)
 	} else {
@@ -311,7 +314,7 @@ func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, fi
 	return t
 }
 
-// Forget drops everything but the number of throttles, and takes the destination for available.
+// Forget resets the state to an available destination, except for the number of throttles.
 func (h *Health) Forget() { *h = Health{cfg: h.cfg, throttles: h.throttles} }
 
 // Snapshot returns the state of the destination.

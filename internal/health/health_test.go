@@ -15,7 +15,7 @@ func testHealth() Health {
 // heard records that the destination has answered event 1, in a lane of capacity 4.
 func heard(h *Health, now time.Time) Change {
 	h.Answered(1, now)
-	return h.Heard(now, now, Answers{Answered: 1}, 4, 1)
+	return h.Record(now, now, Answers{Answered: 1}, 4, 1)
 }
 
 // TestHealthOfAnOutage: health needs no lane and no clock. It returns what calls and answers change.
@@ -45,7 +45,7 @@ func TestHealthOfAnOutage(t *testing.T) {
 		c = heard(&h, now)
 	}
 	if c != (Change{Closes: true}) || !h.Impaired() || !h.Available() {
-		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.Suspects(2))
+		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.Quarantined(2))
 	}
 	h.Forget()
 	if h.Impaired() || h.Rests() || h.Recovers() || h.Next(now, 1) != 0 {
@@ -58,7 +58,7 @@ func TestHealthThrottled(t *testing.T) {
 	t.Parallel()
 	h := testHealth()
 	now := time.Now()
-	if r := h.Throttle(now, 1, now, time.Second, 0); r.Aside || !r.Begins || r.Gap != shortestSlowing || !h.Rests() {
+	if r := h.Throttle(now, 1, now, time.Second, 0); r.Quarantined || !r.Begins || r.Gap != shortestSlowing || !h.Rests() {
 		t.Errorf("the first throttle is %+v", r)
 	}
 	if n := h.Allowed(now.Add(time.Second-1), 9, 0, 0); n != 0 {
@@ -71,7 +71,7 @@ func TestHealthThrottled(t *testing.T) {
 	now = now.Add(time.Second)
 	eases := false
 	for i := 0; i < 1000 && !eases; i++ {
-		eases = heard(&h, now).Eases
+		eases = heard(&h, now).Unthrottled
 	}
 	if c := heard(&h, now); !eases || c != (Change{}) || h.Impaired() || h.Throttles() != 1 {
 		t.Errorf("after the answers: eases %t, then %+v, %+v", eases, c, h)
@@ -88,10 +88,10 @@ func TestHealthWithoutTrouble(t *testing.T) {
 	h.Take(5)
 	h.Press(5)
 	h.Held(now, 100)
-	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now) || h.Suspects(1) || h.Unanswered(now, now, false) {
+	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now) || h.Quarantined(1) || h.Unanswered(now, now, false) {
 		t.Errorf("a destination that is well has %+v", h)
 	}
-	if n, fair := h.Allowed(now, 7, 3, 3), h.Fair(80); n != 7 || fair != 80/fairPart {
+	if n, fair := h.Allowed(now, 7, 3, 3), h.Worthwhile(80); n != 7 || fair != 80/worthwhilePart {
 		t.Errorf("%d of 7 may begin, and %d are worth a claim", n, fair)
 	}
 	if s := h.Snapshot(now); s != (Snapshot{}) {

@@ -3,43 +3,41 @@ package health
 import "time"
 
 const (
-	// shortestSlowing is the shortest gap after a first slowing.
+	// shortestSlowing is the shortest first gap.
 	shortestSlowing = 10 * time.Millisecond
-	// longestGap bounds how long the recovery of a throttling destination goes unnoticed.
+	// longestGap bounds how long a throttling destination's recovery stays unnoticed.
 	longestGap = 10 * time.Second
-	// noGap is too short to slow anything: a lane at this gap is free.
+	// noGap is too short to matter: a shorter gap ends the throttling.
 	noGap = 20 * time.Microsecond
 	// longestThrottle bounds the wait that a destination may request with one answer.
 	longestThrottle = time.Hour
-	// burstTime is how much a lane may save up in tokens, so that it claims in bunches and not
-	// event by event.
+	// burstTime bounds the tokens that a lane saves, so that it claims in batches and not event by event.
 	burstTime = 20 * time.Millisecond
-	// easing is how much weaker an answer is than a refusal, for each call in flight: all of those
-	// may be refused at once. A larger value lowers the share of refusals, and lengthens the search
-	// for more capacity.
+	// easing is the strength of a refusal relative to an answer, per call in flight: all calls in flight may be
+	// refused at once. A larger value lowers the share of refusals, and slows the search for more capacity.
 	easing = 5
 )
 
-// pacer puts a gap between the beginnings of deliveries, because the destination has requested
-// fewer. A refusal doubles the gap, and answers shorten it a little, until it is gone. A
-// destination that refuses at every pace, such as one whose quota is used up, recovers much faster:
-// each answer halves the gap down to twice the gap at the start of the series of refusals. The zero
-// value lets all deliveries through.
+// pacer puts a gap between the starts of deliveries after the destination requested fewer. A refusal doubles the gap,
+// and answers shorten it a little, until it is gone.
+//
+// A destination that refuses at every pace, such as one with a used-up quota, recovers much faster: each answer
+// halves the gap, down to twice the gap before the series of refusals. The zero value has no gap.
 type pacer struct {
-	gap    time.Duration // 0 while there is none
-	steep  time.Duration // a longer gap than this is halved by each answer
+	gap    time.Duration // 0 for no gap
+	steep  time.Duration // each answer halves a gap longer than this
 	until  time.Time     // nothing begins before
-	slowed time.Time     // when it was last slowed
-	calm   bool          // answers have come since
-	tokens float64       // the number of deliveries that may begin, at the time below
+	slowed time.Time     // time of the last refusal
+	calm   bool          // answers have arrived since slowed
+	tokens float64       // deliveries that may begin, as of at
 	at     time.Time
 }
 
 func (p *pacer) on() bool { return p.gap > 0 }
 
-// slow records a refusal of a call that began at the given time, with the pause that the
-// destination requests, and the first gap. It reports whether this is the first refusal. A call
-// that began before the last slowing says nothing about the current gap.
+// slow records a refusal of a call that began at the given time. after is the pause that the destination requests,
+// and first is the first gap. slow reports whether this is the first refusal. A call from before the last refusal
+// says nothing about the current gap.
 func (p *pacer) slow(now, began time.Time, after, first time.Duration) (begins bool) {
 	if until := now.Add(min(after, longestThrottle)); after > 0 && until.After(p.until) {
 		p.until = until
@@ -61,9 +59,9 @@ func (p *pacer) slow(now, began time.Time, after, first time.Duration) (begins b
 	return begins
 }
 
-// ease records n answers to calls that began at the given time, while running calls were in flight.
-// It reports whether the gap is gone.
-func (p *pacer) ease(now, began time.Time, n, running int) (gone bool) {
+// speedUp records n answers to calls that began at the given time, while running calls were in flight. It reports
+// whether the gap is gone.
+func (p *pacer) speedUp(now, began time.Time, n, running int) (gone bool) {
 	if !p.on() || n == 0 || began.Before(p.slowed) {
 		return false
 	}
@@ -103,15 +101,15 @@ func (p *pacer) ready(now time.Time) int {
 	return int(p.tokens)
 }
 
-// take records that n deliveries begin, or that -n do not after all.
+// take records that n deliveries begin. A negative n takes back earlier ones.
 func (p *pacer) take(n int) { p.tokens = min(p.tokens-float64(n), p.burst()) }
 
-// wait returns how long it takes until n deliveries may begin, 0 if they may.
+// wait returns how long until n deliveries may begin; 0 if they may now.
 func (p *pacer) wait(now time.Time, n int) time.Duration {
 	p.fill(now)
 	missing := time.Duration(0)
 	if int(p.tokens) < n { // rounded down, as in ready
-		missing = time.Duration((float64(n)-p.tokens)*float64(p.gap)) + 1 // rounding must not end it a little too early
+		missing = time.Duration((float64(n)-p.tokens)*float64(p.gap)) + 1 // rounding must not end the wait too early
 	}
 	return max(0, missing, p.until.Sub(now))
 }

@@ -9,7 +9,7 @@ func TestPacerSlows(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var p pacer
-	if p.on() || p.ease(now, now, 5, 1) {
+	if p.on() || p.speedUp(now, now, 5, 1) {
 		t.Fatal("the zero pacer slows deliveries")
 	}
 	if !p.slow(now, now, 0, time.Microsecond) || p.gap != shortestSlowing {
@@ -38,14 +38,14 @@ func TestPacerEases(t *testing.T) {
 	answers := func(p *pacer, running int, to time.Duration) (n int) {
 		for p.gap > to {
 			n++
-			p.ease(now, now, 1, running)
+			p.speedUp(now, now, 1, running)
 		}
 		return n
 	}
 	slowed := func() *pacer {
 		var p pacer
 		p.slow(now.Add(-2), now.Add(-2), 0, time.Second)
-		p.ease(now.Add(-2), now.Add(-2), 1, 1e9)
+		p.speedUp(now.Add(-2), now.Add(-2), 1, 1e9)
 		p.slow(now.Add(-1), now.Add(-1), 0, 0)
 		return &p
 	}
@@ -71,7 +71,7 @@ func TestPacerEases(t *testing.T) {
 		t.Errorf("%d answers later: %+v", n, p)
 	}
 	early := slowed()
-	if was := early.gap; early.ease(now, now.Add(-time.Second), 1, 1) || early.gap != was {
+	if was := early.gap; early.speedUp(now, now.Add(-time.Second), 1, 1) || early.gap != was {
 		t.Error("a call that began before the slowing eases it")
 	}
 }

@@ -34,8 +34,8 @@ func TestSuspectsInAnOutage(t *testing.T) {
 	t.Parallel()
 	s := trial{T: t, now: time.Now()}
 	s.answers(1) // before the outage: says nothing
-	s.loses(7, blameNobody, blameAgain, blameAgain, blameAgain)
-	s.loses(8, blameNobody, blameAgain)
+	s.loses(7, blameDestination, blameAgain, blameAgain, blameAgain)
+	s.loses(8, blameDestination, blameAgain)
 	if got := s.lose(s.now, 8, s.now.Add(time.Hour), true); got != blameAgain {
 		t.Errorf("an answer from before the outage counts against a probe: blame %d", got)
 	}
@@ -51,7 +51,7 @@ func TestSuspectsInAnOutage(t *testing.T) {
 func TestSuspectsAreProven(t *testing.T) {
 	t.Parallel()
 	s := trial{T: t, now: time.Now()}
-	s.loses(7, blameNobody, blameAgain)
+	s.loses(7, blameDestination, blameAgain)
 	s.answers(10)
 	s.loses(7, blameMaybe, blameAgain) // one answer is evidence for one loss
 	s.answers(10)
@@ -60,9 +60,9 @@ func TestSuspectsAreProven(t *testing.T) {
 		t.Errorf("an outage counts against the event: blame %d", got)
 	}
 	s.answers(7)
-	s.loses(7, blameNobody, blameAgain) // all is forgotten
+	s.loses(7, blameDestination, blameAgain) // all is forgotten
 
-	s.loses(30, blameNobody)
+	s.loses(30, blameDestination)
 	s.now = s.now.Add(2 * time.Second)
 	if got := s.lose(s.now, 30, s.now.Add(-time.Second), false); got != blameMaybe {
 		t.Errorf("an answer to the same worker is not proof: blame %d", got)
@@ -70,7 +70,7 @@ func TestSuspectsAreProven(t *testing.T) {
 	s.answers(31)
 	s.loses(30, blameEvent)
 	s.counted(s.now, 30, 0, true)
-	s.loses(30, blameNobody)
+	s.loses(30, blameDestination)
 }
 
 // TestSuspectsAndWhatWasUnderWay: an answer says nothing about a loss if its call began before the
@@ -79,7 +79,7 @@ func TestSuspectsAndWhatWasUnderWay(t *testing.T) {
 	t.Parallel()
 	s := trial{T: t, now: time.Now()}
 	began := s.now
-	s.loses(20, blameNobody)
+	s.loses(20, blameDestination)
 	s.answered(21, began)
 	s.loses(20, blameAgain)
 }

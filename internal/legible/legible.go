@@ -1,5 +1,5 @@
-// Package legible shows the payloads of events to people: text as it is, and of anything else the size and
-// how it begins.
+// Package legible formats the payloads of events for people: text unchanged, and other data as its size and first
+// bytes.
 package legible
 
 import (
@@ -10,16 +10,15 @@ import (
 	"unicode/utf8"
 )
 
-// shown is how many bytes are shown of what is not text.
+// shown bounds the bytes shown of data that is not text.
 const shown = 256
 
-// Text reports whether data is text that can be shown as it is: UTF-8 without control characters other
-// than the ends of lines and tabs.
+// Text reports whether data can be shown unchanged: UTF-8 without control characters other than line ends and tabs.
 func Text(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return r < ' ' && r != '\n' && r != '\r' && r != '\t' })
 }
 
-// Payload returns data if it is text, and else its size and its first bytes as a hex dump does, in several
+// Payload returns data if it is text. Otherwise it returns the size and the first bytes as a hex dump, in several
 // lines.
 func Payload(data []byte) string {
 	if Text(data) {

@@ -3,68 +3,68 @@ package limit
 import "time"
 
 const (
-	// longestWait bounds the wait that an event of a key is given: a limit that was raised, and events that were
-	// discarded, are noticed by then.
+	// longestWait bounds the wait of an event with a key. Within that time a raised limit, or discarded events, take
+	// effect.
 	longestWait = 10 * time.Minute
-	// unknownWait is the wait after a reservation that failed.
+	// unknownWait is the wait after a failed reservation.
 	unknownWait = time.Second
 )
 
-// bucket is what a relay knows of one key. Times are its own, by the monotonic clock.
+// bucket is a relay's knowledge of one key. Times are the relay's own, by the monotonic clock.
 type bucket struct {
-	held  int       // taken and not used
-	until time.Time // of held: later they are lost
+	held  int       // reserved and not used
+	until time.Time // held expires then
 	tat   time.Time // theoretical arrival time, as of the last answer
-	line  time.Time // when the next event that has to wait may hope to go
-	spent int       // since the time below
+	next  time.Time // when the next waiting event may begin, at the earliest
+	spent int       // used since the last reservation
 	since time.Time // of the last reservation
 }
 
-// idle reports whether the bucket says no more than a new one.
+// idle reports whether the bucket knows no more than a new one.
 func (b *bucket) idle(now time.Time) bool {
-	return !b.tat.After(now) && !b.line.After(now) && (b.held == 0 || now.After(b.until))
+	return !b.tat.After(now) && !b.next.After(now) && (b.held == 0 || now.After(b.until))
 }
 
-// stock returns how many were taken and may be used.
-func (b *bucket) stock(now time.Time) int {
+// available returns the number reserved and usable.
+func (b *bucket) available(now time.Time) int {
 	if now.After(b.until) {
 		b.held = 0
 	}
 	return b.held
 }
 
-// open returns how many the table would grant, as far as is known: other relays take from it, too.
-func (b *bucket) open(now time.Time, t Terms) int {
+// reservable estimates how many the table would reserve now; other relays reserve from it, too.
+func (b *bucket) reservable(now time.Time, t Terms) int {
 	lead := max(0, b.tat.Sub(now))
 	return max(0, int((t.span()-lead)/t.Gap))
 }
 
-// opens returns the time until the table would grant n, at most the burst.
-func (b *bucket) opens(now time.Time, t Terms, n int) time.Duration {
+// reservableIn returns the time until the table would reserve n, at most the burst.
+func (b *bucket) reservableIn(now time.Time, t Terms, n int) time.Duration {
 	return max(0, b.tat.Sub(now)-t.span()+time.Duration(min(n, t.Burst))*t.Gap)
 }
 
-// place gives an event that cannot go now its turn behind those that wait already.
-func (b *bucket) place(now time.Time, t Terms) time.Duration {
-	first := now.Add(max(b.opens(now, t, 1), time.Millisecond))
-	if b.line.Before(first) {
-		b.line = first
+// enqueue returns the wait of an event that cannot begin now, behind the events that already wait.
+func (b *bucket) enqueue(now time.Time, t Terms) time.Duration {
+	first := now.Add(max(b.reservableIn(now, t, 1), time.Millisecond))
+	if b.next.Before(first) {
+		b.next = first
 	}
-	wait := b.line.Sub(now)
+	wait := b.next.Sub(now)
 	if wait >= longestWait {
 		return longestWait
 	}
-	b.line = b.line.Add(t.Gap)
+	b.next = b.next.Add(t.Gap)
 	return wait
 }
 
-// spend uses n that were taken.
+// spend uses n of the reserved events.
 func (b *bucket) spend(n int) {
 	b.held -= n
 	b.spent += n
 }
 
-// wants returns how many to reserve where n are missing: a key that is busy gets some ahead.
+// wants returns how many to reserve if n are missing: a busy key reserves some ahead.
 func (b *bucket) wants(now time.Time, p *plan, n int) int {
 	spent := b.spent + n
 	if since := now.Sub(b.since); since > p.hold {

@@ -28,14 +28,14 @@ type table struct {
 
 func newTable() *table { return &table{tats: make(map[string]time.Time)} }
 
-func (t *table) reserve(_ context.Context, _ string, terms Terms, asks []Ask) (all []Grant, err error) {
+func (t *table) reserve(_ context.Context, _ string, terms Terms, requests []Request) (all []Reservation, err error) {
 	t.asked++
 	sleep(t.slow)
 	if t.err != nil {
 		return nil, t.err
 	}
 	now := time.Now().Add(t.ahead)
-	for _, a := range asks {
+	for _, a := range requests {
 		base := t.tats[a.Key]
 		if base.Before(now) {
 			base = now
@@ -43,9 +43,9 @@ func (t *table) reserve(_ context.Context, _ string, terms Terms, asks []Ask) (a
 		if limit := now.Add(terms.span()); base.After(limit) {
 			base = limit
 		}
-		n := min(a.Want, int((terms.span()-base.Sub(now))/terms.Gap))
+		n := min(a.N, int((terms.span()-base.Sub(now))/terms.Gap))
 		t.tats[a.Key] = base.Add(time.Duration(n) * terms.Gap)
-		all = append(all, Grant{Key: a.Key, Granted: n, Lead: t.tats[a.Key].Sub(now)})
+		all = append(all, Reservation{Key: a.Key, N: n, Lead: t.tats[a.Key].Sub(now)})
 	}
 	return all, nil
 }
@@ -91,7 +91,7 @@ func TestPlan(t *testing.T) {
 		if err := c.rate.Validate(); err != nil {
 			t.Errorf("%+v: %v", c.rate, err)
 		}
-		want := plan{Terms: Terms{Gap: c.gap, Burst: c.burst}, ahead: c.ahead, hold: c.hold, bunch: c.bunch}
+		want := plan{Terms: Terms{Gap: c.gap, Burst: c.burst}, ahead: c.ahead, hold: c.hold, batch: c.bunch}
 		if got := planOf(c.rate); got != want {
 			t.Errorf("%+v: %+v, want %+v", c.rate, got, want)
 		}
@@ -111,7 +111,7 @@ func TestSteady(t *testing.T) {
 		if n := take(t, l, "", 1000); n != 75 {
 			t.Fatalf("%d of 1000 went at once, want the 75 that are not taken ahead", n)
 		}
-		if room := l.Room(time.Now(), 1000); room != 0 {
+		if room := l.Capacity(time.Now(), 1000); room != 0 {
 			t.Fatalf("room for %d", room)
 		}
 		began, went := time.Now(), 0
@@ -121,9 +121,9 @@ func TestSteady(t *testing.T) {
 				t.Fatalf("wait %v", wait)
 			}
 			sleep(wait)
-			n := l.Room(time.Now(), 1000)
-			if n != l.Bunch() || take(t, l, "", 1000) != n {
-				t.Fatalf("room for %d, bunch of %d", n, l.Bunch())
+			n := l.Capacity(time.Now(), 1000)
+			if n != l.Batch() || take(t, l, "", 1000) != n {
+				t.Fatalf("room for %d, bunch of %d", n, l.Batch())
 			}
 			went += n
 		}
@@ -194,7 +194,7 @@ func TestUnknown(t *testing.T) {
 		if waits, err := l.Take(t.Context(), make([]Want, 2)); err == nil || waits[0] != unknownWait || waits[1] != unknownWait {
 			t.Fatal(waits, err)
 		}
-		if room := l.Room(time.Now(), 5); room != 0 {
+		if room := l.Capacity(time.Now(), 5); room != 0 {
 			t.Error("room for", room)
 		}
 		db.err = nil

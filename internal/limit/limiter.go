@@ -8,120 +8,119 @@ import (
 	"time"
 )
 
-// maxKeys bounds the keys that a relay remembers for a destination. One that is forgotten is asked for again.
+// maxKeys bounds the keys that a relay remembers for a destination. A forgotten key is reserved again.
 const maxKeys = 20_000
 
-// Limiter keeps one destination to its rate. It is safe for concurrent use.
+// Limiter enforces the rate of one destination. It is safe for concurrent use.
 type Limiter struct {
 	destination string
 	plan        plan
 	keyed       bool
 	reserve     Reserve
 
-	mu      sync.Mutex // a leaf
+	mu      sync.Mutex // a leaf lock
 	buckets map[string]*bucket
-	sweepAt int // the number of buckets at which those that are idle are forgotten
+	sweepAt int // number of buckets at which idle ones are removed
 }
 
-// New returns the limiter of a destination whose rate is valid and not zero. Without keys all its events
-// are counted together.
+// New returns the limiter of a destination whose rate is valid and not zero. Without keys all events count together.
 func New(destination string, r Rate, keyed bool, reserve Reserve) *Limiter {
 	return &Limiter{destination: destination, plan: planOf(r), keyed: keyed, reserve: reserve, buckets: make(map[string]*bucket), sweepAt: minSweep}
 }
 
-// Keyed reports whether each key has the rate for itself.
+// Keyed reports whether each key has its own rate.
 func (l *Limiter) Keyed() bool { return l.keyed }
 
-// Want is an event that is about to be delivered.
+// Want is an event to deliver.
 type Want struct {
 	// Key is empty without keys.
 	Key string
-	// Waited says that it has waited for its turn before: others of its key that have not go behind it.
+	// Waited means that the event has already waited for its turn: other events of its key go behind it.
 	Waited bool
 }
 
-// Take lets events go, as many as the limit allows, the first ones first. It returns for each how long to
-// wait, 0 for those that may go; nil if all may. An error says that the table could not be asked; then those
-// that depend on it wait for a moment.
+// Take takes from the limit, first events first. It returns how long each event must wait, 0 for those that may
+// begin; nil if all may. An error means that the table could not be queried: the events that depend on it wait for a
+// second.
 func (l *Limiter) Take(ctx context.Context, wants []Want) (waits []time.Duration, err error) {
 	now := time.Now()
-	left, asks := l.spend(now, wants)
+	left, requests := l.spend(now, wants)
 	if len(left) == 0 {
 		return nil, nil
 	}
-	var grants []Grant
-	if len(asks) > 0 {
-		grants, err = l.reserve(ctx, l.destination, l.plan.Terms, asks)
+	var reservations []Reservation
+	if len(requests) > 0 {
+		reservations, err = l.reserve(ctx, l.destination, l.plan.Terms, requests)
 	}
 	if err != nil {
 		return l.unknown(wants, left), err
 	}
-	return l.settle(now, wants, left, grants), nil
+	return l.settle(now, wants, left, reservations), nil
 }
 
-// remaining is an event that what was taken ahead was not enough for.
+// remaining is an event that the reserved ones did not cover.
 type remaining struct {
-	place int
-	asked bool // the table is asked for it
+	index     int
+	requested bool // part of the request to the table
 }
 
-// spend lets go what was taken ahead. It returns the others, and what is asked for them.
-func (l *Limiter) spend(now time.Time, wants []Want) (left []remaining, asks []Ask) {
+// spend uses the events reserved ahead. It returns the remaining events, and the requests for them.
+func (l *Limiter) spend(now time.Time, wants []Want) (left []remaining, requests []Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	missing := make(map[string]int)
 	for i := range wants {
 		w := &wants[i]
 		b := l.bucketLocked(now, w.Key)
-		behind := l.keyed && !w.Waited && b.line.After(now)
-		if !behind && missing[w.Key] == 0 && b.stock(now) > 0 {
+		behind := l.keyed && !w.Waited && b.next.After(now)
+		if !behind && missing[w.Key] == 0 && b.available(now) > 0 {
 			b.spend(1)
 			continue
 		}
-		ask := !behind && b.open(now, l.plan.Terms) > missing[w.Key]
-		if ask {
+		request := !behind && b.reservable(now, l.plan.Terms) > missing[w.Key]
+		if request {
 			missing[w.Key]++
 		}
-		left = append(left, remaining{i, ask})
+		left = append(left, remaining{i, request})
 	}
 	for key, n := range missing {
-		asks = append(asks, Ask{key, l.bucketLocked(now, key).wants(now, &l.plan, n)})
+		requests = append(requests, Request{key, l.bucketLocked(now, key).wants(now, &l.plan, n)})
 	}
-	// In the order of keys, or two relays would wait for each other.
-	slices.SortFunc(asks, func(a, b Ask) int { return strings.Compare(a.Key, b.Key) })
-	return left, asks
+	// Sorted by key: otherwise two relays could deadlock.
+	slices.SortFunc(requests, func(a, b Request) int { return strings.Compare(a.Key, b.Key) })
+	return left, requests
 }
 
-// unknown makes what the table did not answer for wait for a moment, before it is asked again.
+// unknown delays the events for which the table did not answer.
 func (l *Limiter) unknown(wants []Want, left []remaining) []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	waits := make([]time.Duration, len(wants))
 	for _, r := range left {
-		if r.asked {
-			l.bucketLocked(now, wants[r.place].Key).tat = now.Add(l.plan.span() - l.plan.Gap + unknownWait)
+		if r.requested {
+			l.bucketLocked(now, wants[r.index].Key).tat = now.Add(l.plan.span() - l.plan.Gap + unknownWait)
 		}
-		waits[r.place] = unknownWait
+		waits[r.index] = unknownWait
 	}
 	return waits
 }
 
-// settle distributes what the table has granted to what was asked at a time, and gives all others their turns. What
-// is left may be used for as long as if the table had answered at once.
-func (l *Limiter) settle(asked time.Time, wants []Want, left []remaining, grants []Grant) (waits []time.Duration) {
+// settle distributes the reservations, requested at the given time, and computes the waits of all other events.
+// Unused reservations expire as if the table had answered at once.
+func (l *Limiter) settle(asked time.Time, wants []Want, left []remaining, reservations []Reservation) (waits []time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	fresh := make(map[string]int, len(grants))
-	for _, g := range grants {
+	fresh := make(map[string]int, len(reservations))
+	for _, g := range reservations {
 		l.bucketLocked(now, g.Key).tat = now.Add(g.Lead)
-		fresh[g.Key] = g.Granted
+		fresh[g.Key] = g.N
 	}
 	for _, r := range left {
-		key := wants[r.place].Key
+		key := wants[r.index].Key
 		b := l.bucketLocked(now, key)
-		if r.asked && fresh[key] > 0 {
+		if r.requested && fresh[key] > 0 {
 			fresh[key]--
 			b.spent++
 			continue
@@ -129,18 +128,18 @@ func (l *Limiter) settle(asked time.Time, wants []Want, left []remaining, grants
 		if waits == nil {
 			waits = make([]time.Duration, len(wants))
 		}
-		waits[r.place] = b.place(now, l.plan.Terms)
+		waits[r.index] = b.enqueue(now, l.plan.Terms)
 	}
 	for key, n := range fresh {
 		if n > 0 {
 			b := l.bucketLocked(now, key)
-			b.held, b.until = n, asked.Add(l.plan.hold) // what was held before is used up, or too old
+			b.held, b.until = n, asked.Add(l.plan.hold) // earlier held events are used up or expired
 		}
 	}
 	return waits
 }
 
-// minSweep is the number of buckets up to which it is not worth looking for idle ones.
+// minSweep is the number of buckets below which idle ones are not removed.
 const minSweep = 1024
 
 func (l *Limiter) bucketLocked(now time.Time, key string) *bucket {
@@ -164,21 +163,21 @@ func (l *Limiter) bucketLocked(now time.Time, key string) *bucket {
 	return b
 }
 
-// Room returns for how many events there is room now, as far as is known, without keys; n with them.
-func (l *Limiter) Room(now time.Time, n int) int {
+// Capacity estimates for how many events the limit has capacity now. With keys it returns n.
+func (l *Limiter) Capacity(now time.Time, n int) int {
 	if l.keyed {
 		return n
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(now, "")
-	return min(n, b.stock(now)+b.open(now, l.plan.Terms))
+	return min(n, b.available(now)+b.reservable(now, l.plan.Terms))
 }
 
-// Bunch is the room that is worth a read or a claim.
-func (l *Limiter) Bunch() int { return l.plan.bunch }
+// Batch returns the capacity that is worth a read or a claim.
+func (l *Limiter) Batch() int { return l.plan.batch }
 
-// Wait returns the time until there is room for a bunch, 0 if there is, or with keys.
+// Wait returns the time until there is capacity for a batch. It is 0 if there is, and always with keys.
 func (l *Limiter) Wait(now time.Time) time.Duration {
 	if l.keyed {
 		return 0
@@ -186,5 +185,5 @@ func (l *Limiter) Wait(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(now, "")
-	return b.opens(now, l.plan.Terms, max(1, l.plan.bunch-b.stock(now)))
+	return b.reservableIn(now, l.plan.Terms, max(1, l.plan.batch-b.available(now)))
 }

@@ -9,60 +9,60 @@ import (
 )
 
 const (
-	// aheadTime and aheadPart bound what is taken ahead: what goes in that time, and that part of the burst.
+	// aheadTime and aheadPart bound the events reserved ahead: those of that time, and that part of the burst.
 	aheadTime = 250 * time.Millisecond
 	aheadPart = 4
-	// bunchTime makes events of a limit that is reached go in bunches: one read or claim for each would cost more than
-	// it brings.
-	bunchTime = 50 * time.Millisecond
+	// batchTime groups the events of an exhausted limit: one read or claim per event would cost more than it brings.
+	batchTime = 50 * time.Millisecond
 )
 
-// Waits is the error of a stored delivery that a rate limit holds back. It is no failure.
+// Waits is the error text of a stored delivery that a rate limit delays. It is not a failure.
 const Waits = "waits for its rate limit"
 
-// Terms are those of the reservations of one limit.
+// Terms are the parameters of one limit's reservations.
 type Terms struct {
 	// Gap is the time from one event to the next.
 	Gap time.Duration
-	// Burst is how many may be reserved at once after a quiet time, at least 1.
+	// Burst bounds the events reserved at once after a quiet time, at least 1.
 	Burst int
 }
 
-// span is how long the burst takes to come back.
+// span is the time in which the whole burst accrues.
 func (t Terms) span() time.Duration { return time.Duration(t.Burst) * t.Gap }
 
-// Reserve is what reservations take from.
-type Reserve func(ctx context.Context, destination string, t Terms, asks []Ask) ([]Grant, error)
+// Reserve reserves events of a destination from its limit, for all requests at once. The results are in no order;
+// keys without a result got nothing.
+type Reserve func(ctx context.Context, destination string, t Terms, requests []Request) ([]Reservation, error)
 
-// Ask is a request for events of a key.
-type Ask struct {
+// Request asks for events of a key.
+type Request struct {
 	Key string
-	// Want is for how many, at least 1.
-	Want int
+	// N is the number of events, at least 1.
+	N int
 }
 
-// Grant is the answer to an [Ask].
-type Grant struct {
+// Reservation is the answer to a [Request].
+type Reservation struct {
 	Key string
-	// Granted is for how many, from 0 to Ask.Want.
-	Granted int
-	// Lead is how far the theoretical arrival time is ahead of the clock; negative if it is past.
+	// N is the number of reserved events, from 0 to Request.N.
+	N int
+	// Lead is how far the theoretical arrival time is ahead of the clock; negative if past.
 	Lead time.Duration
 }
 
-// plan is a rate, worked out.
+// plan has the parameters computed from a rate.
 type plan struct {
 	Terms
 
-	ahead int           // how many may be taken ahead
-	hold  time.Duration // for how long they may be used
-	bunch int           // of how many a bunch is, once the limit is reached
+	ahead int           // how many may be reserved ahead
+	hold  time.Duration // how long they are valid
+	batch int           // size of a batch once the limit is exhausted
 }
 
 // Rate is a limit with its burst.
 type Rate struct {
 	delivery.Rate
-	// Burst is how many go at once after a quiet time; 0 is what goes in a second, and at least 1.
+	// Burst bounds the events that begin at once after a quiet time. 0 means the events of a second, at least 1.
 	Burst int
 }
 
@@ -74,6 +74,6 @@ func planOf(r Rate) plan {
 	}
 	ahead := min(burst/aheadPart, int(aheadTime/gap))
 	p := plan{Terms: Terms{Gap: gap, Burst: burst - ahead}, ahead: ahead, hold: time.Duration(ahead) * gap}
-	p.bunch = max(1, min(p.Burst/2, int(bunchTime/gap)))
+	p.batch = max(1, min(p.Burst/2, int(batchTime/gap)))
 	return p
 }

@@ -1,5 +1,5 @@
-// Package login has the pace of logins after refused credentials. Servers lock accounts that try again and
-// again, and nothing but a person makes the next try succeed.
+// Package login limits logins after refused credentials. Servers lock accounts after repeated failures, and only a
+// person can make the next login succeed.
 package login
 
 import (
@@ -15,8 +15,7 @@ const (
 	Longest = 15 * time.Minute
 )
 
-// Gate holds back the logins of one program at one server. Its zero value is open. It is safe for
-// concurrent use.
+// Gate limits the logins of one program to one server. The zero value limits nothing. It is safe for concurrent use.
 type Gate struct {
 	mu    sync.Mutex
 	who   string // the refused credentials
@@ -25,7 +24,8 @@ type Gate struct {
 	pause time.Duration
 }
 
-// Refusal returns the last refusal of these credentials, nil if a login is due. Other credentials are tried at once.
+// Refusal returns the last refusal of these credentials, or nil if a login is due. A login with other credentials is
+// due at once.
 func (g *Gate) Refusal(who string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -35,7 +35,7 @@ func (g *Gate) Refusal(who string) error {
 	return g.err
 }
 
-// Refused records that these credentials were refused. Logins that were under way together count as one.
+// Refused records that these credentials were refused. Concurrent logins count as one.
 func (g *Gate) Refused(who string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,10 +49,10 @@ func (g *Gate) Refused(who string, err error) {
 		g.pause = min(2*g.pause, Longest)
 	}
 	g.who, g.err = who, err
-	g.until = now.Add(g.pause*3/4 + rand.N(g.pause/4)) //nolint:gosec // it keeps relays apart
+	g.until = now.Add(g.pause*3/4 + rand.N(g.pause/4)) //nolint:gosec // separates relays
 }
 
-// Accepted opens the gate.
+// Accepted records a successful login, and ends the limit.
 func (g *Gate) Accepted() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

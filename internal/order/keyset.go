@@ -1,11 +1,11 @@
 package order
 
-// keySet is a set of keys for lookups that mostly miss: a miss reads one bit, out of few enough to
-// stay in the processor's caches, and no large map. The zero value is empty.
+// keySet is a set of keys for lookups that mostly miss. A miss reads one bit and no large map; the bits are few
+// enough for the processor's caches. The zero value is empty.
 type keySet struct {
-	all  map[Key]uint64 // the mark of each
-	bits []uint64       // a key has the bit that the low bits of low select, and may share it
-	room int            // how many keys can still be added before there are more bits
+	all   map[Key]uint64 // the failure that blocked each aggregate; 0 without one
+	bits  []uint64       // the low bits of Key.low select a bit; keys may share bits
+	spare int            // number of keys to add before the bits must grow
 }
 
 const (
@@ -24,7 +24,7 @@ func (s *keySet) has(k Key) bool {
 	return is
 }
 
-// add adds a key, with the mark 0 if it is new.
+// add adds a key. A new key has the failure number 0.
 func (s *keySet) add(k Key) {
 	if s.all == nil {
 		s.all = make(map[Key]uint64)
@@ -33,29 +33,29 @@ func (s *keySet) add(k Key) {
 		return
 	}
 	s.all[k] = 0
-	if s.room--; s.room < 0 {
-		s.spread()
+	if s.spare--; s.spare < 0 {
+		s.grow()
 		return
 	}
 	s.set(k)
 }
 
-// mark adds a key, and gives it a mark.
-func (s *keySet) mark(k Key, n uint64) {
+// setFailure adds a key with the number of a failure.
+func (s *keySet) setFailure(k Key, n uint64) {
 	s.add(k)
 	s.all[k] = n
 }
 
-// remove leaves the bit, which other keys may share, until the bits are rebuilt.
+// remove leaves the bit, which other keys may share, until the next grow.
 func (s *keySet) remove(k Key) { delete(s.all, k) }
 
-// spread rebuilds all bits, with room for as many keys again.
-func (s *keySet) spread() {
+// grow rebuilds the bits with space for twice as many keys.
+func (s *keySet) grow() {
 	n := leastBits
 	for n < 2*bitsPerKey*len(s.all) {
 		n *= 2
 	}
-	s.bits, s.room = make([]uint64, n/64), n/bitsPerKey-len(s.all)
+	s.bits, s.spare = make([]uint64, n/64), n/bitsPerKey-len(s.all)
 	for k := range s.all {
 		s.set(k)
 	}

@@ -1,51 +1,51 @@
 package order
 
-// Turn says when a delivery that joins may begin.
+// Turn tells when a delivery that joins may begin.
 type Turn uint8
 
 const (
-	// Begins says that the owner queues the delivery for its workers.
+	// Begins means that the owner queues the delivery for its workers.
 	Begins Turn = iota + 1
-	// Waits says that the delivery waits behind another one of its aggregate.
+	// Waits means that the delivery waits behind another one of its aggregate.
 	Waits
-	// Parked says that the delivery must wait as a row. The queues have nothing of it.
+	// Parked means that the delivery must wait as a row, outside the queues.
 	Parked
-	// Returned says that the delivery must be returned, see Queues.Stopped. The queues have nothing of it.
+	// Returned means that the owner must return the delivery, see Queues.Stopped. It is not in the queues.
 	Returned
 )
 
-// Result says how a delivery has ended.
+// Result tells how a delivery ended.
 type Result uint8
 
 const (
-	// Done says that the later deliveries of the aggregate continue.
+	// Done means that the later deliveries of the aggregate continue.
 	Done Result = iota + 1
-	// Failed says that the aggregate becomes blocked.
+	// Failed means that the aggregate becomes blocked.
 	Failed
-	// Undone says that the delivery is returned as if it had never been tried.
+	// Undone means that the delivery is returned as if it had never been tried.
 	Undone
 )
 
-// Item is a delivery with its place in its queue. The owner allocates items, many at once, so that queues allocate nothing for a
-// delivery. An item is ready to join if nothing but Value is set. The owner's lock guards it, except Value.
+// Item is a delivery with its place in its queue. The owner allocates many items at once, so that queues allocate
+// nothing per delivery. An item is ready to join if only Value is set. The owner's lock guards it, except Value.
 type Item[T any] struct {
-	// Value is the owner's.
+	// Value belongs to the owner.
 	Value T
 
-	queue   *Queue[T] // nil where order does not matter
+	queue   *Queue[T] // nil if order does not matter
 	next    *Item[T]  // of the same aggregate
-	started bool      // a worker has taken it
-	queued  bool      // it is in the owner's queue, or was
-	cut     bool      // it has ended with another delivery, after started
+	started bool      // taken by a worker
+	queued  bool      // is or was in the owner's queue
+	cut     bool      // ended with another delivery, after started
 }
 
-// Queue identifies the aggregate of a delivery among those in memory; nil where order does not matter.
+// Queue identifies the aggregate of a delivery in memory; nil if order does not matter.
 func (i *Item[T]) Queue() *Queue[T] { return i.queue }
 
-// First reports whether nothing of the aggregate comes before the delivery.
+// First reports whether no delivery of the aggregate comes before this one.
 func (i *Item[T]) First() bool { return i.queue == nil || i.queue.first == i }
 
-// Cut reports whether the delivery has ended together with another one after a worker had taken it.
+// Cut reports whether the delivery ended together with another one after a worker took it.
 func (i *Item[T]) Cut() bool { return i.cut }
 
 // Next returns the delivery that waits behind this one, nil if a worker has taken it or nothing waits.
@@ -56,33 +56,35 @@ func (i *Item[T]) Next() *Item[T] {
 	return i.next
 }
 
-// Queue has the deliveries of one aggregate that are in flight or wait in memory, in order.
+// Queue holds the deliveries of one aggregate that are in flight or wait in memory, in order.
 type Queue[T any] struct {
 	key         Key
 	first, last *Item[T]
 	n           int
 }
 
-// Options never change.
+// Options configures queues and never changes.
 type Options struct {
-	// Total says that all deliveries are of one aggregate.
+	// Total means that all deliveries belong to one aggregate.
 	Total bool
-	// Batches says that deliveries of one aggregate may share a call. Then those in flight end with the call,
-	// although the first of them has failed.
+	// Batches means that deliveries of one aggregate may share a call. Such deliveries in flight end with the call,
+	// even if the first of them failed.
 	Batches bool
 }
 
 // Entry describes a delivery that joins.
 type Entry struct {
-	// Key points to zero where order does not matter. It is a pointer for speed: a copy of the key would be slow to hash.
+	// Key points to zero if order does not matter. A pointer, because a copied key is slow to hash.
 	Key *Key
-	// Leads says that no stored delivery of the aggregate comes before this one: it goes although the aggregate is blocked.
-	// Since is Queues.Failures from before the read that has proved it: a later failure of the aggregate revokes Leads.
+	// Leads means that no stored delivery of the aggregate comes before this one: it begins although the aggregate is
+	// blocked. Since is Queues.Failures before the read that proved this: a later failure of the aggregate revokes
+	// Leads.
 	Leads bool
 	Since uint64
-	// Stored says that the delivery is a row.
+	// Stored means that the delivery has a row.
 	Stored bool
-	// Most is how many deliveries of the aggregate may be in memory, 0 for any number. It does not count for one that leads.
+	// Most bounds the deliveries of the aggregate in memory; 0 for no bound. It does not apply to a delivery that
+	// leads.
 	Most int
 }
 
@@ -91,11 +93,11 @@ type Queues[T any] struct {
 	options   Options
 	all       map[Key]*Queue[T]
 	blocked   keySet
-	spare     *Queue[T] // to be used again
+	spare     *Queue[T] // for reuse
 	waiting   int
 	returned  uint64
 	stopped   bool
-	failures  uint64 // plus 1
+	failures  uint64 // number of failures, plus 1
 	withdrawn bool
 }
 
@@ -104,10 +106,11 @@ func New[T any](o Options) *Queues[T] {
 	return &Queues[T]{options: o, all: make(map[Key]*Queue[T]), failures: 1}
 }
 
-// Len returns how many aggregates have deliveries in memory.
+// Len returns the number of aggregates with deliveries in memory.
 func (q *Queues[T]) Len() int { return len(q.all) }
 
-// Waiting returns how many deliveries wait behind others of their aggregate, neither in the owner's queue nor with a worker.
+// Waiting returns the number of deliveries that wait behind others of their aggregate, outside the owner's queue and
+// its workers.
 func (q *Queues[T]) Waiting() int { return q.waiting }
 
 // Busy reports whether a delivery of the aggregate is in memory.
@@ -122,13 +125,13 @@ func (q *Queues[T]) Blocked() int { return q.blocked.len() }
 // IsBlocked reports whether the aggregate is blocked.
 func (q *Queues[T]) IsBlocked(k Key) bool { return q.blocked.has(k) }
 
-// Block blocks an aggregate without a failure: rows of it are stored.
+// Block blocks an aggregate that has stored rows, without a failure.
 func (q *Queues[T]) Block(k Key) { q.blocked.add(k) }
 
-// Fail blocks an aggregate as a failure does.
+// Fail blocks an aggregate as a failed delivery does.
 func (q *Queues[T]) Fail(k Key) {
 	q.failures++
-	q.blocked.mark(k, q.failures)
+	q.blocked.setFailure(k, q.failures)
 }
 
 // Unblock ends the block of an aggregate, if there is one.
@@ -137,14 +140,14 @@ func (q *Queues[T]) Unblock(k Key) { q.blocked.remove(k) }
 // Failures counts how often a failure blocked an aggregate, plus 1.
 func (q *Queues[T]) Failures() uint64 { return q.failures }
 
-// Stopped reports whether a delivery was returned, and Resume was not called since. Nothing joins meanwhile: it would overtake the
+// Stopped reports whether a delivery was returned since the last Resume. Nothing may join: it would overtake the
 // returned delivery.
 func (q *Queues[T]) Stopped() bool { return q.stopped }
 
-// Returned counts how often a delivery was returned.
+// Returned counts the returned deliveries.
 func (q *Queues[T]) Returned() uint64 { return q.returned }
 
-// Resume ends Stopped, unless a delivery was returned since Returned was n.
+// Resume ends Stopped, unless a delivery was returned after Returned was n.
 func (q *Queues[T]) Resume(n uint64) bool {
 	if q.returned != n {
 		return false
@@ -153,17 +156,17 @@ func (q *Queues[T]) Resume(n uint64) bool {
 	return true
 }
 
-// Withdrawn reports whether Withdraw was called. No delivery may begin any longer.
+// Withdrawn reports whether Withdraw was called. No delivery may begin after that.
 func (q *Queues[T]) Withdrawn() bool { return q.withdrawn }
 
-// Held reports whether a delivery would be kept from beginning if it joined now, by a returned delivery or by a failure.
+// Held reports whether a returned delivery or a failure would hold a delivery back if it joined now.
 func (q *Queues[T]) Held(e Entry) bool {
 	return q.stopped || q.blocked.has(*e.Key) && !q.leads(e)
 }
 
 // Parks reports whether a delivery behind a failure is parked; otherwise it is returned. In a total order every later
-// delivery waits behind a failure, and storing all of them would turn the whole table into rows: the owner keeps those that
-// are not stored yet, and hands them over again when deliveries continue.
+// delivery waits behind a failure, and parking would turn the whole table into rows. So the owner takes back the
+// deliveries without a row, and hands them over again when deliveries continue.
 func (q *Queues[T]) Parks(stored bool) bool { return stored || !q.options.Total }
 
 // Join adds a delivery.
@@ -204,13 +207,13 @@ func (q *Queues[T]) Join(i *Item[T], e Entry) Turn {
 	return Waits
 }
 
-// leads reports whether a delivery goes although its aggregate is blocked. It does not if one of the
-// aggregate has failed since the stored deliveries were read: that one may come before it.
+// leads reports whether a delivery begins although its aggregate is blocked. A failure since the read of the stored
+// deliveries prevents that: the failed delivery may come first.
 func (q *Queues[T]) leads(e Entry) bool {
 	return e.Leads && e.Since >= q.blocked.all[*e.Key]
 }
 
-// Begin records that a worker has taken a delivery: from the owner's queue, or with the one before it, see Item.Next.
+// Begin records that a worker took a delivery: from the owner's queue, or with the one before it, see Item.Next.
 func (q *Queues[T]) Begin(i *Item[T]) {
 	i.started = true
 	if !i.queued {
@@ -218,12 +221,12 @@ func (q *Queues[T]) Begin(i *Item[T]) {
 	}
 }
 
-// PutBack takes back a delivery that a worker has taken and not begun. It reports whether the owner must queue it; otherwise it waits
-// behind another one.
+// PutBack takes back a delivery that a worker took and did not begin. It reports whether the owner must queue the
+// delivery; otherwise it waits behind another one.
 func (q *Queues[T]) PutBack(i *Item[T]) (first bool) {
 	i.started = false
 	if i.First() {
-		i.queued = true // also one that has waited, and came to the front in the worker's hands
+		i.queued = true // or it reached the front while the worker had it
 		return true
 	}
 	i.queued = false
@@ -231,9 +234,9 @@ func (q *Queues[T]) PutBack(i *Item[T]) (first bool) {
 	return false
 }
 
-// Leave removes a delivery that has ended. rests says that the owner begins no new delivery. Leave reports whether rows may wait behind
-// the delivery, and returns the delivery that the owner must queue, nil for none. It also returns the deliveries that
-// end along with this one: after Failed they are parked or returned, see Parks, and otherwise they are returned.
+// Leave removes a delivery that has ended. rests means that the owner begins no new delivery. behind reports whether
+// rows may wait behind the delivery. next is the delivery that the owner must queue, or nil. gone are the deliveries
+// that end with this one: after Failed they are parked or returned, see Parks; otherwise they are returned.
 func (q *Queues[T]) Leave(i *Item[T], how Result, rests bool) (behind bool, next *Item[T], gone []*Item[T]) {
 	if how == Undone {
 		q.stop()
@@ -274,9 +277,9 @@ func (q *Queues[T]) Leave(i *Item[T], how Result, rests bool) (behind bool, next
 	return false, i, gone
 }
 
-// GiveUp removes a delivery that was taken out of the owner's queue. It returns the delivery and those that wait behind it: all are
-// returned.
-func (q *Queues[T]) GiveUp(i *Item[T]) (gone []*Item[T]) {
+// Release removes a delivery that the owner took out of its queue. The owner must return all results: the delivery,
+// and the deliveries that wait behind it.
+func (q *Queues[T]) Release(i *Item[T]) (gone []*Item[T]) {
 	q.stop()
 	g := i.queue // cut clears it
 	if g == nil {
@@ -287,7 +290,8 @@ func (q *Queues[T]) GiveUp(i *Item[T]) (gone []*Item[T]) {
 	return gone
 }
 
-// Withdraw removes the deliveries that wait behind others, and returns them: all are returned. Those of workers continue.
+// Withdraw removes the deliveries that wait behind others, and returns them for release. Deliveries of workers
+// continue.
 func (q *Queues[T]) Withdraw() (gone []*Item[T]) {
 	q.stop()
 	q.withdrawn = true
@@ -302,8 +306,8 @@ func (q *Queues[T]) stop() { q.stopped, q.returned = true, q.returned+1 }
 
 func (q *Queues[T]) drop(g *Queue[T]) { delete(q.all, g.key) }
 
-// cut removes deliveries from a queue and returns them. Deliveries that share a call stay in the queue and end with the call. Deliveries
-// that a worker would begin next are cut off from it if taken is set, and stay otherwise.
+// cut removes deliveries from a queue and returns them. Deliveries that share a call stay in the queue and end with
+// the call. taken says whether to remove the other deliveries that a worker has taken.
 func (q *Queues[T]) cut(g *Queue[T], taken bool) (gone []*Item[T]) {
 	var first, last *Item[T]
 	n := 0
@@ -334,7 +338,7 @@ func (q *Queues[T]) cut(g *Queue[T], taken bool) (gone []*Item[T]) {
 	return gone
 }
 
-// remove takes a delivery out of the queue.
+// remove removes a delivery from the queue.
 func (g *Queue[T]) remove(i *Item[T]) {
 	g.n--
 	if g.first == i {

@@ -222,7 +222,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 			for len(m.queue) > 0 {
 				one := m.queue[0]
-				m.end(t, one.Value.group, m.q.GiveUp(one))
+				m.end(t, one.Value.group, m.q.Release(one))
 				if one.Value.place != ended {
 					t.Fatalf("%+v has not ended", one)
 				}
@@ -245,7 +245,7 @@ func TestQueues(t *testing.T) {
 		m := &model{q: New[value](Options{Total: rapid.Bool().Draw(t, "total"), Batches: batches}), batches: batches}
 		t.Repeat(m.actions())
 		for len(m.queue) > 0 {
-			m.end(t, m.queue[0].Value.group, m.q.GiveUp(m.queue[0]))
+			m.end(t, m.queue[0].Value.group, m.q.Release(m.queue[0]))
 		}
 		for _, one := range m.q.Withdraw() {
 			if one.Value.place != behind {

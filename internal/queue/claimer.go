@@ -17,31 +17,31 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// claimer claims, hands out, waits and settles, one claim after the other, on a session of its own.
-// A few of them keep the database busy while handlers run.
+// claimer claims, hands out, waits and settles, one claim after the other, on its own session. Several claimers keep
+// the database busy while handlers run.
 type claimer struct {
 	e       *Engine
 	i       int
 	session Claimer
 	log     *slog.Logger
-	parts   map[dispatch.QueueLane]*part // reusable: parts of earlier claims that have finished
+	shares  map[dispatch.QueueLane]*share // shares of finished claims, for reuse
 
-	claims, answers string       // its names in reports
-	pauses          store.Pauses // after settlements that were refused; they grow until one is accepted at once
+	claims, answers string       // names in reports
+	pauses          store.Pauses // after refused settlements; they grow until one is accepted at once
 }
 
 func newClaimer(e *Engine, session Claimer, i int) *claimer {
 	return &claimer{
-		e: e, i: i, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.QueueLane]*part),
+		e: e, i: i, session: session, log: e.Log.With("claimer", i), shares: make(map[dispatch.QueueLane]*share),
 		claims: fmt.Sprintf("claims of claimer %d", i), answers: fmt.Sprintf("answers of claimer %d", i), pauses: store.NewPauses(),
 	}
 }
 
-// run claims until the scheduler is stopped. A claim that is open then is still settled, and waits
-// for its handlers no longer than the lock budget.
+// run claims until the scheduler stops. It still settles a claim that is open then, and waits at most the lock budget
+// for its handlers.
 func (c *claimer) run(ctx context.Context) {
-	// An empty claim connects, prepares and plans, so that the first event does not wait for it. The
-	// first real claim connects again after an error.
+	// An empty claim connects, prepares and plans, so that the first event does not wait for that. After an error the
+	// first real claim connects again.
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
 	c.report(ctx, err)
 	c.e.sched.warmed()
@@ -71,9 +71,8 @@ func (c *claimer) run(ctx context.Context) {
 	}
 }
 
-// untilAccepted pauses after a claim that has failed. If it was refused, empty claims follow until one is
-// accepted: for this claimer there may be no work for long, and all that time it would be said that the
-// database refuses it.
+// untilAccepted pauses after a failed claim. After a refusal it sends empty claims until the database accepts one:
+// without them an idle claimer would keep reporting the refusal.
 func (c *claimer) untilAccepted(ctx context.Context, pauses store.Pauses, err error) {
 	for err != nil && ctx.Err() == nil {
 		sleep(ctx, pauses.After(err))
@@ -85,8 +84,8 @@ func (c *claimer) untilAccepted(ctx context.Context, pauses store.Pauses, err er
 	}
 }
 
-// report passes on whether the database answered. A claim that was cut off because the relay stops
-// says nothing about the database.
+// report records whether the database answered. A claim that the stopping relay cut off says nothing about the
+// database.
 func (c *claimer) report(ctx context.Context, err error) {
 	if err == nil || ctx.Err() == nil {
 		c.e.report(c.claims, err)
@@ -95,20 +94,20 @@ func (c *claimer) report(ctx context.Context, err error) {
 
 // deliver hands out a claim, waits for it and settles it.
 func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
-	work, passed := c.e.recording.passBy(c.i, claimed.Work)
+	work, passed := c.e.settling.exclude(c.i, claimed.Work)
 	held := c.handOut(work)
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
-	c.e.recording[c.i].Store(held)
+	c.e.settling[c.i].Store(held)
 	err := c.settle(ctx, held, s)
-	c.e.recording[c.i].Store(nil)
+	c.e.settling[c.i].Store(nil)
 	if held.detached.Load() {
 		c.e.leases.hold(held, err)
 	} else {
 		held.release()
 	}
 	if passed {
-		sleep(ctx, passByPause)
+		sleep(ctx, excludePause)
 	}
 	if err != nil || claimed.Cut || passed {
 		c.e.sched.again()
@@ -123,30 +122,30 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	}
 	c.e.sched.passedOver(left) // the rows are free now
 	if rows {
-		c.e.sched.dueNow() // or when their lanes have room
+		c.e.sched.dueNow() // or once their lanes have capacity
 	}
 }
 
 // handOut distributes the claimed work to the lanes.
 func (c *claimer) handOut(work []Work) *claim {
-	held := &claim{work: work, late: c.e.leases, ready: make(chan struct{}, 1), over: make(chan struct{}, 1)}
+	held := &claim{work: work, leases: c.e.leases, ready: make(chan struct{}, 1), lateAnswers: make(chan struct{}, 1)}
 	passed := make(map[dispatch.QueueLane]int64)
 	for i := range work {
 		c.plan(held, i, passed)
 	}
-	for _, p := range held.parts {
+	for _, p := range held.shares {
 		if len(p.events) > 0 && p.lane.Destination().Limited() {
 			c.admit(held, p, passed)
 		}
 	}
 	c.e.sched.passedOver(passed)
-	for _, p := range held.parts {
-		p.lane.Return(p.room)
+	for _, p := range held.shares {
+		p.lane.Return(p.reserved)
 		if p.fast = len(p.works) > 0 && !p.lane.Slow(); p.fast {
 			held.waiting.Add(1)
 		}
 	}
-	for _, p := range held.parts {
+	for _, p := range held.shares {
 		p.parcel.Fill(p.events)
 		if len(p.events) > 0 {
 			p.lane.Deliver(p.parcel, nil)
@@ -155,13 +154,13 @@ func (c *claimer) handOut(work []Work) *claim {
 	return held
 }
 
-// plan routes a work, and gives it to those of its lanes that have room. What a filter keeps from a lane
-// is settled there, as if it were delivered. So an event that another lane has no room for is not
-// left untouched: it becomes a row, and no sweep asks the filter again.
+// plan routes a work, and adds it to the shares of those of its lanes that have capacity. An event that a filter
+// drops is settled for that lane, as if delivered. So an event that another lane has no capacity for does not stay
+// untouched: it becomes a row, and no sweep calls the filter again.
 func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) {
 	w := &held.work[i]
 	if w.Missing {
-		r := held.remains(i)
+		r := held.unfinishedOf(i)
 		later := w.Entry(w.Destination, deliveries.Retry)
 		later.Delay, later.Class, later.Err = c.e.missing.Met(w.Destination, w.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
 		r.put = append(r.put, later)
@@ -170,10 +169,10 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 	lanes := c.e.lanesOf(w)
 	switch {
 	case w.Fresh && w.Delay > 0:
-		held.remains(i).state = deliveries.Retry
+		held.unfinishedOf(i).state = deliveries.Retry
 		return
 	case len(lanes) == 0:
-		held.remains(i).state = deliveries.Unrouted
+		held.unfinishedOf(i).state = deliveries.Unrouted
 		return
 	}
 	candidate := delivery.Candidate{Event: &w.Event}
@@ -185,16 +184,16 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 				continue
 			}
 		}
-		p := c.part(held, l, i)
-		if p.room == 0 {
+		p := c.share(held, l, i)
+		if p.reserved == 0 {
 			l.Refused()
-			held.back(i, l, passed)
+			held.returnWork(i, l, passed)
 			continue
 		}
-		p.room--
+		p.reserved--
 		e := &w.Event
 		if len(lanes) > 1 {
-			each := w.Event // each destination gets an event of its own
+			each := w.Event // each destination gets its own copy of the event
 			e = &each
 		}
 		e.Destination, e.Outbox, e.Attempt = l.Destination().Name, c.e.Outbox, w.Failures+1
@@ -203,10 +202,10 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 	}
 }
 
-// admit takes from the rate limit of a lane for what the claim is about to hand to it. What may not go yet is given back,
-// as by a lane without room; where each key has its own limit it becomes a row that is due when its turn may have come, so
-// that other keys go on.
-func (c *claimer) admit(held *claim, p *part, passed map[dispatch.QueueLane]int64) {
+// admit takes from a lane's rate limit for its share of the claim. Delayed events are returned, as if the lane had no
+// capacity. If each key has its own limit, they become rows that are due when their turn may have come, and other
+// keys continue.
+func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int64) {
 	waits := p.lane.Admit(p.events)
 	if waits == nil {
 		return
@@ -220,45 +219,44 @@ func (c *claimer) admit(held *claim, p *part, passed map[dispatch.QueueLane]int6
 			n++
 			continue
 		case p.lane.Destination().RateKey != nil:
-			r := held.remains(work)
+			r := held.unfinishedOf(work)
 			later := w.Entry(p.lane.Destination().Name, deliveries.Retry)
 			later.Delay, later.Class, later.Err = wait, delivery.ClassDestination.String(), dispatch.ErrLimited.Error()
 			r.put = append(r.put, later)
 		default:
-			held.back(work, p.lane, passed)
+			held.returnWork(work, p.lane, passed)
 		}
-		p.room++
+		p.reserved++
 	}
 	clear(p.events[n:])
 	p.works, p.events = p.works[:n], p.events[:n]
 }
 
-// part returns the claim's part for a lane. A new part has room for the rest of the claim, from the
-// given work on.
-func (c *claimer) part(held *claim, l dispatch.QueueLane, from int) *part {
-	p := c.parts[l]
+// share returns the claim's share for a lane. A new share reserves capacity for the rest of the claim, from the given
+// work.
+func (c *claimer) share(held *claim, l dispatch.QueueLane, from int) *share {
+	p := c.shares[l]
 	if p == nil {
-		p = newPart(l)
-		c.parts[l] = p
+		p = newShare(l)
+		c.shares[l] = p
 	}
 	if p.claim != held {
 		n := len(held.work) - from
-		p.claim, p.room, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.parcel.Room(n)
+		p.claim, p.reserved, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.parcel.Room(n)
 		p.finished.Store(false)
-		held.parts = append(held.parts, p)
+		held.shares = append(held.shares, p)
 	}
 	return p
 }
 
-// await waits for the answers of fast lanes, for as long as the lock budget, and leases the
-// deliveries that are still unanswered.
+// await waits for fast lanes within the lock budget, and leases the deliveries that are still unanswered.
 func (c *claimer) await(held *claim) {
 	if held.waiting.Load() > 0 {
 		c.wait(held)
 	}
-	if slices.ContainsFunc(held.parts, func(p *part) bool { return len(p.works) > 0 && !p.finished.Load() }) {
-		for _, p := range held.parts {
-			delete(c.parts, p.lane)
+	if slices.ContainsFunc(held.shares, func(p *share) bool { return len(p.works) > 0 && !p.finished.Load() }) {
+		for _, p := range held.shares {
+			delete(c.shares, p.lane)
 		}
 		held.detach()
 		return
@@ -266,13 +264,12 @@ func (c *claimer) await(held *claim) {
 	held.collect()
 }
 
-// hurryAfter is how long a claim waits for its handlers even while other events have no claimer:
-// below it a lease would cost more than it saves.
+// hurryAfter is the minimum wait for handlers when other events need the claimer: below it a lease would cost more
+// than it saves.
 const hurryAfter = time.Millisecond
 
-// wait returns when the fast lanes have answered, when the lock budget is used up, or when this
-// claimer is needed elsewhere: an event that the bell has just named must not wait for the handlers
-// of another.
+// wait returns when the fast lanes have answered, when the lock budget ends, or when this claimer is needed
+// elsewhere: an event that the bell has just named must not wait for the handlers of another event.
 func (c *claimer) wait(held *claim) {
 	begin, lockBudget := time.Now(), c.e.limits.LockBudget
 	budget := time.NewTimer(lockBudget)
@@ -286,17 +283,18 @@ func (c *claimer) wait(held *claim) {
 			hurry = nil
 			budget.Reset(max(0, min(hurryAfter, lockBudget)-time.Since(begin)))
 		case <-budget.C:
-			held.overdue(min(time.Since(begin), lockBudget))
+			held.observeSlow(min(time.Since(begin), lockBudget))
 			return
 		}
 	}
 }
 
-// settle writes the settlement. If the claim was lost with its connection, settle still writes what
-// was delivered, including later answers, before any claimer claims again. If the database refuses
-// the settlement, no claimer claims anything until it would accept it: whatever is delivered
-// meanwhile could not be recorded either, and would be delivered again. The answers of a stopping
-// relay are written like any others, unless they are refused.
+// settle writes the settlement. If the connection was lost with the claim, settle still writes the delivered events,
+// including later answers, before any claimer claims again.
+//
+// If the database refuses the settlement, no claimer claims until the database would accept it: later deliveries
+// could not be recorded either, and would be repeated. A stopping relay also writes its answers, but does not retry
+// refused ones.
 func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error {
 	err := c.session.Settle(context.WithoutCancel(ctx), s)
 	if err == nil {
@@ -305,10 +303,10 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 		return nil
 	}
 	c.e.report(c.answers, err)
-	c.log.DebugContext(ctx, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
-	held.adrift.Store(true)
-	c.e.sched.salvage(+1)
-	defer c.e.sched.salvage(-1)
+	c.log.DebugContext(ctx, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.DeadLettered))
+	held.unwritten.Store(true)
+	c.e.sched.pauseClaims(+1)
+	defer c.e.sched.pauseClaims(-1)
 	c.awaitRunning(held)
 	unexplained := !store.IsDown(err)
 	for {
@@ -319,36 +317,36 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			break
 		}
 		c.e.report(c.answers, again)
-		until := c.e.work //nolint:contextcheck // until deliveries are given up
+		until := c.e.work //nolint:contextcheck // until Drain cancels the deliveries
 		if !store.IsDown(again) {
 			until, unexplained = ctx, false
 		}
 		if until.Err() != nil {
-			c.log.ErrorContext(ctx, "answers could not be recorded, their events will be delivered again", "err", again, "events", len(held.work))
+			c.log.ErrorContext(ctx, "answers could not be recorded", "err", again, "events", len(held.work))
 			return errors.Join(err, again)
 		}
 		sleep(until, c.pauses.After(again))
 	}
-	// The answers are safe. The leases and retries are lost: their events will be claimed again.
+	// The answers are stored. The leases and retries are lost: their events will be claimed again.
 	if unexplained {
-		// What was refused before would be accepted now, and may be refused again all the same.
+		// The database would accept the refused settlement now, but may refuse the next one.
 		sleep(ctx, c.pauses.After(err))
 	}
 	c.accepted()
 	return err
 }
 
-// accepted records that the database refuses no answers any more.
+// accepted records that the database accepts answers again.
 func (c *claimer) accepted() { c.e.d.ReportRefusal(observe.Refusal{Part: c.answers}) }
 
-// awaitRunning waits for the running deliveries of a lost claim, for as long as the lock budget:
-// their leases were not written, so they would be delivered again.
+// awaitRunning waits within the lock budget for the running deliveries of a lost claim: their leases were not
+// written, so they would be delivered again.
 func (c *claimer) awaitRunning(held *claim) {
 	budget := time.NewTimer(c.e.limits.LockBudget)
 	defer budget.Stop()
-	for held.collect(); held.underWay(); held.collect() {
+	for held.collect(); held.running(); held.collect() {
 		select {
-		case <-held.over:
+		case <-held.lateAnswers:
 		case <-budget.C:
 			return
 		}

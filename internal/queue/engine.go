@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Options are the parts of an [Engine]. Bell may be nil where writers always ring.
+// Options has the components of an [Engine].
 type Options struct {
 	// Limits bound claims, leases and stopping.
 	Limits engine.Limits
@@ -26,18 +26,18 @@ type Options struct {
 	Outbox string
 	// Claimers are Limits.Claims sessions. Run uses them; their creator closes them.
 	Claimers []Claimer
-	// Leases and House maintain deliveries that outlive their claim, and rows that no claim finds.
-	Leases LeaseKeeper
+	// Leases and House maintain deliveries that outlive their claims, and rows that no claim finds.
+	Leases LeaseStore
 	House  Housekeeper
-	// Companions are the sessions that claim, of all relays.
+	// Companions lists the sessions of all relays that claim.
 	Companions Companions
-	// Bell is nil where the relay polls.
+	// Bell may be nil if writers always ring.
 	Bell wake.Bell
 	Log  *slog.Logger
 }
 
-// Engine delivers the events of a queue: it claims rows that no other relay has locked, in any
-// order, and marks each when its destinations have acknowledged it. Relays compete for rows.
+// Engine delivers the events of a queue: it claims rows that no other relay has locked, in any order, and marks an
+// event when its destinations have acknowledged it. Relays compete for rows.
 type Engine struct {
 	Options
 	limits  engine.Limits
@@ -47,41 +47,41 @@ type Engine struct {
 	relay   *wake.Machine
 	missing *engine.Missing
 
-	recording recording // one of each claimer
+	settling settling // by claimer
 
-	companions []int32 // the sessions that claimed at the last round of housekeeping, nil before the first
-	rerouted   int     // events that have gained a route, of which nothing was logged yet
+	companions []int32 // the claiming sessions at the last round of housekeeping; nil before the first
+	rerouted   int     // events with a new route that are not logged yet
 
-	again sync.Once // ids that begin again were reported
+	again sync.Once // reports once that ids begin again
 
 	work context.Context //nolint:containedctx // ends all deliveries; made by Run
 }
 
-// New returns an engine. All destinations must have been added to the dispatcher before.
+// New returns an engine. Add all destinations to the dispatcher before.
 func New(o Options) *Engine {
-	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), recording: make(recording, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
+	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), settling: make(settling, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
 	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Bell: o.Bell, Report: func(err error) { e.report("bell", err) }})
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
-	e.leases.report, e.leases.retryIn, e.leases.standStill = e.report, e.sched.dueIn, e.sched.salvage
+	e.leases.report, e.leases.retryIn, e.leases.pauseClaims = e.report, e.sched.dueIn, e.sched.pauseClaims
 	for _, l := range e.d.QueueLanes() {
-		l.Serve(e.sched.room)
+		l.Serve(e.sched.capacity)
 	}
 	return e
 }
 
-// report passes on what the statements of a part of the engine have come to.
+// report records the result of statements of a part of the engine.
 func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
 
-// lastWrite bounds the writing of the last answers.
+// lastWrite bounds the time to write the last answers.
 const lastWrite = 5 * time.Second
 
-// Run claims and delivers until ctx ends, then stops in order: it claims nothing more; running
-// deliveries may finish within the shutdown timeout; then they are cancelled and given back without
-// counting an attempt. It returns nil, or [dispatch.ErrShutdownIncomplete]. Run can be called once.
+// Run claims and delivers until ctx ends, then stops in order. It claims nothing more. Running deliveries may finish
+// within the shutdown timeout; then they are cancelled and released without a counted attempt. Run returns nil or
+// [dispatch.ErrShutdownIncomplete]. Call it once.
 func (e *Engine) Run(ctx context.Context) error {
 	e.work = e.d.Begin(ctx)
-	// Three circles, stopped from the outside in: claimers, deliveries, and the goroutines that
-	// write late answers and renew leases.
+	// Three groups stop in this order: claimers, deliveries, and the goroutines that write late answers and renew
+	// leases.
 	var claimers, keepers sync.WaitGroup
 	for i, session := range e.Claimers {
 		c := newClaimer(e, session, i)
@@ -111,55 +111,53 @@ func (e *Engine) lanesOf(w *Work) []dispatch.QueueLane {
 	}
 	lanes, firstTime := e.d.LanesOf(w.Event.Type)
 	if lanes == nil && firstTime {
-		e.Log.Warn("no route matches this event type; its events wait for one", "event_type", w.Event.Type, "event_id", w.Event.ID)
+		e.Log.Warn("no route matches this event type", "event_type", w.Event.Type, "event_id", w.Event.ID)
 	}
 	return lanes
 }
 
-// Wake passes the id of an event that has just been committed. It never blocks.
+// Wake passes the id of a newly committed event. It never blocks.
 func (e *Engine) Wake(id int64) { e.sched.hint(id) }
 
-// Look requests a full sweep, where notifications may have been missed. It never blocks.
-func (e *Engine) Look() { e.sched.look() }
+// Look requests a full sweep after possibly missed notifications. It never blocks.
+func (e *Engine) Look() { e.sched.sweepAll() }
 
-// wordDeliveries is the notification that stored deliveries were changed, as by a replay of dead
-// letters.
+// wordDeliveries is the notification of changed stored deliveries, for example after a replay of dead letters.
 const wordDeliveries = "deliveries"
 
-// Heard passes a notification that is no id, and reports whether it is known; if not, Look must be
-// called. It never blocks.
+// Heard passes a notification that is not an id, and reports whether it is known. If not, call Look. It never blocks.
 func (e *Engine) Heard(word string) bool {
 	if word != wordDeliveries {
 		return false
 	}
-	e.sched.dueNow() // a replay says so many times a second: no sweep may come of it
+	e.sched.dueNow() // a replay notifies many times a second: no sweep may follow
 	return true
 }
 
-// Blind switches fast polling on or off: on while notifications are not heard, or not known to be
-// heard. While it is on, the table is polled every 20 ms. Blind never blocks.
+// Blind switches fast polling, every 20 ms, on or off. It is on while notifications are not known to arrive. Blind
+// never blocks.
 func (e *Engine) Blind(is bool) {
 	if e.relay.Blind(is); is {
 		e.sched.sweepNow()
 	}
 }
 
-// Awake reports whether the relay sweeps without a break. Then nothing depends on notifications.
+// Awake reports whether the relay sweeps continuously. Then nothing depends on notifications.
 func (e *Engine) Awake() bool { return e.relay.State() == wake.Polling }
 
 // Ready is closed after the first sweep of the table.
 func (e *Engine) Ready() <-chan struct{} { return e.sched.ready }
 
-// idsBeginAgain reports, once, that the search for events has begun anew.
+// idsBeginAgain reports a restarted search for events: the first time as a warning.
 func (e *Engine) idsBeginAgain(ctx context.Context, r *restart) {
 	level := slog.LevelDebug
 	e.again.Do(func() { level = slog.LevelWarn })
-	e.Log.Log(ctx, level, "ids of events begin again, or an id was far above the sequence; the search for events begins anew",
+	e.Log.Log(ctx, level, "event ids begin again below the highest known id",
 		"highest_id", r.head, "sequence_at", r.last)
 }
 
-// SettledBelow returns an id below which hardly any event is still fresh. The exception is an event
-// whose id was drawn long before its transaction wrote it.
+// SettledBelow returns an id below which fresh events are rare: only an event whose id was drawn long before the
+// transaction wrote it can be there.
 func (e *Engine) SettledBelow() int64 { return e.sched.settledBelow() }
 
 // Stats adds the figures of the queue.
@@ -168,15 +166,14 @@ func (e *Engine) Stats(s *observe.Stats) {
 	e.sched.stats(s)
 }
 
-// houseEvery is the longest pause between two rounds of housekeeping, however seldom the table is
-// polled: the deliveries of a dead relay must not wait for a poll.
+// houseEvery bounds the pause between two rounds of housekeeping, however rarely the relay polls: the deliveries of a
+// dead relay must not wait for a poll.
 const houseEvery = time.Second
 
-// houseAgain is the pause between two rounds while there is more to do: it leaves the database to
-// those who deliver.
+// houseAgain is the pause between two rounds while work remains: it leaves the database to the deliveries.
 const houseAgain = 100 * time.Millisecond
 
-// keepHouse takes over leases of dead relays, and finds unrouted events that have gained a route.
+// keepHouse takes over leases of dead relays, and finds unrouted events with a new route.
 func (e *Engine) keepHouse(ctx context.Context) {
 	failing := store.NewPauses()
 	for ctx.Err() == nil {
@@ -197,7 +194,7 @@ func (e *Engine) keepHouse(ctx context.Context) {
 	}
 }
 
-// houseRound is one round of housekeeping. It reports whether there is more to do at once.
+// houseRound runs one round of housekeeping. It reports whether work remains.
 func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 	n, err := e.House.TakeOver(ctx, e.leases.tokens.Now)
 	if err != nil {
@@ -205,10 +202,10 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 	}
 	if n > 0 {
 		e.leases.taken.Add(uint64(n))
-		e.Log.WarnContext(ctx, "took over deliveries of a dead relay, or deliveries whose outcome the database lost", "deliveries", n)
+		e.Log.WarnContext(ctx, "took over leased deliveries", "deliveries", n)
 		e.sched.dueNow()
 	}
-	if err := e.lookAfterOthers(ctx); err != nil {
+	if err := e.sweepAfterEnded(ctx); err != nil {
 		return false, err
 	}
 	n, more, err = e.House.Reroute(ctx, e.d.Routed)
@@ -216,16 +213,16 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 		e.sched.dueNow()
 	}
 	if e.rerouted += n; !more && e.rerouted > 0 {
-		e.Log.InfoContext(ctx, "events without a route have gained one", "events", e.rerouted)
+		e.Log.InfoContext(ctx, "unrouted events have a route now", "events", e.rerouted)
 		e.rerouted = 0
 	}
 	return more, err
 }
 
-// lookAfterOthers has the table swept when a session that claimed has ended: the marks have passed
-// what it had locked, and the next full sweep may be half a minute away while there is a backlog.
-// The first list is followed by a sweep, too: a session may have ended since the first one.
-func (e *Engine) lookAfterOthers(ctx context.Context) error {
+// sweepAfterEnded requests a sweep when a claiming session has ended: the watermarks have passed the rows it had
+// locked, and during a backlog the next full sweep may be half a minute away. The first list also causes a sweep,
+// because a session may have ended before it.
+func (e *Engine) sweepAfterEnded(ctx context.Context) error {
 	now, err := e.Companions.Claimers(ctx)
 	if err != nil {
 		return err
@@ -234,10 +231,10 @@ func (e *Engine) lookAfterOthers(ctx context.Context) error {
 	e.companions = now
 	gone := slices.ContainsFunc(before, func(pid int32) bool { return !slices.Contains(now, pid) })
 	if before == nil || gone {
-		e.sched.look()
+		e.sched.sweepAll()
 	}
 	if gone {
-		// A writer that was silent because of that relay may not have committed. This one settles anew, and waits for it.
+		// A writer that did not notify because of that relay may still be open. Settling again waits for it.
 		e.relay.Poke()
 	}
 	return nil
@@ -250,8 +247,8 @@ const (
 	longestReconnect = 2 * time.Second
 )
 
-// reconnectPauses returns the pauses between attempts to reach the database. It never gives up.
-// Only one goroutine may use it.
+// reconnectPauses returns the pauses between attempts to reach the database, without an end. Only one goroutine may
+// use the result.
 func reconnectPauses() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstReconnect),
 		backoff.WithMaxInterval(longestReconnect), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))

@@ -54,7 +54,7 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	defer s.db.mu.Unlock()
 	s.db.claims++
 	snapshot, reach := s.db.snapshotLocked(), int64(math.MinInt64)
-	if q.Reach {
+	if q.Highest {
 		for _, id := range s.db.order {
 			if e := s.db.events[id]; e.visible && e.state == "fresh" {
 				reach = max(reach, id)
@@ -69,8 +69,8 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	default:
 		c = s.fresh(q, func(e *fakeEvent) bool { return e.id > q.After && e.id <= q.Upto && !slices.Contains(q.Skip, e.typ) })
 	}
-	c.Snapshot, c.Reach = snapshot, reach
-	if q.Doubt {
+	c.Snapshot, c.Highest = snapshot, reach
+	if q.OpenWriters {
 		last := int64(0)
 		for _, id := range s.db.order {
 			last = max(last, id)
@@ -242,7 +242,7 @@ func (s *fakeSession) apply(st *Settlement) {
 		}
 	}
 	move(st.Done, "done")
-	move(st.Buried, "done")
+	move(st.DeadLettered, "done")
 	move(st.Deferred, "deferred")
 	var ended []int64
 	for _, r := range st.Remove {

@@ -2,17 +2,16 @@ package queue
 
 import "sync"
 
-// idle holds the claimers that wait for something to claim. The one that came last is woken first:
-// its server process has warm caches. A process that was idle for a few events answers a claim 0.03
-// ms later.
+// idle holds the claimers that wait for work. The last one to arrive is woken first, because its server process has
+// warm caches: a process that was idle for a few events answers a claim 0.03 ms later.
 type idle struct {
 	waiting []chan struct{}
-	coming  int // woken, but without the lock yet
+	woken   int // woken, but without the lock
 	spare   []chan struct{}
 }
 
 // allBusy reports whether no claimer waits.
-func (i *idle) allBusy() bool { return len(i.waiting)+i.coming == 0 }
+func (i *idle) allBusy() bool { return len(i.waiting)+i.woken == 0 }
 
 // wait unlocks mu until the claimer is woken, and locks it again.
 func (i *idle) wait(mu *sync.Mutex) {
@@ -26,7 +25,7 @@ func (i *idle) wait(mu *sync.Mutex) {
 	mu.Unlock()
 	<-turn
 	mu.Lock()
-	i.coming--
+	i.woken--
 	i.spare = append(i.spare, turn)
 }
 
@@ -35,7 +34,7 @@ func (i *idle) wake() {
 	if n := len(i.waiting); n > 0 {
 		i.waiting[n-1] <- struct{}{}
 		i.waiting = i.waiting[:n-1]
-		i.coming++
+		i.woken++
 	}
 }
 

@@ -13,19 +13,18 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// Keeper maintains leases and everything else that no claim finds, on the connection that proves
-// that the relay is alive. It implements [LeaseKeeper], [Housekeeper]
-// and [Companions].
+// Keeper maintains leases and other rows that no claim finds, on the connection that proves that the relay is alive.
+// It implements [LeaseStore], [Housekeeper] and [Companions].
 type Keeper struct {
 	*store.Keeper
 	rows    deliveries.Leases
 	deletes bool // see SessionOptions.Delete
 
-	checked *pgx.Conn // the session on which TakeOver has checked the relay's own leases; Do guards it
-	walk    walk      // of Reroute
+	checked *pgx.Conn // the session on which TakeOver checked the relay's own leases; Do guards it
+	walk    walk      // progress of Reroute
 }
 
-// NewKeeper returns a keeper that connects on first use. The caller closes it.
+// NewKeeper returns a Keeper that connects on first use. The caller closes it.
 func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
 	return &Keeper{
 		Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Program: o.Program, Refused: o.Refused}),
@@ -33,7 +32,7 @@ func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
 	}
 }
 
-// Finish implements [LeaseKeeper].
+// Finish implements [LeaseStore].
 func (k *Keeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
 	err = k.Do(ctx, "settle leased deliveries", func(ctx context.Context, c *session.Conn) error {
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
@@ -64,20 +63,20 @@ func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error
 	return nil
 }
 
-// Renew implements [LeaseKeeper].
+// Renew implements [LeaseStore].
 func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 	return k.Do(ctx, "renew leases", func(ctx context.Context, c *session.Conn) error {
 		return k.rows.Renew(ctx, c.Conn, tokens)
 	})
 }
 
-// TakeOver implements [Housekeeper]. A lease is taken over when it has expired, or at once when its
-// owner's advisory lock is free. A lease that is being settled is left to the next call.
+// TakeOver implements [Housekeeper]. It takes over an expired lease, and at once a lease whose owner's advisory lock
+// is free. A lease whose settlement is running waits for the next call.
 //
-// After each loss of the session, TakeOver also takes over leases of this relay that the relay does
-// not know. A crash of PostgreSQL, or a failover to a server that lagged, may undo the last
-// commits, and with them the end of a leased delivery. mine is called on the new session: a lease
-// that is not live then had ended in a commit, and if the row still has it, that commit is lost.
+// After each loss of the session, TakeOver also takes over leases of this relay that the relay does not know. A crash
+// of PostgreSQL, or a failover to a lagging server, may undo the last commits, and with them the end of a leased
+// delivery. TakeOver calls mine on the new session. A lease that is not live then ended in a commit; if the row still
+// has the lease, that commit is lost.
 func (k *Keeper) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	for {
 		some, err := k.takeOverSome(ctx, mine)
@@ -107,19 +106,19 @@ func (k *Keeper) takeOverSome(ctx context.Context, mine func() deliveries.Tokens
 }
 
 const (
-	// reroutePage is how many rows one statement of Reroute reads, and so the most that it changes: some
-	// ten milliseconds. It reads at least one of each type. After a timeout the pages are smaller, down to leastPage.
+	// reroutePage bounds the rows that one statement of Reroute reads and changes: some ten milliseconds. The
+	// statement reads at least one row of each type. After a timeout the pages are smaller, down to leastPage.
 	reroutePage = 2000
 	leastPage   = 20
-	// rerouteFor bounds one call of Reroute, so that the leases of dead relays do not wait for it. The
-	// keeper's session is free for others after each page.
+	// rerouteFor bounds one call of Reroute, so that the leases of dead relays do not wait long. After each page the
+	// Keeper's session is free for others.
 	rerouteFor = 500 * time.Millisecond
 )
 
-// walk is the progress of Reroute through the unrouted events, in the order of their ids: each is read
-// once, however many dead index entries the walk leaves behind.
+// walk is the progress of Reroute through the unrouted events in id order. It reads each event once, however many
+// dead index entries it leaves behind.
 type walk struct {
-	after int64 // the walk continues behind this event
+	after int64 // the walk continues after this event
 	page  int
 }
 
@@ -173,7 +172,7 @@ func (k *Keeper) Claimers(ctx context.Context) (pids []int32, err error) {
 }
 
 var (
-	_ LeaseKeeper = (*Keeper)(nil)
+	_ LeaseStore  = (*Keeper)(nil)
 	_ Housekeeper = (*Keeper)(nil)
 	_ Companions  = (*Keeper)(nil)
 )

@@ -14,33 +14,33 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// leases maintains the deliveries that continue after their claim has ended: it renews their leases
-// and writes their answers, all that have arrived meanwhile in one transaction.
+// leases maintains the deliveries that outlive their claims: it renews their leases and writes their answers, all
+// that have arrived in one transaction.
 type leases struct {
-	keeper  LeaseKeeper
+	store   LeaseStore
 	length  time.Duration
 	log     *slog.Logger
-	report  func(part string, err error) // of the database: nil if all is well
-	retryIn func(time.Duration)          // called with the delay of every delivery to retry
-	// standStill is called with +1 when the database refuses the answers, and with -1 when it has
-	// accepted them: nothing may be claimed meanwhile.
-	standStill func(int)
-	tokens     *deliveries.Issuer
-	fenced     atomic.Uint64
-	granted    atomic.Uint64 // leases written
-	renewed    atomic.Uint64
-	lost       atomic.Uint64 // given up because a handler outlived its context
-	taken      atomic.Uint64 // taken over from dead relays
-	unrenewed  bool          // the last renewal has failed: the next one is made even of no lease, or it would be said for ever
-	began      time.Time
-	until      atomic.Int64  // in ns since began: until then all leases are certainly held; 0: unknown
-	lapses     atomic.Uint64 // how often until passed before it was extended: older leases may have been taken over
-	wake       chan struct{} // capacity 1: answers have arrived
+	report  func(part string, err error) // err is the database's; nil is good
+	retryIn func(time.Duration)          // called with the delay of each delivery to retry
+	// pauseClaims is called with +1 when the database refuses the answers, and with -1 when it has accepted them.
+	// Nothing may be claimed in between.
+	pauseClaims func(int)
+	tokens      *deliveries.Issuer
+	fenced      atomic.Uint64
+	written     atomic.Uint64 // leases that were written
+	renewed     atomic.Uint64
+	lost        atomic.Uint64 // handlers that outlived their contexts
+	taken       atomic.Uint64 // taken over from dead relays
+	renewFailed bool          // the last renewal failed: renew next time even without a lease, so that the report clears
+	began       time.Time
+	until       atomic.Int64  // in ns since began: all leases are certainly held until then; 0 for unknown
+	lapses      atomic.Uint64 // how often until passed without a renewal: other relays may have taken older leases over
+	wake        chan struct{} // capacity 1: answers have arrived
 
-	mu      sync.Mutex
-	live    map[int64]*lease   // by token; to be renewed
-	woken   map[*part]struct{} // parts with new answers
-	results []lateResult
+	mu             sync.Mutex
+	live           map[int64]*lease    // by token; to be renewed
+	answeredShares map[*share]struct{} // shares with new answers
+	results        []lateResult
 }
 
 type lateResult struct {
@@ -48,44 +48,44 @@ type lateResult struct {
 	delivered bool
 }
 
-func newLeases(keeper LeaseKeeper, length time.Duration, log *slog.Logger) *leases {
+func newLeases(keeper LeaseStore, length time.Duration, log *slog.Logger) *leases {
 	ls := &leases{
-		keeper: keeper, length: length, log: log, began: time.Now(),
+		store: keeper, length: length, log: log, began: time.Now(),
 		tokens: deliveries.NewIssuer(time.Now().UnixNano()), // above all tokens of an earlier process
-		wake:   make(chan struct{}, 1), live: make(map[int64]*lease), woken: make(map[*part]struct{}),
+		wake:   make(chan struct{}, 1), live: make(map[int64]*lease), answeredShares: make(map[*share]struct{}),
 	}
 	return ls
 }
 
-// hold takes over the running deliveries of a claim after its settlement. After an error the rows
-// are most likely free and will be claimed again. But if only the reply to COMMIT was lost, the
-// leases exist. So the answers are written in either case, and fenced off where no lease exists.
+// hold takes the running deliveries of a claim after its settlement. After an error the rows are most likely free,
+// and will be claimed again. But if only the reply to COMMIT was lost, the leases exist. So the answers are written
+// in either case, and fenced off if no lease exists.
 func (ls *leases) hold(c *claim, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	for _, p := range c.parts {
+	for _, p := range c.shares {
 		for _, l := range p.leased {
 			if err == nil {
-				ls.granted.Add(1)
+				ls.written.Add(1)
 				ls.live[l.entry.Token] = l
 			}
 		}
-		p.held = true
-		ls.wokenLocked(p)
+		p.toLeases = true
+		ls.addAnsweredLocked(p)
 	}
 }
 
-// answered records that a part of a claim has answers. It does not block.
-func (ls *leases) answered(p *part) {
+// answered records that a share has answers. It does not block.
+func (ls *leases) answered(p *share) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if p.held { // else its claim collects them
-		ls.wokenLocked(p)
+	if p.toLeases { // otherwise its claim collects them
+		ls.addAnsweredLocked(p)
 	}
 }
 
-func (ls *leases) wokenLocked(p *part) {
-	ls.woken[p] = struct{}{}
+func (ls *leases) addAnsweredLocked(p *share) {
+	ls.answeredShares[p] = struct{}{}
 	select {
 	case ls.wake <- struct{}{}:
 	default:
@@ -98,7 +98,7 @@ func (ls *leases) take() []lateResult {
 	defer ls.mu.Unlock()
 	results := ls.results
 	ls.results = nil
-	for p := range ls.woken {
+	for p := range ls.answeredShares {
 		_, answers, _ := p.parcel.Take()
 		for i := range answers {
 			a := &answers[i]
@@ -113,11 +113,11 @@ func (ls *leases) take() []lateResult {
 			results = append(results, lateResult{e, a.Verdict.Settles()})
 		}
 	}
-	clear(ls.woken)
+	clear(ls.answeredShares)
 	return results
 }
 
-// run works until ctx ends; then it writes the remaining answers, within the given time.
+// run works until ctx ends, then writes the remaining answers within the time last.
 func (ls *leases) run(ctx context.Context, last time.Duration) {
 	ls.renewedAt(time.Now())
 	renew := time.NewTicker(ls.length / 3)
@@ -143,17 +143,17 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 		err = ls.flush(ctx)
 	}
 	if err != nil {
-		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written, they will be delivered again", "err", err)
+		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written", "err", err)
 	}
 }
 
-// answerWriter writes the answers whenever there are any, and after an error again and again.
+// answerWriter writes the answers as they arrive, and retries after errors.
 type answerWriter struct {
 	ls     *leases
 	wake   <-chan struct{} // nil until the next attempt is due
 	retry  *time.Timer
 	pauses store.Pauses
-	still  bool // nothing is claimed, because answers are refused
+	paused bool // answers are refused, so no claims
 }
 
 func newAnswerWriter(ls *leases) *answerWriter {
@@ -162,8 +162,8 @@ func newAnswerWriter(ls *leases) *answerWriter {
 	return w
 }
 
-// flush writes all answers. Leases are renewed during the pauses after an error, so that nobody
-// else delivers again what has been answered.
+// flush writes all answers. Leases are renewed between retries, so that no other relay repeats the answered
+// deliveries.
 func (w *answerWriter) flush(ctx context.Context) {
 	err := w.ls.flush(ctx)
 	if err == nil {
@@ -174,21 +174,20 @@ func (w *answerWriter) flush(ctx context.Context) {
 		w.retry.Reset(w.pauses.After(err))
 	}
 	switch refused := err != nil && !store.IsDown(err); {
-	case refused && !w.still:
-		w.still = true
-		w.ls.standStill(+1)
-	case err == nil && w.still:
-		w.still = false
-		w.ls.standStill(-1)
+	case refused && !w.paused:
+		w.paused = true
+		w.ls.pauseClaims(+1)
+	case err == nil && w.paused:
+		w.paused = false
+		w.ls.pauseClaims(-1)
 	}
 }
 
-// maxFinish is how many answers one transaction writes: so many take tens of milliseconds. Without
-// a bound, a transaction too large to finish in time would be repeated with even more answers, for
-// ever.
+// maxFinish bounds the answers that one transaction writes, in tens of milliseconds. Without a bound, a transaction
+// too large to finish in time would be retried with even more answers, without end.
 const maxFinish = 1000
 
-// flush writes all answers; after an error the rest is kept for the next call.
+// flush writes all answers. After an error it keeps the rest for the next call.
 func (ls *leases) flush(ctx context.Context) error {
 	results := ls.take()
 	for len(results) > 0 {
@@ -206,7 +205,9 @@ func (ls *leases) flush(ctx context.Context) error {
 	return nil
 }
 
-// finish writes some answers in one transaction.
+// finish writes answers in one transaction. It fences an answer off in four cases. Another relay took the lease over;
+// a crash of the database lost the lease; the settlement was already written before a connection was lost; or the
+// event is missing.
 func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	var done, put []deliveries.Entry
 	for _, r := range results {
@@ -216,14 +217,14 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 			put = append(put, r.entry)
 		}
 	}
-	fenced, err := ls.keeper.Finish(ctx, done, put)
+	fenced, err := ls.store.Finish(ctx, done, put)
 	if err != nil {
 		return err
 	}
 	ls.tokens.End(slices.Concat(done, put)...)
 	if fenced > 0 {
 		ls.fenced.Add(uint64(fenced))
-		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost, or their events are missing", "deliveries", fenced)
+		ls.log.WarnContext(ctx, "answers were refused, their leases are gone", "deliveries", fenced)
 	}
 	for _, e := range put {
 		if e.State == deliveries.Retry {
@@ -239,7 +240,7 @@ func (ls *leases) renew(ctx context.Context) {
 	now := time.Now()
 	for token, l := range ls.live {
 		if now.After(l.until) {
-			ls.log.ErrorContext(ctx, "a handler ignores the end of its context; its lease is given up", "token", token)
+			ls.log.ErrorContext(ctx, "a handler ignores the end of its context", "token", token)
 			delete(ls.live, token)
 			ls.tokens.End(l.entry)
 			ls.lost.Add(1)
@@ -247,14 +248,14 @@ func (ls *leases) renew(ctx context.Context) {
 		}
 		tokens = append(tokens, token)
 	}
-	for i := range ls.results { // answered, and not written yet
+	for i := range ls.results { // answered and not written yet
 		tokens = append(tokens, ls.results[i].entry.Token)
 	}
 	ls.mu.Unlock()
-	if len(tokens) > 0 || ls.unrenewed {
-		err := ls.keeper.Renew(ctx, tokens)
+	if len(tokens) > 0 || ls.renewFailed {
+		err := ls.store.Renew(ctx, tokens)
 		ls.reportFrom(ctx, "renewal of leases", err)
-		if ls.unrenewed = err != nil; err != nil {
+		if ls.renewFailed = err != nil; err != nil {
 			return
 		}
 		ls.renewed.Add(uint64(len(tokens)))
@@ -262,28 +263,28 @@ func (ls *leases) renew(ctx context.Context) {
 	ls.renewedAt(now)
 }
 
-// renewedAt records that all leases were extended at the given time, or later. If they had lapsed
-// before, other relays may have taken some of them over.
+// renewedAt records that all leases were extended at the given time or later. If they had lapsed before, other relays
+// may have taken some of them over.
 func (ls *leases) renewedAt(now time.Time) {
-	if !ls.sure(time.Now()) {
+	if !ls.valid(time.Now()) {
 		ls.lapses.Add(1)
 	}
 	ls.until.Store(int64(now.Sub(ls.began) + ls.length - ls.length/leaseMargin))
 }
 
-// leaseMargin is the last part of a lease, as a fraction 1/leaseMargin of its length, in which no
-// delivery is started any more: another relay may be about to take over.
+// leaseMargin is the last part of a lease, as a fraction 1/leaseMargin of its length, in which no delivery begins:
+// another relay may be about to take over.
 const leaseMargin = 6
 
-// sure reports whether all leases are certainly held for a while longer. They are not if the
-// database was unavailable for most of a lease, or this process was frozen.
-func (ls *leases) sure(now time.Time) bool {
+// valid reports whether all leases are certainly held for a while longer. They are not if the database was
+// unavailable for most of a lease, or this process was frozen.
+func (ls *leases) valid(now time.Time) bool {
 	until := ls.until.Load()
 	return until == 0 || int64(now.Sub(ls.began)) < until // by the monotonic clock
 }
 
-// reportFrom passes on whether the database answered. A call that the stopping relay cancelled says
-// nothing about the database.
+// reportFrom records whether the database answered. A call that the stopping relay cancelled says nothing about the
+// database.
 func (ls *leases) reportFrom(ctx context.Context, part string, err error) {
 	if err == nil || !errors.Is(ctx.Err(), context.Canceled) {
 		ls.report(part, err)
@@ -294,5 +295,5 @@ func (ls *leases) stats() observe.LeaseStats {
 	ls.mu.Lock()
 	held := len(ls.live)
 	ls.mu.Unlock()
-	return observe.LeaseStats{Held: held, Granted: ls.granted.Load(), Renewed: ls.renewed.Load(), Lost: ls.lost.Load(), TakenOver: ls.taken.Load()}
+	return observe.LeaseStats{Held: held, Granted: ls.written.Load(), Renewed: ls.renewed.Load(), Lost: ls.lost.Load(), TakenOver: ls.taken.Load()}
 }

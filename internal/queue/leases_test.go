@@ -12,7 +12,7 @@ import (
 
 // smallKeeper refuses transactions that are too large, and one more.
 type smallKeeper struct {
-	LeaseKeeper
+	LeaseStore
 	refuse int // the transaction to refuse, from 1
 	calls  int
 	put    map[int64]int
@@ -58,7 +58,7 @@ func TestManyAnswers(t *testing.T) {
 
 // stoppedKeeper refuses calls after the end of ctx, as the real one does.
 type stoppedKeeper struct {
-	LeaseKeeper
+	LeaseStore
 	stop func() // called by the first transaction
 }
 
@@ -115,7 +115,7 @@ func TestRenewalIsAcceptedAgain(t *testing.T) {
 
 // renewing is asked to renew leases.
 type renewing struct {
-	LeaseKeeper
+	LeaseStore
 	err   error
 	calls int
 }

@@ -36,7 +36,7 @@ func TestSettlePartitioned(t *testing.T) {
 			t.Errorf("by id: %v", got)
 		}
 		d.settle(s, &Settlement{
-			Done: []int64{all[0]}, Buried: []int64{all[4]}, Deferred: []int64{all[8]},
+			Done: []int64{all[0]}, DeadLettered: []int64{all[4]}, Deferred: []int64{all[8]},
 			Put: []deliveries.Entry{entry(all[4], "x", deliveries.Dead), entry(all[8], "x", deliveries.Retry)},
 		})
 		if got := d.sweep(s, 100); !slices.Equal(got, slices.DeleteFunc(slices.Clone(all), func(id int64) bool { return id == all[0] || id == all[4] || id == all[8] })) {

@@ -115,7 +115,7 @@ func TestPlansAsRun(t *testing.T) {
 		d.claim(s, Query{Source: SourceSweep, After: ids[0] - 1, Limit: 4})
 		running := entry(ids[3], "x", deliveries.Running)
 		d.settle(s, &Settlement{
-			Done: ids[:1], Buried: ids[1:2], Deferred: ids[2:],
+			Done: ids[:1], DeadLettered: ids[1:2], Deferred: ids[2:],
 			Put: []deliveries.Entry{entry(ids[1], "x", deliveries.Dead), entry(ids[2], "x", deliveries.Retry), running},
 		})
 		d.claim(s, dueFor("x", "y"))

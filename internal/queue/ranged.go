@@ -7,14 +7,15 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// Where outbox_events is partitioned by ranges of ids, a list of ids does not tell PostgreSQL which
-// partitions to search: it would search each partition for each id. So the statements that take a
-// list get its lowest and its highest id as well. On a plain table they stay as they are.
+// If outbox_events is partitioned by id ranges, a list of ids does not tell PostgreSQL which partitions to search: it
+// would search each partition for each id. So statements with a list also get its lowest and highest id. For a plain
+// table they do not.
 
-// listed is the beginning of the condition of statements that take a list of ids.
+// listed is the condition of statements with a list of ids.
 const listed = `id = ANY($1::bigint[])`
 
-// withRange adds the range to the statements whose one parameter is a list of event ids, as their second and third.
+// withRange adds the range of ids as the second and third parameter to statements whose only parameter is a list of
+// event ids.
 func withRange(statements map[string]string) {
 	for _, name := range []string{stmtByIDs, stmtDone, stmtDelete, stmtBury, stmtDefer, stmtLock, stmtFinish, stmtForget} {
 		sql, is := statements[name]
@@ -30,7 +31,7 @@ func withRange(statements map[string]string) {
 	}
 }
 
-// byID returns the first parameters of a statement that takes a list of ids.
+// byID returns the first parameters of a statement with a list of ids.
 func (s *Session) byID(list []byte, ids []int64) [][]byte {
 	if !s.ranged {
 		return [][]byte{list}

@@ -13,31 +13,32 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// sqlSnapshot must run before the sweep in the same flight: the sweep then sees the writes of every
-// transaction that the snapshot calls ended.
+// sqlSnapshot must run before the sweep in the same flight: the sweep then sees the writes of all transactions that
+// had ended in the snapshot.
 const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_current_snapshot() AS s`
 
-// sqlDoubt is sqlSnapshot with all open transactions, and the last id of the sequence.
-const sqlDoubt = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s), s::text,
+// sqlOpenWriters is sqlSnapshot with all open transactions and the last id of the sequence.
+const sqlOpenWriters = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s), s::text,
 	(SELECT id FROM outbox_last_id) FROM pg_current_snapshot() AS s`
 
-// sqlReach must also run before the sweep: the sweep then sees every row that sqlReach saw.
-const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
+// sqlHighest must also run before the sweep: the sweep then sees every row that sqlHighest saw.
+const sqlHighest = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
 
-// sqlFresh returns the statement that locks and reads fresh events of up to limit bytes; which is
-// the rest of the condition, and how many. The condition is that of the index, verbatim, so that the index always
-// matches. The lock keeps the planner from flattening the inner query.
+// sqlFresh returns the statement that locks and reads fresh events of up to limit bytes. which is the rest of the
+// condition, the order and the number. The condition is that of the index, verbatim, so that the index always
+// matches. The lock prevents the planner from flattening the inner query.
 func sqlFresh(limit int, which string) string {
 	return `SELECT id, ` + strings.Join(wire.EventColumns("", limit), ", ") + `
 FROM (SELECT ` + wire.EventSource + `, ` + wire.EventBytes(limit, "") + ` AS bytes
 	FROM outbox_events WHERE state = 'fresh'` + which + ` FOR UPDATE SKIP LOCKED) AS e`
 }
 
-// sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
-// index of due deliveries has this order, so no rows of other destinations are read, and none that
-// were due before want.since: the claims before have left millions of dead entries there. The outer join
-// keeps a delivery visible whose event is missing, so that the relay makes it due later. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
-// between the two statements must not escape both.
+// sqlDue claims due deliveries of each destination within its capacity, longest due first. The index of due
+// deliveries has this order, so the statement reads no rows of other destinations. It reads none that were due before
+// want.since, where earlier claims left millions of dead entries.
+//
+// The outer join returns a delivery whose event is missing, so that the relay makes it due later. The time is the
+// time of BEGIN, as in sqlNextDue: a delivery that becomes due between the two statements must not escape both.
 func sqlDue(limit int) string {
 	return `SELECT ` + deliveries.Columns(limit) + `, true
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
@@ -50,7 +51,7 @@ CROSS JOIN LATERAL (
 LIMIT $4::bigint`
 }
 
-// sqlNextDue returns the time until the next delivery is due, and NULL if there is none.
+// sqlNextDue returns the time until the next delivery is due, in microseconds; NULL without one.
 const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
 FROM unnest($1::text[]) AS want(destination)
 CROSS JOIN LATERAL (
@@ -58,8 +59,7 @@ CROSS JOIN LATERAL (
 	WHERE state = 'retry' AND destination = want.destination AND available_at > now()
 	ORDER BY available_at LIMIT 1) AS d`
 
-// Claim implements [Claimer]. It begins the transaction that Settle ends. A claim that found
-// nothing ends it at once.
+// Claim implements [Claimer]. It begins the transaction that Settle ends. An empty claim ends it at once.
 func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	if err := s.connect(ctx); err != nil {
 		return Claimed{}, err
@@ -107,8 +107,8 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 			return claimed, err
 		}
 	}
-	if q.Reach {
-		if claimed.Reach, err = f.number(math.MinInt64); err != nil {
+	if q.Highest {
+		if claimed.Highest, err = f.number(math.MinInt64); err != nil {
 			return claimed, err
 		}
 	}
@@ -118,7 +118,7 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 	err = f.each(func(values [][]byte) (err error) {
 		size := wire.Size(values)
 		if len(claimed.Work) > 0 && claimed.Bytes+size > q.Bytes && q.Bytes > 0 {
-			claimed.Cut = true // read on, but keep nothing more
+			claimed.Cut = true // read on, but drop the rest
 			return nil
 		}
 		claimed.Work, claimed.Bytes = append(claimed.Work, Work{Fresh: q.Source != SourceDue}), claimed.Bytes+size
@@ -144,8 +144,8 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 	f.send(stmtBegin, nil, nil, nil)
 	if q.Source == SourceSweep {
 		name := stmtSnapshot
-		if q.Doubt {
-			name = stmtDoubt
+		if q.OpenWriters {
+			name = stmtOpenWriters
 		}
 		f.send(name, nil, nil, wire.AllBinary())
 	}
@@ -157,8 +157,8 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 		s.params = wire.AppendInt8Array(s.params[:0], q.IDs)
 		send(stmtByIDs, s.byID(s.params, q.IDs), wire.EventFormats())
 	case SourceSweep:
-		if q.Reach {
-			f.send(stmtReach, nil, nil, wire.AllBinary())
+		if q.Highest {
+			f.send(stmtHighest, nil, nil, wire.AllBinary())
 		}
 		name, args := stmtSweep, [][]byte{wire.Int8(q.After), wire.Int8(int64(q.Limit)), wire.Int8(q.Upto)}
 		if len(q.Skip) > 0 {
@@ -166,31 +166,31 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 		}
 		send(name, args, wire.EventFormats())
 	case SourceDue:
-		names, rooms, since := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
-		for name, room := range q.Wanted {
-			names, rooms, since = append(names, name), append(rooms, int64(room)), append(since, q.Since[name])
+		names, capacities, since := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
+		for name, capacity := range q.Wanted {
+			names, capacities, since = append(names, name), append(capacities, int64(capacity)), append(since, q.Since[name])
 		}
 		list := wire.TextArray(names)
-		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit))}, deliveries.Formats())
+		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, capacities), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit))}, deliveries.Formats())
 		f.send(stmtNextDue, [][]byte{list}, wire.AllBinary(), wire.AllBinary())
 	}
 }
 
-// readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
+// readSnapshot reads the result of sqlSnapshot or sqlOpenWriters.
 func readSnapshot(f *flight, c *Claimed) error {
 	return f.each(func(values [][]byte) error {
 		low, err := wire.DecodeInt8(values[0])
 		high, herr := wire.DecodeInt8(values[1])
-		c.Xmin, c.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
+		c.Xmin, c.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned: only the bits matter
 		if err = cmp.Or(err, herr); err == nil && len(values) > 2 {
-			err = readDoubt(values[2:], c)
+			err = readOpenWriters(values[2:], c)
 		}
 		return err
 	})
 }
 
-// readDoubt reads the rest of sqlDoubt. A snapshot is "xmin:xmax:open,open,...".
-func readDoubt(values [][]byte, c *Claimed) error {
+// readOpenWriters reads the rest of sqlOpenWriters. A snapshot is "xmin:xmax:open,open,...".
+func readOpenWriters(values [][]byte, c *Claimed) error {
 	text := string(values[0])
 	for xid := range strings.SplitSeq(text[strings.LastIndexByte(text, ':')+1:], ",") {
 		if xid == "" {

@@ -77,7 +77,7 @@ func testLane() dispatch.LaneConfig {
 func newRelay(tb testing.TB, db *fakeDB, owner int64, cfg relayConfig) *relay {
 	tb.Helper()
 	r := &relay{db: db, owner: owner, bell: &fakeBell{db}, log: &logBuffer{}, ended: make(chan error, 1)}
-	keeper := &fakeKeeper{db, owner, cfg.Lease}
+	keeper := &fakeLeases{db, owner, cfg.Lease}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	d, err := dispatch.New(cfg.dispatcher(), nil, log)
 	if err != nil {

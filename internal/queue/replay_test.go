@@ -14,7 +14,7 @@ func TestReplayIsClaimed(t *testing.T) {
 	s := d.session(options())
 	id := d.Insert("a", 1)[0]
 	d.claim(s, Query{Source: SourceIDs, IDs: []int64{id}})
-	d.settle(s, &Settlement{Buried: []int64{id}, Put: []deliveries.Entry{entry(id, "x", deliveries.Dead)}})
+	d.settle(s, &Settlement{DeadLettered: []int64{id}, Put: []deliveries.Entry{entry(id, "x", deliveries.Dead)}})
 	d.Exec(`UPDATE outbox_events SET state = 'deferred', processed_at = NULL`)
 	d.Exec(`UPDATE outbox_deliveries SET state = 'retry', attempts = 0, available_at = now(), replays = 2`)
 	c := d.claim(s, dueFor("x"))

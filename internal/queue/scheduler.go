@@ -16,12 +16,12 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// scheduler decides what is claimed next. Hints, timers and lanes report where work may be;
-// claimers get queries from it and report their results.
+// scheduler decides what to claim next. Hints, timers and lanes report where work may be; claimers get queries and
+// report their results.
 //
-// Fresh events are found in three ways: by an id that the bell named, by the common sweep of the
-// table in the order of ids, and by the own sweep of a lane that had no room when the common sweep
-// passed. Only one sweep is in flight at a time: the next one begins where it ended.
+// Three kinds of queries find fresh events: by an id that the bell named, by the common sweep of the table in id
+// order, and by a lane's separate sweep after the common sweep passed over the lane. Only one sweep is in flight at a
+// time: the next one begins where it ended.
 type scheduler struct {
 	limits engine.Limits
 	lanes  []dispatch.QueueLane
@@ -29,43 +29,43 @@ type scheduler struct {
 	relay  *wake.Machine
 
 	mu    sync.Mutex
-	idle  idle // claimers that wait until something below has changed
+	idle  idle // claimers that wait for a change below
 	timer *time.Timer
 
-	stopped   bool
-	hurry     chan struct{} // capacity 1: a claimer that waits for handlers should come
-	salvaging int           // claimers that must first write the answers of a lost claim
+	stopped      bool
+	hurry        chan struct{} // capacity 1: a claimer that waits for handlers should come
+	claimsPaused int           // claimers that must first write the answers of a lost claim
 
-	ids      []int64 // named by the bell, not yet claimed
+	ids      []int64 // named by the bell, not claimed yet
 	sweeping bool    // a sweep is in flight
 	sweep    sweep
-	span     span
-	lagged   map[dispatch.QueueLane]*lag // lanes that were passed over
+	idLimit  idLimit
+	lagged   map[dispatch.QueueLane]*lag // lanes that the common sweep passed over
 	turns    turns
 
 	eventBytes int // average size of a row
-	tally      tally
+	counters   counters
 
 	due due
 
-	ready  chan struct{} // closed after the first sweep, once all claimers are warm
+	ready  chan struct{} // closed after the first sweep, once all claimers have tried to connect
 	swept  bool
-	behind bool // the last common sweep was full
+	behind bool // the last common sweep reached its limit
 	cold   int  // claimers that have not tried to connect; -1 once ready is closed
 }
 
-// due is the state of searching for due deliveries. The scheduler's lock guards it.
+// due is the state of the search for due deliveries. The scheduler's lock guards it.
 type due struct {
 	claiming bool // a claim of due deliveries is in flight
-	since    since
-	last     bool // the last query was for due deliveries: it is a sweep's turn
+	cursor   dueCursor
+	last     bool // the last query was for due deliveries: a sweep is next
 	now      bool
-	blocked  bool      // a lane had no room at the last query
+	blocked  bool      // a lane had no capacity at the last query
 	at       time.Time // zero: unknown
-	nextPoll time.Time // finds deliveries that another relay left behind
+	nextPoll time.Time // finds deliveries that another relay left
 }
 
-// routes map event types to lanes. [dispatch.Dispatcher] implements it.
+// routes maps event types to lanes. [dispatch.Dispatcher] implements it.
 type routes interface {
 	LanesOf(eventType string) (lanes []dispatch.QueueLane, firstTime bool)
 	TypesOf(f func(lanes []dispatch.QueueLane) bool) []string
@@ -90,7 +90,7 @@ func (s *scheduler) poke() {
 	s.idle.wakeAll()
 }
 
-// stop ends all waits: next returns false from now on.
+// stop ends all waits: next then returns false.
 func (s *scheduler) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +99,7 @@ func (s *scheduler) stop() {
 	s.idle.wakeAll()
 }
 
-// hint passes an id from a notification. It never blocks. Too many ids make the relay poll: it then
-// sweeps the table.
+// hint passes an id from a notification. It never blocks. Too many ids make the relay poll, so that sweeps find them.
 func (s *scheduler) hint(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,15 +123,15 @@ func (s *scheduler) hint(id int64) {
 func (s *scheduler) changed(state wake.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sweep.turn(state == wake.Polling)
+	s.sweep.setPolling(state == wake.Polling)
 	if s.sweep.polling {
 		s.ids = nil
 	}
 	s.idle.wakeAll()
 }
 
-// settle waits for silent writers. They have transaction ids below xid, and have ended when a snapshot says
-// so that a sweep took.
+// settle waits for silent writers. Their transaction ids are below xid. They have ended once the snapshot of a sweep
+// shows that.
 func (s *scheduler) settle(xid uint64) func(context.Context) (wake.Writers, error) {
 	return func(context.Context) (wake.Writers, error) {
 		s.mu.Lock()
@@ -144,7 +143,7 @@ func (s *scheduler) settle(xid uint64) func(context.Context) (wake.Writers, erro
 	}
 }
 
-// sweepNow requests a sweep of what may be new.
+// sweepNow requests a sweep from the low watermark.
 func (s *scheduler) sweepNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +151,8 @@ func (s *scheduler) sweepNow() {
 	s.idle.wakeAll()
 }
 
-// look requests a sweep of the whole table.
-func (s *scheduler) look() {
+// sweepAll requests a sweep of the whole table.
+func (s *scheduler) sweepAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep.begin(sweepFull)
@@ -172,8 +171,8 @@ func (s *scheduler) dueIn(d time.Duration) {
 	}
 }
 
-// room records that a lane that refused work has room again.
-func (s *scheduler) room() {
+// onCapacity records that a lane that refused work has capacity again.
+func (s *scheduler) capacity() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due.now = s.due.now || s.due.blocked
@@ -189,21 +188,21 @@ func (s *scheduler) dueNow() {
 	s.idle.wakeAll()
 }
 
-// salvage stops all claims while the answers of a lost claim are being written, so that delivered
-// events are not claimed again before. delta is +1 at the beginning and -1 at the end.
-func (s *scheduler) salvage(delta int) {
+// pauseClaims stops all claims while a claimer writes the answers of a lost claim: delivered events must not be
+// claimed again before. delta is +1 at the beginning and -1 at the end.
+func (s *scheduler) pauseClaims(delta int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.salvaging += delta
+	s.claimsPaused += delta
 	s.idle.wakeAll()
 }
 
-// next waits until there is something to claim. It returns false once the scheduler is stopped.
+// next waits for a query. It returns false once the scheduler is stopped.
 func (s *scheduler) next() (Query, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.stopped {
-		if s.salvaging == 0 {
+		if s.claimsPaused == 0 {
 			now := time.Now()
 			if q, ok := s.pickLocked(now); ok {
 				return q, true
@@ -215,9 +214,8 @@ func (s *scheduler) next() (Query, bool) {
 	return Query{}, false
 }
 
-// pickLocked prefers work that waits for nothing but a claimer: first named ids, then due
-// deliveries and sweeps, in turns: however many deliveries of one destination are due, the fresh
-// events of others are found.
+// pickLocked prefers named ids, which wait only for a claimer. Due deliveries and sweeps take turns: however many
+// deliveries of one destination are due, sweeps find the fresh events of others.
 func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if len(s.ids) > 0 {
 		q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.limits.Bytes, asked: now}
@@ -239,12 +237,12 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	return q, ok
 }
 
-// anySweepLocked returns the next sweep, the common one or that of a lane.
+// anySweepLocked returns the next sweep: the common one, or a lane's.
 func (s *scheduler) anySweepLocked(now time.Time) (Query, bool) {
 	if s.sweeping {
 		return Query{}, false
 	}
-	common := s.sweep.due(now) && !now.Before(s.turns.wayUntil)
+	common := s.sweep.due(now) && !now.Before(s.turns.pauseUntil)
 	if s.turns.lagNext || !common {
 		if q, ok := s.lagQueryLocked(now); ok {
 			s.turns.lagNext = false
@@ -258,7 +256,7 @@ func (s *scheduler) anySweepLocked(now time.Time) (Query, bool) {
 	return s.sweepQueryLocked(now)
 }
 
-// dueQueryLocked returns a query for due deliveries, if there may be any.
+// dueQueryLocked returns a query for due deliveries, if any may exist.
 func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 	if s.due.claiming || !s.due.now && (s.due.at.IsZero() || now.Before(s.due.at)) {
 		return Query{}, false
@@ -266,14 +264,14 @@ func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 	s.due.now, s.due.blocked, s.due.at = false, false, time.Time{}
 	wanted := s.wantedLocked()
 	s.due.claiming = len(wanted) > 0
-	return Query{Source: SourceDue, Wanted: wanted, Since: s.due.since.begin(now), Bytes: s.limits.Bytes, asked: now}, s.due.claiming
+	return Query{Source: SourceDue, Wanted: wanted, Since: s.due.cursor.begin(now), Bytes: s.limits.Bytes, asked: now}, s.due.claiming
 }
 
-// sweepQueryLocked continues the common sweep, if any lane has room for the events it may find.
+// sweepQueryLocked continues the common sweep, if any lane has capacity for its events.
 func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 	if s.sweep.start(now) && s.sweep.kind == sweepFull && s.sweep.cursor == beforeAll {
 		for _, g := range s.lagged {
-			g.back(beforeAll) // new events may be behind these positions, too
+			g.rewind(beforeAll) // new events may be behind these positions
 		}
 	}
 	if !now.Before(s.due.nextPoll) {
@@ -283,50 +281,49 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Bytes: s.limits.Bytes,
 		Skip: s.skipLocked(), passes: len(s.lagged) > 0, asked: now,
 	}
-	q.Upto, q.step = s.span.upto(q.After, math.MaxInt64)
-	// The next sweep need not step over the skipped events again.
-	q.Reach, q.Doubt = len(q.Skip) > 0, s.sweep.doubts.any() || s.span.ids > 0
+	q.Upto, q.step = s.idLimit.upto(q.After, math.MaxInt64)
+	// The next sweep can skip these events.
+	q.Highest, q.OpenWriters = len(q.Skip) > 0, s.sweep.writers.any() || s.idLimit.ids > 0
 	if q.Limit > 0 {
 		s.sweeping = true
 		return q, true
 	}
-	// Every lane is full or paused, so no lane could take what a sweep finds. A call of room
-	// resumes the sweep. They may have been paused from the start, and for as long as a person likes.
+	// Every lane is full or paused, so no lane could take an event. A call of onCapacity resumes the sweep. Lanes may
+	// be paused from the start, for any time.
 	s.sweep.wait(now)
 	s.swept = true
 	s.readyLocked()
 	if len(s.lagged) == len(s.lanes) {
-		// Or all lanes lag: their own sweeps find the events, and the common sweep would wait for
-		// the slowest lane.
-		s.sweep.leave(now)
+		// All lanes lag: their own sweeps find the events, and the common sweep would wait for the slowest lane.
+		s.sweep.abandon(now)
 	}
 	return s.lagQueryLocked(now)
 }
 
-// lag is the position of a lane that was passed over: the lane has a sweep of its own until it has
-// caught up with the common one. The scheduler's lock guards it.
+// lag is the position of a lane that the common sweep passed over: the lane has its own sweep until it catches up.
+// The scheduler's lock guards it.
 type lag struct {
-	after  int64  // its own sweep continues after this id
-	given  int64  // the same, for events given back since that sweep began
-	low    int64  // the low mark when the common sweep left the lane out
-	served uint64 // the number of its last sweep, counted over all lanes
+	after    int64  // the lane's sweep continues after this id
+	returned int64  // the same, for events returned since that sweep began
+	low      int64  // the low watermark when the common sweep passed the lane
+	served   uint64 // number of the lane's last sweep, counted over all lanes
 }
 
-// back moves the lane's sweep back to the id.
-func (g *lag) back(after int64) { g.after, g.given = min(g.after, after), min(g.given, after) }
+// rewind moves the lane's sweep back to the id.
+func (g *lag) rewind(after int64) { g.after, g.returned = min(g.after, after), min(g.returned, after) }
 
-// lagLocked makes the common sweep skip the lane, and the lane's own sweep start after the id.
+// lagLocked makes the common sweep skip the lane, and the lane's sweep start after the id.
 func (s *scheduler) lagLocked(l dispatch.QueueLane, after int64) {
 	g := s.lagged[l]
 	if g == nil {
-		g = &lag{after: math.MaxInt64, given: math.MaxInt64, low: s.sweep.low.low}
+		g = &lag{after: math.MaxInt64, returned: math.MaxInt64, low: s.sweep.low.id}
 		s.lagged[l] = g
 	}
-	g.back(after)
+	g.rewind(after)
 }
 
-// passedOver records the first events that lanes were offered and refused. It is called when that
-// is known, and again when the rows are free: a sweep in between finds them locked.
+// passedOver records the first events that lanes refused. The claimer calls it at the refusal, and again when the
+// rows are free: a sweep in between finds them locked.
 func (s *scheduler) passedOver(first map[dispatch.QueueLane]int64) {
 	if len(first) == 0 {
 		return
@@ -349,40 +346,38 @@ func (s *scheduler) skipLocked() []string {
 	})
 }
 
-// lagQueryLocked returns a sweep for a lane that lags and has room again.
+// lagQueryLocked returns a sweep for a lagging lane with capacity.
 func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 	for _, l := range s.byPriorityLocked() {
-		room := min(l.Capacity(false), s.batchLocked())
-		if room == 0 {
+		capacity := min(l.Capacity(false), s.batchLocked())
+		if capacity == 0 {
 			continue
 		}
 		g := s.lagged[l]
 		s.turns.lags++
-		g.served, g.given = s.turns.lags, math.MaxInt64
+		g.served, g.returned = s.turns.lags, math.MaxInt64
 		s.sweeping = true
-		// Types that were never seen may be for this lane. Events beyond the common sweep are left
-		// to the common sweep.
+		// Unknown types may be for this lane. Events beyond the common sweep are left to the common sweep.
 		others := s.route.TypesOf(func(lanes []dispatch.QueueLane) bool { return !slices.Contains(lanes, l) })
-		q := Query{Source: SourceSweep, After: g.after, Limit: room, Bytes: s.limits.Bytes, Skip: others, lane: l, asked: now}
-		q.Upto, q.step = s.span.upto(g.after, s.sweep.head)
+		q := Query{Source: SourceSweep, After: g.after, Limit: capacity, Bytes: s.limits.Bytes, Skip: others, lane: l, asked: now}
+		q.Upto, q.step = s.idLimit.upto(g.after, s.sweep.head)
 		return q, true
 	}
 	return Query{}, false
 }
 
-// caughtUpLocked records the progress of a lane's own sweep. A sweep that found less than its limit
-// has caught up, unless events were given back meanwhile. The marks then move back, so that the
-// common sweep finds the lane's events again, and with them those that were committed behind the
-// marks while their types were skipped.
+// caughtUpLocked records the progress of a lane's sweep. A sweep that found less than its limit has caught up, unless
+// events were returned since. Then the watermarks move back, for two reasons. The common sweep must find the lane's
+// events again, and the events that were committed behind the watermarks while their types were skipped.
 func (s *scheduler) caughtUpLocked(q *Query, c *Claimed) {
 	g := s.lagged[q.lane]
 	if g == nil {
 		return
 	}
 	if g.after < q.After {
-		return // a full sweep began
+		return // a full sweep began since
 	}
-	g.after = g.given
+	g.after = g.returned
 	if n := len(c.Work); n > 0 && (c.Cut || n >= q.Limit) {
 		g.after = min(g.after, c.Work[n-1].Event.ID)
 	} else if q.step {
@@ -399,8 +394,8 @@ func (s *scheduler) wantedLocked() map[string]int {
 	wanted := make(map[string]int, len(s.lanes)+1)
 	most := 0
 	for _, l := range s.lanes {
-		if room := l.Capacity(true); room > 0 {
-			wanted[l.Destination().Name] = min(room, s.batchLocked())
+		if capacity := l.Capacity(true); capacity > 0 {
+			wanted[l.Destination().Name] = min(capacity, s.batchLocked())
 			most = max(most, wanted[l.Destination().Name])
 		} else {
 			s.due.blocked = true
@@ -412,9 +407,8 @@ func (s *scheduler) wantedLocked() map[string]int {
 	return wanted
 }
 
-// limitLocked is the room of the roomiest lane: events that the other lanes cannot take are put
-// back, and swept for these lanes alone later. It aims at half of the bytes, because reading
-// rows beyond the limit is wasted.
+// limitLocked returns the largest capacity of a lane: events that the other lanes cannot take are returned, and swept
+// later for these lanes alone. It aims at half of the bytes, because reading rows beyond the limit is wasted.
 func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {
@@ -429,32 +423,29 @@ func (s *scheduler) limitLocked() int {
 }
 
 const (
-	// lesserTurn is how often, one sweep in so many, a lane of lower priority gets the turn, so
-	// that no lane waits for ever.
+	// lesserTurn is the number of sweeps in which a lane of lower priority gets one turn, so that no lane starves.
 	lesserTurn = 8
-	// sharedPart is the part of a claim, as a fraction 1/sharedPart, from which on a destination is
-	// not passed over: each event that it shares with a more urgent destination would need a
-	// row of its own.
+	// sharedPart is the fraction 1/sharedPart of a claim from which a destination is not passed over: each event that
+	// it shares with a more urgent destination would need its own row.
 	sharedPart = 8
-	// waySize is how long the common sweep makes way for lagging lanes after it has found nothing
-	// more urgent, in multiples of the time that this took. Next to a backlog that it only has to
-	// pass, the first such sweep takes long. longestWay bounds the pause, and with it the time until
-	// an urgent event is found.
-	waySize    = 4
-	longestWay = 20 * time.Millisecond
+	// pauseFactor is how long the common sweep pauses for lagging lanes after it found nothing more urgent, as a
+	// multiple of the duration of that sweep. In a backlog that it only has to pass, the first such sweep takes long.
+	// longestPause bounds the pause, and so the delay of an urgent event.
+	pauseFactor  = 4
+	longestPause = 20 * time.Millisecond
 )
 
-// Priorities use the mechanism for destinations without room. During a backlog, the common sweep
-// passes over the lanes of lower priority, and so reaches the events of the others at once. The
-// passed lanes catch up by sweeps of their own.
+// Priorities use the mechanism for destinations without capacity. During a backlog the common sweep passes over the
+// lanes of lower priority, and so reaches the events of the others at once. The passed lanes catch up with their own
+// sweeps.
 
 // turns decides which sweep is next. The scheduler's lock guards it.
 type turns struct {
-	ranked   bool      // lanes have different priorities
-	lagNext  bool      // the last sweep was the common one
-	sweeps   uint64    // common sweeps during a backlog of more urgent events
-	lags     uint64    // sweeps of lagging lanes
-	wayUntil time.Time // until then the common sweep makes way for lagging lanes
+	ranked     bool      // lanes have different priorities
+	lagNext    bool      // the last sweep was the common one
+	sweeps     uint64    // common sweeps during a backlog of more urgent events
+	lags       uint64    // sweeps of lagging lanes
+	pauseUntil time.Time // the common sweep pauses for lagging lanes until then
 }
 
 // isRanked reports whether the lanes have different priorities.
@@ -462,8 +453,8 @@ func isRanked(lanes []dispatch.QueueLane) bool {
 	return slices.ContainsFunc(lanes, func(l dispatch.QueueLane) bool { return l.Destination().Priority != lanes[0].Destination().Priority })
 }
 
-// yieldLocked passes over the less urgent lanes after a full claim of the common sweep, which has
-// read everything up to last.
+// yieldLocked passes over the less urgent lanes after a full claim of the common sweep, which has read everything up
+// to last.
 func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 	if !s.turns.ranked {
 		return
@@ -477,8 +468,8 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 	}
 }
 
-// topPriority returns the highest priority among the lanes that the common sweep can serve. Lanes
-// that are full or down do not make others wait.
+// topPriority returns the highest priority among the lanes that the common sweep can serve. Full or unavailable lanes
+// do not make others wait.
 func topPriority(lanes []dispatch.QueueLane, lagged map[dispatch.QueueLane]*lag) int {
 	top := math.MinInt
 	for _, l := range lanes {
@@ -489,7 +480,7 @@ func topPriority(lanes []dispatch.QueueLane, lagged map[dispatch.QueueLane]*lag)
 	return top
 }
 
-// sharesLocked reports whether much of the claim is for both the lane and a more urgent one.
+// sharesLocked reports whether the lane shares much of the claim with more urgent lanes.
 func (s *scheduler) sharesLocked(l dispatch.QueueLane, c *Claimed) bool {
 	shared := 0
 	for i := range c.Work {
@@ -501,8 +492,8 @@ func (s *scheduler) sharesLocked(l dispatch.QueueLane, c *Claimed) bool {
 	return shared*sharedPart >= len(c.Work)
 }
 
-// lagTurnLocked reports whether a lagging lane goes before the common sweep: in turns, unless the
-// common sweep is in a backlog of more urgent events.
+// lagTurnLocked reports whether a lagging lane precedes the common sweep. They take turns, unless the common sweep is
+// in a backlog of more urgent events.
 func (s *scheduler) lagTurnLocked() bool {
 	if !s.turns.ranked || !s.sweep.active {
 		return true
@@ -511,15 +502,15 @@ func (s *scheduler) lagTurnLocked() bool {
 	return s.turns.sweeps%lesserTurn == 0
 }
 
-// makeWayLocked lets lagging lanes go before the common sweep for a moment.
-func (s *scheduler) makeWayLocked(now time.Time, q *Query, full bool) {
+// pauseCommonLocked lets lagging lanes precede the common sweep for a moment.
+func (s *scheduler) pauseCommonLocked(now time.Time, q *Query, full bool) {
 	if s.turns.ranked && !full && q.passes {
-		s.turns.wayUntil = now.Add(min(waySize*now.Sub(q.asked), longestWay))
+		s.turns.pauseUntil = now.Add(min(pauseFactor*now.Sub(q.asked), longestPause))
 	}
 }
 
-// byPriorityLocked returns the lagging lanes, the most urgent first. Among equals the lane that was
-// swept longest ago comes first; once in lesserTurn sweeps, it comes before all others.
+// byPriorityLocked returns the lagging lanes, the most urgent first. Among equals the lane swept longest ago comes
+// first; once in lesserTurn sweeps, that lane precedes all others.
 func (s *scheduler) byPriorityLocked() []dispatch.QueueLane {
 	var lagging []dispatch.QueueLane
 	for _, l := range s.lanes {
@@ -540,23 +531,23 @@ func (s *scheduler) byPriorityLocked() []dispatch.QueueLane {
 	return lagging
 }
 
-// batchLocked is how many events a claim may ask for.
+// batchLocked returns how many events a claim may request.
 func (s *scheduler) batchLocked() int {
 	return min(s.limits.Batch, max(1, s.limits.Bytes/2/max(1, s.eventBytes)))
 }
 
-// claimed records the result of a query, in the order of ids, before the work is handed out.
+// claimed records the result of a query, in id order, before the work is handed out.
 func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.idle.wakeAll()
-	s.tally.asked(q.Source, err != nil)
+	s.counters.query(q.Source, err != nil)
 	if err != nil {
 		s.failedLocked(q, err)
 		return nil
 	}
 	if n := len(c.Work); n > 0 {
-		s.tally.claimed(n)
+		s.counters.events(n)
 		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
 	}
 	if q.Source != SourceDue {
@@ -566,11 +557,11 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	case SourceIDs:
 		for i := range c.Work {
 			s.sweep.head = max(s.sweep.head, c.Work[i].Event.ID)
-			s.sweep.doubts.behind = s.sweep.doubts.behind || c.Work[i].Event.ID <= s.sweep.near.low
+			s.sweep.writers.belowNear = s.sweep.writers.belowNear || c.Work[i].Event.ID <= s.sweep.near.id
 		}
 	case SourceDue:
 		s.due.claiming = false
-		behind := s.due.since.claimed(time.Now(), q, c)
+		behind := s.due.cursor.claimed(time.Now(), q, c)
 		s.due.now = s.due.now || len(c.Work) > 0 || behind // there may be more
 		if c.NextDue >= 0 {
 			if at := time.Now().Add(c.NextDue); s.due.at.IsZero() || at.Before(s.due.at) {
@@ -584,11 +575,10 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	return anew
 }
 
-// failedLocked schedules another search for what the failed query looked for. After a lost
-// connection the full sweep finds whatever was locked. A query that took too long is repeated with
-// a smaller bound, and starts nothing that takes longer still.
+// failedLocked schedules another search for the failed query's work. After a lost connection the full sweep finds all
+// rows that were locked. A query that took too long is repeated with a smaller bound, and requests no larger one.
 func (s *scheduler) failedLocked(q *Query, err error) {
-	// Perhaps the payloads were too much to read in time; successful claims correct this.
+	// The payloads may have been too large to read in time; successful claims correct this.
 	s.eventBytes = min(4*max(s.eventBytes, 1<<10), s.limits.Bytes)
 	switch q.Source {
 	case SourceDue:
@@ -596,7 +586,7 @@ func (s *scheduler) failedLocked(q *Query, err error) {
 	case SourceSweep:
 		s.sweeping = false
 		if store.IsCanceled(err) {
-			s.span.canceled()
+			s.idLimit.canceled()
 		}
 		if q.lane != nil {
 			s.lagLocked(q.lane, q.After)
@@ -615,8 +605,8 @@ func (s *scheduler) failedLocked(q *Query, err error) {
 func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 	now := time.Now()
 	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
-	if s.span.ids > 0 {
-		s.span.took(q, now.Sub(q.asked), c.LastID)
+	if s.idLimit.ids > 0 {
+		s.idLimit.took(q, now.Sub(q.asked), c.LastID)
 	}
 	if len(c.Work) > 0 {
 		last = c.Work[len(c.Work)-1].Event.ID
@@ -626,15 +616,14 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 		s.caughtUpLocked(q, c)
 		return nil
 	}
-	if q.Reach && !full && !q.step && c.Reach > last {
-		// The claim has read that far: the next one need not read the events of lagging lanes
-		// again.
-		s.sweep.head = max(s.sweep.head, c.Reach)
+	if q.Highest && !full && !q.step && c.Highest > last {
+		// The claim has read that far: the next one need not read the events of lagging lanes again.
+		s.sweep.head = max(s.sweep.head, c.Highest)
 	}
 	if full {
 		s.yieldLocked(c, last)
 	}
-	s.makeWayLocked(now, q, full)
+	s.pauseCommonLocked(now, q, full)
 	s.behindLocked(full)
 	s.sweep.swept(now, *q, c)
 	s.swept = true
@@ -642,14 +631,14 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 	anew := s.sweep.restarted(q, c)
 	if anew != nil {
 		for _, g := range s.lagged {
-			g.back(beforeAll)
-			g.low = min(g.low, s.sweep.low.low)
+			g.rewind(beforeAll)
+			g.low = min(g.low, s.sweep.low.id)
 		}
 	}
 	return anew
 }
 
-// warmed records that a claimer has connected, or has tried to.
+// warmed records that a claimer has tried to connect.
 func (s *scheduler) warmed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -659,12 +648,12 @@ func (s *scheduler) warmed() {
 
 func (s *scheduler) readyLocked() {
 	if s.swept && s.cold == 0 {
-		s.cold = -1 // once
+		s.cold = -1 // only once
 		close(s.ready)
 	}
 }
 
-// behindLocked tells the relay whether there is more to claim.
+// behindLocked tells the relay whether more can be claimed.
 func (s *scheduler) behindLocked(is bool) {
 	switch {
 	case is && !s.behind:
@@ -675,7 +664,7 @@ func (s *scheduler) behindLocked(is bool) {
 	s.behind = is
 }
 
-// again records that rows of a claim are free again, unchanged.
+// again records that rows of a claim are free and unchanged.
 func (s *scheduler) again() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -684,9 +673,8 @@ func (s *scheduler) again() {
 	s.idle.wakeAll()
 }
 
-// armLocked sets the timer for the next thing that is due. A query in flight needs no timer: its
-// end wakes every claimer. A timer for a time that passes meanwhile would make the idle claimers
-// check again and again.
+// armLocked sets the timer for the next due change. A query in flight needs no timer: its end wakes every claimer. A
+// timer for its time would make the idle claimers check again and again.
 func (s *scheduler) armLocked(now time.Time) {
 	var at time.Time
 	if !s.sweeping {
@@ -694,8 +682,8 @@ func (s *scheduler) armLocked(now time.Time) {
 		if s.sweep.polling && s.sweep.restUntil.Before(at) {
 			at = s.sweep.restUntil
 		}
-		if now.Before(s.turns.wayUntil) && (s.sweep.due(now) || at.Before(s.turns.wayUntil)) {
-			at = s.turns.wayUntil
+		if now.Before(s.turns.pauseUntil) && (s.sweep.due(now) || at.Before(s.turns.pauseUntil)) {
+			at = s.turns.pauseUntil
 		}
 	}
 	if !s.due.claiming && !s.due.at.IsZero() && (s.sweeping || s.due.at.Before(at)) {
@@ -708,15 +696,14 @@ func (s *scheduler) armLocked(now time.Time) {
 	s.timer.Reset(max(0, at.Sub(now)))
 }
 
-// settledBelow returns the low mark: fresh events below it are rare.
+// settledBelow returns the low watermark: fresh events below it are rare.
 func (s *scheduler) settledBelow() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sweep.low.low
+	return s.sweep.low.id
 }
 
-// jittered varies d by up to 5 % either way, so that relays that were started together do not poll
-// together.
+// jittered varies d by up to 10 % in either direction, so that relays started together do not poll together.
 func jittered(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) //nolint:gosec // spreads load, hides nothing
 }
@@ -725,6 +712,6 @@ func jittered(d time.Duration) time.Duration {
 func (s *scheduler) stats(to *observe.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tally.stats(to)
+	s.counters.stats(to)
 	to.Bell = s.relay.State().String()
 }

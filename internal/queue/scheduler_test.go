@@ -138,7 +138,7 @@ func TestSchedulerTakesTurnsBetweenSweeps(t *testing.T) {
 	t.Parallel()
 	s, _, slow := newTestScheduler(t)
 	s.lag(slow, 10)
-	s.sweep.turn(true)
+	s.sweep.setPolling(true)
 	lane, common := 0, 0
 	for range 20 {
 		q := s.pick(t)
@@ -181,9 +181,9 @@ func TestSchedulerComesBackAfterARest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newTestScheduler(t)
-		s.turns.wayUntil = time.Now().Add(longestWay)
+		s.turns.pauseUntil = time.Now().Add(longestPause)
 		s.sweep.begin(sweepFull)
-		if took := s.nextOf(t, func(q *Query) bool { return q.Source == SourceSweep }); took > longestWay {
+		if took := s.nextOf(t, func(q *Query) bool { return q.Source == SourceSweep }); took > longestPause {
 			t.Errorf("it took %v", took)
 		}
 	})

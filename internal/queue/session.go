@@ -16,36 +16,34 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Session claims and settles on a connection of its own, which it opens on first use and again
-// after a loss. It implements [Claimer]. Only one goroutine may use it; its creator closes it.
+// Session claims and settles on its own connection, opened on first use and after a loss. It implements [Claimer].
+// Only one goroutine may use it; its creator closes it.
 type Session struct {
 	connector *store.Connector
 	options   SessionOptions
 	conn      *pgx.Conn
 	names     wire.Names
 	params    []byte   // buffer for parameters, reused by every flight
-	sent      []string // names of the statements of a flight, reused by the next one
-	expected  int      // expected number of events in the next claim: that of the last
+	sent      []string // statement names of a flight, reused by the next one
+	expected  int      // expected events in the next claim: as many as in the last one
 	ranged    bool     // outbox_events is partitioned: see ranged.go
-	refused   bool     // the database has refused the last settlement, and not accepted it since
+	refused   bool     // the database has refused the last settlement
 }
 
-// SessionOptions configure the settlement of events, and the leases of a relay.
+// SessionOptions configures the settlement of events, and the leases of a relay.
 type SessionOptions struct {
 	// Owner is the key of the relay's advisory lock, which its leases carry.
 	Owner int64
-	// Program is what the relay says of itself.
+	// Program describes the relay to the database.
 	Program store.Program
 	// Lease is how long a lease lasts unless it is renewed.
 	Lease time.Duration
-	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 is no
-	// bound.
+	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 means no bound.
 	EventBytes int
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
-	// Refused, if set, is called when the table turns out to be a stream, with an error that wraps
-	// outboxsql.ErrMode: this relay cannot work there any more. It must not block; several sessions
-	// may call it.
+	// Refused, if set, is called if the table is a stream, with an error that wraps outboxsql.ErrMode: this relay can
+	// no longer work there. It must not block; several sessions may call it.
 	Refused func(error)
 }
 
@@ -54,7 +52,7 @@ func NewSession(c *store.Connector, o SessionOptions) *Session {
 	return &Session{connector: c, options: o}
 }
 
-// Close ends the session, also after ctx has ended, and unlocks its claim.
+// Close ends the session and unlocks its claim, even if ctx has ended.
 func (s *Session) Close(ctx context.Context) {
 	if s.conn != nil {
 		store.Close(ctx, s.conn)
@@ -69,11 +67,11 @@ const (
 	stmtRollback     = "rollback"
 	stmtImmediate    = "immediate"
 	stmtSnapshot     = "snapshot"
-	stmtDoubt        = "doubt"
+	stmtOpenWriters  = "open_writers"
 	stmtByIDs        = "by_ids"
 	stmtSweep        = "sweep"
 	stmtSweepSkip    = "sweep_skip"
-	stmtReach        = "reach"
+	stmtHighest      = "highest"
 	stmtDue          = "due"
 	stmtNextDue      = "next_due"
 	stmtDone         = "done"
@@ -88,7 +86,7 @@ const (
 	stmtForget       = "forget"
 )
 
-// claims are the statements that read events, up to a limit; see [wire.EventBytes].
+// claims returns the statements that read events, up to a limit: see [wire.EventBytes].
 func (s *Session) claims(limit int) map[string]string {
 	const (
 		sweep = ` AND id > $1::bigint AND id <= $3::bigint`
@@ -109,7 +107,8 @@ func (s *Session) claims(limit int) map[string]string {
 	return byName
 }
 
-// named returns the name of a statement with a limit. One that reads only what can be read has a name of its own.
+// named returns the name of a statement with a limit. The variants that read only readable columns have separate
+// names.
 func named(name string, limit int) string {
 	switch limit {
 	case wire.Escaped:
@@ -123,7 +122,7 @@ func named(name string, limit int) string {
 func (s *Session) statements() map[string]string {
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
-		stmtSnapshot: sqlSnapshot, stmtDoubt: sqlDoubt, stmtReach: sqlReach, stmtNextDue: sqlNextDue,
+		stmtSnapshot: sqlSnapshot, stmtOpenWriters: sqlOpenWriters, stmtHighest: sqlHighest, stmtNextDue: sqlNextDue,
 		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
 		stmtPut: deliveries.SQLPut, stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent,
 	}
@@ -147,8 +146,8 @@ func (s *Session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Every session checks the mode: after a reconnect to a table that has become a stream, all its
-	// events would look fresh.
+	// Every session checks the mode: after a reconnect to a table that has become a stream, all its events would look
+	// fresh.
 	if err = s.connector.HoldMode(ctx, conn, outboxsql.ModeQueue, s.options.Refused); err == nil {
 		s.ranged, err = store.IsPartitioned(ctx, conn)
 	}
@@ -183,8 +182,7 @@ func prepareAll(ctx context.Context, conn *pgconn.PgConn, statements map[string]
 	return errors.Join(append(errs, p.Close())...)
 }
 
-// flight is one pipelined round trip: statements leave together, and their answers are read in
-// order.
+// flight is one pipelined round trip: statements leave together, and results are read in order.
 type flight struct {
 	pipeline *pgconn.Pipeline
 	cancel   context.CancelFunc
@@ -192,8 +190,8 @@ type flight struct {
 	read     int      // how many of them are answered
 }
 
-// fly sends the queued statements. The context bounds the round trip only: a stopping relay still
-// reads the answer of a claim in flight.
+// fly sends the queued statements. The context bounds only the round trip: a stopping relay still reads the result of
+// a claim in flight.
 func (s *Session) fly(ctx context.Context, queue func(*flight)) (*flight, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), store.RoundTripTimeout,
 		fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout))
@@ -213,7 +211,7 @@ func (f *flight) send(name string, args [][]byte, formats, results []int16) {
 	f.pipeline.SendQueryPrepared(name, args, formats, results)
 }
 
-// failed adds to an error which statement the server has refused, and what bounded it.
+// failed adds the refused statement, and the bound that stopped it, to an error.
 func (f *flight) failed(err error) error {
 	name := f.names[min(max(f.read-1, 0), len(f.names)-1)]
 	if bound := store.BoundOf(err); bound != "" {
@@ -222,7 +220,7 @@ func (f *flight) failed(err error) error {
 	return fmt.Errorf("statement %s: %w", name, err)
 }
 
-// next returns the answer of the next statement, to be read before the one after it.
+// next returns the next statement's result. Read it before the following one.
 func (f *flight) next() (*pgconn.ResultReader, error) {
 	results, err := f.pipeline.GetResults()
 	f.read++
@@ -236,7 +234,7 @@ func (f *flight) next() (*pgconn.ResultReader, error) {
 	return reader, nil
 }
 
-// each calls read with each row of the next answer.
+// each calls read for each row of the next result.
 func (f *flight) each(read func(values [][]byte) error) error {
 	reader, err := f.next()
 	if err != nil {
@@ -250,7 +248,7 @@ func (f *flight) each(read func(values [][]byte) error) error {
 	return f.end(reader)
 }
 
-// number reads an answer of one bigint. It returns none if there is no row, or NULL.
+// number reads a result of one bigint. It returns none for no row, and for NULL.
 func (f *flight) number(none int64) (n int64, err error) {
 	n = none
 	err = f.each(func(values [][]byte) (err error) {
@@ -262,7 +260,7 @@ func (f *flight) number(none int64) (n int64, err error) {
 	return n, err
 }
 
-// skip reads and drops the answer of a statement.
+// skip reads and drops a statement's result.
 func (f *flight) skip() error {
 	reader, err := f.next()
 	if err != nil {
@@ -271,7 +269,7 @@ func (f *flight) skip() error {
 	return f.end(reader)
 }
 
-// end reads the rest of an answer.
+// end reads the rest of a result.
 func (f *flight) end(reader *pgconn.ResultReader) error {
 	if _, err := reader.Close(); err != nil {
 		return f.failed(err)
@@ -284,8 +282,8 @@ func (f *flight) close() error {
 	return f.pipeline.Close()
 }
 
-// abandon gives up the connection after an error, and with it the transaction and its locks.
-// Reconnecting is rare and always right; resuming a half-read pipeline is neither.
+// abandon closes the connection after an error, and with it the transaction and its locks. Reconnecting is rare and
+// always right; resuming a half-read pipeline is neither.
 func (s *Session) abandon(ctx context.Context, what string, err error) error {
 	s.Close(ctx)
 	return fmt.Errorf("%s: %w", what, err)

@@ -8,18 +8,18 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// The conditions on state make every statement harmless to repeat: after a COMMIT without a reply,
-// any relay may write the settlement again.
+// The conditions on state make every statement safe to repeat: after a COMMIT without a reply, any relay may write
+// the settlement again.
 const (
 	sqlDone   = `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 	sqlDelete = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 	sqlDefer  = `UPDATE outbox_events SET state = 'deferred' WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 )
 
-// Two relays may settle the last two destinations of one event at the same moment, and neither sees
-// the other's row go. So each relay that has settled a delivery locks the event, in the order of
-// ids against deadlocks, and checks for remaining deliveries with a statement, and so a snapshot,
-// of its own. Delivery rows are always locked before event rows.
+// Two relays may settle the last two destinations of one event at the same moment, and neither sees the other's row
+// disappear. So each relay that settles a delivery locks the event, in id order against deadlocks. It then checks for
+// remaining deliveries with a separate statement, and so a new snapshot. Delivery rows are always locked before event
+// rows.
 const (
 	sqlLock   = `SELECT FROM outbox_events WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE`
 	sqlFinish = `UPDATE outbox_events AS e SET state = 'done', processed_at = clock_timestamp()
@@ -32,9 +32,8 @@ AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 // Settle implements [Claimer]: all statements and the COMMIT leave in one flight.
 func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
 	if s.conn == nil || s.conn.IsClosed() {
-		// The claim is gone with its connection. The deliveries are still recorded, in a
-		// transaction of their own.
-		return s.salvage(ctx, settlement)
+		// The claim is lost with its connection. The deliveries are still recorded, in a new transaction.
+		return s.settleLost(ctx, settlement)
 	}
 	err := s.settle(ctx, settlement)
 	if s.refused = err != nil && !store.IsDown(err); err != nil {
@@ -43,13 +42,13 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
 	return nil
 }
 
-// salvage records acknowledged deliveries after the claim was lost. Failures are not recorded:
-// their rows are free and will be claimed again. So after a settlement that was refused, salvage
-// fails as long as the whole of it would be refused: until then each attempt would be in vain.
-func (s *Session) salvage(ctx context.Context, settlement *Settlement) error {
+// settleLost records acknowledged deliveries after the claim was lost. It records no failures: their rows are free
+// and will be claimed again. After a refused settlement, settleLost fails until the database would accept the whole
+// settlement, because later claims could not be settled either.
+func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error {
 	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove, Acknowledged: settlement.Acknowledged}
 	if len(settlement.Put) > 0 {
-		// An entry of Remove may belong to a delivery that Put has split up: both or neither.
+		// An entry of Remove may belong to a delivery that Put has split up: write both or neither.
 		rest.Remove, rest.Acknowledged = nil, nil
 	}
 	if rest.Empty() && !s.refused {
@@ -78,7 +77,7 @@ func (s *Session) salvage(ctx context.Context, settlement *Settlement) error {
 	return nil
 }
 
-// rehearse finds out whether the database would accept a settlement, and changes nothing.
+// rehearse checks whether the database would accept a settlement, and changes nothing.
 func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 	return s.send(ctx, func(send func(name string, args ...[]byte)) {
 		send(stmtBegin)
@@ -96,7 +95,7 @@ func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
 	})
 }
 
-// send sends statements in one flight, and returns when all are answered.
+// send sends statements in one flight, and returns when all have results.
 func (s *Session) send(ctx context.Context, queue func(send func(name string, args ...[]byte))) error {
 	f, err := s.fly(ctx, func(f *flight) {
 		queue(func(name string, args ...[]byte) {
@@ -128,7 +127,7 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 			send(stmtDone, s.byID(s.params, ids)...)
 		}
 	}
-	if ids := settlement.Buried; len(ids) > 0 {
+	if ids := settlement.DeadLettered; len(ids) > 0 {
 		send(stmtBury, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
 	if ids := settlement.Deferred; len(ids) > 0 {

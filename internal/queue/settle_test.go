@@ -37,7 +37,7 @@ func TestSettle(t *testing.T) {
 	dead := entry(2, "x", deliveries.Dead)
 	dead.Failures, dead.Class, dead.Err = 20, "event", "refused"
 	d.settle(s, &Settlement{
-		Done: []int64{1}, Buried: []int64{2}, Deferred: []int64{3, 4},
+		Done: []int64{1}, DeadLettered: []int64{2}, Deferred: []int64{3, 4},
 		Put: []deliveries.Entry{dead, retry, running, entry(4, "", deliveries.Unrouted)},
 	})
 	d.expect("events", events, "1 done t", "2 done t", "3 deferred f", "4 deferred f", "5 fresh f", "6 fresh f")
@@ -86,7 +86,7 @@ func TestSettleDeletes(t *testing.T) {
 	o.Delete = true
 	s := d.session(o)
 	d.sweep(s, 10)
-	d.settle(s, &Settlement{Done: []int64{1}, Buried: []int64{2}, Deferred: []int64{3, 4, 5}, Put: []deliveries.Entry{
+	d.settle(s, &Settlement{Done: []int64{1}, DeadLettered: []int64{2}, Deferred: []int64{3, 4, 5}, Put: []deliveries.Entry{
 		entry(2, "x", deliveries.Dead), entry(3, "x", deliveries.Retry), entry(4, "x", deliveries.Retry), entry(4, "y", deliveries.Dead),
 		entry(5, "x", deliveries.Retry), entry(5, "y", deliveries.Retry),
 	}})
@@ -178,7 +178,7 @@ func TestLostClaim(t *testing.T) {
 	d.sweep(s, 10)
 	d.terminate(s.conn)
 	settlement := &Settlement{
-		Done: []int64{1, 2}, Buried: []int64{3}, Deferred: []int64{4},
+		Done: []int64{1, 2}, DeadLettered: []int64{3}, Deferred: []int64{4},
 		Put: []deliveries.Entry{entry(3, "x", deliveries.Dead), entry(4, "x", deliveries.Retry)},
 	}
 	err := s.Settle(t.Context(), settlement)

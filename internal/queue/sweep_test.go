@@ -17,7 +17,7 @@ func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) 
 	if n > 0 {
 		claimed.Work[n-1].Event.ID = last
 	}
-	q := Query{Limit: n + 1, Doubt: c.LastID != nil}
+	q := Query{Limit: n + 1, OpenWriters: c.LastID != nil}
 	if full {
 		q.Limit = n
 	}
@@ -45,7 +45,7 @@ func TestSweepTurns(t *testing.T) {
 	if s.due(now) {
 		t.Fatal("sweeps an empty table again at once")
 	}
-	s.turn(true)
+	s.setPolling(true)
 	for range 3 {
 		if !s.due(now) {
 			t.Fatal("a relay that polls does not sweep")
@@ -57,9 +57,9 @@ func TestSweepTurns(t *testing.T) {
 		now = now.Add(wake.PollingPause)
 	}
 	s.sweptIn(now, 0, Claimed{})
-	s.turn(false)
+	s.setPolling(false)
 	if !s.due(now) || s.wanted != sweepLow {
-		t.Error("no sweep from the low mark follows when the relay polls no more")
+		t.Error("no sweep from the low watermark follows when the relay polls no more")
 	}
 	s.sweptIn(now, 0, Claimed{})
 	if s.due(now.Add(wake.PollingPause)) {
@@ -131,7 +131,7 @@ func TestSweepRationsWhatIsDear(t *testing.T) {
 	}
 }
 
-func TestMarksAreNotAheadOfTheirSnapshot(t *testing.T) {
+func TestWatermarksAreNotAheadOfTheirSnapshot(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := &sweep{poll: pollSeldom}
@@ -143,18 +143,18 @@ func TestMarksAreNotAheadOfTheirSnapshot(t *testing.T) {
 	sweptBy(s, now, 2, false, 1, &Claimed{Snapshot: Snapshot{Xmin: 100, Xmax: 100}})
 	s.begin(sweepFull)
 	s.sweptIn(now, 0, Claimed{Snapshot: Snapshot{Xmin: 100, Xmax: 102}})
-	if s.near.low > 0 {
-		t.Errorf("the mark is at %d while transaction 100 may still commit id 1", s.near.low)
+	if s.near.id > 0 {
+		t.Errorf("the watermark is at %d while transaction 100 may still commit id 1", s.near.id)
 	}
 }
 
-// TestMarksPassNoOpenTransaction drives the marks against writers that draw
-// ids, and commit in any order. A mark must never be at or above the id of an
+// TestWatermarksPassNoOpenTransaction drives the watermarks against writers that draw
+// ids, and commit in any order. A watermark must never be at or above the id of an
 // event that may still appear.
-func TestMarksPassNoOpenTransaction(t *testing.T) {
+func TestWatermarksPassNoOpenTransaction(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := &markModel{xid: 100, open: make(map[uint64][]int64), fresh: make(map[int64]uint64)}
+		m := &watermarkModel{xid: 100, open: make(map[uint64][]int64), fresh: make(map[int64]uint64)}
 		m.now = time.Unix(1000, 0)
 		m.s.poll = pollSeldom
 		m.s.begin(sweepFull)
@@ -184,23 +184,23 @@ func TestMarksPassNoOpenTransaction(t *testing.T) {
 				if m.fresh[id] > 0 {
 					delete(m.fresh, id)
 					m.s.head = max(m.s.head, id)
-					m.s.doubts.behind = m.s.doubts.behind || id <= m.s.near.low
+					m.s.writers.belowNear = m.s.writers.belowNear || id <= m.s.near.id
 				}
 			},
 			"time": func(t *rapid.T) {
 				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
 			},
-			"polls":    func(*rapid.T) { m.s.turn(true) },
-			"is quiet": func(*rapid.T) { m.s.turn(false) },
+			"polls":    func(*rapid.T) { m.s.setPolling(true) },
+			"is quiet": func(*rapid.T) { m.s.setPolling(false) },
 			"look":     func(*rapid.T) { m.s.begin(sweepFull) },
 		}
-		for range 10 { // marks go on without a transaction only after many steps
+		for range 10 { // watermarks skip a transaction only after many steps
 			t.Repeat(actions)
 		}
 	})
 }
 
-type markModel struct {
+type watermarkModel struct {
 	now   time.Time
 	s     sweep
 	xid   uint64             // the next one
@@ -213,7 +213,7 @@ type markModel struct {
 	ids   []int64
 }
 
-func (m *markModel) writers() []uint64 {
+func (m *watermarkModel) writers() []uint64 {
 	var xids []uint64
 	for xid := uint64(100); xid < m.xid; xid++ {
 		if _, ok := m.open[xid]; ok {
@@ -223,14 +223,14 @@ func (m *markModel) writers() []uint64 {
 	return xids
 }
 
-func (m *markModel) commit(xid uint64) {
+func (m *watermarkModel) commit(xid uint64) {
 	for _, id := range m.open[xid] {
 		m.fresh[id] = xid
 	}
 	delete(m.open, xid)
 }
 
-func (m *markModel) begin() {
+func (m *watermarkModel) begin() {
 	if m.phase != 0 || !m.s.due(m.now) {
 		return
 	}
@@ -239,7 +239,7 @@ func (m *markModel) begin() {
 	for xid := range m.open {
 		m.got.Xmin = min(m.got.Xmin, xid)
 	}
-	if m.s.doubts.any() {
+	if m.s.writers.any() {
 		last := m.id
 		m.got.Open, m.got.LastID = m.writers(), &last
 	}
@@ -247,7 +247,7 @@ func (m *markModel) begin() {
 }
 
 // read takes the rows, with a snapshot of its own.
-func (m *markModel) read() {
+func (m *watermarkModel) read() {
 	if m.phase != 1 {
 		return
 	}
@@ -261,7 +261,7 @@ func (m *markModel) read() {
 	m.phase = 2
 }
 
-func (m *markModel) end(t *rapid.T) {
+func (m *watermarkModel) end(t *rapid.T) {
 	if m.phase != 2 {
 		return
 	}
@@ -274,22 +274,22 @@ func (m *markModel) end(t *rapid.T) {
 	took := time.Duration(rapid.IntRange(0, 2000).Draw(t, "took in us")) * time.Microsecond
 	m.now = m.now.Add(took)
 	sweptBy(&m.s, m.now, last, len(m.ids) == 3, len(m.ids), &m.got)
-	if r := m.s.restarted(&Query{Doubt: m.got.LastID != nil}, &m.got); r != nil {
+	if r := m.s.restarted(&Query{OpenWriters: m.got.LastID != nil}, &m.got); r != nil {
 		t.Fatalf("the sequence, at %d, has not begun again: head %d", r.last, r.head)
 	}
 }
 
-func (m *markModel) check(t *rapid.T) {
+func (m *watermarkModel) check(t *rapid.T) {
 	check := func(id int64, xid uint64) {
-		near, low := m.s.near.low, m.s.low.low
-		if back, apart := m.s.doubts.apart[xid]; apart {
-			near, low = back, back // the marks go back when it is known to have ended
+		near, low := m.s.near.id, m.s.low.id
+		if back, apart := m.s.writers.skipped[xid]; apart {
+			near, low = back, back // the watermarks go back when it is known to have ended
 		}
 		if near >= id {
-			t.Fatalf("the near mark is at %d, event %d of transaction %d is yet to come", near, id, xid)
+			t.Fatalf("the near watermark is at %d, event %d of transaction %d is yet to come", near, id, xid)
 		}
 		if low >= id {
-			t.Fatalf("the low mark is at %d, event %d of transaction %d is yet to come", low, id, xid)
+			t.Fatalf("the low watermark is at %d, event %d of transaction %d is yet to come", low, id, xid)
 		}
 	}
 	for xid, ids := range m.open {
@@ -302,9 +302,9 @@ func (m *markModel) check(t *rapid.T) {
 	}
 }
 
-// TestMarksGoOnWithoutALongTransaction: a transaction that stays open for minutes does not keep the
-// marks where they were as it began, and when it has ended they go back there.
-func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
+// TestWatermarksSkipALongTransaction: watermarks pass a transaction that stays open for minutes, and return to
+// their values from its beginning when it has ended.
+func TestWatermarksSkipALongTransaction(t *testing.T) {
 	t.Parallel()
 	now, last := time.Now(), int64(1_000_000)
 	s := &sweep{poll: pollSeldom}
@@ -316,7 +316,7 @@ func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
 		for _, o := range open {
 			c.Xmin = min(c.Xmin, o)
 		}
-		if s.doubts.any() {
+		if s.writers.any() {
 			c.Open, c.LastID = open, &last
 		}
 		s.begin(sweepLow)
@@ -329,15 +329,15 @@ func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
 	for range 100 {
 		sweep(long)
 	}
-	if behind := s.head - s.near.low; behind > 3000 {
-		t.Errorf("the near mark is %d ids behind after 10 s beside a transaction that stays open", behind)
+	if behind := s.head - s.near.id; behind > 3000 {
+		t.Errorf("the near watermark is %d ids behind after 10 s beside a transaction that stays open", behind)
 	}
-	if behind := s.head - s.low.low; behind > 6000 {
-		t.Errorf("the low mark is %d ids behind after 10 s beside a transaction that stays open", behind)
+	if behind := s.head - s.low.id; behind > 6000 {
+		t.Errorf("the low watermark is %d ids behind after 10 s beside a transaction that stays open", behind)
 	}
 	sweep()
-	if s.near.low > began || s.low.low > began || !s.due(now) {
-		t.Fatalf("the transaction, which began at the id %d, has ended: near mark %d, low mark %d, due %t", began, s.near.low, s.low.low, s.due(now))
+	if s.near.id > began || s.low.id > began || !s.due(now) {
+		t.Fatalf("the transaction, which began at the id %d, has ended: near watermark %d, low watermark %d, due %t", began, s.near.id, s.low.id, s.due(now))
 	}
 	s.start(now)
 	if s.cursor > began {
@@ -345,9 +345,9 @@ func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
 	}
 }
 
-// TestMarksGoBackWhenIDsBeginAgain: with a sequence that is behind the highest id, all marks are those
-// of a new relay. Without, an event below the near mark is a late one.
-func TestMarksGoBackWhenIDsBeginAgain(t *testing.T) {
+// TestWatermarksResetWhenIDsBeginAgain: with a sequence behind the highest id, all watermarks are those
+// of a new relay. Otherwise an event below the near watermark is a late one.
+func TestWatermarksResetWhenIDsBeginAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		last *int64
@@ -360,18 +360,18 @@ func TestMarksGoBackWhenIDsBeginAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, _, slow := newTestScheduler(t)
-			s.sweep.head, s.sweep.near.low, s.sweep.low.low = 9e18, 9e18, 9e18
-			if s.sweep.doubts.any() {
-				t.Fatal("doubts before anything was found")
+			s.sweep.head, s.sweep.near.id, s.sweep.low.id = 9e18, 9e18, 9e18
+			if s.sweep.writers.any() {
+				t.Fatal("open writers are queried before anything was found")
 			}
 			s.claimed(&Query{Source: SourceIDs, IDs: []int64{7}}, sweptIDs(7, 7), nil)
-			s.look()
+			s.sweepAll()
 			var q Query
 			for q = s.pick(t); q.Source != SourceSweep || q.lane != nil; q = s.pick(t) {
 				s.claimed(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 			}
-			if !q.Doubt {
-				t.Fatal("nothing is asked although an event was found below the near mark")
+			if !q.OpenWriters {
+				t.Fatal("open writers are not queried although an event was found below the near watermark")
 			}
 			s.lag(slow, 5e18)
 			got := s.claimed(&q, &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}, LastID: c.last}, nil)
@@ -381,11 +381,11 @@ func TestMarksGoBackWhenIDsBeginAgain(t *testing.T) {
 			if !c.anew {
 				return
 			}
-			if s.sweep.head != 7 || s.sweep.near.low != 0 || s.sweep.low.low != 0 || s.lagged[slow].after != beforeAll {
-				t.Errorf("head %d, near mark %d, low mark %d, the lane that lags %d", s.sweep.head, s.sweep.near.low, s.sweep.low.low, s.lagged[slow].after)
+			if s.sweep.head != 7 || s.sweep.near.id != 0 || s.sweep.low.id != 0 || s.lagged[slow].after != beforeAll {
+				t.Errorf("head %d, near watermark %d, low watermark %d, the lane that lags %d", s.sweep.head, s.sweep.near.id, s.sweep.low.id, s.lagged[slow].after)
 			}
-			if s.sweep.doubts.any() {
-				t.Error("doubts are left")
+			if s.sweep.writers.any() {
+				t.Error("open writers are still queried")
 			}
 		})
 	}

@@ -127,7 +127,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 	d.expect("the other's", stored, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x retry 2", "6/x retry 2")
 }
 
-// TestLockedByARelayThatDies: the marks pass what another relay has locked. When that relay dies, its
+// TestLockedByARelayThatDies: the watermarks pass rows that another relay has locked. When that relay dies, its
 // events are found at once, and not by the next full sweep, which is half a minute away while there
 // is a backlog, and here an hour.
 func TestLockedByARelayThatDies(t *testing.T) {

@@ -10,13 +10,13 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// Source says where a [Query] looks for work.
+// Source tells where a [Query] looks for work.
 type Source uint8
 
 const (
 	// SourceIDs claims the fresh events with the given ids.
 	SourceIDs Source = iota + 1
-	// SourceSweep claims fresh events, the smallest ids first.
+	// SourceSweep claims fresh events in id order.
 	SourceSweep
 	// SourceDue claims stored deliveries that are due.
 	SourceDue
@@ -25,31 +25,31 @@ const (
 // Query requests work from a [Claimer].
 type Query struct {
 	Source Source
-	// IDs are the events wanted. SourceIDs only.
+	// IDs are the events to claim. SourceIDs only.
 	IDs []int64
-	// The sweep takes ids above After, up to Upto. SourceSweep only.
+	// The sweep claims ids above After, up to Upto. SourceSweep only.
 	After, Upto int64
 	// Limit bounds the number of events. SourceSweep only.
 	Limit int
-	// Bytes bounds the size of the rows; one event is always taken.
+	// Bytes bounds the size of the rows; the first event is always taken.
 	Bytes int
 	// Skip lists event types to skip. SourceSweep only.
 	Skip []string
-	// Reach requests the highest id of a fresh event. SourceSweep only.
-	Reach bool
-	// Doubt requests the open transactions, and the last id of the sequence. SourceSweep only.
-	Doubt bool
-	// Wanted is how many deliveries each destination can take. The empty name stands for events
-	// whose destination is not decided yet. SourceDue only.
+	// Highest requests the highest id of a fresh event. SourceSweep only.
+	Highest bool
+	// OpenWriters requests the open transactions, and the last id of the sequence. SourceSweep only.
+	OpenWriters bool
+	// Wanted is how many deliveries each destination can take. The empty name stands for events without a decided
+	// destination. SourceDue only.
 	Wanted map[string]int
-	// Since is when the first of them was due, in microseconds since 1970, by destination; 0 for the
-	// very first one. SourceDue only.
+	// Since is when the first wanted delivery was due, in microseconds since 1970, by destination; 0 means no bound.
+	// SourceDue only.
 	Since map[string]int64
 
-	lane   dispatch.QueueLane // the lane whose own sweep this is; nil for the common sweep
+	lane   dispatch.QueueLane // the lane of this sweep; nil for the common sweep
 	passes bool               // this common sweep skips some lanes
-	step   bool               // Upto is not the end: another query continues behind it
-	asked  time.Time          // time of the query
+	step   bool               // Upto is not the end: another query continues after it
+	asked  time.Time          // when the query was made
 }
 
 // String describes the query, for tests and logs.
@@ -70,15 +70,15 @@ func (q Query) String() string {
 	}
 }
 
-// most is how many events the query returns at most.
+// most returns the maximum number of events in the result.
 func (q *Query) most() int {
 	switch q.Source {
 	case SourceIDs:
 		return len(q.IDs)
 	case SourceDue:
 		n := 0
-		for _, room := range q.Wanted {
-			n += room
+		for _, capacity := range q.Wanted {
+			n += capacity
 		}
 		return n
 	default:
@@ -86,22 +86,22 @@ func (q *Query) most() int {
 	}
 }
 
-// atMost returns the query for n events at most.
+// atMost returns the query bounded to n events.
 func (q Query) atMost(n int) Query {
 	q.IDs, q.Limit = q.IDs[:min(n, len(q.IDs))], n
 	return q
 }
 
-// Work is a claimed event, or a claimed delivery of one.
+// Work is a claimed event or a claimed delivery.
 type Work struct {
-	// Row is the delivery. Of an event that is fresh it has the event alone.
+	// Row is the delivery. For a fresh event only its event is set.
 	deliveries.Row
 
-	// Fresh distinguishes a row of outbox_events from one of outbox_deliveries.
+	// Fresh distinguishes a row of outbox_events from a row of outbox_deliveries.
 	Fresh bool
 }
 
-// expires returns when the event is too old for a lane. What a person asks for again does not expire.
+// expires returns when the event expires in a lane. Replayed events do not expire.
 func (w *Work) expires(l dispatch.QueueLane) time.Time {
 	if w.Event.Replay > 0 {
 		return time.Time{}
@@ -109,73 +109,68 @@ func (w *Work) expires(l dispatch.QueueLane) time.Time {
 	return l.Destination().Expires(w.Event.CreatedAt, w.Available())
 }
 
-// Claimed is the answer to a [Query]. Its rows stay locked until Settle.
+// Claimed is the result of a [Query]. Its rows stay locked until Settle.
 type Claimed struct {
 	Work []Work
-	// Cut reports that there were rows beyond Query.Bytes. They also stay locked until Settle, and
-	// are free after it.
+	// Cut reports rows beyond Query.Bytes. They also stay locked until Settle, and are free after it.
 	Cut bool
 	// Bytes is the size of the rows in Work.
 	Bytes int
 	// Snapshot was taken before the rows were read. SourceSweep only.
 	Snapshot
-	// Reach is the highest id of a fresh event just before the rows were read, if requested;
-	// math.MinInt64 if there was none. If Work has fewer events than the limit, the claim has read
-	// everything up to Reach.
-	Reach int64
-	// Open are the transactions that were open at the snapshot, and LastID is the id that the
-	// sequence gave out last, nil if it is unknown; both only if requested.
+	// Highest is the highest id of a fresh event just before the rows were read, if requested; math.MinInt64 without
+	// such an event. If Work has fewer events than the limit, the claim has read everything up to Highest.
+	Highest int64
+	// Open lists the transactions that were open in the snapshot. LastID is the last id from the sequence, nil if
+	// unknown. Both are set only if requested.
 	Open   []uint64
 	LastID *int64
-	// NextDue is the time until the next delivery is due; negative if there is none. SourceDue
-	// only.
+	// NextDue is the time until the next delivery is due; negative without one. SourceDue only.
 	NextDue time.Duration
 }
 
-// Snapshot tells which transactions had ended when a claim began: all below Xmin, and none from
-// Xmax on.
+// Snapshot tells which transactions had ended when a claim began: all below Xmin, and none from Xmax up.
 type Snapshot struct{ Xmin, Xmax uint64 }
 
-// Claimer claims work, one claim at a time, and settles it. One goroutine uses it. It reconnects by
-// itself: after an error of either method, nothing is locked any more, and nothing of a settlement
-// was written.
+// Claimer claims work, one claim at a time, and settles it. One goroutine uses it. It reconnects automatically: after
+// an error of either method, nothing is locked, and nothing of a settlement was written.
 type Claimer interface {
 	Claim(ctx context.Context, q Query) (Claimed, error)
 	Settle(ctx context.Context, s *Settlement) error
 }
 
-// Settlement is the outcome of a claim. Rows that it does not mention are unlocked unchanged.
+// Settlement is the outcome of a claim. Rows outside it are unlocked unchanged.
 type Settlement struct {
-	// Done are fresh events that every destination has acknowledged.
+	// Done has fresh events that every destination acknowledged.
 	Done []int64
-	// Buried are fresh events that are finished, but left dead letters.
-	Buried []int64
-	// Deferred are fresh events with deliveries left.
+	// DeadLettered has fresh events that are finished, with dead letters.
+	DeadLettered []int64
+	// Deferred has fresh events with unfinished deliveries.
 	Deferred []int64
-	// Put are the remaining deliveries and the dead ones; they replace their rows.
+	// Put has the unfinished and the dead deliveries; they replace their rows.
 	Put []deliveries.Entry
-	// Remove are the finished deliveries, and those that Put has split up.
+	// Remove has the finished deliveries, and those that Put has split up.
 	Remove []deliveries.Ref
-	// Acknowledged are those of Remove that a person has replayed and the destination has acknowledged.
+	// Acknowledged has the entries of Remove that a person replayed and the destination acknowledged.
 	Acknowledged []deliveries.Ref
 }
 
 // Empty reports whether there is nothing to write.
 func (s *Settlement) Empty() bool {
-	return len(s.Done)+len(s.Buried)+len(s.Deferred)+len(s.Put)+len(s.Remove) == 0
+	return len(s.Done)+len(s.DeadLettered)+len(s.Deferred)+len(s.Put)+len(s.Remove) == 0
 }
 
-// add adds the rest of a work that at least one lane has started.
-func (s *Settlement) add(w *Work, r *remainder) {
+// add adds the unfinished rest of a work that at least one lane has begun.
+func (s *Settlement) add(w *Work, r *unfinished) {
 	first := len(s.Put)
 	s.Put = append(s.Put, r.put...)
 	for _, l := range r.leased {
-		if !l.over {
+		if !l.answered {
 			s.Put = append(s.Put, l.entry)
 		}
 	}
-	for i := range r.back {
-		s.Put = append(s.Put, r.back[i].entry)
+	for i := range r.returned {
+		s.Put = append(s.Put, r.returned[i].entry)
 	}
 	open := false
 	for i := first; i < len(s.Put); i++ {
@@ -189,20 +184,20 @@ func (s *Settlement) add(w *Work, r *remainder) {
 	case open:
 		s.Deferred = append(s.Deferred, w.Event.ID)
 	case rest > 0:
-		s.Buried = append(s.Buried, w.Event.ID)
+		s.DeadLettered = append(s.DeadLettered, w.Event.ID)
 	default:
 		s.Done = append(s.Done, w.Event.ID)
 	}
 }
 
-// finished returns the events of which a delivery has ended, in order.
+// finished returns the events with a finished delivery, in order.
 func (s *Settlement) finished() []int64 {
 	var ids []int64
 	for _, r := range s.Remove {
 		ids = append(ids, r.EventID)
 	}
-	fresh := make(map[int64]bool, len(s.Buried))
-	for _, id := range s.Buried {
+	fresh := make(map[int64]bool, len(s.DeadLettered))
+	for _, id := range s.DeadLettered {
 		fresh[id] = true
 	}
 	for _, e := range s.Put {
@@ -214,11 +209,10 @@ func (s *Settlement) finished() []int64 {
 	return ids
 }
 
-// LeaseKeeper settles deliveries that outlived the transaction of their claim.
-type LeaseKeeper interface {
-	// Finish writes the outcome of leased deliveries whose lease still holds: rows in done are
-	// deleted, those in put replaced. It returns how many were fenced off because another relay has
-	// taken over their lease.
+// LeaseStore writes the leases and outcomes of deliveries that outlived the transaction of their claim.
+type LeaseStore interface {
+	// Finish writes the outcome of leased deliveries whose leases are still valid: it deletes rows in done, and
+	// replaces rows in put. It returns how many were fenced off because another relay took over their leases.
 	Finish(ctx context.Context, done []deliveries.Entry, put []deliveries.Entry) (fenced int, err error)
 	// Renew extends the given leases.
 	Renew(ctx context.Context, tokens []int64) error
@@ -226,17 +220,17 @@ type LeaseKeeper interface {
 
 // Housekeeper maintains the rows that no claim finds.
 type Housekeeper interface {
-	// TakeOver makes due again the deliveries leased by dead relays, and returns how many there
-	// were. It does the same for leases of this relay that are not live according to mine: a crash
-	// of the database has undone the commit that ended them.
+	// TakeOver makes deliveries due again that dead relays had leased, and returns their number. It does the same for
+	// leases of this relay that are not live according to mine: a crash of the database has undone the commit that
+	// ended them.
 	TakeOver(ctx context.Context, mine func() deliveries.Tokens) (int, error)
-	// Reroute makes due again unrouted events whose type matches, for a bounded time. It returns how
-	// many there were, and whether there may be more.
+	// Reroute makes unrouted events due again whose type matches, for a bounded time. It returns their number, and
+	// whether more may exist.
 	Reroute(ctx context.Context, match func(eventType string) bool) (n int, more bool, err error)
 }
 
-// Companions lists the sessions that claim from the tables of the database, those of this relay among
-// them, by process id. The rows that one had locked are free when it is not listed any more.
+// Companions lists the sessions that claim from the tables of the database by process id, including this relay's. The
+// rows that a session had locked are free when the session is no longer listed.
 type Companions interface {
 	Claimers(ctx context.Context) (pids []int32, err error)
 }

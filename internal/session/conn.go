@@ -12,13 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Conn is a connection with the relay's settings. A connection to the server itself keeps them, like
-// whatever else belongs to a session. A shared one leads through a pooler that gives each transaction
-// another session of the server: there each transaction begins with the settings, and a statement
-// outside of a transaction becomes one. LISTEN, session locks and prepared statements need a direct
-// connection.
+// Conn is a connection with the relay's settings. A direct connection to the server keeps its settings and its other
+// session state. A shared connection leads through a pooler, which may run each transaction in another session of the
+// server. So each transaction of a shared connection begins with the settings, and a statement outside a transaction
+// becomes a transaction. LISTEN, session locks and prepared statements need a direct connection.
 //
-// Like a pgx.Conn it is for one user at a time. Its creator closes it.
+// Like a pgx.Conn, it is not safe for concurrent use. Its creator closes it.
 type Conn struct {
 	*pgx.Conn
 	settings string // SET LOCAL statements; "" on a direct connection
@@ -31,16 +30,16 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Direct returns a connection that has its settings already.
+// Direct returns a Conn for a direct connection that already has its settings.
 func Direct(conn *pgx.Conn) *Conn { return &Conn{Conn: conn} }
 
-// ofClient reports whether a pooler keeps a setting apart for each client: see [Startup].
-func ofClient(name string) bool {
+// perClient reports whether a pooler tracks a setting for each client: see [Startup].
+func perClient(name string) bool {
 	return slices.ContainsFunc([]string{"client_encoding", "DateStyle", "TimeZone"}, func(s string) bool { return strings.EqualFold(s, name) })
 }
 
-// Shared returns a connection through a pooler in transaction mode, with settings for each transaction. The
-// connection must have been opened with pgx.QueryExecModeCacheDescribe.
+// Shared returns a Conn through a pooler in transaction mode, with settings for each transaction. The connection must
+// have been opened with pgx.QueryExecModeCacheDescribe.
 func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, error) {
 	names, values := split(settings)
 	rows, err := conn.Query(ctx, sqlLocal, pgx.QueryExecModeExec, names, values)
@@ -51,7 +50,7 @@ func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, e
 	b.WriteByte(';')
 	var name, value string
 	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
-		if !ofClient(name) || value == asciiBytes {
+		if !perClient(name) || value == asciiBytes {
 			fmt.Fprintf(&b, " SET LOCAL %s = %s;", name, value)
 		}
 		return nil
@@ -62,11 +61,11 @@ func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, e
 	return &Conn{Conn: conn, settings: b.String()}, nil
 }
 
-// asciiBytes is the client_encoding where the server has none, as a literal: see [Set].
+// asciiBytes is the literal of client_encoding for a server without an encoding: see [Set].
 const asciiBytes = `'SQL_ASCII'`
 
-// sqlLocal returns the settings that the server knows, as literals; the search_path is a list of identifiers already. One that
-// only a superuser may set is left out while it has its value.
+// sqlLocal returns the settings that the server knows, as literals. search_path is already a list of identifiers. A
+// setting that only a superuser may set is omitted while it has the desired value.
 const sqlLocal = `SELECT s.name, CASE WHEN s.name = 'search_path' THEN s.value
 	WHEN s.name = 'client_encoding' AND current_setting('server_encoding') = 'SQL_ASCII' THEN quote_literal('SQL_ASCII') ELSE quote_literal(s.value) END FROM unnest($1::text[], $2::text[]) AS s(name, value)
 	JOIN pg_catalog.pg_settings AS p ON p.name = s.name
@@ -75,7 +74,7 @@ const sqlLocal = `SELECT s.name, CASE WHEN s.name = 'search_path' THEN s.value
 // IsShared reports whether each transaction may run in another session of the server.
 func (c *Conn) IsShared() bool { return c.settings != "" }
 
-// Set changes a setting, of the value a literal, for what follows.
+// Set changes a setting for all later statements. value is a literal.
 func (c *Conn) Set(ctx context.Context, name, value string) error {
 	if c.IsShared() {
 		c.settings += fmt.Sprintf(" SET LOCAL %s = %s;", name, value)
@@ -85,21 +84,21 @@ func (c *Conn) Set(ctx context.Context, name, value string) error {
 	return err
 }
 
-// Require makes each transaction of a shared connection begin with a check of the server. An error of it ends the
-// transaction. A direct connection is checked once, by its user.
+// Require makes each transaction of a shared connection begin with a check of the server, whose error ends the
+// transaction. A direct connection is not checked: its user checks it once.
 func (c *Conn) Require(check func(context.Context, Querier) error) { c.check = check }
 
 // Begin begins a transaction.
 func (c *Conn) Begin(ctx context.Context) (pgx.Tx, error) { return c.BeginTx(ctx, pgx.TxOptions{}) }
 
-// BeginTx begins a transaction. On a shared connection only the isolation level of o and its access mode count.
+// BeginTx begins a transaction. A shared connection ignores all of o except the isolation level and the access mode.
 func (c *Conn) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	if !c.IsShared() {
 		return c.Conn.BeginTx(ctx, o)
 	}
 	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL %s %s", cmp.Or(o.IsoLevel, pgx.ReadCommitted), cmp.Or(o.AccessMode, pgx.ReadWrite))
 	tx, err := c.Conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + c.settings})
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "0A000" { // feature_not_supported: to write on a standby
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "0A000" { // feature_not_supported: write access on a standby
 		return nil, fmt.Errorf("%s: %w", pg.Message, pgconn.ErrReadOnlyConnection)
 	}
 	if err != nil || c.check == nil {
@@ -111,7 +110,7 @@ func (c *Conn) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	return tx, nil
 }
 
-// Exec runs a statement.
+// Exec runs a statement, in a transaction on a shared connection.
 func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	if !c.IsShared() {
 		return c.Conn.Exec(ctx, sql, args...)
@@ -123,7 +122,7 @@ func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Co
 	return tag, err
 }
 
-// Query runs a query. On a shared connection its end, or Close, is the end of a transaction.
+// Query runs a query. On a shared connection the last row, or Close, ends a transaction.
 func (c *Conn) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if !c.IsShared() {
 		return c.Conn.Query(ctx, sql, args...)
@@ -151,7 +150,7 @@ func (c *Conn) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return &sharedRow{row: tx.QueryRow(ctx, sql, args...), end: ending(ctx, tx)}
 }
 
-// SendBatch sends a batch. On a shared connection it is one transaction, which Close ends.
+// SendBatch sends a batch. On a shared connection the batch is one transaction, which Close ends.
 func (c *Conn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if !c.IsShared() {
 		return c.Conn.SendBatch(ctx, b)
@@ -163,9 +162,9 @@ func (c *Conn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return &sharedResults{BatchResults: tx.SendBatch(ctx, b), end: ending(ctx, tx)}
 }
 
-// Raw runs f, which uses the protocol of the server, in a transaction that begins with the statement begin and does not
-// last. On a direct connection an empty begin means none. f gets its name for a prepared statement; on
-// a shared connection that is the unnamed one.
+// Raw runs f, which speaks the server's protocol, in a transaction that begins with the statement begin and is rolled
+// back. On a direct connection an empty begin means no transaction. f receives a name for a prepared statement: name,
+// or the unnamed statement on a shared connection.
 func (c *Conn) Raw(ctx context.Context, begin, name string, f func(name string) error) (err error) {
 	if c.IsShared() {
 		begin, name = cmp.Or(begin, "BEGIN ISOLATION LEVEL READ COMMITTED")+c.settings, ""
@@ -186,10 +185,10 @@ func (c *Conn) Raw(ctx context.Context, begin, name string, f func(name string) 
 	if !c.IsShared() || c.check == nil {
 		return nil
 	}
-	return c.check(ctx, c.Conn) // last, because f decides what the transaction sees
+	return c.check(ctx, c.Conn) // last, because f may set the snapshot of the transaction
 }
 
-// ending returns a function that commits the transaction, or takes it back after an error.
+// ending returns a function that commits the transaction, or rolls it back after an error.
 func ending(ctx context.Context, tx pgx.Tx) func(error) error {
 	return func(err error) error {
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -199,7 +198,7 @@ func ending(ctx context.Context, tx pgx.Tx) func(error) error {
 	}
 }
 
-// sharedRows ends the transaction after the last row: who reads all of them then asks for the error.
+// sharedRows ends the transaction after the last row, before its user checks Err.
 type sharedRows struct {
 	pgx.Rows
 	end func(error) error
@@ -246,14 +245,14 @@ func (r *sharedResults) Close() error {
 	return end(err)
 }
 
-// failed is a row of a transaction that did not begin.
+// failed is the row of a transaction that did not begin.
 type failed struct{ err error }
 
 func (f failed) Scan(...any) error { return f.err }
 
-// noResults are those of a batch whose transaction did not begin.
+// noResults is the result of a batch whose transaction did not begin.
 type noResults struct {
-	pgx.BatchResults // nil: what else it has cannot be asked for by code that sees the error
+	pgx.BatchResults // nil: code that sees the error calls no other method
 	failed
 }
 

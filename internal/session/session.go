@@ -1,6 +1,6 @@
-// Package session has the settings that every session of notifyd needs, whatever the defaults of
-// server, database and role are: they change what a statement means, or how a value is written. [Conn] has them
-// also where a pooler gives each transaction another session.
+// Package session has the settings that every session of notifyd needs. The defaults of server, database and role may
+// change the meaning of a statement, or the format of a value. [Conn] applies the settings also through a pooler that
+// gives each transaction another session.
 package session
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Startup makes a session begin with text in UTF-8 and times in UTC. Poolers know these parameters,
-// and keep them apart for each client. Others they refuse.
+// Startup makes a session begin with text in UTF-8 and times in UTC. Poolers know only these parameters: they track
+// them for each client, and refuse others.
 func Startup(cfg *pgx.ConnConfig) {
 	wanted := map[string]string{"client_encoding": "UTF8", "datestyle": "ISO, MDY", "timezone": "UTC"}
 	maps.DeleteFunc(cfg.RuntimeParams, func(name, _ string) bool {
@@ -23,11 +23,11 @@ func Startup(cfg *pgx.ConnConfig) {
 	maps.Copy(cfg.RuntimeParams, wanted)
 }
 
-// Settings returns the settings, by name and value. Limits are not among them, nor is
-// default_transaction_read_only: they refuse, and somebody may mean that.
+// Settings returns the settings, by name and value. Limits and default_transaction_read_only are not included: they
+// refuse statements, possibly on purpose.
 func Settings() [][2]string {
 	return [][2]string{
-		// Between bytes and values.
+		// These settings change the format of values.
 		{"client_encoding", "UTF8"},
 		{"DateStyle", "ISO, MDY"},
 		{"IntervalStyle", "postgres"},
@@ -35,7 +35,7 @@ func Settings() [][2]string {
 		{"bytea_output", "hex"},
 		{"extra_float_digits", "1"},
 		{"quote_all_identifiers", "off"},
-		// Of what a statement means.
+		// These settings change the meaning of statements.
 		{"standard_conforming_strings", "on"},
 		{"array_nulls", "on"},
 		{"transform_null_equals", "off"},
@@ -45,15 +45,15 @@ func Settings() [][2]string {
 	}
 }
 
-// sqlSet sets what differs: an ordinary role may not set session_replication_role, not even to what it is. A
-// setting that the server does not know is left out. A database without an encoding gives its bytes as they are:
-// with UTF8 it would refuse to read all rows of a query because of one that is not.
+// sqlSet sets only settings with another value: an ordinary role may not set session_replication_role, even to its
+// current value. Settings unknown to the server are omitted. A database without an encoding returns its bytes
+// unchanged: with UTF8 one invalid row would fail the whole query.
 const sqlSet = `SELECT bool_and(set_config(s.name, s.value, false) IS NOT NULL) FROM (
 		SELECT name, CASE WHEN name = 'client_encoding' AND current_setting('server_encoding') = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE value END
 		FROM unnest($1::text[], $2::text[]) AS s(name, value)
 	) AS s(name, value) WHERE current_setting(s.name, true) <> s.value`
 
-// Set gives the settings to a session that lasts.
+// Set applies the settings to a direct session.
 func Set(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
 	names, values := split(settings)
 	if _, err := conn.Exec(ctx, sqlSet, pgx.QueryExecModeExec, names, values); err != nil {
@@ -62,8 +62,8 @@ func Set(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
 	return nil
 }
 
-// SetDirect is [Set] with [Settings] for a session that leads to the server itself. Through a pooler it sets
-// nothing: another client may get the session next.
+// SetDirect is [Set] with [Settings] for a direct session. Through a pooler it changes nothing: another client may
+// get the session next.
 func SetDirect(ctx context.Context, conn *pgx.Conn) error {
 	names, values := split(Settings())
 	if _, err := conn.Exec(ctx, sqlSet+` AND pg_backend_pid() = $3::bigint`, pgx.QueryExecModeExec, names, values, int64(conn.PgConn().PID())); err != nil {

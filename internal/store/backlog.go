@@ -16,34 +16,31 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// DefaultBacklogLimit is how many rows a query of the backlog reads, unless BacklogOptions sets
-// another limit.
+// DefaultBacklogLimit is the default of BacklogOptions.Limit.
 const DefaultBacklogLimit = 10_000
 
-// BacklogOptions select the backlog to read. The zero value reads the tables in the schema public
-// from their beginning.
+// BacklogOptions selects the backlog to read. The zero value reads the tables in the schema public from their
+// beginning.
 type BacklogOptions struct {
-	// Schema holds the tables; "" is public.
+	// Schema has the tables; "" is public.
 	Schema string
-	// After is the id above which fresh events are searched: an id that a relay knows to be settled
-	// (dispatch.Dispatcher.SettledBelow). 0 searches all of them, negative ids included.
+	// After is the id above which fresh events are searched: an id below which a relay knows events to be settled
+	// (queue.Engine.SettledBelow). 0 searches all of them, including negative ids.
 	After int64
-	// Limit bounds the rows that each query reads, and with it every count; 0 is
-	// DefaultBacklogLimit.
+	// Limit bounds the rows that each query reads, and so every count; 0 means DefaultBacklogLimit.
 	Limit int
-	// Route returns the destinations of an event type, none for a type without a route. If it is
-	// nil, fresh events count for no destination.
+	// Route returns the destinations of an event type, none for a type without a route. With a nil Route, fresh
+	// events count for no destination.
 	Route func(eventType string) []string
-	// Types bounds the unrouted types that are listed; 0 is 1,000.
+	// Types bounds the listed unrouted types; 0 means 1,000.
 	Types int
 	// CountsOnly omits errors, groups of dead letters and unrouted types.
 	CountsOnly bool
 }
 
-// ReadBacklog returns the backlog. It never counts a table: every query reads at most Limit rows of
-// an index. The unread part of a stream is the difference of two numbers. All queries see the same
-// snapshot. conn must not be in a transaction; its settings are the same afterwards. If the tables
-// are missing, the error names the remedy.
+// ReadBacklog returns the backlog. It never counts a whole table: every query reads at most Limit rows of an index.
+// The unread part of a stream is the difference of two numbers. All queries see the same snapshot. conn must not be
+// in a transaction; its settings are the same afterwards. If the tables are missing, the error names the cure.
 func ReadBacklog(ctx context.Context, conn outboxsql.DB, o BacklogOptions) (observe.Backlog, error) {
 	o = o.withDefaults()
 	r := backlogReader{options: o, names: make(map[string]*observe.DestinationBacklog)}
@@ -75,12 +72,12 @@ func (o BacklogOptions) withDefaults() BacklogOptions {
 	return o
 }
 
-// backlogReader collects the results.
+// backlogReader collects the results of the queries.
 type backlogReader struct {
 	options BacklogOptions
 	result  observe.Backlog
 	names   map[string]*observe.DestinationBacklog
-	oldest  map[int64][]*observe.DestinationBacklog // by event; the destinations whose oldest delivery is of that event
+	oldest  map[int64][]*observe.DestinationBacklog // by event: the destinations whose oldest delivery has that event
 }
 
 func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
@@ -98,7 +95,7 @@ func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
 	return steps
 }
 
-// destination returns the entry of a name, and creates it if there is none.
+// destination returns the entry of a name, and creates it if necessary.
 func (r *backlogReader) destination(name string) *observe.DestinationBacklog {
 	d := r.names[name]
 	if d == nil {
@@ -108,7 +105,7 @@ func (r *backlogReader) destination(name string) *observe.DestinationBacklog {
 	return d
 }
 
-// known returns the names in their order, with "" for undecided events.
+// known returns the sorted names, including "" for undecided events.
 func (r *backlogReader) known() []string {
 	names := make([]string, 0, len(r.names))
 	for name := range r.names {
@@ -118,7 +115,7 @@ func (r *backlogReader) known() []string {
 	return names
 }
 
-// count converts n, a number of rows read with a limit one above the bound, into a Count.
+// count converts n into a Count. n rows were read with a limit of one more than the bound.
 func (r *backlogReader) count(n int) observe.Count {
 	return observe.Count{N: min(n, r.options.Limit), More: n > r.options.Limit}
 }
@@ -136,7 +133,7 @@ func older(a, b *observe.Waiting) *observe.Waiting {
 	return a
 }
 
-// finish combines the parts of each destination, and those of no destination.
+// finish merges the results for each destination, and for events without one.
 func (r *backlogReader) finish() observe.Backlog {
 	b := r.result
 	for _, t := range b.Types {

@@ -16,23 +16,22 @@ import (
 )
 
 const (
-	// backlogStatement bounds each query: even a bounded one may take long behind a long run of
-	// dead index entries, which an old snapshot keeps.
+	// backlogStatement bounds each query: even a limited query may take long after a long run of dead index entries,
+	// which an old snapshot preserves.
 	backlogStatement = 5 * time.Second
-	// backlogNames bounds the names and types that are listed separately.
+	// backlogNames bounds the separately listed names and types.
 	backlogNames = 1000
-	// errorsLooked bounds the deliveries whose last error is read, and deadLooked the dead letters
-	// that are grouped, per destination.
+	// errorsLooked bounds the deliveries whose last error is read, and deadLooked the grouped dead letters, both per
+	// destination.
 	errorsLooked, deadLooked = 100, 1000
 )
 
-// sqlSince is the time since when an event waits. Neither infinity nor the ends of the calendar fit
-// into a time.Time.
+// sqlSince is the time from which an event waits. Neither infinity nor the ends of the calendar fit into a time.Time.
 const sqlSince = `least(greatest(created_at, available_at, now() - interval '100 years'), now() + interval '100 years')`
 
-// The queries. Each reads one index, in its order, up to its limit. They use BETWEEN instead of
-// equality: with equality the planner ignores the order by that column and prefers the primary key,
-// which is in the order of the table, and reads all of it.
+// Each query reads one index, in its order, up to its limit. The queries use BETWEEN instead of equality. With
+// equality the planner ignores the order by that column, prefers the primary key, which is in table order, and reads
+// all of it.
 const (
 	sqlBacklogTypes = `SELECT event_type, count(*), min(id) FILTER (WHERE available_at <= now() OR available_at IS NULL),
 		min(` + sqlSince + `) FILTER (WHERE available_at <= now() OR available_at IS NULL)
@@ -40,8 +39,8 @@ const (
 		WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT $2) AS e
 	GROUP BY event_type`
 
-	// Skips from name to name in three indexes; the names of running
-	// deliveries come with them.
+	// sqlBacklogNames skips from name to name in three indexes; the names of running deliveries come with
+	// sqlBacklogRunning.
 	sqlBacklogNames = `WITH RECURSIVE retry(name) AS (
 			(SELECT destination FROM outbox_deliveries WHERE state = 'retry' ORDER BY destination LIMIT 1)
 			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination > r.name ORDER BY destination LIMIT 1)
@@ -69,8 +68,7 @@ const (
 		FROM (SELECT event_id, available_at, error_class FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
 
-	// No index has the parked rows alone: they are searched among the waiting rows of their destination
-	// that have a key.
+	// No index has only parked rows: sqlBacklogParked searches the waiting rows of a destination that have a key.
 	sqlBacklogParked = `SELECT w.name, d.looked, d.n, d.oldest
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT count(*) AS looked, count(*) FILTER (WHERE state = 'parked') AS n, min(event_id) FILTER (WHERE state = 'parked') AS oldest
@@ -82,8 +80,8 @@ const (
 		SELECT count(*) AS n FROM (SELECT FROM outbox_deliveries
 			WHERE state = 'dead' AND destination BETWEEN w.name AND w.name ORDER BY destination, event_id LIMIT $2) AS r) AS d`
 
-	// What has just failed is due after what has only been held back: the newest error is at either end. A delivery that waits
-	// for its rate limit has not failed, and must not hide one that has.
+	// A newly failed delivery is due after deliveries that were only held back, so the newest error is at either end.
+	// A delivery that waits for its rate limit has not failed, and must not hide a failed one.
 	sqlBacklogErrors = `SELECT w.name, d.event_id, d.event_type, d.attempts, coalesce(d.error_class, ''), d.last_error, d.updated_at
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT * FROM ((SELECT event_id, event_type, attempts, error_class, last_error, updated_at FROM outbox_deliveries
@@ -109,11 +107,10 @@ const (
 	sqlBacklogOldest = `SELECT id, ` + sqlSince + ` FROM outbox_events WHERE id = ANY($1::bigint[])`
 )
 
-// sqlMissing counts the deliveries whose events a relay has not found.
+// sqlMissing counts the deliveries whose events no relay has found.
 const sqlMissing = `count(*) FILTER (WHERE error_class = '` + engine.ClassMissing + `') AS missing`
 
-// prepare pins the plans: each query has one good plan, by index, and must get it whatever the
-// statistics say.
+// prepare pins the plans: each query has one good plan, by index, and must get it with any statistics.
 func (r *backlogReader) prepare(ctx context.Context, tx pgx.Tx) error {
 	names := []string{
 		"search_path", "statement_timeout", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan", "enable_sort",
@@ -275,7 +272,7 @@ func (r *backlogReader) readUnrouted(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// remember requests the age of the event for a destination.
+// remember requests the age of an event for a destination.
 func (r *backlogReader) remember(d *observe.DestinationBacklog, id *int64) {
 	if id == nil || d.Name == "" {
 		return

@@ -1,5 +1,5 @@
-// Package store has the parts of the database that both engines use: connections, the relay's own
-// session, retention, partitions, and the backlog.
+// Package store has the database code that both engines use: connections, the relay's session, retention, partitions,
+// and the backlog.
 package store
 
 import (
@@ -19,60 +19,59 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Timeouts of the relay's own connections. They are far above the times of a healthy server, and
-// bound how long a sick one can block the relay.
+// Timeouts of the relay's connections. They are far above the times of a healthy server, and bound how long a sick
+// one can block the relay.
 const (
 	// connectTimeout bounds dialling, TLS and authentication together.
 	connectTimeout = 10 * time.Second
 	// RoundTripTimeout bounds one flight of statements.
 	RoundTripTimeout = 15 * time.Second
-	// statementTimeout makes the server give up before RoundTripTimeout does.
+	// statementTimeout makes the server cancel a statement before RoundTripTimeout.
 	statementTimeout = 10 * time.Second
-	// lockTimeout bounds waiting for a row that another relay is settling.
+	// lockTimeout bounds the wait for a row that another relay is settling.
 	lockTimeout = 5 * time.Second
-	// idleInTransaction lets the server end the transaction of a relay that
-	// froze, so that its rows are free again. The lock budget is far below it.
+	// idleInTransaction lets the server end the transaction of a frozen relay, so that its rows are free again. The
+	// lock budget is far below it.
 	idleInTransaction = 5 * time.Second
-	// unitsIdle lets the server end the session that renews the leases of a stream, if its relay froze, so
-	// that the mode of the table can change. A relay uses the session several times a second.
-	unitsIdle = 5 * time.Second
+	// leasesIdle lets the server end the session that renews the leases of a stream if its relay is frozen. The mode
+	// of the table can change then. A relay uses the session several times a second.
+	leasesIdle = 5 * time.Second
 	// closeTimeout bounds the orderly end of a connection.
 	closeTimeout = time.Second
 )
 
-// RoleLeases is the role of the session that renews the leases of a stream. The server ends it after 5 s
-// without a statement.
+// RoleLeases is the role of the session that renews the leases of a stream. The server ends it after 5 s without a
+// statement.
 const RoleLeases = "leases"
 
-// idleLimit returns how long a session may be idle, 0 for no limit: a quiet night is not a reason to
-// lose the bell.
+// idleLimit returns how long a session may be idle, 0 for no limit: a quiet night must not end the bell's session.
 func idleLimit(role string) time.Duration {
 	if role == RoleLeases {
-		return unitsIdle
+		return leasesIdle
 	}
 	return 0
 }
 
-// Connector opens the relay's own connections. They never come from a pool: each one is a session
-// with settings and locks of its own.
+// Connector opens the relay's connections. They never come from a pool: each one is a session with its own settings
+// and locks.
 type Connector struct {
-	// Config is where to connect to. It is copied, never changed.
+	// Config is where to connect. It is copied, never changed.
 	Config *pgx.ConnConfig
 	// Before, if set, may change the copy before each connect, for example to set a fresh password.
 	Before func(ctx context.Context, c *pgx.ConnConfig) error
-	// Schema holds the tables; it becomes the search_path.
+	// Schema has the tables; it becomes the search_path.
 	Schema string
 
 	redirect      atomic.Pointer[pgx.ConnConfig] // see Redirect
-	keepsSessions atomic.Bool                    // there is a pooler, and it keeps sessions
-	shared        atomic.Bool                    // there is one, and it does not
+	keepsSessions atomic.Bool                    // a pooler exists and keeps sessions
+	shared        atomic.Bool                    // a pooler exists and does not keep sessions
 	opens         openConns
 	logins        login.Gate
 }
 
-// HoldMode ensures that the table has the wanted mode, and keeps it while the session of conn
-// lives: see outboxsql.HoldMode. refused, if set, is called with an error that wraps
-// outboxsql.ErrMode if the table has the other mode.
+// HoldMode ensures that the table has the wanted mode, and holds the mode while the session of conn lives: see
+// outboxsql.HoldMode. If the table has the other mode, HoldMode calls refused, if set, with an error that wraps
+// outboxsql.ErrMode.
 func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql.Mode, refused func(error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
@@ -83,7 +82,7 @@ func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql
 	return err
 }
 
-// Redirect sends all later connections elsewhere: past a pooler.
+// Redirect sends all later connections to another target, past a pooler.
 func (c *Connector) Redirect(to *pgx.ConnConfig) {
 	c.redirect.Store(to)
 	c.shared.Store(false)
@@ -106,9 +105,9 @@ func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// Connect opens a direct connection that shows as notifyd/<role> in pg_stat_activity. After a refused login it returns the
-// refusal, without another login, until that is due: see [login.Gate]. Behind a pooler in transaction mode it returns [ErrPooler].
-// The caller closes it, with [Close].
+// Connect opens a direct connection with the application_name notifyd/<role>. After a refused login it returns the
+// refusal without another login until one is due: see [login.Gate]. Behind a pooler in transaction mode it returns
+// [ErrPooler]. The caller closes the connection with [Close].
 func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error) {
 	conn, err := c.direct(ctx, role)
 	if err != nil {
@@ -121,14 +120,16 @@ func (c *Connector) direct(ctx context.Context, role string) (*session.Conn, err
 	return c.open(ctx, role, false)
 }
 
-// RequiresMode returns a check for a shared connection that the table has the wanted mode, and keeps it until the end of the transaction.
+// RequiresMode returns a check for shared connections: the table has the wanted mode, and holds it until the end of
+// the transaction.
 func (c *Connector) RequiresMode(want outboxsql.Mode) func(context.Context, session.Querier) error {
 	return func(ctx context.Context, db session.Querier) error {
-		return outboxsql.HoldModeIn(ctx, db, c.Schema, want) //nolint:wrapcheck // it says what failed
+		return outboxsql.HoldModeIn(ctx, db, c.Schema, want) //nolint:wrapcheck // the error names what failed
 	}
 }
 
-// Open is [Connector.Connect] for work that needs no session: behind a pooler in transaction mode it returns a shared connection.
+// Open is [Connector.Connect] for work without session state: behind a pooler in transaction mode it returns a shared
+// connection.
 func (c *Connector) Open(ctx context.Context, role string) (*session.Conn, error) {
 	return c.open(ctx, role, true)
 }
@@ -154,24 +155,24 @@ func (c *Connector) open(ctx context.Context, role string, shares bool) (*sessio
 		Close(ctx, conn)
 		return nil, fmt.Errorf("connect as notifyd/%s: %w", role, err)
 	}
-	if err := session.Set(ctx, conn, append(c.settings(role), ofSessions(role)...)); err != nil {
+	if err := session.Set(ctx, conn, append(c.settings(role), directSettings(role)...)); err != nil {
 		Close(ctx, conn)
-		return nil, err //nolint:wrapcheck // it says what failed
+		return nil, err //nolint:wrapcheck // the error names what failed
 	}
 	return c.opened(ctx, session.Direct(conn), role)
 }
 
-// share makes a connection behind a pooler in transaction mode one of the relay.
+// share configures a connection behind a pooler in transaction mode.
 func (c *Connector) share(ctx context.Context, conn *pgx.Conn, role string) (*session.Conn, error) {
 	shared, err := session.Shared(ctx, conn, c.settings(role))
 	if err != nil {
 		Close(ctx, conn)
-		return nil, err //nolint:wrapcheck // it says what failed
+		return nil, err //nolint:wrapcheck // the error names what failed
 	}
 	return c.opened(ctx, shared, role)
 }
 
-// opened checks what a new connection leads to.
+// opened checks the server of a new connection.
 func (c *Connector) opened(ctx context.Context, conn *session.Conn, role string) (*session.Conn, error) {
 	var inRecovery bool
 	err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&inRecovery)
@@ -190,7 +191,7 @@ func (c *Connector) opened(ctx context.Context, conn *session.Conn, role string)
 	return nil, err
 }
 
-// dial connects, without settings that poolers do not know.
+// dial connects without settings that poolers do not know.
 func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	cfg, err := c.config(ctx)
 	if err != nil {
@@ -202,7 +203,7 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // a pooler loses prepared statements
 	}
 	if cfg.ValidateConnect == nil && len(cfg.Fallbacks) > 0 {
-		// Of several hosts, the primary. pgx would accept the first that answers.
+		// Of several hosts, choose the primary. pgx would accept the first that answers.
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	who := strings.Join([]string{cfg.Host, cfg.User, cfg.Password}, "\x00")
@@ -220,32 +221,31 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// connectError joins the lines of a pgx error, one for each address tried, so that a log has it on
-// one.
+// connectError joins the lines of a pgx error, one per address, into one line for the log.
 type connectError struct{ error }
 
 func (e *connectError) Error() string { return strings.Join(strings.Fields(e.error.Error()), " ") }
 func (e *connectError) Unwrap() error { return e.error }
 
-// Refusal returns what to do if the server has refused the connection for a reason that
-// lasts, such as a wrong password; "" if it did not answer, or may soon.
+// Refusal returns the cure if the server refused the connection for a lasting reason, such as a wrong password; "" if
+// the server did not answer, or may accept soon.
 func (e *connectError) Refusal() string { return refusal(e.error) }
 
-// settings returns what the relay relies on, whatever the defaults of role and database are. They are set by
-// statements instead of startup parameters, because poolers refuse parameters that they do not know.
+// settings returns the settings that the relay relies on, whatever the defaults of role and database. Statements set
+// them, because poolers refuse startup parameters that they do not know.
 func (c *Connector) settings(role string) [][2]string {
 	return append(session.Settings(), [][2]string{
 		{"application_name", "notifyd/" + role},
 		{"search_path", pgx.Identifier{c.Schema}.Sanitize()},
 		{"default_transaction_read_only", "off"},
-		// A lost completion is a redelivery, never a loss. Writers are not touched.
+		// A lost completion causes a redelivery, never a loss. Writers are not affected.
 		{"synchronous_commit", "off"},
 		{"statement_timeout", milliseconds(statementTimeout)},
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
 		{"transaction_timeout", "0"}, // since PostgreSQL 17; the other timeouts bound the relay's transactions
-		// Plans are pinned: every statement has one good plan, by index, and
-		// must have it on an empty table and on one never analysed.
+		// Plans are pinned: every statement has one good plan, by index, and must have it on an empty table and on
+		// one that was never analyzed.
 		{"plan_cache_mode", "force_generic_plan"},
 		{"enable_indexscan", "on"},
 		{"enable_indexonlyscan", "on"},
@@ -262,11 +262,11 @@ func (c *Connector) settings(role string) [][2]string {
 	}...)
 }
 
-// ofSessions returns the settings of a session that is the relay's alone.
-func ofSessions(role string) [][2]string {
+// directSettings returns the settings of a session that only the relay uses.
+func directSettings(role string) [][2]string {
 	return [][2]string{
 		{"idle_session_timeout", milliseconds(idleLimit(role))},
-		// A vanished relay must not keep rows and the bell locked for hours.
+		// A vanished relay must not lock rows and the bell for hours.
 		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
 		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
 		{"tcp_keepalives_count", strconv.Itoa(keepAliveCount)},
@@ -274,8 +274,8 @@ func ofSessions(role string) [][2]string {
 	}
 }
 
-// Close ends the connection in order, within a short time of its own, even when ctx has ended, and
-// closes the socket in any case.
+// Close ends the connection in order, within its own short timeout, even if ctx has ended. It always closes the
+// socket.
 func Close(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// RoleConns are the connections of a relay in one role.
+// RoleConns counts the connections of a relay in one role.
 type RoleConns struct {
-	// Role is the part of application_name after notifyd/: claim, lease, listen.
+	// Role is the part of application_name after notifyd/, such as claim, lease or listen.
 	Role string
-	// Open is how many are open now, and Opened how many were opened so far.
+	// Open counts the open connections, and Opened all connections opened so far.
 	Open   int
 	Opened uint64
 }
 
-// openConns counts connections. The code that closes one does not report it: the connection itself
-// does. The zero value has none.
+// openConns counts connections. A connection reports its own end, not the code that closes it. The zero value has no
+// connections.
 type openConns struct {
 	mu     sync.Mutex
 	gone   map[string][]<-chan struct{} // by role; closed with the connection

@@ -7,22 +7,20 @@ import (
 	"time"
 )
 
-// The timeouts that detect a vanished peer: a machine without power, a firewall that dropped the
-// connection. With the kernel's defaults, that takes two hours on an idle connection, and a quarter
-// of an hour on a busy one.
+// These timeouts detect a vanished peer: a machine without power, or a firewall that dropped the connection. The
+// kernel's defaults take two hours on an idle connection, and a quarter of an hour on a busy one.
 const (
-	// keepAliveIdle is how long a connection may be silent before it is probed.
+	// keepAliveIdle is how long a connection may be silent before a probe.
 	keepAliveIdle = 5 * time.Second
 	// keepAliveInterval is the time between probes.
 	keepAliveInterval = 2 * time.Second
-	// keepAliveCount is how many probes may go unanswered.
+	// keepAliveCount is how many probes may stay unanswered.
 	keepAliveCount = 3
-	// userTimeout bounds how long sent data, probes included, may stay unacknowledged. It is
-	// TCP_USER_TIMEOUT of Linux.
+	// userTimeout bounds how long sent data, including probes, may stay unacknowledged: TCP_USER_TIMEOUT of Linux.
 	userTimeout = 10 * time.Second
 )
 
-// dialer dials connections that break when their peer has vanished.
+// dialer returns a dialer of connections that break when their peer has vanished.
 func dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval, Count: keepAliveCount},
@@ -30,7 +28,7 @@ func dialer() *net.Dialer {
 			switch network {
 			case "tcp", "tcp4", "tcp6":
 				return setUserTimeout(c, userTimeout)
-			default: // a socket of the same machine
+			default: // a local socket
 				return nil
 			}
 		},

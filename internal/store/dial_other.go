@@ -7,6 +7,6 @@ import (
 	"time"
 )
 
-// setUserTimeout does nothing without TCP_USER_TIMEOUT: keepalive probes detect dead idle
-// connections, and the timeouts of statements the others.
+// setUserTimeout does nothing without TCP_USER_TIMEOUT: keepalive probes detect dead idle connections, and statement
+// timeouts the others.
 func setUserTimeout(syscall.RawConn, time.Duration) error { return nil }

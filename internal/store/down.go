@@ -9,21 +9,21 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// SQLSTATEs that say less about the database than their class does, or more.
+// SQLSTATEs with another meaning than their class.
 const (
-	// queryCanceled is a statement_timeout, or a cancellation by a person.
+	// queryCanceled is a statement_timeout, or a person's cancellation.
 	queryCanceled = "57014"
 	// lockNotAvailable is a lock_timeout.
 	lockNotAvailable = "55P03"
 	// insufficientPrivilege is a missing GRANT.
 	insufficientPrivilege = "42501"
-	// diskFull is a file of a table or an index that cannot grow.
+	// diskFull: a file of a table or an index cannot grow.
 	diskFull = "53100"
 )
 
-// IsDown reports whether err means that the database was unavailable, as opposed to an answer from
-// it. A statement that took too long, that waited too long for a lock, or for which there is no space
-// or memory left, was answered: the next one may be as quick as ever, and need none.
+// IsDown reports whether err means that the database was unavailable, in contrast to an answer from it. A statement
+// that took too long, waited too long for a lock, or lacked space or memory was answered: the next statement may be
+// quick, and need none of these.
 func IsDown(err error) bool {
 	if _, connecting := errors.AsType[*connectError](err); connecting {
 		return true
@@ -40,7 +40,7 @@ func IsDown(err error) bool {
 		return true
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.SeverityUnlocalized == "FATAL" || pg.SeverityUnlocalized == "PANIC") {
-		return true // the server has ended the session
+		return true // the server ended the session
 	}
 	switch code[:2] {
 	case "08", "57": // connection exception, operator intervention
@@ -55,13 +55,13 @@ func IsDenied(err error) bool {
 	return code == insufficientPrivilege && !IsDown(err)
 }
 
-// IsCanceled reports whether the server gave up a statement that took too long.
+// IsCanceled reports whether the server cancelled a slow statement.
 func IsCanceled(err error) bool {
 	code, _ := stateOf(err)
 	return code == queryCanceled
 }
 
-// BoundOf names the bound by which the server gave up a statement of a relay, empty if it was none.
+// BoundOf names the timeout by which the server cancelled a statement; empty for other errors.
 func BoundOf(err error) string {
 	switch code, _ := stateOf(err); code {
 	case queryCanceled:
@@ -72,7 +72,7 @@ func BoundOf(err error) string {
 	return ""
 }
 
-// stateOf returns the SQLSTATE of an error that the server has sent.
+// stateOf returns the SQLSTATE of an error from the server.
 func stateOf(err error) (code string, answered bool) {
 	var answer interface{ SQLState() string }
 	if !errors.As(err, &answer) {
@@ -81,14 +81,14 @@ func stateOf(err error) (code string, answered bool) {
 	return answer.SQLState(), true
 }
 
-// Reporter takes what the statements of a relay have come to. A dispatch.Dispatcher is one.
+// Reporter receives the results of a relay's statements. dispatch.Dispatcher implements it.
 type Reporter interface {
 	ReportDatabase(err error)
 	ReportRefusal(r observe.Refusal)
 }
 
-// Report passes on what the statements of a part of the relay have come to, nil if all is well: the
-// database is unavailable, or it answers and refuses them, or another session keeps the part away.
+// Report reports the result of statements of a part of the relay; nil is good. An error means that the database is
+// unavailable, that it answers and refuses the statements, or that another session holds a lock.
 func Report(to Reporter, part string, err error) {
 	_, foreign := errors.AsType[*ForeignLockError](err)
 	if err != nil && IsDown(err) && !foreign && !errors.Is(err, outboxsql.ErrModeChanging) {
@@ -104,8 +104,7 @@ func Report(to Reporter, part string, err error) {
 	to.ReportRefusal(r)
 }
 
-// Cure says what a person can do about a statement of a relay that the database refuses with a
-// SQLSTATE.
+// Cure returns what a person can do about a statement that the database refuses with a SQLSTATE.
 func Cure(code string) string {
 	switch {
 	case code == insufficientPrivilege:

@@ -9,33 +9,33 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// modeSpace and changeSpace are 'ntfx' and 'ntfm' in ASCII: the upper halves of the lock of the
-// mode, and of the one by which a change of the schema keeps others away.
+// modeSpace and changeSpace are 'ntfx' and 'ntfm' in ASCII: the upper halves of the lock of the mode, and of the lock
+// of a schema change.
 const (
 	modeSpace   = 0x6e746678
 	changeSpace = 0x6e74666d
 )
 
-// LockKind is a kind of the advisory locks that relays need.
+// LockKind is a kind of advisory lock that relays need.
 type LockKind string
 
-// The kinds.
+// These are the kinds of locks.
 const (
 	// LockBell keeps the trigger silent.
 	LockBell LockKind = "bell"
 	// LockLife shows that a relay is alive.
 	LockLife LockKind = "life"
-	// LockMode keeps the mode of the table from changing.
+	// LockMode prevents a change of the table's mode.
 	LockMode LockKind = "mode"
 )
 
-// ForeignHolder is a session that is not a relay, and has a lock that relays need, or waits for one. Every
-// role that may connect can take such a lock.
+// ForeignHolder is a session that is not a relay, and holds or waits for a lock that relays need. Every role that may
+// connect can take such a lock.
 type ForeignHolder struct {
 	Kind LockKind
 	// PID is 0 for a prepared transaction.
 	PID int32
-	// User, Application and Client describe the session, where the querying role may see them.
+	// User, Application and Client describe the session, if the querying role may see them.
 	User, Application, Client string
 }
 
@@ -51,9 +51,8 @@ func (s ForeignHolder) String() string {
 	return text
 }
 
-// sqlForeignHolders leaves out what others do with these locks for a moment: writers test the bell, and
-// changes of the schema keep relays away. The name of an application identifies a relay, unless its
-// role may not read events.
+// sqlForeignHolders ignores short uses of these locks: writers test the bell, and schema changes exclude relays. The
+// application_name identifies a relay, unless its role may not read events.
 const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode FROM pg_catalog.pg_locks
 		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())),
 	used AS (SELECT CASE WHEN classid = $2::bigint::oid THEN 'bell' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
@@ -69,8 +68,8 @@ const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid
 		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_events')::oid, 'SELECT')
 	ORDER BY 1, 2`
 
-// ReadForeignHolders returns the sessions that are not relays and have a lock that the relays of a schema
-// need, or wait for it, by kind and pid. The lock of life does not carry the schema.
+// ReadForeignHolders returns the sessions that are not relays and hold or wait for a lock that the relays of a schema
+// need, by kind and pid. The lock of life does not depend on the schema.
 func ReadForeignHolders(ctx context.Context, conn outboxsql.DB, schema string) ([]ForeignHolder, error) {
 	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(bellSpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
 	if err != nil {
@@ -83,9 +82,9 @@ func ReadForeignHolders(ctx context.Context, conn outboxsql.DB, schema string) (
 	return all, nil
 }
 
-// ForeignLockError reports that a session that is not a relay has a lock that the relay needs.
+// ForeignLockError reports that a session that is not a relay holds a lock that the relay needs.
 type ForeignLockError struct {
-	// Who are the sessions, none if they could not be found.
+	// Who has the sessions, none if they could not be found.
 	Who []ForeignHolder
 }
 
@@ -99,10 +98,10 @@ func (e *ForeignLockError) Error() string {
 		}
 		who = s.String()
 	}
-	return who + " has the lock and is not a relay: notifyd doctor says how to end that"
+	return who + " has the lock and is not a relay: notifyd doctor names the cure"
 }
 
-// foreign returns a ForeignLockError that names those who have a lock of the kind.
+// foreign returns a ForeignLockError with the holders of a lock of the kind.
 func foreign(ctx context.Context, conn outboxsql.DB, schema string, kind LockKind) error {
 	all, err := ReadForeignHolders(ctx, conn, schema)
 	if err != nil {

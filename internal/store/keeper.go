@@ -16,57 +16,57 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ownerSpace is 'ntfo' in ASCII: the upper half of the advisory lock by which a relay proves that
-// it is alive. The lower half is the relay's own number.
+// ownerSpace is 'ntfo' in ASCII: the upper half of the advisory lock by which a relay proves that it is alive. The
+// lower half is the relay's number.
 const ownerSpace = 0x6e74666f
 
-// Keeper maintains the relay's presence, on one connection of its own. That connection holds the
-// advisory lock by which other relays see that this one is alive: when it breaks, they take over.
-// Several goroutines may use a Keeper; the caller of NewKeeper or NewBorrower closes it.
+// Keeper holds the relay's session: its connection has the advisory lock that shows other relays that this one is
+// alive. When the connection breaks, they take over. Several goroutines may use a Keeper; the caller of NewKeeper or
+// NewBorrower closes it.
 type Keeper struct {
 	connector *Connector
 	options   KeeperOptions
-	lender    Lender // nil for a keeper with a connection of its own
+	lender    Lender // nil for a Keeper with its own connection
 
-	mu   sync.Mutex // guards conn, and with it the one session
+	mu   sync.Mutex // guards conn, and serializes its use
 	conn *session.Conn
 }
 
-// KeeperOptions configure a [Keeper].
+// KeeperOptions configures a [Keeper].
 type KeeperOptions struct {
-	// Owner is the number of the relay, see [NewOwner]; 0 is that of a keeper that does not show life.
+	// Owner is the number of the relay, see [NewOwner]; 0 for a Keeper that does not prove life.
 	Owner int64
 	// Mode is the required mode of the table; empty is a queue.
 	Mode outboxsql.Mode
-	// Program is what the relay says of itself; nothing without a process.
+	// Program describes the relay's process; it is not stored if Process is 0.
 	Program Program
-	// Refused, if set, is called if the table turns out to have the other mode, with an error that
-	// wraps outboxsql.ErrMode: this relay cannot work there any more. It must not block.
+	// Refused, if set, is called if the table has the other mode, with an error that wraps outboxsql.ErrMode: this
+	// relay can no longer work there. It must not block.
 	Refused func(error)
 }
 
-// NewOwner returns a number for a relay, to be used as KeeperOptions.Owner. It is random: no
-// authority numbers relays, and a name or process id may occur twice.
-func NewOwner() int64 { return ownerSpace<<32 | int64(rand.Uint32()) } //nolint:gosec // tells relays apart, hides nothing
+// NewOwner returns a number for a relay, for KeeperOptions.Owner. It is random: no authority numbers relays, and a
+// name or process id may occur twice.
+func NewOwner() int64 { return ownerSpace<<32 | int64(rand.Uint32()) } //nolint:gosec // distinguishes relays, hides nothing
 
-// NewKeeper returns a keeper that connects on first use.
+// NewKeeper returns a Keeper that connects on first use.
 func NewKeeper(c *Connector, o KeeperOptions) *Keeper { return &Keeper{connector: c, options: o} }
 
 // Lender lends a connection for one use at a time.
 type Lender interface {
-	// Lend calls f with a connection, which f leaves outside a transaction.
+	// Lend calls f with a connection. f must not leave the connection in a transaction.
 	Lend(ctx context.Context, f func(context.Context, *session.Conn) error) error
-	// Close closes the connections. It can be called more than once.
+	// Close closes the connections. It can be called repeatedly.
 	Close(ctx context.Context)
 }
 
-// NewBorrower returns a keeper without a connection of its own, for a stream: another session shows that the
-// relay is alive, and what is left to do is seldom and short.
+// NewBorrower returns a Keeper that borrows its connection, for a stream: another session proves that the relay is
+// alive, and the remaining work is rare and short.
 func NewBorrower(from Lender, owner int64) *Keeper {
 	return &Keeper{lender: from, options: KeeperOptions{Owner: owner, Mode: outboxsql.ModeStream}}
 }
 
-// Close ends the session, also after ctx has ended; the relay then counts as dead.
+// Close ends the session, even if ctx has ended; the relay then counts as dead.
 func (k *Keeper) Close(ctx context.Context) {
 	if k.lender != nil {
 		k.lender.Close(ctx)
@@ -84,11 +84,9 @@ func (k *Keeper) closeConn(ctx context.Context) {
 	}
 }
 
-// Do runs f on the connection, which it opens if need be. It gives the connection up only if it is
-// broken, left in a transaction, or leads to a server that has become read-only: with the
-// connection goes the lock that proves life, and then other relays repeat this relay's deliveries.
-// For the same reason a running statement finishes even if the caller has given up; its deadline
-// still holds.
+// Do runs f on the connection, and opens the connection if necessary. It closes the connection only if Spoiled. The
+// connection has the lock that proves life: without it other relays repeat this relay's deliveries. For the same
+// reason a running statement finishes even if the caller's context is cancelled; the deadline still applies.
 func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
 	if k.lender != nil {
 		if err := k.lender.Lend(ctx, f); err != nil {
@@ -121,17 +119,16 @@ func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *s
 	return nil
 }
 
-// Spoiled reports whether a connection must be given up after an error: it is broken, left in a transaction, or leads
+// Spoiled reports whether a connection must be closed after an error: it is broken, left in a transaction, or leads
 // to a server that has become read-only.
 func Spoiled(c *pgx.Conn, err error) bool {
 	return c.IsClosed() || c.PgConn().TxStatus() != 'I' || isReadOnly(err)
 }
 
-// readOnly is the SQLSTATE of a read-only server: after a failover the old primary may keep its
-// sessions.
+// readOnly is the SQLSTATE of a read-only server: after a failover the old primary may still have its sessions.
 const readOnly = "25006"
 
-// isReadOnly reports whether err is the answer of a read-only server.
+// isReadOnly reports whether err comes from a read-only server.
 func isReadOnly(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == readOnly
@@ -164,11 +161,10 @@ func (k *Keeper) connect(ctx context.Context) error {
 	return nil
 }
 
-// ShowLife takes the lock that proves life, and calls [Introduce].
-// The lock is shared, and so taken at once, although the server
-// may still have an earlier session of this relay, for a moment after a broken connection, and
-// behind a pooler for hours. Statements that arrive late on such a session do no harm: each has
-// conditions on what it changes, and the tokens of leases are never given out twice.
+// ShowLife takes the lock that proves life, and calls [Introduce]. The lock is shared, so that it is available at
+// once. The server may still have an earlier session of this relay: for a moment after a broken connection, and
+// behind a pooler for hours. Late statements of such a session do no harm: each has conditions on its changes, and
+// lease tokens are unique.
 func ShowLife(ctx context.Context, conn outboxsql.DB, schema string, owner int64, p Program) error {
 	var held bool
 	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, owner).Scan(&held); err != nil {
@@ -185,7 +181,7 @@ func (k *Keeper) Hold(ctx context.Context) error {
 	return k.Do(ctx, "hold the relay's lock", func(ctx context.Context, c *session.Conn) error { return c.Ping(ctx) })
 }
 
-// Destinations returns the names with deliveries to retry. It skips from name to name in the index.
+// Destinations returns the names with deliveries to retry. The query skips from name to name in the index.
 func (k *Keeper) Destinations(ctx context.Context) (names []string, err error) {
 	err = k.Do(ctx, "list destinations with waiting deliveries", func(ctx context.Context, c *session.Conn) error {
 		rows, err := c.Query(ctx, `WITH RECURSIVE d(name) AS (

@@ -15,24 +15,24 @@ import (
 // roleLimits is the role of the session that takes from rate limits.
 const roleLimits = "limits"
 
-// Limits takes from the rate limits that all relays share. It connects when it is asked. It is safe for
-// concurrent use; its creator closes it.
+// Limits takes from the rate limits that all relays share. It connects on first use. It is safe for concurrent use;
+// its creator closes it.
 type Limits struct {
 	connector *Connector
-	// Report is called with what a statement has come to: nil if all is well.
+	// report receives the result of each statement; nil is good.
 	report func(error)
 
-	mu   sync.Mutex // guards the fields below, and with them the one session
+	mu   sync.Mutex // guards the fields below, and serializes the session
 	conn *session.Conn
-	tidy time.Time // when to look for rows that say nothing any more
+	tidy time.Time // when to delete expired rows
 }
 
-// NewLimits returns limits that connect when they are asked.
+// NewLimits returns Limits that connect on first use.
 func NewLimits(c *Connector, report func(error)) *Limits {
 	return &Limits{connector: c, report: report}
 }
 
-// Close ends the session, also after ctx has ended.
+// Close ends the session, even if ctx has ended.
 func (l *Limits) Close(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,16 +43,16 @@ func (l *Limits) Close(ctx context.Context) {
 }
 
 const (
-	// limitTimeout bounds one reservation: those who wait for it hold claims.
+	// limitTimeout bounds one reservation: claims wait for it.
 	limitTimeout = 2 * time.Second
-	// tidyEvery is how often rows that say nothing any more are deleted, tidyRows how many at once.
+	// tidyEvery is how often expired rows are deleted, and tidyRows how many at once.
 	tidyEvery = time.Minute
 	tidyRows  = 10_000
 )
 
-// sqlReserve grants, for each key, as many events as may go. The clock is the database's, read once for each row, and
-// after the wait for its lock. A time that is further ahead than the burst is from another limit, or another clock: it counts as
-// the burst.
+// sqlReserve reserves events for each key within its limit. The clock is the database's, read once per row, after the
+// wait for the row's lock. A time further ahead than the burst comes from another limit or another clock: it counts
+// as the burst.
 const sqlReserve = `WITH asked AS MATERIALIZED (SELECT clock_timestamp() AS now)
 INSERT INTO outbox_limits AS l (destination, key, tat, granted)
 SELECT $1, a.key, asked.now + ceil(least(a.want, $4::bigint) * $5::float8) * interval '1 microsecond', least(a.want, $4::bigint)
@@ -64,12 +64,12 @@ ON CONFLICT (destination, key) DO UPDATE SET (tat, granted) = (
 	LATERAL (SELECT least(excluded.granted, floor($4::bigint - extract(epoch FROM b.base - c.now)::float8 * 1000000 / $5::float8)::bigint) AS n) AS g)
 RETURNING key, granted, (extract(epoch FROM tat - clock_timestamp()) * 1000000)::bigint`
 
-// sqlTidy deletes rows that say the same as none. The margin is for those that are about to be taken from.
+// sqlTidy deletes rows that no longer limit anything. The margin protects rows in use.
 const sqlTidy = `DELETE FROM outbox_limits WHERE (destination, key) IN (SELECT destination, key FROM outbox_limits
 	WHERE tat < clock_timestamp() - interval '1 minute' LIMIT $1 FOR UPDATE SKIP LOCKED)`
 
 // Reserve implements limit.Reserve.
-func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) (all []limit.Grant, err error) {
+func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) (all []limit.Reservation, err error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limitTimeout, fmt.Errorf("the database did not answer within %v", limitTimeout))
 	defer cancel()
 	if all, err = l.reserve(ctx, destination, t, asks); err != nil {
@@ -79,7 +79,7 @@ func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms,
 	return all, err
 }
 
-func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) (all []limit.Grant, err error) {
+func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) (all []limit.Reservation, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn == nil || l.conn.IsClosed() {
@@ -89,24 +89,24 @@ func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms,
 		}
 	}
 	if all, err = l.take(ctx, destination, t, asks); err != nil {
-		Close(ctx, l.conn.Conn) // it may lead to a server that has become a standby
+		Close(ctx, l.conn.Conn) // the server may have become a standby
 		l.conn = nil
 	}
 	return all, err
 }
 
-func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, asks []limit.Ask) ([]limit.Grant, error) {
+func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) ([]limit.Reservation, error) {
 	keys, wants := make([]string, len(asks)), make([]int64, len(asks))
 	for i, a := range asks {
-		keys[i], wants[i] = a.Key, int64(a.Want)
+		keys[i], wants[i] = a.Key, int64(a.N)
 	}
 	rows, err := l.conn.Query(ctx, sqlReserve, destination, keys, wants, int64(t.Burst), float64(t.Gap)/float64(time.Microsecond))
 	if err != nil {
 		return nil, err
 	}
-	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (g limit.Grant, err error) {
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (g limit.Reservation, err error) {
 		var lead int64
-		err = r.Scan(&g.Key, &g.Granted, &lead)
+		err = r.Scan(&g.Key, &g.N, &lead)
 		g.Lead = time.Duration(lead) * time.Microsecond
 		return g, err
 	})

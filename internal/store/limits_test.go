@@ -19,26 +19,26 @@ func TestReserve(t *testing.T) {
 	a, b := NewLimits(d.Connector, func(err error) { reported = append(reported, err) }), NewLimits(d.Connector, func(error) {})
 	t.Cleanup(func() { a.Close(context.WithoutCancel(t.Context())); b.Close(context.WithoutCancel(t.Context())) })
 	hour := limit.Terms{Gap: time.Hour, Burst: 5}
-	ask := func(l *Limits, terms limit.Terms, asks ...limit.Ask) (all []string) {
+	ask := func(l *Limits, terms limit.Terms, asks ...limit.Request) (all []string) {
 		t.Helper()
 		grants, err := l.Reserve(t.Context(), "d", terms, asks)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, g := range grants {
-			all = append(all, fmt.Sprintf("%s %d %.0f", g.Key, g.Granted, g.Lead.Hours()))
+			all = append(all, fmt.Sprintf("%s %d %.0f", g.Key, g.N, g.Lead.Hours()))
 		}
 		slices.Sort(all)
 		return all
 	}
 	for i, step := range []struct {
 		who  *Limits
-		asks []limit.Ask
+		asks []limit.Request
 		want string
 	}{
-		{a, []limit.Ask{{Key: "", Want: 3}, {Key: "k", Want: 9}}, "[ 3 3 k 5 5]"},
-		{b, []limit.Ask{{Key: "", Want: 9}, {Key: "k", Want: 1}}, "[ 2 5 k 0 5]"},
-		{a, []limit.Ask{{Key: "", Want: 1}}, "[ 0 5]"},
+		{a, []limit.Request{{Key: "", N: 3}, {Key: "k", N: 9}}, "[ 3 3 k 5 5]"},
+		{b, []limit.Request{{Key: "", N: 9}, {Key: "k", N: 1}}, "[ 2 5 k 0 5]"},
+		{a, []limit.Request{{Key: "", N: 1}}, "[ 0 5]"},
 	} {
 		if got := fmt.Sprint(ask(step.who, hour, step.asks...)); got != step.want {
 			t.Errorf("step %d: %s, want %s", i, got, step.want)
@@ -46,26 +46,26 @@ func TestReserve(t *testing.T) {
 	}
 	// Two and a half hours later.
 	d.exec(`UPDATE outbox_limits SET tat = tat - interval '150 minutes'`)
-	if got := fmt.Sprint(ask(b, hour, limit.Ask{Key: "k", Want: 9})); got != "[k 2 4]" && got != "[k 2 5]" {
+	if got := fmt.Sprint(ask(b, hour, limit.Request{Key: "k", N: 9})); got != "[k 2 4]" && got != "[k 2 5]" {
 		t.Error(got)
 	}
 	// A time far ahead is from another limit, or another clock.
 	d.exec(`UPDATE outbox_limits SET tat = now() + interval '9 years'`)
-	if got := fmt.Sprint(ask(b, limit.Terms{Gap: time.Minute, Burst: 60}, limit.Ask{Key: "k", Want: 1})); got != "[k 0 1]" {
+	if got := fmt.Sprint(ask(b, limit.Terms{Gap: time.Minute, Burst: 60}, limit.Request{Key: "k", N: 1})); got != "[k 0 1]" {
 		t.Error(got)
 	}
 	// Rows that say nothing any more go, others stay.
 	d.exec(`UPDATE outbox_limits SET tat = now() - interval '2 minutes' WHERE key = 'k'`)
 	a.tidy = time.Time{}
-	ask(a, hour, limit.Ask{Key: "", Want: 1})
+	ask(a, hour, limit.Request{Key: "", N: 1})
 	d.expect("rows", `SELECT '[' || key || ']' FROM outbox_limits`, "[]")
 	d.exec(`ALTER TABLE outbox_limits RENAME TO gone`)
-	if _, err := a.Reserve(t.Context(), "d", hour, []limit.Ask{{Want: 1}}); err == nil || reported[len(reported)-1] == nil || reported[0] != nil {
+	if _, err := a.Reserve(t.Context(), "d", hour, []limit.Request{{N: 1}}); err == nil || reported[len(reported)-1] == nil || reported[0] != nil {
 		t.Error("without the table:", err, reported)
 	}
 	d.exec(`ALTER TABLE gone RENAME TO outbox_limits`)
 	// A session that has failed is replaced.
-	ask(a, hour, limit.Ask{Key: "", Want: 1})
+	ask(a, hour, limit.Request{Key: "", N: 1})
 	if reported[len(reported)-1] != nil {
 		t.Error("after a failure:", reported)
 	}
@@ -84,14 +84,14 @@ func TestReserveTogether(t *testing.T) {
 			l := NewLimits(d.Connector, func(error) {})
 			defer l.Close(context.WithoutCancel(t.Context()))
 			for range 20 {
-				grants, err := l.Reserve(t.Context(), "d", terms, []limit.Ask{{Key: "a", Want: 3}, {Key: "b", Want: 4}, {Key: "c", Want: 1}})
+				grants, err := l.Reserve(t.Context(), "d", terms, []limit.Request{{Key: "a", N: 3}, {Key: "b", N: 4}, {Key: "c", N: 1}})
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				mu.Lock()
 				for _, g := range grants {
-					got[g.Key] += g.Granted
+					got[g.Key] += g.N
 				}
 				mu.Unlock()
 			}

@@ -11,26 +11,26 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Watch answers the queries of monitoring. Each query has a connection of its own for its duration,
-// one at a time: on the keeper's connection, a slow query would hold up the renewal of leases, and
-// a cancelled one would end the session by which others see that the relay is alive. Several
-// goroutines may use a Watch.
+// Watch runs the queries of monitoring. Each query opens its own connection; one query runs at a time. On the
+// Keeper's connection, a slow query would delay the renewal of leases. A cancelled one would end the session that
+// proves that the relay is alive. Several goroutines may use a Watch.
 type Watch struct {
 	connector *Connector
 	turn      chan struct{} // capacity 1: held by a query
 }
 
-// NewWatch returns a watch, which need not be closed.
+// NewWatch returns a Watch, which needs no Close.
 func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan struct{}, 1)} }
 
-// Oldest returns the age of the event that has waited longest, 0 if none waits. It ignores dead
-// letters, unrouted events, and deliveries that are due for the first time later; one that waits
-// because its destination failed counts, whether that was an attempt or not. Fresh events of a queue are
-// searched above the id o.After, because an index full of delivered ones may be long; those of a
-// stream at the positions, by o.Route.
+// Oldest returns the age of the event that has waited longest, 0 if no event waits. It ignores dead letters, unrouted
+// events, and deliveries whose first attempt is due later. A delivery that waits because its destination failed
+// counts, with or without a counted attempt.
+//
+// Fresh events of a queue are searched above the id o.After, because the index may hold many delivered ones. Events
+// of a stream are searched at the positions, by o.Route.
 func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration, err error) {
 	o.Schema, o.CountsOnly = w.connector.Schema, true
-	err = w.ask(ctx, "find the oldest waiting event", func(ctx context.Context, conn *session.Conn) error {
+	err = w.run(ctx, "find the oldest waiting event", func(ctx context.Context, conn *session.Conn) error {
 		mode, err := modeOf(ctx, conn, o.Schema)
 		if err != nil {
 			return err
@@ -53,18 +53,18 @@ func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration
 	return max(0, age), nil
 }
 
-// Backlog is [ReadBacklog] for the watch's own schema, whatever schema o names.
+// Backlog is [ReadBacklog] for the Watch's schema; o.Schema is ignored.
 func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b observe.Backlog, err error) {
 	o.Schema = w.connector.Schema
-	err = w.ask(ctx, "read the backlog", func(ctx context.Context, conn *session.Conn) error {
+	err = w.run(ctx, "read the backlog", func(ctx context.Context, conn *session.Conn) error {
 		b, err = ReadBacklog(ctx, conn, o)
 		return err
 	})
 	return b, err
 }
 
-// ask runs f on a connection of its own, one query at a time.
-func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
+// ask runs f on a new connection, one query at a time.
+func (w *Watch) run(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	select {
@@ -84,7 +84,7 @@ func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *s
 	return nil
 }
 
-// sqlOldest looks behind delayed events, up to 1,000 of them: relays make rows of those.
+// sqlOldest skips up to 1,000 delayed events, which relays store as rows.
 const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
 		(SELECT ` + sqlSince + ` FROM (
 				SELECT created_at, available_at FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1000) AS f

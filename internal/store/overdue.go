@@ -11,13 +11,14 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 )
 
-// Overdue names a row that relays should have taken.
+// Overdue names a row that relays should have processed.
 type Overdue struct {
-	// EventID alone names a fresh event of a queue, and with Destination a stored delivery. Destination alone names the
-	// stored delivery of that destination that is due first; the empty destination is that of events without one yet.
+	// EventID alone names a fresh event of a queue; with Destination it names a stored delivery. Destination alone
+	// names the destination's stored delivery that is due first; the empty destination stands for events with no
+	// destination yet.
 	EventID     int64
 	Destination string
-	// Position names the position of Destination in place of a delivery.
+	// Position names the position of Destination instead of a delivery.
 	Position bool
 }
 
@@ -38,8 +39,8 @@ const (
 		AND NOT EXISTS (SELECT FROM (SELECT unit FROM outbox_positions WHERE destination = $1 FOR UPDATE SKIP LOCKED) AS free)`
 )
 
-// Locked reports whether another session has locked the row, so that relays pass over it or wait for it. It is false if the
-// row is gone by now. For a moment it locks the row itself.
+// Locked reports whether another session has locked the row, so that relays skip it or wait for it. It returns false
+// if the row is gone. Locked itself locks the row for a moment.
 func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
 	sql, args := sqlLockedDue, []any{o.Destination}
 	switch {
@@ -50,16 +51,16 @@ func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
 	case o.EventID != 0:
 		sql, args = sqlLockedEvent, []any{o.EventID}
 	}
-	err = w.ask(ctx, "find out whether overdue work is locked", func(ctx context.Context, conn *session.Conn) error {
+	err = w.run(ctx, "find out whether overdue work is locked", func(ctx context.Context, conn *session.Conn) error {
 		return conn.QueryRow(ctx, sql, args...).Scan(&is)
 	})
 	return is, err
 }
 
-// LostLease returns a delivery whose lease ended that long ago and was not taken over; ok is false if there is none.
-// It reads the running deliveries of all relays, which are few.
+// LostLease returns a delivery whose lease ended at least that long ago, and was not taken over; ok is false without
+// one. It reads the running deliveries of all relays, which are few.
 func (w *Watch) LostLease(ctx context.Context, ago time.Duration) (o Overdue, ok bool, err error) {
-	err = w.ask(ctx, "find leases that no relay holds", func(ctx context.Context, conn *session.Conn) error {
+	err = w.run(ctx, "find leases that no relay holds", func(ctx context.Context, conn *session.Conn) error {
 		err := conn.QueryRow(ctx, `SELECT event_id, destination FROM outbox_deliveries
 			WHERE state = 'running' AND lease_until < clock_timestamp() - $1::bigint * interval '1 microsecond'
 			ORDER BY lease_owner LIMIT 1`, ago.Microseconds()).Scan(&o.EventID, &o.Destination)
@@ -72,11 +73,11 @@ func (w *Watch) LostLease(ctx context.Context, ago time.Duration) (o Overdue, ok
 	return o, ok, err
 }
 
-// Unrouted is the first event of a type for which no relay has found a route yet.
+// Unrouted is the first event of a type without a route.
 type Unrouted struct {
 	EventType string
 	EventID   int64
-	// UpdatedAt is when a relay last wrote its row.
+	// UpdatedAt is when a relay last wrote the event's row.
 	UpdatedAt time.Time
 }
 
@@ -85,9 +86,9 @@ const sqlUnrouted = deliveries.SQLUnroutedTypes + `SELECT t.type, d.event_id, d.
 		SELECT event_id, updated_at FROM outbox_deliveries
 		WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type, event_id LIMIT 1) AS d`
 
-// Unrouted returns the first stored event without a route of each type.
+// Unrouted returns the first stored unrouted event of each type.
 func (w *Watch) Unrouted(ctx context.Context) (all []Unrouted, err error) {
-	err = w.ask(ctx, "list event types without a route", func(ctx context.Context, conn *session.Conn) error {
+	err = w.run(ctx, "list event types without a route", func(ctx context.Context, conn *session.Conn) error {
 		rows, err := conn.Query(ctx, sqlUnrouted, backlogNames)
 		if err != nil {
 			return err

@@ -16,74 +16,71 @@ import (
 )
 
 const (
-	// dropAgain is when a partition that could not be dropped is checked again: a check may read
-	// all of it.
+	// dropAgain is how long until a partition that could not be dropped is checked again: a check may read all of it.
 	dropAgain = time.Hour
-	// dropSoonAgain is the same for a partition that was kept only by its lock, or by a destination
-	// of a stream that lags.
+	// dropSoonAgain is the same for a partition that only its lock, or a lagging destination of a stream, kept.
 	dropSoonAgain = 10 * time.Minute
-	// keysEvery is how often keys of vanished events are searched, unless a partition was dropped.
+	// keysEvery is how often keys of deleted events are searched, unless a partition was dropped.
 	keysEvery = 24 * time.Hour
-	// keysBatch is how many keys one statement checks, and keysPause the pause between two.
+	// keysBatch is how many keys one statement checks, and keysPause the pause between two statements.
 	keysBatch = 1000
 	keysPause = 50 * time.Millisecond
-	// extensions is how many calls it takes until events go into a partition that the first call
-	// made. If writers are in the way, later calls do it.
+	// extensions is the number of calls until events go into a partition that the first call made. If writers are in
+	// the way, later calls do it.
 	extensions = 3
 )
 
 // Range is the range of event ids above After, up to Upto.
 type Range struct{ After, Upto int64 }
 
-// AllIDs is the range of all ids.
+// AllIDs returns the range of all ids.
 func AllIDs() Range { return Range{math.MinInt64, math.MaxInt64} }
 
 // Upkeep is the result of [Partitions.Keep].
 type Upkeep struct {
-	// Partitioned is false for a plain table; nothing else is set then.
+	// Partitioned is false for a plain table; all other fields are then zero.
 	Partitioned bool
 	// Made and Dropped are names of partitions.
 	Made, Dropped []string
-	// Kept maps each partition that is old enough to be dropped, and was just checked, to the
-	// reason why it could not be dropped.
+	// Kept maps each partition that is old enough to drop, and was just checked, to the reason why it could not be
+	// dropped.
 	Kept map[string]string
-	// Purge lists the ranges whose delivered events must be deleted one by one: partitions that
-	// have to stay, and ids outside of all partitions.
+	// Purge lists the ranges whose delivered events must be deleted one by one: partitions that stay, and ids outside
+	// all partitions.
 	Purge []Range
 }
 
-// Partitions maintains a table that [outboxsql.Partition] has partitioned by day: it creates
-// partitions ahead, and drops expired ones. Several relays may do so at once. Only one goroutine
-// may use a Partitions.
+// Partitions maintains a table that [outboxsql.Partition] has partitioned by day: it creates partitions ahead, and
+// drops expired ones. Several relays may do so concurrently. Only one goroutine may use a Partitions.
 type Partitions struct {
 	connector *Connector
-	stay      map[string]staying
+	kept      map[string]keptPartition
 	keysDone  time.Time
 }
 
 // staying is a partition that could not be dropped.
-type staying struct {
+type keptPartition struct {
 	until time.Time // time of the next check
-	// whole reports that it will soon be dropped as a whole: only its lock was in the way, or a
-	// destination of a stream that lags.
+	// whole reports that the partition will soon be dropped as a whole: only its lock, or a lagging destination of a
+	// stream, was in the way.
 	whole bool
 }
 
-// NewPartitions returns a Partitions that connects anew for each call.
+// NewPartitions returns a Partitions that connects for each call.
 func NewPartitions(c *Connector) *Partitions {
-	return &Partitions{connector: c, stay: make(map[string]staying)}
+	return &Partitions{connector: c, kept: make(map[string]keptPartition)}
 }
 
-// day is a partition, as outbox_partitions() describes it.
+// day is a partition as outbox_partitions() returns it.
 type day struct {
 	Name      string
 	Low, High int64
 	Closed    *time.Time
 }
 
-// Keep creates the partitions of the day at and of those after it. It drops those in which every
-// event has been done for longer than keep; in a stream, those in which every event was written
-// longer ago than keep and is delivered. A zero at is the time of the database.
+// Keep creates the partitions of the day of at and of the following days. It drops partitions whose events have all
+// been done for longer than keep; in a stream, those whose events were all written longer ago than keep and
+// delivered. A zero at means the time of the database.
 func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration) (u Upkeep, err error) {
 	conn, err := p.connector.Open(ctx, "partitions")
 	if err != nil {
@@ -93,7 +90,7 @@ func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration)
 	if u.Partitioned, err = IsPartitioned(ctx, conn); err != nil || !u.Partitioned {
 		return u, err
 	}
-	// Checking a partition may take long: it holds no lock meanwhile that other sessions wait for.
+	// Checking a partition may take long, but holds no lock that other sessions wait for.
 	if err := conn.Set(ctx, "statement_timeout", "0"); err != nil {
 		return u, fmt.Errorf("keep partitions: %w", err)
 	}
@@ -105,14 +102,14 @@ func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration)
 	return u, errors.Join(p.extend(ctx, conn, at, &u), p.drop(ctx, conn, at, keep, &u), p.forgetKeys(ctx, conn, at, len(u.Dropped)))
 }
 
-// cured adds the remedy to an error, if it is known.
+// cured adds the cure to an error, if known.
 func cured(what string, err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case err == nil:
 		return nil
 	case ok && pg.Code == "42501": // insufficient_privilege
-		return fmt.Errorf("%s: %w: run what `notifyd migrate --print-grants` prints", what, err)
+		return fmt.Errorf("%s: %w: run the statements of `notifyd migrate --print-grants`", what, err)
 	case ok && pg.Code == "42883": // undefined_function
 		return fmt.Errorf("%s: %w: run `notifyd migrate --partitions daily`", what, err)
 	}
@@ -159,7 +156,7 @@ func (p *Partitions) drop(ctx context.Context, conn *session.Conn, at time.Time,
 		if d.Closed == nil || d.Closed.After(before) || d.High > last+1 {
 			continue
 		}
-		if s, ok := p.stay[d.Name]; ok && at.Before(s.until) {
+		if s, ok := p.kept[d.Name]; ok && at.Before(s.until) {
 			if !s.whole {
 				u.Purge = append(u.Purge, Range{below, past})
 			}
@@ -169,8 +166,8 @@ func (p *Partitions) drop(ctx context.Context, conn *session.Conn, at time.Time,
 		if err != nil {
 			return err
 		}
-		p.note(d.Name, why, at, u)
-		if !p.stay[d.Name].whole {
+		p.record(d.Name, why, at, u)
+		if !p.kept[d.Name].whole {
 			u.Purge = append(u.Purge, Range{below, past})
 		}
 	}
@@ -185,18 +182,18 @@ func (p *Partitions) dropOne(ctx context.Context, conn *session.Conn, name strin
 }
 
 // note records the outcome for a partition.
-func (p *Partitions) note(name string, why *string, at time.Time, u *Upkeep) {
+func (p *Partitions) record(name string, why *string, at time.Time, u *Upkeep) {
 	if why == nil {
-		delete(p.stay, name)
+		delete(p.kept, name)
 		u.Dropped = append(u.Dropped, name)
 		return
 	}
 	u.Kept[name] = *why
-	s := staying{until: at.Add(dropAgain)}
+	s := keptPartition{until: at.Add(dropAgain)}
 	if strings.HasPrefix(*why, "busy: ") || strings.HasPrefix(*why, "behind: ") {
-		s = staying{until: at.Add(dropSoonAgain), whole: true}
+		s = keptPartition{until: at.Add(dropSoonAgain), whole: true}
 	}
-	p.stay[name] = s
+	p.kept[name] = s
 }
 
 // joined merges adjacent ranges.
@@ -212,7 +209,7 @@ func joined(ranges []Range) []Range {
 	return all
 }
 
-// forgetKeys deletes the idempotency keys of vanished events.
+// forgetKeys deletes the idempotency keys of deleted events.
 func (p *Partitions) forgetKeys(ctx context.Context, conn *session.Conn, at time.Time, dropped int) error {
 	if dropped == 0 && at.Before(p.keysDone.Add(keysEvery)) {
 		return nil
@@ -237,8 +234,8 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *session.Conn, at time
 	}
 }
 
-// IsPartitioned reports whether outbox_events is partitioned. A session opened before the table was
-// partitioned continues with the statements that it has, which find the same rows.
+// IsPartitioned reports whether outbox_events is partitioned. A session from before the partitioning continues with
+// its statements, which find the same rows.
 func IsPartitioned(ctx context.Context, conn outboxsql.Querier) (yes bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()

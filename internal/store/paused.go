@@ -17,7 +17,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// maxPauseText bounds who has paused a destination, and why, in bytes.
+// maxPauseText bounds each text of a pause, in bytes.
 const maxPauseText = 1000
 
 // Execer runs a statement: a connection, a pool or a transaction.
@@ -25,7 +25,7 @@ type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// CheckPause returns an error about a text of a pause that cannot be stored.
+// CheckPause returns an error for texts of a pause that cannot be stored.
 func CheckPause(destination string, p observe.Pause) error {
 	for _, text := range []string{destination, p.By, p.Reason} {
 		if len(text) > maxPauseText || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
@@ -35,8 +35,8 @@ func CheckPause(destination string, p observe.Pause) error {
 	return nil
 }
 
-// SetPause pauses a destination for all relays. One that is paused already gets the new reason. The
-// time of p is ignored: it is the database's. The schema holds the tables.
+// SetPause pauses a destination for all relays. A destination that is already paused gets the new reason. The time of
+// p is ignored: the database sets it. The schema has the tables.
 func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
 	_, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)
 		ON CONFLICT (destination) DO UPDATE SET paused_by = excluded.paused_by, reason = excluded.reason, database_user = excluded.database_user`,
@@ -52,8 +52,8 @@ func ClearPause(ctx context.Context, db Execer, schema, destination string) (was
 
 func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses"}.Sanitize() }
 
-// Paused returns the destinations that are paused for all relays, and what the clock of the database says. confirmed
-// reports whether this relay has confirmed exactly these: see Confirm.
+// Paused returns the destinations that are paused for all relays, and the database's time. confirmed reports whether
+// this relay has confirmed exactly these: see Confirm.
 func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, confirmed bool, now time.Time, err error) {
 	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *session.Conn) error {
 		var all []string
@@ -68,7 +68,7 @@ func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, confirmed b
 	return names, confirmed, now, err
 }
 
-// Confirm writes down which pauses this relay honours: [PauseRequest.Unconfirmed] reads it.
+// Confirm records the pauses that this relay honors, for [PauseRequest.Unconfirmed].
 func (k *Keeper) Confirm(ctx context.Context, names map[string]bool) error {
 	return k.Do(ctx, "confirm paused destinations", func(ctx context.Context, c *session.Conn) error {
 		_, err := c.Exec(ctx, `UPDATE outbox_relays SET paused = ARRAY(SELECT n FROM unnest($2::text[]) AS n ORDER BY n) WHERE owner = $1`,
@@ -77,7 +77,7 @@ func (k *Keeper) Confirm(ctx context.Context, names map[string]bool) error {
 	})
 }
 
-// PauseRequest asks all relays of the tables to pause a destination, or to resume it.
+// PauseRequest asks all relays of the tables to pause or resume a destination.
 type PauseRequest struct {
 	Schema      string
 	Mode        outboxsql.Mode
@@ -85,16 +85,16 @@ type PauseRequest struct {
 	Paused      bool
 }
 
-// Unconfirmed returns the live relays that have not confirmed the request yet, and the number of those that have.
+// Unconfirmed returns the live relays that have not confirmed the request, and the number of relays that have.
 func (p PauseRequest) Unconfirmed(ctx context.Context, conn outboxsql.DB) (late []RelaySession, confirmed int, err error) {
 	all, err := ReadLive(ctx, conn, p.Schema, p.Mode)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, r := range all {
-		switch says := r.Program; {
-		case says == nil && p.Mode == outboxsql.ModeQueue: // a relay of another schema
-		case says != nil && says.Paused != nil && slices.Contains(says.Paused, p.Destination) == p.Paused:
+		switch program := r.Program; {
+		case program == nil && p.Mode == outboxsql.ModeQueue: // a relay of another schema
+		case program != nil && program.Paused != nil && slices.Contains(program.Paused, p.Destination) == p.Paused:
 			confirmed++
 		default:
 			late = append(late, r)
@@ -103,7 +103,7 @@ func (p PauseRequest) Unconfirmed(ctx context.Context, conn outboxsql.DB) (late 
 	return late, confirmed, nil
 }
 
-// readPauses adds the pauses. A role that may not read them knows of none.
+// readPauses adds the pauses. A role that may not read them sees none.
 func (r *backlogReader) readPauses(ctx context.Context, tx pgx.Tx) error {
 	var readable bool
 	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_pauses') AND has_table_privilege(oid, 'SELECT'))`).Scan(&readable)

@@ -13,16 +13,15 @@ const (
 	longestReconnect = 2 * time.Second
 	// firstRefusal is short: a deadlock, or a lock that a session held for too long, is over by then.
 	firstRefusal = 100 * time.Millisecond
-	// longestRefusal bounds how long it goes unnoticed that the database accepts again what it has
-	// refused.
+	// longestRefusal bounds how long a database that accepts again goes unnoticed.
 	longestRefusal = 20 * time.Second
 )
 
-// Pauses are the pauses between the attempts at a statement. They grow, and end only with the
-// caller. Only one goroutine may use them.
+// Pauses computes the pauses between attempts at a statement. The pauses grow, without an end. Only one goroutine may
+// use a Pauses.
 type Pauses struct{ lost, refused *backoff.ExponentialBackOff }
 
-// NewPauses returns the pauses of one part of a relay.
+// NewPauses returns the Pauses of one part of a relay.
 func NewPauses() Pauses {
 	return Pauses{growing(firstReconnect, longestReconnect, 2), growing(firstRefusal, longestRefusal, 4)}
 }
@@ -32,8 +31,8 @@ func growing(first, longest time.Duration, factor float64) *backoff.ExponentialB
 		backoff.WithMaxInterval(longest), backoff.WithMultiplier(factor), backoff.WithMaxElapsedTime(0))
 }
 
-// After returns the pause after an error: up to 2 s, plus or minus half, while the database is
-// unavailable, and up to 20 s after a refusal, which costs the database a statement each time.
+// After returns the pause after an error: up to 2 s, plus or minus half, while the database is unavailable. After a
+// refusal it is up to 20 s, because each attempt costs the database a statement.
 func (p Pauses) After(err error) time.Duration {
 	if IsDown(err) {
 		return p.lost.NextBackOff()
@@ -41,7 +40,7 @@ func (p Pauses) After(err error) time.Duration {
 	return p.refused.NextBackOff()
 }
 
-// Reset makes the pauses short again, after a success.
+// Reset shortens the pauses after a success.
 func (p Pauses) Reset() {
 	p.lost.Reset()
 	p.refused.Reset()

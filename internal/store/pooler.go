@@ -13,27 +13,25 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 )
 
-// ErrPooler is returned by [Connector.Connect] for a connection through a pooler in transaction or
-// statement mode. A session does not last there: LISTEN is accepted and never heard, prepared
-// statements are lost, and an advisory lock stays with a connection that another client gets next.
-// So do settings, synchronous_commit = off among them. Therefore the relay sets, locks and listens
-// to nothing before it has ruled this out.
+// ErrPooler is returned by [Connector.Connect] for a connection through a pooler in transaction or statement mode.
+// Session state is lost there: LISTEN is accepted without effect, prepared statements disappear, and an advisory lock
+// stays with a connection that another client gets next. So do settings, including synchronous_commit = off. So the
+// relay must rule this out before it sets, locks or listens.
 var ErrPooler = errors.New("the connection leads through a pooler in transaction mode, where LISTEN, session locks, " +
 	"settings and prepared statements are lost: connect to PostgreSQL directly, or through a pool in session mode")
 
 const (
-	// probeTimeout bounds opening the second connection that tells the modes of a pooler apart. In
-	// session mode it may have to wait for a free one.
+	// probeTimeout bounds opening the second connection that reveals the mode of a pooler. In session mode it may
+	// have to wait for a free one.
 	probeTimeout = 2 * time.Second
-	// probeRounds is how often two sessions are compared. An idle pool reveals itself in the first
-	// round, a busy one in a few.
+	// probeRounds is how often two sessions are compared. An idle pool is detected in the first round, a busy one in
+	// a few.
 	probeRounds = 8
 )
 
-// checkPooler distinguishes a pooler that keeps sessions together from one that does not. The sign
-// of a pooler is a process id that is not that of the server process. The sign of its mode is two
-// connections that share one server process, or one that changes its own. The check is made once;
-// it costs a direct connection one round trip.
+// checkPooler detects a pooler that does not keep sessions. With a pooler, the connection's process id differs from
+// the server process. Without kept sessions, two connections share a server process, or one connection changes its
+// server process. The check runs once; it costs a direct connection one round trip.
 func (c *Connector) checkPooler(ctx context.Context, conn *pgx.Conn) error {
 	first, err := backend(ctx, conn)
 	if err != nil || first == conn.PgConn().PID() || c.keepsSessions.Load() {
@@ -69,14 +67,14 @@ func (c *Connector) checkPooler(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// pooled is a connection, and the server process that answered on it.
+// pooled is a connection with its last server process.
 type pooled struct {
 	conn *pgx.Conn
-	pid  uint32 // 0: unknown
+	pid  uint32 // 0 for unknown
 }
 
-// secondSession opens another connection to the same target. It returns nil if none is free in
-// time: most likely a full pool in session mode.
+// secondSession opens another connection to the same target. It returns nil without a free one in time: most likely a
+// full pool in session mode.
 func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	within, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -85,14 +83,14 @@ func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pg
 	case err == nil:
 		return other, nil
 	case within.Err() != nil && ctx.Err() == nil:
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // nil means no free connection
 	default:
 		return nil, &connectError{err}
 	}
 }
 
-// backend returns the id of the server process that answers. The query is never prepared, because
-// some poolers do not support that.
+// backend returns the id of the answering server process. The query is never prepared, because some poolers do not
+// support that.
 func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 	var n int64
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&n); err != nil {
@@ -101,7 +99,7 @@ func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 	return uint32(n), nil //nolint:gosec // a process id
 }
 
-// isStatementMode reports whether a pooler refuses transactions. It has no code of its own for that.
+// isStatementMode reports whether a pooler refuses transactions. The refusal has no code, so the text decides.
 func isStatementMode(conn *session.Conn, err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && conn.IsShared() && pg.Code == "08P01" && strings.Contains(pg.Message, "statement pooling mode")

@@ -14,14 +14,14 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// OldestLooked bounds the events that are read to find the oldest one, per position: an event for
-// other destinations does not wait here, and only its type tells.
+// OldestLooked bounds the events read per position to find the oldest one: only the type shows whether an event is
+// for this destination.
 const OldestLooked = 1000
 
-// The ids that a table has assigned. In a plain table these are all ids up to the last one. A
-// partition begins 2^32 ids after the one before, and the rest of that one is never assigned: of a
-// closed partition, ids count up to its highest event. Ids above that, of open or rolled back
-// transactions, are missing from the lag; there are only as many as were open when the day ended.
+// These queries return the ids that a table has assigned. A plain table has assigned all ids up to the last one. A
+// partition begins 2^32 ids after the previous one, whose remaining ids are never assigned: a closed partition counts
+// up to its highest event. Higher ids of open or rolled back transactions are missing from the lag; these are only
+// the transactions that were open when the day ended.
 const (
 	sqlUsedPlain = `SELECT int8multirange(int8range(NULL, l.last, '[]')) AS ids FROM l`
 
@@ -32,9 +32,8 @@ const (
 		WHERE q.top IS NOT NULL`
 )
 
-// UsedIDs returns the highest id that the table of a schema has assigned, and the ids that it may
-// have assigned at all, as PostgreSQL writes an int8multirange. The search_path must lead to the
-// schema.
+// UsedIDs returns the highest id that the table of a schema has assigned, and all possibly assigned ids as the text
+// of an int8multirange. The search_path must lead to the schema.
 func UsedIDs(ctx context.Context, conn outboxsql.DB, schema string) (last int64, used string, err error) {
 	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
 	if err != nil {
@@ -51,7 +50,7 @@ func UsedIDs(ctx context.Context, conn outboxsql.DB, schema string) (last int64,
 	return last, used, nil
 }
 
-// sqlHolders returns the relays whose leases have not expired, and their sessions.
+// sqlHolders returns the relays with valid leases, and their sessions.
 const sqlHolders = `SELECT m.owner, m.pid, a.application_name, host(a.client_addr) AS client
 	FROM outbox_members AS m LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = m.pid
 	WHERE m.alive_until > clock_timestamp()`
@@ -75,8 +74,8 @@ func sqlPositions(partitioned bool) string {
 	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.owner = p.owner`
 }
 
-// The first events above each position, and those in open ranges below it, by type. An open range
-// may be wide and empty.
+// sqlPositionsOldest returns the first events above each position, and in open ranges below it, by type. An open
+// range may be wide and empty.
 const sqlPositionsOldest = `SELECT p.destination, p.part, e.event_type, min(e.id), min(` + sqlSince + `)
 	FROM (SELECT destination, part, head, open FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p CROSS JOIN LATERAL (
 		(SELECT o.* FROM (SELECT r FROM unnest(p.open) AS r LIMIT $2) AS g CROSS JOIN LATERAL (
@@ -92,12 +91,12 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// lister is a connection or a transaction, too.
+// lister is a connection or a transaction.
 type lister interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// modeOf returns the mode of a schema's table. A schema without tables is one of a queue.
+// modeOf returns the mode of a schema's table. A schema without tables counts as a queue.
 func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode, err error) {
 	table, exists := pgx.Identifier{schema, "outbox_mode"}.Sanitize(), false
 	if err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&exists); err != nil || !exists {
@@ -107,8 +106,8 @@ func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode,
 	return mode, err
 }
 
-// ListPositions returns the positions of a stream by destination and part, without their oldest events.
-// The search_path must lead to the schema.
+// ListPositions returns the positions of a stream by destination and shard, without their oldest events. The
+// search_path must lead to the schema.
 func ListPositions(ctx context.Context, tx pgx.Tx, schema string) ([]observe.Position, error) {
 	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), schema)
 	if err != nil {
@@ -167,7 +166,7 @@ func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 		b.Fresh.N = max(b.Fresh.N, int(p.Lag))
 		if p.Destination != "" && p.Lag > 0 {
 			d := r.destination(p.Destination)
-			d.Fresh.N = max(d.Fresh.N, int(p.Lag)) // each part reads all events
+			d.Fresh.N = max(d.Fresh.N, int(p.Lag)) // each shard reads all events
 		}
 	}
 	return nil
@@ -177,18 +176,18 @@ func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) error {
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var name, eventType string
-		var part int
+		var shard int
 		var id int64
 		var since time.Time
-		if err := row.Scan(&name, &part, &eventType, &id, &since); err != nil || !r.waitsFor(name, eventType) {
+		if err := row.Scan(&name, &shard, &eventType, &id, &since); err != nil || !r.waitsFor(name, eventType) {
 			return err
 		}
 		for i := range r.result.Positions {
-			if p := &r.result.Positions[i]; p.Destination == name && p.Part == part {
+			if p := &r.result.Positions[i]; p.Destination == name && p.Part == shard {
 				p.Oldest = older(p.Oldest, r.waiting(id, since))
 			}
 		}
-		if name != "" { // an event without a route waits for no destination
+		if name != "" { // an unrouted event waits for no destination
 			d := r.destination(name)
 			d.Oldest = older(d.Oldest, r.waiting(id, since))
 		}
@@ -196,8 +195,8 @@ func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) erro
 	}, sqlPositionsOldest, backlogNames, OldestLooked)
 }
 
-// waitsFor reports whether an event that a position has not passed is for that destination: the
-// router's events are those without a route.
+// waitsFor reports whether an event that a position has not passed is for its destination. The destination "" has the
+// unrouted events.
 func (r *backlogReader) waitsFor(destination, eventType string) bool {
 	if r.options.Route == nil {
 		return destination != ""
@@ -206,8 +205,8 @@ func (r *backlogReader) waitsFor(destination, eventType string) bool {
 	return slices.Contains(to, destination) || destination == "" && len(to) == 0
 }
 
-// readRetryOfStream is readRetry for a stream, where an event that is not available yet is a row
-// of its destination: it is due for the first time, and no attempt has failed.
+// readRetryOfStream is readRetry for a stream. A stream stores an event that is not available yet as a row of its
+// destination; that row has no failed attempt.
 func (r *backlogReader) readRetryOfStream(ctx context.Context, tx pgx.Tx) error {
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var name string
@@ -238,7 +237,7 @@ const (
 		FROM (SELECT event_id, available_at, error_class, ` + sqlDelayed + ` AS later FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
 
-	// Dead letters are not read: one that blocks its aggregate is counted as such.
+	// Dead letters are not read: a dead letter that blocks its aggregate has parked rows.
 	sqlBacklogBlocked = `SELECT w.name, d.looked, d.n
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT count(*) AS looked, count(DISTINCT ordering_key) AS n

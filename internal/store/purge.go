@@ -9,8 +9,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// The batch counts the rows read, not those deleted: rows that have to stay are stepped over once,
-// not in every batch again.
+// sqlPurge bounds the rows read, not the rows deleted: it passes rows that stay once, not in every batch.
 const sqlPurge = `WITH seen AS MATERIALIZED (
 		SELECT id, state = 'done' AND processed_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old,
 			state = 'done' AS done
@@ -20,9 +19,9 @@ const sqlPurge = `WITH seen AS MATERIALIZED (
 		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
 	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`
 
-// Events below a position have been delivered, or stored in outbox_deliveries in the same
-// transaction: one snapshot shows both. A replay still needs what lies above its head. Without positions, only events that were done before the
-// table became a stream have been delivered.
+// Events below a position have been delivered, or stored in outbox_deliveries in the same transaction: one snapshot
+// shows both. A replay still needs the events above its head. Without positions, only events that were done before
+// the table became a stream have been delivered.
 const sqlPurgeStream = `WITH low AS MATERIALIZED (
 		SELECT min(least(head + 1, lower(open))) AS id FROM (
 			SELECT head, open FROM outbox_positions
@@ -39,13 +38,12 @@ const sqlPurgeStream = `WITH low AS MATERIALIZED (
 // ErrNoProgress is returned by Purge for a batch size below 1.
 var ErrNoProgress = errors.New("purge batch must be at least 1")
 
-// Purge deletes up to batch delivered events that were done longer ago than keep, lowest ids first,
-// from one range of ids. It returns the id after which to continue, and false at the end, or if it
-// has met delivered events that are too young and none that is old. Events with deliveries left,
-// and those with dead letters, stay and are stepped over.
+// Purge deletes up to batch delivered events that were done longer ago than keep, lowest ids first, from one range of
+// ids. It returns the id after which to continue. more is false at the end, and after a batch with delivered events
+// that are too young and none that is old enough. Events with unfinished deliveries or dead letters stay.
 //
-// In a stream it deletes events that were written longer ago than keep, below all positions: below
-// their heads, and outside their open ranges.
+// In a stream, Purge deletes events that were written longer ago than keep and lie below all positions: below their
+// heads, and outside their open ranges.
 func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch int) (next int64, more bool, err error) {
 	if batch < 1 {
 		return in.After, false, ErrNoProgress

@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// The SQLSTATEs with which servers refuse a connection.
+// SQLSTATEs of refused connections.
 const (
 	wrongPassword  = "28P01"
 	notAdmitted    = "28000" // no such role, no right to log in, no line in pg_hba.conf
@@ -15,8 +15,8 @@ const (
 	stillStarting  = "57P03"
 )
 
-// ConnectCure says what to do where a connection could not be made: what fits the answer of the
-// server, else what fits none.
+// ConnectCure returns what a person can do about a failed connection: the cure for the server's answer, or a general
+// one.
 func ConnectCure(err error) string {
 	if cure := refusal(err); cure != "" {
 		return cure
@@ -31,15 +31,15 @@ func ConnectCure(err error) string {
 	}
 }
 
-// IsLogin reports whether the server has refused user or password. With LDAP or PAM a wrong password is a
-// 28000. Where one of several hosts has not answered, that one may be the primary, and soon take the login.
+// IsLogin reports whether the server has refused user or password. With LDAP or PAM a wrong password is a 28000. If
+// one of several hosts did not answer, it may be the primary, and accept the login soon.
 func IsLogin(err error) bool {
 	code, _ := stateOf(err)
 	_, unreached := errors.AsType[*net.OpError](err)
 	return !unreached && (code == wrongPassword || code == notAdmitted)
 }
 
-// refusal returns the cure of a refusal that no waiting ends, "" for any other error.
+// refusal returns the cure of a lasting refusal; "" for any other error.
 func refusal(err error) string {
 	switch code, _ := stateOf(err); code {
 	case wrongPassword:

@@ -12,25 +12,24 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Program is what a relay says of its process, for people.
+// Program describes a relay's process, for people.
 type Program struct {
-	// Process is its id on Host.
+	// Process is the process id on Host.
 	Process int    `json:"process"`
 	Host    string `json:"host"`
-	// Version is that of the program, and Config its configuration file with its whole path; either
-	// may be empty.
+	// Version is the program's version, and Config the full path of its configuration file. Either may be empty.
 	Version string `json:"version,omitempty"`
 	Config  string `json:"config,omitempty"`
-	// StartedAt is when the process was started, and LoadedAt when the configuration in force was read.
+	// StartedAt is when the process started, and LoadedAt when it read the current configuration.
 	StartedAt time.Time `json:"started_at"`
 	LoadedAt  time.Time `json:"loaded_at"`
-	// Refused is why the last reload was refused; empty if it was not.
+	// Refused is why the last reload was refused; empty if it was accepted.
 	Refused string `json:"reload_refused,omitempty"`
-	// Paused are the paused destinations to which it begins no delivery; nil until it has confirmed any.
+	// Paused lists the paused destinations to which the relay begins no delivery; nil until it has confirmed pauses.
 	Paused []string `json:"paused,omitempty"`
 }
 
-// ThisHost returns the name of this machine, or of this container.
+// ThisHost returns the name of this machine or container; "unknown" after an error.
 func ThisHost() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -39,8 +38,8 @@ func ThisHost() string {
 	return host
 }
 
-// ReadLive returns the live relays, the oldest session first, with what each says of itself. For a
-// queue those of all schemas of the database are among them; only those of this schema say something.
+// ReadLive returns the live relays, the oldest session first, with their Programs. For a queue the result includes
+// the relays of all schemas of the database; only relays of this schema have a Program.
 func ReadLive(ctx context.Context, conn outboxsql.DB, schema string, mode outboxsql.Mode) ([]RelaySession, error) {
 	all, err := ReadRelays(ctx, conn)
 	if err == nil {
@@ -62,8 +61,8 @@ func ReadLive(ctx context.Context, conn outboxsql.DB, schema string, mode outbox
 	return all, ReadPrograms(ctx, conn, schema, all)
 }
 
-// Introduce writes down what the relay says of itself, nothing without a process, and deletes the rows of relays that are
-// gone. The relay must show that it lives: by the lock of the owner, or as a member of a stream.
+// Introduce stores the relay's Program, unless Process is 0, and deletes the rows of dead relays. The relay must
+// prove that it is alive: by the owner's lock, or as a member of a stream.
 func Introduce(ctx context.Context, db Execer, owner int64, p Program) error {
 	if p.Process == 0 {
 		return nil
@@ -75,13 +74,13 @@ func Introduce(ctx context.Context, db Execer, owner int64, p Program) error {
 			AND NOT EXISTS (SELECT FROM outbox_members AS m WHERE m.owner = outbox_relays.owner))
 		INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (owner) DO UPDATE SET paused = NULL`, owner, p.Process, p.Host, p.Version, p.Config, p.StartedAt, p.LoadedAt)
-	if err != nil && IsDown(err) { // for people only: a relay does its work without the right to write that down
-		return fmt.Errorf("write down what the relay says of itself: %w", err)
+	if err != nil && IsDown(err) { // for people only: a relay works without the right to store it
+		return fmt.Errorf("store the description of the relay: %w", err)
 	}
 	return nil
 }
 
-// NoteRefusal writes down why the relay with this number has refused a reload; "" is that it has not.
+// NoteRefusal stores why the relay with this number refused a reload; "" if it did not.
 func NoteRefusal(ctx context.Context, db Execer, schema string, owner int64, why string) error {
 	_, err := db.Exec(ctx, `UPDATE `+pgx.Identifier{schema, "outbox_relays"}.Sanitize()+` SET refused = nullif($2, '') WHERE owner = $1`, owner, why)
 	if err != nil {
@@ -90,8 +89,7 @@ func NoteRefusal(ctx context.Context, db Execer, schema string, owner int64, why
 	return nil
 }
 
-// NoteReload writes down that the relay with this number goes on with a new configuration, which has changed
-// nothing for it.
+// NoteReload records that the relay with this number accepted a new configuration that changed nothing for it.
 func NoteReload(ctx context.Context, db Execer, schema string, owner int64) error {
 	_, err := db.Exec(ctx, `UPDATE `+pgx.Identifier{schema, "outbox_relays"}.Sanitize()+` SET refused = NULL, loaded_at = now() WHERE owner = $1`, owner)
 	if err != nil {
@@ -100,7 +98,7 @@ func NoteReload(ctx context.Context, db Execer, schema string, owner int64) erro
 	return nil
 }
 
-// ReadPrograms adds to sessions what their relays say of themselves, where this schema has it.
+// ReadPrograms sets the Programs of sessions that this schema has.
 func ReadPrograms(ctx context.Context, conn outboxsql.DB, schema string, all []RelaySession) error {
 	table := pgx.Identifier{schema, "outbox_relays"}.Sanitize()
 	var readable bool

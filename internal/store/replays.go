@@ -9,7 +9,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// sqlReplays reads replays: the running ones, one, or the newest ones.
+// sqlReplays returns the query for replays: the running ones, one, or the newest ones.
 func sqlReplays(partitioned bool, which string) string {
 	used := sqlUsedPlain
 	if partitioned {
@@ -23,18 +23,18 @@ func sqlReplays(partitioned bool, which string) string {
 	FROM outbox_replays AS r CROSS JOIN used ` + which
 }
 
-// ReplaysOf says which replays [ListReplays] returns.
+// ReplaysOf selects the replays that [ListReplays] returns.
 type ReplaysOf string
 
-// The choices.
+// These are the selections.
 const (
 	ReplaysRunning ReplaysOf = `WHERE r.state = 'running' ORDER BY r.destination LIMIT $1`
 	ReplaysNewest  ReplaysOf = `ORDER BY r.id DESC LIMIT $1`
 	ReplayByID     ReplaysOf = `WHERE r.id = $1`
 )
 
-// ListReplays returns replays of a stream: n of them at most, or the one with the id n. HoldsBack is not
-// set. The search_path must lead to the schema.
+// ListReplays returns at most n replays of a stream, or the one with the id n. It does not set HoldsBack. The
+// search_path must lead to the schema.
 func ListReplays(ctx context.Context, tx pgx.Tx, schema string, which ReplaysOf, n int64) ([]observe.Replay, error) {
 	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), schema)
 	if err != nil {

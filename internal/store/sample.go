@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// sqlSampleFresh and sqlSampleStream return the ids of the first waiting events, as sqlWaitFresh and sqlWaitStream
-	// count them, but for the gaps of positions.
+	// sqlSampleFresh and sqlSampleStream return the ids of the first waiting events, as sqlWaitFresh and
+	// sqlWaitStream count them, except for the gaps of positions.
 	sqlSampleFresh  = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1`
 	sqlSampleStream = `SELECT id FROM outbox_events WHERE id > (SELECT coalesce(min(p.head), (SELECT origin_head FROM outbox_mode)) FROM outbox_positions AS p) ORDER BY id LIMIT $1`
 
-	// An array and not a join, for which the planner may read all events in the order of ids.
+	// sqlSample uses an array instead of a join: for a join the planner may read all events in id order.
 	sqlSample = `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), payload::text, payload_bytes, content_type, headers::text, created_at
 		FROM outbox_events WHERE id = ANY(ARRAY(%s)) AND event_type = ANY($2) AND coalesce(octet_length(payload::text), octet_length(payload_bytes)) <= 65536 ORDER BY id`
 )
 
-// SampleWaiting returns those of the first n waiting events that are of some types, with payloads of up to 64 KiB. It
-// reads by index and without any lock. The connection must come from a [Connector].
+// SampleWaiting returns the events among the first n waiting ones that have one of the types and a payload of at most
+// 64 KiB. It reads by index and locks nothing. The connection must come from a [Connector].
 func SampleWaiting(ctx context.Context, conn outboxsql.DB, types []string, n int) ([]delivery.Event, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// bellSpace is 'ntfr' in ASCII: the upper half of the advisory lock by which an
-// awake relay keeps the trigger silent. The lower half is the oid of the table.
+// bellSpace is 'ntfr' in ASCII: the upper half of the advisory lock by which an awake relay keeps the trigger silent.
+// The lower half is the oid of the table.
 const bellSpace = 0x6e746672
 
 // RelaySession is the session by which a relay proves that it is alive. Fields that the querying
@@ -26,7 +26,7 @@ type RelaySession struct {
 	User        string     `json:"user"`
 	Client      string     `json:"client_addr,omitempty"`
 	Since       *time.Time `json:"since,omitempty"`
-	// Program is what the relay says of itself; nil if that is not known.
+	// Program describes the relay's process; nil if unknown.
 	Program *Program `db:"-" json:"program,omitempty"`
 }
 
@@ -44,9 +44,9 @@ const sqlLockHolders = `SELECT l.classid::bigint << 32 | l.objid::bigint, l.pid,
 	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 		AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
 
-// ReadRelays returns the live relays, the oldest session first. Their locks do not carry the
-// schema: relays of all schemas of the database are among them. A relay is listed once, with its
-// latest session: a pooler may have kept earlier ones.
+// ReadRelays returns the live relays, the oldest session first. Their locks do not depend on the schema: the result
+// has relays of all schemas of the database. Each relay is listed once, with its latest session, because a pooler may
+// hold earlier ones.
 func ReadRelays(ctx context.Context, conn outboxsql.DB) ([]RelaySession, error) {
 	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid AND l.mode = 'ShareLock'
 		ORDER BY a.backend_start, l.pid`, int64(ownerSpace))
@@ -70,7 +70,7 @@ func ReadRelays(ctx context.Context, conn outboxsql.DB) ([]RelaySession, error) 
 	return relays, nil
 }
 
-// ReadBell returns the state of the bell. A schema without the tables has it off.
+// ReadBell returns the state of the bell. Without the tables, the bell is off.
 func ReadBell(ctx context.Context, conn outboxsql.DB, schema string) (BellState, error) {
 	state, err := outboxsql.ReadState(ctx, conn, schema)
 	if err != nil {
@@ -87,13 +87,13 @@ func ReadBell(ctx context.Context, conn outboxsql.DB, schema string) (BellState,
 		return bell, fmt.Errorf("find the session that keeps the bell silent: %w", err)
 	}
 	if err == nil {
-		holder.Owner = 0 // it is the bell's lock
+		holder.Owner = 0 // the lock is the bell's
 		bell.Silent = &holder
 	}
 	return bell, nil
 }
 
-// ReadMembers returns the relays that take part in a stream, the oldest session first.
+// ReadMembers returns the member relays of a stream, the oldest session first.
 func ReadMembers(ctx context.Context, conn outboxsql.DB, schema string) ([]RelaySession, error) {
 	rows, err := conn.Query(ctx, `SELECT m.owner, m.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''), coalesce(host(a.client_addr), ''), a.backend_start
 		FROM `+pgx.Identifier{schema, "outbox_members"}.Sanitize()+` AS m LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = m.pid

@@ -9,11 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// FirstSince returns the id at which the events begin whose created_at is t or later: that of the
-// first of them, or a lower one without an event; or the next id to be assigned if there is no such
-// event. It reads at most 64 events. It is exact if created_at rises with the ids. created_at is
-// when the writing transaction began: events of transactions that were open at t, and those whose
-// writer chose another created_at, may lie on either side.
+// FirstSince returns the id at which the events begin whose created_at is t or later. This is the id of the first
+// such event, or a lower id without an event. Without such an event it is the next id to be assigned. FirstSince
+// reads at most 64 events.
+//
+// The result is exact if created_at rises with the ids. created_at is when the writing transaction began: events of
+// transactions that were open at t, or with another created_at from their writer, may lie on either side.
 func FirstSince(ctx context.Context, db querier, t time.Time) (int64, error) {
 	var low, high int64 // the result is low, high, or between them
 	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id() + 1`).

@@ -10,25 +10,24 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// WaitCount counts waiting events or deliveries that share a state, a destination and an event
-// type.
+// WaitCount counts waiting events or deliveries with the same state, destination and event type.
 type WaitCount struct {
-	// State is "fresh" for events, or that of deliveries: "retry", "running", "parked", "unrouted"
-	// or "dead"; or "position" for a destination of a stream.
+	// State is "fresh" for events, the state of deliveries ("retry", "running", "parked", "unrouted" or "dead"), or
+	// "position" for a destination of a stream.
 	State string
-	// Destination is empty where it is not decided yet.
+	// Destination is empty if it is not decided yet.
 	Destination string
 	// EventType is "*" for a position, whose Count is its lag.
 	EventType string
 	Count     int
-	// More reports that counting stopped at Count, and there may be more.
+	// More reports that counting stopped at Count, and more may exist.
 	More bool
 }
 
-// CountWaiting counts the backlog, by index and without any lock. It reads at most limit rows, at
-// least 1, of fresh events, of leases, and of each destination and state. The fresh events of a
-// stream are those that at least one position has not passed: other destinations may have received
-// them. The connection must come from a [Connector], which pins its plans.
+// CountWaiting counts the backlog, by index and without locks. It reads at most limit rows, at least 1, of fresh
+// events, of leases, and of each destination and state. The fresh events of a stream are those that at least one
+// position has not passed: other destinations may have received them. The connection must come from a [Connector],
+// which pins its plans.
 func CountWaiting(ctx context.Context, conn outboxsql.DB, limit int) ([]WaitCount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
@@ -77,15 +76,14 @@ func countPositions(ctx context.Context, conn outboxsql.DB) (all []WaitCount, er
 	return all, err
 }
 
-// Each query skips from destination to destination in an index, and then reads the first rows of
-// each. The sum over a group tells whether its limit was reached. They use BETWEEN instead of
-// equality, as the queries of backlog_sql.go do: otherwise the planner reads all of the primary
-// key.
+// Each query skips from destination to destination in an index, and then reads the first rows of each. The sum over a
+// group shows whether its limit was reached. The queries use BETWEEN instead of equality, as in backlog_sql.go:
+// otherwise the planner reads all of the primary key.
 const (
 	sqlWaitFresh = `SELECT 'fresh', '', event_type, count(*)::int, sum(count(*)) OVER () >= $1
 		FROM (SELECT event_type FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1) AS e GROUP BY event_type`
 
-	// As long as there is no position, all begin where the table became a stream.
+	// Without positions, all begin where the table became a stream.
 	sqlWaitStream = `WITH p AS MATERIALIZED (
 			SELECT head, open FROM outbox_positions
 			UNION ALL SELECT origin_head, origin_open FROM outbox_mode WHERE NOT EXISTS (SELECT FROM outbox_positions))
@@ -107,7 +105,7 @@ const (
 			WHERE state = 'retry' AND destination BETWEEN d.name AND d.name ORDER BY destination, available_at LIMIT $1) AS w
 		GROUP BY d.name, w.event_type`
 
-	// Rows to retry that have a key are read too, and count towards the limit.
+	// Rows to retry with a key are read too, and count towards the limit.
 	sqlWaitParked = `WITH RECURSIVE d(name) AS (
 			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination LIMIT 1)
 			UNION ALL

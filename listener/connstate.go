@@ -14,57 +14,55 @@ import (
 )
 
 const (
-	// canaryTimeout is how long a canary may take. A healthy one takes milliseconds, but a busy
-	// machine must not cost the connection.
+	// canaryTimeout bounds the round trip of a canary. A healthy one takes milliseconds, but a busy machine must not
+	// lose the connection.
 	canaryTimeout = 5 * time.Second
-	// calm is how long notifications must have been heard without a break before an incident is
-	// over: a server that restarts again and again is one incident.
+	// calm is how long notifications must arrive without a break before an incident is over: a server that restarts
+	// repeatedly is one incident.
 	calm = 5 * time.Second
 )
 
-// Proof configures how a [Listener] proves that it hears the bell: by canaries, notifications of
-// its own that are sent from another connection.
+// Proof configures how a [Listener] proves that notifications arrive: by canaries, which are notifications that
+// another connection sends.
 type Proof struct {
 	// Channel is the channel of the canaries. No other relay may use it.
 	Channel string
 	// Every is the interval of canaries; above 0.
 	Every time.Duration
-	// Notify sends a canary, from another connection than the listening one.
+	// Notify sends a canary from a connection other than the listening one.
 	Notify func(ctx context.Context, channel, payload string) error
-	// Missed reports whether the relay depends on notifications now. While it returns false, no
-	// canary is sent. nil means always.
+	// Missed reports whether the relay depends on notifications now. While it returns false, no canary is sent. A nil
+	// Missed means always.
 	Missed func() bool
 }
 
 // State is the state of a [Listener] at one moment.
 type State struct {
-	// Listening reports that there is a connection, that LISTEN was accepted, and that no evidence
-	// speaks against notifications being heard.
+	// Listening reports that a connection exists, LISTEN was accepted, and no evidence shows that notifications are
+	// lost.
 	Listening bool
-	// Proven is when the last canary was heard, zero before the first.
+	// Proven is when the last canary arrived, zero before the first.
 	Proven time.Time
-	// RoundTrip is how long that canary took from being sent to being heard.
+	// RoundTrip is the time from sending to receiving that canary.
 	RoundTrip time.Duration
-	// Sent counts canaries, Unheard those that were not heard in time, and Unsent those that could
-	// not be sent.
+	// Sent counts canaries, Unheard the canaries that did not arrive in time, and Unsent the canaries that could not
+	// be sent.
 	Sent, Unheard, Unsent uint64
-	// Lost counts connections that were lost or given up.
+	// Lost counts connections that were lost or closed as dead.
 	Lost uint64
-	// Trouble is the reason why notifications are not heard, nil while they are.
+	// Trouble is why notifications do not arrive, nil while they do.
 	Trouble error
 }
 
-// errDead is the reason to give up a connection that has heard canaries, but does not any more.
+// errDead is the error of a connection on which canaries no longer arrive.
 var errDead = fmt.Errorf("a notification was sent from another connection and not heard within %v: the connection is dead", canaryTimeout)
 
-// ErrDeaf is the error of a connection on which no canary was ever heard, though LISTEN was
-// accepted.
+// ErrDeaf is the error of a connection on which no canary ever arrived, although LISTEN was accepted.
 var ErrDeaf = fmt.Errorf("LISTEN was accepted, and a notification from another connection was not heard within %v: the connection leads "+
-	"through a pooler in transaction mode, or to another database than the others; let listen_url lead to the database directly", canaryTimeout)
+	"through a pooler in transaction mode, or to another database than the others; set listen_url to a direct connection", canaryTimeout)
 
-// life is the state of the listening connection. The goroutine that listens and the one that sends
-// canaries share it.
-type life struct {
+// life is the state of the listening connection. The listening goroutine and the one that sends canaries share it.
+type connState struct {
 	log      *slog.Logger
 	channel  string
 	onChange func(err error)
@@ -72,22 +70,22 @@ type life struct {
 	poke     chan struct{} // capacity 1: LISTEN has just been accepted
 
 	mu     sync.Mutex
-	conn   *pgx.Conn // the listening connection, nil while there is none
+	conn   *pgx.Conn // the listening connection, nil without one
 	heard  chan uint64
-	proven bool  // conn has heard a canary
-	reason error // why conn was given up
-	deaf   bool  // the last connection never heard a canary
+	proven bool  // a canary arrived on conn
+	reason error // why conn was closed
+	deaf   bool  // no canary arrived on the last connection
 	blind  bool
 	state  State
 
-	since        time.Time // start of the incident, zero while there is none
-	healthySince time.Time // since when notifications are heard again, zero while they are not
+	since        time.Time // start of the incident, zero without one
+	healthySince time.Time // when notifications arrived again, zero while they do not
 	lost         uint64    // connections lost in this incident
 	tries        uint64    // failed attempts in this incident
 }
 
-// listens records that LISTEN was accepted on conn. Without a proof, that counts as hearing.
-func (l *life) listens(conn *pgx.Conn, prove bool) {
+// listens records that LISTEN was accepted on conn. Without a proof, conn counts as healthy.
+func (l *connState) listens(conn *pgx.Conn, prove bool) {
 	l.mu.Lock()
 	l.conn, l.proven, l.state.Listening = conn, false, true
 	l.mu.Unlock()
@@ -100,8 +98,8 @@ func (l *life) listens(conn *pgx.Conn, prove bool) {
 	}
 }
 
-// ended records that the connection is gone, or could not be opened.
-func (l *life) ended(ctx context.Context, err error) {
+// ended records that the connection is lost, or could not be opened.
+func (l *connState) ended(ctx context.Context, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.Listening = false
@@ -123,7 +121,7 @@ func (l *life) ended(ctx context.Context, err error) {
 }
 
 // troubleLocked begins an incident, or continues the current one.
-func (l *life) troubleLocked(ctx context.Context, err error) {
+func (l *connState) troubleLocked(ctx context.Context, err error) {
 	l.state.Trouble, l.healthySince = err, time.Time{}
 	l.setBlindLocked(true)
 	if !l.since.IsZero() {
@@ -133,11 +131,11 @@ func (l *life) troubleLocked(ctx context.Context, err error) {
 	if l.onChange != nil {
 		l.onChange(err)
 	}
-	l.log.WarnContext(ctx, "not listening; events are found by polling until notifications are heard again", "channel", l.channel, "err", err)
+	l.log.WarnContext(ctx, "not listening", "channel", l.channel, "err", err)
 }
 
-// setBlindLocked reports whether the relay is blind, if that has changed.
-func (l *life) setBlindLocked(blind bool) {
+// setBlindLocked calls onBlind if blind has changed.
+func (l *connState) setBlindLocked(blind bool) {
 	if l.blind != blind {
 		l.blind = blind
 		if l.onBlind != nil {
@@ -146,8 +144,8 @@ func (l *life) setBlindLocked(blind bool) {
 	}
 }
 
-// healthy records that notifications are heard on conn, which may be gone again.
-func (l *life) healthy(conn *pgx.Conn) {
+// healthy records that notifications arrive on conn, which may already be lost.
+func (l *connState) healthy(conn *pgx.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != conn {
@@ -160,9 +158,9 @@ func (l *life) healthy(conn *pgx.Conn) {
 	}
 }
 
-// settle ends the incident if notifications have been heard for long enough. It returns the time
-// left until then, 0 if there is no incident to end.
-func (l *life) settle() time.Duration {
+// settle ends the incident if notifications have arrived for long enough. It returns the remaining time, 0 without an
+// incident to end.
+func (l *connState) settle() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.since.IsZero() || l.healthySince.IsZero() {
@@ -180,17 +178,16 @@ func (l *life) settle() time.Duration {
 	return 0
 }
 
-// giveUp closes the connection under the goroutine that waits on it, which then opens a new one. It
-// does nothing to a connection that is already gone.
-func (l *life) giveUp(conn *pgx.Conn) {
-	if l.condemn(conn) {
+// giveUp closes a dead connection. The goroutine that waits on it then opens a new one. giveUp does nothing to a
+// connection that is already lost.
+func (l *connState) closeDead(conn *pgx.Conn) {
+	if l.markDead(conn) {
 		_ = conn.PgConn().Conn().Close() // the connection is broken anyway
 	}
 }
 
-// condemn records that no canary was heard on conn. It returns false if conn is not the
-// listening connection.
-func (l *life) condemn(conn *pgx.Conn) bool {
+// condemn records that no canary arrived on conn. It returns false if conn is not the listening connection.
+func (l *connState) markDead(conn *pgx.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.Unheard++
@@ -206,18 +203,18 @@ func (l *life) condemn(conn *pgx.Conn) bool {
 	return true
 }
 
-// isDeaf reports whether the last connection never heard a canary.
-func (l *life) isDeaf() bool {
+// isDeaf reports whether no canary arrived on the last connection.
+func (l *connState) isDeaf() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.deaf
 }
 
-// hear passes on a canary from the listening connection.
-func (l *life) hear(payload string) {
+// hear handles a canary on the listening connection.
+func (l *connState) receive(payload string) {
 	n, err := strconv.ParseUint(payload, 10, 64)
 	if err != nil {
-		return // another client notifies on the channel of the canaries
+		return // another client notifies on this channel
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,29 +224,29 @@ func (l *life) hear(payload string) {
 	}
 }
 
-// listener returns the listening connection, nil if there is none.
-func (l *life) listener() *pgx.Conn {
+// listener returns the listening connection, nil without one.
+func (l *connState) listener() *pgx.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn
 }
 
-// isBlind reports whether the relay has been switched to polling.
-func (l *life) isBlind() bool {
+// isBlind reports whether the relay polls because notifications do not arrive.
+func (l *connState) isBlind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.blind
 }
 
-func (l *life) now() State {
+func (l *connState) now() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
 }
 
-// watch sends canaries, if p is not nil, and ends incidents, until ctx ends.
-func (l *life) watch(ctx context.Context, p *Proof) {
-	every := time.Hour // only poke and the end of an incident wake it
+// watch sends canaries, unless p is nil, and ends incidents, until ctx ends.
+func (l *connState) watch(ctx context.Context, p *Proof) {
+	every := time.Hour // only poke and the end of an incident wake the loop
 	if p != nil {
 		every = p.Every
 	}
@@ -283,9 +280,9 @@ func (l *life) watch(ctx context.Context, p *Proof) {
 	}
 }
 
-// sendCanary sends a canary and waits until it is heard. A connection that does not hear it is
-// given up. If the canary cannot be sent, the state of the listening connection is unknown.
-func (l *life) sendCanary(ctx context.Context, p *Proof) {
+// sendCanary sends a canary and waits for it. A connection on which it does not arrive is closed. If the canary
+// cannot be sent, the state of the listening connection is unknown.
+func (l *connState) sendCanary(ctx context.Context, p *Proof) {
 	conn := l.listener()
 	if conn == nil {
 		return
@@ -300,13 +297,13 @@ func (l *life) sendCanary(ctx context.Context, p *Proof) {
 		l.unsent(ctx, err)
 		return
 	}
-	patience := time.NewTimer(canaryTimeout)
-	defer patience.Stop()
+	timeout := time.NewTimer(canaryTimeout)
+	defer timeout.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.poke: // another connection, which needs a canary of its own
+		case <-l.poke: // a new connection needs a new canary
 			if conn = l.listener(); conn != nil {
 				l.again()
 			}
@@ -320,15 +317,15 @@ func (l *life) sendCanary(ctx context.Context, p *Proof) {
 			l.mu.Unlock()
 			l.healthy(conn)
 			return
-		case <-patience.C:
-			l.giveUp(conn)
+		case <-timeout.C:
+			l.closeDead(conn)
 			return
 		}
 	}
 }
 
 // again pokes the watching goroutine, which is the caller.
-func (l *life) again() {
+func (l *connState) again() {
 	select {
 	case l.poke <- struct{}{}:
 	default:
@@ -336,7 +333,7 @@ func (l *life) again() {
 }
 
 // unsent records that a canary could not be sent.
-func (l *life) unsent(ctx context.Context, err error) {
+func (l *connState) unsent(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -346,11 +343,11 @@ func (l *life) unsent(ctx context.Context, err error) {
 	l.troubleLocked(ctx, fmt.Errorf("it is unknown whether notifications are heard: %w", err))
 }
 
-// canaries handles heard canaries.
+// canaries handles canaries that arrive.
 type canaries struct{ l *Listener }
 
 func (c canaries) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
-	c.l.life.hear(n.Payload)
+	c.l.conn.receive(n.Payload)
 	return nil
 }
 

@@ -293,7 +293,7 @@ func TestRunThrottledWaits(t *testing.T) {
 			}
 		}
 		c.once(t, ids)
-		if n, m := r.log.count("destination throttles"), r.log.count("not throttled any more"); n != 1 || m != 1 || r.stateNow() != observe.BreakerClosed {
+		if n, m := r.log.count("destination throttles"), r.log.count("destination is no longer throttled"); n != 1 || m != 1 || r.stateNow() != observe.BreakerClosed {
 			t.Errorf("%d times throttled, %d times not any more, and it is %v", n, m, r.stateNow())
 		}
 	})

@@ -9,15 +9,15 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// fakeKeeper maintains leases like Keeper.
-type fakeKeeper struct {
+// fakeLeases maintains leases like Keeper.
+type fakeLeases struct {
 	db    *fakeDB
 	owner int64
 	lease time.Duration
 }
 
 // enter makes the round trip that every method begins with.
-func (k *fakeKeeper) enter(ctx context.Context, op string) (faultKind, error) {
+func (k *fakeLeases) enter(ctx context.Context, op string) (faultKind, error) {
 	sleep(ctx, k.db.roundTrip)
 	if ctx.Err() != nil {
 		return noFault, context.Cause(ctx)
@@ -37,7 +37,7 @@ func (k *fakeKeeper) enter(ctx context.Context, op string) (faultKind, error) {
 }
 
 // Claimers lists a session for each relay that is alive.
-func (k *fakeKeeper) Claimers(ctx context.Context) ([]int32, error) {
+func (k *fakeLeases) Claimers(ctx context.Context) ([]int32, error) {
 	if _, err := k.enter(ctx, "list claimers"); err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (k *fakeKeeper) Claimers(ctx context.Context) ([]int32, error) {
 	return pids, nil
 }
 
-func (k *fakeKeeper) held(e deliveries.Entry) *fakeRow {
+func (k *fakeLeases) held(e deliveries.Entry) *fakeRow {
 	row := k.db.rows[e.Ref]
 	if row == nil || row.State != deliveries.Running || row.owner != k.owner || row.Token != e.Token {
 		return nil
@@ -58,7 +58,7 @@ func (k *fakeKeeper) held(e deliveries.Entry) *fakeRow {
 	return row
 }
 
-func (k *fakeKeeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
+func (k *fakeLeases) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
 	kind, err := k.enter(ctx, "finish")
 	if err != nil {
 		return 0, err
@@ -96,7 +96,7 @@ func (k *fakeKeeper) Finish(ctx context.Context, done, put []deliveries.Entry) (
 	return fenced, nil
 }
 
-func (k *fakeKeeper) Renew(ctx context.Context, tokens []int64) error {
+func (k *fakeLeases) Renew(ctx context.Context, tokens []int64) error {
 	if _, err := k.enter(ctx, "renew"); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (k *fakeKeeper) Renew(ctx context.Context, tokens []int64) error {
 
 // TakeOver calls mine each time, not only on a new session: a lease taken over too early then shows
 // as a duplicate that no fault of the plan explains.
-func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
+func (k *fakeLeases) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	live := mine()
 	if _, err := k.enter(ctx, "takeover"); err != nil {
 		return 0, err
@@ -132,7 +132,7 @@ func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() deliveries.Tokens
 	return n, nil
 }
 
-func (k *fakeKeeper) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
+func (k *fakeLeases) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
 	if _, err := k.enter(ctx, "reroute"); err != nil {
 		return 0, false, err
 	}

@@ -12,35 +12,35 @@ import (
 	"github.com/notifyd/notifyd/internal/guard"
 )
 
-// reply is a handler's answer about an event that it has not delivered. The handler's error is
-// queried once, where a method that panics, or does not return, does no more harm than the handler
-// itself: no other code calls its methods.
-type reply struct {
+// result describes the failure of an event's delivery. The lane reads the handler's error once, under the same
+// protection as the handler itself, because the error's methods may panic or block. No other code calls these
+// methods.
+type result struct {
 	text        string
-	err         error // for errors.Is and errors.As of observers; nil where its methods would panic
+	err         error // for errors.Is and errors.As of observers; nil if its methods would panic
 	permanent   bool
 	unavailable bool
-	refused     bool // it is unavailable because it refuses our credentials
+	refused     bool // unavailable because it refuses our credentials
 	throttled   bool
-	exhausted   bool          // this machine had no file, port or memory for the call: nobody else is at fault
-	late        bool          // it has used up the timeout of the lane
-	reopen      bool          // it does not know what became of the events: see delivery.PositionKeeper
-	unanswered  bool          // the handler has panicked, or ended its goroutine, which tells nothing about the destination
+	exhausted   bool          // this machine had no file, port or memory for the call: the relay is at fault
+	late        bool          // the lane's timeout is used up
+	reopen      bool          // the outcome of the events is unknown: see delivery.PositionKeeper
+	unanswered  bool          // the handler panicked or ended its goroutine, which says nothing about the destination
 	delay       time.Duration // the delay that the error requests, if delays is set
 	delays      bool
 }
 
 // Error returns valid text of a bounded length.
-func (r *reply) Error() string { return r.text }
+func (r *result) Error() string { return r.text }
 
-// Unauthorized is for [delivery.IsUnauthorized].
-func (r *reply) Unauthorized() bool { return r.refused }
+// Unauthorized implements the interface of [delivery.IsUnauthorized].
+func (r *result) Unauthorized() bool { return r.refused }
 
 // Unwrap returns the handler's error.
-func (r *reply) Unwrap() error { return r.err }
+func (r *result) Unwrap() error { return r.err }
 
-// says reports whether a reply, or nil, shows that the destination works.
-func (r *reply) says() bool {
+// reachable reports whether a result, or nil, shows that the destination works.
+func (r *result) reachable() bool {
 	return r == nil || !r.unavailable && !r.late && !r.unanswered && !r.exhausted
 }
 
@@ -48,8 +48,8 @@ func (r *reply) says() bool {
 type target struct {
 	handler  delivery.Handler
 	batch    delivery.BatchHandler // nil unless the handler takes batches
-	reporter delivery.Reporter     // nil unless the handler is one
-	expired  error                 // the cause of a call that timed out
+	reporter delivery.Reporter     // nil unless the handler implements it
+	expired  error                 // the cause of a timed-out call
 }
 
 func newTarget(h delivery.Handler, cfg LaneConfig) (t target) {
@@ -60,13 +60,13 @@ func newTarget(h delivery.Handler, cfg LaneConfig) (t target) {
 	return t
 }
 
-// replyOf queries an error once for everything that the lane needs. ctx is the context of the call.
-func (t *target) replyOf(ctx context.Context, err error) *reply {
-	r := &reply{}
+// resultOf reads an error once for all that the lane needs. ctx is the context of the call.
+func (t *target) resultOf(ctx context.Context, err error) *result {
+	r := &result{}
 	wrong := guard.Call("it", func() {
 		r.err = err
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
+			err = fmt.Errorf("%w (%w)", cause, err) // names the timeout that ended the call
 		}
 		r.permanent, r.unavailable, r.throttled = delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
 		r.refused = delivery.IsUnauthorized(err)
@@ -81,50 +81,50 @@ func (t *target) replyOf(ctx context.Context, err error) *reply {
 		r.text = guard.Clean(text)
 	})
 	if wrong != nil {
-		return &reply{text: guard.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong))}
+		return &result{text: guard.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong))}
 	}
 	return r
 }
 
-// call calls the handler for one event. It returns nil if the event was delivered.
-func (t *target) call(ctx context.Context, e *delivery.Event) *reply {
+// call calls the handler for one event. Nil means delivered.
+func (t *target) call(ctx context.Context, e *delivery.Event) *result {
 	returned, err := t.callOne(ctx, e)
 	if err == nil {
 		return nil
 	}
-	r := t.replyOf(ctx, err)
+	r := t.resultOf(ctx, err)
 	r.unanswered = !returned
 	return r
 }
 
-// callOne reports whether the handler has returned, and not panicked.
+// callOne reports whether the handler returned without a panic.
 func (t *target) callOne(ctx context.Context, e *delivery.Event) (returned bool, err error) {
 	defer guard.Recover("the handler", &err)
 	err = t.handler.Deliver(ctx, e)
 	return true, err
 }
 
-// callBatch calls the handler for several events. It returns nil if all were delivered.
-func (t *target) callBatch(ctx context.Context, events []*delivery.Event) []*reply {
+// callBatch calls the handler for several events. Nil means all delivered.
+func (t *target) callBatch(ctx context.Context, events []*delivery.Event) []*result {
 	errs, err := t.callAll(ctx, events)
 	if err == nil && errs != nil && len(errs) != len(events) {
 		err = fmt.Errorf("the handler gave %d answers for %d events", len(errs), len(events))
 	}
 	if err != nil {
-		r := t.replyOf(ctx, err)
+		r := t.resultOf(ctx, err)
 		r.unanswered = true
 		return allFailed(len(events), r)
 	}
 	if errs == nil {
 		return nil
 	}
-	replies := make([]*reply, len(errs))
+	results := make([]*result, len(errs))
 	for i, err := range errs {
 		if err != nil {
-			replies[i] = t.replyOf(ctx, err)
+			results[i] = t.resultOf(ctx, err)
 		}
 	}
-	return replies
+	return results
 }
 
 func (t *target) callAll(ctx context.Context, events []*delivery.Event) (errs []error, err error) {
@@ -133,8 +133,8 @@ func (t *target) callAll(ctx context.Context, events []*delivery.Event) (errs []
 }
 
 // allFailed returns r for each of n events.
-func allFailed(n int, r *reply) []*reply {
-	all := make([]*reply, n)
+func allFailed(n int, r *result) []*result {
+	all := make([]*result, n)
 	for i := range all {
 		all[i] = r
 	}

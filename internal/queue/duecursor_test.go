@@ -32,7 +32,7 @@ func TestDueClaimsReadNoMoreWithTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.session(options())
-	var from since
+	var from dueCursor
 	var before, most int
 	for claims := 0; ; claims++ {
 		q := Query{Source: SourceDue, Wanted: map[string]int{"x": room}, Since: from.begin(time.Now()), asked: time.Now()}

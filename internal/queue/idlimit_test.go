@@ -20,7 +20,7 @@ func TestSweepAfterATimeoutTakesSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newTestScheduler(t)
 		const last = 5 << 20 // ids, all of them done and not vacuumed
-		s.look()
+		s.sweepAll()
 		q := s.pick(t) // due deliveries, or the sweep
 		if q.Source == SourceDue {
 			s.claimed(&q, &Claimed{NextDue: -1}, nil)
@@ -46,10 +46,10 @@ func TestSweepAfterATimeoutTakesSteps(t *testing.T) {
 			switch {
 			case q.Source != SourceSweep:
 			case q.After == covered && s.sweep.kind == sweepFull:
-				if passed := min(q.Upto, last) - max(q.After, 0); passed > firstSpan {
+				if passed := min(q.Upto, last) - max(q.After, 0); passed > firstIDLimit {
 					t.Fatalf("%v passes %d ids", q, passed)
 				}
-				if !q.Doubt {
+				if !q.OpenWriters {
 					t.Fatalf("%v does not ask for the last id", q)
 				}
 				covered, steps = q.Upto, steps+1
@@ -71,20 +71,20 @@ func TestSweepAfterATimeoutTakesSteps(t *testing.T) {
 // TestSweepStepsGetSmaller down to a bound, as long as the server cancels them, and larger again.
 func TestSweepStepsGetSmaller(t *testing.T) {
 	t.Parallel()
-	var s span
+	var s idLimit
 	if upto, step := s.upto(5, 100); upto != 100 || step {
 		t.Errorf("%d %t without a timeout", upto, step)
 	}
 	for range 50 {
 		s.canceled()
 	}
-	if upto, step := s.upto(5, math.MaxInt64); upto != 5+leastSpan || !step {
+	if upto, step := s.upto(5, math.MaxInt64); upto != 5+leastIDLimit || !step {
 		t.Errorf("%d %t after timeouts", upto, step)
 	}
-	if upto, step := s.upto(beforeAll, math.MaxInt64); upto != leastSpan || !step {
+	if upto, step := s.upto(beforeAll, math.MaxInt64); upto != leastIDLimit || !step {
 		t.Errorf("%d %t from the beginning", upto, step)
 	}
-	bounded, last := &Query{step: true, Doubt: true}, int64(1000)
+	bounded, last := &Query{step: true, OpenWriters: true}, int64(1000)
 	for range 100 {
 		s.took(bounded, time.Millisecond, &last)
 	}
@@ -95,12 +95,12 @@ func TestSweepStepsGetSmaller(t *testing.T) {
 		t.Errorf("%d %t behind the last id", upto, step)
 	}
 	s.canceled()
-	if upto, _ := s.upto(0, math.MaxInt64); upto != firstSpan {
+	if upto, _ := s.upto(0, math.MaxInt64); upto != firstIDLimit {
 		t.Errorf("%d after another timeout", upto)
 	}
 	s.took(&Query{}, time.Millisecond, nil) // it was asked before
 	s.took(bounded, 2*time.Second, &last)
-	if upto, _ := s.upto(0, math.MaxInt64); upto != firstSpan/2 {
+	if upto, _ := s.upto(0, math.MaxInt64); upto != firstIDLimit/2 {
 		t.Errorf("%d after a slow sweep", upto)
 	}
 	s.took(bounded, time.Second, nil)
@@ -118,7 +118,7 @@ func TestSchedulerTakesTurnsBetweenDueAndSweeps(t *testing.T) {
 		s.dueNow()
 		sweeps, due := 0, 0
 		for range 100 {
-			s.look() // there is something to sweep
+			s.sweepAll() // there is something to sweep
 			q := s.pick(t)
 			c := sweptIDs(1, 100)
 			c.NextDue = -1

@@ -106,7 +106,7 @@ func checkHarm(t *testing.T, h delivery.Handler, cfg LaneConfig) {
 	l, o := overheardLane(h, cfg)
 	p := claimOf(l, 2)
 	after(2 * time.Hour)
-	l.workers.Wait()
+	l.goroutines.Wait()
 	n, answers, left := p.Take()
 	if n != 1 || len(answers) != 1 || left != 0 {
 		t.Fatalf("%d delivered, %d answers, %d left", n, len(answers), left)
@@ -189,7 +189,7 @@ func TestObserversAndReportersMayPanic(t *testing.T) {
 		d.Begin(t.Context())
 		l := d.lanes[0]
 		p := claimOf(l, 2)
-		l.workers.Wait()
+		l.goroutines.Wait()
 		if all, left := verdicts(t, p); all[VerdictDead] != 1 || all[VerdictAside] != 1 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
@@ -199,7 +199,7 @@ func TestObserversAndReportersMayPanic(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		}
-		if n, m := o.logged("the observer of incidents has failed"), o.logged("cannot tell how its destination is"); n != 3 || m != 1 {
+		if n, m := o.logged("the observer of incidents has failed"), o.logged("the Report method of the handler has failed"); n != 3 || m != 1 {
 			t.Errorf("logged %d times for the observer, %d times for the handler", n, m)
 		}
 		l.drop()

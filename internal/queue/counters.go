@@ -1,0 +1,29 @@
+package queue
+
+import "github.com/notifyd/notifyd/observe"
+
+// counters counts queries and their results.
+type counters struct {
+	claims  uint64 // claims that found something
+	found   uint64 // events in them
+	queries [SourceDue + 1]observe.Asked
+}
+
+// query counts a query.
+func (t *counters) query(s Source, failed bool) {
+	t.queries[s].Count++
+	if failed {
+		t.queries[s].Failed++
+	}
+}
+
+// events counts the events of a claim.
+func (t *counters) events(n int) {
+	t.claims++
+	t.found += uint64(n) //nolint:gosec // a length
+}
+
+func (t *counters) stats(to *observe.Stats) {
+	to.Claims, to.Claimed = t.claims, t.found
+	to.ByID, to.Sweeps, to.Due = t.queries[SourceIDs], t.queries[SourceSweep], t.queries[SourceDue]
+}

@@ -1,0 +1,33 @@
+package queue
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// settling has the claims whose answers are being written, at most one per claimer. A database that refuses a COMMIT
+// frees the rows before the claimer receives the error. Another claimer of this relay may get the rows then, and must
+// not deliver them again. Claims of other relays are not visible here.
+type settling []atomic.Pointer[claim]
+
+// excludePause is the pause of a claimer that got rows of another claimer's settlement, so that it does not claim the
+// same rows repeatedly.
+const excludePause = 10 * time.Millisecond
+
+// exclude removes from work, which is in id order, the rows whose answers another claimer than self is writing. It
+// reports whether there were any.
+func (r settling) exclude(self int, work []Work) (rest []Work, passed bool) {
+	rest = work
+	for i := range r {
+		other := r[i].Load()
+		if i == self || other == nil || len(rest) == 0 || len(other.work) == 0 ||
+			rest[len(rest)-1].Event.ID < other.work[0].Event.ID || rest[0].Event.ID > other.work[len(other.work)-1].Event.ID {
+			continue // nearly always: sweeps of claimers do not overlap
+		}
+		before := len(rest)
+		rest = slices.DeleteFunc(rest, func(w Work) bool { return other.has(w.Event.ID, w.Destination) })
+		passed = passed || len(rest) < before
+	}
+	return rest, passed
+}
