@@ -137,7 +137,7 @@ func TestIDsBeginAgain(t *testing.T) {
 			for statement := range strings.SplitSeq(again, "; ") {
 				e.exec(statement)
 			}
-			const message = "ids of events begin again"
+			const message = "event ids begin again"
 			testenv.Await(t, "the report", func() bool {
 				e.insert("a", "1")
 				return r.count(message) > 0
