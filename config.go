@@ -15,8 +15,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Config holds the settings of a [Relay]. Fields that are zero have their defaults. Where 0 has a meaning of its own in
-// notifyd.yaml (canary, shutdown_timeout, retention.keep), a negative value has that meaning here.
+// Config holds the settings of a [Relay]. Fields that are zero have their defaults: write [None] for the 0 of notifyd.yaml in
+// Canary, ShutdownTimeout and Retention.Keep.
 //
 // The tags of the settings that notifyd.yaml has, too, are the one declaration of each: its name there, its default, its
 // bounds and its description. Durations have Go's syntax in tags.
@@ -30,8 +30,8 @@ type Config struct {
 	Outbox string `yaml:"-"`
 	// Logger gets the log of the relay; nil for none. Payloads are never logged.
 	Logger *slog.Logger `yaml:"-"`
-	// Observer is told of dead letters, of destinations that become unavailable and available, and of the loss of the
-	// database and of the listening connection; nil for none.
+	// Observer receives incidents: dead letters, destinations that become unavailable and available, the loss of the database
+	// and of the listening connection; nil for none.
 	Observer delivery.Observer `yaml:"-"`
 	// ListenConfig leads the listening connection past a transaction pooler, where LISTEN is accepted and never heard;
 	// nil for the configuration of the pool. If the pool leads through such a pooler and the table is a queue, all connections of
@@ -61,6 +61,9 @@ type Config struct {
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"20s" zero:"no time" jsonschema:"minimum=1ms" jsonschema_description:"How long running deliveries may take to finish after SIGTERM; '0' cancels them at once."`
 }
 
+// None means never, or no time, where a Config has a default for 0.
+const None time.Duration = -1
+
 // Program describes a process.
 type Program struct {
 	// Version is the version of the program, "" if it is not known.
@@ -73,7 +76,7 @@ type Program struct {
 
 // Retention is how long events are kept that are done. Events with dead letters are always kept.
 type Retention struct {
-	Keep       time.Duration `yaml:"keep" default:"168h" zero:"not at all" jsonschema_description:"How long delivered events are kept. '0' deletes them at once, in a stream within a minute after the last destination has received them."`
+	Keep       time.Duration `yaml:"keep" default:"168h" zero:"not at all" jsonschema:"minimum=0" jsonschema_description:"How long delivered events are kept. '0' deletes them at once, in a stream within a minute after the last destination has received them."`
 	Batch      int           `yaml:"batch" default:"1000" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events deleted by one statement."`
 	Partitions Partitions    `yaml:"partitions" default:"none" jsonschema:"enum=none,enum=daily" jsonschema_description:"'daily' creates a partition for each day and drops it as a whole when it is no longer needed; 'notifyd migrate --partitions daily' must have converted the table. 'none' deletes events one by one."`
 }
@@ -94,7 +97,7 @@ const (
 // Daily reports whether the relay maintains partitions.
 func (r Retention) Daily() bool { return r.Partitions == PartitionsDaily }
 
-// WithDefaults returns c with the defaults of the fields that are zero. Negative values that stand for 0 become 0.
+// WithDefaults returns c with the defaults of the fields that are zero. None becomes 0.
 func (c Config) WithDefaults() Config {
 	field.Fill(&c)
 	field.Fill(&c.Retention)
@@ -129,7 +132,7 @@ func (c *Config) limits() engine.Limits {
 	}
 }
 
-// program returns what the relay stores about its process.
+// program describes the process for outbox_relays.
 func (c *Config) program() store.Program {
 	return store.Program{
 		Process: os.Getpid(), Host: store.ThisHost(), Version: c.Program.Version, Config: c.Program.Config,
@@ -147,8 +150,8 @@ type Destination struct {
 	Lane delivery.Lane
 	// Filter is asked for each event before the filters of its routes. It returns false for an event that the destination does not get; nil for none.
 	Filter delivery.Filter
-	// RateKey gives each key Lane.RateLimit for itself, such as each customer; nil counts all events together. An event
-	// whose key has to wait is stored until its turn, and so are those behind it in its aggregate; other keys go on.
+	// RateKey applies Lane.RateLimit to each key separately, for example to each customer; nil counts all events together. An
+	// event whose key has to wait is stored until its turn, with the events behind it in its aggregate; other keys continue.
 	RateKey delivery.RateKey
 	// Middleware wraps the handler inside the middleware of [Relay.Use]; the first one is the outermost.
 	Middleware []delivery.Middleware

@@ -363,7 +363,7 @@ func TestUnitComesBack(t *testing.T) {
 	<-news
 }
 
-// TestConfigZeros: a field that is zero has its default, and a negative one has the meaning of 0, if that has one.
+// TestConfigZeros: a field that is zero has its default, and None stands for 0. Another negative value is a mistake.
 func TestConfigZeros(t *testing.T) {
 	t.Parallel()
 	c := Config{}.WithDefaults()
@@ -374,7 +374,7 @@ func TestConfigZeros(t *testing.T) {
 		limits.Lease != 30*time.Second || limits.PollInterval != time.Second {
 		t.Errorf("%+v", limits)
 	}
-	none := Config{Canary: -1, ShutdownTimeout: -1, Retention: Retention{Keep: -1}}
+	none := Config{Canary: None, ShutdownTimeout: None, Retention: Retention{Keep: None}}
 	if err := none.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -396,8 +396,11 @@ func TestConfigMistakes(t *testing.T) {
 		"canary: 1ms is too small: the least is 100ms":  {Canary: time.Millisecond},
 		"retention.batch: -1 is too small":              {Retention: Retention{Batch: -1}},
 		`retention.partitions: unknown word "weekly"`:   {Retention: Retention{Partitions: "weekly"}},
-		"schema":                             {Schema: "\x00"},
-		"shutdown_timeout: 1ns is too small": {ShutdownTimeout: 1},
+		"canary: -5s is too small":                      {Canary: -5 * time.Second},
+		"shutdown_timeout: -1s is too small":            {ShutdownTimeout: -time.Second},
+		"retention.keep: -1h0m0s is too small":          {Retention: Retention{Keep: -time.Hour}},
+		"schema":                                        {Schema: "\x00"},
+		"shutdown_timeout: 1ns is too small":            {ShutdownTimeout: 1},
 	} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

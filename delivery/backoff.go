@@ -38,7 +38,7 @@ func (b Backoff) WithDefaults() Backoff {
 	return b
 }
 
-// Validate returns every mistake in b, joined, each a [*handlers.FieldError]. A field that is zero is none.
+// Validate returns every mistake in b, joined, each a [*handlers.FieldError]. Zero fields are valid.
 func (b Backoff) Validate() error {
 	b = b.WithDefaults()
 	errs := []error{field.Check(b)}

@@ -70,7 +70,7 @@ func (l Lane) WithDefaults() Lane {
 }
 
 // Validate returns every mistake in l, joined, each a [*handlers.FieldError] with the name that the field has in
-// notifyd.yaml. A field that is zero is none. It does not read StartFrom: the relay does.
+// notifyd.yaml. Zero fields are valid. The relay validates StartFrom.
 func (l Lane) Validate() error {
 	l = l.WithDefaults()
 	errs := []error{field.Check(l), field.Under("backoff", l.Backoff.Validate())}

@@ -54,6 +54,7 @@ func TestLaneMistakes(t *testing.T) {
 		"rate_limit: rate limit of -1 events is below 1":       {RateLimit: delivery.Rate{Events: -1, Per: time.Second}},
 		"rate_burst: has no effect without rate_limit":         {RateBurst: 1},
 		"expires_after: 1µs is too small: the least is 1ms":    {ExpiresAfter: time.Microsecond},
+		"expires_after: -1s is too small: the least is 1ms":    {ExpiresAfter: -time.Second},
 		"longest_pause: 1µs is too small: the least is 1ms":    {LongestPause: time.Microsecond},
 		"backoff.initial: -1s is too small: the least is 1ms":  {Backoff: delivery.Backoff{Initial: -time.Second, Max: time.Second}},
 		"backoff.max: 1s is shorter than backoff.initial (2s)": {Backoff: delivery.Backoff{Initial: 2 * time.Second, Max: time.Second}},

@@ -35,7 +35,7 @@ func (m *fixable) answer(context.Context, *delivery.Event) error {
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
-		for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": -1} {
+		for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": notifyd.None} {
 			t.Run(string(mode)+" "+name, func(t *testing.T) {
 				t.Parallel()
 				e, h, cause := newEnvIn(t, mode), newRecorder(t), &fixable{}
@@ -203,8 +203,8 @@ func TestReplayBesideClaims(t *testing.T) {
 				FROM generate_series(1, $1::int) i, (VALUES ('fast', 'dead', 3), ('slow', 'retry', 0)) AS d(name, state, attempts)`, letters)
 			e.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), $1)`, letters)
 			e.become(mode)
-			relay := e.relay(register, notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1000}})
-			e.relay(register, notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1000}})
+			relay := e.relay(register, notifyd.Config{Retention: notifyd.Retention{Keep: notifyd.None, Batch: 1000}})
+			e.relay(register, notifyd.Config{Retention: notifyd.Retention{Keep: notifyd.None, Batch: 1000}})
 
 			dlq := relay.Ops()
 			var wg sync.WaitGroup

@@ -210,7 +210,7 @@ func TestRetentionZeroDeletesAtOnce(t *testing.T) {
 				}
 				return nil
 			}
-			e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1}})
+			e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Retention: notifyd.Retention{Keep: notifyd.None, Batch: 1}})
 			e.insert("good", `1`)
 			e.insert("twice", `1`)
 			e.insert("bad", `1`)

@@ -185,7 +185,7 @@ func TestStreamThroughAPooler(t *testing.T) {
 	if n := scan[int](e, `SELECT count(*) FROM outbox_members`); n != 0 {
 		t.Errorf("%d relays are left", n)
 	}
-	purges := pooled.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 1000}})
+	purges := pooled.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Retention: notifyd.Retention{Keep: notifyd.None, Batch: 1000}})
 	testenv.Await(t, "the purge of delivered events", func() bool { return scan[int](e, `SELECT count(*) FROM outbox_events`) == 0 })
 	if err := purges.end(); err != nil || purges.count("database does not answer") != 0 {
 		t.Errorf("%v, and the log is:\n%s", err, purges.log.text())

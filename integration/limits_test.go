@@ -339,7 +339,7 @@ func TestLimitsRefused(t *testing.T) {
 		"order: total lets nothing go past":          {RateKey: byAggregateType, Lane: delivery.Lane{RateLimit: rate, Order: delivery.OrderTotal}},
 		"burst":                                      {Lane: delivery.Lane{RateLimit: rate, RateBurst: -1}},
 		"more than one a microsecond":                {Lane: delivery.Lane{RateLimit: delivery.Rate{Events: 2, Per: time.Microsecond}}},
-		"the least is 1ms":                           {Lane: delivery.Lane{ExpiresAfter: time.Microsecond}},
+		"the least is 1ms":                           {Lane: delivery.Lane{ExpiresAfter: -time.Second}},
 	} {
 		d.Name, d.Handler = "x", delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
 		if err := relay.Add(d); err == nil || !strings.Contains(err.Error(), want) {

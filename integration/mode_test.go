@@ -148,7 +148,7 @@ func TestStreamKeepsNothing(t *testing.T) {
 		if err := r.Handle("*", notifyd.Destination{Name: "all", Handler: rec}); err != nil {
 			t.Error(err)
 		}
-	}, notifyd.Config{Retention: notifyd.Retention{Keep: -1, Batch: 100}})
+	}, notifyd.Config{Retention: notifyd.Retention{Keep: notifyd.None, Batch: 100}})
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 250)`)
 	e.until("all events are deleted", `SELECT NOT EXISTS (SELECT FROM outbox_events)`)
 	rec.each(250)

@@ -121,7 +121,7 @@ func logRoutes(ctx context.Context, c *config.Config, log *slog.Logger) {
 func relayConfig(c *config.Config, from origin, listen *pgx.ConnConfig, observer delivery.Observer, log *slog.Logger) notifyd.Config {
 	relay := c.Relay
 	relay.Retention = c.Retention
-	field.Literal(&relay) // a 0 of the file is no default
+	field.Literal(&relay) // in the file 0 means 0
 	field.Literal(&relay.Retention)
 	relay.Schema, relay.Outbox, relay.Logger, relay.Observer, relay.ListenConfig = c.Database.Schema, from.outbox, log, observer, listen
 	relay.UntilIdle, relay.Program = from.untilIdle, from.program()

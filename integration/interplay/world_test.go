@@ -271,7 +271,7 @@ func (w *world) start(i int) error {
 		cfg.PollingOnly = true
 	}
 	if w.plan.hurry {
-		cfg.ShutdownTimeout = -1
+		cfg.ShutdownTimeout = notifyd.None
 	}
 	r, err := notifyd.New(pool, cfg)
 	if err == nil {

@@ -84,7 +84,7 @@ func TestErrorsOfRun(t *testing.T) {
 func TestShutdownIncomplete(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t, "public", outboxsql.ModeQueue)
-	relay, err := notifyd.New(pool, notifyd.Config{ShutdownTimeout: -1})
+	relay, err := notifyd.New(pool, notifyd.Config{ShutdownTimeout: notifyd.None})
 	if err != nil {
 		t.Fatal(err)
 	}

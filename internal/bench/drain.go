@@ -455,7 +455,7 @@ func (d *drain) inOneOrder() bool { return d.want.Total && len(d.place.handlers)
 func (d *drain) relay(ctx context.Context, schema string, l load) (result drained, err error) {
 	keep := 7 * 24 * time.Hour
 	if d.want.Delete {
-		keep = -1 // none
+		keep = notifyd.None
 	}
 	seen := l.copied()
 	if d.inOneOrder() {

@@ -78,26 +78,32 @@ func bound(text string) *float64 {
 	return nil
 }
 
-// Fill sets the fields of a struct that are zero to their defaults. In a field whose zero has a meaning of its own, a
-// negative number stands for it: Fill makes it zero. to is a pointer to the struct.
+// none stands for 0 in a field whose 0 is replaced by a default.
+const none = -1
+
+// Fill sets the fields of a struct that are zero to their defaults. A field with a default whose 0 means something else holds
+// -1 for it: Fill replaces -1 by 0. to is a pointer to the struct.
 func Fill(to any) {
 	for f, v := range reflect.ValueOf(to).Elem().Fields() {
 		r := RuleOf(f.Tag)
 		switch {
 		case v.IsZero() && r.Default != "":
 			set(v, r.Default)
-		case r.Zero != "" && v.CanInt() && v.Int() < 0:
+		case r.hidesZero() && v.CanInt() && v.Int() == none:
 			v.SetInt(0)
 		}
 	}
 }
 
-// Literal is the reverse of Fill for a struct in which zeros mean themselves, such as one that was read from a file: those
-// with a meaning of their own become negative, so that Fill leaves them zero. to is a pointer to the struct.
+// hidesZero reports whether the field cannot hold its 0, because a default replaces it.
+func (r Rule) hidesZero() bool { return r.Zero != "" && r.Default != "" }
+
+// Literal prepares a struct that was read from a file, where 0 is never the default: it replaces each 0 that Fill would
+// replace by -1. to is a pointer to the struct.
 func Literal(to any) {
 	for f, v := range reflect.ValueOf(to).Elem().Fields() {
-		if RuleOf(f.Tag).Zero != "" && v.CanInt() && v.Int() == 0 {
-			v.SetInt(-1)
+		if RuleOf(f.Tag).hidesZero() && v.CanInt() && v.Int() == 0 {
+			v.SetInt(none)
 		}
 	}
 }
@@ -129,7 +135,7 @@ func set(v reflect.Value, text string) {
 }
 
 // Check returns an error for each field of a struct that breaks the bounds or is none of the words of its tag, joined, with
-// the field's key in the file as the path. A zero is no mistake: it is the default, or has a meaning of its own.
+// the field's key in the file as the path. A zero passes: it stands for the default, or for what the tag zero names.
 func Check(s any) error {
 	var errs []error
 	for f, v := range reflect.Indirect(reflect.ValueOf(s)).Fields() {

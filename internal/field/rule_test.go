@@ -11,6 +11,7 @@ type settings struct {
 	Number int           `yaml:"number" default:"8" jsonschema:"minimum=1,maximum=10"`
 	Ratio  float64       `yaml:"ratio" default:"1.5" jsonschema:"minimum=1"`
 	Pause  time.Duration `yaml:"pause" default:"5s" zero:"never" jsonschema:"minimum=100ms,maximum=1m"`
+	Age    time.Duration `yaml:"age" zero:"never" jsonschema:"minimum=1ms"`
 	Word   string        `yaml:"word" default:"a" jsonschema:"enum=a,enum=b"`
 	Free   string        `yaml:"free"`
 	Code   int           `yaml:"-" jsonschema:"minimum=1"`
@@ -28,9 +29,13 @@ func TestFill(t *testing.T) {
 	if field.Fill(&same); same != set {
 		t.Errorf("%+v, want %+v", same, set)
 	}
-	never := settings{Pause: -1}
-	if field.Fill(&never); never.Pause != 0 {
-		t.Errorf("%v, want 0", never.Pause)
+	never := settings{Pause: -1, Age: -1}
+	if field.Fill(&never); never.Pause != 0 || never.Age != -1 {
+		t.Errorf("%v and %v, want 0 and -1ns", never.Pause, never.Age)
+	}
+	mistake := settings{Pause: -2}
+	if field.Fill(&mistake); mistake.Pause != -2 {
+		t.Errorf("%v, want -2ns", mistake.Pause)
 	}
 }
 
@@ -58,6 +63,8 @@ func TestCheck(t *testing.T) {
 		{settings{Number: 11}, "number: 11 is too large: the most is 10"},
 		{settings{Ratio: 0.5}, "ratio: 0.5 is too small: the least is 1"},
 		{settings{Pause: time.Millisecond}, "pause: 1ms is too small: the least is 100ms"},
+		{settings{Pause: -2}, "pause: -2ns is too small: the least is 100ms"},
+		{settings{Age: -1}, "age: -1ns is too small: the least is 1ms"},
 		{settings{Pause: time.Hour}, "pause: 1h0m0s is too large: the most is 1m0s"},
 		{settings{Word: "c"}, `word: unknown word "c": use a, b`},
 		{settings{Number: 11, Word: "c"}, "number: 11 is too large: the most is 10\nword: unknown word \"c\": use a, b"},
