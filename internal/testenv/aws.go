@@ -11,15 +11,24 @@ import (
 const EnvAWSEndpoint = "NOTIFYD_TEST_AWS_ENDPOINT"
 
 // awsScript runs the emulator on the loopback and prints its URL. Connections are kept, which
-// its own program does not do. It ends with its standard input, and so with this process,
+// its own program does not do. One request at a time reaches the emulator, whose Kinesis loses
+// records that are put concurrently; bodies are read before, so that a client that sends half
+// a request stops nobody else. It ends with its standard input, and so with this process,
 // however that dies.
 const awsScript = `
-import logging, os, sys, threading
+import io, logging, os, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 WSGIRequestHandler.protocol_version = "HTTP/1.1"
-server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+emulator = DomainDispatcherApplication(create_backend_app)
+turn = threading.Lock()
+def one_at_a_time(environ, start_response):
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    with turn:
+        return list(emulator(environ, start_response))
+server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
 print("http://127.0.0.1:%d" % server.port, flush=True)
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 server.serve_forever()
