@@ -70,28 +70,28 @@ func everywhere(t *testing.T, f func(t *testing.T, brokers []string, topic strin
 func readCommitted() kgo.Opt { return kgo.FetchIsolationLevel(kgo.ReadCommitted()) }
 
 // TestExactlyOnce: what one owner has committed, the next one finds, and what an earlier one has
-// begun is not committed any more.
+// begun is not committed any more. It runs on Apache Kafka alone: after a late batch of a fenced
+// producer the broker in this process at times never moves its last stable offset again.
 func TestExactlyOnce(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, brokers []string, topic string) {
-		t.Helper()
-		first, second := exactlyTo(t, brokers, topic), exactlyTo(t, brokers, topic)
-		wantReopen(t, first.DeliverBatch(t.Context(), events(1)))
-		begin(t, first, "")
-		deliverytest.Deliver(t, first, events(1, 2))
-		deliverytest.Deliver(t, first, events(3))
-		begin(t, second, "1 2 3")
-		wantReopen(t, first.DeliverBatch(t.Context(), events(4))) // it wakes late
-		wantReopen(t, first.DeliverBatch(t.Context(), events(4)))
-		deliverytest.Deliver(t, second, events(4))
-		begin(t, first, "1 2 3 4") // and comes back
-		wantReopen(t, second.DeliverBatch(t.Context(), events(5)))
-		deliverytest.Deliver(t, first, events(5))
-		begin(t, first, "1 2 3 4 5") // its own client is not in its way
-		if got := flat(written(t, brokers, topic, 5, readCommitted())); !slices.Equal(got, deliverytest.UpTo(5)) {
-			t.Errorf("%v are written", got)
-		}
-	})
+	brokers := testenv.Kafka(t)
+	topic := newTopic(t, brokers, 3, nil)
+	first, second := exactlyTo(t, brokers, topic), exactlyTo(t, brokers, topic)
+	wantReopen(t, first.DeliverBatch(t.Context(), events(1)))
+	begin(t, first, "")
+	deliverytest.Deliver(t, first, events(1, 2))
+	deliverytest.Deliver(t, first, events(3))
+	begin(t, second, "1 2 3")
+	wantReopen(t, first.DeliverBatch(t.Context(), events(4))) // it wakes late
+	wantReopen(t, first.DeliverBatch(t.Context(), events(4)))
+	deliverytest.Deliver(t, second, events(4))
+	begin(t, first, "1 2 3 4") // and comes back
+	wantReopen(t, second.DeliverBatch(t.Context(), events(5)))
+	deliverytest.Deliver(t, first, events(5))
+	begin(t, first, "1 2 3 4 5") // its own client is not in its way
+	if got := flat(written(t, brokers, topic, 5, readCommitted())); !slices.Equal(got, deliverytest.UpTo(5)) {
+		t.Errorf("%v are written", got)
+	}
 }
 
 // TestExactlyOnceShards: the shards of a destination have one handler, and each a position and a client of its own.
