@@ -4,7 +4,7 @@
 //
 // Before events are handed over, the shard writes a checkpoint, a number, and waits until it is on disk. The
 // destination's copy relies on no later state of the database. So a database without the checkpoint has lost ids that
-// the destination has, and a database with it has lost none of these. Each owner begins with a random checkpoint: two
+// the destination has. A database with the checkpoint has all of them. Each owner begins with a random checkpoint: two
 // copies of a database never have the same one.
 //
 //	exactly.go  decides where a shard begins, by both positions; writes checkpoints

@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// Host is what a shard lends to its position at the destination. Only the position's Sequence changes.
+// Host is a position's interface to its shard. Only the position's Sequence changes.
 type Host struct {
 	Keeper   delivery.PositionKeeper
 	Position *position.Position

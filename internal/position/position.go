@@ -31,7 +31,7 @@ type Position struct {
 	Shards int
 	Former Former
 
-	// Exact tells that the destination keeps a copy. Then all ranges are written, because the two are compared.
+	// Exact reports that the destination keeps a copy. Then all ranges are written, because the two are compared.
 	Exact bool
 	// Sequence identifies the sequence that assigned the ids at the last check, as outbox_positions has it.
 	Sequence string
@@ -159,8 +159,8 @@ const (
 	SQLSeen = `seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp()`
 
 	// sqlIDs reads the last id; it is NULL at the moment in which ALTER SEQUENCE replaces the file of the sequence. Of
-	// the last hundred ids of an anchor it returns those that events have got since: the sequence has assigned these
-	// again. An UPDATE or a rewrite of the table gives an event another transaction, but the event is older.
+	// the last hundred ids of an anchor it returns the ids of events that were written since: the sequence has assigned
+	// these again. An UPDATE or a rewrite of the table gives an event another transaction, but the event is older.
 	// Transaction numbers of rows have 32 bits.
 	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
 		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5

@@ -28,7 +28,7 @@ const (
 	restFactor = 4
 )
 
-// Shard is what a replay uses of the shard that sends it. It does not change.
+// Shard is a replay's interface to the shard that sends it. It does not change.
 type Shard struct {
 	Outbox  string // delivery.Event.Outbox
 	Lane    dispatch.StreamLane

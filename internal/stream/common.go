@@ -6,8 +6,8 @@ import (
 	"github.com/notifyd/notifyd/internal/position"
 )
 
-// common has what a shard shares with its parts: its destination and its ties to the engine. It does not change while
-// the shard works, so it needs no lock, and callbacks of answers may use it.
+// common has the state that a shard shares with its parts: its destination and its ties to the engine. It does not
+// change while the shard works, so it needs no lock, and callbacks of answers may use it.
 type common struct {
 	e        *Engine
 	name     string

@@ -7,7 +7,7 @@ import (
 
 // limit applies the rate limit of a destination.
 type limit interface {
-	// admit splits deliveries into those that the limit allows now and those that it delays. all is not empty.
+	// admit splits deliveries into allowed and delayed ones. all is not empty.
 	admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch.Key) admitted
 	// page returns how many of n events of a replay one call asks for.
 	page(n int) int

@@ -66,9 +66,9 @@ type loader struct {
 	write  func(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error
 }
 
-// load blocks the aggregates with stored deliveries, before any later event of these is read. Some queues wait behind
-// no stored row: the previous relay did not reach them, or the event in front was in its memory, and is open. These
-// queues continue only when all events that are open, or come earlier, have been read.
+// load blocks the aggregates with stored deliveries, before any later event of such an aggregate is read. Some queues
+// wait behind no stored row: the previous relay did not reach them, or the event in front was in its memory, and is
+// open. These queues continue only when all events that are open, or come earlier, have been read.
 //
 // Where dead letters block, they come first: the second search finds a dead letter that a person replays meanwhile.
 // Where they do not block, none is read.

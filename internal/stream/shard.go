@@ -53,7 +53,7 @@ type shard struct {
 	next     next
 	types    routes.Types
 	order    order
-	former   position.Former   // what former shards may have done of the unread events
+	former   position.Former   // the ids above the head that former shards may have done
 	exact    *exactly.Position // nil unless the destination keeps a copy of its position
 	replay   *replay.Sender
 
@@ -88,7 +88,7 @@ func newShard(e *Engine, lane dispatch.StreamLane, p position.Position) *shard {
 	return sh
 }
 
-// forReplay returns what a replay needs of the shard.
+// forReplay returns the shard's interface to a replay.
 func (sh *shard) forReplay() replay.Shard {
 	s := replay.Shard{
 		Outbox: sh.e.Outbox, Lane: sh.lane, Keys: sh.e.keys, Limits: sh.e.limits, Writers: sh.e.writers, Log: sh.e.log,
@@ -150,7 +150,7 @@ func (sh *shard) run(ctx context.Context) error {
 	return sh.leave(ctx, nil)
 }
 
-// errReopen discards what a shard has in memory: the copy of the position at the destination decides.
+// errReopen discards the memory of a shard: the copy of the position at the destination decides.
 var errReopen = errors.New("the outcome of a transaction is unknown")
 
 // openExact reads the copy of the position at the destination, before anything else is read.

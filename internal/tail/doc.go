@@ -33,7 +33,7 @@
 //   - The lock of the sequence, not of the table. A session that has drawn and not yet inserted does not lock the table.
 //     TestWhichLock loses events with that lock, and with scan and rows in one statement.
 //   - Prepared transactions have no pid. PREPARE may rename a writer, so if one has gone, any prepared one replaces it.
-//   - Readers that follow. A reader may take over what another reader has seen, in one snapshot after the other, gaps included.
+//   - Readers that follow. A reader may take over the ids that another reader has seen, in one snapshot after the other, gaps included.
 //     Neither reader has seen these ids, and a scan that begins afterwards lists their writers.
 //   - Writers are kept in memory. Their names end with the server life (pg_postmaster_start_time). Then, and at a take-over, a
 //     new scan lists them again.

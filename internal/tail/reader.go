@@ -35,7 +35,7 @@ type Query struct {
 	// Limit is the number of events, at least 1.
 	Limit int
 	// Rows bounds the rows that are read for Limit events, where some are of types to skip. Less than Limit means
-	// Limit. A read takes no more rows than the last read has made likely to be needed.
+	// Limit. A read takes no more rows than the ratio of the last read suggests.
 	Rows int
 	// Bytes bounds the size of the kept rows, except the first; 0 means no bound. A read may receive about twice as
 	// much.
@@ -51,7 +51,7 @@ type Query struct {
 	GapsOnly bool
 	// Assigned is an id up to which the sequence has assigned all ids: a read below it need not ask. 0 is always right.
 	Assigned int64
-	// Passed tells that another reader has passed all ids up to Assigned, which is not below the head. The read ends
+	// Passed reports that another reader has passed all ids up to Assigned, which is not below the head. The read ends
 	// there, ids that it does not find are dead, and the head moves to Assigned. Either all reads of a reader set it or
 	// none.
 	Passed bool
@@ -147,7 +147,7 @@ func (r *Reader) Gaps() Ranges {
 	return all
 }
 
-// Seen is what another reader of the same table has seen: all ids above From and up to Head, except its gaps.
+// Seen has the ids that another reader of the same table has seen: all ids above From and up to Head, except its gaps.
 type Seen struct {
 	From, Head int64
 	Gaps       Ranges

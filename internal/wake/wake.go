@@ -83,7 +83,7 @@ const (
 	Ended                   // all have ended
 )
 
-// Options are what a [Machine] needs.
+// Options configure a [Machine].
 type Options struct {
 	// Poll is the longest time between two reads of a listening relay.
 	Poll time.Duration
