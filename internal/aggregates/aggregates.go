@@ -1,7 +1,7 @@
-// Package aggregates says what a shard of a stream does next about each aggregate with stored deliveries. The lane
-// knows which aggregates are blocked: later events of a blocked aggregate become rows behind the stored ones. So an aggregate that
-// is blocked and has no step left would stay blocked forever. Each step below ends: after waiting an answer, a due row or a person moves
-// the aggregate on; the shard itself ends the other three.
+// Package aggregates decides the next step of a stream's shard for each aggregate with stored deliveries. The lane
+// knows which aggregates are blocked: later events of a blocked aggregate become rows behind the stored ones. So a
+// blocked aggregate without a next step would stay blocked forever. Each step below ends: an answer, a due row or a
+// person ends waiting, and the shard ends the other three.
 //
 //	step    | meaning                                              | parked | finished | written | free  | occupied | read
 //	waiting | its first row runs, is due later, or is a dead       | check  | next     | waiting | ready | waiting  | -
@@ -10,8 +10,8 @@
 //	next    | its first row is finished, which is not written yet  | next   | next     | ready   | next  | next     | -
 //	ready   | its rows are about to be read and handed over        | ready  | next     | ready   | ready | ready    | waiting
 //
-// A replay that has yet to hand over earlier events holds its aggregates: written moves them from next to check. A total order
-// has one aggregate.
+// A replay that has yet to hand over earlier events holds its aggregates: written moves them from next to check. A
+// total order has one aggregate.
 package aggregates
 
 import (
@@ -30,7 +30,7 @@ const (
 	stepReady
 )
 
-// Cause is what moves an aggregate to another step.
+// Cause moves an aggregate to another step.
 type Cause uint8
 
 const (
@@ -38,13 +38,13 @@ const (
 	Parked Cause = iota
 	// Finished means that the delivery in front of stored rows is finished.
 	Finished
-	// Free means that nothing is in front of its stored rows.
+	// Free means that no delivery is in front of its stored rows.
 	Free
 
-	written  // everything known about its rows is in the table
+	written  // all known results of its rows are in the table
 	held     // as written, but a replay holds the aggregate
 	occupied // a row in front is due later, or runs
-	read     // its first rows are about to be read: their results move the aggregate on
+	read     // its first rows are about to be read; their results move the aggregate
 )
 
 // after returns the step that follows a cause.
@@ -76,7 +76,7 @@ func (s step) after(c Cause) step {
 	return s
 }
 
-// Aggregate is an aggregate with stored deliveries that the shard still has to do something about.
+// Aggregate is an aggregate with stored deliveries that needs another step of the shard.
 type Aggregate struct {
 	// Key identifies the aggregate in the lane.
 	Key dispatch.Key
@@ -84,14 +84,14 @@ type Aggregate struct {
 	Name string
 
 	step      step
-	queued    bool // it is in the queue of those that are ready
-	unwritten bool // some of its rows are pending: its rows in the table are not all
+	queued    bool // it is in the queue of ready aggregates
+	unwritten bool // some of its rows are pending: the table does not have all of them
 }
 
 // Set has the aggregates that are not waiting, or have pending rows. Only the goroutine of the shard uses it.
 type Set struct {
 	all   map[dispatch.Key]*Aggregate
-	queue []*Aggregate // those that are ready, in the order in which they became so, and some that are not any more
+	queue []*Aggregate // ready aggregates, in the order in which they became ready, and some that no longer are
 	nexts int          // how many have stepNext
 }
 
@@ -131,14 +131,14 @@ func (s *Set) moveTo(g *Aggregate, to step) {
 	s.all[g.Key] = g
 }
 
-// forget drops an aggregate about which there is nothing left to do.
+// forget drops an aggregate that needs no further step.
 func (s *Set) forget(g *Aggregate) {
 	if g.step == stepWaiting && !g.unwritten {
 		delete(s.all, g.Key)
 	}
 }
 
-// Pending records that a row of the aggregate is about to be written; no key is no aggregate.
+// Pending records that a row of the aggregate is about to be written. A zero key means no aggregate.
 func (s *Set) Pending(key dispatch.Key, name string) {
 	if key == (dispatch.Key{}) {
 		return
@@ -173,7 +173,7 @@ func (s *Set) Unwritten(key dispatch.Key) bool {
 // AnyNext reports whether the first row of an aggregate is finished, and not written.
 func (s *Set) AnyNext() bool { return s.nexts > 0 }
 
-// Len is the number of aggregates.
+// Len returns the number of aggregates.
 func (s *Set) Len() int { return len(s.all) }
 
 // AnyReady reports whether an aggregate is ready.
@@ -195,23 +195,23 @@ func (s *Set) UnwrittenReady() bool {
 	return slices.ContainsFunc(s.queue, func(g *Aggregate) bool { return g.unwritten && g.step == stepReady })
 }
 
-// Checks returns the aggregates to look at, but for those that a replay holds. One of which a delivery runs waits: its last
-// answer moves it on, or it stays in front.
-func (s *Set) Checks(busy func(dispatch.Key) bool, holds func(name string) bool) (look []*Aggregate) {
+// ToCheck returns the aggregates to check, without aggregates that a replay holds. An aggregate with a running delivery
+// waits: the last answer moves it, or it stays in front.
+func (s *Set) ToCheck(busy func(dispatch.Key) bool, holds func(name string) bool) (all []*Aggregate) {
 	for _, g := range s.all {
 		switch {
 		case g.step != stepCheck || holds(g.Name):
 		case busy(g.Key):
 			s.moveTo(g, g.step.after(occupied))
 		default:
-			look = append(look, g)
+			all = append(all, g)
 		}
 	}
-	return look
+	return all
 }
 
-// Looked records the result of a look at an aggregate.
-func (s *Set) Looked(g *Aggregate, isFree bool) {
+// Checked records the result of a check.
+func (s *Set) Checked(g *Aggregate, isFree bool) {
 	c := occupied
 	if isFree {
 		c = Free
@@ -219,7 +219,7 @@ func (s *Set) Looked(g *Aggregate, isFree bool) {
 	s.moveTo(g, g.step.after(c))
 }
 
-// Take takes up to n aggregates that are ready: the caller reads their rows, and moves them on.
+// Take takes up to n ready aggregates. The caller reads their rows, and moves the aggregates.
 func (s *Set) Take(n int) (some []*Aggregate) {
 	for len(some) < n && s.AnyReady() {
 		g := s.queue[0]

@@ -237,7 +237,7 @@ func (d *drain) readAlone(ctx context.Context, schema string, l load) (result dr
 		return result, err
 	}
 	defer store.Close(ctx, conn.Conn)
-	reader := tail.NewReader(int64(l.stored()), nil, tail.NewWitnesses())
+	reader := tail.NewReader(int64(l.stored()), nil, tail.NewWriterScanner())
 	q := tail.Query{Limit: d.want.Batch, Bytes: notifyd.Config{}.WithDefaults().BatchBytes}
 	for n, more := 0, true; more; {
 		b, err := reader.Read(ctx, conn, q)

@@ -7,16 +7,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Leases are the rows that one relay of a queue has leased. Its advisory lock is its Owner: the leases of an owner whose
-// lock is free are free.
+// Leases are the rows that one relay of a queue has leased. The relay holds the advisory lock with the number Owner:
+// the leases of an owner whose lock is free are free.
 type Leases struct {
 	Owner int64
 	// Length is how long a lease lasts unless it is renewed.
 	Length time.Duration
 }
 
-// held is the condition under which a lease is still the relay's; excluded are the rows that were leased. Its second line
-// is written so that it matches no index: the index of running deliveries by owner has all leases of this relay, and the
+// held is the condition under which the relay still has a lease; excluded are the leased rows. Its second line is
+// written so that it matches no index: the index of running deliveries by owner has all leases of this relay, and the
 // planner, without statistics for them, would search them all for each answer.
 const held = ` d.event_id = excluded.event_id AND d.destination = excluded.destination
 	AND d.state || '' = 'running' AND d.lease_owner + 0 = excluded.owner AND d.lease_token = excluded.token`
@@ -28,8 +28,8 @@ const (
 	WHERE` + held + ` AND (excluded.state <> 'dead' OR ` + present + `)`
 )
 
-// Finish writes the outcome of leased rows whose lease still holds: those in done are deleted, those in put replaced. It
-// returns how many that were.
+// Finish writes the outcome of leased rows whose lease still holds: it deletes the rows in done, and replaces the rows
+// in put. It returns the number of rows.
 func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affected int, err error) {
 	encoding := tx.Conn().PgConn().ParameterStatus("server_encoding")
 	run := func(sql string, args ...any) error {
@@ -51,25 +51,26 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 	return affected, err
 }
 
-// Renew extends leases. One that another relay has taken over is left alone: its outcome will not be written.
+// Renew extends leases. It does not change a lease that another relay has taken over: this relay will not write its
+// outcome.
 func (l Leases) Renew(ctx context.Context, c *pgx.Conn, tokens []int64) error {
 	_, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
 		WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`, l.Owner, tokens, l.Length.Microseconds())
 	return err
 }
 
-// TakeOverBatch is how many leases one statement takes over. Without a bound, the many leases of a
-// dead relay would make it time out again and again.
+// TakeOverBatch is how many leases one statement takes over. Without a bound, the many leases of a dead relay would
+// make it time out again and again.
 const TakeOverBatch = 1000
 
-// TakeOverLost makes due again the rows of this relay with a token that is not live: the database has lost the
-// commits that ended them.
+// TakeOverLost makes rows of this relay due again if their token is not live: the database has lost the commits that
+// ended the leases.
 func (l Leases) TakeOverLost(ctx context.Context, c *pgx.Conn, t Tokens) (int, error) {
 	return takeOver(ctx, c, `lease_owner = $3 AND lease_token <= $4 AND lease_token <> ALL($5)`,
 		"the database lost the outcome of the delivery", l.Owner, t.Last, append([]int64{}, t.Live...)) // never nil: <> ALL (NULL) is never true
 }
 
-// TakeOver makes due again the rows whose lease has expired, or whose owner's lock is free.
+// TakeOver makes rows due again whose lease has expired, or whose owner's lock is free.
 func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
 	gone, err := l.goneOwners(ctx, c)
 	if err != nil {
@@ -79,8 +80,8 @@ func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
 		"the relay that ran the delivery is gone, or did not renew its lease", gone)
 }
 
-// takeOver makes due the running deliveries that fit the condition, whose parameters begin with $3. Those that are being
-// settled are left to the next call.
+// takeOver makes the running deliveries due that match the condition, whose parameters begin with $3. It skips rows
+// that are being settled.
 func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (int, error) {
 	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
 		lease_owner = NULL, lease_token = NULL, lease_until = NULL,
@@ -91,8 +92,8 @@ func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...a
 	return int(tag.RowsAffected()), err
 }
 
-// goneOwners returns the other owners of leases whose lock is free, never nil. It skips from owner to owner in the index
-// instead of reading every lease. pg_locks shows a bigint key as its two halves.
+// goneOwners returns the other owners of leases whose lock is free, never nil. It skips from owner to owner in the
+// index instead of reading every lease. pg_locks shows a bigint key as its two halves.
 func (l Leases) goneOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	rows, err := c.Query(ctx, `WITH RECURSIVE o(owner) AS (
 			(SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT 1)

@@ -15,22 +15,22 @@ type Entry struct {
 	Failures int
 	// Delay is the time from now until the delivery is due.
 	Delay time.Duration
-	// Own makes it due exactly at the event's available_at, so that rows that are due together are in the order of ids.
-	// Then Delay does not matter.
+	// Own makes the row due exactly at the event's available_at, so that rows that are due together are in the order of
+	// ids. Then Delay does not matter.
 	Own bool
-	// Key is the ordering_key, empty if there is none.
+	// Key is the ordering_key, empty for none.
 	Key string
-	// Class and Err describe the last failure; both are empty if there was none. A row keeps its last one.
+	// Class and Err describe the last failure, and are empty without one. A row keeps its last failure.
 	Class string
 	Err   string
-	// Replays is that of a row that is new. An existing row keeps its own.
+	// Replays is the number of replays of a new row. An existing row keeps its own number.
 	Replays int
-	// Token is the token of the lease. State running only.
+	// Token is the token of the lease, in state running only.
 	Token int64
 }
 
-// The statements that write rows have the parameters of [Args]. Times are those of the database, so that the clocks of
-// relays do not matter. A negative delay stands for the time of the event.
+// The statements that write rows have the parameters of [Args]. All times come from the database, so the clocks of
+// relays do not matter. A negative delay stands for the event's available_at.
 const (
 	columns = `event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error, replays, lease_token, lease_owner, lease_until`
 	values  = `p.event_id, p.destination, p.event_type, p.state, p.attempts,
@@ -50,10 +50,10 @@ const (
 
 	// SQLPut writes rows, also over existing ones, whose ordering_key stays.
 	SQLPut = `INSERT INTO outbox_deliveries AS d (` + columns + `) SELECT ` + values + from + onConflict + `DO UPDATE SET ` + set
-	// SQLPutKeyed is SQLPut with the ordering_key, and for rows of one shard, the number of which follows the parameters of [Args]:
-	// from 1 on, 0 where the destination has one shard.
+	// SQLPutKeyed is SQLPut with the ordering_key, for rows of one shard. The parameter after [Args] is the number of
+	// the shard, from 1. It is 0 if the destination has one shard.
 	SQLPutKeyed = ofShard + `DO UPDATE SET ` + set + `, ordering_key = excluded.ordering_key, shard = excluded.shard`
-	// SQLPutNew is SQLPutKeyed for new rows: it leaves those alone that exist.
+	// SQLPutNew is SQLPutKeyed for new rows: it does not change existing ones.
 	SQLPutNew = ofShard + `DO NOTHING`
 )
 
@@ -64,16 +64,16 @@ WHERE d.event_id = p.event_id AND d.destination = p.destination`
 // SQLRemovePresent is SQLRemove of rows whose event is in the table.
 const SQLRemovePresent = SQLRemove + ` AND ` + present
 
-// present is the condition of whatever ends a delivery of a queue: its event is in the table. Were the
-// delivery of an event ended while its partition is detached, the event would come back as deferred,
-// and without a delivery, forever. A delivery that is not ended loses its lease, waits as missing,
-// and is made again. It is a subquery that PostgreSQL cannot make a join over all events of.
+// present is the condition of all statements that end a delivery of a queue: the event is in the table. If a delivery
+// ended while the event's partition is detached, the event would return as deferred, without a delivery, and wait
+// forever. A delivery that is not ended loses its lease, waits as missing, and is made again. The condition is a
+// subquery that PostgreSQL cannot make a join over all events.
 const present = `(SELECT true FROM outbox_events AS v WHERE v.id = d.event_id)`
 
 // SQLAcknowledged records in outbox_audit that replayed deliveries ($1 events, $2 destinations) were acknowledged. It
-// runs before their rows are deleted, in the same transaction: a row that goes without such an entry was not
-// delivered, as far as is known. Rows that no person has replayed leave
-// none; those of a replayed range are told by their number, or by the # that begins the name of their line.
+// runs before their rows are deleted, in the same transaction: a deleted row without such an entry counts as not
+// delivered. Rows that no person has replayed have no entry. Rows of a replayed range have a number of replays, or an
+// ordering_key that begins with #.
 const SQLAcknowledged = `INSERT INTO outbox_audit (actor, action, event_id, destination, details)
 	SELECT 'relay', 'delivered', d.event_id, d.destination, jsonb_build_object('event_type', d.event_type, 'replay', d.replays)
 	FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
@@ -96,8 +96,8 @@ func RefArgs(refs []Ref) []any {
 	return []any{ids, names}
 }
 
-// Args returns the parameters of a statement that writes rows. encoding is that of the database. owner and lease are those
-// of rows in the state running.
+// Args returns the parameters of a statement that writes rows. encoding is the database's encoding. owner and lease
+// apply to rows in the state running.
 func Args(entries []Entry, encoding string, owner int64, lease time.Duration) []any {
 	n := len(entries)
 	ids, failures, delays, replays, tokens := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)

@@ -25,7 +25,7 @@ const (
 	Running  State = "running"  // leased to a relay of a queue
 	Parked   State = "parked"   // waits behind another row of its aggregate, in a stream
 	Unrouted State = "unrouted" // no route has its type
-	Dead     State = "dead"     // given up
+	Dead     State = "dead"     // dead-lettered
 )
 
 // Ref names a row.
@@ -36,7 +36,7 @@ type Ref struct {
 
 // Row is a row as it was read, with its event.
 type Row struct {
-	// Event is the event, without Destination and Outbox. One that is missing has ID, Type and Replay only.
+	// Event is the event, without Destination and Outbox. A missing event has only ID, Type and Replay.
 	Event delivery.Event
 	// Destination is empty if the routes have not decided yet.
 	Destination string
@@ -47,18 +47,18 @@ type Row struct {
 	Failures int
 	// At is available_at, which may be infinity.
 	At pgtype.Timestamptz
-	// Delay is how long the event must still wait, at most 100 years; negative since it became available, 0 if it was not
-	// delayed.
+	// Delay is how long the event must still wait, at most 100 years. It is negative for the time since the event
+	// became available, and 0 for an event that was not delayed.
 	Delay time.Duration
-	// Due reports that At has come.
+	// Due reports that At has passed.
 	Due bool
-	// First reports that no row that counts comes before it in its aggregate.
+	// First reports that no relevant row comes before it in its aggregate.
 	First bool
-	// Missing reports that the event is not in outbox_events, for the moment or for good.
+	// Missing reports that the event is not in outbox_events, temporarily or permanently.
 	Missing bool
-	// Filtered is set by an engine whose filter keeps the event from the destination.
+	// Filtered is set by an engine whose filter excludes the event from the destination.
 	Filtered bool
-	// Refused is why the event was not read, and must not be delivered. It is nil for nearly all.
+	// Refused is why the event was not read, and must not be delivered. It is nil for nearly all events.
 	Refused error
 }
 
@@ -89,14 +89,14 @@ const (
 	width
 )
 
-// Columns returns the columns of a row that a [Decoder] reads, from outbox_deliveries AS d and [Event]. One is left for
-// the statement to add: whether the row is the first of its aggregate.
+// Columns returns the columns of a row that a [Decoder] reads, from outbox_deliveries AS d and [Event]. The statement
+// adds the last one: whether the row is the first of its aggregate.
 func Columns(limit int) string {
 	return `d.event_id, ` + strings.Join(wire.EventColumns("e.", limit), ", ") + `, d.destination, ` + wire.Name("d.event_type", limit) + `, d.state, d.ordering_key,
 	d.attempts::bigint, d.replays::bigint, d.available_at, d.available_at <= now()`
 }
 
-// Event returns the join with the event of a row, as e. The row stays where its event is missing.
+// Event returns the join with the event of a row, as e. The row stays if its event is missing.
 func Event(limit int) string {
 	return `LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true`
 }
@@ -159,8 +159,8 @@ func (d *Decoder) Row(values [][]byte) (r Row, err error) {
 	return r, nil
 }
 
-// Read returns the rows of a query. It keeps at least one row, and no more than l.Bytes of them; cut
-// reports that there were more. why is the reason if the events must not be delivered.
+// Read returns the rows of a query. It keeps at least one row, and no more than l.Bytes of rows; cut reports that there
+// were more. why, if set, is why the events must not be delivered.
 func Read(ctx context.Context, conn *session.Conn, l engine.Limits, why error, query string, args ...any) (all []Row, cut bool, err error) {
 	rows, err := conn.Query(ctx, query, append([]any{pgx.QueryResultFormats(Formats())}, args...)...)
 	if err != nil {

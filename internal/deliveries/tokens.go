@@ -10,13 +10,13 @@ import (
 type Tokens struct {
 	// Live are the leases that exist, or may yet be written or settled.
 	Live []int64
-	// Last is the greatest token that was given to any lease so far.
+	// Last is the greatest token of any lease so far.
 	Last int64
 }
 
-// Issuer numbers the leases of a relay, and tracks which of them are live. A lease ends in a commit
-// that PostgreSQL may lose in a crash, because the relay does not wait for the flush. Then the
-// table has a lease of a live relay that the relay has forgotten: see [Leases.TakeOverLost].
+// Issuer numbers the leases of a relay, and tracks which of them are live. A lease ends in a commit that PostgreSQL may
+// lose in a crash, because the relay does not wait for the flush. Then the table has a lease of a live relay that the
+// relay has forgotten: see [Leases.TakeOverLost].
 type Issuer struct {
 	mu   sync.Mutex // leaf: no other lock is taken under it
 	last int64
@@ -26,8 +26,7 @@ type Issuer struct {
 // NewIssuer returns an issuer of tokens above one.
 func NewIssuer(last int64) *Issuer { return &Issuer{last: last, live: make(map[int64]struct{})} }
 
-// Next returns the token of a new lease, which is live from now on: its row may exist before the
-// reply to the commit arrives.
+// Next returns the token of a new lease. It is live at once: the row may exist before the reply to the commit arrives.
 func (i *Issuer) Next() int64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 )
 
-// SQLUnroutedTypes begins a statement with the types t of rows without a route, one of them NULL. It skips from type to type
-// in the index, with two index descents for each.
+// SQLUnroutedTypes begins a statement with the types t of rows without a route, one of them NULL. It skips from type to
+// type in the index, with two index descents for each.
 const SQLUnroutedTypes = `WITH RECURSIVE t(type) AS (
 	(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
 	UNION ALL
@@ -17,9 +17,9 @@ const SQLUnroutedTypes = `WITH RECURSIVE t(type) AS (
 	FROM t WHERE t.type IS NOT NULL)
 `
 
-// SQLUnroutedPage begins a statement with a page of the rows without a route of some types ($1), after an event ($2): of
-// each type as many as make $3 together, and none that comes behind one that was not read. No other row is read.
-// The page is full unless cut.id is NULL.
+// SQLUnroutedPage begins a statement with a page of the rows without a route of some types ($1), after an event ($2).
+// It reads an equal share of $3 for each type, and drops rows above the first unread one. It reads no other row. The
+// page is full unless cut.id is NULL.
 const SQLUnroutedPage = `WITH share AS (SELECT greatest($3::bigint / greatest(cardinality($1::text[]), 1), 1) AS n),
 pages AS MATERIALIZED (SELECT w.* FROM share, unnest($1::text[]) AS t(type)
 	CROSS JOIN LATERAL (SELECT event_id, destination, event_type FROM outbox_deliveries
@@ -51,8 +51,8 @@ func UnroutedTypes(ctx context.Context, conn session.Querier, match func(eventTy
 	return types, err
 }
 
-// Reroute makes due a page of the rows without a route of some types, of size events after one. It returns the event at
-// which the page ends, how many were made due, and whether there may be more.
+// Reroute makes a page of the rows without a route of some types due, up to size events after an id. It returns the
+// event at which the page ends, how many rows were made due, and whether there may be more.
 func Reroute(ctx context.Context, conn session.Querier, types []string, after int64, size int) (last int64, n int, more bool, err error) {
 	last = after
 	err = conn.QueryRow(ctx, sqlReroute, types, after, size).Scan(&last, &more, &n)

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Start is where a destination of a stream begins that has no position yet. The zero value is the
-// beginning for the first destinations of a table, and now for later ones.
+// Start is where a destination of a stream without a position begins. The zero value is the beginning for the first
+// destinations of a table, and now for later ones.
 type Start struct {
-	// Kind says which of the other fields counts.
+	// Kind selects the field that counts.
 	Kind StartKind
-	// ID is the first event of StartAtID, or the first above it.
+	// ID is the first event of StartAtID, or the next existing one.
 	ID int64
-	// Time is that of StartAtTime: the first event of that time or later.
+	// Time selects the first event of StartAtTime: of that time or later.
 	Time time.Time
 }
 
@@ -23,11 +23,11 @@ type StartKind uint8
 // The kinds of starts.
 const (
 	StartDefault StartKind = iota
-	// StartAtBeginning is the first event that is kept. In a stream that was a queue that is one which the queue has
-	// delivered, where StartDefault begins behind those.
+	// StartAtBeginning is the first stored event. In a stream that was a queue, the queue may have delivered it, while
+	// StartDefault begins behind the delivered events.
 	StartAtBeginning
-	// StartNow is after the last assigned id. An event whose id was drawn before, and whose
-	// transaction commits later, is not delivered.
+	// StartNow is after the last assigned id. An event whose id was drawn earlier, and whose transaction commits later,
+	// is not delivered.
 	StartNow
 	StartAtID
 	StartAtTime
@@ -36,11 +36,11 @@ const (
 // startAuto is the text of the zero value.
 const startAuto = "auto"
 
-// errStart says what a start is.
+// errStart lists the valid starts.
 var errStart = errors.New(`want beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z`)
 
-// ParseStart reads "beginning", "now", an id of 1 or more, or a time of RFC 3339. "auto" and an empty text
-// are the zero value.
+// ParseStart reads "beginning", "now", an id of 1 or more, or a time of RFC 3339. "auto" and an empty text mean the
+// zero value.
 func ParseStart(text string) (Start, error) {
 	switch text {
 	case "", startAuto:

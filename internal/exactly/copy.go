@@ -12,31 +12,30 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// progress is how far a unit has come, for a destination that keeps that itself. The unit moves it
-// ahead before it hands events over; what is committed in the meantime it adds by itself. It
-// implements delivery.Progress.
+// progress is the progress of a shard for a destination that keeps a copy of its position. The shard moves it ahead
+// before it hands events over, and it adds the events that are committed meanwhile. It implements delivery.Progress.
 type progress struct {
-	owner owner // the position that it is of
+	owner owner // the owner of the position
 
-	mu     sync.Mutex
-	sealed int64          // the last seal
-	seq    string         // what assigned the ids
-	head   int64          // as of the last seal
-	open   tail.Ranges    // of which some may have been committed since
-	rows   map[int64]bool // stored deliveries that are under way, or whose result is not written yet
-	done   map[int64]int  // what was committed since, and may still be in open or in rows, with its replays
-	doing  map[int64]int  // what the transaction of the last call of With delivers
+	mu         sync.Mutex
+	checkpoint int64          // the last checkpoint
+	seq        string         // the sequence that assigned the ids
+	head       int64          // at the last checkpoint
+	open       tail.Ranges    // at the last checkpoint; some may have been committed since
+	rows       map[int64]bool // stored deliveries in flight, or with an unwritten result
+	done       map[int64]int  // committed since, and possibly still in open or in rows, with the number of replays
+	doing      map[int64]int  // delivered by the transaction of the last call of With
 }
 
-// advance moves the progress to what the unit knows after a seal.
-func (p *progress) advance(sealed, head int64, open tail.Ranges, running iter.Seq[int64], sequence string) {
+// advance moves the progress to the shard's state after a checkpoint.
+func (p *progress) advance(checkpoint, head int64, open tail.Ranges, running iter.Seq[int64], sequence string) {
 	rows := make(map[int64]bool)
 	for id := range running {
 		rows[id] = true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sealed, p.head, p.open, p.rows, p.seq = sealed, head, open, rows, sequence
+	p.checkpoint, p.head, p.open, p.rows, p.seq = checkpoint, head, open, rows, sequence
 	maps.DeleteFunc(p.done, func(id int64, _ int) bool { return !rows[id] && !open.Contains(id) })
 }
 
@@ -49,7 +48,7 @@ func (p *progress) With(events []*delivery.Event) []byte {
 		p.doing[e.ID] = e.Replay
 	}
 	passed := make([]int64, 0, len(p.done)+len(p.doing))
-	c := positionCopy{Version: copyVersion, Owner: p.owner, Sealed: p.sealed, Head: p.head, Sequence: p.seq}
+	c := positionCopy{Version: copyVersion, Owner: p.owner, Checkpoint: p.checkpoint, Head: p.head, Sequence: p.seq}
 	for _, some := range []map[int64]int{p.done, p.doing} {
 		for id, replays := range some {
 			passed = append(passed, id)
@@ -71,20 +70,20 @@ func (p *progress) Committed() {
 	p.doing = nil
 }
 
-// copyVersion is the version of the format of copies. A reader of another version refuses it.
+// copyVersion is the version of the format of copies. A reader of another version refuses the copy.
 const copyVersion = 1
 
-// positionCopy is a position as a destination keeps it.
+// positionCopy is a position as a destination stores it.
 type positionCopy struct {
 	Version int   `json:"version"`
 	Owner   owner `json:"of"`
-	// Sealed is the seal on which it relies: the database has it, or has lost what the copy knows.
-	Sealed int64  `json:"sealed"`
-	Head   int64  `json:"head"`
-	Open   string `json:"open"`
-	// Sequence is what assigned these ids, as outbox_positions has it.
+	// Checkpoint is the checkpoint on which the copy relies: the database has it, or has lost ids that the copy has.
+	Checkpoint int64  `json:"sealed"`
+	Head       int64  `json:"head"`
+	Open       string `json:"open"`
+	// Sequence identifies the sequence that assigned these ids, as outbox_positions has it.
 	Sequence string `json:"sequence"`
-	// Settled are stored deliveries that were delivered and may still be there.
+	// Settled are deliveries of rows that succeeded; the rows may still exist.
 	Settled []settledRow `json:"settled,omitempty"`
 }
 
@@ -104,7 +103,7 @@ func (c *positionCopy) watermark() (tail.Watermark, error) {
 	return tail.Watermark{Head: c.Head, Open: open}, err
 }
 
-// decodeCopy reads a copy, nil if there is none.
+// decodeCopy reads a copy, nil without one.
 func decodeCopy(b []byte) (*positionCopy, error) {
 	if b == nil {
 		return nil, nil
@@ -119,7 +118,7 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 		_, err = c.watermark()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the position that the destination keeps cannot be read: %w: set transactional_id to an id of its own, or use the version of notifyd that wrote it", err)
+		return nil, fmt.Errorf("read the destination's position copy: %w: set another transactional_id, or use the version of notifyd that wrote the copy", err)
 	}
 	return &c, nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// Host is what a shard lends to its position at the destination. Nothing of it changes but the position's Sequence.
+// Host is a position's interface to its shard. Only the position's Sequence changes.
 type Host struct {
 	Keeper   delivery.PositionKeeper
 	Position *position.Position
@@ -31,25 +31,25 @@ type Host struct {
 	Log          *slog.Logger
 	// Use lends a connection.
 	Use func(ctx context.Context, f func(conn *session.Conn) error) error
-	// Report reports why the destination cannot be opened, and with nil that it can: see dispatch.ReportDestination.
+	// Report reports why the destination cannot be opened, and nil once it can: see dispatch.ReportDestination.
 	Report func(err error, news bool) (pause time.Duration)
 	// Observe reports an incident.
 	Observe func(delivery.Incident)
 }
 
-// Position is a position of which the destination keeps a copy. Only the goroutine of the shard uses it; the progress that the
-// destination stores has a lock, because deliveries read it. A nil Position is that of a destination without a copy.
+// Position is a position with a copy at the destination. Only the goroutine of the shard uses it; the copy's progress
+// has a lock, because deliveries read it. A nil Position belongs to a destination without a copy.
 type Position struct {
 	Host
 
-	progress *progress
-	opened   bool
-	faulted  bool   // it could not be opened
-	refused  string // why the copy must not be used, as it was reported
-	reopen   bool   // what became of a transaction is not known
-	sealed   int64
-	pause    *backoff.ExponentialBackOff
-	told     bool // the log says that there are too many gaps to go on
+	progress   *progress
+	opened     bool
+	failing    bool   // it could not be opened
+	refused    string // why the copy must not be used, as it was reported
+	reopen     bool   // the outcome of a transaction is unknown
+	checkpoint int64
+	pause      *backoff.ExponentialBackOff
+	warned     bool // the log has the warning about too many gaps
 }
 
 // New returns the position of a shard that has just been taken over.
@@ -58,7 +58,7 @@ func New(h Host) *Position {
 		backoff.WithMaxInterval(h.LongestPause), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
 }
 
-// Opened reports whether the shard may begin: it has been told where the destination is.
+// Opened reports whether the shard may begin: the destination has returned its copy.
 func (x *Position) Opened() bool { return x == nil || x.opened }
 
 // Forget makes the shard open the destination again.
@@ -68,60 +68,60 @@ func (x *Position) Forget() {
 	}
 }
 
-// Doubt takes note of the error that a delivery was returned with.
-func (x *Position) Doubt(err error) {
+// NoteReturned records the error with which a delivery was returned.
+func (x *Position) NoteReturned(err error) {
 	if x != nil && errors.Is(err, delivery.ErrReopen) {
 		x.reopen = true
 	}
 }
 
-// InDoubt reports whether the destination has to be opened again, because it is not known what became of a transaction.
-func (x *Position) InDoubt() bool { return x != nil && x.reopen }
+// MustReopen reports whether the destination must be opened again, because the outcome of a transaction is unknown.
+func (x *Position) MustReopen() bool { return x != nil && x.reopen }
 
 const (
 	firstOpen = 100 * time.Millisecond
-	// MaxGaps is up to how many ranges of invisible ids a position with a copy goes on: all are in each copy, which
-	// must fit into a message of the destination, and without one nothing would be delivered at all.
+	// MaxGaps is the number of ranges of invisible ids up to which a position with a copy continues. Each copy has all
+	// of them, and must fit into a message of the destination; without the copy nothing could be delivered.
 	MaxGaps = 16_384
 )
 
-// Crowded reports whether only gaps may be read, because a copy would become too large.
-func (x *Position) Crowded(ctx context.Context, r *tail.Reader) bool {
+// OnlyGaps reports whether only gaps may be read, because a copy would become too large.
+func (x *Position) OnlyGaps(ctx context.Context, r *tail.Reader) bool {
 	switch {
 	case x == nil:
 		return false
 	case r.GapStats().Ranges < MaxGaps:
-		x.told = false
+		x.warned = false
 		return false
 	}
-	if pids := r.GapStats().PIDs; !x.told && len(pids) > 0 {
-		x.told = true
-		x.Log.WarnContext(ctx, "a destination that keeps its position reads no new events until a transaction that is open for long ends: it hides whether too many ids have events",
+	if pids := r.GapStats().PIDs; !x.warned && len(pids) > 0 {
+		x.warned = true
+		x.Log.WarnContext(ctx, "too many gaps for a position copy",
 			"destination", x.Name, "ranges", MaxGaps, "pids", pids)
 	}
 	return true
 }
 
-// ownPosition is the row of the unit's position.
+// ownPosition is the row of the shard's position.
 type ownPosition struct {
 	tail.Watermark
 
-	id        string // of the position: one that was forgotten and made anew has another
-	sealed    int64
-	void      int64 // copies with a seal up to this one do not count
-	delivered int64
-	last      int64 // the last id that was given out
-	sequence  string
+	id         string // of the position: a forgotten and recreated one has another id
+	checkpoint int64
+	void       int64 // copies with a checkpoint up to this one do not count
+	delivered  int64
+	last       int64 // the last assigned id
+	sequence   string
 }
 
 const sqlOwn = `SELECT p.id::text, p.head, p.open::text, p.sealed, p.void, p.delivered,
 	outbox_last_id(), coalesce(pg_get_serial_sequence('outbox_events', 'id'), '')
 	FROM outbox_positions AS p WHERE p.unit = $1 AND p.epoch = $2 FOR UPDATE OF p`
 
-// own reads the position. It waits for a statement that is changing it, and in a transaction keeps others from that.
+// own reads the position. It waits for a statement that is changing the row. In a transaction it locks the row.
 func (x *Position) own(ctx context.Context, db position.Querier) (own ownPosition, err error) {
 	var open string
-	err = db.QueryRow(ctx, sqlOwn, x.Position.Unit, x.Position.Epoch).Scan(&own.id, &own.Head, &open, &own.sealed, &own.void, &own.delivered, &own.last, &own.sequence)
+	err = db.QueryRow(ctx, sqlOwn, x.Position.PositionID, x.Position.Epoch).Scan(&own.id, &own.Head, &open, &own.checkpoint, &own.void, &own.delivered, &own.last, &own.sequence)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return own, position.ErrFenced
 	}
@@ -134,33 +134,33 @@ func (x *Position) own(ctx context.Context, db position.Querier) (own ownPositio
 	return own, nil
 }
 
-// owner is what a copy of a position says of the position that it was made of.
+// owner identifies the position of a copy.
 type owner struct {
 	// Position is the position's id.
 	Position string `json:"position"`
-	// System is the identifier of the PostgreSQL cluster, empty where the relay may not see it.
+	// System is the identifier of the PostgreSQL cluster, empty if the relay may not read it.
 	System      string `json:"system,omitempty"`
 	Database    string `json:"database"`
 	Schema      string `json:"schema"`
 	Destination string `json:"destination"`
-	Part        int    `json:"part"`
+	Shard       int    `json:"part"`
 }
 
-// place is where the position is, or was: the same for one that was forgotten and made anew.
-func (o owner) place() owner {
+// withoutPosition returns the owner without the position's id: the same for a forgotten and recreated position.
+func (o owner) withoutPosition() owner {
 	o.Position = ""
 	return o
 }
 
 func (o owner) String() string {
-	text := fmt.Sprintf("destination %q, part %d, of schema %q of database %q", o.Destination, o.Part, o.Schema, o.Database)
+	text := fmt.Sprintf("destination %q, part %d, of schema %q of database %q", o.Destination, o.Shard, o.Schema, o.Database)
 	if o.System != "" {
 		text += " of the PostgreSQL cluster " + o.System
 	}
 	return text
 }
 
-// identify returns what the copies of the position say of it.
+// identify returns the owner in the position's copies.
 func (x *Position) identify(ctx context.Context, conn *session.Conn) (o owner, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, position.RoundTrip, position.ErrSlow)
 	defer cancel()
@@ -168,40 +168,39 @@ func (x *Position) identify(ctx context.Context, conn *session.Conn) (o owner, e
 	if err != nil {
 		return o, err
 	}
-	o = owner{Position: own.id, Schema: x.Schema, Destination: x.Name, Part: x.Position.Part}
+	o = owner{Position: own.id, Schema: x.Schema, Destination: x.Name, Shard: x.Position.Shard}
 	if err := conn.QueryRow(ctx, `SELECT current_database()`).Scan(&o.Database); err != nil {
 		return o, fmt.Errorf("read the name of the database: %w", err)
 	}
 	err = conn.QueryRow(ctx, `SELECT system_identifier::text FROM pg_control_system()`).Scan(&o.System)
-	if _, refused := errors.AsType[*pgconn.PgError](err); err != nil && !refused { // all may call it, unless somebody has changed that
+	if _, refused := errors.AsType[*pgconn.PgError](err); err != nil && !refused { // by default all roles may call it
 		return o, fmt.Errorf("read the identifier of the cluster: %w", err)
 	}
 	return o, nil
 }
 
-// unitName returns the name of the unit, in which no part can be taken for another.
-func (o owner) unitName() string { return UnitName(o.Database, o.Schema, o.Destination, o.Part) }
+// shardName returns the unambiguous name of the shard at the destination.
+func (o owner) shardName() string { return UnitName(o.Database, o.Schema, o.Destination, o.Shard) }
 
-// UnitName returns the name by which a destination that keeps its position knows a unit.
+// UnitName returns the name by which a destination that keeps a copy of its position knows a shard.
 func UnitName(database, schema, destination string, part int) string {
 	return fmt.Sprintf("%s/%s/%s/%d", url.PathEscape(database), url.PathEscape(schema), url.PathEscape(destination), part)
 }
 
-// Open makes the destination answer, and returns where the shard begins: whatever the shard or an earlier owner had
-// under way is over then. While it does not answer, or has the
-// position of another shard, Open tries again.
+// Open opens the destination, and returns where the shard begins. All earlier deliveries of the shard have ended then.
+// While the destination does not answer, or has the position of another shard, Open tries again.
 func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
 	for ctx.Err() == nil {
-		var us owner
-		// Before: another owner must not be disturbed.
+		var self owner
+		// First, because another owner must not be disturbed.
 		err := x.Use(ctx, func(conn *session.Conn) (err error) {
-			us, err = x.identify(ctx, conn)
+			self, err = x.identify(ctx, conn)
 			return err
 		})
 		if err != nil {
 			return at, err
 		}
-		p := &progress{owner: us, done: make(map[int64]int)}
+		p := &progress{owner: self, done: make(map[int64]int)}
 		copied, err := x.copied(ctx, p)
 		if err != nil {
 			x.fail(ctx, err)
@@ -209,11 +208,11 @@ func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
 		}
 		x.pause.Reset()
 		x.refused = ""
-		if x.faulted {
-			x.faulted = false
+		if x.failing {
+			x.failing = false
 			x.Report(nil, false)
 		}
-		if at, err = x.adopt(ctx, us, copied); err != nil {
+		if at, err = x.adopt(ctx, self, copied); err != nil {
 			return at, err
 		}
 		x.progress, x.opened, x.reopen = p, true, false
@@ -222,20 +221,20 @@ func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
 	return at, context.Cause(ctx)
 }
 
-// unusable is the error of a copy that the unit must not use. Only the configuration can change that.
+// unusable is the error of a copy that the shard must not use. Only another configuration helps.
 type unusable struct{ error }
 
 func (r *unusable) Unwrap() error { return r.error }
 
-// copied returns the copy of the position that the destination has, nil if there is none.
+// copied returns the destination's copy of the position, or nil.
 func (x *Position) copied(ctx context.Context, p *progress) (*positionCopy, error) {
-	text, err := x.Keeper.OpenPosition(delivery.WithShard(ctx, p.owner.Part), p.owner.unitName(), p)
+	text, err := x.Keeper.OpenPosition(delivery.WithShard(ctx, p.owner.Shard), p.owner.shardName(), p)
 	if err != nil {
 		return nil, err
 	}
 	c, err := decodeCopy(text)
-	if err == nil && c != nil && c.Owner.Position != p.owner.Position && c.Owner.place() != p.owner.place() {
-		err = fmt.Errorf("the position that the destination keeps is that of %v, and not of %v: two destinations must not share it: set transactional_id to an id of its own", c.Owner, p.owner)
+	if err == nil && c != nil && c.Owner.Position != p.owner.Position && c.Owner.withoutPosition() != p.owner.withoutPosition() {
+		err = fmt.Errorf("the destination's position copy belongs to %v, not to %v: destinations must not share a copy: set another transactional_id", c.Owner, p.owner)
 	}
 	if err != nil {
 		return nil, &unusable{err}
@@ -243,8 +242,8 @@ func (x *Position) copied(ctx context.Context, p *progress) (*positionCopy, erro
 	return c, nil
 }
 
-// fail reports why the destination cannot be opened, and waits until the next try, which disturbs the unit whose
-// position was found there.
+// fail reports why the destination cannot be opened, and waits until the next try. A try disturbs the shard whose copy
+// was found.
 func (x *Position) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -254,46 +253,46 @@ func (x *Position) fail(ctx context.Context, err error) {
 		pause, known = x.LongestPause, x.refused == r.Error()
 		x.refused = r.Error()
 	}
-	x.faulted = true
+	x.failing = true
 	select {
 	case <-ctx.Done():
 	case <-time.After(max(pause, x.Report(err, !known))):
 	}
 }
 
-// trust is what the copy of a position is worth.
+// trust is how far the copy of a position counts.
 type trust uint8
 
 const (
-	trustNone  trust = iota // there is none, or it is of a position that was forgotten, or from before the last move
-	trustMoved              // the position was moved since: what it has passed is done, but not what was asked for again
-	trustLost               // the database has lost what it relies on
-	trustAhead              // the database has lost more: the copy has ids that were never given out
-	trustBoth               // what one of the two has passed is done
+	trustNone  trust = iota // no copy, or it belongs to a forgotten position, or is older than the last move
+	trustMoved              // the position was moved since: ids that it has passed are done, but not ids that were requested again
+	trustLost               // the database has lost the checkpoint of the copy
+	trustAhead              // the database has lost more: the copy has ids that were never assigned
+	trustBoth               // ids that either position has passed are done
 )
 
 func (own *ownPosition) trust(c *positionCopy) trust {
 	switch {
 	case c == nil, c.Owner.Position != own.id:
 		return trustNone
-	case c.Sealed <= own.void && (own.sealed > own.void || c.Head > own.last): // an owner has taken it into account
+	case c.Checkpoint <= own.void && (own.checkpoint > own.void || c.Head > own.last): // an owner has adopted it
 		return trustNone
-	case c.Sealed <= own.void:
+	case c.Checkpoint <= own.void:
 		return trustMoved
 	case c.Head > own.last:
 		return trustAhead
-	case c.Sealed > own.sealed:
+	case c.Checkpoint > own.checkpoint:
 		return trustLost
 	}
 	return trustBoth
 }
 
-// maxStride bounds the distance between the last seal of an owner and the first one of the next.
+// maxStride bounds the distance between the last checkpoint of an owner and the first one of the next.
 const maxStride = 1 << 32
 
-// adopt decides where the unit begins, and writes it. The position stays locked from the read to the write: a
-// statement of this unit that was given up may be on its way.
-func (x *Position) adopt(ctx context.Context, us owner, c *positionCopy) (at tail.Watermark, err error) {
+// adopt decides where the shard begins, and writes the result. It locks the position from the read to the write: an
+// abandoned statement of this shard may still arrive.
+func (x *Position) adopt(ctx context.Context, self owner, c *positionCopy) (at tail.Watermark, err error) {
 	var a adopted
 	err = x.Use(ctx, func(conn *session.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
@@ -301,7 +300,7 @@ func (x *Position) adopt(ctx context.Context, us owner, c *positionCopy) (at tai
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 			own, err := x.own(ctx, tx)
 			if err == nil {
-				a, err = x.decide(&own, us, c)
+				a, err = x.decide(&own, self, c)
 			}
 			if err != nil {
 				return err
@@ -312,21 +311,21 @@ func (x *Position) adopt(ctx context.Context, us owner, c *positionCopy) (at tai
 	if err != nil {
 		return at, err
 	}
-	x.sealed = a.sealed
+	x.checkpoint = a.checkpoint
 	a.report(ctx)
 	return a.Watermark, nil
 }
 
-// decide returns where the unit begins.
-func (x *Position) decide(own *ownPosition, us owner, c *positionCopy) (a adopted, err error) {
-	a = adopted{Watermark: own.Watermark, sealed: own.sealed, void: own.void, report: func(context.Context) {}}
+// decide returns where the shard begins.
+func (x *Position) decide(own *ownPosition, self owner, c *positionCopy) (a adopted, err error) {
+	a = adopted{Watermark: own.Watermark, checkpoint: own.checkpoint, void: own.void, report: func(context.Context) {}}
 	from := ""
-	if c != nil && c.Owner != us {
+	if c != nil && c.Owner != self {
 		from = fmt.Sprintf(" (written for %v)", c.Owner)
 	}
 	trust := own.trust(c)
 	if c != nil && trust != trustNone && c.Head > 0 && position.Replaced(c.Sequence, x.Position.Sequence) {
-		return a, fmt.Errorf("%w: the sequence or its table was restarted since destination %q got its last events, up to id %d%s: events that have got such an id would be taken for delivered. "+
+		return a, fmt.Errorf("%w: the sequence or its table was restarted since destination %q got its last events, up to id %d%s: events with such ids would count as delivered. "+
 			"Stop all relays, then notifyd positions forget %[2]s, and start it with start_from: beginning, which delivers all events that are kept, or with the first id to deliver",
 			position.ErrIDs, x.Name, c.Head, from)
 	}
@@ -335,23 +334,23 @@ func (x *Position) decide(own *ownPosition, us owner, c *positionCopy) (a adopte
 		switch {
 		case c != nil:
 			a.report = func(ctx context.Context) {
-				x.Log.InfoContext(ctx, "the position that the destination keeps does not count: that of this database was made, or moved, since",
+				x.Log.InfoContext(ctx, "position copy of the destination ignored",
 					"destination", x.Name, "kept_head", c.Head, "head", own.Head)
 			}
-		case own.sealed > own.void && own.delivered > 0:
+		case own.checkpoint > own.void && own.delivered > 0:
 			a.report = func(ctx context.Context) {
-				x.Log.WarnContext(ctx, "the destination does not have the position that it kept: what was delivered since the last write of the one in the database is delivered again",
+				x.Log.WarnContext(ctx, "position copy of the destination missing",
 					"destination", x.Name, "head", own.Head)
 			}
 		}
 	case trustAhead:
 		return a, fmt.Errorf("%w: it has given out ids up to %d, and destination %q has got events up to %d%s: the database was restored, or the table emptied. "+
-			"Events with an id up to that would be taken for delivered. Let the sequence go on: SELECT setval('%s', %[4]d); what the database has not recorded as delivered is then delivered again",
+			"Events up to that id would count as delivered. Advance the sequence: SELECT setval('%s', %[4]d); events that the database has not recorded as delivered are then delivered again",
 			position.ErrIDs, own.last, x.Name, c.Head, from, own.sequence)
 	case trustLost:
-		a.void, a.sealed = c.Sealed, c.Sealed
+		a.void, a.checkpoint = c.Checkpoint, c.Checkpoint
 		a.report = func(ctx context.Context) {
-			err := fmt.Errorf("the database has lost what it knew when the destination got its last events, up to id %d%s: all above id %d, and what is open below, is delivered again",
+			err := fmt.Errorf("the database has lost progress that the destination has, up to id %d%s: events above id %d, and open ones below, are delivered again",
 				c.Head, from, own.Head)
 			x.Log.ErrorContext(ctx, "events are delivered again", "destination", x.Name, "err", err)
 			x.Observe(delivery.Incident{Kind: delivery.IncidentRepeats, Time: time.Now(), Destination: x.Name, Err: err})
@@ -361,47 +360,46 @@ func (x *Position) decide(own *ownPosition, us owner, c *positionCopy) (a adopte
 		if err != nil {
 			return a, err
 		}
-		if c.Sealed <= own.void {
-			its.Head = min(its.Head, own.Head) // what is above was asked for again
+		if c.Checkpoint <= own.void {
+			its.Head = min(its.Head, own.Head) // ids above were requested again
 		}
 		a.Watermark, a.settled = own.Or(its), c.Settled
 	}
-	a.sealed += 1 + rand.Int64N(maxStride) //nolint:gosec // nobody has to guess it
+	a.checkpoint += 1 + rand.Int64N(maxStride) //nolint:gosec // not a secret
 	return a, nil
 }
 
-// adopted is where a unit begins.
+// adopted is where a shard begins.
 type adopted struct {
 	tail.Watermark
 
-	sealed  int64
-	void    int64
-	settled []settledRow
-	report  func(ctx context.Context)
+	checkpoint int64
+	void       int64
+	settled    []settledRow
+	report     func(ctx context.Context)
 }
 
 const (
-	// sqlDurable makes the commit wait for the disk, in the transaction of the statement that has it
-	// in its FROM.
+	// sqlDurable makes the commit wait for the disk, in the transaction of a statement with sqlDurable in its FROM.
 	sqlDurable = `(SELECT set_config('synchronous_commit', 'on', true)) AS durable`
 	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(), ` + position.SQLSeen + `
 		FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
-	// sqlSettled keeps the rows of a replay under the ids of the first time: the copy may be older than the replay.
+	// sqlSettled spares the rows of a replay with the original ids: the copy may be older than the replay.
 	sqlSettled = `DELETE FROM outbox_deliveries AS d USING unnest($2::bigint[], $3::bigint[]) AS s(id, replays)
 		WHERE d.destination = $1 AND d.event_id = s.id AND d.replays = s.replays AND d.state IN ('retry', 'parked')
 		AND (d.replays > 0 OR d.ordering_key IS NULL OR d.ordering_key !~ '^#[^/]*$')`
-	// sqlSettledToo records what deliveries.SQLAcknowledged does, of the rows that sqlSettled deletes.
+	// sqlSettledToo audits the rows that sqlSettled deletes, as deliveries.SQLAcknowledged does.
 	sqlSettledToo = `INSERT INTO outbox_audit (actor, action, event_id, destination, details)
 		SELECT 'relay', 'delivered', d.event_id, d.destination, jsonb_build_object('event_type', d.event_type, 'replay', d.replays)
 		FROM outbox_deliveries AS d JOIN unnest($2::bigint[], $3::bigint[]) AS s(id, replays) ON d.event_id = s.id AND d.replays = s.replays
 		WHERE d.destination = $1 AND d.state IN ('retry', 'parked') AND d.replays > 0`
-	sqlSeal = `UPDATE outbox_positions SET sealed = $3 FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
+	sqlCheckpoint = `UPDATE outbox_positions SET sealed = $3 FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
 )
 
 func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) error {
-	tag, err := tx.Exec(ctx, sqlAdopt, x.Position.Unit, x.Position.Epoch, a.Head, a.Open.String(), a.sealed, a.void)
+	tag, err := tx.Exec(ctx, sqlAdopt, x.Position.PositionID, x.Position.Epoch, a.Head, a.Open.String(), a.checkpoint, a.void)
 	if err != nil {
-		return fmt.Errorf("write where %q is: %w", x.Name, err)
+		return fmt.Errorf("write the position of %q: %w", x.Name, err)
 	}
 	if tag.RowsAffected() == 0 {
 		return position.ErrFenced
@@ -415,30 +413,30 @@ func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) erro
 	}
 	for _, sql := range []string{sqlSettledToo, sqlSettled} {
 		if _, err := tx.Exec(ctx, sql, x.Name, ids, replays); err != nil {
-			return fmt.Errorf("remove what %q has got: %w", x.Name, err)
+			return fmt.Errorf("remove the delivered rows of %q: %w", x.Name, err)
 		}
 	}
 	return nil
 }
 
-// Seal makes everything that the shard has seen and written so far durable, under a number. It does
-// not end with ctx: an interrupted statement may reach the server later.
-func (x *Position) Seal(ctx context.Context, conn *session.Conn) error {
+// Checkpoint makes all ids that the shard has seen and written so far durable, under a number. It does not end with
+// ctx: an interrupted statement may reach the server later.
+func (x *Position) Checkpoint(ctx context.Context, conn *session.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
 	defer cancel()
-	tag, err := conn.Exec(ctx, sqlSeal, x.Position.Unit, x.Position.Epoch, x.sealed+1)
+	tag, err := conn.Exec(ctx, sqlCheckpoint, x.Position.PositionID, x.Position.Epoch, x.checkpoint+1)
 	switch {
 	case err != nil:
-		return fmt.Errorf("seal the position of %q: %w", x.Name, err)
+		return fmt.Errorf("write a checkpoint of the position of %q: %w", x.Name, err)
 	case tag.RowsAffected() == 0:
 		return position.ErrFenced
 	}
-	x.sealed++
+	x.checkpoint++
 	return nil
 }
 
-// Advance moves the progress that the destination stores to what the shard knows after a seal. running are the stored
-// deliveries that are under way, or whose result is not written yet.
+// Advance moves the progress that the destination stores to the shard's state after a checkpoint. running are the
+// stored deliveries in flight, or with an unwritten result.
 func (x *Position) Advance(head int64, open tail.Ranges, running iter.Seq[int64]) {
-	x.progress.advance(x.sealed, head, open, running, x.Position.Sequence)
+	x.progress.advance(x.checkpoint, head, open, running, x.Position.Sequence)
 }

@@ -1,5 +1,5 @@
-// Package flight has the events of a shard that are in memory: parcels at the lane, and deliveries that the lane has returned. What it
-// knows of them is the part of a position that no table has yet: see [Events.Account].
+// Package flight tracks the events of a shard in memory: batches at the lane, and deliveries that the lane has
+// returned. These ids are the part of a position that no table has yet: see [Events.Watermark].
 package flight
 
 import (
@@ -11,35 +11,36 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// Events are the events of one reader that are in memory. Only the goroutine of its shard uses them; answers come by way of the
-// parcels.
+// Events are the events of one reader in memory. Only the goroutine of its shard uses them; answers arrive in the
+// batches.
 type Events struct {
-	// Returned has the deliveries that the lane has returned, by id, and others that wait for it: they go before all that is yet to be read.
+	// Returned has the deliveries that the lane has returned, and others that wait for the lane, by id. They go before
+	// unread events.
 	Returned []dispatch.Delivery
-	// Parcels are at the lane, in the order in which they were handed over.
-	Parcels []*dispatch.Parcel
+	// Batches are at the lane, in the order in which they were handed over.
+	Batches []*dispatch.Parcel
 	// Bytes is the size of the events at the lane.
 	Bytes int
-	// Left is how many of the deliveries at the lane had no answer at the last Take.
-	Left int
+	// Unanswered is how many of the deliveries at the lane had no answer at the last Take.
+	Unanswered int
 
-	valid func() bool // whether deliveries may begin
-	wake  func()      // wakes the shard: a parcel has an answer
+	valid func() bool // reports whether deliveries may begin
+	wake  func()      // wakes the shard: a batch has an answer
 	spare []*dispatch.Parcel
 	sizes map[*dispatch.Parcel]int
 }
 
-// New returns Events of a shard that may begin deliveries while valid reports true, and that wake wakes when there are answers. Any
-// goroutine may call both.
+// New returns the Events of a shard that may begin deliveries while valid reports true. Answers call wake. Any
+// goroutine may call both functions.
 func New(valid func() bool, wake func()) Events {
 	return Events{valid: valid, wake: wake, sizes: make(map[*dispatch.Parcel]int)}
 }
 
-// Parcel returns an empty parcel, a finished one if there is any.
-func (f *Events) Parcel() *dispatch.Parcel {
+// Batch returns an empty batch, recycled if possible.
+func (f *Events) Batch() *dispatch.Parcel {
 	n := len(f.spare)
 	if n == 0 {
-		wake := f.wake // f may be another one's when the parcel has its answer
+		wake := f.wake // f may be replaced when the batch has its answer
 		return dispatch.NewParcel(f.valid, func(bool) { wake() })
 	}
 	p := f.spare[n-1]
@@ -47,43 +48,42 @@ func (f *Events) Parcel() *dispatch.Parcel {
 	return p
 }
 
-// Keep takes an empty parcel back.
-func (f *Events) Keep(p *dispatch.Parcel) { f.spare = append(f.spare, p) }
+// Recycle takes an empty batch back.
+func (f *Events) Recycle(p *dispatch.Parcel) { f.spare = append(f.spare, p) }
 
-// Begin records a filled parcel that is about to be handed over.
+// Begin records a filled batch that is about to be handed over.
 func (f *Events) Begin(p *dispatch.Parcel, all []dispatch.Delivery) {
 	size := Size(all)
 	f.Bytes += size
-	f.Left += len(all)
+	f.Unanswered += len(all)
 	f.sizes[p] = size
-	f.Parcels = append(f.Parcels, p)
+	f.Batches = append(f.Batches, p)
 }
 
-// GiveBack takes back a delivery that no worker has started.
-func (f *Events) GiveBack(d dispatch.Delivery) {
+// Return takes back a delivery that no worker has started.
+func (f *Events) Return(d dispatch.Delivery) {
 	at, _ := slices.BinarySearchFunc(f.Returned, d.Event.ID, func(d dispatch.Delivery, id int64) int { return cmp.Compare(d.Event.ID, id) })
 	f.Returned = slices.Insert(f.Returned, at, d)
 }
 
-// Take collects the answers, and returns how many events were acknowledged and whether there was
-// any answer. It begins with the parcel that was handed over last: when an event of an aggregate is
-// found to be answered, so are those before it. In the other order, a row might be removed and an
-// earlier one kept, and a crash would repeat that one alone.
+// Take collects the answers, and returns how many events were acknowledged and whether there was any answer. It begins
+// with the last batch: if it finds an event of an aggregate answered, earlier events of the aggregate are answered as
+// well. In the other order, a row might be removed and an earlier one kept, and a crash would repeat that one alone.
 func (f *Events) Take(answered func(*dispatch.Answer)) (acknowledged int64, news bool) {
-	taken := make([]taking, len(f.Parcels))
-	for i, p := range slices.Backward(f.Parcels) {
+	taken := make([]batchAnswers, len(f.Batches))
+	for i, p := range slices.Backward(f.Batches) {
 		n, answers, left := p.Take()
-		taken[i] = taking{answers, left}
+		taken[i] = batchAnswers{answers, left}
 		acknowledged += int64(n)
 		news = news || n > 0 || len(answers) > 0
 	}
-	f.Left = 0
-	kept := f.Parcels[:0]
-	for i, p := range f.Parcels {
+	f.Unanswered = 0
+	kept := f.Batches[:0]
+	for i, p := range f.Batches {
 		for k := range taken[i].answers {
 			answered(&taken[i].answers[k])
 		}
-		f.Left += taken[i].left
+		f.Unanswered += taken[i].left
 		if taken[i].left > 0 {
 			kept = append(kept, p)
 			continue
@@ -91,30 +91,29 @@ func (f *Events) Take(answered func(*dispatch.Answer)) (acknowledged int64, news
 		f.Bytes -= f.sizes[p]
 		delete(f.sizes, p)
 		p.Empty()
-		f.Keep(p)
+		f.Recycle(p)
 	}
-	clear(f.Parcels[len(kept):])
-	f.Parcels = kept
+	clear(f.Batches[len(kept):])
+	f.Batches = kept
 	return acknowledged, news
 }
 
-// taking is a parcel's part in Take.
-type taking struct {
+// batchAnswers are a batch's answers in Take.
+type batchAnswers struct {
 	answers []dispatch.Answer
 	left    int
 }
 
-// OpenIDs returns the ids of events that were read, and are neither acknowledged nor rows, nor
-// about to become rows.
+// OpenIDs returns the ids of events that were read, and are neither acknowledged nor rows, nor about to become rows.
 func (f *Events) OpenIDs() (ids []int64) {
 	note := func(d *dispatch.Delivery) {
 		if !d.Row {
 			ids = append(ids, d.Event.ID)
 		}
 	}
-	// The last parcel first: an event found to be delivered was delivered after those checked after
-	// it. So of an aggregate only a suffix stays open, and no event before it.
-	for _, p := range slices.Backward(f.Parcels) {
+	// The last batch first: an event found delivered was delivered after the events that are checked later. So only a
+	// suffix of an aggregate's events stays open.
+	for _, p := range slices.Backward(f.Batches) {
 		p.UnderWay(note)
 	}
 	for i := range f.Returned {
@@ -123,9 +122,10 @@ func (f *Events) OpenIDs() (ids []int64) {
 	return ids
 }
 
-// Account returns the position to write: the highest id that r has read, and the ids up to it that are neither acknowledged
-// nor stored elsewhere: invisible ones, those in memory, of which there are n, and more. The next owner reads them all again.
-func (f *Events) Account(r *tail.Reader, more []int64) (head int64, open tail.Ranges, n int) {
+// Watermark returns the position to write: the highest id that r has read, and the ids up to it that are neither
+// acknowledged nor stored elsewhere. These are invisible ids, the n ids in memory, and more. The next owner reads them
+// all again.
+func (f *Events) Watermark(r *tail.Reader, more []int64) (head int64, open tail.Ranges, n int) {
 	ids := f.OpenIDs()
 	n = len(ids)
 	ids = append(ids, more...)
@@ -152,15 +152,15 @@ func (f *Events) Account(r *tail.Reader, more []int64) (head int64, open tail.Ra
 	return r.Head(), open, n
 }
 
-// UnderWay returns how many events are in memory, also those that are rows.
-func (f *Events) UnderWay() (n int) {
-	for _, p := range f.Parcels {
+// Count returns how many events are in memory, including rows.
+func (f *Events) Count() (n int) {
+	for _, p := range f.Batches {
 		p.UnderWay(func(*dispatch.Delivery) { n++ })
 	}
 	return n + len(f.Returned)
 }
 
-// Size returns the approximate size of events in memory in bytes, besides their fixed sizes.
+// Size returns the approximate size of events in memory in bytes, without their fixed sizes.
 func Size(all []dispatch.Delivery) (size int) {
 	for i := range all {
 		size += eventSize(all[i].Event)

@@ -97,7 +97,7 @@ func (l *log) keepWith(owner int64, with func(*keeping, *Options), destinations 
 	k.Holder = NewHolder(&store.Connector{Config: cfg, Schema: "public"}, o, slog.New(slog.NewTextHandler(k, nil)))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(l.Context()))
 	var hearing sync.WaitGroup
-	hearing.Go(func() { l.hear(ctx, k.Look) })
+	hearing.Go(func() { l.hear(ctx, k.Rebalance) })
 	ended := make(chan error, 1)
 	go func() { ended <- k.Run(ctx) }()
 	k.stop = sync.OnceValue(func() error {
@@ -133,7 +133,7 @@ func (k *keeping) gained(p Lease) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	name := p.place().String()
+	name := p.key().String()
 	if _, has := k.shards[name]; has {
 		k.tb.Errorf("%d gained %q twice", k.owner, name)
 	}
@@ -151,7 +151,7 @@ func (k *keeping) reported(part string, err error) {
 func (k *keeping) lost(destination string, part int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	name := place{destination, part}.String()
+	name := shardKey{destination, part}.String()
 	if _, has := k.shards[name]; !has {
 		k.tb.Errorf("%d lost %q, which it did not have", k.owner, name)
 	}

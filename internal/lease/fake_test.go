@@ -21,7 +21,7 @@ var errFake = errors.New("the connection is gone")
 
 // fakeRow is a position.
 type fakeRow struct {
-	unit     int32
+	id       int32
 	epoch    int64
 	owner    int64
 	released bool // the owner before had released it, or there was none
@@ -41,11 +41,11 @@ func shardsOf(layout string) int {
 }
 
 // String returns the destination, and the part of all but the first shard.
-func (p place) String() string {
-	if p.part == 0 {
+func (p shardKey) String() string {
+	if p.shard == 0 {
 		return p.destination
 	}
-	return fmt.Sprintf("%s/%d", p.destination, p.part)
+	return fmt.Sprintf("%s/%d", p.destination, p.shard)
 }
 
 type fakeMember struct {
@@ -57,22 +57,22 @@ type fakeMember struct {
 
 // fakeServer has the tables.
 type fakeServer struct {
-	mu       sync.Mutex
-	deaf     bool // notifications do not arrive
-	ahead    time.Duration
-	lives    int
-	named    time.Time // when the life was, by the clock of the server; zero: not yet
-	rows     map[place]*fakeRow
-	units    int32
-	members  map[int64]*fakeMember
-	sessions map[*fakeSession]bool
-	looks    map[*fakeRelay]bool
+	mu        sync.Mutex
+	deaf      bool // notifications do not arrive
+	ahead     time.Duration
+	lives     int
+	named     time.Time // when the life was, by the clock of the server; zero: not yet
+	rows      map[shardKey]*fakeRow
+	lastID    int32
+	members   map[int64]*fakeMember
+	sessions  map[*fakeSession]bool
+	listeners map[*fakeRelay]bool
 }
 
 func newFakeServer() *fakeServer {
 	return &fakeServer{
-		rows: make(map[place]*fakeRow), members: make(map[int64]*fakeMember),
-		sessions: make(map[*fakeSession]bool), looks: make(map[*fakeRelay]bool),
+		rows: make(map[shardKey]*fakeRow), members: make(map[int64]*fakeMember),
+		sessions: make(map[*fakeSession]bool), listeners: make(map[*fakeRelay]bool),
 	}
 }
 
@@ -80,9 +80,9 @@ func (f *fakeServer) nowLocked() time.Time { return time.Now().Add(f.ahead) }
 
 // notifyLocked makes all listening relays look.
 func (f *fakeServer) notifyLocked() {
-	for r := range f.looks {
+	for r := range f.listeners {
 		if !f.deaf {
-			r.holder.Look()
+			r.holder.Rebalance()
 		}
 	}
 }
@@ -119,7 +119,7 @@ func (f *fakeServer) crash() {
 }
 
 // seek moves a position by hand.
-func (f *fakeServer) seek(at place) {
+func (f *fakeServer) seek(at shardKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r := f.rows[at]; r != nil {
@@ -218,12 +218,12 @@ func (s *fakeSession) renew(_ context.Context, least int64) (renewals int64, err
 	return renewals, err
 }
 
-func (s *fakeSession) look(context.Context) (shown sight, err error) {
-	shown = sight{rows: make(map[place]*row), members: make(map[int64]member)}
+func (s *fakeSession) read(context.Context) (shown snapshot, err error) {
+	shown = snapshot{rows: make(map[shardKey]*row), members: make(map[int64]member)}
 	err = s.call(func() {
-		s.relay.looked = s.relay.looked || s.server.members[s.relay.owner] != nil
+		s.relay.hasRead = s.relay.hasRead || s.server.members[s.relay.owner] != nil
 		for at, r := range s.server.rows {
-			shown.rows[at] = &row{r.unit, r.epoch, r.owner, r.layout}
+			shown.rows[at] = &row{r.id, r.epoch, r.owner, r.layout}
 		}
 		for owner, m := range s.server.members {
 			shown.members[owner] = member{slices.Clone(m.wants), slices.Clone(m.layouts), m.renewals, m.until.Before(s.server.nowLocked()) && !s.server.connectedLocked(owner)}
@@ -283,7 +283,7 @@ func (w *fakeWriter) call(life string, do func()) (err error) {
 func (w *fakeWriter) create(_ context.Context, life string, missing []string) error {
 	return w.call(life, func() {
 		for _, name := range missing {
-			if at := (place{destination: name}); w.server.rows[at] == nil {
+			if at := (shardKey{destination: name}); w.server.rows[at] == nil {
 				w.server.addLocked(at, &fakeRow{})
 			}
 		}
@@ -294,7 +294,7 @@ func (w *fakeWriter) take(_ context.Context, life string, seen row) (epoch int64
 	sleep(context.Background(), w.slow)
 	err = w.call(life, func() {
 		for _, r := range w.server.rows {
-			if r.unit == seen.unit && r.epoch == seen.epoch {
+			if r.id == seen.id && r.epoch == seen.epoch {
 				r.released, r.orphan = r.owner == 0 && !r.orphan, false
 				r.epoch++
 				r.owner = w.relay.owner
@@ -305,10 +305,10 @@ func (w *fakeWriter) take(_ context.Context, life string, seen row) (epoch int64
 	return epoch, err
 }
 
-func (w *fakeWriter) release(_ context.Context, life string, unit int32, epoch int64) (done bool, err error) {
+func (w *fakeWriter) release(_ context.Context, life string, id int32, epoch int64) (done bool, err error) {
 	err = w.call(life, func() {
 		for _, r := range w.server.rows {
-			if r.unit == unit && r.epoch == epoch {
+			if r.id == id && r.epoch == epoch {
 				r.owner = 0
 			}
 		}
@@ -319,19 +319,19 @@ func (w *fakeWriter) release(_ context.Context, life string, unit int32, epoch i
 
 // fakeRelay is a relay that delivers all the time.
 type fakeRelay struct {
-	model  *model
-	owner  int64
-	holder *Holder
-	stop   context.CancelFunc
-	ended  chan struct{} // closed when Run has returned
-	looked bool          // guarded by the mutex of the server
+	model   *model
+	owner   int64
+	holder  *Holder
+	stop    context.CancelFunc
+	ended   chan struct{} // closed when Run has returned
+	hasRead bool          // guarded by the mutex of the server
 
 	mu     sync.Mutex
 	frozen chan struct{} // closed when it goes on, nil while it does
 	cut    bool
 	killed bool
 	denied bool // the database refuses arrangements
-	shards map[place]*fakeShard
+	shards map[shardKey]*fakeShard
 }
 
 func (r *fakeRelay) is(what func() bool) bool {
@@ -387,16 +387,16 @@ func (r *fakeRelay) gained(l Lease) {
 	r.awake()
 	u := &fakeShard{relay: r, lease: l, done: make(chan struct{})}
 	r.mu.Lock()
-	killed, twice := r.killed, r.shards[l.place()] != nil
+	killed, twice := r.killed, r.shards[l.key()] != nil
 	if !killed {
-		r.shards[l.place()] = u
+		r.shards[l.key()] = u
 	}
 	r.mu.Unlock()
 	if killed {
 		return
 	}
 	if twice {
-		r.model.breaks("%d gained %v twice", r.owner, l.place())
+		r.model.breaks("%d gained %v twice", r.owner, l.key())
 	}
 	r.model.gains(r, &l)
 	go u.run()
@@ -404,7 +404,7 @@ func (r *fakeRelay) gained(l Lease) {
 
 func (r *fakeRelay) lost(destination string, part int) {
 	r.awake()
-	at := place{destination, part}
+	at := shardKey{destination, part}
 	r.mu.Lock()
 	u := r.shards[at]
 	delete(r.shards, at)
@@ -457,7 +457,7 @@ func (r *fakeRelay) kill() {
 	r.mu.Lock()
 	r.killed = true
 	shards := r.shards
-	r.shards = make(map[place]*fakeShard)
+	r.shards = make(map[shardKey]*fakeShard)
 	r.mu.Unlock()
 	r.model.server.terminate(r)
 	for _, u := range shards {
@@ -474,22 +474,22 @@ func (r *fakeRelay) String() string { return fmt.Sprint("relay ", r.owner) }
 func (f *fakeServer) taken(l *Lease) (layout string, released bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := f.rows[l.place()]
+	r := f.rows[l.key()]
 	if r == nil || r.epoch != l.Epoch {
 		return "", false // moved already
 	}
 	return r.layout, r.released
 }
 
-func (f *fakeServer) addLocked(at place, r *fakeRow) {
-	f.units++
-	r.unit = f.units
+func (f *fakeServer) addLocked(at shardKey, r *fakeRow) {
+	f.lastID++
+	r.id = f.lastID
 	f.rows[at] = r
 }
 
 // partsLocked returns the shards of a destination.
-func (f *fakeServer) partsLocked(destination string) (parts []place) {
-	for at := (place{destination: destination}); f.rows[at] != nil; at.part++ {
+func (f *fakeServer) partsLocked(destination string) (parts []shardKey) {
+	for at := (shardKey{destination: destination}); f.rows[at] != nil; at.shard++ {
 		parts = append(parts, at)
 	}
 	return parts
@@ -549,7 +549,7 @@ func (w *fakeWriter) beginLocked(destination, layout string, marked int64) {
 		epoch = max(epoch, w.server.rows[at].epoch+1)
 	}
 	for part := range max(len(parts), shardsOf(layout)) {
-		at := place{destination, part}
+		at := shardKey{destination, part}
 		switch {
 		case part >= shardsOf(layout):
 			delete(w.server.rows, at)

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// lookEvery is how often a relay compares the shards with its fair share, plus or minus a fifth, so
-	// that relays do not look in step.
-	lookEvery = 300 * time.Millisecond
-	// lookPart limits looks to 1/lookPart of the time. An old snapshot makes each look read every later
-	// version of the rows.
-	lookPart = 20
-	// lookAtMost bounds the time between two looks.
-	lookAtMost = 5 * time.Second
+	// rebalanceEvery is how often a relay compares the shards with its fair share, plus or minus a fifth, so that
+	// relays do not read in step.
+	rebalanceEvery = 300 * time.Millisecond
+	// rebalanceShare limits the reads to 1/rebalanceShare of the time. An old snapshot makes each read return to every
+	// later version of the rows.
+	rebalanceShare = 20
+	// rebalanceAtMost bounds the time between two reads.
+	rebalanceAtMost = 5 * time.Second
 )
 
 const (
@@ -38,30 +38,29 @@ const (
 
 // Lease is a shard that this relay has taken.
 type Lease struct {
-	// Destination is empty for the search for events without a route.
+	// Destination is empty for the search for events without a route. Shard is the number of its shard, from 0.
 	Destination string
-	Part        int
-	// Unit is the number of the position's row.
-	Unit int32
-	// Epoch numbers the owners: the next owner's is higher. Every write of the position has it in its
-	// condition.
+	Shard       int
+	// PositionID is the number of the position's row.
+	PositionID int32
+	// Epoch numbers the owners: the next owner's is higher. Every write of the position has it in its condition.
 	Epoch int64
-	// Server names the life of the server in which the shard was taken: see [Verify].
+	// Server identifies the server life in which the shard was taken: see [Requires].
 	Server string
 
 	term *term
 }
 
-// Valid reports whether the lease is known to last. While it is false no delivery may start; it may become true again, unless
-// another relay has removed this one.
+// Valid reports whether the lease is known to last. While it is false no delivery may start. It may become true again,
+// unless another relay has removed this one.
 func (l *Lease) Valid() bool { return l.term.valid() }
 
-func (l *Lease) place() place { return place{l.Destination, l.Part} }
+func (l *Lease) key() shardKey { return shardKey{l.Destination, l.Shard} }
 
-// place is a destination, or a part of it.
-type place struct {
+// shardKey is a shard of a destination.
+type shardKey struct {
 	destination string
-	part        int
+	shard       int
 }
 
 // Options configure a [Holder].
@@ -70,32 +69,28 @@ type Options struct {
 	Owner int64
 	// Program describes the relay's process for people; the zero value for none.
 	Program store.Program
-	// Destinations are the names of the relay's destinations, without duplicates. The search for events
-	// without a route is always a shard, too.
+	// Destinations are the names of the relay's destinations, without duplicates. The search for events without a route
+	// is always a shard, too.
 	Destinations []string
-	// Layouts are the layouts of the relay's configuration, by destination: empty for one shard. Only members with the layout of a
-	// destination's positions take its shards.
+	// Layouts are the layouts of the relay's configuration, by destination: empty for one shard. Only members with the
+	// layout of a destination's positions take its shards.
 	Layouts map[string]string
-	// Arrange gives the positions of a destination this relay's layout. It is called while no relay that wants the destination has
-	// the layout in force, and no relay has a shard of it. It checks both again, raises the epochs of all shards, and clears their
-	// owners. It runs on connections to the server in this life, until ctx ends.
+	// Arrange gives the positions of a destination this relay's layout. It is called while no relay that wants the
+	// destination has the layout in force, and no relay has a shard of it. It checks both again, raises the epochs of
+	// all shards, and clears their owners. It runs on connections to the server in this life, until ctx ends.
 	Arrange func(ctx context.Context, server, destination string) error
-	// Create creates the positions of destinations that have none; "" is the search for events
-	// without a route.
+	// Create creates the positions of destinations without one; "" is the search for events without a route.
 	Create func(ctx context.Context, conn *sessions.Conn, missing []string) error
-	// Use runs f on a connection to the server in this life: see [Verify]. Positions are written there, as
-	// that may take long, and no renewal must wait for it.
+	// Use runs f on a connection to the server in this life: see [Requires]. Positions are written there: a write may
+	// take long, and no renewal must wait for it.
 	Use func(ctx context.Context, server string, f func(*sessions.Conn) error) error
-	// Gained is called with each shard that was taken. It must not block: nothing is renewed while it
-	// runs.
+	// Gained is called with each shard that was taken. It must not block: nothing is renewed while it runs.
 	Gained func(Lease)
-	// Lost is called once for each call of Gained, on a goroutine of its own: when the shard goes to
-	// another relay, or when this relay has lost its leases. It stops the shard, waits for its deliveries
-	// and writes the last position, however long that takes. The shard is released, or gained again, when
-	// Lost has returned.
+	// Lost is called once for each call of Gained, in its own goroutine: when the shard goes to another relay, or when
+	// this relay has lost its leases. It stops the shard, waits for its deliveries and writes the last position,
+	// however long that takes. The shard is released, or gained again, when Lost has returned.
 	Lost func(destination string, part int)
-	// Report, if set, is called with the error of a part of the holder, and with nil when the part works
-	// again.
+	// Report, if set, is called with the error of a part of the holder, and with nil when the part works again.
 	Report func(part string, err error)
 }
 
@@ -106,27 +101,27 @@ type Holder struct {
 	open    func(ctx context.Context) (table, func(), error)
 	writer  writer
 
-	looks    chan struct{}        // capacity 1
-	doubted  atomic.Pointer[term] // the term to end
-	work     sync.WaitGroup       // calls of Lost, and writes of positions
-	done     chan outcome         // of them
-	over     chan struct{}        // closed when nobody takes from done any more
-	stopping bool                 // this and the rest belong to the goroutine of Run
+	requests      chan struct{}        // capacity 1
+	reconnectTerm atomic.Pointer[term] // the term to end
+	work          sync.WaitGroup       // calls of Lost, and writes of positions
+	done          chan result          // results of work
+	over          chan struct{}        // closed when Run no longer receives from done
+	stopping      bool                 // this and the rest belong to the goroutine of Run
 
-	term      *term // nil while the relay is no member
+	term      *term // nil while the relay is not a member
 	renewals  int64
 	server    string
-	settled   time.Time // from when no relay of an earlier life of the server starts anything
-	held      map[place]*held
-	leaving   map[place]bool     // Lost is running
-	seen      map[int64]sighting // the other members, on this session
-	looked    bool               // on any session
+	settled   time.Time // from then no relay of an earlier server life starts anything
+	held      map[shardKey]*held
+	leaving   map[shardKey]bool  // Lost is running
+	sightings map[int64]sighting // the other members, on this session
+	hasRead   bool               // on any session
 	creating  bool               // positions are being created
 	arranging bool               // a destination gets the layout of this relay
-	refused   map[int32]*refusal // shards whose position could not be written, the first one for a layout; 0: positions that could not be created
-	reported  []string           // the shards that others see this relay wants
-	foreign   map[string]bool    // destinations that wait for relays with another layout, as the log says
-	away      absence
+	refused   map[int32]*refusal // shards whose position could not be written, the first shard for a layout; 0: positions that could not be created
+	reported  []string           // the wants that other relays see
+	foreign   map[string]bool    // destinations that wait for relays with another layout, and were logged
+	outage    outage
 }
 
 // held is a shard that the relay holds.
@@ -142,21 +137,21 @@ const (
 	working                 // the shard is at work
 	leaving                 // Lost is running
 	releasing               // its row is being written
-	unreleased              // that did not succeed: the next look tries again
-	creating                // of an outcome: positions were created
-	arranging               // of an outcome: a destination has got the layout of this relay
+	unreleased              // the release failed: the next rebalance tries again
+	creating                // of a result: positions were created
+	arranging               // of a result: a destination has got the layout of this relay
 )
 
-// outcome is what has become of a shard in another goroutine.
-type outcome struct {
-	what   state // taking, leaving, releasing, creating or arranging
-	at     place
-	held   *held  // of taking and releasing
-	unit   int32  // of arranging: that of the first shard
-	server string // of creating and arranging: the life of the server
-	epoch  int64  // of taking: the new epoch, 0 if the row was not as it was seen
-	done   bool   // of releasing
-	err    error
+// result is the result of work on a shard in another goroutine.
+type result struct {
+	kind     state // taking, leaving, releasing, creating or arranging
+	at       shardKey
+	held     *held  // for taking and releasing
+	position int32  // for arranging: the first shard's position
+	server   string // for creating and arranging: the server life
+	epoch    int64  // for taking: the new epoch, 0 if the row had changed
+	done     bool   // for releasing
+	err      error
 }
 
 // sighting is the last renewal of a member that was seen, and since when.
@@ -174,59 +169,57 @@ type refusal struct {
 	reported bool
 }
 
-// table is the holder's access to the database, on one connection. An error means that the
-// connection is lost.
+// table is the holder's access to the database, on one connection. An error means that the connection is lost.
 type table interface {
-	// life returns the life of the server that the connection leads to, and whether it is older than a term, by the
-	// clock of the database.
+	// life returns the server life of the connection, and whether it is older than a term by the clock of the database.
 	life() (name string, old bool)
 	// join makes the relay a member that wants these shards, and notifies the other relays. It begins with a number of
 	// renewals that no other relay has seen.
 	join(ctx context.Context, wants []string) (renewals int64, err error)
-	// announce changes what the member wants, and notifies the other relays. It returns as renew does.
+	// announce changes the wants of the member, and notifies the other relays. It returns the same as renew.
 	announce(ctx context.Context, wants []string, least int64) (renewals int64, err error)
-	// renew renews a membership with at least that many renewals; one with fewer was restored with the
-	// database. It returns 0 if there is none.
+	// renew renews a membership with at least that many renewals; one with fewer was restored with the database. It
+	// returns 0 without such a membership.
 	renew(ctx context.Context, least int64) (renewals int64, err error)
-	// look returns the positions and the members, read in this order.
-	look(ctx context.Context) (sight, error)
-	// remove ends the membership of another relay. It reports false if that one has renewed it since.
+	// read returns the positions and the members, read in this order.
+	read(ctx context.Context) (snapshot, error)
+	// remove ends the membership of another relay. It reports false if that relay has renewed since.
 	remove(ctx context.Context, owner, renewals int64) (bool, error)
 	// leave ends the membership of this relay, and notifies the others.
 	leave(ctx context.Context) error
 }
 
-// writer writes positions in one life of the server, on other connections than table.
+// writer writes positions in one server life, on other connections than table.
 type writer interface {
 	// create creates positions.
 	create(ctx context.Context, server string, missing []string) error
 	// arrange gives the positions of a destination the layout of this relay: see [Options].
 	arrange(ctx context.Context, server, destination string) error
-	// take takes a shard, if its row is still as it was seen, and is not locked. It returns the new
-	// epoch, 0 if it did not.
+	// take takes a shard, if its row is unchanged and not locked. It returns the new epoch, 0 if it did not take the
+	// shard.
 	take(ctx context.Context, server string, r row) (epoch int64, err error)
-	// release gives a shard away, and notifies the other relays. It reports false if the row is locked.
+	// release releases a shard, and notifies the other relays. It reports false if the row is locked.
 	release(ctx context.Context, server string, unit int32, epoch int64) (done bool, err error)
 }
 
-// sight is the result of a look.
-type sight struct {
-	rows    map[place]*row
+// snapshot has the rows that a read returned.
+type snapshot struct {
+	rows    map[shardKey]*row
 	members map[int64]member
 }
 
-// places returns the shards of a destination, the first one if it has no position.
-func (s *sight) places(destination string) []place {
-	all := []place{{destination: destination}}
-	for part := 1; s.rows[place{destination, part}] != nil; part++ {
-		all = append(all, place{destination, part})
+// keys returns the shards of a destination, the first one if it has no position.
+func (s *snapshot) keys(destination string) []shardKey {
+	all := []shardKey{{destination: destination}}
+	for part := 1; s.rows[shardKey{destination, part}] != nil; part++ {
+		all = append(all, shardKey{destination, part})
 	}
 	return all
 }
 
 // row is a position.
 type row struct {
-	unit   int32
+	id     int32
 	epoch  int64
 	owner  int64 // 0: none
 	layout string
@@ -235,12 +228,12 @@ type row struct {
 // member is a relay.
 type member struct {
 	wants    []string
-	layouts  []string // of these
+	layouts  []string // of wants
 	renewals int64
-	ended    bool // its term, by the clock of the database, and its session
+	ended    bool // its term has ended by the clock of the database, and its session has ended
 }
 
-// layout returns the layout of one of its wants.
+// layout returns the layout of its i-th want.
 func (m *member) layout(i int) string {
 	if i < len(m.layouts) {
 		return m.layouts[i]
@@ -256,36 +249,36 @@ func NewHolder(c *store.Connector, o Options, log *slog.Logger) *Holder {
 
 func newHolder(o Options, log *slog.Logger, w writer, open func(context.Context) (table, func(), error)) *Holder {
 	return &Holder{
-		options: o, log: log, open: open, writer: w, looks: make(chan struct{}, 1), done: make(chan outcome), over: make(chan struct{}),
-		held: make(map[place]*held), leaving: make(map[place]bool), seen: make(map[int64]sighting), refused: make(map[int32]*refusal),
+		options: o, log: log, open: open, writer: w, requests: make(chan struct{}, 1), done: make(chan result), over: make(chan struct{}),
+		held: make(map[shardKey]*held), leaving: make(map[shardKey]bool), sightings: make(map[int64]sighting), refused: make(map[int32]*refusal),
 		foreign: make(map[string]bool),
-		away:    absence{log: log},
+		outage:  outage{log: log},
 	}
 }
 
-// Look makes the holder compare the shards with its fair share now: another relay came or went, or
-// a write found that a position has another epoch. It never blocks.
-func (h *Holder) Look() {
+// Rebalance makes the holder compare the shards with its fair share now: another relay came or went, or a write found
+// that a position has another epoch. It never blocks.
+func (h *Holder) Rebalance() {
 	select {
-	case h.looks <- struct{}{}:
-	default: // a look is already requested
+	case h.requests <- struct{}{}:
+	default: // already requested
 	}
 }
 
-// Doubt makes the holder reconnect, and take all shards anew, unless it has done so since l was
-// taken: connections do not lead to the server of l any more. That happens after a failover where
-// the old primary keeps its sessions. It never blocks.
-func (h *Holder) Doubt(l *Lease) {
+// Reconnect makes the holder reconnect and take all shards anew, unless it has done so since l was taken: connections
+// no longer lead to the server of l. That occurs after a failover in which the old primary keeps its sessions. It never
+// blocks.
+func (h *Holder) Reconnect(l *Lease) {
 	if l.term.sent.Load() == nil {
-		return // it has ended
+		return // the term has ended
 	}
-	h.doubted.Store(l.term)
-	h.Look()
+	h.reconnectTerm.Store(l.term)
+	h.Rebalance()
 }
 
-// Run holds this relay's share of the shards until ctx ends, and then gives all of them away and
-// returns nil. A lost connection is replaced, for as long as necessary. It ends with
-// outboxsql.ErrMode if the table is not a stream, or not any more.
+// Run holds this relay's share of the shards until ctx ends, and then releases all of them and returns nil. It replaces
+// a lost connection, for as long as necessary. It returns outboxsql.ErrMode if the table is not, or no longer, a
+// stream.
 func (h *Holder) Run(ctx context.Context) error {
 	defer h.work.Wait()
 	defer close(h.over)
@@ -293,18 +286,18 @@ func (h *Holder) Run(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
 		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
-	defer h.away.settle(0)
+	defer h.outage.end(0)
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := h.serve(ctx, h.away.back)
+		err := h.serve(ctx, h.outage.back)
 		if errors.Is(err, outboxsql.ErrMode) {
 			return err
 		}
 		if ctx.Err() != nil || err == nil {
 			return nil
 		}
-		h.away.begin(err)
-		if !store.IsDown(err) { // others notice that the database does not answer
+		h.outage.begin(err)
+		if !store.IsDown(err) { // others report a database that does not answer
 			h.report(connection, err)
 		}
 		if time.Since(began) > longestReconnect {
@@ -316,9 +309,9 @@ func (h *Holder) Run(ctx context.Context) error {
 }
 
 // leasesLost is logged when another relay has removed this one, or the server has crashed.
-const leasesLost = "leases lost, taking all shards again"
+const leasesLost = "leases lost"
 
-// The parts that report.
+// The names of the reporting parts.
 const (
 	connection = "session of the leases"
 	positions  = "owners of shards"
@@ -338,7 +331,7 @@ func (h *Holder) serve(ctx context.Context, up func()) error {
 	}
 	defer hangUp()
 	// The database may have been away for the other relays, too.
-	clear(h.seen)
+	clear(h.sightings)
 	h.reported = nil
 	if err := h.renew(ctx, t); err != nil {
 		return err
@@ -347,12 +340,12 @@ func (h *Holder) serve(ctx context.Context, up func()) error {
 	return h.hold(ctx, t)
 }
 
-// hold returns when the connection is lost, or nil when ctx has ended and all shards are given away.
+// hold returns when the connection is lost, or nil when ctx has ended and all shards are released.
 func (h *Holder) hold(ctx context.Context, t table) error {
 	renew := time.NewTicker(renewEvery)
 	defer renew.Stop()
-	look := time.NewTimer(0)
-	defer look.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	done := ctx.Done()
 	for !h.stopping || h.busy() {
 		var err error
@@ -362,18 +355,18 @@ func (h *Holder) hold(ctx context.Context, t table) error {
 			err = h.stop(ctx, t)
 		case <-renew.C:
 			err = h.renew(ctx, t)
-		case <-look.C:
+		case <-timer.C:
 			var next time.Duration
-			next, err = h.look(ctx, t)
-			look.Reset(next)
-		case <-h.looks:
-			if d := h.doubted.Load(); d != nil && d == h.term {
+			next, err = h.rebalance(ctx, t)
+			timer.Reset(next)
+		case <-h.requests:
+			if d := h.reconnectTerm.Load(); d != nil && d == h.term {
 				h.end()
 				return errElsewhere
 			}
 			var next time.Duration
-			next, err = h.look(ctx, t)
-			look.Reset(next)
+			next, err = h.rebalance(ctx, t)
+			timer.Reset(next)
 		case o := <-h.done:
 			h.finish(ctx, o)
 		}
@@ -387,8 +380,8 @@ func (h *Holder) hold(ctx context.Context, t table) error {
 	return t.leave(ctx)
 }
 
-// errElsewhere is the reason to give up a connection that works.
-var errElsewhere = errors.New("connections lead to another server than the one where the leases are")
+// errElsewhere is why a working connection is closed.
+var errElsewhere = errors.New("connections lead to a server without the leases")
 
 // busy reports whether deliveries of a shard may be running.
 func (h *Holder) busy() bool {
@@ -400,8 +393,8 @@ func (h *Holder) busy() bool {
 	return false
 }
 
-// end stops all shards at once, because another relay may have them, or the server has lost what they
-// have in memory.
+// end stops all shards at once, because another relay may have them, or the server has lost the ids that they have in
+// memory.
 func (h *Holder) end() {
 	if h.term == nil {
 		return
@@ -417,16 +410,16 @@ func (h *Holder) end() {
 }
 
 // lose stops a shard.
-func (h *Holder) lose(at place) {
+func (h *Holder) lose(at shardKey) {
 	h.leaving[at] = true
-	h.begin(func() outcome {
-		h.options.Lost(at.destination, at.part)
-		return outcome{what: leaving, at: at}
+	h.start(func() result {
+		h.options.Lost(at.destination, at.shard)
+		return result{kind: leaving, at: at}
 	})
 }
 
-// begin runs f in a goroutine, and then finish with its outcome.
-func (h *Holder) begin(f func() outcome) {
+// start runs f in a goroutine, and then finish with its result.
+func (h *Holder) start(f func() result) {
 	h.work.Go(func() {
 		o := f()
 		select {
@@ -459,16 +452,16 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 	if h.stopping {
 		return nil
 	}
-	// Before others see what it wants: a share is fair among positions that exist.
-	s, err := t.look(ctx)
+	// Before others see the wants: a share is fair only among existing positions.
+	s, err := t.read(ctx)
 	if err != nil {
 		return err
 	}
-	if missing := h.missing(s.rows); len(missing) > 0 && !h.waits(0) {
+	if missing := h.missing(s.rows); len(missing) > 0 && !h.postponed(0) {
 		now, _ := t.life()
 		h.record(ctx, 0, notCreated, h.writer.create(ctx, now, missing))
 	}
-	wants := h.would(&s)
+	wants := h.wantedDestinations(&s)
 	sent = time.Now()
 	if h.renewals, err = t.join(ctx, wants); err != nil {
 		return err
@@ -481,30 +474,30 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 			h.settled = time.Now().Add(Term)
 		}
 	}
-	h.Look()
+	h.Rebalance()
 	return nil
 }
 
-// would returns the shards that this relay wants. It includes shards that are being given away: if the
-// share has grown meanwhile, the relay takes them again. It excludes shards of an earlier term that still
-// run. After a refused write it includes no shard of another relay until the next attempt: other relays
+// wantedDestinations returns the destinations that this relay wants. It includes destinations with a shard that is
+// being released: if the share has grown meanwhile, the relay takes the shard again. It excludes shards of an earlier
+// term that still run. After a refused write it includes no shard of another relay until the next attempt: other relays
 // may have the permission. The same holds for a destination whose layout it could not change.
-func (h *Holder) would(s *sight) []string {
-	content := false
-	for unit, r := range h.refused {
-		content = content || unit != 0 && !r.down && h.waits(unit)
+func (h *Holder) wantedDestinations(s *snapshot) []string {
+	restricted := false
+	for id, r := range h.refused {
+		restricted = restricted || id != 0 && !r.down && h.postponed(id)
 	}
 	would := []string{}
 	for _, name := range append([]string{""}, h.options.Destinations...) {
-		first := s.rows[place{destination: name}]
-		if content && first != nil && first.layout != h.options.Layouts[name] && h.waits(first.unit) {
+		first := s.rows[shardKey{destination: name}]
+		if restricted && first != nil && first.layout != h.options.Layouts[name] && h.postponed(first.id) {
 			continue
 		}
-		for _, at := range s.places(name) {
+		for _, at := range s.keys(name) {
 			wants := !h.leaving[at]
-			if r := s.rows[at]; wants && content && r != nil {
+			if r := s.rows[at]; wants && restricted && r != nil {
 				_, owned := s.members[r.owner]
-				wants = !h.waits(r.unit) && (!owned || r.owner == h.options.Owner)
+				wants = !h.postponed(r.id) && (!owned || r.owner == h.options.Owner)
 			}
 			if wants || h.held[at] != nil {
 				would = append(would, name)
@@ -515,24 +508,24 @@ func (h *Holder) would(s *sight) []string {
 	return would
 }
 
-// waits reports whether it is too early for the next attempt to write a position.
-func (h *Holder) waits(unit int32) bool {
-	r := h.refused[unit]
+// postponed reports whether it is too early for the next attempt to write a position.
+func (h *Holder) postponed(id int32) bool {
+	r := h.refused[id]
 	return r != nil && time.Now().Before(r.next)
 }
 
-// look takes and gives shards according to the fair share. It returns the time to the next look.
-func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err error) {
+// rebalance takes and releases shards according to the fair share. It returns the time until the next call.
+func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, err error) {
 	began := time.Now()
-	next = jittered(lookEvery)
+	next = jittered(rebalanceEvery)
 	if h.term == nil {
 		return next, h.renew(ctx, t)
 	}
-	s, err := t.look(ctx)
+	s, err := t.read(ctx)
 	if err != nil {
 		return next, err
 	}
-	next = min(max(next, lookPart*time.Since(began)), lookAtMost)
+	next = min(max(next, rebalanceShare*time.Since(began)), rebalanceAtMost)
 	if left := time.Until(h.settled); left > 0 {
 		next = min(next, left)
 	}
@@ -543,14 +536,14 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 	if h.stopping {
 		return next, nil
 	}
-	if missing := h.missing(s.rows); len(missing) > 0 && !h.creating && !h.waits(0) {
+	if missing := h.missing(s.rows); len(missing) > 0 && !h.creating && !h.postponed(0) {
 		h.creating = true
 		server := h.server
-		h.begin(func() outcome {
-			return outcome{what: creating, server: server, err: h.writer.create(ctx, server, missing)}
+		h.start(func() result {
+			return result{kind: creating, server: server, err: h.writer.create(ctx, server, missing)}
 		})
 	}
-	if wants := h.would(&s); !slices.Equal(wants, h.reported) {
+	if wants := h.wantedDestinations(&s); !slices.Equal(wants, h.reported) {
 		is, err := h.announce(ctx, t, wants)
 		if err != nil || !is {
 			return next, err
@@ -567,11 +560,11 @@ func (h *Holder) look(ctx context.Context, t table) (next time.Duration, err err
 	}
 	h.dropFenced(s.rows)
 	h.arrange(ctx, &s)
-	h.share(ctx, &s)
+	h.spread(ctx, &s)
 	return min(next, soonest), nil
 }
 
-// announce changes what others see this relay wants. It reports false if the relay is no member any more.
+// announce changes the wants that others see. It reports false if the relay is no longer a member.
 func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, error) {
 	renewals, err := t.announce(ctx, wants, h.renewals)
 	if err != nil {
@@ -580,7 +573,7 @@ func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, e
 	if renewals == 0 {
 		h.log.WarnContext(ctx, leasesLost)
 		h.end()
-		h.Look() // and it joins again
+		h.Rebalance() // it joins again
 		return false, nil
 	}
 	h.renewals, h.reported = renewals, wants
@@ -588,32 +581,32 @@ func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, e
 }
 
 // missing returns the destinations without a position.
-func (h *Holder) missing(rows map[place]*row) (missing []string) {
+func (h *Holder) missing(rows map[shardKey]*row) (missing []string) {
 	for _, name := range append([]string{""}, h.options.Destinations...) {
-		if rows[place{destination: name}] == nil {
+		if rows[shardKey{destination: name}] == nil {
 			missing = append(missing, name)
 		}
 	}
 	return missing
 }
 
-// removeExpired removes members that have not renewed for a term, also from members, and returns how long it takes until
-// the next one has not.
+// removeExpired removes members that have not renewed for a term, also from members. It returns the time until the next
+// member expires.
 func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]member) (soonest time.Duration, err error) {
 	now := time.Now()
-	soonest = lookAtMost
-	maps.DeleteFunc(h.seen, func(owner int64, _ sighting) bool { _, is := members[owner]; return !is })
-	first := !h.looked
-	h.looked = true
+	soonest = rebalanceAtMost
+	maps.DeleteFunc(h.sightings, func(owner int64, _ sighting) bool { _, is := members[owner]; return !is })
+	first := !h.hasRead
+	h.hasRead = true
 	for owner, m := range members {
 		if owner == h.options.Owner {
 			continue
 		}
-		s, known := h.seen[owner]
+		s, known := h.sightings[owner]
 		silent := known && s.renewals == m.renewals
 		if !silent {
 			s = sighting{m.renewals, now}
-			h.seen[owner] = s
+			h.sightings[owner] = s
 		}
 		left := Term - now.Sub(s.since)
 		if left > 0 && (!first || !m.ended) {
@@ -634,11 +627,11 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 	return soonest, nil
 }
 
-// dropFenced gives away shards whose position was overwritten: moved by hand, or forgotten. They are
-// taken again with the current position.
-func (h *Holder) dropFenced(rows map[place]*row) {
+// dropFenced gives up shards whose position a person has moved or forgotten. They are taken again with the current
+// position.
+func (h *Holder) dropFenced(rows map[shardKey]*row) {
 	for at, s := range maps.Clone(h.held) {
-		if r := rows[at]; r != nil && r.unit == s.Unit && r.epoch == s.Epoch && (r.owner == h.options.Owner || s.state == unreleased) {
+		if r := rows[at]; r != nil && r.id == s.PositionID && r.epoch == s.Epoch && (r.owner == h.options.Owner || s.state == unreleased) {
 			continue
 		}
 		switch s.state {
@@ -655,24 +648,24 @@ func (h *Holder) dropFenced(rows map[place]*row) {
 // releaseAll tries again to release shards whose rows could not be written.
 func (h *Holder) releaseAll(ctx context.Context) {
 	for _, s := range h.held {
-		if s.state == unreleased && !h.waits(s.Unit) {
+		if s.state == unreleased && !h.postponed(s.PositionID) {
 			h.release(ctx, s)
 		}
 	}
 }
 
-// owned reports whether a relay may be at work for a shard.
-func (h *Holder) owned(s *sight, r *row) bool {
+// owned reports whether a relay may be working on a shard.
+func (h *Holder) owned(s *snapshot, r *row) bool {
 	_, is := s.members[r.owner]
 	return is || r.owner != 0 && time.Now().Before(h.settled)
 }
 
-// arrange gives this relay's layout to a destination whose layout no relay has, once all of its shards are free. While another
-// relay has the layout in force, this one waits. Of several relays only one arranges: an arrangement that takes longer than the
-// time between two looks would be interrupted by that of the next relay each time.
-func (h *Holder) arrange(ctx context.Context, s *sight) {
+// arrange gives this relay's layout to a destination whose layout no relay has, once all of its shards are free. While
+// another relay has the layout in force, this one waits. Only one relay arranges: with several, each would interrupt
+// the other's arrangement if that takes longer than the time between two rebalances.
+func (h *Holder) arrange(ctx context.Context, s *snapshot) {
 	for _, name := range h.options.Destinations {
-		first := s.rows[place{destination: name}]
+		first := s.rows[shardKey{destination: name}]
 		if first == nil || first.layout == h.options.Layouts[name] {
 			delete(h.foreign, name)
 			continue
@@ -684,22 +677,22 @@ func (h *Holder) arrange(ctx context.Context, s *sight) {
 			}
 			continue
 		}
-		free := !h.arranging && !h.waits(first.unit) && s.arranger(name) == h.options.Owner
-		for _, at := range s.places(name) {
+		free := !h.arranging && !h.postponed(first.id) && s.arranger(name) == h.options.Owner
+		for _, at := range s.keys(name) {
 			free = free && !h.owned(s, s.rows[at]) && h.held[at] == nil && !h.leaving[at]
 		}
 		if free {
 			h.arranging = true
-			server, unit := h.server, first.unit
-			h.begin(func() outcome {
-				return outcome{what: arranging, unit: unit, server: server, err: h.writer.arrange(ctx, server, name)}
+			server, id := h.server, first.id
+			h.start(func() result {
+				return result{kind: arranging, position: id, server: server, err: h.writer.arrange(ctx, server, name)}
 			})
 		}
 	}
 }
 
-// arranger returns the relay that arranges a destination: the one with the lowest number of those that want it.
-func (s *sight) arranger(destination string) (owner int64) {
+// arranger returns the relay that arranges a destination: of the relays that want it, the one with the lowest number.
+func (s *snapshot) arranger(destination string) (owner int64) {
 	found := false
 	for other, m := range s.members {
 		if slices.Contains(m.wants, destination) && (!found || other < owner) {
@@ -710,7 +703,7 @@ func (s *sight) arranger(destination string) (owner int64) {
 }
 
 // agreed reports whether any member wants the destination with this layout.
-func (s *sight) agreed(destination, layout string) bool {
+func (s *snapshot) agreed(destination, layout string) bool {
 	for _, m := range s.members {
 		if i := slices.Index(m.wants, destination); i >= 0 && m.layout(i) == layout {
 			return true
@@ -719,101 +712,101 @@ func (s *sight) agreed(destination, layout string) bool {
 	return false
 }
 
-// share takes and gives shards according to the fair share.
-func (h *Holder) share(ctx context.Context, s *sight) {
-	pic := picture{me: h.options.Owner, wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
-	at := make(map[int32]place)
+// spread takes and releases shards according to the fair share.
+func (h *Holder) spread(ctx context.Context, s *snapshot) {
+	pic := view{self: h.options.Owner, wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
+	at := make(map[int32]shardKey)
 	for p, r := range s.rows {
-		at[r.unit] = p
-		if first := s.rows[place{destination: p.destination}]; first != nil {
-			pic.group[r.unit] = first.unit
+		at[r.id] = p
+		if first := s.rows[shardKey{destination: p.destination}]; first != nil {
+			pic.group[r.id] = first.id
 		}
 		if h.owned(s, r) {
-			pic.owners[r.unit] = r.owner
+			pic.owners[r.id] = r.owner
 		}
 		if have := h.held[p]; have != nil {
 			switch have.state {
 			case taking:
-				pic.owners[r.unit] = h.options.Owner
-			case leaving, releasing, unreleased: // as good as gone: no other shard must go in its place
-				delete(pic.owners, r.unit)
+				pic.owners[r.id] = h.options.Owner
+			case leaving, releasing, unreleased: // counts as free: no other shard must go instead
+				delete(pic.owners, r.id)
 			case working, creating, arranging:
 			}
 		}
 	}
 	for owner, m := range s.members {
 		for i, name := range m.wants {
-			for _, at := range s.places(name) {
+			for _, at := range s.keys(name) {
 				if r := s.rows[at]; r != nil && r.layout == m.layout(i) {
-					pic.wants[owner] = append(pic.wants[owner], r.unit)
+					pic.wants[owner] = append(pic.wants[owner], r.id)
 				}
 			}
 		}
 		slices.Sort(pic.wants[owner])
 	}
 	take, give := pic.shares()
-	for _, unit := range give {
-		p := at[unit]
+	for _, id := range give {
+		p := at[id]
 		switch have := h.held[p]; {
 		case have != nil && have.state == working:
 			have.state = leaving
 			h.lose(p)
-		case have != nil, h.leaving[p], h.waits(unit): // later: its deliveries may still be running
+		case have != nil, h.leaving[p], h.postponed(id): // later: its deliveries may still be running
 		default: // of an earlier term
-			have = &held{Lease: Lease{p.destination, p.part, unit, s.rows[p].epoch, h.server, h.term}}
+			have = &held{Lease: Lease{p.destination, p.shard, id, s.rows[p].epoch, h.server, h.term}}
 			h.held[p] = have
 			h.release(ctx, have)
 		}
 	}
 	for p, r := range s.rows {
-		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.unit) && pic.wantedBy(h.options.Owner, r.unit) { // of an earlier term
-			take = append(take, r.unit)
+		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.id) && pic.wantedBy(h.options.Owner, r.id) { // of an earlier term
+			take = append(take, r.id)
 		}
 		if _, is := s.members[r.owner]; is && r.owner != h.options.Owner {
-			h.unreport(r.unit) // the refusal does not matter now
+			h.unreport(r.id) // the refusal does not matter now
 		}
 	}
-	for _, unit := range take {
-		if p := at[unit]; h.held[p] == nil && !h.leaving[p] && !h.waits(unit) {
+	for _, id := range take {
+		if p := at[id]; h.held[p] == nil && !h.leaving[p] && !h.postponed(id) {
 			h.take(ctx, p, *s.rows[p])
 		}
 	}
 }
 
 // take takes a shard.
-func (h *Holder) take(ctx context.Context, at place, r row) {
-	s := &held{Lease: Lease{at.destination, at.part, r.unit, r.epoch, h.server, h.term}, state: taking}
+func (h *Holder) take(ctx context.Context, at shardKey, r row) {
+	s := &held{Lease: Lease{at.destination, at.shard, r.id, r.epoch, h.server, h.term}, state: taking}
 	h.held[at] = s
 	server := h.server
-	h.begin(func() outcome {
+	h.start(func() result {
 		epoch, err := h.writer.take(ctx, server, r)
-		return outcome{what: taking, at: at, held: s, epoch: epoch, err: err}
+		return result{kind: taking, at: at, held: s, epoch: epoch, err: err}
 	})
 }
 
-// release releases a shard that does not work.
+// release releases a shard that has stopped.
 func (h *Holder) release(ctx context.Context, s *held) {
 	s.state = releasing
-	unit, epoch, server := s.Unit, s.Epoch, s.Server
-	h.begin(func() outcome {
-		done, err := h.writer.release(ctx, server, unit, epoch)
-		return outcome{what: releasing, at: s.place(), held: s, done: done, err: err}
+	id, epoch, server := s.PositionID, s.Epoch, s.Server
+	h.start(func() result {
+		done, err := h.writer.release(ctx, server, id, epoch)
+		return result{kind: releasing, at: s.key(), held: s, done: done, err: err}
 	})
 }
 
-// finish goes on with what another goroutine has done.
-func (h *Holder) finish(ctx context.Context, o outcome) {
-	switch o.what {
+// finish continues after the result of another goroutine.
+func (h *Holder) finish(ctx context.Context, o result) {
+	switch o.kind {
 	case creating, arranging:
 		message := notCreated
-		if o.what == creating {
+		if o.kind == creating {
 			h.creating = false
 		} else {
 			h.arranging, message = false, notArranged
 		}
-		// An arrangement may take longer than a life of the server, and the end of ctx interrupts it.
+		// An arrangement may take longer than a server life, and the end of ctx interrupts it.
 		if ctx.Err() == nil && (o.server == h.server || !errors.Is(o.err, ErrMoved)) {
-			h.record(ctx, o.unit, message, o.err)
+			h.record(ctx, o.position, message, o.err)
 		}
 		return
 	case leaving:
@@ -822,29 +815,29 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 			h.release(ctx, s)
 			return
 		}
-		h.Look() // it was of an earlier term, and may now be taken again
+		h.Rebalance() // the shard was of an earlier term, and may now be taken again
 		return
 	case taking, working, releasing, unreleased:
 	}
 	if h.held[o.at] != o.held { // the term has ended meanwhile
-		h.Look()
+		h.Rebalance()
 		return
 	}
-	unit := o.held.Unit
+	id := o.held.PositionID
 	switch {
 	case o.err != nil:
-		h.complain(ctx, unit, notWritten, o.err)
+		h.refuse(ctx, id, notWritten, o.err)
 	case o.done, o.epoch > 0:
-		h.accept(unit)
+		h.accept(id)
 	}
 	switch {
-	case o.what == releasing && o.done:
+	case o.kind == releasing && o.done:
 		delete(h.held, o.at)
-		h.log.InfoContext(ctx, "released a shard", "destination", shardName(o.at.destination), "part", o.at.part, "unit", unit, "epoch", o.held.Epoch)
-		h.Look() // a shard that no other relay takes, it takes again
-	case o.what == releasing:
+		h.log.InfoContext(ctx, "released a shard", "destination", shardName(o.at.destination), "part", o.at.shard, "unit", id, "epoch", o.held.Epoch)
+		h.Rebalance() // it takes a shard again that no other relay takes
+	case o.kind == releasing:
 		o.held.state = unreleased
-	case o.epoch == 0: // until the next look: whoever has locked the row may keep it for long
+	case o.epoch == 0: // until the next rebalance: the row may stay locked for long
 		delete(h.held, o.at)
 	default:
 		o.held.Epoch = o.epoch
@@ -853,34 +846,34 @@ func (h *Holder) finish(ctx context.Context, o outcome) {
 			return
 		}
 		o.held.state = working
-		h.log.InfoContext(ctx, "took a shard", "destination", shardName(o.at.destination), "part", o.at.part, "unit", unit, "epoch", o.epoch)
+		h.log.InfoContext(ctx, "took a shard", "destination", shardName(o.at.destination), "part", o.at.shard, "unit", id, "epoch", o.epoch)
 		h.options.Gained(o.held.Lease)
 	}
 }
 
-// record records whether the database has refused the creation of positions, or the layout of a destination.
-func (h *Holder) record(ctx context.Context, unit int32, message string, err error) {
+// record records whether the database refuses the creation of positions, or the layout of a destination.
+func (h *Holder) record(ctx context.Context, id int32, message string, err error) {
 	if err != nil {
-		h.complain(ctx, unit, message, err)
+		h.refuse(ctx, id, message, err)
 		return
 	}
-	h.accept(unit)
+	h.accept(id)
 }
 
-// forget drops the refusals of positions that are gone.
-func (h *Holder) forget(rows map[place]*row) {
-	for unit := range maps.Clone(h.refused) {
-		there := unit == 0
+// forget drops the refusals of deleted positions.
+func (h *Holder) forget(rows map[shardKey]*row) {
+	for id := range maps.Clone(h.refused) {
+		there := id == 0
 		for _, r := range rows {
-			there = there || r.unit == unit
+			there = there || r.id == id
 		}
 		if !there {
-			h.accept(unit)
+			h.accept(id)
 		}
 	}
 }
 
-// shardName is the name of a destination in a log: the search for events without a route has none.
+// shardName returns the name of a destination in the log: the search for events without a route has an empty name.
 func shardName(destination string) string {
 	if destination == "" {
 		return "(router)"
@@ -888,7 +881,7 @@ func shardName(destination string) string {
 	return destination
 }
 
-// stop gives all shards away.
+// stop releases all shards.
 func (h *Holder) stop(ctx context.Context, t table) error {
 	h.stopping = true
 	if h.term == nil {
@@ -913,21 +906,21 @@ const (
 	notWritten  = "the owner of a position could not be written"
 )
 
-// complain reports that the position of a shard could not be written, and postpones the next attempt.
-func (h *Holder) complain(ctx context.Context, unit int32, message string, err error) {
-	if errors.Is(err, ErrMoved) { // and so the session of the leases is on another server
-		h.doubted.Store(h.term)
-		h.Look()
+// refuse records that the position of a shard could not be written, and postpones the next attempt.
+func (h *Holder) refuse(ctx context.Context, id int32, message string, err error) {
+	if errors.Is(err, ErrMoved) { // so the session of the leases is on another server
+		h.reconnectTerm.Store(h.term)
+		h.Rebalance()
 		return
 	}
-	r := h.refused[unit]
+	r := h.refused[id]
 	if r == nil {
 		r = &refusal{pauses: store.NewPauses()}
-		h.refused[unit] = r
+		h.refused[id] = r
 	}
 	r.next = time.Now().Add(r.pauses.After(err))
 	r.down = store.IsDown(err)
-	if !r.logged && (!r.down || !h.away.open()) { // what the log says already is no news
+	if !r.logged && (!r.down || !h.outage.open()) { // the outage is already in the log
 		r.logged = true
 		switch message {
 		case notCreated:
@@ -935,24 +928,24 @@ func (h *Holder) complain(ctx context.Context, unit int32, message string, err e
 		case notArranged:
 			h.log.WarnContext(ctx, notArranged, "err", err)
 		default:
-			h.log.WarnContext(ctx, notWritten, "unit", unit, "err", err)
+			h.log.WarnContext(ctx, notWritten, "unit", id, "err", err)
 		}
 	}
-	if !r.down { // others report that
+	if !r.down { // others report the outage
 		r.reported = true
 		h.report(positions, err)
 	}
 }
 
 // accept ends the refusal of a shard.
-func (h *Holder) accept(unit int32) {
-	h.unreport(unit)
-	delete(h.refused, unit)
+func (h *Holder) accept(id int32) {
+	h.unreport(id)
+	delete(h.refused, id)
 }
 
-// unreport ends the report of a refusal. The pause goes on.
-func (h *Holder) unreport(unit int32) {
-	r := h.refused[unit]
+// unreport ends the report of a refusal. The pause continues.
+func (h *Holder) unreport(id int32) {
+	r := h.refused[id]
 	if r == nil || !r.reported {
 		return
 	}
@@ -967,7 +960,7 @@ func (h *Holder) unreport(unit int32) {
 
 // jittered returns about d.
 func jittered(d time.Duration) time.Duration {
-	return d - d/5 + rand.N(2*d/5) //nolint:gosec // spreads the looks, hides nothing
+	return d - d/5 + rand.N(2*d/5) //nolint:gosec // spreads the reads, hides nothing
 }
 
 // sleep waits for d or the end of ctx.

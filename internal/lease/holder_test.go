@@ -423,31 +423,31 @@ func TestTakesAgain(t *testing.T) {
 	l := newStream(t)
 	k := l.keep(1, "a", "b")
 	k.untilHas(3)
-	unit := k.position("b").Unit
+	id := k.position("b").PositionID
 	l.Exec(`UPDATE outbox_positions SET head = 42, epoch = epoch + 1 WHERE destination = 'a'`)
 	l.Exec(`DELETE FROM outbox_positions WHERE destination = 'b'`)
 	k.until("both again", func(shards map[string]Lease) bool {
-		return len(shards) == 3 && shards["a"].Epoch == 3 && shards["b"].Unit > unit
+		return len(shards) == 3 && shards["a"].Epoch == 3 && shards["b"].PositionID > id
 	})
 	if b := k.position("b"); b.Epoch != 1 || k.lostSoFar() != 2 {
 		t.Errorf("after %d losses: %+v", k.lostSoFar(), b)
 	}
 }
 
-// TestDoubt: when connections lead to another server everything is taken anew, once, however many shards report it.
-func TestDoubt(t *testing.T) {
+// TestReconnect: when connections lead to another server everything is taken anew, once, however many shards report it.
+func TestReconnect(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	k := l.keep(1, "a", "b")
 	k.untilHas(3)
 	a, b := k.position("a"), k.position("b")
-	k.Doubt(&a)
-	k.Doubt(&b)
+	k.Reconnect(&a)
+	k.Reconnect(&b)
 	k.until("new epochs", func(shards map[string]Lease) bool { return len(shards) == 3 && shards["a"].Epoch == 2 })
-	k.Doubt(&b)
-	k.Look()
+	k.Reconnect(&b)
+	k.Rebalance()
 	l.Exec(`DELETE FROM outbox_positions WHERE destination = 'b'`) // so that a look shows
-	k.until("a look later", func(shards map[string]Lease) bool { return len(shards) == 3 && shards["b"].Unit != b.Unit })
+	k.until("a look later", func(shards map[string]Lease) bool { return len(shards) == 3 && shards["b"].PositionID != b.PositionID })
 	if now := k.position("a"); now.Epoch != 2 || a.Valid() {
 		t.Errorf("taken again: %+v; the old lease is valid: %t", now, a.Valid())
 	}
@@ -500,7 +500,7 @@ func TestLayouts(t *testing.T) {
 	one, arrangedOne := l.arranges("")
 	first := l.keepWith(1, two, "a")
 	first.shardsAre("", "a", "a/1")
-	if p := first.position("a/1"); p.Part != 1 || p.Destination != "a" {
+	if p := first.position("a/1"); p.Shard != 1 || p.Destination != "a" {
 		t.Errorf("taken: %+v", p)
 	}
 	second := l.keepWith(2, one, "a")
@@ -509,7 +509,7 @@ func TestLayouts(t *testing.T) {
 	testenv.Await(t, "a line in the log", func() bool { return second.logged(waits) > 0 })
 	for range 3 { // further looks
 		before := testdb.One[int64](l.DB, l.Conn, `SELECT renewals FROM outbox_members WHERE owner = 2`)
-		second.Look()
+		second.Rebalance()
 		l.untilTrue("another renewal", `SELECT renewals > $1 FROM outbox_members WHERE owner = 2`, before)
 	}
 	if n := arrangedOne.Load(); n != 0 {

@@ -29,7 +29,7 @@ type step struct {
 	op    string
 	relay int
 	// at is the shard of a seek, and the destination that is configured.
-	at     place
+	at     shardKey
 	layout string
 }
 
@@ -63,10 +63,10 @@ type model struct {
 	jumped  time.Time // when the clock of the server jumped ahead
 
 	mu      sync.Mutex
-	begun   map[place]int64              // the highest epoch that has begun something
-	running map[place]map[*fakeRelay]int // what is under way
-	floors  map[string]int64             // the highest epoch of any shard when its destination was arranged
-	gained  int                          // and arranged
+	begun   map[shardKey]int64              // the highest epoch that has begun something
+	running map[shardKey]map[*fakeRelay]int // what is under way
+	floors  map[string]int64                // the highest epoch of any shard when its destination was arranged
+	gained  int                             // and arranged
 	count   int
 	broken  []string
 }
@@ -74,7 +74,7 @@ type model struct {
 func newModel(p plan) *model {
 	m := &model{
 		plan: p, server: newFakeServer(),
-		begun: make(map[place]int64), running: make(map[place]map[*fakeRelay]int), floors: make(map[string]int64),
+		begun: make(map[shardKey]int64), running: make(map[shardKey]map[*fakeRelay]int), floors: make(map[string]int64),
 	}
 	m.server.deaf = p.deaf
 	for i := range m.layouts {
@@ -96,7 +96,7 @@ func (m *model) breaksLocked(format string, args ...any) {
 
 func (m *model) gains(r *fakeRelay, l *Lease) {
 	layout, released := m.server.taken(l)
-	at := l.place()
+	at := l.key()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gained++
@@ -121,7 +121,7 @@ func (m *model) gainedSoFar() int {
 }
 
 // rearranged is called for each shard of a destination that gets another layout, before it does.
-func (m *model) rearranged(at place, r *fakeRow) {
+func (m *model) rearranged(at shardKey, r *fakeRow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gained++
@@ -137,7 +137,7 @@ func (m *model) rearranged(at place, r *fakeRow) {
 func (m *model) begins(u *fakeShard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at := u.lease.place()
+	at := u.lease.key()
 	if behind := max(m.begun[at], m.floors[at.destination]); u.lease.Epoch < behind {
 		m.breaksLocked("%v began something of %v in epoch %d, behind epoch %d", u.relay, at, u.lease.Epoch, behind)
 	}
@@ -151,7 +151,7 @@ func (m *model) begins(u *fakeShard) {
 func (m *model) ends(u *fakeShard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := m.running[u.lease.place()]; n[u.relay] > 0 { // else it was killed
+	if n := m.running[u.lease.key()]; n[u.relay] > 0 { // else it was killed
 		n[u.relay]--
 	}
 }
@@ -181,7 +181,7 @@ func (m *model) start(i int) {
 	// A relay that starts just after the clock has jumped ahead may believe it: see the package comment.
 	time.Sleep(time.Until(m.jumped.Add(Term))) //nolint:forbidigo // virtual time
 	m.owners++
-	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[place]*fakeShard), ended: make(chan struct{})}
+	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[shardKey]*fakeShard), ended: make(chan struct{})}
 	o := Options{Owner: r.owner, Gained: r.gained, Lost: r.lost, Destinations: m.plan.wants[i], Layouts: maps.Clone(m.layouts[i])}
 	w := &fakeWriter{server: m.server, relay: r, slow: m.plan.takes, moves: m.plan.moves}
 	r.holder = newHolder(o, slog.New(slog.DiscardHandler), w, func(context.Context) (table, func(), error) { return m.server.connect(r) })
@@ -190,7 +190,7 @@ func (m *model) start(i int) {
 	m.relays[i] = r
 	m.all = append(m.all, r)
 	m.server.mu.Lock()
-	m.server.looks[r] = true
+	m.server.listeners[r] = true
 	m.server.mu.Unlock()
 	go func() {
 		defer close(r.ended)
@@ -209,7 +209,7 @@ func (m *model) jump(ahead bool) {
 		return
 	}
 	for _, r := range m.relays {
-		if r != nil && !r.looked {
+		if r != nil && !r.hasRead {
 			return // see start
 		}
 	}
@@ -322,7 +322,7 @@ const agreed = "agreed"
 // settled checks that all shards are working, and shared fairly.
 func (m *model) settled() {
 	m.server.mu.Lock()
-	pic := picture{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
+	pic := view{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
 	foreign := make(map[string][]string) // the layouts of destinations whose relays have others
 	for i, r := range m.relays {
 		pid := int64(i)
@@ -338,9 +338,9 @@ func (m *model) settled() {
 				m.breaks("%v with layout %q has %d shards", name, own, len(parts))
 			}
 			for _, at := range parts {
-				unit := m.server.rows[at].unit
-				pic.group[unit] = first.unit
-				pic.wants[pid] = append(pic.wants[pid], unit)
+				id := m.server.rows[at].id
+				pic.group[id] = first.id
+				pic.wants[pid] = append(pic.wants[pid], id)
 			}
 		}
 		slices.Sort(pic.wants[pid])
@@ -351,18 +351,18 @@ func (m *model) settled() {
 				m.breaks("%v has begun nothing of %v for %v", r, at, late)
 			}
 			u.mu.Unlock()
-			pic.owners[u.lease.Unit] = pid
+			pic.owners[u.lease.PositionID] = pid
 		}
 		r.mu.Unlock()
 	}
 	for name, layouts := range foreign {
 		if !slices.Contains(layouts, agreed) {
-			m.breaks("%q has the layout %q, and its relays have %q", name, m.server.rows[place{destination: name}].layout, layouts)
+			m.breaks("%q has the layout %q, and its relays have %q", name, m.server.rows[shardKey{destination: name}].layout, layouts)
 		}
 	}
 	m.server.mu.Unlock()
 	for i := range m.relays {
-		pic.me = int64(i)
+		pic.self = int64(i)
 		if take, give := pic.shares(); len(take) > 0 || len(give) > 0 {
 			m.breaks("relay %d should take %v and give %v: %v", i, take, give, pic)
 		}
@@ -399,7 +399,7 @@ func drawPlan(t *rapid.T) plan {
 			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "crash", "ahead", "back", "seek", "configure", "configure all"}).
 				Draw(t, "op"),
 			relay:  rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
-			at:     place{rapid.SampledFrom(modelDestinations).Draw(t, "destination"), rapid.IntRange(0, 2).Draw(t, "part")},
+			at:     shardKey{rapid.SampledFrom(modelDestinations).Draw(t, "destination"), rapid.IntRange(0, 2).Draw(t, "part")},
 			layout: layout.Draw(t, "layout"),
 		})
 	}

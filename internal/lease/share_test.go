@@ -9,44 +9,44 @@ import (
 )
 
 // as returns the picture as another member sees it.
-func (p picture) as(member int64) picture {
-	p.me = member
+func (p view) as(member int64) view {
+	p.self = member
 	return p
 }
 
 // follow applies the actions of all members that see p at the same time.
-func (p picture) follow(t rapid.TB) (after picture, changes int) {
-	after = picture{wants: p.wants, owners: maps.Clone(p.owners), group: p.group}
+func (p view) follow(t rapid.TB) (after view, changes int) {
+	after = view{wants: p.wants, owners: maps.Clone(p.owners), group: p.group}
 	for member := range p.wants {
 		take, give := p.as(member).shares()
 		if p.sameWants() {
-			for _, unit := range give {
-				if slices.ContainsFunc(take, func(u int32) bool { return p.group[u] == p.group[unit] }) {
+			for _, shard := range give {
+				if slices.ContainsFunc(take, func(u int32) bool { return p.group[u] == p.group[shard] }) {
 					t.Fatalf("%d gives %v and takes %v", member, give, take)
 				}
 			}
 		}
-		for _, unit := range take {
-			if owner, owned := after.owners[unit]; owned {
-				t.Fatalf("%d takes %d, which %d has", member, unit, owner)
+		for _, shard := range take {
+			if owner, owned := after.owners[shard]; owned {
+				t.Fatalf("%d takes %d, which %d has", member, shard, owner)
 			}
-			if !p.wantedBy(member, unit) {
-				t.Fatalf("%d takes %d, which it does not want", member, unit)
+			if !p.wantedBy(member, shard) {
+				t.Fatalf("%d takes %d, which it does not want", member, shard)
 			}
-			after.owners[unit] = member
+			after.owners[shard] = member
 		}
-		for _, unit := range give {
-			if p.owners[unit] != member {
-				t.Fatalf("%d gives %d, which is not its own", member, unit)
+		for _, shard := range give {
+			if p.owners[shard] != member {
+				t.Fatalf("%d gives %d, which is not its own", member, shard)
 			}
-			delete(after.owners, unit)
+			delete(after.owners, shard)
 		}
 		changes += len(take) + len(give)
 	}
 	return after, changes
 }
 
-func (p picture) sameWants() bool {
+func (p view) sameWants() bool {
 	var first []int32
 	for _, wants := range p.wants {
 		if first == nil {
@@ -59,7 +59,7 @@ func (p picture) sameWants() bool {
 	return true
 }
 
-func (p picture) load() map[int64]int {
+func (p view) load() map[int64]int {
 	load := make(map[int64]int)
 	for _, owner := range p.owners {
 		load[owner]++
@@ -67,49 +67,49 @@ func (p picture) load() map[int64]int {
 	return load
 }
 
-func (p picture) parts() map[share]int {
-	parts := make(map[share]int)
-	for unit, owner := range p.owners {
-		parts[share{owner, p.group[unit]}]++
+func (p view) parts() map[groupMember]int {
+	parts := make(map[groupMember]int)
+	for shard, owner := range p.owners {
+		parts[groupMember{owner, p.group[shard]}]++
 	}
 	return parts
 }
 
 // sharded reports whether a destination has several shards.
-func (p picture) sharded() bool {
-	for unit, group := range p.group {
-		if unit != group {
+func (p view) sharded() bool {
+	for shard, group := range p.group {
+		if shard != group {
 			return true
 		}
 	}
 	return false
 }
 
-func genPicture(t *rapid.T) picture {
-	p := picture{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
-	units := rapid.Int32Range(0, 12).Draw(t, "units")
-	groups := rapid.SampledFrom([]int32{1, 2, 3, 5, units + 1}).Draw(t, "groups")
-	for unit := int32(1); unit <= units; unit++ {
-		p.group[unit] = unit
-		if groups <= units {
-			p.group[unit] = rapid.Int32Range(1, groups).Draw(t, "group")
+func genPicture(t *rapid.T) view {
+	p := view{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
+	count := rapid.Int32Range(0, 12).Draw(t, "units")
+	groups := rapid.SampledFrom([]int32{1, 2, 3, 5, count + 1}).Draw(t, "groups")
+	for id := int32(1); id <= count; id++ {
+		p.group[id] = id
+		if groups <= count {
+			p.group[id] = rapid.Int32Range(1, groups).Draw(t, "group")
 		}
 	}
 	members := rapid.Int64Range(1, 5).Draw(t, "members")
 	same := rapid.Bool().Draw(t, "same wants")
 	for m := int64(1); m <= members; m++ {
 		p.wants[m] = []int32{}
-		for unit := int32(1); unit <= units; unit++ {
+		for id := int32(1); id <= count; id++ {
 			if same || rapid.Bool().Draw(t, "wants") {
-				p.wants[m] = append(p.wants[m], unit)
+				p.wants[m] = append(p.wants[m], id)
 			}
 		}
 	}
-	for unit := int32(1); unit <= units; unit++ {
+	for id := int32(1); id <= count; id++ {
 		// 0 is no relay, and one more than there are members is a relay that stops.
 		owner := rapid.Int64Range(0, members+1).Draw(t, "owner")
-		if owner > 0 && (owner > members || p.wantedBy(owner, unit)) {
-			p.owners[unit] = owner
+		if owner > 0 && (owner > members || p.wantedBy(owner, id)) {
+			p.owners[id] = owner
 		}
 	}
 	return p
@@ -136,10 +136,10 @@ func TestShares(t *testing.T) {
 			t.Fatalf("nobody has %v", free)
 		}
 		load := p.load()
-		for unit, from := range p.owners {
+		for id, from := range p.owners {
 			for to := range p.wants {
-				if p.wants[from] != nil && load[from]-load[to] >= 2 && p.wantedBy(to, unit) {
-					t.Fatalf("%d has %d units, and %d has %d and wants %d", from, load[from], to, load[to], unit)
+				if p.wants[from] != nil && load[from]-load[to] >= 2 && p.wantedBy(to, id) {
+					t.Fatalf("%d has %d shards, and %d has %d and wants %d", from, load[from], to, load[to], id)
 				}
 			}
 		}
@@ -147,17 +147,17 @@ func TestShares(t *testing.T) {
 			return
 		}
 		shares := p.parts()
-		for unit, owner := range p.owners {
+		for id, owner := range p.owners {
 			for other := range p.wants {
-				if more := shares[share{owner, p.group[unit]}] - shares[share{other, p.group[unit]}]; p.wants[owner] != nil && more > 1 {
-					t.Fatalf("%d has %d shards of %d more than %d: %v", owner, more, p.group[unit], other, p)
+				if more := shares[groupMember{owner, p.group[id]}] - shares[groupMember{other, p.group[id]}]; p.wants[owner] != nil && more > 1 {
+					t.Fatalf("%d has %d shards of %d more than %d: %v", owner, more, p.group[id], other, p)
 				}
 			}
 		}
 		// No needless moves: a relay that has no more than a share keeps it. With shards it may get others in their place.
-		for unit, owner := range before.owners {
-			if p.owners[unit] != owner && start[owner] <= load[owner] && !before.sharded() {
-				t.Fatalf("%d lost %d, having %d units before and %d now", owner, unit, start[owner], load[owner])
+		for id, owner := range before.owners {
+			if p.owners[id] != owner && start[owner] <= load[owner] && !before.sharded() {
+				t.Fatalf("%d lost %d, having %d shards before and %d now", owner, id, start[owner], load[owner])
 			}
 		}
 	})
@@ -181,12 +181,12 @@ func TestShardsSpread(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := picture{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
+			p := view{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
 			maps.Copy(p.owners, c.owners)
-			for unit := int32(1); unit <= 6; unit++ {
-				p.group[unit] = unit
-				if slices.Contains(c.shards, unit) {
-					p.group[unit] = c.shards[0]
+			for id := int32(1); id <= 6; id++ {
+				p.group[id] = id
+				if slices.Contains(c.shards, id) {
+					p.group[id] = c.shards[0]
 				}
 			}
 			for member := int64(1); member <= 4; member++ { // one after the other, if they have nothing yet
@@ -203,7 +203,7 @@ func TestShardsSpread(t *testing.T) {
 			}
 			parts := p.parts()
 			for member := range p.wants {
-				if n := parts[share{member, c.shards[0]}]; n != 1 {
+				if n := parts[groupMember{member, c.shards[0]}]; n != 1 {
 					t.Errorf("%d has %d shards: %v", member, n, p.owners)
 				}
 			}

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// answerWithin bounds one round trip: without an answer for that long the connection counts as
-	// lost. No delivery has started for more than a second by then.
+	// answerWithin bounds one round trip: without an answer for that long the connection counts as lost. Until then no
+	// delivery has started for more than a second.
 	answerWithin = 3 * time.Second
-	// writeWithin bounds the write of a position's owner, which fires the triggers of the table. It is
-	// above the statement_timeout: the connection outlives a write that takes too long.
+	// writeWithin bounds the write of a position's owner, which fires the triggers of the table. It exceeds the
+	// statement_timeout: the connection survives a write that takes too long.
 	writeWithin = store.RoundTripTimeout
-	// createWithin bounds the creation of positions: some are found by time, and where many events were
-	// deleted the search for the first takes a while.
+	// createWithin bounds the creation of positions. Some are found by time, and after many deletes the search for the
+	// first event takes a while.
 	createWithin = 15 * time.Second
 )
 
-// session is a connection of its own.
+// session is a dedicated connection.
 type session struct {
-	conn    *sessions.Conn
-	options *Options
-	schema  string
-	channel string
-	server  string
-	old     bool   // the life of the server is older than a term
-	row     string // the ctid of the membership
+	conn          *sessions.Conn
+	options       *Options
+	schema        string
+	channel       string
+	server        string
+	olderThanTerm bool   // the server life is older than a term
+	row           string // ctid of the membership
 }
 
 // openSession connects, and checks that the table is a stream and stays one.
@@ -52,11 +52,10 @@ func openSession(ctx context.Context, c *store.Connector, o *Options) (table, fu
 	return s, hangUp, nil
 }
 
-// close releases the locks of life and of the mode explicitly: the server notices the end of a
-// connection a moment later.
+// close explicitly releases the locks of life and of the mode: the server notices the end of a connection later.
 func (s *session) close(ctx context.Context) {
 	if !s.conn.IsClosed() && !s.conn.IsShared() {
-		_ = s.trip(ctx, func(ctx context.Context) error { // if it fails, the end of the connection releases the locks
+		_ = s.roundTrip(ctx, func(ctx context.Context) error { // if it fails, the end of the connection releases the locks
 			_, err := s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
 			return err
 		})
@@ -64,9 +63,9 @@ func (s *session) close(ctx context.Context) {
 	store.Close(ctx, s.conn.Conn)
 }
 
-// trip runs f within the time for one round trip. A running statement finishes even if ctx ends:
-// interrupting it would lose the connection.
-func (s *session) trip(ctx context.Context, f func(context.Context) error) error {
+// roundTrip runs f within the time for one round trip. A running statement finishes even if ctx ends: an interruption
+// would cost the connection.
+func (s *session) roundTrip(ctx context.Context, f func(context.Context) error) error {
 	return within(ctx, answerWithin, f)
 }
 
@@ -79,13 +78,13 @@ func within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return nil
 }
 
-// The life of the server has another name after a crash and a failover, which empty the table, after a
-// start, and in another copy of the database.
+// A crash and a failover empty the table, which gives the server life another name. A start and another copy of the
+// database have another name as well.
 const (
 	lifeName = `life || '/' || 'outbox_server'::regclass::oid`
 
-	// sqlLife returns the life of the server, and whether it is older than a term; the first relay after a crash or a start
-	// names it.
+	// sqlLife returns the life of the server, and whether it is older than a term. The first relay after a crash or a
+	// start names it.
 	sqlLife = `WITH made AS (INSERT INTO outbox_server AS s (life, started) VALUES (gen_random_uuid(), pg_postmaster_start_time())
 		ON CONFLICT (one) DO UPDATE SET life = excluded.life, started = excluded.started, since = clock_timestamp() WHERE s.started <> excluded.started
 		RETURNING ` + lifeName + ` AS name)
@@ -96,30 +95,30 @@ const (
 	sqlVerify = `SELECT EXISTS (SELECT FROM outbox_server WHERE ` + lifeName + ` = $1 AND started = pg_postmaster_start_time())`
 )
 
-// begin keeps the table a stream, and shows that the relay lives. Without a session it does neither: then the mode is checked
-// at each start of a membership, which shows life as well.
+// begin keeps the table a stream, and shows that the relay lives. Without a session it does neither: then each start of
+// a membership checks the mode, and shows life as well.
 func (s *session) begin(ctx context.Context) error {
 	if !s.conn.IsShared() {
-		err := s.trip(ctx, func(ctx context.Context) error {
+		err := s.roundTrip(ctx, func(ctx context.Context) error {
 			return outboxsql.HoldMode(ctx, s.conn.Conn, s.schema, outboxsql.ModeStream)
 		})
 		if err != nil {
 			return err
 		}
-		err = s.trip(ctx, func(ctx context.Context) error {
+		err = s.roundTrip(ctx, func(ctx context.Context) error {
 			return store.ShowLife(ctx, s.conn, s.schema, s.options.Owner, s.options.Program)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	err := s.trip(ctx, func(ctx context.Context) error { return s.checkMode(ctx, nil) })
+	err := s.roundTrip(ctx, func(ctx context.Context) error { return s.checkMode(ctx, nil) })
 	if err != nil {
 		return err
 	}
-	for range 2 { // another relay may name it at the same time
-		err = s.trip(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.old)
+	for range 2 { // another relay may name the life at the same time
+		err = s.roundTrip(ctx, func(ctx context.Context) error {
+			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.olderThanTerm)
 		})
 		if !errors.Is(err, pgx.ErrNoRows) {
 			break
@@ -129,7 +128,7 @@ func (s *session) begin(ctx context.Context) error {
 	return err
 }
 
-// checkMode checks the mode in a transaction, which f uses. A session of the relay's own holds it already.
+// checkMode checks the mode in a transaction, which f uses. A dedicated session already holds the mode.
 func (s *session) checkMode(ctx context.Context, f func(pgx.Tx) error) error {
 	if !s.conn.IsShared() {
 		return nil
@@ -143,12 +142,12 @@ func (s *session) checkMode(ctx context.Context, f func(pgx.Tx) error) error {
 	})
 }
 
-// ErrMoved means that connections lead to another server, or to another life of it, than the one in which a shard was
-// taken: it may have assigned ids again that a relay has in memory.
-var ErrMoved = errors.New("the server has crashed, or is another one, since the shard was taken")
+// ErrMoved means that connections lead to another server, or to another server life, than the one in which a shard was
+// taken: the server may have assigned ids again that a relay has in memory.
+var ErrMoved = errors.New("the server has crashed, or was replaced, since the shard was taken")
 
-// Requires returns a check that the server is in the life in which a shard was taken. Later statements on a direct connection
-// need no other one, because a connection does not outlive a crash.
+// Requires returns a check that the server is in the life in which a shard was taken. Later statements on a direct
+// connection need no further check, because a connection does not outlive a crash.
 func Requires(life string) func(context.Context, sessions.Querier) error {
 	return func(ctx context.Context, db sessions.Querier) error {
 		var ok bool
@@ -162,9 +161,9 @@ func Requires(life string) func(context.Context, sessions.Querier) error {
 	}
 }
 
-func (s *session) life() (name string, old bool) { return s.server, s.old }
+func (s *session) life() (name string, old bool) { return s.server, s.olderThanTerm }
 
-// sqlJoin adds the relay to the members. Its row may be there from a connection whose last answer was lost.
+// sqlJoin adds the relay to the members. Its row may be left from a connection whose last answer was lost.
 const sqlJoin = `WITH joined AS (
 		INSERT INTO outbox_members AS m (owner, wants, layouts, pid, alive_until, renewals)
 			VALUES ($1, $2, $7, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END, clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
@@ -177,27 +176,27 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 		return db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared(), s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
 	}
 	if !s.conn.IsShared() {
-		err = s.trip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
+		err = s.roundTrip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
 		return renewals, err
 	}
-	err = s.trip(ctx, func(ctx context.Context) error {
-		return s.checkMode(ctx, func(tx pgx.Tx) error { return join(ctx, tx) }) // it cannot change while members renew
+	err = s.roundTrip(ctx, func(ctx context.Context) error {
+		return s.checkMode(ctx, func(tx pgx.Tx) error { return join(ctx, tx) }) // the mode cannot change while members renew
 	})
 	if err != nil {
 		return 0, err
 	}
-	err = s.trip(ctx, func(ctx context.Context) error {
+	err = s.roundTrip(ctx, func(ctx context.Context) error {
 		return store.Introduce(ctx, s.conn, s.options.Owner, s.options.Program)
 	})
 	return renewals, err
 }
 
-// sqlAnnounce changes what the relay wants.
+// sqlAnnounce changes the destinations that the relay wants.
 const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layouts = $5, renewals = renewals + 1 WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
 	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM changed`
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
-	err = s.trip(ctx, func(ctx context.Context) error {
+	err = s.roundTrip(ctx, func(ctx context.Context) error {
 		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -206,8 +205,8 @@ func (s *session) announce(ctx context.Context, wants []string, least int64) (re
 	return renewals, err
 }
 
-// sqlRenew finds the row by its place: under an old snapshot its earlier versions stay, and a search by
-// the key would read all of them.
+// sqlRenew finds the row by ctid: under an old snapshot its earlier versions stay, and a search by the key would read
+// all of them.
 const (
 	sqlRenew = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond'
 		WHERE owner = $1 AND renewals >= $3 AND ctid = $4::text::tid RETURNING ctid::text, renewals`
@@ -216,7 +215,7 @@ const (
 )
 
 func (s *session) renew(ctx context.Context, least int64) (renewals int64, err error) {
-	err = s.trip(ctx, func(ctx context.Context) error {
+	err = s.roundTrip(ctx, func(ctx context.Context) error {
 		term := Term.Microseconds()
 		err := pgx.ErrNoRows
 		if s.row != "" {
@@ -235,19 +234,21 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 
 const (
 	sqlPositions = `SELECT destination, part, unit, epoch, coalesce(owner, 0), layout FROM outbox_positions`
-	// The clock of the server counts only where the member's session is gone, too; one without a session is watched for a term.
+	// The clock of the server counts only if the member's session is gone as well. A member without a session is
+	// watched for a term.
 	sqlMembers = `SELECT owner, wants, layouts, renewals, alive_until < clock_timestamp() AND m.pid <> 0
 		AND NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = m.pid AND a.application_name = 'notifyd/` + store.RoleLeases + `') FROM outbox_members AS m`
 )
 
-// look is one flight. Each statement has a snapshot of its own, and the members' is the later one.
-func (s *session) look(ctx context.Context) (sight, error) {
-	seen := sight{rows: make(map[place]*row), members: make(map[int64]member)}
+// read reads positions and members in one round trip. Each statement has its own snapshot, and the members' is the
+// later one.
+func (s *session) read(ctx context.Context) (snapshot, error) {
+	seen := snapshot{rows: make(map[shardKey]*row), members: make(map[int64]member)}
 	var batch pgx.Batch
 	batch.Queue(sqlPositions).Query(func(rows pgx.Rows) error {
-		var at place
+		var at shardKey
 		var r row
-		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.part, &r.unit, &r.epoch, &r.owner, &r.layout}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.shard, &r.id, &r.epoch, &r.owner, &r.layout}, func() error {
 			seen.rows[at] = new(r)
 			return nil
 		})
@@ -263,7 +264,7 @@ func (s *session) look(ctx context.Context) (sight, error) {
 		})
 		return err
 	})
-	err := s.trip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
+	err := s.roundTrip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
 	return seen, err
 }
 
@@ -277,7 +278,7 @@ func (o *Options) layoutsOf(names []string) []string {
 }
 
 func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bool, err error) {
-	err = s.trip(ctx, func(ctx context.Context) error {
+	err = s.roundTrip(ctx, func(ctx context.Context) error {
 		tag, err := s.conn.Exec(ctx, `DELETE FROM outbox_members WHERE owner = $1 AND renewals = $2`, owner, renewals)
 		removed = tag.RowsAffected() == 1
 		return err
@@ -286,7 +287,7 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 }
 
 func (s *session) leave(ctx context.Context) error {
-	return s.trip(ctx, func(ctx context.Context) error {
+	return s.roundTrip(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
 			SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($2, 'units') END`, s.options.Owner, s.channel)
 		return err
@@ -299,7 +300,7 @@ type positionWriter struct {
 	channel string
 }
 
-// use runs f on a connection of its own.
+// use runs f on a connection from the pool.
 func (w *positionWriter) use(ctx context.Context, server string, limit time.Duration, f func(context.Context, *sessions.Conn) error) error {
 	return within(ctx, limit, func(ctx context.Context) error {
 		return w.options.Use(ctx, server, func(conn *sessions.Conn) error { return f(ctx, conn) })
@@ -314,7 +315,7 @@ func (w *positionWriter) arrange(ctx context.Context, server, destination string
 	return w.options.Arrange(ctx, server, destination)
 }
 
-// sqlTake skips a locked row: the lock may be held indefinitely. It commits synchronously: after a crash that takes it back
+// sqlTake skips a locked row: the lock may be held indefinitely. It commits synchronously: if a crash took it back,
 // another relay would find the shard without an owner, and begin at once.
 const sqlTake = `WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true) AS is),
 	free AS (SELECT p.unit FROM outbox_positions AS p CROSS JOIN durable WHERE p.unit = $1 AND p.epoch = $2 AND durable.is = 'on' FOR UPDATE OF p SKIP LOCKED)
@@ -322,7 +323,7 @@ const sqlTake = `WITH durable AS MATERIALIZED (SELECT set_config('synchronous_co
 
 func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch int64, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {
-		err := conn.QueryRow(ctx, sqlTake, r.unit, r.epoch, w.options.Owner).Scan(&epoch)
+		err := conn.QueryRow(ctx, sqlTake, r.id, r.epoch, w.options.Owner).Scan(&epoch)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -331,15 +332,15 @@ func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch 
 	return epoch, err
 }
 
-// sqlRelease does nothing where the position has another epoch, and that is done, too.
+// sqlRelease does nothing if the position has another epoch: then it is done as well.
 const sqlRelease = `WITH mine AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED),
 	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.unit = mine.unit RETURNING p.unit)
 	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE unit = $1 AND epoch = $2),
 		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'units') END::text`
 
-func (w *positionWriter) release(ctx context.Context, server string, unit int32, epoch int64) (done bool, err error) {
+func (w *positionWriter) release(ctx context.Context, server string, id int32, epoch int64) (done bool, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {
-		return conn.QueryRow(ctx, sqlRelease, unit, epoch, w.channel).Scan(&done, nil)
+		return conn.QueryRow(ctx, sqlRelease, id, epoch, w.channel).Scan(&done, nil)
 	})
 	return done, err
 }

@@ -45,7 +45,7 @@ func (r *fakeRelay) begun() (names []string) {
 	return names
 }
 
-// TestNoWaitAlone: a relay that is alone has all units after a few round trips.
+// TestNoWaitAlone: a relay that is alone has all shards after a few round trips.
 func TestNoWaitAlone(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *model) {
@@ -65,7 +65,7 @@ func TestNoWaitAlone(t *testing.T) {
 	})
 }
 
-// TestStopHandsOver: the units that a relay gives away when it stops work at another after a few
+// TestStopHandsOver: the shards that a relay gives away when it stops work at another after a few
 // round trips and the running deliveries.
 func TestStopHandsOver(t *testing.T) {
 	t.Parallel()
@@ -210,7 +210,7 @@ func TestMovedPosition(t *testing.T) {
 	timed(t, func(m *model) {
 		m.start(0)
 		elapse(time.Second)
-		m.server.seek(place{destination: "b"})
+		m.server.seek(shardKey{destination: "b"})
 		elapse(m.plan.slow + 30*fakeRoundTrip)
 		r := m.relays[0]
 		if got := r.begun(); len(got) != 5 {
@@ -218,7 +218,7 @@ func TestMovedPosition(t *testing.T) {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if l := r.shards[place{destination: "b"}].lease; l.Epoch != 3 {
+		if l := r.shards[shardKey{destination: "b"}].lease; l.Epoch != 3 {
 			t.Errorf("the lease is %+v", l)
 		}
 	})
@@ -290,9 +290,9 @@ func TestArrangementOfEarlierLife(t *testing.T) {
 		elapse(2 * time.Second)
 		m.do(step{op: "crash"})
 		elapse(2 * time.Second)
-		before := m.relays[0].epoch(place{destination: "b"})
+		before := m.relays[0].epoch(shardKey{destination: "b"})
 		elapse(moves)
-		if m.relays[0].epoch(place{destination: "b"}) != before {
+		if m.relays[0].epoch(shardKey{destination: "b"}) != before {
 			t.Error("it lost its leases")
 		}
 		elapse(2 * moves)
@@ -303,7 +303,7 @@ func TestArrangementOfEarlierLife(t *testing.T) {
 }
 
 // epoch returns the epoch in which the relay has a shard, 0 if it has not.
-func (r *fakeRelay) epoch(at place) int64 {
+func (r *fakeRelay) epoch(at shardKey) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if u := r.shards[at]; u != nil {

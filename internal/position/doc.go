@@ -1,6 +1,6 @@
-// Package position has the row of a shard's position: it is loaded and written by the shard's owner alone, and checked
-// against the sequence that assigns the ids.
+// Package position loads and writes the row of a shard's position, and checks it against the sequence that assigns the
+// ids. Only the shard's owner uses the row.
 //
-//	position.go  loads and writes the row, within bounds; ends the relay if the sequence gives out ids again that were passed
-//	former.go    how far the shards had come when their number changed
+//	position.go  loads and writes the row, within bounds; stops the relay if the sequence assigns passed ids again
+//	former.go    positions of the shards at each change of their number
 package position

@@ -10,19 +10,19 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Former is how far the shards of a destination had come each time when their number changed, as outbox_positions.former has
-// it. The shards of today begin at the lowest head, and pass over what is done.
-type Former []Stand
+// Former has the positions of a destination's shards at each change of their number, as outbox_positions.former has
+// them. The current shards begin at the lowest head, and pass over the ids that former shards have done.
+type Former []ShardPositions
 
-// Stand is how far the shards had come at one change: the position of each, by its number.
-type Stand []tail.Watermark
+// ShardPositions are the positions of the shards at one change, by shard number.
+type ShardPositions []tail.Watermark
 
-// Done reports whether a former shard has passed the event with this id and hash, to which it belonged.
+// Done reports whether the former shard of the event with this id and hash has passed it.
 func (f Former) Done(id, hash int64) bool {
-	return slices.ContainsFunc(f, func(s Stand) bool { return s[outboxsql.ShardOf(hash, len(s))].Has(id) })
+	return slices.ContainsFunc(f, func(s ShardPositions) bool { return s[outboxsql.ShardOf(hash, len(s))].Has(id) })
 }
 
-// Head returns the id above which nothing was done; that of no former shards is below all ids.
+// Head returns the id above which former shards have done nothing; without former shards it is below all ids.
 func (f Former) Head() int64 {
 	head := int64(math.MinInt64)
 	for _, s := range f {
@@ -33,7 +33,7 @@ func (f Former) Head() int64 {
 	return head
 }
 
-// Passed returns the ids that any of the former shards, or a reader that has read these, has passed.
+// Passed returns the ids that any former shard, or a reader with the given watermark, has passed.
 func (f Former) Passed(read tail.Watermark) tail.Watermark {
 	for _, s := range f {
 		for _, w := range s {
@@ -43,13 +43,13 @@ func (f Former) Passed(read tail.Watermark) tail.Watermark {
 	return read
 }
 
-// Over reports whether nothing that is left to read was done by former shards: a reader with that head and these gaps is past it.
-func (f Former) Over(head int64, gaps tail.Ranges) bool {
+// Finished reports whether a reader with that head and these gaps has passed all ids that former shards have done.
+func (f Former) Finished(head int64, gaps tail.Ranges) bool {
 	end := f.Head()
 	return head >= end && (len(gaps) == 0 || gaps[0].From > end)
 }
 
-// storedWatermark is a Watermark in the database.
+// storedWatermark is the format of a Watermark in the database.
 type storedWatermark struct {
 	Head int64  `json:"head"`
 	Open string `json:"open"`
@@ -80,7 +80,7 @@ func ParseFormer(text string) (f Former, err error) {
 		if len(parts) == 0 {
 			return nil, fmt.Errorf("former positions: %q has none", text)
 		}
-		var s Stand
+		var s ShardPositions
 		for _, w := range parts {
 			open, err := tail.ParseRanges(w.Open)
 			if err != nil {

@@ -68,7 +68,7 @@ func TestBound(t *testing.T) {
 func (l *log) owned(unit int32) *Position {
 	l.Helper()
 	epoch := testdb.One[int64](l.DB, l.Conn, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE unit = $1 RETURNING epoch`, unit)
-	p, err := Load(l.Context(), session.Direct(l.Conn), lease.Lease{Unit: unit, Epoch: epoch})
+	p, err := Load(l.Context(), session.Direct(l.Conn), lease.Lease{PositionID: unit, Epoch: epoch})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestSaveUnderASnapshot(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 	}
-	plan := strings.Join(testdb.List[string](l.DB, relay, `EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) `+sqlSave, pgx.QueryExecModeSimpleProtocol, p.Unit, p.Epoch, 2, "{}", 0, p.row), "\n")
+	plan := strings.Join(testdb.List[string](l.DB, relay, `EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) `+sqlSave, pgx.QueryExecModeSimpleProtocol, p.PositionID, p.Epoch, 2, "{}", 0, p.row), "\n")
 	if !strings.Contains(plan, "Tid Scan") {
 		t.Error(plan)
 	}

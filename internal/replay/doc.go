@@ -1,23 +1,23 @@
-// Package replay sends a range of events again that a destination has received, beside what is live. A replay is a row of
-// outbox_replays. Only the owner of the destination's first shard moves it, in the transaction of its position.
+// Package replay sends a range of events again that a destination has received, next to live events. A replay is a row
+// of outbox_replays. Only the owner of the destination's first shard changes it, in the transaction of its position.
 //
-// A replay is a position with a last id: package tail reads it, package flight counts what is under way, and a crash repeats what was
-// not written. It is no shard with a lease and a lane of its own, for two reasons:
+// A replay is a position with a last id: package tail reads it, package flight tracks its events in memory, and a crash
+// repeats the unwritten part. It does not have its own lease and lane, for two reasons:
 //
 //   - The destination must not get more calls at once than its concurrency allows, so both use one lane, on one relay:
 //     TestReplayKeepsConcurrency.
-//   - What a replay has failed goes on after its end. So the rows would change hands between two owners that know one aggregate.
+//   - Failed events of a replay outlive it. With two owners, such rows would move between owners that both know the aggregate.
 //
-// Its events have an order of their own: the key of their aggregate has a prefix, so that a live event and a replayed one never wait
-// for each other. What fails is a row like any other, with that key, and the shard delivers it.
+// Its events have their own order: the key of their aggregate has a prefix, so a live event and a replayed one never
+// wait for each other. A failed event becomes a row with that key, and the shard delivers the row.
 //
-// A replay reads only what the live position has passed for good: the request left out what was open then. Only a position that was
-// set back meanwhile is behind it, and then the replay waits. Live events go first. A replay fills half of the lane at most, reads
-// in small pages, and rests between them.
+// A replay reads only ids that the live position has passed for good: the request left out the ids that were open then.
+// If the position was set back meanwhile, the replay waits. Live events go first. A replay fills half of the lane at
+// most, reads in small pages, and rests between them.
 //
 // Its files:
 //
-//	sender.go  finds the replay of a shard, reads it, hands it over, counts it, ends it
-//	range.go   what is sent, and how far that is; the statements
-//	pace.go    keeps it to a rate
+//	sender.go  finds the replay of a shard, reads it, delivers its events and counts them
+//	range.go   the range that is sent, its progress, and the statements
+//	pace.go    limits a replay to a rate
 package replay

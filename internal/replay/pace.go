@@ -2,21 +2,21 @@ package replay
 
 import "time"
 
-// pace keeps a replay to a rate.
+// pace limits a replay to a rate.
 type pace struct {
 	rate float64   // events per second; 0: no limit
 	left float64   // events that may go
 	at   time.Time // of left
-	due  time.Time // when the next bunch may go
+	due  time.Time // when the next burst may go
 }
 
-// paceEvery is how often events go at a rate: the bunches are as large as that takes.
+// paceEvery is how often events go at a rate; it determines the size of the bursts.
 const paceEvery = 50 * time.Millisecond
 
 // maxPace bounds a pause.
 const maxPace = time.Hour
 
-// allow returns how many of n events may go now. It is 0 where it is too early for a bunch.
+// allow returns how many of n events may go now. It returns 0 if it is too early for a burst.
 func (p *pace) allow(now time.Time, n int) int {
 	if p.rate == 0 || n == 0 {
 		return n
@@ -34,8 +34,8 @@ func (p *pace) allow(now time.Time, n int) int {
 	return int(min(float64(n), p.left)) // left may be more than an int
 }
 
-// took records that events went.
-func (p *pace) took(n int) {
+// sent records that events went.
+func (p *pace) sent(n int) {
 	if p.rate > 0 {
 		p.left -= float64(n)
 	}

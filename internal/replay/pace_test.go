@@ -20,7 +20,7 @@ func TestPaceAllowsWhatThereIs(t *testing.T) {
 			if got < 0 || got > n {
 				t.Fatalf("%d of %d may go at %g per second", got, n, p.rate)
 			}
-			p.took(got)
+			p.sent(got)
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "pause")))
 		}
 	})

@@ -14,13 +14,13 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	const room = 1000
 	s := NewSender(Shard{})
-	s.span = &span{to: 100, reader: tail.NewReader(0, nil, tail.NewWitnesses()), flight: flight.New(nil, nil)}
-	s.span.flight.Returned = []dispatch.Delivery{
+	s.active = &activeReplay{lastID: 100, reader: tail.NewReader(0, nil, tail.NewWriterScanner()), flight: flight.New(nil, nil)}
+	s.active.flight.Returned = []dispatch.Delivery{
 		{Event: &delivery.Event{ID: 1, Payload: make([]byte, room/2)}},
 		{Event: &delivery.Event{ID: 2, Payload: make([]byte, room/2)}},
 	}
 	// There is no connection: a read would panic.
-	if did, err := s.read(t.Context(), nil, Live{Head: 100, Room: room}); did || err != nil {
+	if did, err := s.read(t.Context(), nil, Live{Head: 100, FreeBytes: room}); did || err != nil {
 		t.Errorf("it reads although its memory is full: %v, %v", did, err)
 	}
 }

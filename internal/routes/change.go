@@ -13,12 +13,12 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// sqlFence raises the scanner's epoch: events in its memory were found by routes that change now, and can no longer be written. A scanner
-// that no relay has held yet has nothing in memory. The statement returns the scanner's position.
+// sqlFence raises the scanner's epoch: events in its memory were found by routes that change now, and can no longer be
+// written. A scanner that no relay has held yet has nothing in memory. The statement returns the scanner's position.
 const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0 RETURNING head, open::text`
 
-// Fence returns the ids that the unrouted scanner has read, and makes the scanner use the new routes for all other ids. It comes before
-// every statement on outbox_routes.
+// Fence returns the ids that the unrouted scanner has read, and makes the scanner use the new routes for all other ids.
+// It comes before every statement on outbox_routes.
 func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 	var open string
 	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &open)
@@ -26,27 +26,27 @@ func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 	case errors.Is(err, pgx.ErrNoRows):
 		return tail.Watermark{Head: math.MinInt64}, nil
 	case err != nil:
-		return seen, fmt.Errorf("fence the router: %w", err)
+		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
 	if seen.Open, err = tail.ParseRanges(open); err != nil {
-		return seen, fmt.Errorf("fence the router: %w", err)
+		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
 	return seen, nil
 }
 
 const (
-	// sqlUntil ends a span at the position of the destination or the router: ids that either has
-	// seen have these routes.
+	// sqlUntil ends a span at the position of the destination or the scanner: ids that either has seen have these
+	// routes.
 	sqlUntil = `UPDATE outbox_routes SET until_head = greatest($3::bigint, $5::bigint),
 		until_open = ($4::text::int8multirange + int8multirange(int8range($3, greatest($3::bigint, $5::bigint), '(]')))
 			* ($6::text::int8multirange + int8multirange(int8range($5, greatest($3::bigint, $5::bigint), '(]')))
 		WHERE destination = $1 AND since = $2`
 
-	// sqlSpan begins a span. If it brings no new events nothing has to be handed.
+	// sqlSpan begins a span. It is handed at once if it brings no new events.
 	sqlSpan = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
 		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean, $7::text[]`
 
-	// sqlDrops adds settings to the spans before, if they may still hold for stored deliveries of these.
+	// sqlDrops adds settings to earlier spans, if they may still apply to stored deliveries of these.
 	sqlDrops = `UPDATE outbox_routes AS r SET drops = ARRAY(SELECT DISTINCT d FROM unnest(r.drops || $2::text[]) AS d ORDER BY d)
 		WHERE r.destination = $1 AND r.since > 0 AND NOT r.drops @> $2::text[] AND (
 			EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.state = 'retry')
@@ -59,19 +59,19 @@ type Change struct {
 	All []Wanted
 	// To are the new routes.
 	To Wanted
-	// Last is the span by which the destination has read, see [Newest].
+	// Last is the span by which the destination has read: see [Newest].
 	Last *Span
-	// At is what any shard of the destination has read.
+	// At has the ids that any shard of the destination has read.
 	At tail.Watermark
-	// Passed is what all its shards have read. A span that ends above it stays in force.
+	// Passed has the ids that all its shards have read. A span that ends above it stays in force.
 	Passed tail.Watermark
 }
 
-// Store ends the last span of the destination, if there is one, and begins another, in a transaction that holds the position of the
-// destination.
+// Store ends the last span of the destination, if there is one, and begins another. The transaction must hold the
+// position of the destination.
 func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 	w, last, at := &c.To, c.Last, c.At
-	router, err := Fence(ctx, tx)
+	scanner, err := Fence(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -81,11 +81,11 @@ func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 	handed := false
 	if last != nil {
 		handed = last.Handed && !w.gains(&last.Routes)
-		if _, err := tx.Exec(ctx, sqlUntil, w.Destination, last.since, at.Head, at.Open.String(), router.Head, router.Open.String()); err != nil {
+		if _, err := tx.Exec(ctx, sqlUntil, w.Destination, last.since, at.Head, at.Open.String(), scanner.Head, scanner.Open.String()); err != nil {
 			return fmt.Errorf("end routes: %w", err)
 		}
 	}
-	if err := dropSpans(ctx, tx, w.Destination, c.Passed, router); err != nil {
+	if err := dropSpans(ctx, tx, w.Destination, c.Passed, scanner); err != nil {
 		return err
 	}
 	patterns, others := w.lists()
@@ -100,7 +100,7 @@ func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 	return Noted(ctx, tx, w.Destination)
 }
 
-// Noted removes the routes expected of a destination: its owner has stored them.
+// Noted removes the expected routes of a destination, after its owner has stored them.
 func Noted(ctx context.Context, tx pgx.Tx, destination string) error {
 	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0`, destination); err != nil {
 		return fmt.Errorf("forget expected routes: %w", err)
@@ -126,17 +126,17 @@ func Unhanded(ctx context.Context, db querier, destination string) (is bool, err
 	return is, nil
 }
 
-// Handed records that the events from before a span are stored deliveries of its destination. The transaction must hold the position of the
-// scanner. The caller sets Span.Handed after the commit.
+// Handed records that the events from before a span are stored deliveries of its destination. The transaction must hold
+// the position of the scanner. The caller sets Span.Handed after the commit.
 func Handed(ctx context.Context, tx pgx.Tx, s *Span) error {
 	if _, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, s.Destination, s.since); err != nil {
-		return fmt.Errorf("finish handing out: %w", err)
+		return fmt.Errorf("record handed routes: %w", err)
 	}
 	return nil
 }
 
-// sqlPast keeps a span for people, who ask what became of an event, and sqlTidy bounds what is kept: nothing about
-// events that are gone, and 100 spans of a destination, the newest.
+// sqlPast keeps a span for people who ask why an event was not delivered. sqlTidy bounds the past spans: none about
+// deleted events, and the newest 100 of a destination.
 const (
 	sqlPast = `UPDATE outbox_routes SET past = 'read' WHERE destination = $1 AND since = $2`
 	sqlTidy = `DELETE FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL AND (
@@ -144,23 +144,23 @@ const (
 		OR since <= (SELECT since FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL ORDER BY since DESC OFFSET 100 LIMIT 1))`
 )
 
-// dropSpans puts aside spans that have ended for both the destination and the router.
-func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router tail.Watermark) error {
+// dropSpans marks spans as past that have ended for both the destination and the scanner.
+func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, scanner tail.Watermark) error {
 	all, err := Read(ctx, tx, &destination)
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if s := &all[i]; s.Ended && s.Until.Within(at.Head, at.Open) && s.Until.Within(router.Head, router.Open) {
+		if s := &all[i]; s.Ended && s.Until.Within(at.Head, at.Open) && s.Until.Within(scanner.Head, scanner.Open) {
 			if _, err := tx.Exec(ctx, sqlPast, destination, s.since); err != nil {
-				return fmt.Errorf("put routes aside: %w", err)
+				return fmt.Errorf("archive routes: %w", err)
 			}
 		}
 	}
 	return tidy(ctx, tx, destination)
 }
 
-// tidy removes records about deleted events, and old ones beyond a bound.
+// tidy removes past spans about deleted events, and old ones beyond a bound.
 func tidy(ctx context.Context, tx pgx.Tx, destination string) error {
 	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {
 		return fmt.Errorf("forget routes: %w", err)
@@ -169,8 +169,8 @@ func tidy(ctx context.Context, tx pgx.Tx, destination string) error {
 }
 
 const (
-	// sqlExpect stores routes of a destination that its owner has not stored yet: events that it
-	// passes until then are kept for it. Storing other routes for it ends that.
+	// sqlExpect stores routes that a destination's owner has not stored yet: events that the owner passes until then
+	// are kept for the destination. Storing other routes for the destination ends that.
 	sqlExpect = `INSERT INTO outbox_routes (destination, since, patterns, others, head)
 		SELECT $1::text, 0, $2::text[], $3::text[], 9223372036854775807 WHERE NOT EXISTS (` + sqlAsNoted + `)
 		ON CONFLICT (destination, since) DO UPDATE SET patterns = excluded.patterns, others = excluded.others
@@ -180,8 +180,8 @@ const (
 	sqlAsNoted  = `SELECT FROM outbox_routes AS n WHERE n.destination = $1 AND n.since > 0 AND n.until_head IS NULL AND n.patterns = $2 AND n.others = $3`
 )
 
-// expect stores the routes of all destinations that have not stored theirs: events without a route
-// are handed to all destinations that get them, so none comes too late.
+// expect stores the routes of all destinations whose owners have not stored them. Events without a route are handed to
+// all destinations that get them, so no destination comes too late.
 func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b Wanted) int { return cmp.Compare(a.Destination, b.Destination) })
 	var batch pgx.Batch
@@ -197,8 +197,9 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 }
 
 const (
-	// sqlOwed copies ended spans for the ids that the destination has not passed ($2 is its head, $3 its open ids), and returns the numbers
-	// of the copies, which the next two statements spare. The original spans end at the new head, and keep the history below it.
+	// sqlOwed copies ended spans for the ids that the destination has not passed ($2 is its head, $3 its open ids). It
+	// returns the numbers of the copies, which the next two statements spare. The original spans end at the new head,
+	// and keep the history below it.
 	sqlOwed = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, until_head, until_open, handed, drops)
 		SELECT destination, (SELECT max(since) FROM outbox_routes WHERE destination = $1) + row_number() OVER (ORDER BY since), patterns, others, greatest(head, $2),
 			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]'))),
@@ -216,8 +217,8 @@ const (
 		SELECT $1, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), '{}', $2, $3, 'skipped'`
 )
 
-// Rewind applies the current routes from a position that was moved back on. Ids below it keep the routes by which the destination has read
-// them. Ended routes stay in force for ids that the destination had not passed.
+// Rewind applies the current routes from a position that was moved back. Ids below it keep the routes by which the
+// destination has read them. Ended routes stay in force for ids that the destination had not passed.
 func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.Watermark) error {
 	all, err := Read(ctx, tx, &destination)
 	if err != nil {
@@ -252,10 +253,11 @@ func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.
 	return tidy(ctx, tx, destination)
 }
 
-// Skip records which ids a move of a position has skipped. Only people read the record, to learn what became of an event.
+// Skip records which ids a move of a position has skipped. Only people read the record, to learn why an event was not
+// delivered.
 func Skip(ctx context.Context, tx pgx.Tx, destination string, from, to int64) error {
 	if _, err := tx.Exec(ctx, sqlSkipped, destination, from, to); err != nil {
-		return fmt.Errorf("keep what was skipped: %w", err)
+		return fmt.Errorf("record skipped ids: %w", err)
 	}
 	return tidy(ctx, tx, destination)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// Routes are the patterns of event types that lead to a destination, and those that lead only to
-// others. The most specific one decides.
+// Routes are the patterns of event types that lead to a destination, and the patterns that lead only to others. The
+// most specific one decides.
 type Routes struct {
 	Patterns []string
 	Others   []string
@@ -22,7 +22,7 @@ type Routes struct {
 	Drops []string
 }
 
-// way is where the events of a type go.
+// way is where the events of a type go: nowhere, to another destination, or here.
 type way uint8
 
 const (
@@ -46,14 +46,14 @@ func (r *Routes) lists() (patterns, others []string) {
 	return append([]string{}, r.Patterns...), append([]string{}, r.Others...)
 }
 
-// Equal reports whether they are the same.
+// Equal reports whether both are the same.
 func (r *Routes) Equal(o *Routes) bool {
 	return slices.Equal(r.Patterns, o.Patterns) && slices.Equal(r.Others, o.Others) && slices.Equal(r.Drops, o.Drops)
 }
 
-// gains reports whether there may be event types that the destination gets now and did not get by
-// the earlier routes. The most specific pattern of both that a type matches decides its routes; a
-// type that matches no other pattern is represented by a name.
+// gains reports whether there may be event types that the destination gets now and did not get by the earlier routes.
+// For each type, the most specific matching pattern decides. A type that matches no longer pattern is represented by a
+// name.
 func (r *Routes) gains(before *Routes) bool {
 	const unheard = "\x00"
 	for _, p := range slices.Concat(r.Patterns, r.Others, before.Patterns, before.Others) {
@@ -68,7 +68,7 @@ func (r *Routes) gains(before *Routes) bool {
 	return false
 }
 
-// Wanted has the routes that the configuration of a relay has for a destination.
+// Wanted is a destination and its routes in the configuration of a relay.
 type Wanted struct {
 	// Destination is its name.
 	Destination string
@@ -83,8 +83,8 @@ func Newest(all []Span) *Span {
 	return nil
 }
 
-// Span is a row of outbox_routes: the destination reads the ids between two watermarks by these routes. If two of its spans contain
-// an id, each of them counts.
+// Span is a row of outbox_routes: the destination reads the ids between two watermarks by these routes. If two of its
+// spans contain an id, both apply.
 type Span struct {
 	// Destination is the name of the destination.
 	Destination string
@@ -95,10 +95,11 @@ type Span struct {
 	Until tail.Watermark
 	// Ended reports whether the routes have ended.
 	Ended bool
-	// Handed reports whether the scanner has stored the events of From that had no route before as deliveries of the destination.
+	// Handed reports whether the scanner has stored the events of From that had no route before as deliveries of the
+	// destination.
 	Handed bool
 
-	since int64 // expected: another relay has these routes, the owner has not stored them
+	since int64 // expected: another relay has these routes, and the owner has not stored them
 }
 
 const expected = 0
@@ -112,8 +113,7 @@ func (r *Routes) Gets(eventType string) bool { return r.way(eventType) == here }
 // contains reports whether the destination reads the id by these routes.
 func (s *Span) contains(id int64) bool { return !s.From.Has(id) && (!s.Ended || s.Until.Has(id)) }
 
-// waits reports whether the destination begins with these routes, and waits to be handed the events
-// that had none before.
+// waits reports whether the destination begins with these routes, and waits for events that had no route before.
 func (s *Span) waits() bool { return s.since != expected && !s.Ended && !s.Handed }
 
 func (s *Span) equal(o *Span) bool {
@@ -121,7 +121,7 @@ func (s *Span) equal(o *Span) bool {
 		s.Equal(&o.Routes) && s.From.Equal(&o.From) && s.Until.Equal(&o.Until)
 }
 
-// sqlRoutes reads all rows, or those of a destination, without what is kept only to show it.
+// sqlRoutes reads all spans, or the spans of a destination, without past ones.
 const sqlRoutes = `SELECT destination, since, patterns, others, drops, head, open::text, coalesce(until_head, 0), until_open::text, until_head IS NOT NULL, handed
 FROM outbox_routes WHERE (destination = $1 OR $1 IS NULL) AND past IS NULL ORDER BY destination, since`
 
@@ -131,7 +131,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Read returns the spans by which events are still read or handed, of all destinations or of one, by destination and time.
+// Read returns the spans by which events are still read or handed, of all destinations or of one, by destination and
+// time.
 func Read(ctx context.Context, db querier, destination *string) ([]Span, error) {
 	rows, err := db.Query(ctx, sqlRoutes, destination)
 	if err != nil {

@@ -15,10 +15,10 @@ type Table struct {
 	byType  map[string]Verdict // a cache
 }
 
-// reader is a destination, with the indices of its spans in all.
+// reader is a destination and the indices of its spans in all.
 type reader struct {
-	spans  []int // that it has stored, in order
-	newest int   // -1: none is stored
+	spans  []int // its stored spans, in order
+	newest int   // the newest stored span; -1: none
 	coming int   // the expected span; -1: none
 }
 
@@ -47,7 +47,7 @@ func (t *Table) Is(all []Span) bool {
 	return slices.EqualFunc(all, t.all, func(a, b Span) bool { return a.equal(&b) })
 }
 
-// Waiting returns the spans that are not handed yet. The caller may set Handed in them.
+// Waiting returns the spans that are not handed yet. The caller may set their Handed.
 func (t *Table) Waiting() iter.Seq[*Span] {
 	return func(yield func(*Span) bool) {
 		for i := range t.all {
@@ -89,7 +89,8 @@ func (t *Table) Awaited(v Verdict) bool {
 	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.awaits(&r) })
 }
 
-// Takers returns the newest span of each destination that gets such events now, and whose position will not pass this one.
+// Takers returns the newest span of each destination that gets such events now, and whose position will not pass this
+// event.
 func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Span] {
 	return func(yield func(*Span) bool) {
 		for i := range t.readers {
@@ -106,13 +107,13 @@ func (t *Table) reads(v Verdict, r *reader, id int64) bool {
 	return slices.ContainsFunc(r.spans, func(i int) bool { return v[i] == here && t.all[i].contains(id) })
 }
 
-// read reports whether any reader's position passes the event so.
+// read reports whether any reader's position passes the event by a span that routes it here.
 func (t *Table) read(v Verdict, id int64) bool {
 	return slices.ContainsFunc(t.readers, func(r reader) bool { return t.reads(v, &r, id) })
 }
 
-// owed reports whether the reader, which gets such events or will, passed this one when it was for
-// no destination: no reader reads it, or those that do have gained their route later.
+// owed reports whether the reader, which gets such events or will, passed this one while it had no destination: no
+// reader reads it, or the readers that do have gained their route later.
 func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 	latest := r.newest
 	if v.awaits(r) {
@@ -136,7 +137,8 @@ func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 	return passed
 }
 
-// Unrouted reports whether the scanner must store the event, because a destination may need it whose position does not pass it.
+// Unrouted reports whether the scanner must store the event, because a destination may need it whose position does not
+// pass it.
 func (t *Table) Unrouted(v Verdict, id int64) bool {
 	read := t.read(v, id)
 	return !read || slices.ContainsFunc(t.readers, func(r reader) bool { return t.owed(v, &r, id, read) })

@@ -40,7 +40,7 @@ type model struct {
 	t      *testing.T
 	rng    *rand.Rand
 	lane   dispatch.StreamLane
-	u      *unit
+	u      *shard
 	order  dispatch.LaneConfig
 	total  bool // order is total
 	blocks bool // a dead letter blocks
@@ -105,10 +105,10 @@ func (m *model) begin() {
 	d.Begin(m.t.Context())
 	m.lane = d.StreamLanes()[0]
 	m.lane.Own(func() {})
-	e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.Limits{Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, PollInterval: time.Second}, d: d, keys: dispatch.NewKeys()}
+	e := &Engine{writers: tail.NewWriterScanner(), limits: engine.Limits{Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, PollInterval: time.Second}, d: d, keys: dispatch.NewKeys()}
 	e.limits.Batch = 1 + m.rng.IntN(10)
-	m.u = newUnit(e, m.lane, position.Position{Lease: lease.Lease{Destination: "x"}})
-	m.u.gate.flight = flight.New(func() bool { return true }, func() {}) // there is no lease
+	m.u = newShard(e, m.lane, position.Position{Lease: lease.Lease{Destination: "x"}})
+	m.u.inFlight.events = flight.New(func() bool { return true }, func() {}) // there is no lease
 	m.place = modelPlace{}
 	clear(m.runs)
 	m.load()
@@ -126,18 +126,18 @@ func (m *model) load() {
 		key := m.key(name)
 		m.lane.SetRows(key, dispatch.SomeRows)
 		if id := m.first(name, 1)[0]; m.rows[id].state == deliveries.Parked {
-			m.u.shelf.aggregates.Move(key, name, aggregates.Parked)
-			m.u.shelf.early = m.handed
+			m.u.stored.aggregates.Move(key, name, aggregates.Parked)
+			m.u.stored.readThrough = m.handed
 		}
 	}
 	if !m.total && len(m.open) > 0 {
-		m.u.shelf.early = m.handed
+		m.u.stored.readThrough = m.handed
 	}
 }
 
 func (m *model) key(name string) dispatch.Key {
 	if m.total {
-		return m.u.order.line
+		return m.u.order.totalKey
 	}
 	return m.u.order.keys.Named(name)
 }
@@ -214,7 +214,7 @@ func (m *model) stored(id int64) deliveries.Row {
 
 // write writes what is pending, and looks at what may go on.
 func (m *model) write() {
-	s := &m.u.shelf
+	s := &m.u.stored
 	now := time.Now()
 	for _, r := range s.pending.rows {
 		row := m.rows[r.EventID]
@@ -229,45 +229,45 @@ func (m *model) write() {
 	for _, id := range s.pending.removed {
 		delete(m.rows, id)
 	}
-	s.wrote()
-	m.u.ledger.dirty = false
+	s.pendingWritten()
+	m.u.progress.dirty = false
 	none := func(string) bool { return false }
 	s.aggregates.Wrote(none)
-	if s.early > 0 {
+	if s.readThrough > 0 {
 		return
 	}
-	for _, g := range s.aggregates.Checks(func(k dispatch.Key) bool { return m.lane.Order(k).Busy }, none) {
+	for _, g := range s.aggregates.ToCheck(func(k dispatch.Key) bool { return m.lane.Order(k).Busy }, none) {
 		front := m.first(g.Name, 1)
-		s.aggregates.Looked(g, len(front) == 0 || m.rows[front[0]].state == deliveries.Parked)
+		s.aggregates.Checked(g, len(front) == 0 || m.rows[front[0]].state == deliveries.Parked)
 	}
 }
 
 // deliverAll hands over deliveries within a grant.
-func (m *model) deliverAll(all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
-	m.u.gate.deliver(m.u.gate.parcel(), all, unblock, granted)
+func (m *model) deliverAll(all []dispatch.Delivery, unblock []dispatch.Key, reserved int) {
+	m.u.inFlight.deliver(m.u.inFlight.batch(), all, unblock, reserved)
 }
 
-// step does what unit.feed would, and reports whether there was anything to do.
+// step does what shard.feed would, and reports whether there was anything to do.
 func (m *model) step() bool {
-	u, s := m.u, &m.u.shelf
-	u.collect()
-	if s.aggregates.AnyNext() || u.ledger.dirty && m.rng.IntN(m.lazy) == 0 {
+	sh, s := m.u, &m.u.stored
+	sh.collect()
+	if s.aggregates.AnyNext() || sh.progress.dirty && m.rng.IntN(m.lazy) == 0 {
 		m.write()
 	}
 	if o := m.lane.Order(dispatch.Key{}); o.Stopped {
-		u.collect()
+		sh.collect()
 		if !m.lane.GoOn(o.Returned) {
 			return true
 		}
 	}
 	held := s.totalHeld()
-	if f := &u.gate.flight; len(f.Returned) > 0 {
+	if f := &sh.inFlight.events; len(f.Returned) > 0 {
 		i, n := 0, len(f.Returned)
 		if held {
 			i, n = slices.IndexFunc(f.Returned, func(d dispatch.Delivery) bool { return d.Leads }), 1
 		}
-		if i >= 0 && (s.early == 0 || !held) {
-			if n = u.gate.grant(n); n == 0 {
+		if i >= 0 && (s.readThrough == 0 || !held) {
+			if n = sh.inFlight.reserve(n); n == 0 {
 				return false
 			}
 			some := slices.Clone(f.Returned[i : i+n])
@@ -277,7 +277,7 @@ func (m *model) step() bool {
 		}
 	}
 	switch {
-	case s.early > 0:
+	case s.readThrough > 0:
 		return m.read()
 	case s.aggregates.AnyReady():
 		return m.feedStored()
@@ -290,10 +290,10 @@ func (m *model) step() bool {
 }
 
 func (m *model) feedStored() bool {
-	u, s := m.u, &m.u.shelf
+	sh, s := m.u, &m.u.stored
 	s.failures = m.lane.Order(dispatch.Key{}).Failures
 	m.pass()
-	u.collect()
+	sh.collect()
 	switch {
 	case !s.aggregates.AnyReady():
 		return true
@@ -301,32 +301,32 @@ func (m *model) feedStored() bool {
 		m.write()
 		return true
 	}
-	granted := u.gate.grant(u.e.limits.Batch)
-	if granted == 0 {
+	reserved := sh.inFlight.reserve(sh.e.limits.Batch)
+	if reserved == 0 {
 		return false
 	}
-	read := firstRows{of: s.aggregates.Take(min(1+m.rng.IntN(3), granted))}
-	read.per = granted / len(read.of)
+	read := firstRows{of: s.aggregates.Take(min(1+m.rng.IntN(3), reserved))}
+	read.per = reserved / len(read.of)
 	for _, g := range read.of {
 		for _, id := range m.first(g.Name, read.per) {
 			read.rows = append(read.rows, m.stored(id))
 		}
 	}
 	m.pass()
-	u.collect()
+	sh.collect()
 	all, unblock := s.takeFirst(&read)
-	m.deliverAll(all, unblock, granted)
+	m.deliverAll(all, unblock, reserved)
 	return true
 }
 
 func (m *model) feedDue() bool {
-	u, s := m.u, &m.u.shelf
-	granted := u.gate.grant(u.e.limits.Batch)
-	if granted == 0 {
+	sh, s := m.u, &m.u.stored
+	reserved := sh.inFlight.reserve(sh.e.limits.Batch)
+	if reserved == 0 {
 		return false
 	}
 	s.failures = m.lane.Order(dispatch.Key{}).Failures
-	u.collect()
+	sh.collect()
 	var ids []int64
 	for id, r := range m.rows {
 		if r.state == deliveries.Retry && !r.at.After(time.Now()) && (r.at.After(m.place.at) || r.at.Equal(m.place.at) && id > m.place.id) {
@@ -339,15 +339,15 @@ func (m *model) feedDue() bool {
 		}
 		return cmp.Compare(a, b)
 	})
-	more := len(ids) > granted
-	ids = ids[:min(granted, len(ids))]
+	more := len(ids) > reserved
+	ids = ids[:min(reserved, len(ids))]
 	rows := make([]deliveries.Row, len(ids))
 	for i, id := range ids {
 		rows[i] = m.stored(id)
 	}
 	m.pass()
 	if s.unwritten(rows) {
-		m.lane.Return(granted)
+		m.lane.Return(reserved)
 		m.write()
 		return true
 	}
@@ -361,7 +361,7 @@ func (m *model) feedDue() bool {
 		all = s.takeDue(all, &rows[i])
 	}
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
-	m.deliverAll(all, nil, granted)
+	m.deliverAll(all, nil, reserved)
 	return len(all) > 0 || more
 }
 
@@ -389,17 +389,17 @@ func (m *model) rests(d time.Duration) {
 
 // read reads events that the relay before had in memory, then new ones.
 func (m *model) read() bool {
-	s := &m.u.shelf
-	granted := m.u.gate.grant(m.u.e.limits.Batch)
-	if granted == 0 {
+	s := &m.u.stored
+	reserved := m.u.inFlight.reserve(m.u.e.limits.Batch)
+	if reserved == 0 {
 		return false
 	}
 	var ids []int64
-	for len(ids) < granted && len(m.open) > 0 {
+	for len(ids) < reserved && len(m.open) > 0 {
 		ids, m.open = append(ids, m.open[0]), m.open[1:]
 	}
 	done := len(m.open) == 0
-	for len(ids) < granted && m.handed < int64(len(m.events)) && s.early == 0 {
+	for len(ids) < reserved && m.handed < int64(len(m.events)) && s.readThrough == 0 {
 		m.handed++
 		ids = append(ids, m.handed)
 	}
@@ -409,18 +409,18 @@ func (m *model) read() bool {
 		switch {
 		case m.late[id] && m.rows[id] == nil && m.rng.IntN(2) == 0: // delayed
 			s.pending.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: id}, State: deliveries.Retry, Delay: 5 * time.Millisecond}, fresh: true})
-			m.u.ledger.dirty = true
-		case s.ahead(id):
-			s.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: id}, State: deliveries.Parked, Key: m.u.order.name(e)}, fresh: true}, m.u.order.line)
-			s.aggregates.Move(m.u.order.line, totalName, aggregates.Parked)
-			m.u.ledger.dirty = true
+			m.u.progress.dirty = true
+		case s.storesUntried(id):
+			s.addPending(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: id}, State: deliveries.Parked, Key: m.u.order.name(e)}, fresh: true}, m.u.order.totalKey)
+			s.aggregates.Move(m.u.order.totalKey, totalName, aggregates.Parked)
+			m.u.progress.dirty = true
 		default:
 			all = append(all, dispatch.Delivery{Event: e, Key: m.u.order.of(e)})
 		}
 	}
-	m.deliverAll(all, nil, granted)
-	if done && s.early > 0 {
-		s.early, m.u.ledger.dirty = 0, true
+	m.deliverAll(all, nil, reserved)
+	if done && s.readThrough > 0 {
+		s.readThrough, m.u.progress.dirty = 0, true
 	}
 	return len(ids) > 0
 }
@@ -463,7 +463,7 @@ func (m *model) person() {
 				next.state, next.at = deliveries.Retry, time.Now()
 			}
 		}
-		m.u.shelf.searchNow()
+		m.u.stored.searchNow()
 		m.place = modelPlace{}
 		return
 	}
@@ -484,7 +484,7 @@ func (m *model) behind(key string) *modelRow {
 
 // kill ends the relay as it is: its successor finds the table, and what the position shows as open.
 func (m *model) kill() {
-	ids := append(m.u.gate.flight.OpenIDs(), m.u.shelf.pending.fresh...)
+	ids := append(m.u.inFlight.events.OpenIDs(), m.u.stored.pending.fresh...)
 	ids = append(ids, m.open...)
 	slices.Sort(ids)
 	m.open = slices.Compact(ids)
@@ -548,10 +548,10 @@ func (m *model) rest() {
 			idle = 0
 			continue
 		}
-		if idle++; idle > 200 && len(m.u.gate.flight.Parcels) == 0 && !m.u.ledger.dirty {
+		if idle++; idle > 200 && len(m.u.inFlight.events.Batches) == 0 && !m.u.progress.dirty {
 			break
 		}
-		if m.u.ledger.dirty {
+		if m.u.progress.dirty {
 			m.write()
 		}
 		m.person()
@@ -562,8 +562,8 @@ func (m *model) rest() {
 			m.t.Errorf("event %d is left behind: %+v", id, m.rows[id])
 		}
 	}
-	if len(m.rows) > 0 || len(m.u.shelf.running) > 0 || m.u.shelf.aggregates.Len() > 0 || m.lane.Order(dispatch.Key{}).Aggregates > 0 {
-		m.t.Errorf("total %t, block %t: rows %v, running %v, aggregates %v, %d blocked", m.total, m.blocks, m.rows, m.u.shelf.running,
-			m.u.shelf.aggregates.Len(), m.lane.Order(dispatch.Key{}).Aggregates)
+	if len(m.rows) > 0 || len(m.u.stored.running) > 0 || m.u.stored.aggregates.Len() > 0 || m.lane.Order(dispatch.Key{}).Aggregates > 0 {
+		m.t.Errorf("total %t, block %t: rows %v, running %v, aggregates %v, %d blocked", m.total, m.blocks, m.rows, m.u.stored.running,
+			m.u.stored.aggregates.Len(), m.lane.Order(dispatch.Key{}).Aggregates)
 	}
 }

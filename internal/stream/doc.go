@@ -1,31 +1,33 @@
-// Package stream is the engine of an outbox that is read like a log: each destination has a
-// position in the table, and no row of it is ever changed. Package tail reads the table, and proves that no event is missed;
-// package position has the row of the position, package routes the history of what each destination reads, package flight the events in
-// memory, and package aggregates what is done next about each aggregate with stored rows. Package replay sends a range again, and package
-// exactly wraps the position of a destination that gets each event exactly once.
+// Package stream is the engine of an outbox that is read like a log: each destination has a position in the table, and
+// no row of the table ever changes.
 //
-// Read engine.go and unit.go first. Where reading begins:
+// Package tail reads the table and proves that no event is missed. Package position loads and writes the row of a
+// position. Package routes stores the history of what each destination reads. Package flight tracks the events in
+// memory. Package aggregates decides the next step of each aggregate with stored rows. Package replay sends a range
+// again. Package exactly wraps the position of a destination that gets each event exactly once.
 //
-//	start.go    where a new destination begins
+// Read engine.go and shard.go first. Where reading begins:
 //
-// One destination:
+//	start.go     creates positions and decides where a new destination begins
 //
-//	unit.go     reads, hands over, takes answers, writes the position; one goroutine, one thing after the other
-//	common.go   what a unit shares with its parts
-//	next.go     when it reads again
-//	gate.go     where deliveries leave for the lane: how many, in which parcels
-//	limit.go    what a rate limit allows now, and what becomes a row until later
-//	shelf.go    its rows: to be written, running, due, ready
-//	order.go    which events are delivered one after the other; the one queue of a total order
-//	rows.go     the statements that find rows of outbox_deliveries: see package deliveries
-//	load.go     aggregates with stored deliveries, at a take-over
-//	ledger.go   how far the position was written
-//	writes.go   the rows that go with the position, in one transaction
+// One shard:
 //
-// All of them:
+//	shard.go     reads, delivers, collects answers and writes the position; one goroutine, one step after the other
+//	common.go    has what a shard shares with its parts
+//	next.go      plans the next read
+//	inflight.go  hands deliveries to the lane: how many, in which batches
+//	limit.go     applies the rate limit; makes delayed deliveries rows
+//	stored.go    tracks stored deliveries: to be written, running, due, ready
+//	order.go     decides which events are delivered one after the other; the one queue of a total order
+//	rows.go      finds rows of outbox_deliveries; package deliveries has the other statements
+//	load.go      loads aggregates with stored deliveries at a take-over
+//	progress.go  tracks how far the position was written
+//	writes.go    writes rows in the transaction of the position
 //
-//	engine.go   the units that the relay holds, by its leases: see package lease; the API of the relay; when silent writers have ended
-//	arrange.go  gives a destination another number of shards
-//	pool.go     the few connections that all units share
-//	router.go   finds events that no destination reads, and hands them to destinations that have gained a route
+// All shards:
+//
+//	engine.go    runs the shards that the relay leases (package lease); the API of the relay; detects the end of silent writers
+//	layout.go    gives a destination another number of shards
+//	pool.go      shares a few connections among all shards
+//	unrouted.go  stores events without a route, and hands them to destinations that gain one
 package stream

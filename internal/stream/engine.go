@@ -28,85 +28,86 @@ import (
 
 // Options are the parts of an [Engine]. All fields except Program, Bell and Starts are required.
 type Options struct {
-	// Limits bound the engine; Claims is the number of connections that read, Batch the largest
-	// number of events of one read, and Bytes bounds the payloads of one read.
+	// Limits bound the engine. Claims is the number of connections that read, Batch the largest number of events of one
+	// read, and Bytes bounds the payloads of one read.
 	Limits engine.Limits
 	// Dispatcher has the lanes and routes.
 	Dispatcher *dispatch.Dispatcher
 	// Connector opens connections.
 	Connector *store.Connector
-	// Owner is the number of the relay, see store.NewOwner.
+	// Owner is the number of the relay: see store.NewOwner.
 	Owner int64
-	// Program is what the relay says of itself; nothing without a process.
+	// Program describes the relay's process; the zero value without a process.
 	Program store.Program
-	// Outbox is the name of the outbox; empty for none.
+	// Outbox is the name of the outbox, or empty.
 	Outbox string
-	// Bell is nil where the relay polls.
+	// Bell is nil if the relay polls.
 	Bell wake.Bell
-	// Starts are the starts of destinations that have no position yet, by name. The others begin as
-	// engine.Start's zero value.
+	// Starts are the starts of destinations without a position, by name. Other destinations begin at engine.Start's
+	// zero value.
 	Starts map[string]engine.Start
 	Log    *slog.Logger
 }
 
-// Engine delivers the events of a stream: it owns a share of the units, one for each destination,
-// and each reads the table in the order of ids by itself.
+// Engine delivers the events of a stream. It leases a share of the shards, and each shard reads the table in the order
+// of ids.
 type Engine struct {
 	Options
-	limits    engine.Limits
-	d         *dispatch.Dispatcher
-	log       *slog.Logger
-	keys      dispatch.Keys
-	pool      *pool
-	leases    *lease.Holder
-	witnesses *tail.Witnesses
-	missing   *engine.Missing
-	wake      *wake.Machine
-	lanes     map[place]dispatch.StreamLane
-	wanted    []Wanted
-	routes    []routes.Wanted // of these
+	limits  engine.Limits
+	d       *dispatch.Dispatcher
+	log     *slog.Logger
+	keys    dispatch.Keys
+	pool    *pool
+	leases  *lease.Holder
+	writers *tail.WriterScanner
+	missing *engine.Missing
+	wake    *wake.Machine
+	lanes   map[shardKey]dispatch.StreamLane
+	wanted  []Wanted
+	routes  []routes.Wanted // of wanted
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
 	refused   chan error                  // capacity 1: why the table cannot be read
 	abandoned chan struct{}               // closed when running deliveries are abandoned
-	loading   atomic.Int64                // units that load their stored deliveries
-	readers   atomic.Int64                // units of destinations
+	loading   atomic.Int64                // shards that load their stored deliveries
+	readers   atomic.Int64                // shards of destinations
 	last      atomic.Int64                // the highest assigned id at the last query
 	used      atomic.Pointer[tail.Ranges] // the assigned ids at that query; nil before
 
-	mu    sync.Mutex
-	ctx   context.Context //nolint:containedctx // of Run, for the units that it begins
-	units map[place]*running
+	mu     sync.Mutex
+	ctx    context.Context //nolint:containedctx // of Run, for the shards that it begins
+	shards map[shardKey]*activeShard
 }
 
-// place is a shard of a destination; the router has the zero value.
-type place struct {
+// shardKey identifies a shard of a destination. The unrouted scanner has the zero value.
+type shardKey struct {
 	destination string
-	part        int
+	shard       int
 }
 
-// running is a working unit.
-type running struct {
-	stop context.CancelFunc
-	over chan struct{} // closed when it has ended
-	part part          // nil until its position is loaded; guarded by the engine's mutex
+// activeShard is a working shard.
+type activeShard struct {
+	stop   context.CancelFunc
+	over   chan struct{} // closed when it has ended
+	runner runner        // nil until its position is loaded; guarded by the engine's mutex
 }
 
-// part is a unit, or the router.
-type part interface {
+// runner is a shard, or the unrouted scanner.
+type runner interface {
 	run(ctx context.Context) error
-	hinted(seek bool)
+	wakeUp(seek bool)
 	stats() observe.PositionStats
 }
 
 // Wanted is a destination that a relay delivers.
 type Wanted struct {
-	// Its name, empty for the router, and the routes of its events. They are stored with a new position.
+	// The embedded value has the destination's name, empty for the unrouted scanner, and its routes, which are stored
+	// with a new position.
 	routes.Wanted
-	// Start is where it begins if it has no position yet.
+	// Start is where the destination begins if it has no position.
 	Start engine.Start
-	// Shards is the number of its shards, at least 1.
+	// Shards is the number of shards, at least 1.
 	Shards int
 }
 
@@ -114,14 +115,14 @@ type Wanted struct {
 func New(o Options) *Engine {
 	e := &Engine{
 		Options: o, limits: o.Limits, d: o.Dispatcher, log: o.Log, keys: dispatch.NewKeys(),
-		pool: newPool(o.Connector, o.Limits.Claims), witnesses: tail.NewWitnesses(), missing: engine.NewMissing(o.Log),
-		lanes: make(map[place]dispatch.StreamLane), units: make(map[place]*running),
+		pool: newPool(o.Connector, o.Limits.Claims), writers: tail.NewWriterScanner(), missing: engine.NewMissing(o.Log),
+		lanes: make(map[shardKey]dispatch.StreamLane), shards: make(map[shardKey]*activeShard),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
 	var patterns []string
 	for _, l := range e.d.StreamLanes() {
 		d := l.Destination()
-		e.lanes[place{d.Name, d.Part}] = l
+		e.lanes[shardKey{d.Name, d.Part}] = l
 		if d.Part > 0 {
 			continue
 		}
@@ -149,8 +150,7 @@ func New(o Options) *Engine {
 	return e
 }
 
-// accepted records that the database refuses a part of the engine nothing any more, or that the part
-// has ended.
+// accepted reports that the database accepts all statements of a part of the engine again, or that the part has ended.
 func (e *Engine) accepted(part string) { e.d.ReportRefusal(observe.Refusal{Part: part}) }
 
 // wantedOf returns the configuration of a destination.
@@ -158,7 +158,7 @@ func (e *Engine) wantedOf(name string) Wanted {
 	return e.wanted[slices.IndexFunc(e.wanted, func(w Wanted) bool { return w.Destination == name })]
 }
 
-// create creates the positions of destinations that have none.
+// create creates the positions of destinations without one.
 func (e *Engine) create(ctx context.Context, conn *session.Conn, names []string) error {
 	missing := make([]Wanted, len(names))
 	for i, name := range names {
@@ -172,12 +172,12 @@ func (e *Engine) create(ctx context.Context, conn *session.Conn, names []string)
 // arrange gives a destination the layout of this relay: see lease.Options.
 func (e *Engine) arrange(ctx context.Context, server, destination string) error {
 	w := e.wantedOf(destination)
-	a := &arrangement{e: e, w: &w, server: server}
+	a := &layoutChange{e: e, w: &w, server: server}
 	err := a.run(ctx)
 	switch {
-	case errors.Is(err, errNotNow), errors.Is(err, position.ErrFenced):
+	case errors.Is(err, errConcurrentChange), errors.Is(err, position.ErrFenced):
 		return nil
-	case final(err):
+	case permanent(err):
 		e.refuse(err)
 		return err
 	case err != nil:
@@ -187,7 +187,7 @@ func (e *Engine) arrange(ctx context.Context, server, destination string) error 
 	return nil
 }
 
-// exact returns the position of a shard that its destination keeps, nil if it keeps none. use lends a connection.
+// exact wraps the position of a shard if its destination keeps a copy, and returns nil if not. use lends a connection.
 func (e *Engine) exact(d *dispatch.Destination, p *position.Position, use func(context.Context, func(*session.Conn) error) error) *exactly.Position {
 	if d.Position == nil {
 		return nil
@@ -203,9 +203,9 @@ func (e *Engine) own(ctx context.Context, server string, f func(*session.Conn) e
 	return e.pool.own(ctx, &lease.Lease{Server: server}, f)
 }
 
-// Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and
-// gives its units away. It returns nil, [dispatch.ErrShutdownIncomplete], [position.ErrIDs], [outboxsql.ErrStream], or the reason
-// why the table cannot be read as a stream. The caller closes the engine afterwards.
+// Run delivers until ctx ends. Then running deliveries finish within the shutdown timeout, and Run releases its shards.
+// It returns nil, [dispatch.ErrShutdownIncomplete], [position.ErrIDs], [outboxsql.ErrStream], or the reason why the
+// table cannot be read as a stream. The caller closes the engine afterwards.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -218,7 +218,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	work.Go(func() { e.watchLast(ctx) })
 	var leased error
 	work.Go(func() {
-		leased = e.leases.Run(ctx) // it waits for the units
+		leased = e.leases.Run(ctx) // it waits for the shards
 		cancel()
 	})
 	var refused error
@@ -238,14 +238,14 @@ func (e *Engine) Lend(ctx context.Context, f func(context.Context, *session.Conn
 	return e.pool.lend(ctx, f)
 }
 
-// Close closes the connections of an engine, for which it waits until they are no longer used. It can be called more than once.
+// Close closes the connections of the engine, once they are unused. It can be called more than once.
 func (e *Engine) Close(ctx context.Context) { e.pool.close(context.WithoutCancel(ctx)) }
 
 // refuse ends Run.
 func (e *Engine) refuse(err error) {
 	select {
 	case e.refused <- err:
-	default: // another unit has already reported it
+	default: // another shard has already reported it
 	}
 }
 
@@ -255,50 +255,51 @@ func (e *Engine) Wake(int64) {
 	e.poke(false)
 }
 
-// Look requests a read of everything: notifications may have been missed, another relay keeps the
-// bell silent, or a relay came or went. It never blocks.
+// Look requests a read of everything: notifications may have been missed, another relay keeps the bell silent, or a
+// relay came or went. It never blocks.
 func (e *Engine) Look() {
 	e.wake.Poke()
-	e.leases.Look()
+	e.leases.Rebalance()
 	e.poke(true)
 }
 
-// Notifications other than the ids of events.
+// Notifications other than ids of events.
 const (
 	wordAwake      = "awake"      // another relay keeps the bell silent
-	wordUnits      = "units"      // a relay came or went, or gave a unit away
-	wordDeliveries = "deliveries" // stored deliveries were changed, as by a replay of dead letters
+	wordShards     = "units"      // a relay came or went, or released a shard
+	wordDeliveries = "deliveries" // stored deliveries were changed, for example by a replay of dead letters
 )
 
-// Heard passes a notification to the part that it concerns, and reports whether it is known; if
-// not, Look must be called. It never blocks.
+// Heard passes a notification to the part that it concerns, and reports whether it is known. If not, the caller must
+// call Look. It never blocks.
 func (e *Engine) Heard(word string) bool {
 	switch word {
 	case wordAwake:
 		e.wake.Poke()
-	case wordUnits:
-		e.leases.Look()
+	case wordShards:
+		e.leases.Rebalance()
 	case wordDeliveries:
-		e.poke(true) // a replay says so many times a second: nothing else may come of it
+		e.poke(true) // a replay notifies many times a second: nothing more expensive may follow
 	default:
 		return false
 	}
 	return true
 }
 
-// Holders is implemented by a [wake.Bell] that can tell whether another relay keeps it silent.
+// Holders is implemented by a [wake.Bell] that can report whether another relay keeps it silent.
 type Holders interface {
 	Silenced(ctx context.Context) (bool, error)
 }
 
-// settle waits for silent writers. Each has drawn an id before, and holds the lock of the sequence until the end
-// of its transaction. One that was silent because of another relay drew its id before that relay released the
-// bell, so the first look that counts begins when all have. A relay that falls silent later notifies the others.
+// settle waits for silent writers. A silent writer has already drawn an id, and holds the lock of the sequence until
+// the end of its transaction. If another relay silenced it, it drew its id before that relay released the bell. So the
+// first scan that counts begins after all relays have released the bell. A relay that falls silent later notifies the
+// others.
 func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 	holders, _ := e.Bell.(Holders)
-	rings := false        // all relays have released the bell, at mark
-	var mark uint64       // as looks count it
-	var silent *tail.Look // possible silent writers
+	rings := false              // all relays have released the bell, at tick
+	var tick uint64             // the count of scans at that moment
+	var silent *tail.WriterScan // possible silent writers
 	silenced := func(ctx context.Context) bool {
 		if holders == nil {
 			return false
@@ -311,19 +312,19 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 			if silenced(ctx) {
 				return wake.Silenced, nil
 			}
-			rings, mark = true, e.witnesses.Mark()
+			rings, tick = true, e.writers.Tick()
 		}
-		now, err := e.lookAfter(ctx, mark)
+		now, err := e.scanAfter(ctx, tick)
 		if err != nil || now == nil {
 			return wake.Open, err
 		}
 		if silent == nil {
 			silent = now
 		}
-		if now.Remain(silent) {
+		if now.HasAny(silent) {
 			return wake.Open, nil
 		}
-		if silenced(ctx) { // by a relay whose notification was not heard
+		if silenced(ctx) { // by a relay whose notification was not received
 			rings, silent = false, nil
 			return wake.Silenced, nil
 		}
@@ -331,30 +332,29 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 	}
 }
 
-// lookAfter returns a look at the transactions that may have drawn ids, which began after a mark;
-// nil if it is too early for one.
-func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *tail.Look, err error) {
+// scanAfter scans the transactions that may have drawn ids. It returns nil if it is too early for a scan that begins
+// after the tick.
+func (e *Engine) scanAfter(ctx context.Context, tick uint64) (l *tail.WriterScan, err error) {
 	err = e.pool.lend(ctx, func(ctx context.Context, conn *session.Conn) (err error) {
-		l, err = e.witnesses.Look(ctx, conn)
+		l, err = e.writers.Scan(ctx, conn)
 		return err
 	})
-	if err != nil || l == nil || !l.Began(mark) {
+	if err != nil || l == nil || !l.BeganAfter(tick) {
 		return nil, err
 	}
 	return l, nil
 }
 
-// Blind records whether notifications are not heard, or not known to be heard. It never blocks.
+// Blind records whether notifications may be lost. It never blocks.
 func (e *Engine) Blind(is bool) {
 	e.wake.Blind(is)
 	e.poke(false)
 }
 
-// Awake reports whether the relay reads without notifications: then nothing depends on them.
+// Awake reports whether the relay polls: then nothing depends on notifications.
 func (e *Engine) Awake() bool { return e.wake.State() == wake.Polling }
 
-// Ready is closed after the table has been read for the first time, or when other
-// relays own all units.
+// Ready is closed after the table has been read for the first time, or when other relays lease all shards.
 func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Stats adds the figures of the stream.
@@ -363,12 +363,12 @@ func (e *Engine) Stats(s *observe.Stats) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Positions = []observe.PositionStats{}
-	for at, r := range e.units {
-		p := observe.PositionStats{Destination: at.destination, Part: at.part, Loading: true}
-		if r.part != nil {
-			p = r.part.stats()
+	for at, r := range e.shards {
+		p := observe.PositionStats{Destination: at.destination, Part: at.shard, Loading: true}
+		if r.runner != nil {
+			p = r.runner.stats()
 		}
-		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head && r.part != nil {
+		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head && r.runner != nil {
 			p.Unread = e.possible(tail.Ranges{{From: p.Head + 1, To: p.Last}})
 		}
 		s.Positions = append(s.Positions, p)
@@ -376,8 +376,8 @@ func (e *Engine) Stats(s *observe.Stats) {
 	sortPositions(s.Positions)
 }
 
-// possible returns how many of the ids an event can have: a partition begins far above the last id
-// of the previous one.
+// possible returns how many of the ids can belong to events: a partition begins far above the last id of the previous
+// one.
 func (e *Engine) possible(ids tail.Ranges) int64 {
 	if used := e.used.Load(); used != nil {
 		return ids.And(*used).IDs()
@@ -388,17 +388,17 @@ func (e *Engine) possible(ids tail.Ranges) int64 {
 func (e *Engine) poke(seek bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, r := range e.units {
-		if r.part != nil {
-			r.part.hinted(seek)
+	for _, r := range e.shards {
+		if r.runner != nil {
+			r.runner.wakeUp(seek)
 		}
 	}
 }
 
-// announce makes all relays of the table check their units, routes and stored deliveries.
+// announce makes all relays of the table check their shards, routes and stored deliveries.
 func (e *Engine) announce(ctx context.Context, conn *session.Conn) error {
 	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(e.Connector.Schema)); err != nil {
-		return fmt.Errorf("announce to other relays: %w", err)
+		return fmt.Errorf("notify other relays: %w", err)
 	}
 	e.poke(true)
 	return nil
@@ -406,60 +406,60 @@ func (e *Engine) announce(ctx context.Context, conn *session.Conn) error {
 
 func (e *Engine) wakeAll() { e.poke(false) }
 
-// report passes on what the statements of a part of the engine have come to.
+// report reports the result of the statements of a part of the engine; nil if they succeed.
 func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
 
-// gained starts a unit.
+// gained starts a shard.
 func (e *Engine) gained(l lease.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ctx, stop := context.WithCancel(e.ctx)
-	r := &running{stop: stop, over: make(chan struct{})}
-	e.units[place{l.Destination, l.Part}] = r
-	e.countUnitsLocked()
+	r := &activeShard{stop: stop, over: make(chan struct{})}
+	e.shards[shardKey{l.Destination, l.Shard}] = r
+	e.countShardsLocked()
 	go func() { // lost waits for it
 		defer close(r.over)
 		err := e.serve(ctx, r, l)
-		if final(err) {
+		if permanent(err) {
 			e.refuse(err)
 		}
 		if err != nil {
-			// Not an incident of its own: a unit ends because another owner continues, because
-			// routes have changed, or because the server is another one.
-			e.log.InfoContext(ctx, "left a unit to its next owner", "destination", unitName(l.Destination), "part", l.Part, "err", err)
-			e.leases.Look()
+			// No incident: a shard ends because another owner continues, because routes have changed, or because the
+			// server is another one.
+			e.log.InfoContext(ctx, "shard ended", "destination", shardName(l.Destination), "part", l.Shard, "err", err)
+			e.leases.Rebalance()
 		}
 		if errors.Is(err, lease.ErrMoved) {
-			e.leases.Doubt(&l)
+			e.leases.Reconnect(&l)
 		}
 	}()
 }
 
-// serve loads the position of a unit, and works until ctx ends. It returns an error if the unit is lost.
-func (e *Engine) serve(ctx context.Context, r *running, l lease.Lease) error {
+// serve loads the position of a shard, and works until ctx ends. It returns an error if the shard is lost.
+func (e *Engine) serve(ctx context.Context, r *activeShard, l lease.Lease) error {
 	p, err := e.load(ctx, l)
 	if err != nil || p == nil {
 		return err
 	}
-	var part part
+	var runner runner
 	if l.Destination == "" {
-		part = newRouter(e, *p)
+		runner = newUnroutedScanner(e, *p)
 	} else {
-		lane := e.lanes[place{l.Destination, l.Part}]
+		lane := e.lanes[shardKey{l.Destination, l.Shard}]
 		if lane == nil || p.Shards != max(1, lane.Destination().Shards) {
 			return errLayout
 		}
-		part = newUnit(e, lane, *p)
+		runner = newShard(e, lane, *p)
 	}
 	e.mu.Lock()
-	r.part = part
+	r.runner = runner
 	e.mu.Unlock()
-	return part.run(ctx)
+	return runner.run(ctx)
 }
 
-// load reads the position of a unit. It returns nil if ctx ends before.
+// load reads the position of a shard. It returns nil if ctx ends first.
 func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, error) {
-	name := partOf(place{l.Destination, l.Part})
+	name := reportName(shardKey{l.Destination, l.Shard})
 	pauses := store.NewPauses()
 	defer e.accepted(name)
 	for ctx.Err() == nil {
@@ -478,36 +478,36 @@ func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, e
 			sleep(ctx, pauses.After(err))
 		}
 	}
-	return nil, nil //nolint:nilnil // the unit must be given away before it has begun
+	return nil, nil //nolint:nilnil // the shard is released before it has begun
 }
 
-// errLayout means that a destination has another number of shards than this relay is configured with, or other routes.
+// errLayout means that a destination has another number of shards, or other routes, than this relay's configuration.
 var errLayout = errors.New("the destination has another number of shards, or other routes")
 
-// partOf is the name of a unit in reports.
-func partOf(at place) string {
+// reportName returns the name of a shard in reports.
+func reportName(at shardKey) string {
 	switch {
 	case at.destination == "":
-		return partRouter
-	case at.part > 0:
-		return fmt.Sprintf("destination %s, part %d", at.destination, at.part)
+		return reportRouter
+	case at.shard > 0:
+		return fmt.Sprintf("destination %s, part %d", at.destination, at.shard)
 	}
 	return "destination " + at.destination
 }
 
-// unitName is the name of a destination in a log: the router has no name.
-func unitName(destination string) string {
+// shardName returns the name of a destination in the log.
+func shardName(destination string) string {
 	if destination == "" {
 		return "(router)"
 	}
 	return destination
 }
 
-// lost ends a unit, and returns when none of its deliveries is running.
+// lost ends a shard, and returns when none of its deliveries is running.
 func (e *Engine) lost(destination string, part int) {
-	at := place{destination, part}
+	at := shardKey{destination, part}
 	e.mu.Lock()
-	r := e.units[at]
+	r := e.shards[at]
 	e.mu.Unlock()
 	if r == nil {
 		return
@@ -516,18 +516,18 @@ func (e *Engine) lost(destination string, part int) {
 	<-r.over
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.units, at)
-	e.countUnitsLocked()
+	delete(e.shards, at)
+	e.countShardsLocked()
 }
 
-// seen returns what the units of destinations have read from one server, in one of its lives. After a failover that has lost events, a
-// unit that still ends its calls has read events that no longer exist.
+// seen returns the ids that shards of destinations have read from one server, in one of its lives. After a failover
+// that lost events, a shard that still ends its calls has read events that no longer exist.
 func (e *Engine) seen(server string) (all []*seen) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, r := range e.units {
-		if u, is := r.part.(*unit); is && u.pos.Server == server {
-			if s := u.seen.Load(); s != nil {
+	for _, r := range e.shards {
+		if sh, is := r.runner.(*shard); is && sh.pos.Server == server {
+			if s := sh.seen.Load(); s != nil {
 				all = append(all, s)
 			}
 		}
@@ -535,28 +535,29 @@ func (e *Engine) seen(server string) (all []*seen) {
 	return all
 }
 
-// countUnitsLocked records for how many destinations the relay reads. The router reports nothing that it finds.
-func (e *Engine) countUnitsLocked() {
-	n := len(e.units)
-	if e.units[place{}] != nil {
+// countShardsLocked records for how many shards of destinations the relay reads. The unrouted scanner does not report
+// its events to wake.
+func (e *Engine) countShardsLocked() {
+	n := len(e.shards)
+	if e.shards[shardKey{}] != nil {
 		n--
 	}
 	e.readers.Store(int64(n))
 	e.wake.Readers(n)
 }
 
-// began records that a unit has read the table.
+// began records that a shard has read the table.
 func (e *Engine) began() { e.readyOnce.Do(func() { close(e.ready) }) }
 
-// memory is how many bytes of events a unit may have in memory. All units share twice the bound of
-// one read, and each has a minimum.
+// memory returns how many bytes of events a shard may have in memory. All shards share twice the bound of one read, and
+// each has a minimum.
 func (e *Engine) memory() int {
-	return max(memoryShare*e.limits.Bytes/int(max(1, e.readers.Load())), leastMemory)
+	return max(memoryShare*e.limits.Bytes/int(max(1, e.readers.Load())), minMemory)
 }
 
 const (
 	memoryShare = 2
-	leastMemory = 256 << 10
+	minMemory   = 256 << 10
 )
 
 // lastEvery is how often the highest id is queried, and the ids are checked.
@@ -579,7 +580,7 @@ func (e *Engine) watchLast(ctx context.Context) {
 			e.last.Store(last)
 			return outboxsql.CheckIDs(ctx, conn, e.Connector.Schema)
 		})
-		if final(err) || errors.Is(err, outboxsql.ErrMode) {
+		if permanent(err) || errors.Is(err, outboxsql.ErrMode) {
 			e.refuse(err)
 		} else if ctx.Err() == nil {
 			e.report("highest id", err)
@@ -588,8 +589,8 @@ func (e *Engine) watchLast(ctx context.Context) {
 	}
 }
 
-// final reports whether no relay may go on until a person has acted.
-func final(err error) bool {
+// permanent reports whether an error stops all relays until a person acts.
+func permanent(err error) bool {
 	return errors.Is(err, position.ErrIDs) || errors.Is(err, outboxsql.ErrStream)
 }
 

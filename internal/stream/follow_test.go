@@ -12,9 +12,9 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// TestRouterFollows: the router takes over what a unit has read if destinations read all of these types, and the gaps with it, and nothing
+// TestUnroutedScannerFollows: the scanner takes over what a shard has read if destinations read all of these types, and the gaps with it, and nothing
 // else.
-func TestRouterFollows(t *testing.T) {
+func TestUnroutedScannerFollows(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	at := map[string]tail.Watermark{"audit": {Head: 300}, "mail": {}}
@@ -48,17 +48,17 @@ func TestRouterFollows(t *testing.T) {
 		{"they are too many", seen{tail.Seen{From: 10, Head: 500}, nil}, "100 {[20,21)}"},
 		{"it has begun above", seen{tail.Seen{From: 101, Head: 500}, []string{"order.placed"}}, "100 {[20,21)}"},
 		{"it is behind", seen{tail.Seen{From: 10, Head: 100}, []string{"order.placed"}}, "100 {[20,21)}"},
-		{"it has begun where the router is", seen{tail.Seen{From: 100, Head: 101}, []string{"order.placed"}}, "101 {[20,21)}"},
+		{"it has begun where the scanner is", seen{tail.Seen{From: 100, Head: 101}, []string{"order.placed"}}, "101 {[20,21)}"},
 	} {
-		e := &Engine{witnesses: tail.NewWitnesses(), units: make(map[place]*running)}
-		u, old := &unit{}, &unit{}
-		u.seen.Store(&c.seen)
+		e := &Engine{writers: tail.NewWriterScanner(), shards: make(map[shardKey]*activeShard)}
+		sh, old := &shard{}, &shard{}
+		sh.seen.Store(&c.seen)
 		old.pos.Server = "the one before a failover" // it had more events
 		old.seen.Store(&seen{tail.Seen{Head: 900}, []string{"order.placed"}})
-		r := newRouter(e, position.Position{Head: begin.Head, Open: begin.Open})
-		e.units[place{}], e.units[place{"loading", 0}] = &running{part: r}, &running{}
-		e.units[place{"mail", 0}], e.units[place{"new", 0}] = &running{part: u}, &running{part: &unit{}}
-		e.units[place{"slow", 0}] = &running{part: old}
+		r := newUnroutedScanner(e, position.Position{Head: begin.Head, Open: begin.Open})
+		e.shards[shardKey{}], e.shards[shardKey{"loading", 0}] = &activeShard{runner: r}, &activeShard{}
+		e.shards[shardKey{"mail", 0}], e.shards[shardKey{"new", 0}] = &activeShard{runner: sh}, &activeShard{runner: &shard{}}
+		e.shards[shardKey{"slow", 0}] = &activeShard{runner: old}
 		if err := r.load(l.Context(), session.Direct(l.Conn)); err != nil {
 			t.Fatal(err)
 		}

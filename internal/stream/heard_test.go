@@ -11,8 +11,8 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// TestHeardDeliveries: a replay of dead letters notifies many times a second. Each time the units look
-// for due rows, and neither the state of the relay nor the shares of the units are touched.
+// TestHeardDeliveries: a replay of dead letters notifies many times a second. Each time the shards look
+// for due rows, and neither the state of the relay nor the shares of the shards are touched.
 func TestHeardDeliveries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -25,13 +25,13 @@ func TestHeardDeliveries(t *testing.T) {
 			},
 		})
 		// Without leases: to look at the shares is a panic.
-		e := &Engine{wake: relay, units: map[place]*running{{destination: "a"}: {part: hinted(func(seek bool) {
+		e := &Engine{wake: relay, shards: map[shardKey]*activeShard{{destination: "a"}: {runner: hinted(func(seek bool) {
 			if seek {
 				sought++
 			}
 		})}}}
 		if !e.Heard(wordDeliveries) || sought != 1 {
-			t.Errorf("units were asked to look for due rows %d times", sought)
+			t.Errorf("shards were asked to look for due rows %d times", sought)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -48,7 +48,7 @@ func TestHeardDeliveries(t *testing.T) {
 // hinted is a part that does nothing but count hints.
 type hinted func(seek bool)
 
-func (h hinted) hinted(seek bool)          { h(seek) }
+func (h hinted) wakeUp(seek bool)          { h(seek) }
 func (h hinted) run(context.Context) error { return nil }
 
 func (h hinted) stats() observe.PositionStats { return observe.PositionStats{} }

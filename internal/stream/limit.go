@@ -7,13 +7,13 @@ import (
 
 // limit applies the rate limit of a destination.
 type limit interface {
-	// admit splits deliveries into those that the limit allows now and those that it delays. all is not empty.
-	admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted
-	// page returns how many of n events of a replay are asked for in one call.
+	// admit splits deliveries into allowed and delayed ones. all is not empty.
+	admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch.Key) admitted
+	// page returns how many of n events of a replay one call asks for.
 	page(n int) int
 }
 
-// newLimit returns the rate limit of a destination, nil if it has none.
+// newLimit returns the rate limit of a destination, nil without one.
 func newLimit(d *dispatch.Destination) limit {
 	switch {
 	case !d.Limited():
@@ -26,12 +26,12 @@ func newLimit(d *dispatch.Destination) limit {
 
 // admitted has the deliveries that a rate limit allows.
 type admitted struct {
-	all     []dispatch.Delivery // these may go
+	all     []dispatch.Delivery // allowed now
 	unblock []dispatch.Key
-	held    []dispatch.Key // aggregates of which a delivery has become a row, to be blocked behind those that go
+	held    []dispatch.Key // aggregates with a delivery that became a row: they are blocked behind the allowed deliveries
 }
 
-// without returns the keys that are not among those that stay.
+// without returns the keys that are not in stay.
 func without(keys []dispatch.Key, stay map[dispatch.Key]bool) (left []dispatch.Key) {
 	for _, key := range keys {
 		if !stay[key] {
@@ -41,12 +41,12 @@ func without(keys []dispatch.Key, stay map[dispatch.Key]bool) (left []dispatch.K
 	return left
 }
 
-// limitOfAll counts all events together. Delayed deliveries are returned to the shard, which hands them over first.
+// limitOfAll counts all events together. The shard gets delayed deliveries back, and hands them over first.
 type limitOfAll struct{}
 
 func (limitOfAll) page(n int) int { return n }
 
-func (limitOfAll) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
+func (limitOfAll) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
 	waits := g.lane.Admit(all)
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
@@ -58,20 +58,20 @@ func (limitOfAll) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key
 			continue
 		}
 		stay[d.Key] = true
-		g.flight.GiveBack(d)
+		g.events.Return(d)
 	}
 	to.unblock = without(unblock, stay)
 	return to
 }
 
-// limitOfKeys counts the events of each key. A delayed delivery becomes a stored one that is due at its likely turn, and later deliveries of
-// its aggregate wait behind it. Other keys continue meanwhile.
+// limitOfKeys counts the events of each key. A delayed delivery becomes a row that is due at its likely turn, and later
+// deliveries of its aggregate wait behind it. Other keys continue meanwhile.
 type limitOfKeys struct{}
 
-// page returns 1: tokens that other keys spend on events behind a delayed one would be lost.
+// page returns 1: with more, other keys would spend tokens on events behind a delayed one and lose them.
 func (limitOfKeys) page(int) int { return 1 }
 
-func (limitOfKeys) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
+func (limitOfKeys) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
 	waits := g.lane.Admit(all)
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
@@ -92,7 +92,7 @@ func (limitOfKeys) admit(g *gate, all []dispatch.Delivery, unblock []dispatch.Ke
 				to.held = append(to.held, d.Key)
 			}
 		}
-		g.keep(&a)
+		g.store(&a)
 	}
 	to.unblock = without(unblock, stay)
 	return to

@@ -8,25 +8,25 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// totalName is the name of the one queue of a destination in total order, and in it of events without an aggregate. No
-// aggregate has it: their names have a slash.
+// totalName is the name of the one queue of a destination in total order, and of an event without an aggregate in that
+// queue. No aggregate has this name: names of aggregates contain a slash.
 const totalName = "*"
 
-// order says which events of a unit are delivered one after the other: those in one queue. Only the goroutine of the
-// unit uses it.
+// order decides which events of a shard are delivered one after the other: the events of one queue. Only the goroutine
+// of the shard uses it.
 type order struct {
-	keys    dispatch.Keys
-	kept    bool         // there are queues
-	total   bool         // there is one
-	line    dispatch.Key // of that one
-	shard   int          // of its rows, from 1 on; 0 where the destination has one shard
-	scratch []byte       // to reuse
+	keys     dispatch.Keys
+	kept     bool         // the destination has queues
+	total    bool         // the destination has one queue
+	totalKey dispatch.Key // the key of that queue
+	shard    int          // the shard number of its rows, from 1; 0 if the destination has one shard
+	scratch  []byte       // reused buffer
 }
 
 func newOrder(lane dispatch.StreamLane, keys dispatch.Keys) order {
 	o := order{keys: keys, kept: !lane.Destination().Unordered, total: lane.Destination().Total}
 	if o.total {
-		o.line = keys.Named(totalName)
+		o.totalKey = keys.Named(totalName)
 	}
 	if d := lane.Destination(); d.Shards > 1 {
 		o.shard = 1 + d.Part
@@ -34,8 +34,8 @@ func newOrder(lane dispatch.StreamLane, keys dispatch.Keys) order {
 	return o
 }
 
-// mine returns the condition, to follow the one for the destination, that a row that is due is of this shard. A destination with one
-// shard needs none.
+// mine returns a condition that restricts due rows to this shard, to append to the condition for the destination. A
+// destination with one shard needs none.
 func (o *order) mine() string {
 	if o.shard == 0 {
 		return ""
@@ -43,20 +43,20 @@ func (o *order) mine() string {
 	return fmt.Sprintf(" AND shard > 0 AND shard = %d", o.shard)
 }
 
-// of returns the key of an event's queue, zero if it is in none.
+// of returns the key of an event's queue, zero without a queue.
 func (o *order) of(e *delivery.Event) (key dispatch.Key) {
 	switch {
 	case !o.kept:
 		return dispatch.Key{}
 	case o.total:
-		return o.line
+		return o.totalKey
 	}
 	key, o.scratch = o.keys.Of(o.scratch, e)
 	return key
 }
 
-// name returns the name of an event's aggregate, as its row has it. In a total order an event without an aggregate
-// has a name, too: every row with a name is in the one queue of that order.
+// name returns the name of an event's aggregate, as its row has it. In a total order an event without an aggregate has
+// a name, too: every row with a name is in the one queue of that order.
 func (o *order) name(e *delivery.Event) string {
 	name := dispatch.OrderingKey(e)
 	if o.total && name == "" {
@@ -65,7 +65,7 @@ func (o *order) name(e *delivery.Event) string {
 	return name
 }
 
-// queue returns the name of the queue that a row with this name is in.
+// queue returns the name of the queue of a row with this name.
 func (o *order) queue(name string) string {
 	if o.total {
 		return totalName
@@ -73,23 +73,22 @@ func (o *order) queue(name string) string {
 	return name
 }
 
-// keyOf returns the key of the queue that a row with this name is in. In a total order a row without a name is in the queue
-// from the time on at which it is due.
+// keyOf returns the key of the queue of a row with this name. In a total order a row without a name joins the queue
+// when it is due.
 func (o *order) keyOf(name string) dispatch.Key {
 	switch {
 	case o.total:
-		return o.line
+		return o.totalKey
 	case !o.kept || o.unnamed(name):
 		return dispatch.Key{}
 	}
 	return o.keys.Named(name)
 }
 
-// unnamed reports whether a row with this name is in no queue. The name of an event without an aggregate counts in a total
-// order only.
+// unnamed reports whether a row with this name is in no queue. totalName counts as a name only in a total order.
 func (o *order) unnamed(name string) bool { return name == "" || name == totalName && !o.total }
 
-// nameOf returns the name that a row of the queue has, or gets.
+// nameOf returns the name that the row has, or gets when it joins its queue.
 func (o *order) nameOf(r *deliveries.Row) string {
 	if o.total && r.Key == "" {
 		return o.name(&r.Event)
@@ -97,14 +96,14 @@ func (o *order) nameOf(r *deliveries.Row) string {
 	return r.Key
 }
 
-// leads reports whether a row that is due goes before all stored rows of its queue, and waits whether another row
-// of the queue comes first. A dead letter that a person replays waits in a total order only.
+// leads reports whether a due row goes before all stored rows of its queue, and waits whether another row of the queue
+// comes first. A replayed dead letter waits only in a total order.
 func (o *order) leads(r *deliveries.Row) (leads, waits bool) {
 	leads = o.total || o.kept && !o.unnamed(r.Key)
 	return leads, leads && !r.First && !r.Filtered && (o.total || r.Event.Replay == 0)
 }
 
-// first returns the condition that a due row d is the first of its queue: $5 says whether dead letters block.
+// first returns the condition that a due row d is the first of its queue. $5 tells whether dead letters block.
 func (o *order) first() string {
 	live, dead := o.rows("event_id", "d.destination", "d.ordering_key", "1")
 	front := `least(` + live + `, CASE WHEN $5 THEN ` + dead + ` END)`
@@ -114,17 +113,17 @@ func (o *order) first() string {
 	return `d.ordering_key IS NULL OR d.event_id = ` + front
 }
 
-// rows returns two SELECTs, of the first stored rows in the queue of an aggregate: the live ones and the dead letters. A
-// total order has one queue, with all rows of the destination that have a name. The conditions name ranges where one value is
-// meant: otherwise the planner may take an index that has the order of ids for more rows than these, as the primary key has for
-// all destinations.
+// rows returns two SELECTs of the first stored rows in an aggregate's queue: one of live rows, one of dead letters. A
+// total order has one queue, with all named rows of the destination. The conditions name ranges where one value is
+// meant: with equality, the planner may take an index in id order, such as the primary key, and read rows of all
+// destinations.
 func (o *order) rows(columns, destination, name, limit string) (live, dead string) {
 	if o.total {
 		from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination BETWEEN ` + destination + ` AND ` + destination
 		to := ` ORDER BY destination, event_id LIMIT ` + limit + `)`
-		return from + ` AND ordering_key IS NOT NULL AND ` + whichLive + to, from + ` AND ordering_key IS NOT NULL AND ` + whichDead + to
+		return from + ` AND ordering_key IS NOT NULL AND ` + liveRows + to, from + ` AND ordering_key IS NOT NULL AND ` + deadRows + to
 	}
 	from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination = ` + destination + ` AND ordering_key BETWEEN ` + name + ` AND ` + name + ` AND `
 	to := ` ORDER BY ordering_key, event_id LIMIT ` + limit + `)`
-	return from + whichLive + to, from + whichDead + to
+	return from + liveRows + to, from + deadRows + to
 }

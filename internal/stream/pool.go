@@ -22,55 +22,55 @@ const roleStream = "stream"
 
 var errClosed = errors.New("the engine has ended")
 
-// pool has the few connections that all units of a relay share. Reads are single statements, so
-// that a connection is needed for a moment only. What else the relay asks uses them, too.
+// pool has the few connections that all shards of a relay share. Reads are single statements, so a shard needs a
+// connection only for a moment. The relay's other statements use the pool, too.
 //
-// A connection is used for a unit only if it leads to the server in the life in which the unit was
-// taken: the memory of a unit is worthless after a crash, when ids may be assigned again. A
-// connection does not outlive a crash either, so one check is enough.
+// A shard uses a connection only if it leads to the server life in which the shard was taken: after a crash, the server
+// may assign ids again, and the shard's memory is worthless. A connection does not outlive a crash, so one check is
+// enough.
 type pool struct {
 	connector *store.Connector
-	uses      chan struct{} // one for each use by a unit; its capacity is how many there can be at the same time
-	owners    chan struct{} // one for each write of an owner, which no unit at work keeps waiting
-	lends     chan struct{} // one for another use: while the database is away, those keep no unit waiting
+	uses      chan struct{} // one per use by a shard; the capacity bounds the uses at the same time
+	owners    chan struct{} // one per write of an owner, which must not wait for working shards
+	lends     chan struct{} // one per other use: while the database is away, these must not delay the shards
 	closed    chan struct{}
 	closing   sync.Once
 	waiting   atomic.Int32 // how many uses wait for a connection
 
-	back chan *pooled // from a use that has ended to one that waits for it
+	back chan *pooled // hands a connection from a finished use to a waiting one
 
 	mu   sync.Mutex
-	idle []*pooled // connections that are not used, the last used one last
+	idle []*pooled // unused connections, the last used one last
 }
 
 type pooled struct {
 	conn  *session.Conn // nil while it is not connected
-	life  string        // of the server, for which it was verified
+	life  string        // the server life for which it was verified
 	mode  bool          // it keeps the table a stream
 	since time.Time     // when it was last used
 }
 
-// ownersAtOnce is how many owners of positions are written at the same time: one that a trigger delays must not delay all.
+// ownersAtOnce is how many owners of positions are written at the same time: a trigger that delays one must not delay
+// all.
 const ownersAtOnce = 2
 
 func newPool(c *store.Connector, n int) *pool {
 	return &pool{connector: c, uses: make(chan struct{}, n), owners: make(chan struct{}, ownersAtOnce), lends: make(chan struct{}, 1), closed: make(chan struct{}), back: make(chan *pooled)}
 }
 
-// idleFor is how long a connection may be without use until it is closed. The last used one is used again
-// first, so that a relay at rest keeps one, or as many as its units happen to need at the same time.
+// idleFor is how long an unused connection stays open. The last used one is used first, so an idle relay keeps one, or
+// as many as its shards need at the same time.
 const idleFor = 10 * time.Second
 
-// sooner is how long a use waits for the end of another one before it opens a connection of its own, which
-// would hardly take less.
-const sooner = 20 * time.Millisecond
+// reuseWait is how long a use waits for the end of another one before it opens a connection, which takes about as long.
+const reuseWait = 20 * time.Millisecond
 
 // take returns the connection that was used last, or one that is not connected yet.
 func (p *pool) take(ctx context.Context) *pooled {
 	if c := p.last(); c.conn != nil || len(p.uses)+len(p.owners)+len(p.lends) < 2 {
 		return c
 	}
-	timer := time.NewTimer(sooner)
+	timer := time.NewTimer(reuseWait)
 	defer timer.Stop()
 	select {
 	case c := <-p.back:
@@ -78,7 +78,7 @@ func (p *pool) take(ctx context.Context) *pooled {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return p.last() // one may have come back before this has waited
+	return p.last() // a connection may have been returned before the wait began
 }
 
 func (p *pool) last() *pooled {
@@ -93,11 +93,11 @@ func (p *pool) last() *pooled {
 	return c
 }
 
-// put gives a connection back, and returns one that has been idle for too long, nil if there is none.
+// put returns a connection to the pool. It returns a connection that was idle for too long, or nil.
 func (p *pool) put(c *pooled) (stale *session.Conn) {
 	now := time.Now()
 	c.since = now
-	gone := c.conn == nil // or in other hands
+	gone := c.conn == nil // or handed over
 	if !gone {
 		select {
 		case p.back <- c:
@@ -117,8 +117,8 @@ func (p *pool) put(c *pooled) (stale *session.Conn) {
 	return stale
 }
 
-// use runs f on a connection that is verified for the unit. After an error that is not an answer of
-// the server the connection is given up.
+// use runs f on a connection that is verified for the shard. An error that is not an answer of the server closes the
+// connection.
 func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*session.Conn) error) error {
 	return p.with(ctx, p.uses, func(ctx context.Context, c *pooled) error {
 		if c.life != l.Server {
@@ -130,8 +130,8 @@ func (p *pool) use(ctx context.Context, l *lease.Lease, f func(*session.Conn) er
 	})
 }
 
-// own runs f, which writes the owner of a position, on a connection that is verified for the life of the server. It is kept if
-// the server has refused a statement.
+// own runs f, which writes the owner of a position, on a connection that is verified for the server life. The
+// connection stays open if the server refused a statement.
 func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*session.Conn) error) error {
 	var answer error
 	err := p.with(ctx, p.owners, func(ctx context.Context, c *pooled) error {
@@ -148,10 +148,11 @@ func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*session.Conn) er
 	return cmp.Or(err, answer)
 }
 
-// verify checks the connection for the unit. An older connection may lead to a former server: then a new one is tried.
+// verify checks the connection for the shard. An older connection may lead to a former server: verify then opens a new
+// one.
 func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 	requires := lease.Requires(l.Server)
-	c.conn.Require(nil) // what an earlier use requires
+	c.conn.Require(nil) // drop the requirement of an earlier use
 	err := requires(ctx, c.conn)
 	if errors.Is(err, lease.ErrMoved) && c.life != "" {
 		store.Close(ctx, c.conn.Conn)
@@ -168,8 +169,8 @@ func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 	return nil
 }
 
-// hold keeps the table a stream while the connection lives, or in each transaction of a shared one.
-func (p *pool) hold(ctx context.Context, c *pooled) error {
+// holdMode keeps the table a stream while the connection lives, or in each transaction of a shared one.
+func (p *pool) holdMode(ctx context.Context, c *pooled) error {
 	if c.conn.IsShared() {
 		c.life = ""
 		c.conn.Require(p.connector.RequiresMode(outboxsql.ModeStream))
@@ -180,15 +181,15 @@ func (p *pool) hold(ctx context.Context, c *pooled) error {
 	return nil
 }
 
-// lend runs f on any connection, which has the time of one continuous use for it, and after which it is kept if the server
-// has refused a statement. While it lives, the table stays a stream.
+// lend runs f on any connection, within the time of one continuous use. The connection stays open if the server refused
+// a statement. While the connection lives, the table stays a stream.
 func (p *pool) lend(ctx context.Context, f func(context.Context, *session.Conn) error) error {
 	var answer error
 	err := p.with(ctx, p.lends, func(ctx context.Context, c *pooled) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, position.RoundTrip, position.ErrSlow)
 		defer cancel()
 		if !c.mode {
-			if err := p.hold(ctx, c); err != nil {
+			if err := p.holdMode(ctx, c); err != nil {
 				return err
 			}
 		}
@@ -236,18 +237,20 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 	return err
 }
 
-// turn is how long a unit with endless work keeps a connection that others wait for.
-const turn = 20 * time.Millisecond
+// maxTurn is how long a shard with endless work keeps a connection that others wait for.
+const maxTurn = 20 * time.Millisecond
 
-// wanted reports whether another use waits for the connection, which has been used since began.
-// The one that has waited longest is next.
-func (p *pool) wanted(began time.Time) bool { return p.waiting.Load() > 0 && time.Since(began) >= turn }
+// mustYield reports whether another use waits for the connection, which has been used since began. The longest waiting
+// use is next.
+func (p *pool) mustYield(began time.Time) bool {
+	return p.waiting.Load() > 0 && time.Since(began) >= maxTurn
+}
 
-// close ends all connections, once they are no longer used.
+// close closes all connections, once they are unused.
 func (p *pool) close(ctx context.Context) {
 	p.closing.Do(func() {
 		close(p.closed)
-		p.lends <- struct{}{} // for good
+		p.lends <- struct{}{} // never released
 		for range cap(p.owners) {
 			p.owners <- struct{}{}
 		}

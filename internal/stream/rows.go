@@ -2,13 +2,11 @@ package stream
 
 import "github.com/notifyd/notifyd/internal/deliveries"
 
-// An event that could not be delivered is a row of outbox_deliveries, and only the owner of a unit
-// handles the rows of its destination. So a row is read without a lock, and has no mark that it is
-// running.
+// An event that could not be delivered is a row of outbox_deliveries. Only the owner of a shard handles the shard's
+// rows, so reads take no lock, and a row has no flag that it is running.
 
-// sqlDue reads the due rows of a destination, after a place in the order of their times. It reads
-// $4 rows, whether or not they can be used: a row that is not the first of its queue is returned as
-// such. The index has this order.
+// sqlDue reads the due rows of a destination, after a place in the order of their times. It reads $4 rows, whether or
+// not they can be used: a column tells whether a row is the first of its queue. The index has this order.
 func sqlDue(limit int, o *order) string {
 	return `SELECT ` + deliveries.Columns(limit) + `, ` + o.first() + `
 FROM (SELECT * FROM outbox_deliveries
@@ -17,14 +15,14 @@ FROM (SELECT * FROM outbox_deliveries
 ` + deliveries.Event(limit)
 }
 
-// sqlNextDue returns the time until the first row after a place in the order of their times.
+// sqlNextDue returns the time until the next row is due, after a place in the order of their times.
 func sqlNextDue(o *order) string {
 	return `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
 FROM outbox_deliveries WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
 }
 
-// sqlLines reads the first rows of queues, up to $3 of each.
-func sqlLines(limit int, o *order) string {
+// sqlQueueHeads reads the first rows of queues, up to $3 of each.
+func sqlQueueHeads(limit int, o *order) string {
 	live, dead := o.rows("*", "$1", "w.key", "$3")
 	return `SELECT ` + deliveries.Columns(limit) + `, true
 FROM unnest($2::text[]) WITH ORDINALITY AS w(key, n)
@@ -33,8 +31,8 @@ CROSS JOIN LATERAL (SELECT * FROM (` + live + ` UNION ALL (SELECT * FROM ` + dea
 ORDER BY w.n, d.event_id`
 }
 
-// sqlWaits returns those of some queues that do not wait: no row is in front, or there is none.
-func sqlWaits(o *order) string {
+// sqlUnblocked returns the queues that do not wait: no row is in front, or the queue is empty.
+func sqlUnblocked(o *order) string {
 	live, dead := o.rows("event_id, state", "$1", "w.key", "1")
 	return `SELECT w.key FROM unnest($2::text[]) AS w(key)
 LEFT JOIN LATERAL ` + live + ` AS l ON true

@@ -41,10 +41,10 @@ func TestRowStatementsAreBounded(t *testing.T) {
 				destination = "z" // of which another shard has many rows that are due
 			}
 			statements := map[string][]any{
-				sqlDue(1000, o):   {destination, dueStart().at, dueStart().id, 100, false},
-				sqlNextDue(o):     {destination, dueStart().at, dueStart().id},
-				sqlLines(1000, o): {destination, names, 20, false},
-				sqlWaits(o):       {destination, names, false},
+				sqlDue(1000, o):        {destination, dueStart().at, dueStart().id, 100, false},
+				sqlNextDue(o):          {destination, dueStart().at, dueStart().id},
+				sqlQueueHeads(1000, o): {destination, names, 20, false},
+				sqlUnblocked(o):        {destination, names, false},
 			}
 			if o.shard > 0 {
 				for _, page := range movePages() {

@@ -26,7 +26,7 @@ func TestStoredRowsCount(t *testing.T) {
 		l.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, available_at)
 			SELECT id, 'x', 'a', 'retry', 'order/1', now() - interval '1 hour' + id * interval '1 second' FROM outbox_events`)
 		limits := engine.Limits{Bytes: 10_000, EventBytes: 50_000}
-		for what, query := range map[string]string{"due": sqlDue(limits.EventBytes, &order{kept: true}), "lines": sqlLines(limits.EventBytes, &order{kept: true})} {
+		for what, query := range map[string]string{"due": sqlDue(limits.EventBytes, &order{kept: true}), "lines": sqlQueueHeads(limits.EventBytes, &order{kept: true})} {
 			read := func(after int64, limits engine.Limits) ([]deliveries.Row, bool) {
 				args := []any{"x", dueStart().at, after, 1000, false}
 				if what == "lines" {

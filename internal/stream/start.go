@@ -16,36 +16,35 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// create creates the positions of some of the wanted destinations. Relays that start at the same time do it one after the
-// other.
+// create creates the positions of some of the wanted destinations. Relays that start at the same time take turns.
 func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missing []Wanted, log *slog.Logger) error {
-	var made []madePosition
+	var created []newPosition
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
-		made, err = createPositions(ctx, tx, all, missing)
+		created, err = createPositions(ctx, tx, all, missing)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("create positions: %w", err)
 	}
-	for _, m := range made {
-		log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
+	for _, m := range created {
+		log.InfoContext(ctx, "destination begins", "destination", shardName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
 	}
 	return nil
 }
 
-// sqlCreating lets relays create positions one after the other.
+// sqlCreating serializes the relays that create positions.
 const sqlCreating = `SELECT pg_advisory_xact_lock('outbox_positions'::regclass::oid::bigint::bit(32)::int, 0)`
 
-// madePosition is a new position, as a log shows it.
-type madePosition struct {
+// newPosition is a new position, as the log shows it.
+type newPosition struct {
 	destination string
 	from        engine.Start
 	head        int64
 }
 
-func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missing []Wanted) (made []madePosition, err error) {
+func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missing []Wanted) (created []newPosition, err error) {
 	if _, err := tx.Exec(ctx, sqlCreating); err != nil {
-		return nil, fmt.Errorf("make positions: %w", err)
+		return nil, fmt.Errorf("serialize with other relays: %w", err)
 	}
 	var origin, last int64
 	var open, old, now string
@@ -53,15 +52,15 @@ func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missin
 	err = tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
 		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+outboxsql.SQLSequence+` AS now) AS s`).Scan(&origin, &open, &old, &now, &last, &first)
 	if err != nil {
-		return nil, fmt.Errorf("make positions: %w", err)
+		return nil, fmt.Errorf("read where destinations start: %w", err)
 	}
 	for _, w := range missing {
-		p := madePosition{destination: w.Destination, from: startOf(&w, first), head: last}
+		p := newPosition{destination: w.Destination, from: startOf(&w, first), head: last}
 		opening, sequence := "{}", now
 		switch p.from.Kind {
-		case engine.StartDefault: // what a former queue has not delivered, or everything
+		case engine.StartDefault: // the undelivered events of a former queue, or everything
 			p.head, opening, sequence = origin, open, old
-		case engine.StartAtBeginning: // a former queue's events, too: a new destination has none of them
+		case engine.StartAtBeginning: // also the events of a former queue: a new destination has received none
 			p.head = 0
 		case engine.StartAtID:
 			p.head = p.from.ID - 1
@@ -80,12 +79,11 @@ func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missin
 		if tag.RowsAffected() == 0 {
 			continue
 		}
-		made = append(made, p)
+		created = append(created, p)
 		if p.destination == "" {
 			continue
 		}
-		// At once: otherwise the router would treat events that no destination reads yet as
-		// unrouted.
+		// Immediately: until the routes are stored, the unrouted scanner treats the destination's events as unrouted.
 		at := tail.Watermark{Head: p.head}
 		if at.Open, err = tail.ParseRanges(opening); err == nil {
 			err = routes.Begin(ctx, tx, all, w.Wanted, at)
@@ -94,13 +92,13 @@ func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missin
 			return nil, fmt.Errorf("store the routes of %q: %w", p.destination, err)
 		}
 	}
-	return made, nil
+	return created, nil
 }
 
-// startOf returns where a destination begins that has no position. [engine.StartDefault] is the beginning of the stream.
+// startOf returns where a destination without a position begins. [engine.StartDefault] is the beginning of the stream.
 func startOf(w *Wanted, first bool) engine.Start {
 	switch {
-	case w.Start.Kind == engine.StartDefault && !first && w.Destination != "": // the router has to read everything
+	case w.Start.Kind == engine.StartDefault && !first && w.Destination != "": // the unrouted scanner must read everything
 		return engine.Start{Kind: engine.StartNow}
 	default:
 		return w.Start

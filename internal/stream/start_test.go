@@ -69,11 +69,11 @@ func TestStart(t *testing.T) {
 			t.Errorf("%q begins at %s, want %s", destination, got, want)
 		}
 	}
-	// A router that comes later reads everything as well.
+	// An unrouted scanner that comes later reads everything as well.
 	l.Exec(`DELETE FROM outbox_positions WHERE destination = ''`)
 	l.create(Wanted{})
 	if got := l.begins(""); got != "4 {[2,4)}" {
-		t.Errorf("the router begins at %s", got)
+		t.Errorf("the unrouted scanner begins at %s", got)
 	}
 }
 

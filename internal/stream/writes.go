@@ -13,22 +13,21 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// writes are the outcomes of deliveries that were not simply delivered. They are written in the
-// transaction that moves the position past them, so that a position never passes an event that is
-// not safe elsewhere.
+// writes collects the outcomes of deliveries that were not simply delivered. The transaction that moves the position
+// past them writes them, so a position never passes an event that is not safe elsewhere.
 type writes struct {
 	rows    []entry
 	removed []int64
-	acked   []int64 // of removed, those that a person has replayed and the destination has acknowledged
-	fresh   []int64 // ids of new rows: they are open until the write
+	acked   []int64 // the part of removed that was replayed by a person and acknowledged by the destination
+	fresh   []int64 // ids of new rows: open until the write
 }
 
 // entry is a row to write.
 type entry struct {
 	deliveries.Entry
 
-	fresh    bool // there was no row before
-	replayed bool // it is of a replay: its id is not open in the position
+	fresh    bool // no row existed before
+	replayed bool // the row belongs to a replay: its id is not open in the position
 }
 
 func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
@@ -44,14 +43,14 @@ func (w *writes) put(r entry) {
 	}
 }
 
-// count is the content of one write of a position.
-type count struct {
+// snapshot is the content of one write of a position.
+type snapshot struct {
 	head   int64
 	open   tail.Ranges
-	replay replay.Count
+	replay replay.Progress
 }
 
-// write writes all of them for a shard of a destination.
+// write writes all rows for a shard of a destination.
 func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard int) error {
 	var batch pgx.Batch
 	encoding := tx.Conn().PgConn().ParameterStatus("server_encoding")
@@ -65,7 +64,7 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 		}
 	}
 	if len(fresh) > 0 {
-		// If an event was read that already had a row, which takes a crash, the row stays as it is.
+		// After a crash an event may be read that already has a row: the row stays as it is.
 		batch.Queue(deliveries.SQLPutNew, append(deliveries.Args(fresh, encoding, 0, 0), shard)...)
 	}
 	if len(old) > 0 {

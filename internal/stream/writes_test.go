@@ -36,20 +36,20 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	lane := d.StreamLanes()[0]
 	lane.Own(func() {})
 	l.Exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('all', 0, 1)`)
-	p := position.Position{Lease: lease.Lease{Destination: "all", Epoch: 1, Unit: testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)}}
-	u := newUnit(&Engine{witnesses: tail.NewWitnesses()}, lane, p)
-	u.reader = tail.NewReader(7, nil, u.e.witnesses)
+	p := position.Position{Lease: lease.Lease{Destination: "all", Epoch: 1, PositionID: testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)}}
+	sh := newShard(&Engine{writers: tail.NewWriterScanner()}, lane, p)
+	sh.reader = tail.NewReader(7, nil, sh.e.writers)
 
-	parcel := dispatch.NewParcel(func() bool { return true }, func(last bool) {
+	batch := dispatch.NewParcel(func() bool { return true }, func(last bool) {
 		if last {
 			close(answered)
 		}
 	})
-	u.gate.deliver(parcel, []dispatch.Delivery{{Event: &delivery.Event{ID: 7, Type: "a"}}}, nil, u.gate.grant(1))
-	c := u.count()
+	sh.inFlight.deliver(batch, []dispatch.Delivery{{Event: &delivery.Event{ID: 7, Type: "a"}}}, nil, sh.inFlight.reserve(1))
+	c := sh.snapshot()
 	close(answer)
 	<-answered
-	if err := u.saveCount(t.Context(), session.Direct(l.Conn), c); err != nil {
+	if err := sh.saveSnapshot(t.Context(), session.Direct(l.Conn), c); err != nil {
 		t.Fatal(err)
 	}
 	stored := func() string {
@@ -58,14 +58,14 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	if got := stored(); got != "7 {[7,8)} 1" {
 		t.Errorf("written is %s, and event 7 was open when it was counted", got)
 	}
-	u.ledger.at = time.Now().Add(-u.ledger.wait)
-	if !u.ledger.due() {
+	sh.progress.at = time.Now().Add(-sh.progress.wait)
+	if !sh.progress.due() {
 		t.Fatal("nothing more is to be written, and event 7 stays open for ever")
 	}
-	if err := u.save(t.Context(), session.Direct(l.Conn)); err != nil {
+	if err := sh.save(t.Context(), session.Direct(l.Conn)); err != nil {
 		t.Fatal(err)
 	}
-	if got := stored(); got != "7 {} 1" || u.ledger.due() {
+	if got := stored(); got != "7 {} 1" || sh.progress.due() {
 		t.Errorf("in the end written is %s", got)
 	}
 }

@@ -1,77 +1,71 @@
-// Package tail reads outbox_events in the order of the ids, and passes no event over. It knows no
-// destination.
+// Package tail reads outbox_events in the order of the ids, and misses no event. It does not know destinations.
 //
-// A [Reader] has a head, the highest id that it has seen, and gaps: ids up to the head that nobody has
-// seen. Ids are assigned by a sequence, and committed in any order, so a gap may be an event that is not
-// committed yet, or one that was rolled back and never comes.
+// A [Reader] has a head, the highest id that it has seen, and gaps: ids up to the head that it has not seen. A sequence
+// assigns ids, and transactions commit in any order. So a gap is either an event that is not committed yet, or one that
+// was rolled back and never comes.
 //
-//  1. One statement reads the rows in the gaps and those above the head, in the order of ids, with one
-//     limit over both. A missing id between two rows, or between the old head and the first row, becomes
-//     a gap. The head is the highest id that came.
-//  2. Where the next read does not fill gaps, the relay looks into pg_locks, for ROW EXCLUSIVE on the
-//     sequence. Those who hold it at a look that began after the gap was seen are its witnesses. Each
-//     later look leaves those that hold it still.
-//  3. When none is left, the gap is clear. A read that begins after that look has ended shows what has
-//     come of it; what it does not show is dead.
+//  1. One statement reads the rows in the gaps and the rows above the head, in the order of ids, with one limit over both. A
+//     missing id between two rows, or between the old head and the first row, becomes a gap. The highest received id is the
+//     new head.
+//  2. If the next read does not fill the gaps, the relay scans pg_locks for ROW EXCLUSIVE on the sequence. The first scan that
+//     began after the gap was found lists the gap's open writers. Each later scan keeps those that still hold the lock.
+//  3. When no writer is left, the gap is clear. A read that begins after that scan has ended finds the committed events of the
+//     gap. The ids that it does not find are dead.
 //
-// # Proof that nothing is passed over
+// # Proof that no event is missed
 //
-// nextval takes that lock for the top-level transaction before it draws, and only the end of the
-// transaction releases it: not ROLLBACK TO, not PREPARE. Say g is a gap below a visible h. The sequence
-// gives out one id at a time, upwards (CACHE 1, INCREMENT 1), so g was drawn before h, and its drawer had
-// the lock before that. The look began after h was seen; so the drawer holds the lock at the look, or has
-// ended. If it holds it, it is a witness. When it is seen no more, it has ended, and a commit is visible
-// before its locks are released. A statement that begins then sees the row, or there is none. No clock
-// takes part, and no unrelated transaction.
+// nextval takes that lock for the top-level transaction before it draws, and only the end of the transaction releases
+// it: not ROLLBACK TO, not PREPARE. Assume that g is a gap below a visible id h. The sequence assigns one id at a time,
+// upwards (CACHE 1, INCREMENT 1). So g was drawn before h, and its writer had the lock before that. The scan began
+// after h was seen, so the writer holds the lock during the scan, or has ended. If it holds the lock, the scan lists
+// it. When a scan no longer lists it, it has ended, and a commit is visible before its locks are released. A statement
+// that begins then sees the row, or the row does not exist. The proof uses no clock and no unrelated transaction.
 //
-// Nothing waits: a gap holds up neither the head nor anything above it. Its event is delivered when it
-// commits, and only an event that was committed later than y may come after a y above it. That is the
-// order that is promised.
+// Nothing waits: a gap delays neither the head nor anything above it. Its event is delivered when it commits. An event
+// x may come after an event y with a higher id only if x was committed after y. That is the promised order.
 //
 // What the proof needs, and where it would break:
 //
-//   - One statement, one snapshot. With two, x in a gap and y above the head could be committed between
-//     them, and y would come alone.
-//   - The horizon. A read that was cut off, by its limit or its bytes, says nothing of what lies above its
-//     last row. Gaps up there stay.
-//   - The lock of the table would not do. A session that has drawn and not yet inserted holds none.
-//     TestWhichLock loses events with it, and with look and rows in one statement.
-//   - Prepared transactions have no pid. PREPARE may rename a witness, so where one has gone, any that is
-//     prepared stands in for it.
-//   - Readers that follow. What one reader has seen, in one snapshot after the other, another may take over, gaps included: they
-//     have not been seen by either, and get witnesses by a look that begins after that.
-//   - Witnesses are memory. Their names end with the life of the server (pg_postmaster_start_time); then,
-//     and at a take-over, a new look makes them anew.
-//   - Moving locks. pg_locks reads the fast-path slots first, and a lock moves only from there to the main
-//     table: it may be seen twice, not missed.
-//   - A partition that was detached hides ids that are not dead. So a read by which ids would die runs in
-//     a transaction that holds ACCESS SHARE on the table, which keeps DETACH away, and whose snapshot, taken
-//     after that, also finds the ids that lie in no partition (outbox_away). Their gaps stay. DETACH ...
-//     CONCURRENTLY does not wait for the lock; a snapshot from before its first step still reads the
-//     partition. What retention drops is noted in outbox_mode.dropped in the same transaction, and may die.
-//   - Cached ids. A session that has ids in advance holds no lock. So each look reads the sequence's
-//     parameters, too, and fails where they are odd: no gap ends then. ALTER SEQUENCE waits for those who
-//     have drawn, and gives the sequence another file, at which sessions forget what they have in advance:
-//     after the cure the proof holds again. outboxsql.CheckIDs, at each start and once a second, finds what
-//     can be seen otherwise: a standby, a subscription, CACHE, ids of the writer's own.
-//   - Chosen ids. The read stops at the last assigned id, which it reads from the sequence (outbox_last_id) after
-//     its snapshot, and only if a row comes: an id above the sequence makes no gap.
+//   - One statement, one snapshot. With two, x in a gap and y above the head could be committed between them, and y would come
+//     alone.
+//   - The horizon. A read that was truncated, by its limit or its bytes, proves nothing about ids above its last row. Gaps up
+//     there stay.
+//   - The lock of the sequence, not of the table. A session that has drawn and not yet inserted does not lock the table.
+//     TestWhichLock loses events with that lock, and with scan and rows in one statement.
+//   - Prepared transactions have no pid. PREPARE may rename a writer, so if one has gone, any prepared one replaces it.
+//   - Readers that follow. A reader may take over the ids that another reader has seen, in one snapshot after the other, gaps included.
+//     Neither reader has seen these ids, and a scan that begins afterwards lists their writers.
+//   - Writers are kept in memory. Their names end with the server life (pg_postmaster_start_time). Then, and at a take-over, a
+//     new scan lists them again.
+//   - Moving locks. pg_locks reads the fast-path slots first, and a lock moves only from there to the main table: a scan may
+//     see it twice, but does not miss it.
+//   - A detached partition hides ids that are not dead. So a read that may declare ids dead runs in a transaction that holds
+//     ACCESS SHARE on the table, which blocks DETACH. Its snapshot, taken after the lock, also finds the ids that lie in no
+//     partition (outbox_away). Their gaps stay. DETACH ... CONCURRENTLY does not wait for the lock, but a snapshot from before
+//     its first step still reads the partition. Retention records the ids that it drops in outbox_mode.dropped, in the same
+//     transaction, and these may die.
+//   - Cached ids. A session that has ids in advance holds no lock. So each scan also reads the sequence's parameters, and fails
+//     if they are odd: no gap ends then. ALTER SEQUENCE waits for sessions that have drawn, and gives the sequence another file,
+//     at which sessions discard their ids in advance. After the cure the proof holds again. outboxsql.CheckIDs, at each start and
+//     once a second, finds the visible violations: a standby, a subscription, CACHE, ids that a writer chose.
+//   - Chosen ids. The read stops at the last assigned id. It reads that id from the sequence (outbox_last_id) after its snapshot,
+//     and only if there is a row: an id above the sequence makes no gap.
 //
 // # Cost
 //
-// A look is one statement for all readers, every 50 ms at most, and never more than a twentieth of the time;
-// for a gap whose writer stays open, every second. Gaps are ranges: a bulk insert that was rolled back is
-// one, and so is the jump to the next day's ids. A read with gaps is an index lookup per gap. Of event types
-// in [Query.Skip] the statement returns the id and no more.
+// A scan is one statement for all readers, every 50 ms at most, and never more than a twentieth of the time. For a gap
+// whose writer stays open, it runs every second. Gaps are ranges: a bulk insert that was rolled back is one, and so is
+// the jump to the next day's ids. A read with gaps is an index lookup per gap. Of event types in [Query.Skip] the
+// statement returns only the id.
 //
 // # Files
 //
 // Read them in this order:
 //
-//	reader.go   heads, gaps and reads: what a caller uses
-//	pass.go     one read: the statement and its result
-//	gaps.go     invisible ids: their witnesses, and when they are dead
-//	witness.go  finds the holders of the lock of the sequence
-//	ranges.go   sets of ids, as int8multirange has them
-//	watermark.go  the ids that a reader has passed
+//	reader.go     reads rows in id order and tracks the head
+//	fetch.go      runs one read: the statement and its result
+//	gaps.go       tracks invisible ids, their open writers, and when they are dead
+//	writers.go    finds open writers: the holders of the sequence's lock
+//	ranges.go     sets of ids, as int8multirange has them
+//	watermark.go  sets of ids that a reader has passed
 package tail

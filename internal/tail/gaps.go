@@ -10,40 +10,40 @@ import (
 )
 
 const (
-	// lookAfter is the age at which a gap is worth a look even if nothing was read since it was
-	// seen: nearly all gaps are filled within milliseconds.
-	lookAfter = 50 * time.Millisecond
-	// lookSeldom is the longest time between two looks for the same gaps, whose transactions stay
-	// open: no delivery waits for it.
-	lookSeldom = time.Second
-	// lookPatience is the fraction of its age, 1/lookPatience, that a gap waits for the next look.
-	lookPatience = 4
+	// scanAfter is the age at which a gap is worth a scan although nothing was read since: nearly all gaps are filled
+	// within milliseconds.
+	scanAfter = 50 * time.Millisecond
+	// scanAtLeast is the longest time between two scans for the same gaps, whose transactions stay open. No delivery
+	// waits for it.
+	scanAtLeast = time.Second
+	// scanPatience is the fraction of its age, 1/scanPatience, that a gap waits for the next scan.
+	scanPatience = 4
 )
 
-// mark is the state of the gaps that one read has found.
-type mark struct {
-	seen  uint64 // by the count of Witnesses, after the read
+// gapGroup is the common state of the gaps that one read has found.
+type gapGroup struct {
+	found uint64 // count of the WriterScanner after the read
 	since time.Time
 	read  uint64 // the number of that read
-	// holders may still fill the gaps: transactions that held the lock at a look that began after
-	// the gaps were seen, and in every look since. They are never stored.
-	holders []Holder
-	looked  bool   // there was such a look
-	clear   uint64 // end of the look that found none of them any more, 0 before
-	kept    uint64 // the last read that left one of its gaps
+	// writers may still fill the gaps: transactions that held the lock at a scan that began after the gaps were found,
+	// and in every later scan. They are never stored.
+	writers  []Writer
+	scanned  bool   // such a scan has run
+	clearAt  uint64 // end of the first scan without any writer, 0 before
+	lastLeft uint64 // the last read that left one of the gaps
 }
 
-// gap is a range of invisible ids at or below the head. A piece of it has its mark.
+// gap is a range of invisible ids at or below the head. A piece of it has the same group.
 type gap struct {
 	Range
-	*mark
+	*gapGroup
 }
 
-// gaps are all gaps, in order, and none empty.
+// gaps are all gaps of a reader, in order, and none empty.
 type gaps struct {
 	all       []gap
-	marks     []*mark // the marks of all gaps, each once
-	low, high []byte  // parameters of the statement, nil where they are stale
+	groups    []*gapGroup // the groups of all gaps, each once
+	low, high []byte      // parameters of the statement, nil if stale
 }
 
 // params returns the bounds of all gaps as two arrays.
@@ -59,55 +59,55 @@ func (g *gaps) params() (low, high []byte) {
 }
 
 // add adds gaps above all others.
-func (g *gaps) add(ranges []Range, m *mark) {
+func (g *gaps) add(ranges []Range, m *gapGroup) {
 	if len(ranges) == 0 {
 		return
 	}
 	for _, r := range ranges {
 		g.all = append(g.all, gap{r, m})
 	}
-	g.marks = append(g.marks, m)
+	g.groups = append(g.groups, m)
 	g.low = nil
 }
 
-// ends reports whether ids are dead that a read that began at that count does not find.
-func (g *gaps) ends(began uint64) bool {
-	return slices.ContainsFunc(g.marks, func(m *mark) bool { return m.over(began) })
+// anyDead reports whether ids are dead if a read that began at that count does not find them.
+func (g *gaps) anyDead(began uint64) bool {
+	return slices.ContainsFunc(g.groups, func(m *gapGroup) bool { return m.dead(began) })
 }
 
-// read removes the ids that a read that began at that count has found: hits, in order. It also
-// removes ids that the read has not found up to the horizon, and that no transaction can fill any
-// more. It returns how many of these are dead. Ids that were away during the read are not: their gaps are looked at again.
+// read removes hits, the ids that a read found which began at that count, in order. It also removes ids up to the
+// horizon that the read has not found and no transaction can fill. It returns how many of these are dead. Ids that were
+// detached during the read are not dead: their gaps are scanned again.
 func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dead int64) {
-	if len(hits) == 0 && !g.ends(began) {
+	if len(hits) == 0 && !g.anyDead(began) {
 		return 0
 	}
-	var absent []*mark
+	var absent []*gapGroup
 	left := make([]gap, 0, len(g.all)+len(hits))
 	keep := func(piece gap) {
 		switch {
 		case piece.From > piece.To:
-		case piece.over(began) && piece.To <= horizon && len(away.And(Ranges{piece.Range})) == 0:
+		case piece.dead(began) && piece.To <= horizon && len(away.And(Ranges{piece.Range})) == 0:
 			dead += piece.To - piece.From + 1
 		default:
-			if piece.over(began) && piece.To <= horizon {
-				absent = append(absent, piece.mark)
+			if piece.dead(began) && piece.To <= horizon {
+				absent = append(absent, piece.gapGroup)
 			}
-			piece.kept = began
+			piece.lastLeft = began
 			left = append(left, piece)
 		}
 	}
 	for _, a := range g.all {
 		for ; len(hits) > 0 && hits[0] <= a.To; hits = hits[1:] {
-			keep(gap{Range{a.From, hits[0] - 1}, a.mark})
+			keep(gap{Range{a.From, hits[0] - 1}, a.gapGroup})
 			a.From = hits[0] + 1
 		}
 		keep(a)
 	}
 	g.all, g.low = left, nil
-	g.marks = slices.DeleteFunc(g.marks, func(m *mark) bool { return m.kept != began })
+	g.groups = slices.DeleteFunc(g.groups, func(m *gapGroup) bool { return m.lastLeft != began })
 	for _, m := range absent {
-		m.looked, m.clear = false, 0
+		m.scanned, m.clearAt = false, 0
 	}
 	return dead
 }
@@ -123,16 +123,16 @@ func (g *gaps) end(horizon int64) {
 	g.set(left)
 }
 
-// keep leaves of the gaps above an id no more than is in some ranges.
+// keep restricts the gaps above an id to some ranges.
 func (g *gaps) keep(above int64, some Ranges) {
 	var left []gap
 	for _, a := range g.all {
 		if a.From <= above {
-			left = append(left, gap{Range{a.From, min(a.To, above)}, a.mark})
+			left = append(left, gap{Range{a.From, min(a.To, above)}, a.gapGroup})
 			a.From = above + 1
 		}
 		for i := some.Reaching(a.From); i < len(some) && some[i].From <= a.To && a.From <= a.To; i++ {
-			left = append(left, gap{Range{max(a.From, some[i].From), min(a.To, some[i].To)}, a.mark})
+			left = append(left, gap{Range{max(a.From, some[i].From), min(a.To, some[i].To)}, a.gapGroup})
 		}
 	}
 	g.set(left)
@@ -140,63 +140,62 @@ func (g *gaps) keep(above int64, some Ranges) {
 
 // set replaces the gaps by pieces of them.
 func (g *gaps) set(left []gap) {
-	kept := make(map[*mark]bool, len(g.marks))
+	kept := make(map[*gapGroup]bool, len(g.groups))
 	for _, a := range left {
-		kept[a.mark] = true
+		kept[a.gapGroup] = true
 	}
 	g.all, g.low = left, nil
-	g.marks = slices.DeleteFunc(g.marks, func(m *mark) bool { return !kept[m] })
+	g.groups = slices.DeleteFunc(g.groups, func(m *gapGroup) bool { return !kept[m] })
 }
 
-// over reports whether the ids that a read that began at that count does not find are dead.
-func (m *mark) over(began uint64) bool { return m.clear > 0 && began > m.clear }
+// dead reports whether ids are dead if a read that began at that count does not find them.
+func (m *gapGroup) dead(began uint64) bool { return m.clearAt > 0 && began > m.clearAt }
 
-// looked applies a look. Gaps that were seen before it began get witnesses, or lose those that have
-// ended.
-func (g *gaps) looked(l *Look) {
-	rest := make(map[*Holder][]Holder) // by set of holders, which many marks share
-	for _, m := range g.marks {
-		if m.clear > 0 || m.seen >= l.began {
+// apply applies a scan. Gaps that were found before it began get its writers, or lose the writers that have ended.
+func (g *gaps) apply(l *WriterScan) {
+	rest := make(map[*Writer][]Writer) // by set of writers, which many groups share
+	for _, m := range g.groups {
+		if m.clearAt > 0 || m.found >= l.began {
 			continue
 		}
 		switch {
-		case !m.looked:
-			m.looked, m.holders = true, l.Holders
-		case len(m.holders) > 0:
-			left, ok := rest[&m.holders[0]]
+		case !m.scanned:
+			m.scanned, m.writers = true, l.Writers
+		case len(m.writers) > 0:
+			left, ok := rest[&m.writers[0]]
 			if !ok {
-				left = l.remaining(m.holders)
-				rest[&m.holders[0]] = left
+				left = l.remaining(m.writers)
+				rest[&m.writers[0]] = left
 			}
-			m.holders = left
+			m.writers = left
 		}
-		if len(m.holders) == 0 {
-			m.clear = l.ended
+		if len(m.writers) == 0 {
+			m.clearAt = l.ended
 		}
 	}
 }
 
-// forget drops all witnesses: their names have become meaningless.
+// forget drops all writers: their names have become meaningless.
 func (g *gaps) forget() {
-	for _, m := range g.marks {
-		m.looked, m.holders, m.clear = false, nil, 0
+	for _, m := range g.groups {
+		m.scanned, m.writers, m.clearAt = false, nil, 0
 	}
 }
 
-func byTransaction(a, b Holder) int { return strings.Compare(a.Transaction, b.Transaction) }
+func byTransaction(a, b Writer) int { return strings.Compare(a.Transaction, b.Transaction) }
 
-// next returns when a look is worth its cost, given the last one; false if none is.
+// next returns when a scan is worth its cost, given the time of the last one; false if none is.
 func (g *gaps) next(last time.Time, reads uint64) (at time.Time, ok bool) {
-	for _, m := range g.marks {
-		if m.clear > 0 { // it waits for a read
+	for _, m := range g.groups {
+		if m.clearAt > 0 { // it waits for a read
 			continue
 		}
 		due := m.since
 		if m.read == reads {
-			due = due.Add(lookAfter)
+			due = due.Add(scanAfter)
 		}
 		if !last.IsZero() {
-			pause := min(max(last.Sub(m.since)/lookPatience, lookEvery), lookSeldom)
+			pause := min(max(last.Sub(m.since)/scanPatience, scanEvery), scanAtLeast)
 			if again := last.Add(pause); again.After(due) {
 				due = again
 			}

@@ -13,8 +13,8 @@ import (
 // Range is the range of ids from From to To, both included.
 type Range struct{ From, To int64 }
 
-// Ranges is a set of ids: sorted, disjoint ranges, of which no two touch. The zero value is the
-// empty set. In the database it is an int8multirange.
+// Ranges is a set of ids: sorted, disjoint ranges that do not touch. The zero value is the empty set. In the database
+// it is an int8multirange.
 type Ranges []Range
 
 // Len returns the number of ranges.
@@ -79,13 +79,13 @@ func (r Ranges) Reaching(id int64) int {
 	return i
 }
 
-// Add adds the ids of g to the set; a range that ends before it begins has none.
+// Add adds the ids of g to the set. A range that ends before it begins is empty.
 func (r *Ranges) Add(g Range) {
 	if g.From > g.To {
 		return
 	}
 	all := *r
-	low, high := g.From, g.To // including the neighbours that it touches
+	low, high := g.From, g.To // including neighbours that touch
 	if low > math.MinInt64 {
 		low--
 	}
@@ -132,7 +132,7 @@ func (r Ranges) String() string {
 		}
 		b = strconv.AppendInt(append(b, '['), g.From, 10)
 		b = append(b, ',')
-		if g.To < math.MaxInt64 { // otherwise it has no bound, because there is no higher number
+		if g.To < math.MaxInt64 { // the highest number has no bound
 			b = strconv.AppendInt(b, g.To+1, 10)
 		}
 		b = append(b, ')')
@@ -143,8 +143,8 @@ func (r Ranges) String() string {
 // errRanges is returned for a text that is not a set of ids.
 var errRanges = errors.New("not an int8multirange")
 
-// ParseRanges reads the format of [Ranges.String] and of PostgreSQL. A missing bound is the lowest
-// or the highest number.
+// ParseRanges reads the format of [Ranges.String] and of PostgreSQL. A missing bound is the lowest or the highest
+// number.
 func ParseRanges(text string) (Ranges, error) {
 	body, opened := strings.CutPrefix(text, "{")
 	body, closed := strings.CutSuffix(body, "}")

@@ -14,124 +14,120 @@ import (
 )
 
 const (
-	// readTimeout bounds one read. It is above the statement_timeout, so that the server gives up
-	// first.
+	// readTimeout bounds one read. It exceeds the statement_timeout, so that the server gives up first.
 	readTimeout = 15 * time.Second
-	// rowGuess is the assumed size of a row before any was read, in bytes.
+	// rowGuess is the assumed size of a row before the first read, in bytes.
 	rowGuess = 16 << 10
-	// ahead is how far a read looks ahead after a full one, in multiples of the limit.
+	// ahead is how far a read after a full one may reach, in multiples of the limit.
 	ahead = 8
 )
 
 var (
-	// ErrOrder reports rows that cannot be: out of the order of their ids, or with ids that were
-	// not requested. They are not delivered.
+	// ErrOrder reports impossible rows: out of the order of their ids, or with ids that were not requested. They are
+	// not delivered.
 	ErrOrder = errors.New("events out of order")
-	// errFailed says that a reader was used after an error.
-	errFailed = errors.New("the reader has failed before")
+	// errFailed reports that a reader was used after an error.
+	errFailed = errors.New("the reader was used after an error")
 )
 
 // Query is one read.
 type Query struct {
-	// Limit is the number of events, 1 at least.
+	// Limit is the number of events, at least 1.
 	Limit int
-	// Rows is the number of rows that may be read for Limit events, where some are of types to
-	// skip; less than Limit means Limit. No more rows are read than the last read has made likely
-	// to be needed.
+	// Rows bounds the rows that are read for Limit events, where some are of types to skip. Less than Limit means
+	// Limit. A read takes no more rows than the ratio of the last read suggests.
 	Rows int
-	// Bytes bounds the size of the kept rows, except the first; 0 means no bound. Up to about
-	// twice as much is read.
+	// Bytes bounds the size of the kept rows, except the first; 0 means no bound. A read may receive about twice as
+	// much.
 	Bytes int
-	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 is no
-	// bound.
+	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 means no bound.
 	EventBytes int
-	// Skip are event types of which only the ids are read: their rows count as seen, and are not
-	// returned.
+	// Skip are event types whose ids alone are read: their rows count as seen, and are not returned.
 	Skip []string
-	// Shard are the events that are wanted: of those of other shards only the ids are read, as of types to skip. The zero
-	// value is all.
+	// Shard selects the wanted events. Of other shards only the ids are read, as of types to skip. The zero value
+	// selects all.
 	Shard Shard
-	// Stay reads the gaps alone, and nothing above the head.
-	Stay bool
-	// Assigned is an id up to which the sequence has assigned all: a read that stays below need not ask. 0 is always
-	// right.
+	// GapsOnly reads the gaps, and nothing above the head.
+	GapsOnly bool
+	// Assigned is an id up to which the sequence has assigned all ids: a read below it need not ask. 0 is always right.
 	Assigned int64
-	// Passed says that another reader has passed all ids up to Assigned, which is not below the head. The read ends there, ids that it
-	// does not find are dead, and the head moves to Assigned. Either all reads of a reader set it or none.
+	// Passed reports that another reader has passed all ids up to Assigned, which is not below the head. The read ends
+	// there, ids that it does not find are dead, and the head moves to Assigned. Either all reads of a reader set it or
+	// none.
 	Passed bool
 }
 
-// Shard is a part of the events: those of its aggregates, see [outboxsql.Hash].
+// Shard selects the events of some aggregates: see [outboxsql.Hash].
 type Shard struct {
-	// Part is its number, from 0 on.
-	Part int
-	// Of is the number of shards; 0 is none.
+	// Number is the number of the shard, from 0.
+	Number int
+	// Of is the number of shards; 0 selects all events.
 	Of int
 }
 
 // Batch is the result of a read.
 type Batch struct {
-	// Events are the wanted events, by id. Attempt, Replay and Destination are not set. The caller
-	// may keep them; those of a batch share memory.
+	// Events are the wanted events, by id. Attempt, Replay and Destination are not set. The caller may keep them; the
+	// events of a batch share memory.
 	Events []delivery.Event
-	// Delays is nil if no event is delayed. Otherwise it has for each event how long it must still
-	// wait, at most 100 years; negative since it became available, 0 if it was not delayed.
+	// Delays is nil if no event is delayed. Otherwise it has for each event how long it must still wait, at most 100
+	// years. It is negative for the time since it became available, and 0 for an event that was not delayed.
 	Delays []time.Duration
-	// Hashes has the hash of each event, from which follows its shard; nil if all events were read.
+	// Hashes has the hash of each event, which determines its shard; nil if all events were read.
 	Hashes []int64
-	// Refused has, by id, why events were not read that must not be delivered; nil if there is none.
+	// Refused has, by id, why events were not read and must not be delivered; nil if all were read.
 	Refused map[int64]error
-	// Seen is the number of rows, including those of types to skip.
+	// Seen is the number of rows, including rows of types to skip.
 	Seen int
-	// Bytes is the size of the rows that were kept.
+	// Bytes is the size of the kept rows.
 	Bytes int
 	// Full reports that there may be more, and that another read pays at once.
 	Full bool
-	// Last is the highest id among the rows, 0 if there are none. It may be in a gap; [Reader.Head]
-	// is the id up to which all ids are known.
+	// Last is the highest id among the rows, 0 without rows. It may be in a gap. All ids up to [Reader.Head] are known.
 	Last int64
 }
 
-// Reader reads outbox_events in the order of the ids, and misses none: ids below its head that it
-// has not seen are gaps, and every read includes them until the reader knows that no transaction
-// can fill them any more, nor attach a partition that has them. It passes no id that the sequence has not assigned. DESIGN.md has the proof. A Reader holds no connection, and one goroutine
-// uses it. After an error neither the reader nor the connection can be used again: the caller
-// creates new ones, and reads the stored position.
+// Reader reads outbox_events in the order of the ids, and misses none. Ids below its head that it has not seen are
+// gaps. Every read includes the gaps until the reader knows that no transaction can fill them, nor attach a partition
+// that has them. It passes no id that the sequence has not assigned. The package comment has the proof.
+//
+// A Reader holds no connection, and one goroutine uses it. After an error neither the reader nor the connection can be
+// used again: the caller creates new ones, and reads the stored position.
 type Reader struct {
-	witnesses *Witnesses
-	head      int64
-	gaps      gaps
-	reads     uint64
-	server    server // server of the last look
-	began     uint64 // begin of the last look
-	looked    time.Time
-	parts     bool // the table was partitioned at the last look
-	names     wire.Names
-	row       int     // assumed size of a row, in bytes
-	rare      float64 // assumed number of rows read per event, at least 1
-	full      bool    // the last read was full
-	expected  int     // expected events of the next read: as many as in the last
-	failed    bool
-	begun     *begun // the read that was begun and not taken; nil if there is none
+	writers      *WriterScanner
+	head         int64
+	gaps         gaps
+	reads        uint64
+	server       server // server of the last scan
+	began        uint64 // begin of the last scan
+	scannedAt    time.Time
+	partitioned  bool // the table was partitioned at the last scan
+	names        wire.Names
+	rowBytes     int     // assumed size of a row, in bytes
+	rowsPerEvent float64 // assumed number of rows read per event, at least 1
+	full         bool    // the last read was full
+	expected     int     // expected events of the next read: as many as in the last
+	failed       bool
+	begun        *begun // the read that was begun and not taken, or nil
 
 	statements map[shape]string
 }
 
-// begun is a read that runs, or has run, in a goroutine of its own.
+// begun is a read that runs, or has run, in a goroutine.
 type begun struct {
-	pass pass
-	at   time.Time
-	done chan struct{} // closed when the connection is free again, and err is set
-	err  error
+	fetch fetch
+	at    time.Time
+	done  chan struct{} // closed when the connection is free again, and err is set
+	err   error
 }
 
-// NewReader returns a reader that continues after head, and with the open ids below: ids that were
-// in flight and invisible ids. w numbers its reads, and makes the looks for [Reader.Looked].
-func NewReader(head int64, open Ranges, w *Witnesses) *Reader {
-	r := &Reader{witnesses: w, head: head, row: rowGuess, rare: 1}
+// NewReader returns a reader that continues after head, and with the open ids below: ids that were in flight and
+// invisible ids. w numbers its reads, and makes the scans for [Reader.Apply].
+func NewReader(head int64, open Ranges, w *WriterScanner) *Reader {
+	r := &Reader{writers: w, head: head, rowBytes: rowGuess, rowsPerEvent: 1}
 	below := slices.Clone(open)
 	below.Remove(Range{head + 1, math.MaxInt64}) // ids above head are read anyway
-	r.gaps.add(below, &mark{seen: w.count.Add(1), since: time.Now()})
+	r.gaps.add(below, &gapGroup{found: w.count.Add(1), since: time.Now()})
 	return r
 }
 
@@ -143,7 +139,7 @@ func (r *Reader) Gaps() Ranges {
 	all := make(Ranges, 0, len(r.gaps.all))
 	for _, g := range r.gaps.all {
 		if n := len(all); n > 0 && all[n-1].To == g.From-1 {
-			all[n-1].To = g.To // found by different reads
+			all[n-1].To = g.To // adjacent gaps that different reads found
 			continue
 		}
 		all = append(all, g.Range)
@@ -151,15 +147,16 @@ func (r *Reader) Gaps() Ranges {
 	return all
 }
 
-// Seen is what another reader of the same table has seen: all ids above From and up to Head, except for its gaps.
+// Seen has the ids that another reader of the same table has seen: all ids above From and up to Head, except its gaps.
 type Seen struct {
 	From, Head int64
 	Gaps       Ranges
 }
 
-// Follow moves the head to that of another reader of the same server in the same life, if the other reader has seen all ids above this
-// head. It reports whether the head has moved. Gaps above From that the other reader no longer has are filled or dead, and end. Its gaps
-// above this head become gaps of this reader, with new witnesses.
+// Follow moves the head to the head of another reader, if that reader has seen all ids above this head. Both must read
+// the same server in the same life. It reports whether the head has moved. Gaps above From that the other reader no
+// longer has are filled or dead, and end. Its gaps above this head become new gaps of this reader, which need a new
+// scan.
 func (r *Reader) Follow(s Seen) bool {
 	if s.From > r.head || s.Head <= r.head {
 		return false
@@ -168,34 +165,34 @@ func (r *Reader) Follow(s Seen) bool {
 	r.gaps.keep(s.From, s.Gaps)
 	above := slices.Clone(s.Gaps)
 	above.Remove(Range{math.MinInt64, r.head}) // this reader has seen the ids below, or has them as gaps
-	r.gaps.add(above, &mark{seen: r.witnesses.count.Add(1), since: time.Now()})
+	r.gaps.add(above, &gapGroup{found: r.writers.count.Add(1), since: time.Now()})
 	r.head, r.full = s.Head, false
 	return true
 }
 
-// NextLook returns when a look is worth its cost for the current gaps; false if none is. A look
-// must be followed by a read, which is its purpose.
-func (r *Reader) NextLook() (at time.Time, ok bool) { return r.gaps.next(r.looked, r.reads) }
+// NextScan returns when a scan is worth its cost for the current gaps; false without such gaps. A scan is useful only
+// if a read follows.
+func (r *Reader) NextScan() (at time.Time, ok bool) { return r.gaps.next(r.scannedAt, r.reads) }
 
-// NeedsLook reports whether the time of [Reader.NextLook] has come.
-func (r *Reader) NeedsLook(now time.Time) bool {
-	at, ok := r.NextLook()
+// NeedsScan reports whether the time of [Reader.NextScan] has come.
+func (r *Reader) NeedsScan(now time.Time) bool {
+	at, ok := r.NextScan()
 	return ok && !now.Before(at)
 }
 
-// Looked applies a look of the reader's witnesses, however old. It drops a read that was begun: which ids a read may find dead
-// must be known when it begins.
-func (r *Reader) Looked(l *Look) {
+// Apply applies a scan of the reader's WriterScanner, however old. It drops a begun read: the ids that a read may
+// declare dead must be known when it begins.
+func (r *Reader) Apply(l *WriterScan) {
 	r.Drop()
-	r.looked = time.Now()
+	r.scannedAt = time.Now()
 	if l.began <= r.began {
 		return
 	}
 	if l.server != r.server {
 		r.gaps.forget()
 	}
-	r.began, r.server, r.parts = l.began, l.server, l.partitioned
-	r.gaps.looked(l)
+	r.began, r.server, r.partitioned = l.began, l.server, l.partitioned
+	r.gaps.apply(l)
 }
 
 // GapStats are the figures of a reader's gaps.
@@ -203,29 +200,28 @@ type GapStats struct {
 	// Ranges and IDs are the numbers of ranges and ids.
 	Ranges int
 	IDs    int64
-	// Oldest is the age of the oldest gap, in this process.
+	// Oldest is the age of the oldest gap in this process.
 	Oldest time.Duration
-	// PIDs are the server processes that may fill the oldest gap, as of the last look; 0 stands for
-	// a prepared transaction.
+	// PIDs are the server processes that may fill the oldest gap, as of the last scan; 0 stands for a prepared
+	// transaction.
 	PIDs []int32
 }
 
 // GapStats returns the current figures of the gaps.
 func (r *Reader) GapStats() GapStats {
 	s := GapStats{Ranges: len(r.gaps.all), IDs: r.Gaps().IDs()}
-	if len(r.gaps.marks) > 0 { // in the order in which they were seen
-		oldest := r.gaps.marks[0]
+	if len(r.gaps.groups) > 0 { // in the order in which they were found
+		oldest := r.gaps.groups[0]
 		s.Oldest = time.Since(oldest.since)
-		for _, h := range oldest.holders {
+		for _, h := range oldest.writers {
 			s.PIDs = append(s.PIDs, h.PID)
 		}
 	}
 	return s
 }
 
-// Read reads once: one statement, in no transaction, on a connection of store.Connector. It returns
-// when the server has answered, even if ctx ends before: the connection is worth more than the
-// moment. It drops a read that was begun.
+// Read reads once: one statement, in no transaction, on a connection of store.Connector. It returns when the server has
+// answered, even if ctx ends first: an interruption would cost the connection. It drops a begun read.
 func (r *Reader) Read(ctx context.Context, conn *session.Conn, q Query) (Batch, error) {
 	if b := r.begun; b != nil {
 		if r.Wait(); b.err != nil {
@@ -236,18 +232,18 @@ func (r *Reader) Read(ctx context.Context, conn *session.Conn, q Query) (Batch, 
 	if r.failed {
 		return Batch{}, errFailed
 	}
-	p := r.pass(q)
-	return r.took(&p, p.read(ctx, conn, &r.gaps, r.statement))
+	p := r.newFetch(q)
+	return r.finish(&p, p.read(ctx, conn, &r.gaps, r.statement))
 }
 
-// Begin begins a read, and does not wait for it. The connection belongs to the read until [Reader.Wait] returns; head and gaps
-// stay as they are until [Reader.Take] has returned its result. No read may have been begun and not taken.
+// Begin begins a read, and does not wait for it. The connection belongs to the read until [Reader.Wait] returns. Head
+// and gaps do not change until [Reader.Take] has returned its result. No other begun read may be waiting for Take.
 func (r *Reader) Begin(ctx context.Context, conn *session.Conn, q Query) {
-	b := &begun{pass: r.pass(q), at: time.Now(), done: make(chan struct{})}
+	b := &begun{fetch: r.newFetch(q), at: time.Now(), done: make(chan struct{})}
 	r.begun = b
 	go func() {
 		defer close(b.done)
-		b.err = b.pass.read(ctx, conn, &r.gaps, r.statement)
+		b.err = b.fetch.read(ctx, conn, &r.gaps, r.statement)
 	}()
 }
 
@@ -259,21 +255,21 @@ func (r *Reader) Begun() (at time.Time, ok bool) {
 	return r.begun.at, true
 }
 
-// Wait waits until the connection of a read that was begun is free again. Without one it returns at once.
+// Wait waits until the connection of a begun read is free again. Without one it returns at once.
 func (r *Reader) Wait() {
 	if r.begun != nil {
 		<-r.begun.done
 	}
 }
 
-// Drop forgets a read that was begun, once its connection is free again: it is as if it had not been. Its error remains.
+// Drop discards a begun read, once its connection is free again, as if it had never begun. Its error remains.
 func (r *Reader) Drop() {
 	r.Wait()
 	r.failed = r.failed || r.begun != nil && r.begun.err != nil
 	r.begun = nil
 }
 
-// Take returns the result of the read that was begun, as Read does.
+// Take returns the result of the begun read, as Read does.
 func (r *Reader) Take() (Batch, error) {
 	r.Wait()
 	b := r.begun
@@ -281,22 +277,22 @@ func (r *Reader) Take() (Batch, error) {
 	if b == nil || r.failed {
 		return Batch{}, errFailed
 	}
-	return r.took(&b.pass, b.err)
+	return r.finish(&b.fetch, b.err)
 }
 
-// pass returns a read that begins now.
-func (r *Reader) pass(q Query) pass {
+// newFetch returns a read that begins now.
+func (r *Reader) newFetch(q Query) fetch {
 	r.reads++
-	p := pass{query: q, began: r.witnesses.count.Add(1), gaps: r.gaps.all, head: r.head, last: math.MinInt64}
+	p := fetch{query: q, began: r.writers.count.Add(1), gaps: r.gaps.all, head: r.head, last: math.MinInt64}
 	p.decoder.Names = &r.names
-	p.sure = r.parts && r.gaps.ends(p.began)
+	p.holdsPartitions = r.partitioned && r.gaps.anyDead(p.began)
 	p.limit, p.upto = r.bounds(q)
 	p.batch.Events = make([]delivery.Event, 0, min(r.expected, p.limit))
 	return p
 }
 
-// took applies a read that has ended.
-func (r *Reader) took(p *pass, err error) (Batch, error) {
+// finish applies a read that has ended.
+func (r *Reader) finish(p *fetch, err error) (Batch, error) {
 	if err != nil {
 		r.failed = true
 		return Batch{}, fmt.Errorf("read events: %w", err)
@@ -305,7 +301,7 @@ func (r *Reader) took(p *pass, err error) (Batch, error) {
 	return p.batch, nil
 }
 
-// statement returns the statement of a shape, which is put together once.
+// statement returns the statement of a shape, and caches it.
 func (r *Reader) statement(s shape) string {
 	sql, ok := r.statements[s]
 	if !ok {
@@ -318,22 +314,21 @@ func (r *Reader) statement(s shape) string {
 	return sql
 }
 
-// bounds returns how many rows to read, and up to which id. A read after a full one looks ahead no
-// further than necessary, which skips most of a partitioned table. The next read has no such bound,
-// and finds the events beyond.
+// bounds returns how many rows to read, and up to which id. A read after a full one reaches only as far as necessary,
+// which skips most of a partitioned table. The next read has no such bound, and finds the events beyond.
 func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	limit, upto = max(1, q.Limit), math.MaxInt64
 	if (len(q.Skip) > 0 || q.Shard.Of > 1) && q.Rows > limit {
-		limit = int(min(float64(q.Rows), max(1, float64(limit)*r.rare)))
+		limit = int(min(float64(q.Rows), max(1, float64(limit)*r.rowsPerEvent)))
 	}
 	if q.Bytes > 0 {
-		limit = min(limit, max(1, 2*q.Bytes/r.row))
+		limit = min(limit, max(1, 2*q.Bytes/r.rowBytes))
 	}
 	if r.full && r.head < math.MaxInt64-ahead*int64(limit) {
 		upto = r.head + ahead*int64(limit)
 	}
 	switch {
-	case q.Stay:
+	case q.GapsOnly:
 		upto = r.head
 	case q.Passed:
 		upto = min(upto, q.Assigned)
@@ -342,8 +337,8 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 }
 
 // advance applies the result of a read. It cannot fail.
-func (r *Reader) advance(p *pass) {
-	cut := p.cut || p.rows >= p.limit
+func (r *Reader) advance(p *fetch) {
+	cut := p.truncated || p.rows >= p.limit
 	horizon := int64(math.MaxInt64)
 	if cut {
 		horizon = p.last
@@ -355,17 +350,17 @@ func (r *Reader) advance(p *pass) {
 		}
 		r.gaps.end(horizon)
 	default:
-		r.gaps.read(p.hits, horizon, p.began, p.away)
+		r.gaps.read(p.hits, horizon, p.began, p.detached)
 	}
 	if len(p.missing) > 0 && !p.query.Passed {
-		r.gaps.add(p.missing, &mark{seen: r.witnesses.count.Add(1), since: time.Now(), read: r.reads})
+		r.gaps.add(p.missing, &gapGroup{found: r.writers.count.Add(1), since: time.Now(), read: r.reads})
 	}
 	r.head, r.expected = p.head, len(p.batch.Events)
 	r.full = cut
 	if p.rows > 0 {
-		r.row = max(1, p.size/p.rows, r.row/2)
-		r.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
+		r.rowBytes = max(1, p.size/p.rows, r.rowBytes/2)
+		r.rowsPerEvent = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
-	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.Stay && (!p.query.Passed || p.upto < p.query.Assigned)
+	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.GapsOnly && (!p.query.Passed || p.upto < p.query.Assigned)
 }

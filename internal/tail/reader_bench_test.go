@@ -38,7 +38,7 @@ func BenchmarkRead(b *testing.B) {
 					b.ReportAllocs()
 					conn := session.Direct(l.Relay())
 					n := 0
-					w := NewWitnesses()
+					w := NewWriterScanner()
 					for b.Loop() {
 						r := NewReader(first+4000, open, w)
 						for full := true; full; {

@@ -34,13 +34,13 @@ func stream(d *testdb.DB) *testdb.DB {
 type follower struct {
 	*testdb.DB
 	*Reader
-	w  *Witnesses
+	w  *WriterScanner
 	on *session.Conn
 }
 
 func follow(d *testdb.DB, head int64, open Ranges) *follower {
 	d.Helper()
-	w := NewWitnesses()
+	w := NewWriterScanner()
 	return &follower{d, NewReader(head, open, w), w, session.Direct(d.Relay())}
 }
 
@@ -61,18 +61,18 @@ func (t *follower) read(q Query) (ids []int64, b Batch) {
 	return ids, b
 }
 
-// look looks at once.
-func (t *follower) look() {
+// scan scans at once.
+func (t *follower) scan() {
 	t.Helper()
-	t.Looked(t.lookOnly())
+	t.Apply(t.scanOnly())
 }
 
-// lookOnly looks, without applying the look to the reader.
-func (t *follower) lookOnly() *Look {
+// scanOnly scans, without applying the scan to the reader.
+func (t *follower) scanOnly() *WriterScan {
 	t.Helper()
 	t.Wait()
 	t.w.next = t.w.next.Add(-time.Hour)
-	look, err := t.w.Look(t.Context(), t.on)
+	look, err := t.w.Scan(t.Context(), t.on)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ type propRun struct {
 	agg                map[int64]string // aggregates of these
 	stored             position
 	second             *second
-	kills, late, looks int
+	kills, late, scans int
 	calm               bool // nothing is killed any more
 }
 
@@ -109,7 +109,7 @@ func (s *propRun) run() {
 	}
 	s.drain()
 	testenv.Await(s, "the gaps end", func() bool { // once the server has noticed the end of each session
-		s.look()
+		s.scan()
 		s.drain()
 		s.step()
 		return len(s.Gaps())+len(s.second.reader.Gaps()) == 0 && s.second.reader.Head() == s.Head()
@@ -119,7 +119,7 @@ func (s *propRun) run() {
 }
 
 // phase lets the writers write, and reads meanwhile. A read gives the turn to one or two of them,
-// so that there are reads and looks between any two statements of a transaction.
+// so that there are reads and scans between any two statements of a transaction.
 func (s *propRun) phase() {
 	s.Helper()
 	group, ctx := errgroup.WithContext(s.Context())
@@ -135,8 +135,8 @@ func (s *propRun) phase() {
 			s.step()
 		}
 		if s.rng.IntN(3) == 0 {
-			s.looks++
-			s.look() // far more often than it is worth
+			s.scans++
+			s.scan() // far more often than it is worth
 		}
 		for range 1 + s.rng.IntN(2) {
 			select {
@@ -161,12 +161,12 @@ type second struct {
 	follows int
 }
 
-// look looks for both readers.
-func (s *propRun) look() {
+// scan scans for both readers.
+func (s *propRun) scan() {
 	s.Helper()
-	l := s.lookOnly()
-	s.Looked(l)
-	s.second.reader.Looked(l)
+	l := s.scanOnly()
+	s.Apply(l)
+	s.second.reader.Apply(l)
 }
 
 // step makes a step of the second reader.
@@ -315,7 +315,7 @@ func (s *propRun) verify() {
 	if len(want) > 0 {
 		drawn = want[len(want)-1] - want[0] + 1 - int64(len(want))
 	}
-	s.Logf("%d events, %d of them behind the head, %d dead ids; reader killed %d times, %d looks", len(want), s.late, drawn, s.kills, s.looks)
+	s.Logf("%d events, %d of them behind the head, %d dead ids; reader killed %d times, %d looks", len(want), s.late, drawn, s.kills, s.scans)
 	if s.late == 0 || drawn == 0 || s.kills == 0 {
 		s.Error("too little has happened")
 	}

@@ -73,7 +73,7 @@ func TestSkip(t *testing.T) {
 		if open != nil {
 			r.Reader = NewReader(5, open, r.w)
 		}
-		r.row = 1
+		r.rowBytes = 1
 		ids, b := r.read(Query{Skip: []string{"big", "other"}, Bytes: 1000})
 		want, seen, left := []int64{1, 5, 7}, 7, "{[3,4)}"
 		if open != nil {
@@ -114,8 +114,8 @@ func TestPassed(t *testing.T) {
 				if reads > 5000 || r.Head() > c.upto {
 					t.Fatalf("%+v, %+v: at %d after %d reads, gaps %v", c, q, r.Head(), reads, r.Gaps())
 				}
-				if _, looks := r.NextLook(); looks && r.Gaps().Len() == 0 {
-					t.Errorf("%+v: it looks for the writers of nothing", c)
+				if _, looks := r.NextScan(); looks && r.Gaps().Len() == 0 {
+					t.Errorf("%+v: it scans without a gap", c)
 				}
 				if !b.Full && (r.Head() < c.upto || r.Gaps().Len() > 0) && b.Seen == 0 {
 					t.Errorf("%+v, %+v: a read found nothing, and stays at %d, gaps %v", c, q, r.Head(), r.Gaps())
@@ -221,7 +221,7 @@ func TestLimits(t *testing.T) {
 	for _, q := range []Query{{Limit: 1}, {Limit: 2}, {Limit: 3}, {Limit: 1000, Bytes: 1}, {Limit: 1000, Bytes: 2500}, {Limit: 3, Bytes: 5000}, {Limit: 1000}} {
 		// Ids up to 10 were open, and no transaction can fill them any more.
 		r := follow(l, 10, Ranges{{1, 5}, {7, 10}})
-		r.look()
+		r.scan()
 		var all []int64
 		for n := 0; ; n++ {
 			ids, b := r.read(q)
@@ -286,13 +286,13 @@ func TestLeadingGap(t *testing.T) {
 	l.Exec(insert)
 	r := follow(l, 0, nil)
 	r.expect("an open one in front", "{[1,2)}", 2)
-	r.look()
+	r.scan()
 	r.expect("it is open still", "{[1,2)}")
 	l.On(w, `COMMIT`)
 	r.expect("it is committed", "{}", 1)
 }
 
-// TestNextPartition: ids that jump by four billion leave one range, which a look ends.
+// TestNextPartition: ids that jump by four billion leave one range, which a scan ends.
 func TestNextPartition(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -312,14 +312,14 @@ func TestNextPartition(t *testing.T) {
 	if b.Last < first+1<<31 || len(r.Gaps()) > 2 || r.Gaps().IDs() < 1<<31 {
 		t.Fatalf("after %d came %d, gaps %v", first, b.Last, r.Gaps())
 	}
-	r.look()
+	r.scan()
 	r.expect("nobody is there", "{}")
 }
 
 // TestOrderIsChecked: impossible rows are an error, and the end of the reader.
 func TestOrderIsChecked(t *testing.T) {
 	t.Parallel()
-	p := pass{head: 10, last: math.MinInt64, gaps: []gap{{Range{2, 3}, nil}, {Range{7, 7}, nil}}}
+	p := fetch{head: 10, last: math.MinInt64, gaps: []gap{{Range{2, 3}, nil}, {Range{7, 7}, nil}}}
 	for _, id := range []int64{3, 7, 12} {
 		if err := p.place(id); err != nil {
 			t.Fatal(err)
@@ -329,7 +329,7 @@ func TestOrderIsChecked(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	for _, c := range [][]int64{{1}, {4}, {8}, {10}, {3, 3}, {3, 2}, {12, 11}, {12, 12}, {12, 7}} {
-		p := pass{head: 10, last: math.MinInt64, gaps: []gap{{Range{2, 3}, nil}, {Range{7, 7}, nil}}}
+		p := fetch{head: 10, last: math.MinInt64, gaps: []gap{{Range{2, 3}, nil}, {Range{7, 7}, nil}}}
 		var err error
 		for _, id := range c {
 			err = errors.Join(err, p.place(id))
@@ -354,7 +354,7 @@ func TestFailedReader(t *testing.T) {
 	}
 }
 
-// TestReadAhead: a read that was begun changes the reader when it is taken, and is dropped by a look, by another read and by an
+// TestReadAhead: a read that was begun changes the reader when it is taken, and is dropped by a scan, by another read and by an
 // error, as if it had not been.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
@@ -383,9 +383,9 @@ func TestReadAhead(t *testing.T) {
 		t.Errorf("took %+v, %v; head %d", b, err, r.Head())
 	}
 	begin()
-	r.look()
+	r.scan()
 	if _, ok := r.Begun(); ok || r.Head() != 1 {
-		t.Errorf("after a look the read is still there; head %d", r.Head())
+		t.Errorf("after a scan the read is still there; head %d", r.Head())
 	}
 	begin()
 	r.expect("a read beside one that was begun", "{}", 2)
@@ -458,7 +458,7 @@ func plans(l *testdb.DB, first int64, partitioned bool) {
 				}
 			}
 			if partitioned && upto < math.MaxInt64 && !strings.Contains(plan, "Subplans Removed: 4") {
-				l.Errorf("%s up to %d looks everywhere:\n%s", name, upto, plan)
+				l.Errorf("%s up to %d reads everywhere:\n%s", name, upto, plan)
 			}
 			if scans := strings.Count(plan, "Index Scan"); !partitioned && scans != map[bool]int{false: 1, true: 2}[c.gaps] {
 				l.Errorf("%s up to %d: %d scans in\n%s", name, upto, scans, plan)

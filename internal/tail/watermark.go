@@ -14,7 +14,7 @@ type Watermark struct {
 // Has reports whether the id has been passed.
 func (w *Watermark) Has(id int64) bool { return id <= w.Head && !w.Open.Contains(id) }
 
-// Within reports whether a reader with that head and these gaps has passed all of it.
+// Within reports whether a reader with that head and these gaps has passed all ids of w.
 func (w *Watermark) Within(head int64, gaps Ranges) bool {
 	if head < w.Head {
 		return false

@@ -1,36 +1,35 @@
-// Package wake decides how a relay learns of new events: from notifications, or by reading without
-// waiting for one. Both engines use it; it knows neither tables nor destinations.
+// Package wake decides how a relay learns of new events: from notifications, or by reading without waiting for one.
+// Both engines use it. It knows neither tables nor destinations.
 //
 // # States
 //
-//	Listening  the trigger notifies of each event. Polls find what no notification announced.
-//	Polling    the relay reads without a pause, and the trigger is silent: at thousands of events per
-//	           second a notification costs writers more than it saves, because those that notify commit
-//	           one after the other.
-//	Settling   the trigger notifies again, but transactions may be open in which it was silent.
+//	Listening  the trigger notifies of each event. Polls find events without a notification.
+//	Polling    the relay reads without a pause, and the trigger is silent. At thousands of events per second a notification
+//	           costs writers more than it saves, because notifying transactions commit one after the other.
+//	Settling   the trigger notifies again, but silent transactions may still be open.
 //
 // The transitions:
 //
-//	Listening -> Polling   much is found at once, a rate of [idleRate] per reader is reached, writers queue
-//	                       up to notify, or another relay says that it polls
-//	Polling   -> Settling  the rate has fallen, and no reader is behind; or one is, and finds nothing
-//	Settling  -> Listening every writer has ended that was silent
+//	Listening -> Polling   a read finds many events, the rate reaches [idleRate] per reader, writers queue up to notify, or
+//	                       another relay announces that it polls
+//	Polling   -> Settling  the rate has fallen, and either no reader is behind, or one is behind and finds nothing
+//	Settling  -> Listening every silent writer has ended
 //	Settling  -> Polling   as from Listening
 //
-// A relay begins in Settling: the writers may have been silent because of one that has died.
+// A relay begins in Settling: a relay that has died may have silenced the writers.
 //
-// # Proof that no event waits for a poll because of this relay
+// # Proof that this relay makes no event wait for a poll
 //
-// Say an event was written in silence. The trigger was silent because a relay held the lock, so the
-// transaction had written before that relay released it. A relay that leaves Polling releases the lock first
-// ([Bell.Ring]); after that it asks whether writers of before are open ([Options.Settle]). What they have
-// written is visible once they have ended, and all readers read once more after the answer, before the relay
-// counts on notifications. What is written after the release is announced. While the relay settles, its
-// readers read once a second at least, so that what silent writers commit waits no longer.
+// Assume that an event was written in silence. The trigger was silent because a relay held the lock, so the transaction
+// had written before that relay released it. A relay that leaves Polling first releases the lock ([Bell.Ring]), and
+// then asks whether earlier writers are open ([Options.Settle]). Their events are visible once they have ended, and all
+// readers read once more after the answer, before the relay relies on notifications. Events written after the release
+// are announced. While the relay settles, its readers read at least once a second, so the events of silent writers wait
+// no longer.
 //
-// What each engine asks is its own. A stream asks who holds the lock of the sequence of the ids, and waits
-// for other relays that keep the trigger silent. A queue asks whether all transactions below an id have
-// ended that was drawn after the release. It does not ask for other relays, because any of them takes its
-// events: what only this one can deliver meanwhile waits for its poll, which is fast once it finds such an
-// event. Where a relay of a queue is gone, the others poll and settle anew, for the writers that it left.
+// Each engine asks its own question. A stream asks for the holders of the sequence's lock, and waits for other relays
+// that keep the trigger silent. A queue asks whether all transactions have ended below an id that was drawn after the
+// release. It does not wait for other relays, because any of them takes its events. An event that only this relay can
+// deliver waits for its poll, which is fast once it finds such an event. When a relay of a queue has died, the others
+// poll and settle again, for the writers that it had silenced.
 package wake

@@ -7,35 +7,32 @@ import (
 )
 
 const (
-	// Pressure is how many events that wait, or that one read finds, make a relay poll. It exceeds the
-	// number of connections that read: a handful of events at once is no backlog.
+	// Pressure is how many waiting events, or events in one read, make a relay poll. It exceeds the number of
+	// connections that read: a handful of events is not a backlog.
 	Pressure = 8
-	// pollingFor is the period over which a polling relay counts events, before it goes on polling
-	// or settles.
+	// pollingFor is the period over which a polling relay counts events before it decides to poll on or to settle.
 	pollingFor = 20 * time.Millisecond
-	// backlogFor is that period while there is a backlog: a moment without any read is then a pause
-	// of the machine.
+	// backlogFor is that period while there is a backlog: a moment without any read is then a pause of the machine.
 	backlogFor = 250 * time.Millisecond
-	// PollingPause separates the reads of a polling relay that has caught up: empty reads would take
-	// processor time from the writers.
+	// PollingPause separates the reads of a polling relay that has caught up: empty reads would cost the writers
+	// processor time.
 	PollingPause = 500 * time.Microsecond
-	// idleRate is the number of events per second that a listening relay reads one by one as well,
-	// and with less delay.
+	// idleRate is the rate in events per second that a listening relay can read one by one, with less delay than a
+	// polling one.
 	idleRate = 2500
-	// silencePays is how much more writers must get done in silence for silence to pay, if they had
-	// queued up to notify.
+	// silencePays is the factor by which silence must increase the rate of queued writers to be worthwhile.
 	silencePays = 1.2
-	// settlingFirst is the first pause between the reads of a relay that settles; each pause is twice
-	// as long as the one before, and settlingMost the longest: what a silent writer writes waits for a read.
+	// settlingFirst is the first pause between the reads of a settling relay. Each pause doubles, up to settlingMost:
+	// events of a silent writer wait for a read.
 	settlingFirst = time.Millisecond
 	settlingMost  = time.Second
-	// fastPoll is the poll interval while polls find unannounced events, and fastPollFor how long
-	// it stays so after the last such event.
+	// fastPoll is the poll interval while polls find unannounced events. It applies until fastPollFor after the last
+	// such event.
 	fastPoll    = 20 * time.Millisecond
 	fastPollFor = 5 * time.Second
-	// checkEvery is how often a listening relay counts, and checks whether writers queue up to notify,
-	// from checkRate notifications per second on. queueLength of them make a queue if they are still
-	// there after queueAgain: two commits may always coincide.
+	// checkEvery is how often a listening relay counts events. From checkRate notifications per second it also checks
+	// whether writers queue up to notify. queueLength writers make a queue if they still wait after queueAgain: two
+	// commits may coincide.
 	checkEvery  = 50 * time.Millisecond
 	checkRate   = 100
 	queueLength = 2
@@ -45,14 +42,14 @@ const (
 // State is how a relay learns of new events.
 type State uint8
 
-// The states; see the package.
+// The states: see the package comment.
 const (
 	Listening State = iota
 	Settling
 	Polling
 )
 
-// String returns the label of the state, as in figures.
+// String returns the label of the state in figures.
 func (s State) String() string {
 	switch s {
 	case Listening:
@@ -68,8 +65,7 @@ func (s State) String() string {
 
 // Bell keeps the trigger silent, and lets it notify again.
 type Bell interface {
-	// Silence requests silence and returns at once. It may be granted late, or never, which only
-	// slows writers down.
+	// Silence requests silence and returns at once. It may be granted late, or never, which only slows writers down.
 	Silence()
 	// Ring ends the silence, and returns a transaction id: every silent writer has a smaller one.
 	Ring(ctx context.Context) (xid uint64, err error)
@@ -77,51 +73,51 @@ type Bell interface {
 	Queued(ctx context.Context) (writers int, err error)
 }
 
-// Writers says what is known of the writers that were silent.
+// Writers is the known state of the writers that were silent.
 type Writers uint8
 
-// What may be known.
+// The possible states of silent writers.
 const (
 	Open     Writers = iota // some may not have ended
 	Silenced                // another relay keeps the trigger silent, so there may be new ones
-	Ended                   // none is left
+	Ended                   // all have ended
 )
 
-// Options are what a [Machine] needs.
+// Options configure a [Machine].
 type Options struct {
 	// Poll is the longest time between two reads of a listening relay.
 	Poll time.Duration
 	// Bell is nil where the trigger always notifies, or never does.
 	Bell Bell
-	// Settle begins to wait for silent writers. The bell has rung, and returned xid. The function that it
-	// returns is called until it says Ended; an error is reported, and it is called again.
+	// Settle begins to wait for silent writers. The bell has rung, and returned xid. The returned function is called
+	// until it returns Ended. Its error is reported, and the function is called again.
 	Settle func(xid uint64) func(context.Context) (Writers, error)
 	// Changed makes all readers read now, in that state. It does not wait for them.
 	Changed func(State)
-	// Report gets the errors of Ring and Settle, and nil where they succeed.
+	// Report gets the errors of Ring and Settle, and nil when they succeed.
 	Report func(error)
 }
 
-// Machine is the state of a relay. Its readers report what they find, and get from it how long to wait.
-// The goroutine of [Machine.Run] works the bell, so that no reader waits for it.
+// Machine is the state of a relay. Readers report the events that they find, and ask how long to wait. Only the
+// goroutine of [Machine.Run] uses the bell, so no reader waits for it.
 type Machine struct {
 	Options
-	state   atomic.Int32
-	readers atomic.Int64  // among which what is found counts
-	behind  atomic.Int64  // readers that have not caught up
-	found   atomic.Int64  // events found by all readers since the last check
-	heard   atomic.Int64  // notifications since then
-	rise    chan struct{} // capacity 1: poll
-	blind   atomic.Bool   // notifications are not heard
-	fast    atomic.Int64  // until when to poll fast, in unix ns
-	slow    atomic.Bool   // it has left polling during a backlog: reading that is no reason to poll
+	state         atomic.Int32
+	readers       atomic.Int64  // the readers that share the events
+	behind        atomic.Int64  // readers that have not caught up
+	found         atomic.Int64  // events found by all readers since the last check
+	heard         atomic.Int64  // notifications since the last check
+	mustPoll      chan struct{} // capacity 1: poll
+	blind         atomic.Bool   // notifications may be lost
+	fast          atomic.Int64  // end of fast polling, in unix ns
+	ignoreBacklog atomic.Bool   // it left polling during a backlog: reading the backlog must not make it poll
 
-	checked time.Time // time of the last check; used by Run only
+	checked time.Time // time of the last check; used only by Run
 }
 
 // New returns a machine for one reader, which settles once Run runs. Options may be changed until then.
 func New(o Options) *Machine {
-	m := &Machine{Options: o, rise: make(chan struct{}, 1)}
+	m := &Machine{Options: o, mustPoll: make(chan struct{}, 1)}
 	m.state.Store(int32(Settling))
 	m.readers.Store(1)
 	return m
@@ -130,14 +126,14 @@ func New(o Options) *Machine {
 // State returns the state.
 func (m *Machine) State() State { return State(m.state.Load()) } //nolint:gosec // three values
 
-// Poke makes the relay poll. It never blocks. It does not prolong the time of a relay that is already
-// polling: that hears its own notification that it polls, as others do, and would never end.
+// Poke makes the relay poll. It never blocks. It does not extend the polling of a relay that already polls: that relay
+// also receives its own notification that it polls, and would never stop.
 func (m *Machine) Poke() {
 	if m.State() == Polling {
 		return
 	}
 	select {
-	case m.rise <- struct{}{}:
+	case m.mustPoll <- struct{}{}:
 	default:
 	}
 }
@@ -145,17 +141,17 @@ func (m *Machine) Poke() {
 // Heard counts a notification of an event. It never blocks.
 func (m *Machine) Heard() { m.heard.Add(1) }
 
-// Blind records whether notifications are not heard, or not known to be heard.
+// Blind records whether notifications may be lost.
 func (m *Machine) Blind(is bool) { m.blind.Store(is) }
 
-// Readers records among how many readers the events are divided.
+// Readers records how many readers share the events.
 func (m *Machine) Readers(n int) { m.readers.Store(int64(n)) }
 
 // Behind adds to the number of readers that have not caught up.
 func (m *Machine) Behind(delta int) { m.behind.Add(int64(delta)) }
 
-// Saw records the result of one read: the number of events, whether there may be more, and whether a
-// notification had announced them.
+// Saw records the result of one read: the number of events, whether there may be more, and whether a notification had
+// announced them.
 func (m *Machine) Saw(n int, full, announced bool) {
 	if n == 0 {
 		return
@@ -164,7 +160,7 @@ func (m *Machine) Saw(n int, full, announced bool) {
 	if m.State() == Polling {
 		return
 	}
-	if (full || n >= Pressure) && !m.slow.Load() {
+	if (full || n >= Pressure) && !m.ignoreBacklog.Load() {
 		m.Poke()
 	}
 	if !announced {
@@ -180,7 +176,7 @@ func (m *Machine) Pause() time.Duration {
 	return m.PollEvery()
 }
 
-// PollEvery returns the poll interval, which is short while polls find events that were not announced.
+// PollEvery returns the poll interval, which is short while polls find unannounced events.
 func (m *Machine) PollEvery() time.Duration {
 	if m.blind.Load() || time.Now().UnixNano() < m.fast.Load() {
 		return min(fastPoll, m.Poll)
@@ -206,8 +202,8 @@ func (m *Machine) become(s State) {
 	m.Changed(s)
 }
 
-// listen waits until the relay must poll, and returns the rate below which that no longer pays. It checks now
-// and then whether writers queue up to notify: they then commit one after the other.
+// listen waits until the relay must poll, and returns the rate below which polling no longer pays. It checks regularly
+// whether writers queue up to notify: such writers commit one after the other.
 func (m *Machine) listen(ctx context.Context) (floor float64, poll bool) {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
@@ -215,7 +211,7 @@ func (m *Machine) listen(ctx context.Context) (floor float64, poll bool) {
 		select {
 		case <-ctx.Done():
 			return 0, false
-		case <-m.rise:
+		case <-m.mustPoll:
 			return idleRate, true
 		case <-tick.C:
 			if floor, poll := m.check(ctx); poll {
@@ -225,7 +221,7 @@ func (m *Machine) listen(ctx context.Context) (floor float64, poll bool) {
 	}
 }
 
-// check reports whether the relay must poll, because much is found, or writers queue up to notify.
+// check reports whether the relay must poll, because many events are found, or writers queue up to notify.
 func (m *Machine) check(ctx context.Context) (floor float64, poll bool) {
 	now := time.Now()
 	over := now.Sub(m.checked)
@@ -237,12 +233,12 @@ func (m *Machine) check(ctx context.Context) (floor float64, poll bool) {
 	return rate * silencePays, rate >= checkRate && m.queued(ctx)
 }
 
-// busy reports whether so much was found in that time that the relay must poll. A backlog that
-// is gone, and of which nothing was found, no longer keeps the relay from it.
+// busy reports whether the events found in that time make the relay poll. When a backlog is gone and no event was
+// found, the backlog no longer stops the relay from polling.
 func (m *Machine) busy(over time.Duration) bool {
 	found := m.found.Swap(0)
 	if found == 0 && m.behind.Load() == 0 {
-		m.slow.Store(false)
+		m.ignoreBacklog.Store(false)
 	}
 	return m.rate(found, over) >= idleRate
 }
@@ -281,16 +277,15 @@ func (m *Machine) poll(ctx context.Context, floor float64) {
 			began, found = time.Now(), 0
 		case ctx.Err() == nil && behind && over < backlogFor:
 		default:
-			// Otherwise a slow destination would make the trigger silent and notify again for as long as
-			// its backlog lasts.
-			m.slow.Store(behind || found > 0)
+			// Without this, the backlog of a slow destination would silence the trigger and release it again and again.
+			m.ignoreBacklog.Store(behind || found > 0)
 			return
 		}
 	}
 }
 
-// settle lets the trigger notify, and waits for silent writers. It reports whether the relay must poll again
-// before they have ended.
+// settle lets the trigger notify, and waits for silent writers. It reports whether the relay must poll again before
+// these have ended.
 func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
 	pause := settlingFirst
 	m.become(Settling)
@@ -300,12 +295,12 @@ func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
 	m.checked = time.Now()
 	m.heard.Store(0)
 	for ctx.Err() == nil {
-		writers, err := m.goOn(ctx, &ended)
+		writers, err := m.step(ctx, &ended)
 		if err == nil || ctx.Err() == nil {
 			m.Report(err)
 		}
 		if writers == Ended {
-			m.become(Listening) // and all read once more
+			m.become(Listening) // all read once more
 			return 0, false
 		}
 		if floor, poll := m.rest(ctx, pause, tick.C); poll {
@@ -320,8 +315,8 @@ func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
 	return 0, false
 }
 
-// goOn takes the next step of settling: it rings, once, and then asks for the silent writers.
-func (m *Machine) goOn(ctx context.Context, ended *func(context.Context) (Writers, error)) (Writers, error) {
+// step is one step of settling: it rings, once, and then checks the silent writers.
+func (m *Machine) step(ctx context.Context, ended *func(context.Context) (Writers, error)) (Writers, error) {
 	if *ended == nil {
 		var xid uint64
 		if m.Bell != nil {
@@ -335,7 +330,7 @@ func (m *Machine) goOn(ctx context.Context, ended *func(context.Context) (Writer
 	return (*ended)(ctx)
 }
 
-// rest pauses between the reads of a relay that settles, and reports whether it must poll, which ends the pause: the
+// rest pauses between the reads of a settling relay. It reports whether the relay must poll, which ends the pause: the
 // transaction of a silent writer may last.
 func (m *Machine) rest(ctx context.Context, pause time.Duration, check <-chan time.Time) (floor float64, poll bool) {
 	timer := time.NewTimer(pause)
@@ -346,7 +341,7 @@ func (m *Machine) rest(ctx context.Context, pause time.Duration, check <-chan ti
 			return 0, false
 		case <-timer.C:
 			return 0, false
-		case <-m.rise:
+		case <-m.mustPoll:
 			return idleRate, true
 		case <-check:
 			if floor, poll := m.check(ctx); poll {

@@ -66,7 +66,7 @@ func (c *cluster) add(r *notifyd.Relay, h delivery.Handler, lane delivery.Lane) 
 // client is a relay's way to the cluster. It implements delivery.PositionKeeper.
 type client struct {
 	cluster *cluster
-	id      string // in place of the name of the unit
+	id      string // in place of the name of the shard
 	opening func() // called when a position is opened; nil for nothing
 
 	mu    sync.Mutex

@@ -398,7 +398,7 @@ func TestTruncateBesideWaitingReads(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	testdb.Exec(t, tx, `LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`)
-	// The units read, and the ids are checked once a second.
+	// The shards read, and the ids are checked once a second.
 	testenv.Await(t, "statements of the relay wait, and the check of the ids among them", func() bool {
 		return testdb.One[bool](t, i.pool, `SELECT count(*) >= 3 AND bool_or(query LIKE '%subscription%' OR query LIKE '%last FROM l)%') FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND wait_event_type = 'Lock'`)

@@ -180,7 +180,7 @@ func (r *routing) state() (text string) {
 	return text
 }
 
-// hold keeps the unit of a destination from all relays, while it is free.
+// hold keeps the shard of a destination from all relays, while it is free.
 func (r *routing) hold(destination string) (let func()) {
 	r.t.Helper()
 	testdb.Exec(r.t, r.pool, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
@@ -310,7 +310,7 @@ func TestStreamRouteOfMany(t *testing.T) {
 	stop()
 }
 
-// TestStreamRouteAfterRollback: a new destination begins behind ids that were rolled back, so the router reads no event
+// TestStreamRouteAfterRollback: a new destination begins behind ids that were rolled back, so the unrouted scanner reads no event
 // there. It is handed the events that had no route all the same.
 func TestStreamRouteAfterRollback(t *testing.T) {
 	t.Parallel()

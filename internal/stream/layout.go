@@ -23,22 +23,22 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// A destination with several shards has a layout: their number and its routes. Only relays with the layout in force take its
-// shards, so all shards read by the same routes, and each event has one. While any relay has it, it stays. When none has, and
-// no shard is held any more, another relay writes its own layout. This file does so, in three steps:
+// A destination with several shards has a layout: their number and the routes. Only relays with the layout in force
+// take its shards, so all shards read by the same routes, and each event has one shard. A layout stays while any relay
+// has it. When no relay has it, and no shard is leased, another relay writes its own layout, in three steps:
 //
-//  1. mark: no relay takes the destination, and the router gives new rows to the new shards.
-//  2. move: the stored rows get their new shards, page by page.
-//  3. begin: the new positions. Each begins at the lowest of the former heads, and has those in former: it passes over what the
-//     former shard of an event has done. So a shard that was behind holds no other back.
+//   1. mark: no relay takes the destination, and the unrouted scanner gives new rows to the new shards.
+//   2. move: the stored rows get their new shards, page by page.
+//   3. begin: writes the new positions. Each begins at the lowest of the former heads, and stores the former heads: it
+//      passes over events that their former shard has done. So a shard that was behind delays no other shard.
 //
-// A relay that dies on the way leaves the mark, and the next one begins again.
+// If a relay dies in the middle, the mark stays, and the next relay begins again.
 
 // layoutMoving is the layout of a destination whose rows are being moved: no relay has it.
 const layoutMoving = "moving"
 
-// layout returns the layout by which relays with this configuration know each other, empty for a destination with one shard: each
-// of its owners stores its own routes.
+// layout returns a text that identifies the number of shards and the routes of this configuration. It is empty for a
+// destination with one shard, whose owner stores its own routes.
 func (w *Wanted) layout() string {
 	if w.Shards <= 1 {
 		return ""
@@ -47,19 +47,19 @@ func (w *Wanted) layout() string {
 	return fmt.Sprintf("%d %s", w.Shards, hex.EncodeToString(sum[:8]))
 }
 
-// errNotNow ends an arrangement that another relay has begun, or made needless.
-var errNotNow = errors.New("another relay has the destination")
+// errConcurrentChange ends a layout change that another relay has begun, or made unnecessary.
+var errConcurrentChange = errors.New("another relay has the destination")
 
-// arrangement is the change of one destination's layout.
-type arrangement struct {
-	e      *Engine
-	w      *Wanted
-	server string
-	marked []standing // after the mark
-	head   int64      // where the new shards begin
+// layoutChange is the change of one destination's layout.
+type layoutChange struct {
+	e         *Engine
+	w         *Wanted
+	server    string
+	positions []shardPosition // after the mark
+	head      int64           // where the new shards begin
 }
 
-func (a *arrangement) run(ctx context.Context) error {
+func (a *layoutChange) run(ctx context.Context) error {
 	if err := a.tx(ctx, a.mark); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (a *arrangement) run(ctx context.Context) error {
 		return err
 	}
 	for _, page := range movePages() {
-		for p := newMovePlace(); !p.over; {
+		for p := newMoveCursor(); !p.done; {
 			if err := a.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := a.lock(ctx, tx); err != nil {
 					return err
@@ -91,7 +91,7 @@ func (a *arrangement) run(ctx context.Context) error {
 }
 
 // use runs f on a connection, within the time for one round trip.
-func (a *arrangement) use(ctx context.Context, f func(context.Context, *session.Conn) error) error {
+func (a *layoutChange) use(ctx context.Context, f func(context.Context, *session.Conn) error) error {
 	return a.e.own(ctx, a.server, func(conn *session.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
 		defer cancel()
@@ -99,34 +99,34 @@ func (a *arrangement) use(ctx context.Context, f func(context.Context, *session.
 	})
 }
 
-func (a *arrangement) tx(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
+func (a *layoutChange) tx(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
 	return a.use(ctx, func(ctx context.Context, conn *session.Conn) error {
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
 	})
 }
 
-// standing is the position of one shard.
-type standing struct {
+// shardPosition is the position of one shard.
+type shardPosition struct {
 	tail.Watermark
 
-	unit   int32
+	id     int32
 	epoch  int64
 	layout string
 	former position.Former
 }
 
-const sqlStandings = `SELECT p.unit, p.epoch, p.layout, p.head, p.open::text, p.former::text
+const sqlPositions = `SELECT p.unit, p.epoch, p.layout, p.head, p.open::text, p.former::text
 	FROM outbox_positions AS p WHERE p.destination = $1 ORDER BY p.part FOR UPDATE OF p`
 
-// standings reads and locks the positions of the destination, by their parts.
-func (a *arrangement) standings(ctx context.Context, tx pgx.Tx) ([]standing, error) {
-	rows, err := tx.Query(ctx, sqlStandings, a.w.Destination)
+// lockPositions reads and locks the positions of the destination, by shard number.
+func (a *layoutChange) lockPositions(ctx context.Context, tx pgx.Tx) ([]shardPosition, error) {
+	rows, err := tx.Query(ctx, sqlPositions, a.w.Destination)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s standing, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s shardPosition, err error) {
 		var open, former string
-		if err := row.Scan(&s.unit, &s.epoch, &s.layout, &s.Head, &open, &former); err != nil {
+		if err := row.Scan(&s.id, &s.epoch, &s.layout, &s.Head, &open, &former); err != nil {
 			return s, err
 		}
 		if s.Open, err = tail.ParseRanges(open); err != nil {
@@ -137,11 +137,11 @@ func (a *arrangement) standings(ctx context.Context, tx pgx.Tx) ([]standing, err
 	})
 }
 
-// lock locks the positions after the mark. It returns errNotNow if they have another one.
-func (a *arrangement) lock(ctx context.Context, tx pgx.Tx) ([]standing, error) {
-	all, err := a.standings(ctx, tx)
-	if err == nil && (len(all) == 0 || all[0].layout != layoutMoving || all[0].epoch != a.marked[0].epoch) {
-		err = errNotNow
+// lock locks the positions after the mark. It returns errConcurrentChange if they have another mark.
+func (a *layoutChange) lock(ctx context.Context, tx pgx.Tx) ([]shardPosition, error) {
+	all, err := a.lockPositions(ctx, tx)
+	if err == nil && (len(all) == 0 || all[0].layout != layoutMoving || all[0].epoch != a.positions[0].epoch) {
+		err = errConcurrentChange
 	}
 	return all, err
 }
@@ -149,21 +149,22 @@ func (a *arrangement) lock(ctx context.Context, tx pgx.Tx) ([]standing, error) {
 const (
 	// sqlAgreed reports whether any relay has the layout in force.
 	sqlAgreed = `SELECT EXISTS (SELECT FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout) WHERE w.destination = $1 AND coalesce(w.layout, '') = $2)`
-	// sqlMoves shows the audits of the relays that the change goes on.
+	// sqlMoves shows the relays' audits that the change is in progress.
 	sqlMoves = `UPDATE outbox_positions SET updated_at = clock_timestamp() WHERE destination = $1`
-	// sqlHeld reports whether any shard has an owner. It comes after the locks of the positions: a take may have been under way.
+	// sqlHeld reports whether any shard has an owner. It comes after the locks of the positions: a take may have been
+	// in progress.
 	sqlHeld = `SELECT EXISTS (SELECT FROM outbox_positions AS p JOIN outbox_members AS m ON m.owner = p.owner WHERE p.destination = $1)`
 	sqlMark = `UPDATE outbox_positions SET layout = '` + layoutMoving + `', shards = $2, epoch = epoch + 1, owner = NULL, updated_at = clock_timestamp() WHERE destination = $1`
 )
 
-// mark keeps all relays from the destination.
-func (a *arrangement) mark(ctx context.Context, tx pgx.Tx) error {
-	all, err := a.standings(ctx, tx)
+// mark stops all relays from taking the destination.
+func (a *layoutChange) mark(ctx context.Context, tx pgx.Tx) error {
+	all, err := a.lockPositions(ctx, tx)
 	if err != nil {
 		return err
 	}
 	if len(all) == 0 || all[0].layout == a.w.layout() {
-		return errNotNow
+		return errConcurrentChange
 	}
 	var held, agreed bool
 	if err := tx.QueryRow(ctx, sqlHeld, a.w.Destination).Scan(&held); err != nil {
@@ -173,7 +174,7 @@ func (a *arrangement) mark(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if held || agreed {
-		return errNotNow
+		return errConcurrentChange
 	}
 	if _, err := tx.Exec(ctx, sqlMark, a.w.Destination, a.w.Shards); err != nil {
 		return err
@@ -181,37 +182,38 @@ func (a *arrangement) mark(ctx context.Context, tx pgx.Tx) error {
 	for i := range all {
 		all[i].epoch++
 	}
-	a.marked = all
-	_, err = routes.Fence(ctx, tx) // what the router writes from now on is for the new shards
+	a.positions = all
+	_, err = routes.Fence(ctx, tx) // the unrouted scanner now writes rows for the new shards
 	return err
 }
 
-// adoptWithin bounds the wait for a position that the destination keeps.
+// adoptWithin bounds the wait for the destination's copy of a position.
 const adoptWithin = 30 * time.Second
 
-// adopt makes the positions those that the destination keeps, if it does: an owner that was killed had come further than the
-// database knows. What it had under way is over then. The new shards have other positions, for which the former copies do not count.
-func (a *arrangement) adopt(ctx context.Context) error {
-	d := a.e.lanes[place{a.w.Destination, 0}].Destination()
+// adopt moves the positions to the destination's copies, if it keeps any: a killed owner may be ahead of the database.
+// Its deliveries in flight have ended then. The new shards have other positions, which the former copies do not
+// concern.
+func (a *layoutChange) adopt(ctx context.Context) error {
+	d := a.e.lanes[shardKey{a.w.Destination, 0}].Destination()
 	if d.Position == nil {
 		return nil
 	}
-	defer a.e.lanes[place{a.w.Destination, 0}].Disown() // which hears of a destination that is away
-	for part := range a.marked {
-		if err := a.adoptPart(ctx, d, part); err != nil {
+	defer a.e.lanes[shardKey{a.w.Destination, 0}].Disown() // Disown clears the report of a destination that does not answer
+	for part := range a.positions {
+		if err := a.adoptShard(ctx, d, part); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *arrangement) adoptPart(ctx context.Context, d *dispatch.Destination, part int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, adoptWithin, fmt.Errorf("the destination did not tell within %v where it is", adoptWithin))
+func (a *layoutChange) adoptShard(ctx context.Context, d *dispatch.Destination, part int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, adoptWithin, fmt.Errorf("the destination did not return its position within %v", adoptWithin))
 	defer cancel()
-	s := a.marked[part]
+	s := a.positions[part]
 	var p position.Position
 	err := a.use(ctx, func(ctx context.Context, conn *session.Conn) (err error) {
-		if p, err = position.Load(ctx, conn, lease.Lease{Destination: d.Name, Part: part, Unit: s.unit, Epoch: s.epoch, Server: a.server}); err != nil {
+		if p, err = position.Load(ctx, conn, lease.Lease{Destination: d.Name, Shard: part, PositionID: s.id, Epoch: s.epoch, Server: a.server}); err != nil {
 			return err
 		}
 		p.Exact = true
@@ -228,19 +230,20 @@ func (a *arrangement) adoptPart(ctx context.Context, d *dispatch.Destination, pa
 // movePage is how many rows one transaction moves.
 const movePage = 2000
 
-// movePlace is a place among the rows of a destination.
-type movePlace struct {
+// moveCursor is a place among the rows of a destination.
+type moveCursor struct {
 	at   pgtype.Timestamptz
 	id   int64
-	over bool
+	done bool
 }
 
-func newMovePlace() movePlace {
-	return movePlace{at: dueStart().at, id: math.MinInt64}
+func newMoveCursor() moveCursor {
+	return moveCursor{at: dueStart().at, id: math.MinInt64}
 }
 
-// movePages are the rows of a destination, in the order of indexes. A dead letter that a person replays meanwhile becomes due, so
-// those that wait for their time come last; and twice, because a person may have one of these tried at once.
+// movePages are the rows of a destination, in the order of indexes. A dead letter that a person replays meanwhile
+// becomes due, so rows that wait for their time come last. They come twice, because a person may retry one of them at
+// once.
 func movePages() []string {
 	byTime := `SELECT event_id, available_at FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($3::timestamptz, $2) ORDER BY available_at, event_id`
 	return []string{
@@ -251,8 +254,9 @@ func movePages() []string {
 	}
 }
 
-// sqlMove gives the rows of a page the shards of $5, and returns the last one. All rows of an aggregate are in one shard, also those
-// whose events are missing: they have its name. The aggregates of a replay stay with the first shard, which sends it.
+// sqlMove gives the rows of a page the shards of $5, and returns the last row. All rows of an aggregate are in one
+// shard; a row whose event is missing has the aggregate's name. The aggregates of a replay stay with the first shard,
+// which sends it.
 func sqlMove(page string) string {
 	return `WITH page AS MATERIALIZED (SELECT row_number() OVER () AS n, event_id, available_at FROM (` + page + ` LIMIT $4) AS p),
 	moved AS (UPDATE outbox_deliveries AS d SET shard = s.shard FROM (
@@ -264,19 +268,20 @@ func sqlMove(page string) string {
 }
 
 // move moves the next rows of a page.
-func (a *arrangement) move(ctx context.Context, tx pgx.Tx, page string, p *movePlace) error {
+func (a *layoutChange) move(ctx context.Context, tx pgx.Tx, page string, p *moveCursor) error {
 	n := 0
 	err := tx.QueryRow(ctx, sqlMove(page), a.w.Destination, p.id, p.at, movePage, a.w.Shards).Scan(&p.id, &p.at, &n)
 	if err != nil && !isNoRows(err) {
 		return err
 	}
-	p.over = n < movePage
+	p.done = n < movePage
 	return nil
 }
 
 const (
 	sqlFewer = `DELETE FROM outbox_positions WHERE destination = $1 AND part >= $2`
-	// sqlBegin writes the position of one shard. What the position relies on is that of the one with the lowest head.
+	// sqlBegin writes the position of one shard. It copies the sequence and anchor of the position with the lowest
+	// head.
 	sqlBegin = `INSERT INTO outbox_positions AS p (destination, part, shards, layout, head, open, former, delivered, sealed, void, sequence, seen, seen_at, reused, epoch)
 		SELECT destination, $2::int, $3::int, $4, $5::bigint, $6::text::int8multirange, $7::text::jsonb, CASE WHEN $2::int = 0 THEN $8::bigint ELSE 0 END, 0, 0, sequence, seen, seen_at, $9::bigint, $10::bigint FROM outbox_positions WHERE unit = $1
 		ON CONFLICT (destination, part) DO UPDATE SET shards = excluded.shards, layout = excluded.layout, head = excluded.head, open = excluded.open, former = excluded.former,
@@ -285,12 +290,12 @@ const (
 )
 
 // begin writes the positions of the new shards, and their routes.
-func (a *arrangement) begin(ctx context.Context, tx pgx.Tx) error {
+func (a *layoutChange) begin(ctx context.Context, tx pgx.Tx) error {
 	all, err := a.lock(ctx, tx)
 	if err != nil {
 		return err
 	}
-	read, passed, former := together(all)
+	read, passed, former := combine(all)
 	a.head = passed.Head
 	var delivered, epoch int64
 	var reused *int64
@@ -304,10 +309,10 @@ func (a *arrangement) begin(ctx context.Context, tx pgx.Tx) error {
 			lowest = part
 		}
 	}
-	// All rows take something from that of the lowest, so its own part, if it stays, is written last.
+	// All rows copy from the position with the lowest head, so the row of that position, if it stays, is written last.
 	for i := range a.w.Shards {
 		part := (lowest + 1 + i) % max(a.w.Shards, lowest+1)
-		_, err := tx.Exec(ctx, sqlBegin, all[lowest].unit, part, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
+		_, err := tx.Exec(ctx, sqlBegin, all[lowest].id, part, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
 		if err != nil {
 			return err
 		}
@@ -318,9 +323,9 @@ func (a *arrangement) begin(ctx context.Context, tx pgx.Tx) error {
 	return a.route(ctx, tx, read, passed)
 }
 
-// route stores the routes, if they have changed. What any shard has read keeps those by which it was read, also for the shard that
-// still has to read it.
-func (a *arrangement) route(ctx context.Context, tx pgx.Tx, read, passed tail.Watermark) error {
+// route stores the routes, if they have changed. Ids that any shard has read keep their routes, also for a shard that
+// has yet to read them.
+func (a *layoutChange) route(ctx context.Context, tx pgx.Tx, read, passed tail.Watermark) error {
 	stored, err := routes.Read(ctx, tx, &a.w.Destination)
 	if err != nil {
 		return err
@@ -333,9 +338,9 @@ func (a *arrangement) route(ctx context.Context, tx pgx.Tx, read, passed tail.Wa
 	return change.Store(ctx, tx)
 }
 
-// together returns the ids that any of the shards has read, those that all have passed, from which the new ones go on, and what is
-// done beyond these.
-func together(all []standing) (read, passed tail.Watermark, former position.Former) {
+// combine returns three sets. read has the ids that any shard has read. passed has the ids that all shards have passed:
+// the new shards continue there. former has the ids above passed that former shards have done.
+func combine(all []shardPosition) (read, passed tail.Watermark, former position.Former) {
 	read, passed = all[0].Watermark, all[0].Watermark
 	for _, s := range all[1:] {
 		read, passed = read.Or(s.Watermark), passed.And(s.Watermark)
@@ -348,13 +353,13 @@ func together(all []standing) (read, passed tail.Watermark, former position.Form
 	}
 	read = former.Passed(read)
 	former = slices.Clone(former)
-	if len(all) > 1 || passed.Head < all[0].Head { // bounded: what is above is not read again
-		stand := make(position.Stand, len(all))
+	if len(all) > 1 || passed.Head < all[0].Head { // bounded: the ids above are read again
+		stand := make(position.ShardPositions, len(all))
 		for i, s := range all {
 			stand[i] = s.Watermark
 		}
 		former = append(former, stand)
 	}
-	former = slices.DeleteFunc(former, func(s position.Stand) bool { return position.Former{s}.Over(passed.Head, passed.Open) })
+	former = slices.DeleteFunc(former, func(s position.ShardPositions) bool { return position.Former{s}.Finished(passed.Head, passed.Open) })
 	return read, passed, former
 }

@@ -15,57 +15,57 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// pass is one read. The reader applies its result once it is complete.
-type pass struct {
+// fetch is one read. The reader applies its result once it is complete.
+type fetch struct {
 	query Query
-	began uint64 // by the count of Witnesses
+	began uint64 // count of the WriterScanner
 	limit int
 	upto  int64
-	gaps  []gap // gaps that rows may still be in
+	gaps  []gap // gaps that rows may still fill
 	head  int64 // the highest id so far
 
-	decoder wire.Events
-	batch   Batch
-	hits    []int64 // ids in gaps, in order
-	missing []Range // new gaps
-	last    int64   // id of the last row that was processed
-	rows    int     // rows received
-	size    int     // bytes received
-	cut     bool    // rows were received and not processed
-	sure    bool    // no partition may be detached meanwhile
-	away    Ranges  // ids that lie in no partition, if it had to be sure
-	why     error   // why the one event is not delivered: it was read without its payload
+	decoder         wire.Events
+	batch           Batch
+	hits            []int64 // ids in gaps, in order
+	missing         []Range // new gaps
+	last            int64   // id of the last row that was processed
+	rows            int     // rows received
+	size            int     // bytes received
+	truncated       bool    // rows were received and not processed
+	holdsPartitions bool    // the transaction holds the partitions: none is detached meanwhile
+	detached        Ranges  // ids that lie in no partition, if holdsPartitions
+	refused         error   // why the only event was read without its payload, and must not be delivered
 }
 
-// The statements. Each reads the primary key from a bound on, and no more rows than it returns.
+// Each statement reads the primary key from a bound, and no more rows than it returns.
 const (
-	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
-	// Unwanted values are not even fetched from TOAST.
+	// LIMIT stops the planner from flattening the inner query, so that each type is searched once. Unwanted values are
+	// not even fetched from TOAST.
 	sqlSkip = wire.EventSource + `, event_type = ANY($4::text[]) AS skip`
 
 	sqlHead  = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint`
 	sqlOrder = ` ORDER BY id LIMIT $3::bigint`
-	// An id that the sequence has not assigned was chosen by a writer: ids below it are still to come, so the head
-	// must not pass it. The sequence is read once a statement, and only if there is a row: the condition
-	// is no bound of the index. It is read after the snapshot was taken, and has all ids of visible rows.
+	// An id that the sequence has not assigned was chosen by a writer. Ids below it are still to come, so the head must
+	// not pass it. The statement reads the sequence once, after its snapshot, and only if there is a row: the condition
+	// does not bound a scan of the index. So the last id covers all ids of visible rows.
 	sqlAssigned = ` AND CASE WHEN id > $1::bigint THEN id <= (SELECT id FROM outbox_last_id) END`
-	// One statement, because it has one snapshot: of two events of an aggregate that are committed
-	// between two statements, the first in a gap and the second above the head, the second would
-	// come alone. The gaps are below the head and come first; nothing is sorted.
+	// One statement, because it has one snapshot. With two, two events of an aggregate may be committed between them,
+	// the first in a gap and the second above the head: the second would come alone. The gaps are below the head and
+	// come first; nothing is sorted.
 	sqlGaps = `SELECT e.* FROM unnest($%[2]d::bigint[], $%[3]d::bigint[]) AS g(low, high)
 		CROSS JOIN LATERAL (SELECT %[1]s FROM outbox_events WHERE id >= g.low AND id <= g.high ORDER BY id LIMIT $3::bigint) AS e
 		UNION ALL (SELECT %[1]s`
 )
 
-// shape distinguishes the statements of a reader: with or without gaps, types to skip, and a shard, beyond the ids that are
-// known to be assigned or not, and up to which size events are read.
+// shape distinguishes the statements of a reader: with or without gaps, skipped types, and a shard; whether the read
+// may pass the ids known to be assigned (beyond); and up to which size events are read.
 type shape struct {
 	gaps, skip, shard, beyond bool
 	limit                     int
 }
 
-// name returns the name of the prepared statement. All reads of a connection have one limit, except of
-// events that cannot be read.
+// name returns the name of the prepared statement. All reads of a connection have one limit, except reads of events
+// that cannot be read.
 func (s shape) name() string {
 	name := "stream"
 	if s.gaps {
@@ -113,7 +113,7 @@ func (s shape) statement() string {
 	}
 }
 
-// statementOfShard returns the statement of a shard. It skips types, too, of which there may be none.
+// statementOfShard returns the statement of a shard. The list of skipped types may be empty.
 func (s shape) statementOfShard(columns []string) string {
 	hash := outboxsql.Hash("")
 	source := wire.EventSource + `, event_type = ANY($4::text[]) OR ` + hash + ` % $5::bigint <> $6::bigint AS skip, ` +
@@ -129,31 +129,31 @@ func (s shape) statementOfShard(columns []string) string {
 	return wanted + `SELECT ` + source + head + `) AS e`
 }
 
-// shape returns which statement reads what the pass is for.
-func (p *pass) shape() shape {
+// shape returns the shape of the fetch's statement.
+func (p *fetch) shape() shape {
 	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, shard: p.query.Shard.Of > 0, beyond: p.upto > max(p.head, p.query.Assigned), limit: p.query.EventBytes}
 }
 
-// read runs the statement of its shape. Where an event cannot be read, it reads fewer, and then that one alone without its
-// payload.
-func (p *pass) read(ctx context.Context, conn *session.Conn, g *gaps, statement func(shape) string) error {
+// read runs the statement of its shape. If an event cannot be read, it reads fewer, and then that event alone without
+// its payload.
+func (p *fetch) read(ctx context.Context, conn *session.Conn, g *gaps, statement func(shape) string) error {
 	begin := *p
 	_, err := wire.Retreat(p.limit, p.query.EventBytes, func(c wire.Care) error {
 		*p = begin
-		p.limit, p.query.EventBytes, p.why = c.Rows, c.EventBytes, c.Why
+		p.limit, p.query.EventBytes, p.refused = c.Rows, c.EventBytes, c.Why
 		return p.run(ctx, conn, g, statement(p.shape()))
 	})
 	return err
 }
 
-// run runs the statement of its shape. Its time is bounded, and it does not end with ctx.
-func (p *pass) run(ctx context.Context, conn *session.Conn, g *gaps, sql string) error {
+// run runs the statement of its shape, within a bounded time. It does not end with ctx.
+func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
 	defer cancel()
 	params := [][]byte{wire.Int8(p.head), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
 	formats := wire.EventFormats()
 	if shard := p.query.Shard; shard.Of > 0 {
-		params = append(params, wire.TextArray(p.query.Skip), wire.Int8(int64(shard.Of)), wire.Int8(int64(shard.Part)))
+		params = append(params, wire.TextArray(p.query.Skip), wire.Int8(int64(shard.Of)), wire.Int8(int64(shard.Number)))
 		formats = append(formats, wire.Binary)
 	} else if len(p.query.Skip) > 0 {
 		params = append(params, wire.TextArray(p.query.Skip))
@@ -163,16 +163,16 @@ func (p *pass) run(ctx context.Context, conn *session.Conn, g *gaps, sql string)
 		params = append(params, low, high)
 	}
 	begin := ""
-	if p.sure {
+	if p.holdsPartitions {
 		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 	}
 	return conn.Raw(ctx, begin, p.shape().name(), func(name string) error {
-		if p.sure {
-			if err := p.together(ctx, conn); err != nil {
+		if p.holdsPartitions {
+			if err := p.holdPartitions(ctx, conn); err != nil {
 				return err
 			}
 		}
-		prepared, err := conn.Prepare(ctx, name, sql) // once per connection, if that is direct
+		prepared, err := conn.Prepare(ctx, name, sql) // once per connection, if it is direct
 		if err != nil {
 			return err
 		}
@@ -185,27 +185,27 @@ func (p *pass) run(ctx context.Context, conn *session.Conn, g *gaps, sql string)
 	})
 }
 
-// sqlTogether keeps the partitions of outbox_events until the end of the transaction, and finds the ids that lie in none. The
-// snapshot is taken once the lock is held. DETACH ... CONCURRENTLY does not wait for the lock, but a snapshot that is
-// older has the partition all the same.
-const sqlTogether = `LOCK TABLE ONLY outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
+// sqlHoldPartitions locks the partitions of outbox_events until the end of the transaction, and finds the ids that lie
+// in none. The snapshot is taken while the lock is held. DETACH ... CONCURRENTLY does not wait for the lock, but an
+// older snapshot still has the partition.
+const sqlHoldPartitions = `LOCK TABLE ONLY outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
 
-// together finds the ids that are away at the moment of the transaction.
-func (p *pass) together(ctx context.Context, conn *session.Conn) error {
-	results, err := conn.PgConn().Exec(ctx, sqlTogether).ReadAll()
+// holdPartitions finds the detached ids at the moment of the transaction.
+func (p *fetch) holdPartitions(ctx context.Context, conn *session.Conn) error {
+	results, err := conn.PgConn().Exec(ctx, sqlHoldPartitions).ReadAll()
 	if err != nil {
 		return err
 	}
-	p.away, err = ParseRanges(string(results[len(results)-1].Rows[0][0]))
+	p.detached, err = ParseRanges(string(results[len(results)-1].Rows[0][0]))
 	return err
 }
 
-func (p *pass) take(rows *pgconn.ResultReader) error {
+func (p *fetch) take(rows *pgconn.ResultReader) error {
 	for rows.NextRow() {
 		row := rows.Values()
 		n := wire.Size(row)
 		p.rows, p.size = p.rows+1, p.size+n
-		if p.cut = p.cut || p.full(row, n); p.cut {
+		if p.truncated = p.truncated || p.full(row, n); p.truncated {
 			continue // read the rest without processing it
 		}
 		id, err := wire.DecodeInt8(row[wire.ColumnID])
@@ -228,13 +228,13 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 }
 
 // full reports whether a row of this size exceeds the bound.
-func (p *pass) full(row [][]byte, n int) bool {
+func (p *fetch) full(row [][]byte, n int) bool {
 	return len(p.batch.Events) >= max(1, p.query.Limit) && row[wire.ColumnType] != nil ||
 		p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes
 }
 
 // place puts an id into its gap, or above the head.
-func (p *pass) place(id int64) error {
+func (p *fetch) place(id int64) error {
 	if id <= p.last {
 		return fmt.Errorf("%w: %d came after %d", ErrOrder, id, p.last)
 	}
@@ -256,13 +256,13 @@ func (p *pass) place(id int64) error {
 	return nil
 }
 
-func (p *pass) keep(id int64, row [][]byte) error {
+func (p *fetch) keep(id int64, row [][]byte) error {
 	b := &p.batch
 	b.Events = append(b.Events, delivery.Event{ID: id})
 	if err := p.decoder.Decode(&b.Events[len(b.Events)-1], row); err != nil {
 		return err
 	}
-	if err := cmp.Or(p.why, wire.TooLarge(row[wire.ColumnBytes], p.query.EventBytes)); err != nil {
+	if err := cmp.Or(p.refused, wire.TooLarge(row[wire.ColumnBytes], p.query.EventBytes)); err != nil {
 		if b.Refused == nil {
 			b.Refused = make(map[int64]error)
 		}

@@ -25,18 +25,18 @@ func TestGapIsFilled(t *testing.T) {
 	}
 	l.On(other, insert)
 	r.expect("behind an open one", "{[1,4)}", 4)
-	r.look()
+	r.scan()
 	r.expect("it is open still", "{[1,4)}")
 	if s := r.GapStats(); s.Ranges != 1 || s.IDs != 3 || !slices.Equal(s.PIDs, []int32{int32(w.PgConn().PID())}) {
 		t.Errorf("%+v", s)
 	}
 	l.On(w, "COMMIT")
 	r.expect("it is committed, but for a savepoint", "{[2,3)}", 1, 3)
-	r.look()
+	r.scan()
 	r.expect("nobody is left", "{}")
 }
 
-// TestDeadGaps: rolled back ids are known to be dead after one look and a read.
+// TestDeadGaps: rolled back ids are known to be dead after one scan and a read.
 func TestDeadGaps(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -46,16 +46,16 @@ func TestDeadGaps(t *testing.T) {
 		l.On(w, c)
 	}
 	r.expect("dead ones between", "{[1,2),[3,8)}", 2, 8)
-	r.expect("nothing is known without a look", "{[1,2),[3,8)}")
-	r.look()
+	r.expect("nothing is known without a scan", "{[1,2),[3,8)}")
+	r.scan()
 	if r.Gaps().Len() != 2 {
-		t.Error("a look alone has ended gaps")
+		t.Error("a scan alone has ended gaps")
 	}
-	r.expect("after a look", "{}")
+	r.expect("after a scan", "{}")
 }
 
-// holding is a schedule in which an event is lost if the look is at another lock than the
-// sequence's: its id is drawn, another one is read, a look is taken, and then it is inserted and
+// holding is a schedule in which an event is lost if the scan is at another lock than the
+// sequence's: its id is drawn, another one is read, a scan is taken, and then it is inserted and
 // committed.
 func heldBy(t *testing.T, object string, prepare ...string) (lost bool) {
 	t.Helper()
@@ -70,7 +70,7 @@ func heldBy(t *testing.T, object string, prepare ...string) (lost bool) {
 	id := testdb.One[int64](l, w, `SELECT nextval(pg_get_serial_sequence('outbox_events', 'id'))`)
 	l.Exec(insert)
 	r.read(Query{})
-	r.look()
+	r.scan()
 	before, _ := r.read(Query{})
 	l.On(w, `INSERT INTO outbox_events (id, event_type, payload) VALUES ($1, 'a', '1')`, id)
 	l.On(w, "COMMIT")
@@ -91,9 +91,9 @@ func TestWhichLock(t *testing.T) {
 	}
 }
 
-// TestLookIsBeforeSnapshot: if the rows are from a time before the look, as with both in one
+// TestScanIsBeforeSnapshot: if the rows are from a time before the scan, as with both in one
 // statement or transaction, an event that is committed between them is lost.
-func TestLookIsBeforeSnapshot(t *testing.T) {
+func TestScanIsBeforeSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"READ COMMITTED", "REPEATABLE READ"} {
 		l := newLog(t)
@@ -105,7 +105,7 @@ func TestLookIsBeforeSnapshot(t *testing.T) {
 		l.On(r.on.Conn, "BEGIN ISOLATION LEVEL "+isolation)
 		r.read(Query{}) // takes the snapshot of a REPEATABLE READ
 		l.On(w, "COMMIT")
-		r.look()
+		r.scan()
 		ids, _ := r.read(Query{})
 		l.On(r.on.Conn, "COMMIT")
 		more, _ := r.read(Query{})
@@ -115,41 +115,41 @@ func TestLookIsBeforeSnapshot(t *testing.T) {
 	}
 }
 
-// TestOldLooks: a look that began before a gap was seen tells nothing about it.
-func TestOldLooks(t *testing.T) {
+// TestOldScans: a scan that began before a gap was seen tells nothing about it.
+func TestOldScans(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
 	r := follow(l, 0, nil)
-	old := r.lookOnly() // nobody is there
+	old := r.scanOnly() // nobody is there
 	w := l.Dial()
 	l.On(w, "BEGIN")
 	l.On(w, insert)
 	l.Exec(insert)
 	r.expect("behind an open one", "{[1,2)}", 2)
-	r.Looked(old)
+	r.Apply(old)
 	r.expect("after an old look", "{[1,2)}")
 	l.On(w, "COMMIT")
 	r.expect("committed", "{}", 1)
 	// The same for a reader that continues from a stored position, whose head says nothing about
 	// ids above it.
 	r.Reader = NewReader(2, Ranges{{1, 1}, {3, 9}}, r.w)
-	r.Looked(old)
+	r.Apply(old)
 	r.expect("stored", "{}", 1)
 }
 
-// TestReadBeforeTheEndOfALook: a read that began during a look ends no gap.
-func TestReadBeforeTheEndOfALook(t *testing.T) {
+// TestReadBeforeTheEndOfAScan: a read that began during a scan ends no gap.
+func TestReadBeforeTheEndOfAScan(t *testing.T) {
 	t.Parallel()
 	var g gaps
-	g.add([]Range{{1, 9}}, &mark{seen: 1})
-	g.looked(&Look{began: 2, ended: 4})
+	g.add([]Range{{1, 9}}, &gapGroup{found: 1})
+	g.apply(&WriterScan{began: 2, ended: 4})
 	if dead := g.read(nil, 100, 3, nil); dead != 0 || len(g.all) != 1 {
 		t.Error("it has")
 	}
-	if dead := g.read([]int64{4}, 4, 5, nil); dead != 3 || len(g.all) != 1 || g.all[0].Range != (Range{5, 9}) || len(g.marks) != 1 {
+	if dead := g.read([]int64{4}, 4, 5, nil); dead != 3 || len(g.all) != 1 || g.all[0].Range != (Range{5, 9}) || len(g.groups) != 1 {
 		t.Errorf("%d dead, left %v", dead, g.all)
 	}
-	if dead := g.read(nil, 100, 6, nil); dead != 5 || len(g.all) != 0 || len(g.marks) != 0 {
+	if dead := g.read(nil, 100, 6, nil); dead != 5 || len(g.all) != 0 || len(g.groups) != 0 {
 		t.Errorf("%d dead, left %v", dead, g.all)
 	}
 }
@@ -175,7 +175,7 @@ func TestOneStatement(t *testing.T) {
 	r.expect("one statement", "{}", 1, 3)
 }
 
-// TestCache: a session holds no lock for ids that it has in advance. So no look at such a sequence
+// TestCache: a session holds no lock for ids that it has in advance. So no scan at such a sequence
 // tells anything, and once the sequence has CACHE 1 again the session does not have them any more.
 func TestCache(t *testing.T) {
 	t.Parallel()
@@ -186,20 +186,20 @@ func TestCache(t *testing.T) {
 	l.Exec(insert)  // 11
 	r := follow(l, 0, nil)
 	r.expect("a gap", "{[2,11)}", 1, 11)
-	if _, err := r.w.Look(t.Context(), r.on); !errors.Is(err, outboxsql.ErrStream) {
+	if _, err := r.w.Scan(t.Context(), r.on); !errors.Is(err, outboxsql.ErrStream) {
 		t.Error(err)
 	}
 	l.On(w, insert)
 	r.expect("an id that was drawn in advance", "{[3,11)}", 2)
 	l.Exec(`ALTER TABLE outbox_events ALTER COLUMN id SET CACHE 1`)
 	l.On(w, insert)
-	r.look()
+	r.scan()
 	if ids, _ := r.read(Query{}); len(ids) != 1 || ids[0] < 12 || r.Gaps().Contains(3) {
 		t.Errorf("read %v, left %v", ids, r.Gaps())
 	}
 }
 
-// TestPrepared: a prepared transaction is a witness, before and after a restart of the server,
+// TestPrepared: a prepared transaction is listed as a writer, before and after a restart of the server,
 // which voids all knowledge of others.
 func TestPrepared(t *testing.T) {
 	t.Parallel()
@@ -213,9 +213,9 @@ func TestPrepared(t *testing.T) {
 	}
 	l.Exec(insert)
 	r.expect("two open ones", "{[1,3)}", 3)
-	r.look()
+	r.scan()
 	l.On(w, "PREPARE TRANSACTION 'one'")
-	r.look()
+	r.scan()
 	r.expect("one is prepared", "{[1,3)}")
 	if pids := r.GapStats().PIDs; len(pids) != 2 || !slices.Contains(pids, 0) {
 		t.Error(pids)
@@ -224,131 +224,131 @@ func TestPrepared(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Conn, r.on = l.Dial(), session.Direct(l.Relay())
-	r.look() // and the reader goes on, although a unit would begin anew
+	r.scan() // and the reader goes on, although a unit would begin anew
 	if pids := r.GapStats().PIDs; !slices.Equal(pids, []int32{0}) {
 		t.Errorf("after the restart: %v", pids)
 	}
 	r.expect("after the restart", "{[1,3)}")
 	l.Exec("COMMIT PREPARED 'one'")
-	r.look()
+	r.scan()
 	if r.expect("committed", "{}", 1); r.Head() != 3 {
 		t.Error(r.Head())
 	}
 }
 
-// TestRemaining: the witnesses that are left.
+// TestRemaining: the writers that are left.
 func TestRemaining(t *testing.T) {
 	t.Parallel()
-	a, b, p, q := Holder{"3/1", 10}, Holder{"4/1", 11}, Holder{"-1/700", 0}, Holder{"-1/701", 0}
-	for _, c := range []struct{ before, now, want []Holder }{
-		{[]Holder{a, b}, []Holder{a, b}, []Holder{a, b}},
-		{[]Holder{a, b}, []Holder{b}, []Holder{b}},
-		{[]Holder{a}, []Holder{b}, nil},
-		{[]Holder{a}, []Holder{p}, []Holder{p}},                      // a may be p now
-		{[]Holder{a, b}, []Holder{p, a}, []Holder{p, a}},             // b may be
-		{[]Holder{p}, []Holder{p, q}, []Holder{p}},                   // q came later
-		{[]Holder{p}, []Holder{q}, nil},                              // and p is over
-		{[]Holder{a}, []Holder{{"3/1", 0}, q}, []Holder{{"3/1", 0}}}, // prepared under its name
-		{[]Holder{p, a}, []Holder{p, q}, []Holder{p, q}},             // each once
-		{[]Holder{a}, []Holder{{"3/2", 10}}, nil},                    // the same session, later
+	a, b, p, q := Writer{"3/1", 10}, Writer{"4/1", 11}, Writer{"-1/700", 0}, Writer{"-1/701", 0}
+	for _, c := range []struct{ before, now, want []Writer }{
+		{[]Writer{a, b}, []Writer{a, b}, []Writer{a, b}},
+		{[]Writer{a, b}, []Writer{b}, []Writer{b}},
+		{[]Writer{a}, []Writer{b}, nil},
+		{[]Writer{a}, []Writer{p}, []Writer{p}},                      // a may be p now
+		{[]Writer{a, b}, []Writer{p, a}, []Writer{p, a}},             // b may be
+		{[]Writer{p}, []Writer{p, q}, []Writer{p}},                   // q came later
+		{[]Writer{p}, []Writer{q}, nil},                              // and p is over
+		{[]Writer{a}, []Writer{{"3/1", 0}, q}, []Writer{{"3/1", 0}}}, // prepared under its name
+		{[]Writer{p, a}, []Writer{p, q}, []Writer{p, q}},             // each once
+		{[]Writer{a}, []Writer{{"3/2", 10}}, nil},                    // the same session, later
 	} {
-		sorted := func(h []Holder) []Holder {
+		sorted := func(h []Writer) []Writer {
 			h = slices.Clone(h)
 			slices.SortFunc(h, byTransaction)
 			return h
 		}
-		l := &Look{Holders: sorted(c.now)}
+		l := &WriterScan{Writers: sorted(c.now)}
 		if got := l.remaining(sorted(c.before)); !slices.Equal(got, sorted(c.want)) {
 			t.Errorf("of %v in %v are left %v", c.before, c.now, got)
 		}
 	}
 }
 
-// TestNextLook: gaps are looked at when that pays, and seldom when they stay.
-func TestNextLook(t *testing.T) {
+// TestNextScan: gaps are scanned when that pays, and seldom when they stay.
+func TestNextScan(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1000, 0)
 	after := begin.Add
 	var g gaps
 	if _, ok := g.next(time.Time{}, 1); ok {
-		t.Error("a look for nothing")
+		t.Error("a scan for nothing")
 	}
-	m := &mark{seen: 1, since: begin, read: 1}
+	m := &gapGroup{found: 1, since: begin, read: 1}
 	g.add([]Range{{1, 1}}, m)
 	for _, c := range []struct {
 		last  time.Time
 		reads uint64
 		want  time.Time
 	}{
-		{time.Time{}, 1, after(lookAfter)},                                // nothing was read since
+		{time.Time{}, 1, after(scanAfter)},                                // nothing was read since
 		{time.Time{}, 2, begin},                                           // a second read has not filled it
-		{after(time.Millisecond), 2, after(lookEvery + time.Millisecond)}, // the last look is just over
+		{after(time.Millisecond), 2, after(scanEvery + time.Millisecond)}, // the last look is just over
 		{after(time.Second), 9, after(1250 * time.Millisecond)},
-		{after(time.Hour), 9, after(time.Hour + lookSeldom)},
+		{after(time.Hour), 9, after(time.Hour + scanAtLeast)},
 	} {
 		if at, ok := g.next(c.last, c.reads); !ok || !at.Equal(c.want) {
 			t.Errorf("%+v: %v", c, at)
 		}
 	}
-	g.looked(&Look{began: 2, ended: 3})
+	g.apply(&WriterScan{began: 2, ended: 3})
 	if _, ok := g.next(begin, 9); ok {
-		t.Error("a look where a read is what is missing")
+		t.Error("a scan where a read is what is missing")
 	}
-	r := NewReader(5, Ranges{{1, 2}}, NewWitnesses())
-	if at, ok := r.NextLook(); !ok || r.NeedsLook(at.Add(-1)) || !r.NeedsLook(at) {
-		t.Error("NeedsLook and NextLook differ")
+	r := NewReader(5, Ranges{{1, 2}}, NewWriterScanner())
+	if at, ok := r.NextScan(); !ok || r.NeedsScan(at.Add(-1)) || !r.NeedsScan(at) {
+		t.Error("NeedsScan and NextScan differ")
 	}
 }
 
-// TestLooksAreShared: one at a time, and no more of them than pay.
-func TestLooksAreShared(t *testing.T) {
+// TestScansAreShared: one at a time, and no more of them than pay.
+func TestScansAreShared(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
-	w, conn := NewWitnesses(), l.Relay()
-	first, err := w.Look(t.Context(), conn)
+	w, conn := NewWriterScanner(), l.Relay()
+	first, err := w.Scan(t.Context(), conn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if until := time.Until(w.next); until < lookEvery/2 && until > 0 {
+	if until := time.Until(w.next); until < scanEvery/2 && until > 0 {
 		t.Errorf("the next look is due in %v", until)
 	}
 	w.next = time.Now().Add(time.Hour)
-	if again, err := w.Look(t.Context(), conn); err != nil || again != first {
-		t.Errorf("another look at once: %v", err)
+	if again, err := w.Scan(t.Context(), conn); err != nil || again != first {
+		t.Errorf("another scan at once: %v", err)
 	}
 	w.next = time.Time{}
-	second, err := w.Look(t.Context(), conn)
+	second, err := w.Scan(t.Context(), conn)
 	if err != nil || second == first || second.began <= first.ended || second.ended <= second.began {
 		t.Errorf("%+v and then %+v: %v", first, second, err)
 	}
-	w.one <- struct{}{} // another look begins
+	w.running <- struct{}{} // another look begins
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Look(ctx, conn); !errors.Is(err, context.Canceled) {
-		t.Errorf("beside another look: %v", err)
+	if _, err := w.Scan(ctx, conn); !errors.Is(err, context.Canceled) {
+		t.Errorf("beside another scan: %v", err)
 	}
-	<-w.one
+	<-w.running
 	l.Exec(`CREATE OR REPLACE VIEW outbox_last_id AS SELECT NULL::bigint AS id; ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
 	w.next = time.Time{}
-	if _, err := w.Look(t.Context(), conn); !errors.Is(err, errNoSequence) {
+	if _, err := w.Scan(t.Context(), conn); !errors.Is(err, errNoSequence) {
 		t.Errorf("without a sequence: %v", err)
 	}
 }
 
-// TestAnotherSequence: the holders of a replaced sequence are no witnesses.
+// TestAnotherSequence: the holders of a replaced sequence are not listed as writers.
 func TestAnotherSequence(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
 	w := l.Dial()
 	r := follow(l, 5, Ranges{{1, 4}})
-	r.look()
+	r.scan()
 	l.Exec(`CREATE OR REPLACE VIEW outbox_last_id AS SELECT NULL::bigint AS id; ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
 	l.Exec(`ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (START WITH 6)`)
 	l.On(w, "BEGIN")
 	l.On(w, insert)
-	r.look()
-	r.expect("witnessed anew", "{[1,5)}")
+	r.scan()
+	r.expect("scanned anew", "{[1,5)}")
 	l.On(w, "ROLLBACK")
-	r.look()
+	r.scan()
 	r.expect("nobody is left", "{}")
 }

@@ -27,10 +27,10 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// router reads the table for events whose type has no route, and stores them as rows. When their
-// type gets a route it hands them to its destinations. It has a position like any destination, and
-// no lane. One goroutine does all of it.
-type router struct {
+// unroutedScanner reads the table for events whose type has no route, and stores them as rows. When their type gains a
+// route, it hands them to the destinations. It has a position like a shard of a destination, and no lane. One goroutine
+// does all of it.
+type unroutedScanner struct {
 	e      *Engine
 	pos    position.Position
 	reader *tail.Reader
@@ -38,23 +38,23 @@ type router struct {
 	hint   atomic.Bool
 	seek   atomic.Bool
 
-	routes   routes.Table
-	loaded   time.Time // when the routes were read; zero: they must be read
-	skip     []string
-	skipped  map[string]bool
-	said     map[string]bool // types whose lack of a route has been reported
-	pending  []unroutedEvent
-	unsorted bool // there may be rows whose type has gained a route
-	dirty    bool
-	yielded  bool  // there is more to read, but other units wait for the connection
-	gapIDs   int64 // ids in gaps after the last read
-	checkAt  time.Time
-	nextAt   time.Time
-	readAt   time.Time // of the last read
-	gapWait  time.Duration
-	savedAt  time.Time
-	saves    uint64
-	figures  atomic.Pointer[observe.PositionStats]
+	routes  routes.Table
+	loaded  time.Time // when the routes were read; zero: they must be read
+	skip    []string
+	skipped map[string]bool
+	warned  map[string]bool // types whose lack of a route has been logged
+	pending []unroutedEvent
+	rescan  bool // there may be rows whose type has gained a route
+	dirty   bool
+	yielded bool  // there is more to read, but other shards wait for the connection
+	gapIDs  int64 // ids in gaps after the last read
+	checkAt time.Time
+	nextAt  time.Time
+	readAt  time.Time // of the last read
+	gapWait time.Duration
+	savedAt time.Time
+	saves   uint64
+	figures atomic.Pointer[observe.PositionStats]
 }
 
 // routerGapPoll is the first pause between two reads of invisible ids.
@@ -65,25 +65,24 @@ type unroutedEvent struct {
 	eventType string
 }
 
-func newRouter(e *Engine, p position.Position) *router {
-	r := &router{
-		e: e, pos: p, wake: make(chan struct{}, 1), reader: tail.NewReader(p.Head, p.Open, e.witnesses),
-		routes: routes.NewTable(nil), skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
+func newUnroutedScanner(e *Engine, p position.Position) *unroutedScanner {
+	r := &unroutedScanner{
+		e: e, pos: p, wake: make(chan struct{}, 1), reader: tail.NewReader(p.Head, p.Open, e.writers),
+		routes: routes.NewTable(nil), skipped: make(map[string]bool), warned: make(map[string]bool), gapWait: routerGapPoll,
 	}
 	r.hint.Store(true)
 	r.figures.Store(&observe.PositionStats{Head: p.Head})
 	return r
 }
 
-func (r *router) stats() observe.PositionStats { return *r.figures.Load() }
+func (r *unroutedScanner) stats() observe.PositionStats { return *r.figures.Load() }
 
-// hinted reports to the router that there may be events to read, and with seek that routes may have
-// changed. It never blocks.
-func (r *router) hinted(seek bool) {
+// wakeUp reports that there may be events to read, and with seek that routes may have changed. It never blocks.
+func (r *unroutedScanner) wakeUp(seek bool) {
 	if seek {
 		r.seek.Store(true)
 	}
-	// Events without a route are not urgent: they are left for the next poll.
+	// Events without a route are not urgent: the next poll finds them.
 	if !seek {
 		return
 	}
@@ -94,25 +93,25 @@ func (r *router) hinted(seek bool) {
 	}
 }
 
-// partRouter is the router's name in reports.
-const partRouter = "router"
+// reportRouter is the name of the unrouted scanner in reports.
+const reportRouter = "router"
 
-// run works until ctx ends. It returns an error if the unit is lost.
-func (r *router) run(ctx context.Context) error {
+// run works until ctx ends. It returns an error if the scanner's position is lost.
+func (r *unroutedScanner) run(ctx context.Context) error {
 	pauses := store.NewPauses()
-	defer r.e.accepted(partRouter)
+	defer r.e.accepted(reportRouter)
 	for ctx.Err() == nil {
 		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.work(ctx, conn) })
 		r.publish()
 		switch {
-		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), final(err):
+		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), permanent(err):
 			return err
 		case err != nil && ctx.Err() == nil:
-			r.e.report(partRouter, err)
+			r.e.report(reportRouter, err)
 			sleep(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
-			r.e.accepted(partRouter)
+			r.e.accepted(reportRouter)
 			if !r.yielded {
 				r.wait(ctx)
 			}
@@ -123,16 +122,16 @@ func (r *router) run(ctx context.Context) error {
 	return r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.save(ctx, conn) })
 }
 
-func (r *router) wait(ctx context.Context) {
+func (r *unroutedScanner) wait(ctx context.Context) {
 	next := r.nextAt
 	if r.dirty {
 		next = earlier(next, r.savedAt.Add(saveEvery))
 	}
-	if look, ok := r.reader.NextLook(); ok {
-		if pause := r.savedAt.Add(followEvery); look.Before(pause) && !r.hurried() {
-			look = pause // no destination waits for the gaps
+	if scan, ok := r.reader.NextScan(); ok {
+		if pause := r.savedAt.Add(followEvery); scan.Before(pause) && !r.destinationWaits() {
+			scan = pause // no destination waits for the gaps
 		}
-		next = earlier(next, look)
+		next = earlier(next, scan)
 	}
 	timer := time.NewTimer(max(0, time.Until(next)))
 	defer timer.Stop()
@@ -143,8 +142,8 @@ func (r *router) wait(ctx context.Context) {
 	}
 }
 
-// work reads as far as there are events, and hands out those that have gained a route.
-func (r *router) work(ctx context.Context, conn *session.Conn) error {
+// work reads all available events, and hands out events that have gained a route.
+func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 	if !time.Now().Before(r.checkAt) {
 		if err := r.pos.CheckIDs(ctx, conn, tail.Watermark{Head: r.reader.Head(), Open: r.reader.Gaps()}); err != nil {
 			return err
@@ -154,7 +153,7 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 	start := time.Now()
 	r.yielded = false
 	for full := true; full && ctx.Err() == nil; {
-		if r.yielded = r.e.pool.wanted(start); r.yielded {
+		if r.yielded = r.e.pool.mustYield(start); r.yielded {
 			return nil
 		}
 		if r.seek.Swap(false) || time.Since(r.loaded) >= r.e.limits.PollInterval {
@@ -162,15 +161,15 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 				return err
 			}
 		}
-		if r.awaited() {
+		if r.canFinish() {
 			if err := r.handOut(ctx, conn); err != nil {
 				return err
 			}
 		}
-		if r.follow() && !r.hurried() && time.Since(r.readAt) < r.e.limits.PollInterval {
+		if r.follow() && !r.destinationWaits() && time.Since(r.readAt) < r.e.limits.PollInterval {
 			err := r.save(ctx, conn)
 			if err == nil {
-				err = r.look(ctx, conn)
+				err = r.findWriters(ctx, conn)
 			}
 			r.nextAt = time.Now().Add(followEvery)
 			return err
@@ -180,7 +179,7 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 		if full, err = r.read(ctx, conn); err != nil {
 			return err
 		}
-		if full && (r.e.Awake() || r.e.loading.Load() > 0) && !r.hurried() {
+		if full && (r.e.Awake() || r.e.loading.Load() > 0) && !r.destinationWaits() {
 			r.pause(ctx, routerShare*time.Since(began))
 		}
 		if r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {
@@ -192,37 +191,39 @@ func (r *router) work(ctx context.Context, conn *session.Conn) error {
 	if err := r.handOut(ctx, conn); err != nil {
 		return err
 	}
-	return r.look(ctx, conn)
+	return r.findWriters(ctx, conn)
 }
 
-// look finds the transactions of invisible ids, if that is due.
-func (r *router) look(ctx context.Context, conn *session.Conn) error {
-	if !r.reader.NeedsLook(time.Now()) {
+// findWriters finds the transactions that may fill gaps, if a scan is due.
+func (r *unroutedScanner) findWriters(ctx context.Context, conn *session.Conn) error {
+	if !r.reader.NeedsScan(time.Now()) {
 		return nil
 	}
-	l, err := r.e.witnesses.Look(ctx, conn)
+	l, err := r.e.writers.Scan(ctx, conn)
 	if err != nil {
 		return err
 	}
-	r.reader.Looked(l)
+	r.reader.Apply(l)
 	r.nextAt = time.Now()
 	return nil
 }
 
-// followEvery is the pause between two times at which the router follows the units. It still reads once per poll interval, because only
-// a read ends gaps from before the unit's first read.
+// followEvery is the pause between two attempts to follow the shards. The scanner still reads once per poll interval,
+// because only a read ends gaps from before the shard's first read.
 const followEvery = 250 * time.Millisecond
 
-// seen has the ids that a unit has read since its begin, and the types of all their events. types is nil if there are too many.
+// seen has the ids that a shard has read since it began, and the types of all their events. types is nil if there are
+// too many.
 type seen struct {
 	tail.Seen
 
 	types []string
 }
 
-// follow moves the router's head to that of a unit of this relay if all event types that the unit has read have routes. Then no event
-// between the two heads is unrouted, and the router does not read them again. It reports whether the head has moved.
-func (r *router) follow() (did bool) {
+// follow moves the scanner's head to the head of a shard of this relay, if all event types that the shard has read have
+// routes. Then no event between the two heads is unrouted, and the scanner does not read them again. It reports whether
+// the head has moved.
+func (r *unroutedScanner) follow() (did bool) {
 	for _, s := range r.e.seen(r.pos.Server) {
 		if s.Head > r.reader.Head() && r.allRouted(s.types) {
 			did = r.reader.Follow(s.Seen) || did
@@ -232,8 +233,8 @@ func (r *router) follow() (did bool) {
 	return did
 }
 
-// allRouted reports whether destinations read all of the remaining events of some types.
-func (r *router) allRouted(some []string) bool {
+// allRouted reports whether destinations read all remaining events of these types.
+func (r *unroutedScanner) allRouted(some []string) bool {
 	for _, t := range some {
 		if r.maySkip(t); !r.skipped[t] {
 			return false
@@ -242,19 +243,18 @@ func (r *router) allRouted(some []string) bool {
 	return len(some) > 0
 }
 
-// awaited reports whether a destination waits for the end of its handover without any read being
-// necessary for that: it need not wait until the router has read a backlog that the destination
-// will read by itself.
-func (r *router) awaited() bool {
+// canFinish reports whether a handover can end without another read: a destination need not wait until the scanner has
+// read a backlog that the destination will read as well.
+func (r *unroutedScanner) canFinish() bool {
 	for range r.complete() {
 		return true
 	}
 	return false
 }
 
-// complete returns the routes of destinations that wait only to be handed stored events: the router has seen all that they had
-// passed.
-func (r *router) complete() iter.Seq[*routes.Span] {
+// complete returns the routes of destinations that wait only for stored events: the scanner has read all ids that they
+// had passed.
+func (r *unroutedScanner) complete() iter.Seq[*routes.Span] {
 	return func(yield func(*routes.Span) bool) {
 		head, gaps := r.reader.Head(), r.reader.Gaps()
 		for to := range r.routes.Waiting() {
@@ -265,8 +265,8 @@ func (r *router) complete() iter.Seq[*routes.Span] {
 	}
 }
 
-// hurried reports whether a destination waits for the router to read further.
-func (r *router) hurried() bool {
+// destinationWaits reports whether a destination waits for the scanner to read further.
+func (r *unroutedScanner) destinationWaits() bool {
 	for range r.routes.Waiting() {
 		return true
 	}
@@ -274,16 +274,15 @@ func (r *router) hurried() bool {
 }
 
 const (
-	// routerBatch is how many times as many rows as a destination the router reads at once: mostly
-	// only their ids.
+	// routerBatch is the ratio of the scanner's rows per read to a destination's: it mostly reads only ids.
 	routerBatch = 10
-	// routerShare is the router's pause, in multiples of the time of its read, while there is a
-	// backlog, or a unit loads its stored deliveries: events without a route are not urgent.
+	// routerShare is the scanner's pause, in multiples of the time of its read, while there is a backlog or a shard
+	// loads its stored deliveries. Events without a route are not urgent.
 	routerShare = 4
 )
 
-// pause lets other units read; a call of hinted with seek ends it.
-func (r *router) pause(ctx context.Context, d time.Duration) {
+// pause leaves the database to the shards. A call of wakeUp with seek ends it.
+func (r *unroutedScanner) pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -294,27 +293,27 @@ func (r *router) pause(ctx context.Context, d time.Duration) {
 }
 
 // load reads the routes of all destinations.
-func (r *router) load(ctx context.Context, conn *session.Conn) error {
+func (r *unroutedScanner) load(ctx context.Context, conn *session.Conn) error {
 	all, err := routes.Read(ctx, conn, nil)
 	if err != nil {
 		return err
 	}
 	r.loaded = time.Now()
 	if !r.routes.Is(all) {
-		r.routes, r.unsorted = routes.NewTable(all), true
+		r.routes, r.rescan = routes.NewTable(all), true
 		r.skip, r.skipped = nil, make(map[string]bool)
 	}
 	return nil
 }
 
-// read reads once, and reports whether there is more at once.
-func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err error) {
+// read reads once, and reports whether there is more to read at once.
+func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bool, err error) {
 	r.hint.Store(false)
 	r.readAt = time.Now()
 	head := r.reader.Head()
 	b, err := r.reader.Read(ctx, conn, tail.Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip, Assigned: r.e.last.Load()})
 	if err != nil {
-		r.reader = tail.NewReader(r.reader.Head(), r.reader.Gaps(), r.e.witnesses)
+		r.reader = tail.NewReader(r.reader.Head(), r.reader.Gaps(), r.e.writers)
 		return false, err
 	}
 	for i := range b.Events {
@@ -325,9 +324,9 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 		if v := r.routes.Of(e.Type); r.routes.Unrouted(v, e.ID) {
 			r.pending = append(r.pending, unroutedEvent{e.ID, e.Type})
 			if r.routes.Due(v, e.ID) {
-				r.unsorted = true // it has gained a route since
+				r.rescan = true // it has gained a route since
 			} else if !r.routes.Gotten(v) {
-				r.say(e)
+				r.warnOnce(e)
 			}
 		}
 	}
@@ -335,7 +334,7 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 		r.maySkip(b.Events[i].Type)
 	}
 	if !b.Full {
-		r.reach()
+		r.extendHead()
 	}
 	gapIDs := r.reader.Gaps().IDs()
 	r.dirty = r.dirty || b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs
@@ -352,9 +351,9 @@ func (r *router) read(ctx context.Context, conn *session.Conn) (more bool, err e
 	return b.Full, nil
 }
 
-// reach makes the ids that no event has, from the last event to where a destination begins that waits for its handover, gaps
-// of the reader. They were assigned, and may all have been rolled back: without a later event the reader would not pass them.
-func (r *router) reach() {
+// extendHead makes gaps of the ids between the last event and the begin of a destination that waits for its handover.
+// These ids were assigned, and may all have been rolled back: without a later event the reader would not pass them.
+func (r *unroutedScanner) extendHead() {
 	head, last := r.reader.Head(), r.e.last.Load()
 	for to := range r.routes.Waiting() {
 		if to.From.Head <= last {
@@ -366,20 +365,20 @@ func (r *router) reach() {
 	}
 	open := r.reader.Gaps()
 	open.Add(tail.Range{From: r.reader.Head() + 1, To: head})
-	r.reader = tail.NewReader(head, open, r.e.witnesses)
+	r.reader = tail.NewReader(head, open, r.e.writers)
 }
 
-// say logs once that a type has no route.
-func (r *router) say(e *delivery.Event) {
-	if r.said[e.Type] || len(r.said) >= routes.MaxTypes {
+// warnOnce logs once that a type has no route.
+func (r *unroutedScanner) warnOnce(e *delivery.Event) {
+	if r.warned[e.Type] || len(r.warned) >= routes.MaxTypes {
 		return
 	}
-	r.said[e.Type] = true
-	r.e.log.Warn("no route matches this event type; its events wait for one", "event_type", e.Type, "event_id", e.ID)
+	r.warned[e.Type] = true
+	r.e.log.Warn("no route matches this event type", "event_type", e.Type, "event_id", e.ID)
 }
 
-// maySkip adds the type to those that reads skip, if destinations read all of its remaining events.
-func (r *router) maySkip(eventType string) {
+// maySkip adds the type to the types that reads skip, if destinations read all of its remaining events.
+func (r *unroutedScanner) maySkip(eventType string) {
 	lowest := r.reader.Head()
 	if gaps := r.reader.Gaps(); gaps.Len() > 0 {
 		lowest = gaps[0].From - 1
@@ -395,8 +394,8 @@ func (r *router) maySkip(eventType string) {
 const sqlUnrouted = `INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
 SELECT p.id, '', p.type, 'unrouted' FROM unnest($1::bigint[], $2::text[]) AS p(id, type) ON CONFLICT DO NOTHING`
 
-// save writes the position, and with it the rows of events without a route.
-func (r *router) save(ctx context.Context, conn *session.Conn) error {
+// save writes the position and the rows of events without a route.
+func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 	if !r.dirty {
 		return nil
 	}
@@ -422,13 +421,13 @@ func (r *router) save(ctx context.Context, conn *session.Conn) error {
 	if err != nil {
 		return err
 	}
-	r.e.report(partRouter, nil)
+	r.e.report(reportRouter, nil)
 	r.pending, r.dirty, r.savedAt = nil, false, time.Now()
 	r.saves++
 	return nil
 }
 
-func (r *router) publish() {
+func (r *unroutedScanner) publish() {
 	gaps := r.reader.Gaps()
 	r.figures.Store(&observe.PositionStats{
 		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: r.e.possible(gaps), Ranges: int64(gaps.Len()),
@@ -443,13 +442,13 @@ const handBatch = 2000
 const sqlWaiting = deliveries.SQLUnroutedPage + `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
 FROM page AS d LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
-// sqlDecided reads rows from the time as a queue that are due and have no destination yet.
+// sqlDecided reads rows of a former queue that are due and have no destination yet.
 const sqlDecided = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
 FROM (SELECT event_id, event_type FROM outbox_deliveries WHERE destination = '' AND state = 'retry' AND available_at <= now()
 	ORDER BY available_at, event_id LIMIT $1) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
-// sqlHand inserts a row for each destination that gets an event, for the shard to which the event belongs.
+// sqlHand inserts a row for each destination that gets an event, in the shard of the event.
 func sqlHand() string {
 	return `WITH n AS MATERIALIZED (SELECT destination, max(shards) AS shards FROM outbox_positions GROUP BY destination HAVING max(shards) > 1)
 INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, shard)
@@ -460,9 +459,9 @@ FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(i
 ON CONFLICT DO NOTHING`
 }
 
-// handOut gives events that had no route to destinations that get them now, and notifies waiting
+// handOut stores events that had no route as rows of the destinations that get them now. It notifies waiting
 // destinations when no such events are left.
-func (r *router) handOut(ctx context.Context, conn *session.Conn) error {
+func (r *unroutedScanner) handOut(ctx context.Context, conn *session.Conn) error {
 	if r.dirty { // events that have just been read may be among them
 		if err := r.save(ctx, conn); err != nil {
 			return err
@@ -472,20 +471,20 @@ func (r *router) handOut(ctx context.Context, conn *session.Conn) error {
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	told, err := r.finish(ctx, conn)
+	finished, err := r.finish(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if moved || told {
+	if moved || finished {
 		return r.e.announce(ctx, conn)
 	}
 	return nil
 }
 
-// handStored hands out all stored events that have gained a route, in order. Events for a
-// destination that has not come yet stay.
-func (r *router) handStored(ctx context.Context, conn *session.Conn) (moved bool, err error) {
-	if r.unsorted {
+// handStored hands out all stored events that have gained a route, in order. Events for a destination that no relay has
+// begun yet stay.
+func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (moved bool, err error) {
+	if r.rescan {
 		types, err := r.routedTypes(ctx, conn)
 		if err != nil {
 			return false, err
@@ -495,19 +494,19 @@ func (r *router) handStored(ctx context.Context, conn *session.Conn) (moved bool
 			if err != nil {
 				return moved, err
 			}
-			if len(all.looked) == 0 {
+			if len(all.read) == 0 {
 				break
 			}
-			moved, after = true, slices.Max(all.looked)
+			moved, after = true, slices.Max(all.read)
 		}
-		r.unsorted = ctx.Err() != nil
+		r.rescan = ctx.Err() != nil
 	}
 	for ctx.Err() == nil {
 		all, err := r.hand(ctx, conn, sqlDecided, handBatch)
 		if err != nil {
 			return moved, err
 		}
-		if len(all.looked) == 0 {
+		if len(all.read) == 0 {
 			break
 		}
 		moved = true
@@ -516,7 +515,7 @@ func (r *router) handStored(ctx context.Context, conn *session.Conn) (moved bool
 }
 
 // routedTypes returns the types of rows without a route that have gained one.
-func (r *router) routedTypes(ctx context.Context, conn *session.Conn) ([]string, error) {
+func (r *unroutedScanner) routedTypes(ctx context.Context, conn *session.Conn) ([]string, error) {
 	types, err := deliveries.UnroutedTypes(ctx, conn, func(t string) bool { return r.routes.Gotten(r.routes.Of(t)) })
 	if err != nil {
 		return nil, fmt.Errorf("list event types without a route: %w", err)
@@ -525,10 +524,10 @@ func (r *router) routedTypes(ctx context.Context, conn *session.Conn) ([]string,
 }
 
 // hand hands out some rows, and returns the rows that it has read.
-func (r *router) hand(ctx context.Context, conn *session.Conn, query string, args ...any) (all handing, err error) {
+func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query string, args ...any) (all handover, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		// Locks the position against a successor, and proves that it is ours, and that the loaded
-		// routes are current.
+		// Locks the position against a successor. Proves that this relay owns it, and that the loaded routes are
+		// current.
 		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
 			return cmp.Or(err, position.ErrFenced)
 		}
@@ -536,19 +535,19 @@ func (r *router) hand(ctx context.Context, conn *session.Conn, query string, arg
 		if err != nil {
 			return err
 		}
-		all = handing{kept: []int64{}} // never nil: <> ALL (NULL) is never true
+		all = handover{kept: []int64{}} // never nil: <> ALL (NULL) is never true
 		var e delivery.Event
 		var missing bool
 		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &missing}, func() error {
-			all.looked = append(all.looked, e.ID)
+			all.read = append(all.read, e.ID)
 			if missing {
 				all.missing, all.delays = append(all.missing, e.ID), append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
 			} else {
-				r.share(&all, &e, query == sqlDecided)
+				r.addRows(&all, &e, query == sqlDecided)
 			}
 			return nil
 		})
-		if err != nil || len(all.looked) == 0 {
+		if err != nil || len(all.read) == 0 {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlHand(), all.ids, all.names, all.types, all.states, all.keys); err != nil {
@@ -563,31 +562,31 @@ func (r *router) hand(ctx context.Context, conn *session.Conn, query string, arg
 			}
 		}
 		_, err = tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`,
-			all.looked, append(all.kept, all.missing...)) // kept is never nil
+			all.read, append(all.kept, all.missing...)) // kept is never nil
 		return err
 	})
 	if err != nil {
-		return handing{}, fmt.Errorf("hand out events that had no route: %w", err)
+		return handover{}, fmt.Errorf("hand out events that had no route: %w", err)
 	}
 	return all, nil
 }
 
-// sqlUndecided records that delayed events from the time as a queue have no route.
+// sqlUndecided records that delayed events of a former queue have no route.
 const sqlUndecided = `UPDATE outbox_deliveries SET state = 'unrouted', updated_at = now()
 WHERE destination = '' AND event_id = ANY($1) AND state <> 'unrouted'`
 
-// sqlMissing makes rows without a destination due later, because their events are missing. Then they are
-// decided like those from the time as a queue, since the search for events without a route may have ended.
+// sqlMissing delays rows without a destination whose events are missing. They are then decided like rows of a former
+// queue, since the search for events without a route may have ended.
 const sqlMissing = `UPDATE outbox_deliveries AS d SET state = 'retry', updated_at = now(),
 	available_at = clock_timestamp() + p.delay * interval '1 microsecond', error_class = $3, last_error = $4
 FROM unnest($1::bigint[], $2::bigint[]) AS p(event_id, delay) WHERE d.destination = '' AND d.event_id = p.event_id`
 
-// handing collects the rows to write.
-type handing struct {
-	looked  []int64 // rows that were read
-	missing []int64 // of these, those whose events are missing
-	delays  []int64 // until the next looks at them, in microseconds
-	kept    []int64 // rows that stay: they have no route, or one to a destination that has not come yet
+// handover collects the rows to write.
+type handover struct {
+	read    []int64 // rows that were read
+	missing []int64 // the part of read whose events are missing
+	delays  []int64 // until the next check of each, in microseconds
+	kept    []int64 // rows that stay: no route, or a route to a destination that no relay has begun
 	ids     []int64
 	names   []string
 	types   []string
@@ -595,10 +594,10 @@ type handing struct {
 	keys    []string
 }
 
-// share adds the rows of an event. A destination that waits for them finds them parked, and begins
-// with the first of each aggregate. A working destination has received all events that it had
-// passed; but deliveries decided in the time as a queue, and due now, it finds due.
-func (r *router) share(all *handing, e *delivery.Event, decided bool) {
+// addRows adds the rows of an event. A waiting destination finds them parked, and begins with the first of each
+// aggregate. A working destination has already received all events that it had passed. But rows of a former queue that
+// are due now become due rows of the destination.
+func (r *unroutedScanner) addRows(all *handover, e *delivery.Event, decided bool) {
 	v := r.routes.Of(e.Type)
 	if !r.routes.Gotten(v) || !decided && r.routes.Awaited(v) {
 		all.kept = append(all.kept, e.ID)
@@ -617,9 +616,9 @@ func (r *router) share(all *handing, e *delivery.Event, decided bool) {
 	}
 }
 
-// finish notifies waiting destinations that they have been handed everything: the router has read
-// as far as they had when they got their route, and seen all that they have seen.
-func (r *router) finish(ctx context.Context, conn *session.Conn) (told bool, err error) {
+// finish notifies waiting destinations that they have got everything: the scanner has read all ids that they had passed
+// when they got their route.
+func (r *unroutedScanner) finish(ctx context.Context, conn *session.Conn) (finished bool, err error) {
 	for to := range r.complete() {
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
@@ -628,9 +627,9 @@ func (r *router) finish(ctx context.Context, conn *session.Conn) (told bool, err
 			return routes.Handed(ctx, tx, to)
 		})
 		if err != nil {
-			return told, fmt.Errorf("finish handing out: %w", err)
+			return finished, fmt.Errorf("finish handing out: %w", err)
 		}
-		to.Handed, told = true, true
+		to.Handed, finished = true, true
 	}
-	return told, nil
+	return finished, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// TestValidAgain: a renewal that comes late makes the lease valid again, and wakes no unit. So a unit that has found its
+// TestValidAgain: a renewal that comes late makes the lease valid again, and wakes no shard. So a shard that has found its
 // lease not valid looks again soon, and not with the next poll.
 func TestValidAgain(t *testing.T) {
 	t.Parallel()
@@ -30,17 +30,17 @@ func TestValidAgain(t *testing.T) {
 		}
 		lane := d.StreamLanes()[0]
 		lane.Own(func() {})
-		e := &Engine{witnesses: tail.NewWitnesses(), limits: engine.Limits{Claims: 4, Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, PollInterval: time.Second}}
+		e := &Engine{writers: tail.NewWriterScanner(), limits: engine.Limits{Claims: 4, Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, PollInterval: time.Second}}
 		e.limits.PollInterval = time.Hour
-		u := newUnit(e, lane, position.Position{Lease: lease.Lease{Destination: "all"}})
-		u.loaded = true
-		if did, err := u.feed(t.Context(), nil); did || err != nil {
+		sh := newShard(e, lane, position.Position{Lease: lease.Lease{Destination: "all"}})
+		sh.loaded = true
+		if did, err := sh.feed(t.Context(), nil); did || err != nil {
 			t.Fatalf("fed %t, %v, without a valid lease", did, err)
 		}
 		began := time.Now()
-		u.wait(t.Context())
-		if took := time.Since(began); took > unsurePoll {
-			t.Errorf("the unit waited for %v", took)
+		sh.wait(t.Context())
+		if took := time.Since(began); took > leasePoll {
+			t.Errorf("the shard waited for %v", took)
 		}
 	})
 }

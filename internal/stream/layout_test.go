@@ -31,10 +31,10 @@ func TestMove(t *testing.T) {
 			CASE WHEN id > 5900 THEN '#7#order:1' WHEN aggregate_id = $1::text THEN $2 ELSE 'order/' || aggregate_id END,
 			now() + id * interval '1 minute', 9 FROM outbox_events`, long, dispatch.OrderingKey(&delivery.Event{AggregateType: "order", AggregateID: long}))
 	l.Exec(`DELETE FROM outbox_events WHERE id % 7 = 0 OR id % 20 IN (3, 4)`) // of two aggregates, all
-	a := &arrangement{w: &Wanted{Wanted: routes.Wanted{Destination: "x"}, Shards: 3}}
+	a := &layoutChange{w: &Wanted{Wanted: routes.Wanted{Destination: "x"}, Shards: 3}}
 	pages := 0
 	for _, page := range movePages() {
-		for p := newMovePlace(); !p.over; pages++ {
+		for p := newMoveCursor(); !p.done; pages++ {
 			err := pgx.BeginFunc(t.Context(), l.Conn, func(tx pgx.Tx) error { return a.move(context.WithoutCancel(t.Context()), tx, page, &p) })
 			if err != nil {
 				t.Fatal(err)
@@ -54,19 +54,19 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestTogether: from the positions of several shards follow those of others: what all have passed, what any has read, and what is
+// TestCombine: from the positions of several shards follow those of others: what all have passed, what any has read, and what is
 // done beyond.
-func TestTogether(t *testing.T) {
+func TestCombine(t *testing.T) {
 	t.Parallel()
-	at := func(head int64, open string) standing {
+	at := func(head int64, open string) shardPosition {
 		r, err := tail.ParseRanges(open)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return standing{Watermark: tail.Watermark{Head: head, Open: r}}
+		return shardPosition{Watermark: tail.Watermark{Head: head, Open: r}}
 	}
 	behind, ahead := at(100, "{[90,92)}"), at(1000, "{[95,96),[700,800)}")
-	read, passed, former := together([]standing{behind, ahead})
+	read, passed, former := combine([]shardPosition{behind, ahead})
 	if read.Head != 1000 || read.Open.String() != "{[700,800)}" || passed.Head != 100 || passed.Open.String() != "{[90,92),[95,96)}" {
 		t.Errorf("read %+v, passed %+v", read, passed)
 	}
@@ -81,7 +81,7 @@ func TestTogether(t *testing.T) {
 	// The next change, while the new shards have not come to where one of the former was.
 	next := at(200, "{}")
 	next.former = former
-	read, passed, former = together([]standing{next})
+	read, passed, former = combine([]shardPosition{next})
 	if read.Head != 1000 || passed.Head != 200 || !former.Done(500, 1) || former.Done(500, 0) {
 		t.Errorf("read %+v, passed %+v, former %v", read, passed, former)
 	}
@@ -91,7 +91,7 @@ func TestTogether(t *testing.T) {
 	}
 	next = at(1000, "{}")
 	next.former = former
-	if _, _, former = together([]standing{next}); len(former) > 0 {
+	if _, _, former = combine([]shardPosition{next}); len(former) > 0 {
 		t.Errorf("%v is left over", former)
 	}
 	// More ranges than are written: what is above is read again, and done.
@@ -99,7 +99,7 @@ func TestTogether(t *testing.T) {
 	for i := range int64(5000) {
 		many = append(many, tail.Range{From: 1 + 2*i, To: 1 + 2*i})
 	}
-	_, passed, former = together([]standing{{Watermark: tail.Watermark{Head: 20_000, Open: many}}})
+	_, passed, former = combine([]shardPosition{{Watermark: tail.Watermark{Head: 20_000, Open: many}}})
 	if passed.Head >= 10_000 || !former.Done(15_000, 5) || former.Done(9999, 5) || !slices.Equal(many[:len(passed.Open)], passed.Open) {
 		t.Error(fmt.Sprint("bounded at ", passed.Head, " with ", len(passed.Open), " ranges"))
 	}

@@ -22,15 +22,15 @@ func TestOneIncident(t *testing.T) {
 			t.Errorf("%d lines, want %d:\n%s", got, want, &log)
 		}
 	}
-	h.away.begin(io.ErrUnexpectedEOF)
-	h.complain(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
+	h.outage.begin(io.ErrUnexpectedEOF)
+	h.refuse(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
 	lines(0)
-	h.complain(t.Context(), 2, notWritten, &pgconn.PgError{Code: "42501"})
+	h.refuse(t.Context(), 2, notWritten, &pgconn.PgError{Code: "42501"})
 	lines(1)
-	h.away.back()
-	h.away.settle(0)
-	h.complain(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
+	h.outage.back()
+	h.outage.end(0)
+	h.refuse(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
 	lines(2)
-	h.complain(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
+	h.refuse(t.Context(), 1, notWritten, io.ErrUnexpectedEOF)
 	lines(2)
 }
