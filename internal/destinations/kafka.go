@@ -1,4 +1,4 @@
-package main
+package destinations
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -82,6 +83,20 @@ func (s *kafkaSettings) Effective() config.Settings {
 
 func (s *kafkaSettings) open(options ...handlers.Option) (delivery.Handler, error) {
 	return kafka.New(s.Config, append(options, handlers.WithBaseDir(s.baseDir))...)
+}
+
+// TransactionalIDs are the transactional ids of a destination with exactly_once, one per shard, in the outbox with the tables of
+// schema in a database of that name. Any other destination has none.
+func TransactionalIDs(d config.Destination, database, schema string) []string {
+	s, ok := d.Settings.(*kafkaSettings)
+	if !ok || !s.ExactlyOnce {
+		return nil
+	}
+	ids := make([]string, max(1, d.Shards))
+	for shard := range ids {
+		ids[shard] = s.PositionID(exactly.UnitName(database, schema, d.Name, shard), shard)
+	}
+	return ids
 }
 
 var _ destination = (*kafkaSettings)(nil)
