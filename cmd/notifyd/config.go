@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 func newConfigCmd(a *app) *cobra.Command {
@@ -48,7 +49,7 @@ func newConfigSchemaCmd(a *app) *cobra.Command {
 		Short:   "Print the JSON Schema of the configuration file, for editors",
 		Example: "  notifyd config schema > notifyd.schema.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			schema, err := config.Schema(registry("", a.stdout, a.stderr))
+			schema, err := config.Schema(destinations.Registry("", a.stdout, a.stderr))
 			if err != nil {
 				return err
 			}
@@ -70,7 +71,7 @@ func newConfigReferenceCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			page, err = config.Reference(page, registry("", a.stdout, a.stderr))
+			page, err = config.Reference(page, destinations.Registry("", a.stdout, a.stderr))
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}

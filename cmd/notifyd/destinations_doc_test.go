@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // TestDestinationPages checks the configuration that every page begins with,
@@ -20,7 +22,7 @@ func TestDestinationPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	types := registry(".", nil, nil)
+	types := destinations.Registry(".", nil, nil)
 	if len(pages) != len(types) {
 		t.Errorf("%d pages for %d types", len(pages), len(types))
 	}

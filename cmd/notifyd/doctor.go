@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/internal/session"
@@ -112,7 +113,7 @@ func doctorOptions(ctx context.Context, a *app, db *databaseFlags) (o doctor.Opt
 		o.Listen = connector(listen, "doctor")
 	}
 	for _, d := range c.Destinations {
-		h, err := openDestination(d, slog.New(slog.DiscardHandler))
+		h, err := destinations.Open(d, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return o, closers, err
 		}

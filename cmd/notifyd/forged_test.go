@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // carriers is a configuration of every type of destination, with a format where the type has one.
@@ -62,7 +63,7 @@ func TestForgedHeaders(t *testing.T) {
 	for _, format := range []string{"", ", format: cloudevents_binary", ", format: cloudevents_structured"} {
 		c := loadText(t, carriers(format))
 		for _, d := range c.Destinations {
-			h, err := openDestination(d, slog.New(slog.DiscardHandler))
+			h, err := destinations.Open(d, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatalf("%s: %v", d.Name, err)
 			}
@@ -102,7 +103,7 @@ func TestForgedHeaders(t *testing.T) {
 			}
 		}
 	}
-	for name := range registry("", io.Discard, io.Discard) {
+	for name := range destinations.Registry("", io.Discard, io.Discard) {
 		if !known[name] {
 			t.Errorf("the type %s is not tested", name)
 		}
@@ -112,7 +113,7 @@ func TestForgedHeaders(t *testing.T) {
 // loadText loads a configuration.
 func loadText(t *testing.T, text string) *config.Config {
 	t.Helper()
-	c, err := config.Load(file(t, text), "", registry("", &bytes.Buffer{}, &bytes.Buffer{}), vars{}.lookup)
+	c, err := config.Load(file(t, text), "", destinations.Registry("", &bytes.Buffer{}, &bytes.Buffer{}), vars{}.lookup)
 	if err != nil {
 		t.Fatal(err)
 	}

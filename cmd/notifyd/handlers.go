@@ -7,6 +7,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // opener opens the handler of a destination for a purpose: "" to deliver events, or "alerts". The closer
@@ -16,7 +17,7 @@ type opener func(purpose string, d config.Destination) (delivery.Handler, io.Clo
 // ownHandlers opens a handler at each call.
 func ownHandlers(log *slog.Logger) opener {
 	return func(_ string, d config.Destination) (delivery.Handler, io.Closer, error) {
-		h, err := openDestination(d, log)
+		h, err := destinations.Open(d, log)
 		if err != nil {
 			return nil, nil, err
 		}

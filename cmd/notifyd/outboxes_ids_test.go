@@ -7,6 +7,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // TestOutboxInMessages: whatever the destination, its message tells apart events that have the same id in two outboxes.
@@ -30,7 +31,7 @@ func TestOutboxInMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			text := "version: 1\ndatabase: {url: 'postgres://u@127.0.0.1:1/d'}\ndestinations:\n  d: {type: " + name + ", " + settings + "}\nroutes: [{match: '*', to: d}]\n"
-			c, err := config.Parse("notifyd.yaml", []byte(text), registry(t.TempDir(), io.Discard, io.Discard), vars{}.lookup)
+			c, err := config.Parse("notifyd.yaml", []byte(text), destinations.Registry(t.TempDir(), io.Discard, io.Discard), vars{}.lookup)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/exactly"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // positionIDs are the transactional ids of destinations with exactly_once, each with the outbox that has it.
@@ -14,18 +14,14 @@ type positionIDs map[string]string
 
 // claim adds those of an outbox. It is an error if another one has one of them.
 func (p positionIDs) claim(c *config.Config, outbox string) error {
+	db, err := parseURL("", c.Database.URL.Reveal(), pgx.ParseConfig)
+	if err != nil {
+		return nil //nolint:nilerr // the relay reports it
+	}
 	ids := make(map[string]string)
 	for _, d := range c.Destinations {
-		s, ok := d.Settings.(*kafkaSettings)
-		if !ok || !s.ExactlyOnce {
-			continue
-		}
-		db, err := parseURL("", c.Database.URL.Reveal(), pgx.ParseConfig)
-		if err != nil {
-			return nil //nolint:nilerr // the relay reports it
-		}
-		for part := range max(1, d.Shards) {
-			ids[s.PositionID(exactly.UnitName(db.Database, c.Database.Schema, d.Name, part), part)] = d.Name
+		for _, id := range destinations.TransactionalIDs(d, db.Database, c.Database.Schema) {
+			ids[id] = d.Name
 		}
 	}
 	for id, destination := range ids {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // TestReferenceTellsWhatValidateWants: the tags kind and unset of a destination's settings repeat what their Validate
@@ -18,7 +19,7 @@ import (
 func TestReferenceTellsWhatValidateWants(t *testing.T) {
 	t.Parallel()
 	checks := 0
-	for name, fresh := range registry(t.TempDir(), nil, nil) {
+	for name, fresh := range destinations.Registry(t.TempDir(), nil, nil) {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(fresh()).Elem()) {
 			key, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 			at := name + ": " + key

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -18,7 +19,7 @@ func TestZeroSettings(t *testing.T) {
 		"defaults": {"", false},
 	} {
 		path := testenv.WriteFile(t, t.TempDir()+"/notifyd.yaml", "version: 1\n"+c.settings)
-		read, err := config.Load(path, "", registry(".", nil, nil), func(string) (string, bool) { return "", false })
+		read, err := config.Load(path, "", destinations.Registry(".", nil, nil), func(string) (string, bool) { return "", false })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // app is shared by all commands.
@@ -106,7 +107,7 @@ func (a *app) load() (*config.Config, string, error) {
 // loadAt is load for the file at path. A url, if there is one, stands in for its
 // connection strings.
 func (a *app) loadAt(path, url string) (*config.Config, error) {
-	c, err := config.Load(path, url, registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
+	c, err := config.Load(path, url, destinations.Registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	yaml "go.yaml.in/yaml/v4"
 
+	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -82,17 +83,17 @@ func (r *roundTrip) goes(config string) (text string) {
 // TestEverySettingRoundTrips prints and reads every setting of every destination.
 func TestEverySettingRoundTrips(t *testing.T) {
 	t.Parallel()
-	var destinations map[string]map[string]any
-	if err := yaml.Load([]byte(everySetting), &destinations); err != nil {
+	var written map[string]map[string]any
+	if err := yaml.Load([]byte(everySetting), &written); err != nil {
 		t.Fatal(err)
 	}
 	used := map[string]bool{}
-	for _, d := range destinations {
+	for _, d := range written {
 		for key := range d {
 			used[fmt.Sprint(d["type"], " ", key)] = true
 		}
 	}
-	for name, fresh := range registry(".", nil, nil) {
+	for name, fresh := range destinations.Registry(".", nil, nil) {
 		for _, key := range settingNames(reflect.TypeOf(fresh()).Elem()) {
 			if !used[name+" "+key] && key != "profile" { // which must be in a file of AWS
 				t.Errorf("%s: the configuration has no %s", name, key)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
@@ -151,15 +149,6 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans 
 		}
 	}
 	return closers, nil
-}
-
-// openDestination makes the handler of a destination.
-func openDestination(d config.Destination, log *slog.Logger) (delivery.Handler, error) {
-	opener, ok := d.Settings.(destination)
-	if !ok {
-		return nil, fmt.Errorf("type %q cannot be opened", d.Type)
-	}
-	return opener.open(handlers.WithLogger(log.With("destination", d.Name)))
 }
 
 func closeAll(closers []io.Closer) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/schematest"
 )
@@ -62,7 +63,7 @@ func TestExamples(t *testing.T) {
 			if err := schema.Validate(schematest.Instance(t, data)); err != nil {
 				t.Errorf("schema: %v", err)
 			}
-			c, err := config.Parse(name, data, registry("", nil, nil), anything)
+			c, err := config.Parse(name, data, destinations.Registry("", nil, nil), anything)
 			if err != nil {
 				t.Fatalf("parse: %v", err)
 			}

@@ -11,6 +11,7 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -35,7 +36,7 @@ func TestInlineSettings(t *testing.T) {
 	t.Parallel()
 	known, examples := map[string][]string{}, map[string]string{}
 	lane := settingNames(reflect.TypeFor[config.Lane]())
-	for name, fresh := range registry(".", nil, nil) {
+	for name, fresh := range destinations.Registry(".", nil, nil) {
 		known[name] = append(settingNames(reflect.TypeOf(fresh()).Elem()), lane...)
 		_, example, _ := strings.Cut(testenv.ReadFile(t, root+"docs/destinations/"+name+".md"), "```yaml\n")
 		examples[name], _, _ = strings.Cut(example, "```")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // settingNames lists the keys of a struct, those of embedded structs included.
@@ -29,7 +30,7 @@ func TestNoSettingHasTwoMeanings(t *testing.T) {
 	t.Parallel()
 	generic := reflect.TypeFor[config.Lane]()
 	common := append(settingNames(generic), "type")
-	for name, fresh := range registry(".", nil, nil) {
+	for name, fresh := range destinations.Registry(".", nil, nil) {
 		settings := reflect.TypeOf(fresh()).Elem()
 		if len(settingNames(settings)) < 2 {
 			t.Errorf("%s has the settings %v", name, settingNames(settings))

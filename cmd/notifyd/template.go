@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -112,7 +113,7 @@ func preview(c *config.Config, name string, e *delivery.Event) (text string, err
 		}
 		return "", usageErrorf("there is no destination %q: the configuration has %s", name, strings.Join(names, ", "))
 	}
-	h, err := openDestination(c.Destinations[i], slog.New(slog.DiscardHandler))
+	h, err := destinations.Open(c.Destinations[i], slog.New(slog.DiscardHandler))
 	if err != nil {
 		return "", err
 	}

@@ -1,7 +1,11 @@
-package main
+// Package destinations has the settings of each destination type that a configuration file can name, and opens the
+// handlers that they describe. A type is a file here and a line in [Registry].
+package destinations
 
 import (
+	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"time"
 
@@ -13,7 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// destination is the product of every entry of the registry: settings that can
+// destination is the product of every entry of [Registry]: settings that can
 // open the handler they describe.
 type destination interface {
 	config.Settings
@@ -21,6 +25,16 @@ type destination interface {
 	// open makes the handler, without a connection. The caller closes it, if it is
 	// an io.Closer.
 	open(options ...handlers.Option) (delivery.Handler, error)
+}
+
+// Open returns the handler of a destination. It opens no connection. The handler logs to log, with the destination's
+// name. If the handler is an io.Closer, the caller closes it. Settings that [Registry] does not know are an error.
+func Open(d config.Destination, log *slog.Logger) (delivery.Handler, error) {
+	s, ok := d.Settings.(destination)
+	if !ok {
+		return nil, fmt.Errorf("type %q cannot be opened", d.Type)
+	}
+	return s.open(handlers.WithLogger(log.With("destination", d.Name)))
 }
 
 // tryOpen makes the handler, which reads the files that it needs, and closes it.
@@ -44,10 +58,10 @@ func checkTimeout(timeout, within time.Duration, settings string) error {
 	return field.Errorf("timeout", "must be longer than %s (%v), such as %v", settings, within, 2*within)
 }
 
-// registry lists the destination types by the word in a destination's "type".
+// Registry lists the destination types by the word in a destination's "type".
 // Files that a configuration names are relative to baseDir; lines of the type
 // "log" go to stdout or stderr.
-func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
+func Registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 	return config.Registry{
 		"email":       func() config.Settings { return newEmailSettings(baseDir) },
 		"eventbridge": func() config.Settings { return newEventBridgeSettings(baseDir) },

@@ -1,4 +1,4 @@
-package main
+package destinations
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -50,7 +51,7 @@ func (s *kafkaSettings) checkSize() error {
 	return nil
 }
 
-// Complete implements config.Dependent: a transaction has a price of its own.
+// Complete implements config.Dependent: each transaction has a cost, so exactly_once has larger batches.
 func (s *kafkaSettings) Complete(given func(key string) bool) {
 	if s.ExactlyOnce && !given("batch") {
 		s.Batch = kafka.ExactlyOnceLane().Batch
@@ -65,7 +66,7 @@ func (s *kafkaSettings) NeedsOrder() string {
 	return ""
 }
 
-// Exclusive implements config.Exclusive: a position has a transactional id of its own.
+// Exclusive implements config.Exclusive: two destinations must not share a transactional id.
 func (s *kafkaSettings) Exclusive() (setting, value string) {
 	if !s.ExactlyOnce {
 		return "", ""
@@ -82,6 +83,20 @@ func (s *kafkaSettings) Effective() config.Settings {
 
 func (s *kafkaSettings) open(options ...handlers.Option) (delivery.Handler, error) {
 	return kafka.New(s.Config, append(options, handlers.WithBaseDir(s.baseDir))...)
+}
+
+// TransactionalIDs returns the transactional ids of a destination with exactly_once, one per shard, for the outbox in
+// the given database and schema. For other destinations it returns nil.
+func TransactionalIDs(d config.Destination, database, schema string) []string {
+	s, ok := d.Settings.(*kafkaSettings)
+	if !ok || !s.ExactlyOnce {
+		return nil
+	}
+	ids := make([]string, max(1, d.Shards))
+	for shard := range ids {
+		ids[shard] = s.PositionID(exactly.UnitName(database, schema, d.Name, shard), shard)
+	}
+	return ids
 }
 
 var _ destination = (*kafkaSettings)(nil)
