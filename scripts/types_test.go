@@ -87,9 +87,7 @@ var splitTypes = []struct {
 		"cmd/notifyd.databaseFlags": 2,
 		"cmd/notifyd.printer":       4,
 	}},
-	{"a reload and the admin server have files of their own", map[string]int{
-		"cmd/notifyd.fleet": 3,
-	}},
+	{"a reload and the admin server have files of their own", map[string]int{}},
 	{"a file for each part of the configuration", map[string]int{
 		"internal/config.Config":      6,
 		"internal/config.Destination": 3,

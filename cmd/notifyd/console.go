@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -75,9 +73,10 @@ func consoleDatabase(c *config.Config, pool *pgxpool.Pool) console.Database {
 // follow makes the console show the database of the reloaded relay. The console may
 // be nil.
 func (w *webConsole) follow(ctx context.Context, c *config.Config) error {
-	if w == nil || !slices.ContainsFunc(config.Diff(w.config, c).Settings, func(change config.Change) bool {
-		return strings.HasPrefix(change.Path, "database.") || change.Path == "retention.keep"
-	}) {
+	if w == nil {
+		return nil
+	}
+	if d := config.Diff(w.config, c); !d.Touches("database.") && !d.Touches("retention.keep") {
 		return nil
 	}
 	pool, err := consolePool(ctx, c, w.path)

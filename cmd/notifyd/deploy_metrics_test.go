@@ -29,7 +29,7 @@ func known(t *testing.T) (names []string) {
 	described := make(chan *prometheus.Desc, 1000)
 	for _, c := range append([]prometheus.Collector{
 		metrics.NewCollector(t.Context(), nil), buildMetric(),
-		fleetCollector{},
+		outboxCollector{},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	}, (&reloadState{}).metrics()...) {

@@ -30,7 +30,6 @@ type generation struct {
 	alerts  alerts
 	spans   *tracer
 	closers []io.Closer
-	changed []string // the differences from the generation before
 
 	stopAlerts func()
 }
@@ -40,7 +39,7 @@ type origin struct {
 	path    string    // of the configuration
 	started time.Time // of this process
 	outbox  string    // the name of the outbox; "" for the only one
-	open    opener    // opens destinations; nil opens each
+	open    opener    // opens destinations
 	// untilIdle ends the relay once it is idle.
 	untilIdle bool
 }
@@ -54,15 +53,20 @@ func (o origin) program() notifyd.Program {
 	return notifyd.Program{Version: readBuildInfo().Version, Config: whole, Started: o.started}
 }
 
+// abandon closes a generation that does not run. It may be nil.
+func (g *generation) abandon() error {
+	if g == nil {
+		return nil
+	}
+	return errors.Join(g.close(), g.closeAlerts())
+}
+
 // newGeneration builds the configured relay, and makes no connection. The caller
 // closes it; after an error nothing is left open.
 func newGeneration(ctx context.Context, c *config.Config, from origin, spans *tracer, log *slog.Logger) (*generation, error) {
-	if from.open == nil {
-		from.open = ownHandlers(log)
-	}
 	g := &generation{config: c, spans: spans, log: log, stopAlerts: func() {}}
 	if err := g.build(ctx, from); err != nil {
-		return nil, errors.Join(err, g.close(), g.closeAlerts())
+		return nil, errors.Join(err, g.abandon())
 	}
 	return g, nil
 }

@@ -14,15 +14,12 @@ import (
 // live is the relay that runs at the moment, for observers of the daemon: a reload
 // puts another one in its place. It is safe for several goroutines.
 type live struct {
-	ready     chan struct{} // closed once the first relay delivers
-	readyOnce sync.Once
-
 	mu    sync.Mutex // guards the fields below
 	relay *notifyd.Relay
 	past  observe.Stats // counters of the relays before
 }
 
-func newLive(relay *notifyd.Relay) *live { return &live{relay: relay, ready: make(chan struct{})} }
+func newLive(relay *notifyd.Relay) *live { return &live{relay: relay} }
 
 // Relay returns the running relay, which may stop at any time.
 func (l *live) Relay() *notifyd.Relay {
@@ -50,13 +47,6 @@ func (l *live) Resume(ctx context.Context, destination string, a ops.Action) (wa
 	return l.Relay().Ops().Resume(ctx, destination, a)
 }
 
-// delivers records that a relay is ready.
-func (l *live) delivers() { l.readyOnce.Do(func() { close(l.ready) }) }
-
-// Ready is closed once a relay has delivered or could have. A reload does not reopen
-// it: deliveries pause for moments only.
-func (l *live) Ready() <-chan struct{} { return l.ready }
-
 // Stats returns the figures of the relay that runs, with counters since the
 // start of the daemon.
 func (l *live) Stats() observe.Stats {
@@ -68,10 +58,7 @@ func (l *live) Stats() observe.Stats {
 	return s
 }
 
-// Status implements managed.
-func (l *live) Status() string { return statusOf(l.Stats()) }
-
-// Live implements managed.
+// Live returns why only a restart is likely to help; nil else.
 func (l *live) Live() error {
 	h := l.Health()
 	return h.Live()

@@ -65,7 +65,7 @@ func (r *reloadable) write(t *testing.T, text string) {
 
 const (
 	saidDelivers = `"the relay delivers with the new configuration"`
-	saidWrong    = `"the configuration is wrong: the relay continues with the previous one"`
+	saidWrong    = `"the configuration is wrong: the previous one stays in force"`
 	saidReloaded = `"the configuration was reloaded"`
 )
 
@@ -285,6 +285,7 @@ func TestReloadWrong(t *testing.T) {
 		{"a secret file", text(strings.Replace(hook, secret, secret+".gone", 1)), r.path + ":7:"},
 		{"another database", strings.Replace(text(""), url, "postgres://u:marker-url@127.0.0.1:1/none", 1), "database: "},
 		{"another schema", strings.Replace(text(""), "database: {", "database: {schema: nowhere, ", 1), "notifyd migrate"},
+		{"many outboxes", text("") + "outboxes: {list: [{name: a}]}\n", "does not lead from one outbox to many"},
 		{"no file", "", "cannot be read"},
 	}
 	for n, c := range cases {

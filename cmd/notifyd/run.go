@@ -70,49 +70,11 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *s
 		return err
 	}
 	defer spans.stop(ctx)
-	path := from.path
-	load := func() (*config.Config, error) { return a.loadAt(path, "") }
-	if c.Outboxes.Used() {
-		if err := checkURLs(c, path); err != nil {
-			return err
-		}
-		return newFleet(c, from, load, a.stderr, spans, sd, log).serve(ctx, reloads)
-	}
-	g, err := newGeneration(ctx, c, from, spans, log)
-	if err != nil {
+	if err := checkURLs(c, from.path); err != nil {
 		return err
 	}
-	s := newSupervisor(g, from, load, a.stderr, sd)
-	stopAdmin, err := startAdmin(ctx, c, path, s.shown(log), log)
-	if err != nil {
-		return errors.Join(err, g.close(), g.closeAlerts())
-	}
-	defer stopAdmin()
-	logStart(ctx, c, path, g.pool.Config().ConnConfig, log)
-	stopTelling := tellManager(ctx, sd, s.live, log)
-	defer stopTelling()
-	return s.run(ctx, g, reloads)
-}
-
-// logStart logs the configuration that is about to run, one fact per line.
-func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnConfig, log *slog.Logger) {
-	log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", path)
-	log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", c.Database.Schema)
-	logRoutes(ctx, c, log)
-}
-
-// logRoutes logs where events go.
-func logRoutes(ctx context.Context, c *config.Config, log *slog.Logger) {
-	for _, d := range c.Destinations {
-		log.InfoContext(ctx, "destination", "name", d.Name, "type", d.Type, "concurrency", d.Concurrency, "max_attempts", d.MaxAttempts)
-	}
-	for _, r := range c.Routes {
-		args := []any{"match", r.Match, "to", r.To}
-		if f := r.Filter(); f != nil {
-			args = append(args, "when", f.String())
-		}
-		log.InfoContext(ctx, "route", args...)
-	}
+	load := func() (*config.Config, error) { return a.loadAt(from.path, "") }
+	return newSupervisor(c, from, load, a.stderr, spans, sd, log).run(ctx, reloads)
 }
 
 // relayConfig returns the settings of the relay: those of the file, and those of this process.
