@@ -19,8 +19,8 @@ const mostFields = 80
 
 // loops are owners without a mutex: one goroutine at a time uses their fields.
 var loops = []string{
-	"cmd/notifyd.generation",
-	"cmd/notifyd.supervisor",
+	"internal/daemon.generation",
+	"internal/daemon.supervisor",
 	"internal/lease.Holder",
 	"internal/queue.Engine",
 	"internal/queue.claimer",
@@ -83,7 +83,7 @@ var splitTypes = []struct {
 		"handlers/handlertest.probe": 6,
 	}},
 	{"a file for each command", map[string]int{
-		"cmd/notifyd.app":           6,
+		"cmd/notifyd.app":           5,
 		"cmd/notifyd.databaseFlags": 2,
 		"cmd/notifyd.printer":       4,
 	}},

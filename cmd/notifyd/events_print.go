@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/cli"
+
 	"github.com/notifyd/notifyd/internal/legible"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -33,7 +35,7 @@ func (p printer) events(page *ops.EventPage, limit int) error {
 	case len(page.Events) == limit:
 		_, err = fmt.Fprintf(p.err, "there are more: --upto %d\n", *page.Next)
 	default:
-		_, err = fmt.Fprintf(p.err, "searched %s, down to %d: go on with --upto %d\n", count(page.Searched, "event"), *page.Next+1, *page.Next)
+		_, err = fmt.Fprintf(p.err, "searched %s, down to %d: go on with --upto %d\n", cli.Count(page.Searched, "event"), *page.Next+1, *page.Next)
 	}
 	return err
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -266,26 +263,6 @@ func TestOutboxesDatabase(t *testing.T) {
 	}
 	if n := query[int](t, there, `SELECT count(*) FROM outbox_events`); n != 5 {
 		t.Errorf("%d events are in the database of the outbox, want 5", n)
-	}
-}
-
-// TestOutboxesLogOnce: what is wrong with the query is logged when it begins, and not at each try.
-func TestOutboxesLogOnce(t *testing.T) {
-	t.Parallel()
-	out := newOutput()
-	f := newSupervisor(&config.Config{}, origin{}, nil, io.Discard, nil, nil, slog.New(slog.NewTextHandler(out, nil)))
-	failed, rows := errors.New("it fails"), errors.New("a row")
-	for _, found := range []struct{ wrong, err error }{{nil, failed}, {nil, failed}, {rows, nil}, {rows, nil}, {nil, nil}, {nil, failed}} {
-		f.found(t.Context(), found.wrong, found.err)
-	}
-	var got []string
-	for line := range strings.Lines(out.text()) {
-		_, message, _ := strings.Cut(line, " msg=")
-		got = append(got, strings.TrimSpace(message))
-	}
-	fails, row := `"the outboxes cannot be listed: those that are known go on" err="it fails"`, `"rows that describe no outbox" err="a row"`
-	if want := []string{fails, row, fails}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/daemon"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
@@ -102,7 +104,7 @@ func (f *statusFlags) run(cmd *cobra.Command, a *app) error {
 		err = sections(cmd.OutOrStdout(), names, func(name string) error { return show(f.db.of(name)) })
 	}
 	if err == nil && f.exitCode && problems > 0 {
-		err = errors.New(count(problems, "thing") + " for a person to look at")
+		err = errors.New(cli.Count(problems, "thing") + " for a person to look at")
 	}
 	return err
 }
@@ -136,7 +138,7 @@ func (f *statusFlags) look(ctx context.Context, a *app) (*looker, error) {
 	if err := f.db.resolve(ctx, a); err != nil {
 		return nil, err
 	}
-	cfg, err := parseURL(f.db.place, f.db.url, pgx.ParseConfig)
+	cfg, err := f.db.parse()
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +150,7 @@ func (f *statusFlags) look(ctx context.Context, a *app) (*looker, error) {
 	}
 	if c != nil {
 		l.options.Route, l.options.Destinations = c.RouteOf, namesOf(c)
-		l.options.Admin, l.options.Outbox = adminAccess(c, path), f.db.outbox
+		l.options.Admin, l.options.Outbox = daemon.AdminAccess(c, path), f.db.outbox
 	}
 	return l, nil
 }

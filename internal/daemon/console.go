@@ -1,10 +1,12 @@
-package main
+package daemon
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
 	"sync"
+
+	"github.com/notifyd/notifyd/internal/outboxes"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -13,8 +15,8 @@ import (
 	"github.com/notifyd/notifyd/internal/console"
 )
 
-// consoleConns bounds the connections that the console has of its own.
-const consoleConns = 4
+// ConsoleConns is the maximum size of the console's own connection pool.
+const ConsoleConns = 4
 
 // webConsole is the web console, and its connections: those of the relay end with
 // a reload.
@@ -27,9 +29,8 @@ type webConsole struct {
 	past   sync.WaitGroup // pools that a reload has replaced, while requests use them
 }
 
-// newConsole makes the console, nil if the configuration has none. It makes no
-// connection yet. The caller closes it.
-func newConsole(ctx context.Context, c *config.Config, path string, relay *live, log *slog.Logger) (*webConsole, error) {
+// newConsole returns the console, or nil if it is not configured. It opens no connection yet. The caller closes it.
+func newConsole(ctx context.Context, c *config.Config, path, version string, relay *live, log *slog.Logger) (*webConsole, error) {
 	if !c.Admin.Console {
 		return nil, nil //nolint:nilnil // none is configured
 	}
@@ -39,7 +40,7 @@ func newConsole(ctx context.Context, c *config.Config, path string, relay *live,
 	}
 	cfg := console.Config{
 		Relay: relay, Pauser: relay, Router: relay, Database: consoleDatabase(c, pool),
-		ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: readBuildInfo().Version, Log: log,
+		ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: version, Log: log,
 	}
 	if !c.Admin.Token.IsZero() {
 		cfg.Token = admin.NewVerifier(c.Admin.Token)
@@ -53,11 +54,11 @@ func newConsole(ctx context.Context, c *config.Config, path string, relay *live,
 }
 
 func consolePool(ctx context.Context, c *config.Config, path string) (*pgxpool.Pool, error) {
-	cfg, err := parsePool(c, path)
+	cfg, err := outboxes.ParsePool(c, path)
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns = consoleConns
+	cfg.MaxConns = ConsoleConns
 	cfg.ConnConfig.RuntimeParams["application_name"] = "notifyd/console"
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
@@ -92,8 +93,7 @@ func (w *webConsole) follow(ctx context.Context, c *config.Config) error {
 	return nil
 }
 
-// close closes the connections, once Run has returned and no request is served any
-// more. The console may be nil.
+// close closes the connections. Run must have returned before. The console may be nil.
 func (w *webConsole) close() {
 	if w != nil {
 		w.pool.Close()

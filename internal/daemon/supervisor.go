@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -11,14 +11,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/outboxes"
+
+	"github.com/notifyd/notifyd/internal/cli"
+
 	"github.com/notifyd/notifyd/internal/config"
 	pace "github.com/notifyd/notifyd/internal/login"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/systemd"
 )
 
-// supervisor runs a member for each outbox: the only one, or each of many. One goroutine, that of run,
-// starts and stops members; the admin server and the service manager may read at any time.
+// supervisor runs a member for each outbox. Only the goroutine of run starts and stops members. The admin server
+// and the reports to the service manager may read at any time.
 type supervisor struct {
 	from  origin
 	load  func() (*config.Config, error)
@@ -30,7 +34,7 @@ type supervisor struct {
 
 	// What differs between one outbox and many.
 	many   bool                                            // members have names, which logs, metrics and errors state
-	once   bool                                            // a relay that ends by itself is not replaced: the daemon ends when all have
+	once   bool                                            // do not replace a relay that ends; the daemon ends when all have ended
 	opener func(c *config.Config, log *slog.Logger) opener // many outboxes share the handlers of destinations
 
 	metrics outboxMetrics
@@ -40,10 +44,10 @@ type supervisor struct {
 	config  *config.Config // in force
 	log     *slog.Logger
 	logins  pace.Gate        // of the query that is repeated; a reload is not held back
-	unclean map[string]error // removed outboxes of which a delivery has not ended
+	unclean map[string]error // errors of removed outboxes whose last delivery still runs
 
 	ended     chan struct{} // capacity 1: a member has ended
-	ready     chan struct{} // closed once an outbox is relayed, or there is none
+	ready     chan struct{} // closed when the first relay delivers, or when there is no outbox
 	readyOnce sync.Once
 
 	mu      sync.Mutex // guards the fields below
@@ -59,7 +63,7 @@ func newSupervisor(c *config.Config, from origin, load func() (*config.Config, e
 	s := &supervisor{
 		from: from, load: load, out: out, first: c, spans: spans, sd: sd, state: &reloadState{success: true, read: time.Now()},
 		many: c.Outboxes.Used(), once: from.untilIdle || !c.Outboxes.Used(), opener: ownHandlers,
-		metrics: outboxMetrics{registry: newRegistry(), many: c.Outboxes.Used(), limit: make(chan struct{}, scrapesAtOnce)},
+		metrics: outboxMetrics{registry: newRegistry(from.version), many: c.Outboxes.Used(), limit: make(chan struct{}, scrapesAtOnce)},
 		config:  c, log: log, unclean: make(map[string]error),
 		ended: make(chan struct{}, 1), ready: make(chan struct{}), members: make(map[string]*member),
 	}
@@ -71,8 +75,8 @@ func newSupervisor(c *config.Config, from origin, load func() (*config.Config, e
 	return s
 }
 
-// run relays the outboxes until ctx ends, and then stops them together. It returns what did not end cleanly.
-// With once it returns when every relay has ended by itself, and why those did that were not idle.
+// run delivers events until ctx ends. It then stops all members and returns their errors. If once is set, run also
+// returns when every relay has ended, with the reasons of those that failed.
 func (s *supervisor) run(ctx context.Context, reloads <-chan struct{}) error {
 	listed := s.listed(s.config)
 	only, err := s.buildOnly(ctx, listed)
@@ -103,7 +107,7 @@ func (s *supervisor) run(ctx context.Context, reloads <-chan struct{}) error {
 	return s.watch(ctx, reloads)
 }
 
-// watch follows reloads and the query, until ctx ends or, with once, every relay has ended.
+// watch handles reloads and repeats the query, until ctx ends or, if once is set, every relay has ended.
 func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
 	for !s.over() {
 		var due <-chan time.Time // of the query, if there is one
@@ -124,7 +128,7 @@ func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
 	return s.failures()
 }
 
-// failures are why relays have ended that have no successor.
+// failures returns why relays have ended that are not replaced.
 func (s *supervisor) failures() error {
 	if !s.once {
 		return nil
@@ -132,8 +136,8 @@ func (s *supervisor) failures() error {
 	return s.errors((*member).failure)
 }
 
-// buildOnly builds the relay of the only outbox; nil if there are many. A mistake in the file then ends
-// the daemon before it has begun anything.
+// buildOnly builds the relay of the only outbox, or returns nil if there are many. A mistake in the file ends the
+// daemon before anything has started.
 func (s *supervisor) buildOnly(ctx context.Context, listed map[string]*config.Config) (*generation, error) {
 	if s.many {
 		return nil, nil //nolint:nilnil // many are built when they start
@@ -146,7 +150,7 @@ func (s *supervisor) buildOnly(ctx context.Context, listed map[string]*config.Co
 	return g, nil
 }
 
-// listed returns the configurations of the outboxes that a file lists, by name: "" is the only one.
+// listed returns the configurations of the outboxes in the file, by name. The only outbox has the name "".
 func (s *supervisor) listed(c *config.Config) map[string]*config.Config {
 	if !s.many {
 		return map[string]*config.Config{"": c}
@@ -154,12 +158,12 @@ func (s *supervisor) listed(c *config.Config) map[string]*config.Config {
 	return configsOf(c, c.Outboxes.List)
 }
 
-// find returns the configurations of all outboxes, by name, and what is wrong with rows that describe none.
+// find returns the configurations of all outboxes, by name. wrong describes rows of the query that are not valid.
 func (s *supervisor) find(ctx context.Context, c *config.Config) (wanted map[string]*config.Config, wrong, err error) {
 	if !s.many {
 		return s.listed(c), nil, nil
 	}
-	all, wrong, err := findOutboxes(ctx, c, s.from.path)
+	all, wrong, err := outboxes.Find(ctx, c, s.from.path)
 	return configsOf(c, all), wrong, err
 }
 
@@ -171,8 +175,8 @@ func configsOf(c *config.Config, all []config.Outbox) map[string]*config.Config 
 	return wanted
 }
 
-// look sends the query for outboxes, and starts and stops what has changed. Where that fails, those that
-// are known go on.
+// look sends the query for outboxes, and starts and stops members accordingly. If the query fails, the members keep
+// running.
 func (s *supervisor) look(ctx context.Context) {
 	who := s.config.Database.URL.Reveal()
 	err := s.logins.Refusal(who)
@@ -193,7 +197,7 @@ func (s *supervisor) look(ctx context.Context) {
 	}
 }
 
-// found records what came of the query of the configuration in force. It logs what it has not logged just before.
+// found records the result of the query. It logs a problem once, until the problem changes.
 func (s *supervisor) found(ctx context.Context, wrong, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,15 +207,15 @@ func (s *supervisor) found(ctx context.Context, wrong, err error) {
 		return
 	}
 	if err != nil {
-		s.log.WarnContext(ctx, "the outboxes cannot be listed: those that are known go on", "err", oneLine(err))
+		s.log.WarnContext(ctx, "the outboxes cannot be listed: those that are known go on", "err", cli.OneLine(err))
 		return
 	}
-	s.log.WarnContext(ctx, "rows that describe no outbox", "err", oneLine(wrong))
+	s.log.WarnContext(ctx, "rows that describe no outbox", "err", cli.OneLine(wrong))
 }
 
-// apply stops the outboxes that are gone or have changed, and starts the new ones; next has the generations that
-// were built and checked before. Between the two all handlers are closed that are no longer used: a producer
-// with records on their way must not be overtaken by its successor. What has not changed is not touched.
+// apply stops the outboxes that are gone or have changed, and then starts new and changed ones. next has the
+// generations that prepare has built. All old handlers are closed before new relays start: an old producer could
+// still send records after its successor. Members that have not changed keep running.
 func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config, next map[string]*generation) {
 	var ending sync.WaitGroup
 	var added, removed, changed []string
@@ -260,8 +264,8 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 	}
 }
 
-// reload reads the file again, and replaces the relays that it changes; that of the only outbox also if
-// nothing differs, since files that the configuration names may have. A file with mistakes changes nothing.
+// reload reads the file again and replaces the relays that it changes. The only outbox is always replaced, because
+// files that the configuration names may differ. A file with mistakes changes nothing.
 func (s *supervisor) reload(ctx context.Context) {
 	s.log.InfoContext(ctx, "reloading the configuration", "config", s.from.path)
 	s.tell(ctx, func() error { return s.sd.Reloading(ctx, "reloading the configuration") })
@@ -274,7 +278,7 @@ func (s *supervisor) reload(ctx context.Context) {
 		return
 	}
 	changed := config.Diff(s.config, r.config).Names()
-	s.config, s.log = r.config, newLogger(s.out, r.config.Log)
+	s.config, s.log = r.config, newLogger(s.out, r.config)
 	for _, w := range r.config.Warnings {
 		s.log.WarnContext(ctx, "configuration", "warning", w.String())
 	}
@@ -283,7 +287,7 @@ func (s *supervisor) reload(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	restart := needRestart(s.first, r.config)
+	restart := NeedRestart(s.first, r.config)
 	s.state.succeeded(restart)
 	if err := s.console.follow(ctx, r.config); err != nil {
 		s.log.WarnContext(ctx, "the web console continues with the previous database: restart notifyd", "err", err)
@@ -300,17 +304,17 @@ func (s *supervisor) reload(ctx context.Context) {
 	})
 }
 
-// refuse goes on with the configuration in force.
+// refuse reports that the reload failed. The previous configuration stays in force.
 func (s *supervisor) refuse(ctx context.Context, err error) {
 	s.state.failed(err)
-	s.log.ErrorContext(ctx, "the configuration is wrong: the previous one stays in force", "config", s.from.path, "err", oneLine(err))
+	s.log.ErrorContext(ctx, "the configuration is wrong: the previous one stays in force", "config", s.from.path, "err", cli.OneLine(err))
 	s.tell(ctx, func() error {
 		return s.sd.Ready(ctx, "delivering with the previous configuration, because the reload failed: see the log")
 	})
-	s.each(func(m *member) { m.note(ctx, oneLine(err)) }) // last: it may take a while
+	s.each(func(m *member) { m.note(ctx, cli.OneLine(err)) }) // last: it may take a while
 }
 
-// reloaded is a file that was read again, with the outboxes of it, and the generations that are to take over.
+// reloaded is the result of reading the file again: its outboxes, and the generations to start.
 type reloaded struct {
 	config *config.Config
 	wanted map[string]*config.Config
@@ -326,8 +330,8 @@ func (r *reloaded) abandon() {
 	}
 }
 
-// prepare reads the file, and builds and checks a generation for each outbox that is relayed now and has to
-// change. An outbox that is not relayed, or is new, does not hold up the others: it is built when it begins.
+// prepare reads the file. It builds and checks the next generation of each member that has a relay and must change.
+// Other members build theirs when they start, so that an outbox that is down does not block a reload.
 func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 	r = &reloaded{next: make(map[string]*generation)}
 	if r.config, err = s.load(); err != nil {
@@ -336,7 +340,7 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 	if r.config.Outboxes.Used() != s.many {
 		return r, errors.New("outboxes: a reload does not lead from one outbox to many, or back: restart notifyd")
 	}
-	if err := checkURLs(r.config, s.from.path); err != nil {
+	if err := outboxes.CheckURLs(r.config, s.from.path); err != nil {
 		return r, err
 	}
 	if r.wanted, r.wrong, err = s.find(ctx, r.config); err != nil {
@@ -367,11 +371,11 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 // build builds the generation of an outbox.
 func (s *supervisor) build(ctx context.Context, name string, c *config.Config) (*generation, error) {
 	from := s.from
-	from.outbox, from.open = name, s.opener(c, newLogger(s.out, c.Log))
-	return newGeneration(ctx, c, from, s.spans, s.logOf(name, newLogger(s.out, c.Log)))
+	from.outbox, from.open = name, s.opener(c, newLogger(s.out, c))
+	return newGeneration(ctx, c, from, s.spans, s.logOf(name, newLogger(s.out, c)))
 }
 
-// member returns the member of that name. It makes one for an outbox that is new.
+// member returns the member with that name, and creates it if there is none.
 func (s *supervisor) member(name string) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -455,7 +459,7 @@ func (s *supervisor) errors(read func(*member) error) error {
 	return errors.Join(errs...)
 }
 
-// of is an error that names the outbox, where there are many.
+// of adds the name of the outbox to an error, if there are many.
 func (s *supervisor) of(name string, err error) error {
 	if !s.many {
 		return err
@@ -463,7 +467,7 @@ func (s *supervisor) of(name string, err error) error {
 	return fmt.Errorf("outbox %s: %w", name, err)
 }
 
-// logOf is the log of an outbox.
+// logOf returns the logger of an outbox.
 func (s *supervisor) logOf(name string, log *slog.Logger) *slog.Logger {
 	if !s.many {
 		return log
@@ -471,7 +475,7 @@ func (s *supervisor) logOf(name string, log *slog.Logger) *slog.Logger {
 	return log.With("outbox", name)
 }
 
-// over reports whether all relays have ended by themselves and none will follow.
+// over reports whether the daemon has nothing left to run.
 func (s *supervisor) over() bool {
 	return s.once && s.isKnown() && !slices.ContainsFunc(s.all(), func(m *member) bool {
 		select {
@@ -510,7 +514,7 @@ func (s *supervisor) only() *live {
 	return m.relay()
 }
 
-// untilLook is how long it is until the next look. A query that failed is repeated sooner.
+// untilLook returns the time until the next query. After a failed query it is shorter.
 func (s *supervisor) untilLook() time.Duration {
 	if !s.isKnown() {
 		return min(firstRetry, s.config.Outboxes.Every)
@@ -518,7 +522,7 @@ func (s *supervisor) untilLook() time.Duration {
 	return s.config.Outboxes.Every
 }
 
-// delivers records that the daemon does its work.
+// delivers marks the daemon as ready.
 func (s *supervisor) delivers() { s.readyOnce.Do(func() { close(s.ready) }) }
 
 // tell notifies the service manager, unless the daemon is not ready: then READY=1 is still to come, and must
@@ -533,10 +537,9 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 	}
 }
 
-// logStart logs the configuration that is about to run, one fact per line. only is the relay of the only
-// outbox, nil for none.
+// logStart logs the configuration, one fact per line. only is the relay of the only outbox, or nil.
 func (s *supervisor) logStart(ctx context.Context, only *generation) {
-	s.log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", s.from.path)
+	s.log.InfoContext(ctx, "notifyd starts", "version", s.from.version, "config", s.from.path)
 	if only != nil {
 		db := only.pool.Config().ConnConfig
 		s.log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", s.config.Database.Schema)

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -17,10 +17,10 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 		return func() {}, nil
 	}
 	serve := admin.Config{
-		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
-		TLS: adminFiles(c, s.from.path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
+		Address: c.Admin.Listen, Version: s.from.version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
+		TLS: AdminFiles(c, s.from.path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
 	}
-	if s.console, err = newConsole(ctx, c, s.from.path, s.only(), log); err != nil {
+	if s.console, err = newConsole(ctx, c, s.from.path, s.from.version, s.only(), log); err != nil {
 		return nil, err
 	}
 	if s.console != nil {
@@ -51,9 +51,9 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 	}, nil
 }
 
-// adminFiles are the files of the server's certificate, named relative to the
+// AdminFiles are the files of the server's certificate, named relative to the
 // configuration file.
-func adminFiles(c *config.Config, path string) admin.Files {
+func AdminFiles(c *config.Config, path string) admin.Files {
 	absolute := func(file string) string {
 		if file == "" || filepath.IsAbs(file) {
 			return file
@@ -63,8 +63,8 @@ func adminFiles(c *config.Config, path string) admin.Files {
 	return admin.Files{Cert: absolute(c.Admin.TLS.CertFile), Key: absolute(c.Admin.TLS.KeyFile)}
 }
 
-// adminAccess is the access to the admin server of the relay that the configuration describes. Without admin.listen its
+// AdminAccess is the access to the admin server of the relay that the configuration describes. Without admin.listen its
 // address is empty.
-func adminAccess(c *config.Config, path string) admin.Access {
-	return admin.Access{Address: c.Admin.Listen, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}
+func AdminAccess(c *config.Config, path string) admin.Access {
+	return admin.Access{Address: c.Admin.Listen, CertFile: AdminFiles(c, path).Cert, Token: c.Admin.Token}
 }

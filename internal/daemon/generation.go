@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -9,6 +9,11 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/destinations"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/outboxes"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,6 +43,7 @@ type generation struct {
 type origin struct {
 	path    string    // of the configuration
 	started time.Time // of this process
+	version string    // of this program
 	outbox  string    // the name of the outbox; "" for the only one
 	open    opener    // opens destinations
 	// untilIdle ends the relay once it is idle.
@@ -50,7 +56,7 @@ func (o origin) program() notifyd.Program {
 	if err != nil {
 		whole = o.path
 	}
-	return notifyd.Program{Version: readBuildInfo().Version, Config: whole, Started: o.started}
+	return notifyd.Program{Version: o.version, Config: whole, Started: o.started}
 }
 
 // abandon closes a generation that does not run. It may be nil.
@@ -73,11 +79,11 @@ func newGeneration(ctx context.Context, c *config.Config, from origin, spans *tr
 
 func (g *generation) build(ctx context.Context, from origin) (err error) {
 	path := from.path
-	poolConfig, err := parsePool(g.config, path)
+	poolConfig, err := outboxes.ParsePool(g.config, path)
 	if err != nil {
 		return err
 	}
-	if g.listen, err = parseListen(g.config, path); err != nil {
+	if g.listen, err = outboxes.ParseListen(g.config, path); err != nil {
 		return err
 	}
 	if g.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
@@ -99,10 +105,10 @@ func (g *generation) build(ctx context.Context, from origin) (err error) {
 func (g *generation) check(ctx context.Context, patient bool) error {
 	cfg := g.pool.Config()
 	connector := &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: g.config.Database.Schema}
-	conn, err := openAsRelay(ctx, connector, g.listen, "check")
+	conn, err := outboxes.OpenAsRelay(ctx, connector, g.listen, "check")
 	if err == nil {
 		defer store.Close(ctx, conn.Conn)
-		if err = checkTable(ctx, conn, g.config); err != nil {
+		if err = outboxes.CheckTable(ctx, conn, g.config); err != nil {
 			err = fmt.Errorf("database: %w", err)
 		}
 	}
@@ -140,5 +146,41 @@ func (g *generation) close() error {
 // closeAlerts sends pending alerts, and closes their destinations.
 func (g *generation) closeAlerts() error {
 	g.stopAlerts()
-	return closeAll(g.alerts.closers)
+	return destinations.CloseAll(g.alerts.closers)
+}
+
+// relayConfig returns the settings of the relay: those of the file, and those of this process.
+func relayConfig(c *config.Config, from origin, listen *pgx.ConnConfig, observer delivery.Observer, log *slog.Logger) notifyd.Config {
+	relay := c.Relay
+	relay.Retention = c.Retention
+	field.Literal(&relay) // in the file 0 means 0
+	field.Literal(&relay.Retention)
+	relay.Schema, relay.Outbox, relay.Logger, relay.Observer, relay.ListenConfig = c.Database.Schema, from.outbox, log, observer, listen
+	relay.UntilIdle, relay.Program = from.untilIdle, from.program()
+	return relay
+}
+
+// addDestinations opens the handlers and registers them with their routes. The
+// closers are to be closed even if there is an error.
+func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans *tracer) (closers []io.Closer, err error) {
+	for _, d := range c.Destinations {
+		h, closer, err := open("", d)
+		if err != nil {
+			return closers, c.Wrong(d.Name, err)
+		}
+		closers = append(closers, closer)
+		if err := relay.Add(notifyd.Destination{Name: d.Name, Handler: h, Lane: d.Lane.Lane, RateKey: d.Key(), Middleware: spans.of(d)}); err != nil {
+			return closers, err
+		}
+	}
+	for _, r := range c.Routes {
+		var when delivery.Filter
+		if f := r.Filter(); f != nil {
+			when = f.Match
+		}
+		if err := relay.RouteWhen(r.Match, when, r.To...); err != nil {
+			return closers, err
+		}
+	}
+	return closers, nil
 }

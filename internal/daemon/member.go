@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// firstRetry and longestRetry bound the pause after a relay has ended by itself: its tables are missing,
-	// for example. Relays wait by themselves for a database that does not answer.
+	// firstRetry and longestRetry are the shortest and the longest pause before a relay is built again, for example because
+	// its tables are missing. While the database does not answer, the relay itself waits.
 	firstRetry   = time.Second
 	longestRetry = 30 * time.Second
 )
@@ -24,7 +24,7 @@ const (
 type member struct {
 	name  string
 	build func(ctx context.Context, c *config.Config) (*generation, error)
-	once  bool // a relay that ends by itself has no successor
+	once  bool // do not build another relay after one has ended
 	// begun is called once, with the first relay.
 	begun func(relay *live)
 	ready func()
@@ -44,7 +44,7 @@ type member struct {
 	shown    bool       // begun was called
 	trouble  error      // why no relay runs; nil while one does
 	atStop   error      // why the relay that was stopped last did not end cleanly
-	unclean  error      // a handler did not return: no relay may run any more
+	unclean  error      // a delivery still runs: no other relay may start
 	delivers bool
 }
 
@@ -212,7 +212,7 @@ func (m *member) stuck() error {
 	return m.unclean
 }
 
-// relay returns the relay of the moment; nil if there was none yet.
+// relay returns the current relay, or nil before the first one.
 func (m *member) relay() *live {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -6,15 +6,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/cli"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
-// needRestart returns the changed settings of parts that outlive reloads: those of the
+// NeedRestart returns the changed settings of parts that outlive reloads: those of the
 // admin server.
-func needRestart(first, c *config.Config) (settings []string) {
+func NeedRestart(first, c *config.Config) (settings []string) {
 	for _, change := range config.Diff(first, c).Settings {
 		if strings.HasPrefix(change.Path, "admin.") {
 			settings = append(settings, change.Path)
@@ -22,9 +24,6 @@ func needRestart(first, c *config.Config) (settings []string) {
 	}
 	return settings
 }
-
-// oneLine is an error with all its mistakes, for a line of a log or a page.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // reloadState is the outcome of the last reload. It is safe for several goroutines.
 type reloadState struct {
@@ -37,7 +36,7 @@ type reloadState struct {
 func (r *reloadState) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.success, r.problem = false, "the last reload failed, the previous configuration is in force: "+oneLine(err)
+	r.success, r.problem = false, "the last reload failed, the previous configuration is in force: "+cli.OneLine(err)
 }
 
 func (r *reloadState) succeeded(restart []string) {

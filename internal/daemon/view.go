@@ -1,10 +1,13 @@
-package main
+package daemon
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+
+	"github.com/notifyd/notifyd/internal/cli"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -14,25 +17,26 @@ import (
 	"github.com/notifyd/notifyd/observe/metrics"
 )
 
-// view is what the admin server and the service manager show of a supervisor: of the only outbox its details, of
-// many a summary.
+// view is what the admin server and the service manager show: details of the only outbox, or a summary of many.
 type view struct{ s *supervisor }
+
+// shownDown bounds the names in the status for the service manager.
+const shownDown = 30
 
 // labelOutbox is the label of the metrics of one of many outboxes.
 const labelOutbox = "outbox"
 
-func newRegistry() *prometheus.Registry {
+func newRegistry(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric(version))
 	return registry
 }
 
-func buildMetric() prometheus.Collector {
+func buildMetric(version string) prometheus.Collector {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "notifyd_build_info", Help: "Always 1; the labels say what was built.",
 	}, []string{"version", "go_version"})
-	b := readBuildInfo()
-	g.WithLabelValues(b.Version, b.Go).Set(1)
+	g.WithLabelValues(version, runtime.Version()).Set(1)
 	return g
 }
 
@@ -132,7 +136,7 @@ func (v view) checksOfMany() []admin.Check {
 			var down []error
 			for _, m := range v.s.all() {
 				if err := m.health(); err != nil {
-					down = append(down, fmt.Errorf("%s: %s", m.name, oneLine(err)))
+					down = append(down, fmt.Errorf("%s: %s", m.name, cli.OneLine(err)))
 				}
 			}
 			return errors.Join(down...)
@@ -150,7 +154,7 @@ func (v view) working() error {
 	}
 	switch err := v.s.listing(); {
 	case len(all) > 0:
-		return fmt.Errorf("none of %s is relayed", count(len(all), "outbox"))
+		return fmt.Errorf("none of %s is relayed", cli.Count(len(all), "outbox"))
 	case err != nil:
 		return err
 	default:
@@ -176,9 +180,9 @@ func (v view) Status() string {
 			down = append(down, m.name)
 		}
 	}
-	text := fmt.Sprintf("delivering from %d of %s", len(all)-len(down), count(len(all), "outbox"))
+	text := fmt.Sprintf("delivering from %d of %s", len(all)-len(down), cli.Count(len(all), "outbox"))
 	if len(down) > 0 {
-		down = down[:min(len(down), shownNames)]
+		down = down[:min(len(down), shownDown)]
 		text += "; down: " + strings.Join(down, ", ")
 	}
 	return text
@@ -219,4 +223,9 @@ func (v view) checksOfOne(relay *live) []admin.Check {
 			return fmt.Errorf("events are found by polling: %w", l.Trouble)
 		}},
 	}
+}
+
+// Metrics returns the collectors of the daemon itself, without those of its relays. Tests compare documents with it.
+func Metrics() []prometheus.Collector {
+	return append((&reloadState{}).metrics(), buildMetric(""), outboxCollector{})
 }

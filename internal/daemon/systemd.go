@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -10,8 +10,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// statusEvery is the interval of updates of the line of "systemctl status" without a
-// watchdog, which has an interval of its own.
+// statusEvery is the interval of status updates if systemd sets no watchdog interval.
 const statusEvery = 10 * time.Second
 
 // tellManager notifies the service manager that the relay is ready, alive or stopping,
@@ -34,12 +33,11 @@ func tellManager(ctx context.Context, sd *systemd.Notifier, relay managed, log *
 	}
 }
 
-// managed is what the service manager is told of: a relay, or many.
+// managed is the view of one relay or of many that the service manager gets.
 type managed interface {
 	// Ready is closed once it delivers.
 	Ready() <-chan struct{}
-	// Status is a line about its problems, or that there are none. It takes the locks that claims and
-	// deliveries need.
+	// Status describes the current problems in one line. It takes the locks that claims and deliveries need.
 	Status() string
 	// Live returns nil unless only a restart is likely to help.
 	Live() error
@@ -107,7 +105,7 @@ func (m *manager) heard(ctx context.Context, err error) {
 	m.deaf = err != nil
 }
 
-// statusOf is one line about the problems, or that there are none.
+// statusOf describes the problems of a relay in one line.
 func statusOf(s observe.Stats) string {
 	var down []string
 	for _, d := range s.Destinations {

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/tracing"
 	"github.com/notifyd/notifyd/observe/oteltrace"
@@ -27,15 +28,15 @@ type tracer struct {
 
 // startTracing returns nil where the environment asks for no traces. The caller
 // calls stop, on whatever is returned.
-func startTracing(ctx context.Context, lookup func(string) (string, bool), log *slog.Logger) (*tracer, error) {
+func startTracing(ctx context.Context, lookup func(string) (string, bool), version string, log *slog.Logger) (*tracer, error) {
 	wanted, err := tracing.Wanted(lookup)
 	if err != nil {
-		return nil, &environmentError{err}
+		return nil, &cli.EnvironmentError{Err: err}
 	}
 	if !wanted {
 		return nil, nil //nolint:nilnil // tracing is off
 	}
-	provider, err := tracing.New(ctx, readBuildInfo().Version, log)
+	provider, err := tracing.New(ctx, version, log)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func (t *tracer) of(d config.Destination) []delivery.Middleware {
 	return []delivery.Middleware{oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type))}
 }
 
-// stop sends the pending spans. No span may begin any more.
+// stop sends the pending spans. Spans must not start after it.
 func (t *tracer) stop(ctx context.Context) {
 	if t == nil {
 		return

@@ -1,4 +1,4 @@
-package main
+package outboxes
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ type positionIDs map[string]string
 
 // claim adds those of an outbox. It is an error if another one has one of them.
 func (p positionIDs) claim(c *config.Config, outbox string) error {
-	db, err := parseURL("", c.Database.URL.Reveal(), pgx.ParseConfig)
+	db, err := ParseURL("", c.Database.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
 		return nil //nolint:nilerr // the relay reports it
 	}
@@ -36,7 +36,7 @@ func (p positionIDs) claim(c *config.Config, outbox string) error {
 	return nil
 }
 
-// checkPositionIDs refuses listed outboxes of which two would share a transactional id.
+// checkPositionIDs returns an error if two listed outboxes would share a transactional id.
 func checkPositionIDs(c *config.Config, path string) error {
 	ids := make(positionIDs)
 	var found config.Error

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
@@ -16,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/systemd"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // hung is a handler that does not heed its context. It returns when it is released.
@@ -36,23 +40,23 @@ type supervised struct {
 	reloads chan struct{}
 	stop    context.CancelFunc
 	ended   chan error
-	log     *output
+	log     *record
 }
 
 func supervise(t *testing.T, path string, h delivery.Handler) *supervised {
 	t.Helper()
 	load := func() (*config.Config, error) {
-		return config.Load(path, "", destinations.Registry(".", io.Discard, io.Discard), vars{}.lookup)
+		return config.Load(path, "", destinations.Registry(".", io.Discard, io.Discard), unset)
 	}
 	c, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	sd, err := systemd.New(vars{}.lookup)
+	sd, err := systemd.New(unset)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &supervised{reloads: make(chan struct{}), ended: make(chan error, 1), log: newOutput()}
+	s := &supervised{reloads: make(chan struct{}), ended: make(chan error, 1), log: &record{}}
 	s.supervisor = newSupervisor(c, origin{path: path}, load, s.log, nil, sd, slog.New(slog.NewTextHandler(s.log, nil)))
 	s.opener = func(*config.Config, *slog.Logger) opener {
 		return func(string, config.Destination) (delivery.Handler, io.Closer, error) {
@@ -98,13 +102,13 @@ func TestHungDelivery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := database(t)
+			url, publish := outbox(t)
 			h := &hung{called: make(chan struct{}, 1), released: make(chan struct{})}
 			release := sync.OnceFunc(func() { close(h.released) })
 			defer release()
-			path := file(t, fmt.Sprintf(text, url, 1, c.many))
+			path := testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), fmt.Sprintf(text, url, 1, c.many))
 			s := supervise(t, path, h)
-			publishTo(t, url, "order.placed", order)
+			publish()
 			<-h.called
 			err := c.then(t, s, func(concurrency int, many string) {
 				t.Helper()
@@ -134,7 +138,7 @@ func TestSharedHandlers(t *testing.T) {
 	parse := func() *config.Config {
 		t.Helper()
 		c, err := config.Parse("notifyd.yaml", []byte("version: 1\ndestinations: {audit: {type: file, path: "+t.TempDir()+"/events.jsonl}, other: {type: log}}\nroutes: [{match: '*', to: [audit, other]}]\n"),
-			destinations.Registry(".", io.Discard, io.Discard), vars{}.lookup)
+			destinations.Registry(".", io.Discard, io.Discard), unset)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,5 +171,125 @@ func TestSharedHandlers(t *testing.T) {
 	}
 	if left := []int{closeFirst(), closeSecond(), closeChanged(), closeAlerts()}; fmt.Sprint(left) != "[2 1 0 0]" {
 		t.Errorf("handlers left after each is given back: %v", left)
+	}
+}
+
+// TestOutboxesLogOnce: what is wrong with the query is logged when it begins, and not at each try.
+func TestOutboxesLogOnce(t *testing.T) {
+	t.Parallel()
+	out := &record{}
+	f := newSupervisor(&config.Config{}, origin{}, nil, io.Discard, nil, nil, slog.New(slog.NewTextHandler(out, nil)))
+	failed, rows := errors.New("it fails"), errors.New("a row")
+	for _, found := range []struct{ wrong, err error }{{nil, failed}, {nil, failed}, {rows, nil}, {rows, nil}, {nil, nil}, {nil, failed}} {
+		f.found(t.Context(), found.wrong, found.err)
+	}
+	var got []string
+	for line := range strings.Lines(out.text()) {
+		_, message, _ := strings.Cut(line, " msg=")
+		got = append(got, strings.TrimSpace(message))
+	}
+	fails, row := `"the outboxes cannot be listed: those that are known go on" err="it fails"`, `"rows that describe no outbox" err="a row"`
+	if want := []string{fails, row, fails}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestReloadStateAtRest(t *testing.T) {
+	t.Parallel()
+	s := &reloadState{success: true}
+	s.failed(&config.Error{Mistakes: []config.Mistake{{File: "f", Line: 1, Column: 2, Message: "a"}, {File: "f", Message: "b"}}})
+	if err := s.check().Do(); err == nil || !strings.Contains(err.Error(), "f:1:2: a; f: b") {
+		t.Errorf("got %v", err)
+	}
+	s.succeeded(nil)
+	if err := s.check().Do(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestZeroSettings: a 0 of the file means what the reference has for it, and not the default.
+func TestZeroSettings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		settings string
+		none     bool
+	}{
+		"zeros":    {"relay: {canary: 0, shutdown_timeout: 0}\nretention: {keep: 0}\n", true},
+		"defaults": {"", false},
+	} {
+		path := testenv.WriteFile(t, t.TempDir()+"/notifyd.yaml", "version: 1\n"+c.settings)
+		read, err := config.Load(path, "", destinations.Registry(".", nil, nil), func(string) (string, bool) { return "", false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := relayConfig(read, origin{path: path}, nil, nil, nil).WithDefaults()
+		if got.Canary == 0 != c.none || got.ShutdownTimeout == 0 != c.none || got.Retention.Keep == 0 != c.none {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func unset(string) (string, bool) { return "", false }
+
+// outbox makes a database with tables, and returns its URL and what writes an event.
+func outbox(t *testing.T) (url string, publish func()) {
+	t.Helper()
+	url = testdb.URL(t, testdb.Tables{})
+	return url, func() {
+		t.Helper()
+		testdb.Exec(t, testdb.Pool(t, url), `INSERT INTO outbox_events (event_type, payload) VALUES ('order.placed', '{}')`)
+	}
+}
+
+// record keeps what is logged.
+type record struct {
+	mu   sync.Mutex
+	b    strings.Builder
+	more chan struct{} // closed with the next line; nil if nobody waits
+}
+
+func (r *record) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.more != nil {
+		close(r.more)
+		r.more = nil
+	}
+	return r.b.Write(p)
+}
+
+func (r *record) read() (text string, more <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.more == nil {
+		r.more = make(chan struct{})
+	}
+	return r.b.String(), r.more
+}
+
+func (r *record) text() string {
+	text, _ := r.read()
+	return text
+}
+
+// patience is longer than anything takes.
+const patience = 4 * time.Minute
+
+// await waits until a text was logged.
+func (r *record) await(t *testing.T, want string) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		text, more := r.read()
+		if strings.Contains(text, want) {
+			return
+		}
+		select {
+		case <-more:
+		case <-deadline:
+			t.Fatalf("%q was not logged; what was:\n%s", want, text)
+		}
 	}
 }
