@@ -65,20 +65,20 @@ func (r *Relay) avoidPooler(ctx context.Context, err error) error {
 }
 
 // sharePooler prepares a stream whose connections lead through a pooler, and reports that once. Where LISTEN has no direct way
-// either, the trigger is never kept silent: nobody hears it.
+// either, the trigger is never suppressed: no relay listens.
 func (r *Relay) sharePooler(ctx context.Context) {
 	if r.shared.CompareAndSwap(false, true) {
 		r.log.InfoContext(ctx, "database.url leads through a pooler in transaction mode: only LISTEN needs a direct database.listen_url")
 	}
-	if r.bell == nil {
+	if r.trigger == nil {
 		return
 	}
-	conn, err := r.connectBell(ctx)
+	conn, err := r.connectTrigger(ctx)
 	switch {
 	case err == nil:
 		store.Close(ctx, conn)
 	case errors.Is(err, store.ErrPooler):
-		r.bell = nil
+		r.trigger = nil
 	}
 }
 
@@ -143,7 +143,7 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 }
 
 // run runs the parts until ctx ends, or the relay is idle where that ends it, and stops them from the outside in: first
-// those that hear of events, then those that deliver them, then those that keep their leases and the bell.
+// those that hear of events, then those that deliver them, then those that keep their leases and suppress the trigger.
 func (r *Relay) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -153,8 +153,8 @@ func (r *Relay) run(ctx context.Context) error {
 	if r.listener != nil {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 	}
-	if r.bell != nil {
-		inside.Go(func() { _ = r.bell.Run(inner) }) // the same
+	if r.trigger != nil {
+		inside.Go(func() { _ = r.trigger.Run(inner) }) // the same
 	}
 	purger := newPurger(r)
 	outside.Go(func() { purger.run(ctx) })
@@ -243,7 +243,7 @@ type hearer interface {
 	Wake(id int64)
 	Look()
 	Blind(is bool)
-	Awake() bool
+	Polling() bool
 }
 
 // claimQueue creates the engine of a queue.
@@ -261,8 +261,8 @@ func (r *Relay) claimQueue() {
 		r.sessions = append(r.sessions, session)
 		options.Claimers = append(options.Claimers, session)
 	}
-	if r.bell != nil {
-		options.Bell = r.bell
+	if r.trigger != nil {
+		options.Trigger = r.trigger
 	}
 	r.keeper = keeper.Keeper
 	engine := queue.New(options)
@@ -275,25 +275,25 @@ func (r *Relay) readStream() {
 	o := stream.Options{
 		Limits: r.config.limits(), Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.program, Outbox: r.config.Outbox, Starts: r.starts, Log: r.log,
 	}
-	if r.bell != nil {
-		o.Bell = r.bell
-		r.bell.Announce(outboxsql.Channel(r.config.Schema))
-		r.bell.CloseIdle(bellIdle)
+	if r.trigger != nil {
+		o.Trigger = r.trigger
+		r.trigger.Announce(outboxsql.Channel(r.config.Schema))
+		r.trigger.CloseIdle(triggerIdle)
 	}
 	engine := stream.New(o)
 	r.keeper = store.NewBorrower(engine, r.owner)
 	r.use(engine)
 }
 
-// bellIdle is how long the bell of a stream that sleeps keeps its session. That of a queue sends the canaries.
-const bellIdle = 10 * time.Second
+// triggerIdle is how long the trigger session of an idle stream stays open. The one of a queue sends the canaries.
+const triggerIdle = 10 * time.Second
 
 // Notify sends a canary, from another session than the one that listens: in a stream from one that reads,
 // which is there in any case.
 func (h hints) Notify(ctx context.Context, channel, payload string) error {
 	r := h.r
 	if !r.stream {
-		return r.bell.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
+		return r.trigger.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
 	}
 	//nolint:wrapcheck // the same
 	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
@@ -346,13 +346,13 @@ func (h hints) Look() {
 	}
 }
 
-// Heard implements listener.Words. Notifications of this relay's own bell are ignored.
+// Heard implements listener.Words. Notifications of this relay's own trigger session are ignored.
 func (h hints) Heard(word string, from uint32) bool {
 	e := h.r.engine.Load()
 	if e == nil {
 		return false
 	}
-	if word == listener.WordAwake && h.r.bell != nil && h.r.bell.Sent(from) {
+	if word == listener.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
 		return true
 	}
 	return (*e).Heard(word)
@@ -365,10 +365,10 @@ func (h hints) Blind(is bool) {
 	}
 }
 
-// Awake reports whether nothing depends on notifications.
-func (h hints) Awake() bool {
+// Polling reports whether nothing depends on notifications.
+func (h hints) Polling() bool {
 	e := h.r.engine.Load()
-	return e != nil && (*e).Awake()
+	return e != nil && (*e).Polling()
 }
 
 const (

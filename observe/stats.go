@@ -20,13 +20,13 @@ type Stats struct {
 	// of the database, or settled just before a connection was lost.
 	Fenced uint64
 	// ByID, Sweeps and Due count the queries for work, with or without a result: for ids that the
-	// bell named, for fresh events in order, and for due deliveries.
+	// notifications named, for fresh events in order, and for due deliveries.
 	ByID, Sweeps, Due Asked
 	// Leases are those of deliveries that outlived their claim.
 	Leases LeaseStats
-	// Bell is the state of the relay: "listening" (writers notify), "polling" (they do not, and it reads without a
-	// pause) or "settling" (they notify again, and some may not have noticed).
-	Bell string
+	// WakeState is "listening" (writers notify the relay), "polling" (the relay suppresses notifications and reads
+	// without a pause) or "settling" (writers notify again, and transactions that did not are still open).
+	WakeState string
 	// DatabaseDown reports that the database does not answer.
 	DatabaseDown bool
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong

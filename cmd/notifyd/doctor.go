@@ -22,7 +22,7 @@ import (
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
-// listen, work the bell, prove life and answer queries, and two more where it reads a stream.
+// listen, hold the notify lock, prove life and answer queries, and two more where it reads a stream.
 const besideClaims = 6
 
 func newDoctorCmd(a *app) *cobra.Command {

@@ -64,7 +64,7 @@ func TestRunbookPage(t *testing.T) {
 
 		// NotifydDeliveriesFailing, NotifydListenerDown
 		"sql 6": {before: b.failing, says: `mail *\| *order\.placed *\| *event *\| *1 *\| *.*450`},
-		"sql 7": {before: b.bellGone, says: `outbox_events_bell *\| *outbox_bell`},
+		"sql 7": {before: b.triggerGone, says: `outbox_events_notify *\| *outbox_notify`},
 
 		// NotifydReloadFailed
 		"notifyd check-config -c /etc/notifyd/config.yaml": {before: b.wrongReload, code: exitConfig, says: `config\.yaml:\d+:\d+: unknown key "routse"`},
@@ -194,17 +194,17 @@ func (b *runbook) failing() {
 	until(b.T, b.url, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'retry' AND attempts > 0)`)
 }
 
-// bellGone takes the trigger away, and puts it back as the page says.
-func (b *runbook) bellGone() {
+// triggerGone takes the trigger away, and puts it back as the page says.
+func (b *runbook) triggerGone() {
 	b.Helper()
 	b.sink.Heal()
 	for _, mode := range []string{"off", "auto"} {
-		line := "notifyd migrate --bell " + mode
+		line := "notifyd migrate --notify " + mode
 		if mode == "auto" && !strings.Contains(testenv.ReadFile(b.T, root+"docs/runbook.md"), "`"+line+"`") {
 			b.Errorf("the page does not say %s", line)
 		}
 		b.command(step{text: line}, act{})
-		equal(b.T, b.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`,
+		equal(b.T, b.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_notify'`,
 			map[string]string{"off": "0", "auto": "1"}[mode])
 	}
 }

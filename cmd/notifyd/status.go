@@ -38,7 +38,7 @@ func newStatusCmd(a *app) *cobra.Command {
 		Use:   "status",
 		Short: "Show what waits, for whom and why",
 		Long: `status shows what waits for each destination and for how long, failures and dead
-letters by their error, which relays live, the bell, and what needs a person. It
+letters by their error, which relays live, the notify mode, and what needs a person. It
 reads a bounded part of the tables' indexes, however large they are: a count with
 a + is a minimum. Of a stream it shows how far each destination has come, too.
 

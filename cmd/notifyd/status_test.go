@@ -241,7 +241,7 @@ func TestStatusAndDoctorPage(t *testing.T) {
 	page := string(data)
 	path, url := failing(t)
 	streaming := failingStream(t)
-	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`)
+	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`)
 	for _, st := range steps(page) {
 		if st.language != "sh" {
 			continue

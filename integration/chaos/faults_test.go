@@ -60,12 +60,12 @@ func faults() []fault {
 		{"claim", outboxsql.ModeQueue},
 		{"stream", outboxsql.ModeStream},
 		{"listen", ""},
-		{"bell", ""},
+		{"notify", ""},
 		{"keeper", outboxsql.ModeQueue},
 		{"leases", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{
-			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "leases", turns: s.role == "listen" || s.role == "bell",
+			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "leases", turns: s.role == "listen" || s.role == "notify",
 			inject: func(c *cell) { endSessions(c, s.role) },
 		})
 	}
@@ -359,7 +359,7 @@ func endSessions(c *cell, kind string) {
 	name := "notifyd/" + kind
 	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })
 	switch kind {
-	case "listen", "bell", "stream": // the reader of a stream continues where it was
+	case "listen", "notify", "stream": // the reader of a stream continues where it was
 	case "keeper":
 		c.unleased = len(c.relays)
 	default:

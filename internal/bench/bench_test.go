@@ -228,7 +228,7 @@ func TestInsert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.None <= 0 || r.Auto <= 0 || r.Silent <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 || !r.OK() {
+	if r.None <= 0 || r.Auto <= 0 || r.Suppressed <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 || !r.OK() {
 		t.Errorf("result %+v", r)
 	}
 	checkEmpty(t, url)
@@ -399,7 +399,7 @@ func TestUsedDatabase(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn := testdb.Connect(t, url)
-	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellAuto); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.NotifyAuto); err != nil {
 		t.Fatal(err)
 	}
 	o, _ := options(t, url)

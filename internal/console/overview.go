@@ -19,11 +19,11 @@ type note struct {
 }
 
 type overviewBody struct {
-	Charts []chart
-	Notes  []note
-	Lanes  []laneRow
-	Bell   string
-	Oldest *observe.Waiting
+	Charts    []chart
+	Notes     []note
+	Lanes     []laneRow
+	WakeState string
+	Oldest    *observe.Waiting
 }
 
 // laneRow is the row of a destination.
@@ -42,7 +42,7 @@ func (c *Console) overview(w http.ResponseWriter, r *http.Request, s session) er
 }
 
 func overviewOf(s snapshot) overviewBody {
-	b := overviewBody{Bell: s.stats.Bell, Notes: notesOf(s)}
+	b := overviewBody{WakeState: s.stats.WakeState, Notes: notesOf(s)}
 	get := func(of func(point) float64) []float64 { return column(s.points, of) }
 	b.Charts = []chart{
 		newChart("Delivered", "good", perSecond, series{"", get(func(p point) float64 { return p.delivered })}),

@@ -16,7 +16,7 @@ type relaysBody struct {
 	// Stream reports that there are units, which Units lists.
 	Stream bool
 	Units  []positionRow
-	Bell   store.BellState
+	Notify store.NotifyState
 	Stats  observe.Stats
 }
 
@@ -55,7 +55,7 @@ func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) erro
 	if err := b.read(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
-	if b.Bell, err = store.ReadBell(ctx, conn.Conn(), t.Schema); err != nil {
+	if b.Notify, err = store.ReadNotifyState(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
 	return c.render(w, http.StatusOK, "relays", c.newPage("Relays", "relays", s, b))

@@ -75,7 +75,7 @@ func streamTroubles() map[string]illness {
 		"frozen relay": {func(p *patient, _ *Options) {
 			p.Exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
 			p.Exec(`UPDATE outbox_positions SET head = 4`)
-		}, "bell", Error, "is frozen", "pg_terminate_backend"},
+		}, "suppression", Error, "is frozen", "pg_terminate_backend"},
 		"autovacuum off for events": {
 			sql(`ALTER TABLE outbox_deliveries SET (autovacuum_enabled = off); ALTER TABLE outbox_positions SET (autovacuum_enabled = off)`),
 			"autovacuum", Warning, "Autovacuum is off for outbox_positions", "RESET",
@@ -155,7 +155,7 @@ func TestHealthyStream(t *testing.T) {
 func TestPreparedGap(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "2"})
-	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{Bell: outboxsql.BellOff})}
+	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{Notify: outboxsql.NotifyOff})}
 	p.stream()
 	for _, s := range []string{`BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'it''s forgotten'`} {
 		p.Exec(s)

@@ -30,7 +30,7 @@ type log struct{ *testdb.DB }
 
 func newStream(tb testing.TB) *log {
 	tb.Helper()
-	return asStream(testdb.New(tb, testdb.Tables{Mode: outboxsql.ModeStream, Bell: outboxsql.BellOff}))
+	return asStream(testdb.New(tb, testdb.Tables{Mode: outboxsql.ModeStream, Notify: outboxsql.NotifyOff}))
 }
 
 func asStream(d *testdb.DB) *log { return &log{d} }

@@ -457,7 +457,7 @@ func TestReconnect(t *testing.T) {
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, nil)
-	l := asStream(testdb.At(t, server.URL(""), testdb.Tables{Mode: outboxsql.ModeStream, Bell: outboxsql.BellOff}))
+	l := asStream(testdb.At(t, server.URL(""), testdb.Tables{Mode: outboxsql.ModeStream, Notify: outboxsql.NotifyOff}))
 	a, b := l.keep(1, "a", "b", "c"), l.keep(2, "a", "b", "c")
 	a.untilHas(2)
 	b.untilHas(2)

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 func newStream(tb testing.TB) *log {
 	tb.Helper()
-	l := &log{testdb.New(tb, testdb.Tables{Bell: outboxsql.BellOff})}
+	l := &log{testdb.New(tb, testdb.Tables{Notify: outboxsql.NotifyOff})}
 	l.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	return l
 }

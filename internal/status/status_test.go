@@ -40,14 +40,14 @@ notifyd_listener_connected 1
 notifyd_database_up 1
 notifyd_database_refuses{code="42501"} 2
 notifyd_database_refuses{code="57014"} 0
-notifyd_bell_awake 0
+notifyd_notifications_suppressed 0
 go_goroutines 12
 `
 
 func TestParseRelay(t *testing.T) {
 	t.Parallel()
 	r := parseRelay("host:1", "", strings.NewReader(metricsText))
-	if r == nil || r.Address != "host:1" || !r.Listening || !r.DatabaseUp || r.Awake || len(r.Destinations) != 2 {
+	if r == nil || r.Address != "host:1" || !r.Listening || !r.DatabaseUp || r.Polling || len(r.Destinations) != 2 {
 		t.Fatalf("%+v", r)
 	}
 	if !slices.Equal(r.Refused, []string{"42501"}) {

@@ -58,13 +58,11 @@ func (s *Status) head(p *paper) {
 		}
 		fact(name, "%s", s.relay(&r))
 	}
-	bell := string(s.Bell.Mode)
-	if h := s.Bell.Silent; h != nil {
-		bell += fmt.Sprintf(", silent: a relay is awake (session %d)", h.PID)
-	} else if s.Bell.Mode != "off" {
-		bell += ", rings"
+	notify := string(s.Notify.Mode)
+	if h := s.Notify.SuppressedBy; h != nil {
+		notify += fmt.Sprintf(", suppressed: a relay polls (session %d)", h.PID)
 	}
-	fact("bell", "%s", bell)
+	fact("notify", "%s", notify)
 	oldest := "nothing waits"
 	if o := s.Backlog.Oldest; o != nil {
 		oldest = fmt.Sprintf("oldest %s (event %d)", ago(o.Age), o.EventID)

@@ -39,7 +39,7 @@ func makeTables(ctx context.Context, url string) error {
 		return err
 	}
 	defer Close(ctx, conn)
-	_, err = outboxsql.Migrate(ctx, conn, "public", outboxsql.BellAuto)
+	_, err = outboxsql.Migrate(ctx, conn, "public", outboxsql.NotifyAuto)
 	return err
 }
 

@@ -61,7 +61,7 @@ func gather(t *testing.T, s source) map[string]float64 {
 func TestCollector(t *testing.T) {
 	t.Parallel()
 	s := source{stats: observe.Stats{
-		Claims: 1, Claimed: 2, Fenced: 3, Bell: "polling", DatabaseDown: true, Hangs: make([]observe.Hang, 34),
+		Claims: 1, Claimed: 2, Fenced: 3, WakeState: "polling", DatabaseDown: true, Hangs: make([]observe.Hang, 34),
 		Refusals:    []observe.Refusal{{Part: "a", Code: "42501"}, {Part: "b", Code: "42501"}},
 		Sweeps:      observe.Asked{Count: 17, Failed: 18},
 		Leases:      observe.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
@@ -98,7 +98,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_destination_down_seconds a": 0, "notifyd_destination_next_probe_seconds a": 0, "notifyd_destination_failing_seconds b": 0,
 		"notifyd_destination_queued a": 9, "notifyd_destination_pace_seconds a": 0.001,
 		"notifyd_destination_connected b": 1, "notifyd_destination_blocked b": 1, "notifyd_destination_unconfirmed b": 10,
-		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_bell_awake": 1,
+		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_notifications_suppressed": 1,
 		"notifyd_listener_connected": 1, "notifyd_database_up": 0, "notifyd_database_refuses 42501": 2, "notifyd_hangs": 34, "notifyd_oldest_waiting_seconds": 1.5,
 		"notifyd_backlog_deliveries a fresh": 12, "notifyd_backlog_deliveries a retry": 13, "notifyd_backlog_deliveries a running": 14,
 		"notifyd_backlog_deliveries a parked": 15, "notifyd_dead_letters a": 10000, "notifyd_backlog_oldest_seconds a": 2.5,
@@ -108,7 +108,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
 		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
 		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_room a": 31, "notifyd_destination_aggregates a": 32,
-		"notifyd_bell_mode polling": 1, "notifyd_bell_mode listening": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
+		"notifyd_wake_state polling": 1, "notifyd_wake_state listening": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
 		"notifyd_commit_to_handler_seconds a count": 3, "notifyd_commit_to_handler_seconds a sum": 3, "notifyd_commit_to_handler_seconds a 0.00025": 1,
 		"notifyd_commit_to_handler_seconds a 0.0005": 2, "notifyd_commit_to_handler_seconds a 60": 2, "notifyd_commit_to_ack_seconds b count": 0,
 	} {

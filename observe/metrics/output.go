@@ -96,9 +96,9 @@ func (o output) relay(s *observe.Stats) {
 		o.claims(s)
 	}
 	o.counter("notifyd_fenced_total", s.Fenced)
-	o.gauge("notifyd_bell_awake", truth(s.Bell == "polling"))
-	for _, mode := range []string{"listening", "polling", "settling"} {
-		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
+	o.gauge("notifyd_notifications_suppressed", truth(s.WakeState == "polling"))
+	for _, state := range []string{"listening", "polling", "settling"} {
+		o.gauge("notifyd_wake_state", truth(s.WakeState == state), state)
 	}
 	o.listener(s.Listener)
 	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
