@@ -24,7 +24,7 @@ type figures struct {
 }
 
 // record counts the answers to jobs. elapsed is notBegun if the handler was not called. Outcome times count from
-// begin. Call it before the jobs are answered: an answered parcel may be refilled.
+// begin. Call it before the jobs are answered: an answered batch may be refilled.
 func (f *figures) record(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +59,7 @@ func (f *figures) read(s *observe.DestinationStats) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.Delivered, s.Failed, s.Dead, s.Expired = f.total[VerdictDelivered], f.total[VerdictFailed], f.total[VerdictDead], f.total[VerdictExpired]
-	s.Released, s.Parked = f.total[VerdictReleased]+f.total[VerdictAside], f.total[VerdictParked]
+	s.Released, s.Parked = f.total[VerdictReleased]+f.total[VerdictQuarantined], f.total[VerdictParked]
 	s.Classes, s.Begun, s.Acked = f.classes, f.begun, f.acked
 }
 

@@ -36,11 +36,11 @@ func sharded(t *testing.T, h delivery.Handler, cfg LaneConfig, reserve limit.Res
 }
 
 // handTo hands one event to the lane.
-func handTo(l *lane, id int64) *Parcel {
+func handTo(l *lane, id int64) *Batch {
 	if l.Reserve(Request{N: 1}) != 1 {
 		panic("no capacity")
 	}
-	p := NewParcel(func() bool { return true }, func(bool) {})
+	p := NewBatch(func() bool { return true }, func(bool) {})
 	p.Fill([]Delivery{{Event: &delivery.Event{ID: id, Type: "x"}}})
 	l.Deliver(p, nil)
 	return p

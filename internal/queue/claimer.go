@@ -146,9 +146,9 @@ func (c *claimer) handOut(work []Work) *claim {
 		}
 	}
 	for _, p := range held.shares {
-		p.parcel.Fill(p.events)
+		p.batch.Fill(p.events)
 		if len(p.events) > 0 {
-			p.lane.Deliver(p.parcel, nil)
+			p.lane.Deliver(p.batch, nil)
 		}
 	}
 	return held
@@ -242,7 +242,7 @@ func (c *claimer) share(held *claim, l dispatch.QueueLane, from int) *share {
 	}
 	if p.claim != held {
 		n := len(held.work) - from
-		p.claim, p.reserved, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.parcel.Room(n)
+		p.claim, p.reserved, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.batch.Alloc(n)
 		p.finished.Store(false)
 		held.shares = append(held.shares, p)
 	}

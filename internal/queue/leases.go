@@ -99,7 +99,7 @@ func (ls *leases) take() []lateResult {
 	results := ls.results
 	ls.results = nil
 	for p := range ls.answeredShares {
-		_, answers, _ := p.parcel.Take()
+		_, answers, _ := p.batch.Take()
 		for i := range answers {
 			a := &answers[i]
 			l := p.leased[a.Place]

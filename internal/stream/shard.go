@@ -538,7 +538,7 @@ func (sh *shard) setFull(full bool) {
 // deliver filters the events of a read by routes and hands them to the lane.
 func (sh *shard) deliver(b *tail.Batch, reserved int) {
 	p := sh.inFlight.batch()
-	all := p.Room(len(b.Events))
+	all := p.Alloc(len(b.Events))
 	eventType, wanted := "", false // of the previous event: often the same
 	for i := range b.Events {
 		e := &b.Events[i]

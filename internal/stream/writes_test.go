@@ -40,7 +40,7 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	sh := newShard(&Engine{writers: tail.NewWriterScanner()}, lane, p)
 	sh.reader = tail.NewReader(7, nil, sh.e.writers)
 
-	batch := dispatch.NewParcel(func() bool { return true }, func(last bool) {
+	batch := dispatch.NewBatch(func() bool { return true }, func(last bool) {
 		if last {
 			close(answered)
 		}
