@@ -818,7 +818,7 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) outcome {
 	if l.ctx.Err() != nil {
 		// The relay interrupted the handler: its error is meaningless.
-		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}
+		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
 	}
 	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
 		l.fault(c.Began, r, false)
@@ -827,7 +827,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 	log := l.log.With("event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "attempt", j.Value.event.Attempt)
 	if r.exhausted && l.down() { // the probe has not reached the destination
 		l.fault(c.Began, r, false)
-		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: r}
+		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: r}
 	}
 	if r.exhausted {
 		return l.throttle(log, j, c.Began, r)
@@ -962,7 +962,7 @@ func (l *lane) unanswered(j *job, began time.Time) {
 func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) outcome {
 	out := outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: err, throttled: true}
 	if err.exhausted {
-		out.class = delivery.ClassOurs
+		out.class = delivery.ClassRelay
 	}
 	l.mu.Lock()
 	now := time.Now()

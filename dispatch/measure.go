@@ -17,7 +17,7 @@ type figures struct {
 
 	mu      sync.Mutex                     // a leaf; guards the fields below
 	total   [VerdictExpired + 1]uint64     // a leaf lock; guards the fields below
-	classes [delivery.ClassOurs + 1]uint64 // answers by class; index 0 counts answers without an error
+	classes [delivery.ClassRelay + 1]uint64 // answers by class; index 0 counts answers without an error
 	begun   observe.Histogram              // from the event's creation to the handler
 	acked   observe.Histogram              // from the event's creation to the acknowledgement
 	trouble trouble
@@ -109,7 +109,7 @@ func (t *trouble) note(out *outcome) {
 	switch {
 	case out.verdict == VerdictDelivered:
 		t.failures, t.since = 0, time.Time{}
-	case out.class == delivery.ClassOurs || out.throttled || out.err == nil:
+	case out.class == delivery.ClassRelay || out.throttled || out.err == nil:
 	default:
 		t.at, t.last = time.Now(), out.err
 		if t.failures++; t.failures == 1 {

@@ -60,7 +60,7 @@ func TestTrouble(t *testing.T) {
 		want uint64
 		last error
 	}{
-		{outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}, 0, nil},
+		{outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}, 0, nil},
 		{outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: bad, throttled: true}, 0, nil},
 		{outcome{verdict: VerdictQuarantined, class: delivery.ClassDestination, err: bad}, 1, bad},
 		{outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: bad}, 2, bad},

@@ -124,7 +124,7 @@ func (w *worker) releaseAll(jobs []*job) {
 	w.lane.mu.Unlock()
 	outs := make([]outcome, len(late))
 	for i := range outs {
-		outs[i] = outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: errLapsed}
+		outs[i] = outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: errLapsed}
 	}
 	w.lane.finished(time.Now(), notBegun, late, outs)
 }

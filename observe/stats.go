@@ -135,7 +135,7 @@ type DestinationStats struct {
 	// because that one failed.
 	Parked uint64
 	// Classes counts answers by [Class]; index 0 has those without an error.
-	Classes [delivery.ClassOurs + 1]uint64
+	Classes [delivery.ClassRelay + 1]uint64
 	NotBegun
 	// Begun is the age of events when their first attempt began, and Acked their age when the
 	// destination acknowledged them, retries included. The age counts from Event.CreatedAt, which

@@ -219,7 +219,7 @@ COMMENT ON COLUMN outbox_deliveries.created_at IS 'When the row was first writte
 COMMENT ON COLUMN outbox_deliveries.updated_at IS 'When the state last changed. Renewing a lease does not count.';
 COMMENT ON COLUMN outbox_deliveries.event_type IS 'Copied from outbox_events.';
 COMMENT ON COLUMN outbox_deliveries.ordering_key IS 'Aggregate of the event where a stream keeps order; * for an event without one in a total order.';
-COMMENT ON COLUMN outbox_deliveries.error_class IS 'The party at fault for the last failure: event, destination or ours (the relay).';
+COMMENT ON COLUMN outbox_deliveries.error_class IS 'The party at fault for the last failure: event, destination or relay.';
 COMMENT ON COLUMN outbox_deliveries.error_fingerprint IS
     'State dead: the same for errors that differ only in numbers, ids, addresses and quoted values. Set by a trigger.';
 COMMENT ON COLUMN outbox_deliveries.last_error IS 'Text of the last failure, shortened.';

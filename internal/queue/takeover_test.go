@@ -48,7 +48,7 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("%d taken over from the dead", n)
 	}
 	d.expect("all", stored, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x retry 2")
-	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "ours")
+	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "relay")
 	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
 
 	// A relay that only lost its connection for a moment is alive and can finish the leases that
@@ -107,7 +107,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 		t.Errorf("%d taken back, want 2", n)
 	}
 	d.expect("taken back", stored, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x running 2", "5/x running 2")
-	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "ours: the database lost the outcome of the delivery")
+	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "relay: the database lost the outcome of the delivery")
 	if n := take(k); n != 0 || asked != 1 {
 		t.Errorf("%d taken back on the same session, asked %d times", n, asked)
 	}

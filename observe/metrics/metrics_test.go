@@ -70,7 +70,7 @@ func TestCollector(t *testing.T) {
 			{
 				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
 				State: observe.BreakerRamping, Gap: 2 * time.Second, Throttled: 33, Trouble: observe.Trouble{Failures: 34},
-				Parked: 19, Classes: [delivery.ClassOurs + 1]uint64{0: 4, delivery.ClassDestination: 20}, NotBegun: observe.NotBegun{Refused: 28, Withdrawn: 29, Withheld: 30}, Room: 31, Aggregates: 32,
+				Parked: 19, Classes: [delivery.ClassRelay + 1]uint64{0: 4, delivery.ClassDestination: 20}, NotBegun: observe.NotBegun{Refused: 28, Withdrawn: 29, Withheld: 30}, Room: 31, Aggregates: 32,
 				Begun: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
 			{Name: "down", Trouble: observe.Trouble{
@@ -104,7 +104,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_backlog_deliveries a parked": 15, "notifyd_dead_letters a": 10000, "notifyd_backlog_oldest_seconds a": 2.5,
 		"notifyd_backlog_deliveries b fresh": 0, "notifyd_backlog_oldest_seconds b": 0, "notifyd_backlog_deliveries gone retry": 16,
 		"notifyd_delayed_events": 11, "notifyd_queries_total sweep": 17, "notifyd_query_failures_total sweep": 18, "notifyd_queries_total due": 0,
-		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total ours a": 0,
+		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total relay a": 0,
 		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
 		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
 		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_room a": 31, "notifyd_destination_aggregates a": 32,
