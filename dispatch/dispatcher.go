@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/internal/limit"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -96,7 +96,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	}
 	cfg.Lane = cfg.WithDefaults()
 	var lanes []*lane
-	if err := guard.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
+	if err := safecall.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	for _, l := range lanes {
@@ -479,7 +479,7 @@ func (g safeObserver) Observe(incident delivery.Incident) {
 	err, over := errExited, make(chan struct{})
 	go func() {
 		defer close(over)
-		err = guard.Call("the observer", func() { g.to.Observe(incident) })
+		err = safecall.Call("the observer", func() { g.to.Observe(incident) })
 	}()
 	<-over
 	if err != nil {

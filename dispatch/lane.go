@@ -15,10 +15,10 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/backoff"
-	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/order"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -406,7 +406,7 @@ func (l *lane) rateKey(e *delivery.Event) string {
 
 // keyOf calls a function for keys and turns its panic into an error.
 func keyOf(f delivery.RateKey, c *delivery.Candidate) (key string, err error) {
-	defer guard.Recover("it", &err)
+	defer safecall.Recover("it", &err)
 	return f(c)
 }
 
@@ -426,7 +426,7 @@ func (l *lane) counts(f delivery.Filter) delivery.Filter {
 	return func(c *delivery.Candidate) (bool, error) {
 		passes, err := ask(f, c)
 		if err != nil {
-			return true, fmt.Errorf("the filter of %q failed: %s", l.dest.Name, guard.Text(err))
+			return true, fmt.Errorf("the filter of %q failed: %s", l.dest.Name, safecall.Text(err))
 		}
 		if !passes {
 			l.figures.skipped.filtered.Add(1)
@@ -1237,8 +1237,8 @@ func (l *lane) stats() observe.DestinationStats {
 	}
 	if r := l.target.reporter; r != nil {
 		var report delivery.Report
-		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
-			report.Reason = guard.Clean(report.Reason)
+		if err := safecall.Call("Report", func() { report = r.Report() }); err == nil {
+			report.Reason = safecall.Clean(report.Reason)
 			s.Report = &report
 		} else if !l.figures.reported.Swap(true) { // logged once, not with each scrape
 			l.log.Error("the Report method of the handler has failed", "err", err)

@@ -15,11 +15,11 @@ type figures struct {
 	skipped  skipped
 	reported atomic.Bool // a failure of the handler's Report was logged
 
-	mu      sync.Mutex                     // a leaf; guards the fields below
-	total   [VerdictExpired + 1]uint64     // a leaf lock; guards the fields below
+	mu      sync.Mutex                      // a leaf; guards the fields below
+	total   [VerdictExpired + 1]uint64      // a leaf lock; guards the fields below
 	classes [delivery.ClassRelay + 1]uint64 // answers by class; index 0 counts answers without an error
-	begun   observe.Histogram              // from the event's creation to the handler
-	acked   observe.Histogram              // from the event's creation to the acknowledgement
+	begun   observe.Histogram               // from the event's creation to the handler
+	acked   observe.Histogram               // from the event's creation to the acknowledgement
 	trouble trouble
 }
 

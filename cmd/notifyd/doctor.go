@@ -17,7 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/doctor"
-	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
@@ -135,7 +135,7 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	}
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// The size is unknown if the method panics.
-		_ = guard.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
+		_ = safecall.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
 	}
 	return e
 }
