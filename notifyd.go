@@ -76,7 +76,7 @@ type Relay struct {
 	shared     atomic.Bool // the connections of a stream lead through a pooler, which is logged
 	dispatcher *dispatch.Dispatcher
 	sessions   []session // closed at the end
-	keeper     *store.Keeper
+	session    *store.Session
 	watch      *store.Watch
 	audit      *audit
 	limits     *store.Limits
@@ -248,7 +248,7 @@ func (r *Relay) Add(d Destination) error {
 		}
 	}
 	needs := d.Lane.NeedsStream()
-	if keeper, is := delivery.As[delivery.PositionKeeper](h); is && keeper.KeepsPosition() {
+	if session, is := delivery.As[delivery.PositionKeeper](h); is && session.KeepsPosition() {
 		if err := keepsPosition(d); err != nil {
 			return invalid(err)
 		}
@@ -397,8 +397,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer r.dispatcher.End()
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
-		if r.keeper != nil {
-			r.keeper.Close(ctx)
+		if r.session != nil {
+			r.session.Close(ctx)
 		}
 		return err
 	}
@@ -455,7 +455,7 @@ func (p *pauses) changed(destination string, is bool) {
 func (p *pauses) honour(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	paused, confirmed, now, err := p.relay.keeper.Paused(ctx)
+	paused, confirmed, now, err := p.relay.session.Paused(ctx)
 	if err != nil {
 		return err
 	}
@@ -464,7 +464,7 @@ func (p *pauses) honour(ctx context.Context) error {
 	if confirmed {
 		return nil
 	}
-	return p.relay.keeper.Confirm(ctx, paused)
+	return p.relay.session.Confirm(ctx, paused)
 }
 
 // follow honours what is stored until ctx ends. While the database does not answer, what was

@@ -99,8 +99,8 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		if err := outboxsql.CheckIDs(ctx, conn, r.config.Schema); err != nil {
 			return err
 		}
-		if r.keeper != nil { // of an attempt that has failed
-			r.keeper.Close(ctx)
+		if r.session != nil { // of an attempt that has failed
+			r.session.Close(ctx)
 		}
 		if conn.IsShared() {
 			r.sharePooler(ctx)
@@ -118,7 +118,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if r.queue.Load() == nil {
 		r.claimQueue()
 	}
-	if err := r.keeper.Hold(ctx); err != nil {
+	if err := r.session.Hold(ctx); err != nil {
 		return err
 	}
 	return r.missDestinations(ctx)
@@ -131,7 +131,7 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 	if err := r.pauses.honour(ctx); err != nil && !store.IsDenied(err) {
 		return err
 	}
-	names, err := r.keeper.Destinations(ctx)
+	names, err := r.session.Destinations(ctx)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (r *Relay) run(ctx context.Context) error {
 		}
 		r.limits.Close(ctx)
 	}
-	r.keeper.Close(ctx)
+	r.session.Close(ctx)
 	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
 		err = errors.Join(cause, err)
 	}
@@ -252,9 +252,9 @@ func (r *Relay) claimQueue() {
 		Owner: r.owner, Lease: r.config.Lease, EventBytes: r.config.MaxEventBytes, Delete: r.config.Retention.Keep == 0,
 		Program: r.program, Refused: r.refuse,
 	}
-	keeper := queue.NewKeeper(r.connector, o)
+	session := queue.NewMaintenance(r.connector, o)
 	options := queue.Options{
-		Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Leases: keeper, House: keeper, Companions: keeper, Log: r.log,
+		Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Leases: session, House: session, Companions: session, Log: r.log,
 	}
 	for range r.config.Connections {
 		session := queue.NewSession(r.connector, o)
@@ -264,7 +264,7 @@ func (r *Relay) claimQueue() {
 	if r.trigger != nil {
 		options.Trigger = r.trigger
 	}
-	r.keeper = keeper.Keeper
+	r.session = session.Session
 	engine := queue.New(options)
 	r.queue.Store(engine)
 	r.use(engine)
@@ -281,7 +281,7 @@ func (r *Relay) readStream() {
 		r.trigger.CloseIdle(triggerIdle)
 	}
 	engine := stream.New(o)
-	r.keeper = store.NewBorrower(engine, r.owner)
+	r.session = store.NewBorrower(engine, r.owner)
 	r.use(engine)
 }
 
@@ -296,7 +296,7 @@ func (h hints) Notify(ctx context.Context, channel, payload string) error {
 		return r.trigger.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
 	}
 	//nolint:wrapcheck // the same
-	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
+	return r.session.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
 		return outboxsql.Notify(ctx, conn, channel, payload)
 	})
 }

@@ -339,13 +339,13 @@ func TestSetModeBesideRelays(t *testing.T) {
 	}
 	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	relay := testdb.Connect(t, conn.Config().ConnString())
-	testdb.Exec(t, relay, `SET application_name = 'notifyd/keeper'`)
+	testdb.Exec(t, relay, `SET application_name = 'notifyd/maintenance'`)
 	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
 		t.Fatal(err)
 	}
 	pid := testdb.One[int](t, relay, `SELECT pg_backend_pid()`)
 	err = outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{})
-	if !errors.Is(err, outboxsql.ErrRelays) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d,", pid)) || !strings.Contains(err.Error(), "notifyd/keeper") {
+	if !errors.Is(err, outboxsql.ErrRelays) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d,", pid)) || !strings.Contains(err.Error(), "notifyd/maintenance") {
 		t.Errorf("beside a relay: %v", err)
 	}
 	beside := testdb.Connect(t, conn.Config().ConnString())

@@ -66,7 +66,7 @@ func TestShortPages(t *testing.T) {
 	s.relay(auditOnly)
 	s.follow("docs/README.md", map[string]act{"notifyd run --help": {says: `Usage:\n  notifyd run`}, "notifyd doctor --help": {says: `Usage:\n  notifyd doctor`}})
 	s.follow("docs/concepts.md", map[string]act{
-		"notifyd status":                {says: `(?m)^relays +\S+, process \d+, .* \(session \d+, notifyd/keeper`},
+		"notifyd status":                {says: `(?m)^relays +\S+, process \d+, .* \(session \d+, notifyd/maintenance`},
 		"notifyd migrate --mode stream": {as: "%s --database-url '" + testenv.Database(t) + "'", says: `mode stream\n$`}, // here a relay runs
 	})
 	s.follow("docs/faq.md", map[string]act{"notifyd migrate --notify off": {after: func(string) {

@@ -51,7 +51,7 @@ func failing(t *testing.T) (path, url string) {
 		t.Fatal(err)
 	}
 	program := store.Program{Process: 2083, Host: "web-1", Version: "v0.1.0", StartedAt: time.Now().Add(-6 * time.Hour), LoadedAt: time.Now().Add(-2 * time.Hour)}
-	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.KeeperOptions{Owner: store.NewOwner(), Program: program})
+	k := store.NewSession(&store.Connector{Config: cfg, Schema: "public"}, store.SessionOptions{Owner: store.NewOwner(), Program: program})
 	t.Cleanup(func() { k.Close(context.WithoutCancel(t.Context())) })
 	if err := k.Hold(t.Context()); err != nil {
 		t.Fatal(err)

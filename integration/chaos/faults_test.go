@@ -61,7 +61,7 @@ func faults() []fault {
 		{"stream", outboxsql.ModeStream},
 		{"listen", ""},
 		{"notify", ""},
-		{"keeper", outboxsql.ModeQueue},
+		{"maintenance", outboxsql.ModeQueue},
 		{"leases", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{
@@ -360,7 +360,7 @@ func endSessions(c *cell, kind string) {
 	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })
 	switch kind {
 	case "listen", "notify", "stream": // the reader of a stream continues where it was
-	case "keeper":
+	case "maintenance":
 		c.unleased = len(c.relays)
 	default:
 		c.broken = len(c.relays)

@@ -67,7 +67,7 @@ func (p *patient) relay() {
 	if err != nil {
 		p.Fatal(err)
 	}
-	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.KeeperOptions{Owner: store.NewOwner()})
+	k := store.NewSession(&store.Connector{Config: cfg, Schema: "public"}, store.SessionOptions{Owner: store.NewOwner()})
 	p.Cleanup(func() { k.Close(context.WithoutCancel(p.Context())) })
 	if err := k.Hold(p.Context()); err != nil {
 		p.Fatal(err)

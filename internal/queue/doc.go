@@ -23,5 +23,5 @@
 //	read.go       has the statements of a claim
 //	settle.go     has the statements of a settlement
 //	ranged.go     adds the range of ids to statements, for partitions
-//	keeper.go     writes, renews and takes over leases; finds unrouted events with a new route
+//	maintenance.go     writes, renews and takes over leases; finds unrouted events with a new route
 package queue

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// fakeLeases maintains leases like Keeper.
+// fakeLeases maintains leases like Maintenance.
 type fakeLeases struct {
 	db    *fakeDB
 	owner int64

@@ -77,14 +77,14 @@ func testLane() dispatch.LaneConfig {
 func newRelay(tb testing.TB, db *fakeDB, owner int64, cfg relayConfig) *relay {
 	tb.Helper()
 	r := &relay{db: db, owner: owner, trigger: &fakeTrigger{db}, log: &logBuffer{}, ended: make(chan error, 1)}
-	keeper := &fakeLeases{db, owner, cfg.Lease}
+	maintenance := &fakeLeases{db, owner, cfg.Lease}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	d, err := dispatch.New(cfg.dispatcher(), nil, log)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	r.Dispatcher = d
-	r.options = Options{Limits: cfg.Limits, Dispatcher: d, Leases: keeper, House: keeper, Companions: keeper, Trigger: r.trigger, Log: log}
+	r.options = Options{Limits: cfg.Limits, Dispatcher: d, Leases: maintenance, House: maintenance, Companions: maintenance, Trigger: r.trigger, Log: log}
 	for range cfg.Claims {
 		r.options.Claimers = append(r.options.Claimers, &fakeSession{db: db, owner: owner, lease: cfg.Lease})
 	}

@@ -26,15 +26,15 @@ func TestReadRelays(t *testing.T) {
 		t.Errorf("before there is one: %+v", all)
 	}
 	first, second := options(), options()
-	for _, o := range []KeeperOptions{first, second} {
-		d.hold(d.keeper(o))
+	for _, o := range []SessionOptions{first, second} {
+		d.hold(d.relaySession(o))
 	}
 	d.exec(`SELECT pg_advisory_lock(42), pg_advisory_lock($1)`, NewOwner()) // of no relay
 	all := read()
 	if len(all) != 2 || all[0].Owner != first.Owner || all[1].Owner != second.Owner {
 		t.Fatalf("%+v", all)
 	}
-	if s := all[0]; s.Application != "notifyd/keeper" || s.PID == 0 || s.User == "" || s.Since == nil {
+	if s := all[0]; s.Application != "notifyd/maintenance" || s.PID == 0 || s.User == "" || s.Since == nil {
 		t.Errorf("%+v", s)
 	}
 }
@@ -120,7 +120,7 @@ func TestReadForeignHolders(t *testing.T) {
 		life       = `SELECT pg_advisory_lock_shared(1853122159::bigint << 32 | 7)`
 		mode       = `SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`
 	)
-	k := d.keeper(options())
+	k := d.relaySession(options())
 	d.hold(k)
 	relay := d.session(user, "notifyd/notify", notifyLock, life, `SELECT pg_advisory_lock(42)`)
 	if got := d.holders(); len(got) != 0 {
