@@ -156,8 +156,8 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 		if l.dest.Total {
 			l.ctx = delivery.WithTotalOrder(d.workCtx)
 		}
-		if l.dest.Part > 0 {
-			l.ctx = delivery.WithShard(l.ctx, l.dest.Part)
+		if l.dest.Shard > 0 {
+			l.ctx = delivery.WithShard(l.ctx, l.dest.Shard)
 		}
 	}
 	return d.workCtx
@@ -229,7 +229,7 @@ func (d *Dispatcher) first(name string) *lane {
 
 // firsts returns the first lane of each destination, in the order of Add.
 func (d *Dispatcher) firsts() []*lane {
-	return slices.DeleteFunc(slices.Clone(d.lanes), func(l *lane) bool { return l.dest.Part > 0 })
+	return slices.DeleteFunc(slices.Clone(d.lanes), func(l *lane) bool { return l.dest.Shard > 0 })
 }
 
 // Route sends the event types that pattern matches to the named destinations. The most specific pattern wins: the

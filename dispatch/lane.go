@@ -1124,7 +1124,7 @@ func (l *lane) returnLocked(n int) func() {
 }
 
 // bit returns the bit of the lane in an outage. MaxShards bits fit.
-func (l *lane) bit() uint64 { return 1 << l.dest.Part }
+func (l *lane) bit() uint64 { return 1 << l.dest.Shard }
 
 // countsLocked reports whether the lane's health counts for the destination. A relay without the lease of a shard
 // knows nothing about its health.

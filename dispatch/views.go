@@ -78,8 +78,8 @@ type StreamLane interface {
 // Destination has the constant properties of a destination. All users share one value: do not modify it.
 type Destination struct {
 	Name string
-	// Part is the shard number of the lane, from 0 to Shards less 1.
-	Part int
+	// Shard is the shard number of the lane, from 0 to Shards less 1.
+	Shard int
 	LaneConfig
 	// Unordered, Total and BlockOnDead are decoded from LaneConfig.Order and OnDead.
 	Unordered, Total, BlockOnDead bool

@@ -38,7 +38,7 @@ func TestKilledInTheMiddleOfAHandler(t *testing.T) {
 		// The lock budget is over: the lease ends with the process too.
 		"holding a lease": {outboxsql.ModeQueue, time.Millisecond, "deferred"},
 		// The lease of the destination expires within 2 s.
-		"holding a unit": {outboxsql.ModeStream, time.Second, "fresh"},
+		"holding a shard": {outboxsql.ModeStream, time.Second, "fresh"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -41,7 +41,7 @@ func (e *env) startSuppressor() suppressor {
 
 // rings returns the notifications of events, without those of relays.
 func rings(payloads []string) []string {
-	return slices.DeleteFunc(payloads, func(p string) bool { return slices.Contains([]string{listener.WordPolling, "units", "deliveries"}, p) })
+	return slices.DeleteFunc(payloads, func(p string) bool { return slices.Contains([]string{listener.WordPolling, "shards", "deliveries"}, p) })
 }
 
 // TestNotifyAfterARelayIsKilled commits events that writers had written silently

@@ -45,19 +45,19 @@ type Stats struct {
 	// Mode is ModeStream if the relay reads a stream, ModeQueue if it claims, and empty before it
 	// knows.
 	Mode string
-	// Positions are the units of a stream that this relay owns, by destination; nil in
+	// Positions are the shards of a stream that this relay owns, by destination; nil in
 	// a queue.
 	Positions []PositionStats
 	// Destinations has one entry for each destination, in the order in which they were added.
 	Destinations []DestinationStats
 }
 
-// PositionStats are the figures of a unit of a stream that this relay owns.
+// PositionStats are the figures of a shard of a stream that this relay owns.
 type PositionStats struct {
-	// Destination is the unit's destination, empty for the router, which looks for event types
-	// without a route. Part is the number of the shard, 0 unless the destination has several.
+	// Destination is the shard's destination, empty for the router, which looks for event types
+	// without a route. Shard is the number of the shard, 0 unless the destination has several.
 	Destination string
-	Part        int
+	Shard       int
 	// Head is the highest id that was read, and Last the highest assigned id at the last query: ids
 	// in between have not been read yet. Unread is their number, without ids between two
 	// partitions, which no event can have.
@@ -70,10 +70,10 @@ type PositionStats struct {
 	OldestGap time.Duration
 	// Blocked is how many aggregates wait for a stored delivery.
 	Blocked int
-	// Loading says that the unit does not deliver yet: it loads what is stored for the destination, or waits for
+	// Loading says that the shard does not deliver yet: it loads what is stored for the destination, or waits for
 	// stored events of types that it has gained.
 	Loading bool
-	// Delivered counts the deliveries acknowledged since this relay has owned the unit.
+	// Delivered counts the deliveries acknowledged since this relay has owned the shard.
 	Delivered uint64
 	// Saved counts the writes of the position, and SavedAt is the time of the last one.
 	Saved   uint64

@@ -268,7 +268,7 @@ func TestStatusAndDoctorPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := command(t, "doctor", "-c", streaming); !strings.Contains(r.stdout, "  units ") {
+	if r := command(t, "doctor", "-c", streaming); !strings.Contains(r.stdout, "  shards ") {
 		t.Errorf("doctor of a stream: %+v", r)
 	} else {
 		for _, m := range regexp.MustCompile("(?m)^\\| `([a-z ]+)` \\|").FindAllStringSubmatch(page, -1) {

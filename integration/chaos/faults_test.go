@@ -354,7 +354,7 @@ func restartServer(c *cell) {
 }
 
 // endSessions ends the connections of one kind. Connections without claims,
-// leases or units lose nothing.
+// leases or shards lose nothing.
 func endSessions(c *cell, kind string) {
 	name := "notifyd/" + kind
 	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })

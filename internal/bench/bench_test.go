@@ -359,8 +359,8 @@ func TestUnsettledByShard(t *testing.T) {
 			{`(0, 20, '{[3,6)}'), (1, 17, '{}')`, 2},
 		} {
 			_, err := e.pool.Exec(ctx, `DELETE FROM `+in(schema, "outbox_positions")+`; DELETE FROM `+in(schema, "outbox_routes")+`;
-				INSERT INTO `+in(schema, "outbox_positions")+` (destination, shards, part, head, open)
-					SELECT 'sink-0', 2, part, head, open::int8multirange FROM (VALUES `+c.positions+`) AS v(part, head, open);
+				INSERT INTO `+in(schema, "outbox_positions")+` (destination, shards, shard, head, open)
+					SELECT 'sink-0', 2, shard, head, open::int8multirange FROM (VALUES `+c.positions+`) AS v(shard, head, open);
 				INSERT INTO `+in(schema, "outbox_routes")+` (destination, since, head, patterns) VALUES ('sink-0', 1, 0, '{*}')`)
 			if err != nil {
 				return err

@@ -70,7 +70,7 @@ func (s snapshot) has(name string) bool {
 	return slices.ContainsFunc(s.stats.Destinations, func(d observe.DestinationStats) bool { return d.Name == name })
 }
 
-// delivered reports whether a relay has a unit of a destination, in a stream. In a queue that is not known.
+// delivered reports whether a relay has a shard of a destination, in a stream. In a queue that is not known.
 func (s snapshot) delivered(name string) bool {
 	return slices.ContainsFunc(s.reading.backlog.Positions, func(p observe.Position) bool { return p.Destination == name && p.Session != nil })
 }
@@ -160,11 +160,11 @@ func notesOf(s snapshot) (notes []note) {
 		return notes
 	}
 	for _, p := range s.reading.backlog.Positions {
-		if p.OtherRelays > 0 && p.Part == 0 {
+		if p.OtherRelays > 0 && p.Shard == 0 {
 			notes = append(notes, note{fmt.Sprintf("Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays), Path + "relays", true})
 		}
 		if p.Session == nil && (p.Destination == "" || s.has(p.Destination)) {
-			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its unit has no owner.", p.Name()), Path + "relays", true})
+			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its shard has no owner.", p.Name()), Path + "relays", true})
 		}
 	}
 	for _, d := range s.reading.backlog.Destinations {

@@ -31,7 +31,7 @@ func TestNotes(t *testing.T) {
 	at := time.Now()
 	mail := observe.DestinationBacklog{Name: "mail", Retry: observe.Count{N: 3}}
 	gone := observe.Backlog{Destinations: []observe.DestinationBacklog{mail}}
-	taken := observe.Backlog{Destinations: []observe.DestinationBacklog{mail}, Positions: []observe.Position{{Destination: "mail", Session: &observe.UnitSession{}}}}
+	taken := observe.Backlog{Destinations: []observe.DestinationBacklog{mail}, Positions: []observe.Position{{Destination: "mail", Session: &observe.ShardSession{}}}}
 	down := observe.DestinationStats{Name: "mail", Unavailable: true, Trouble: observe.Trouble{DownSince: at.Add(-7*time.Minute - 4*time.Second), LastError: "refused"}}
 	for want, s := range map[string]snapshot{
 		"The database does not answer the relay. Nothing is delivered until it does.":                      {stats: observe.Stats{DatabaseDown: true}},

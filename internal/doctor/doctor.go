@@ -175,7 +175,7 @@ func checks() []check {
 func streamChecks() []check {
 	return []check{
 		{"stream", checkStream, false},
-		{"units", checkUnits, false},
+		{"shards", checkShards, false},
 		{"positions", checkPositions, false},
 		{"gaps", checkGaps, false},
 		{"writers", checkWriters, false},

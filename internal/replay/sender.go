@@ -73,7 +73,7 @@ func (s *Sender) FindNow() { s.findAt = time.Time{} }
 // Find finds a replay that was requested, or is no longer running, if a search is due.
 func (s *Sender) Find(ctx context.Context, conn *session.Conn) error {
 	now, d := time.Now(), s.shard.Lane.Destination()
-	if now.Before(s.findAt) || d.Part > 0 { // the first shard sends the replay
+	if now.Before(s.findAt) || d.Shard > 0 { // the first shard sends the replay
 		return nil
 	}
 	s.findAt = now.Add(s.shard.Limits.PollInterval)

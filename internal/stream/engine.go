@@ -122,8 +122,8 @@ func New(o Options) *Engine {
 	var patterns []string
 	for _, l := range e.d.StreamLanes() {
 		d := l.Destination()
-		e.lanes[shardKey{d.Name, d.Part}] = l
-		if d.Part > 0 {
+		e.lanes[shardKey{d.Name, d.Shard}] = l
+		if d.Shard > 0 {
 			continue
 		}
 		patterns = append(patterns, e.d.Patterns(d.Name)...)
@@ -194,7 +194,7 @@ func (e *Engine) exact(d *dispatch.Destination, p *position.Position, use func(c
 	}
 	return exactly.New(exactly.Host{
 		Keeper: d.Position, Position: p, Name: d.Name, Schema: e.Connector.Schema, LongestPause: d.LongestPause, Log: e.log, Use: use,
-		Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(d.Name, d.Part, err, news) }, Observe: e.d.Observe,
+		Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(d.Name, d.Shard, err, news) }, Observe: e.d.Observe,
 	})
 }
 
@@ -266,7 +266,7 @@ func (e *Engine) Look() {
 // Notifications other than ids of events.
 const (
 	wordPolling    = "polling"    // another relay suppresses the trigger
-	wordShards     = "units"      // a relay came or went, or released a shard
+	wordShards     = "shards"     // a relay came or went, or released a shard
 	wordDeliveries = "deliveries" // stored deliveries were changed, for example by a replay of dead letters
 )
 
@@ -364,7 +364,7 @@ func (e *Engine) Stats(s *observe.Stats) {
 	defer e.mu.Unlock()
 	s.Positions = []observe.PositionStats{}
 	for at, r := range e.shards {
-		p := observe.PositionStats{Destination: at.destination, Part: at.shard, Loading: true}
+		p := observe.PositionStats{Destination: at.destination, Shard: at.shard, Loading: true}
 		if r.runner != nil {
 			p = r.runner.stats()
 		}
@@ -426,7 +426,7 @@ func (e *Engine) gained(l lease.Lease) {
 		if err != nil {
 			// No incident: a shard ends because another owner continues, because routes have changed, or because the
 			// server is another one.
-			e.log.InfoContext(ctx, "shard ended", "destination", shardName(l.Destination), "part", l.Shard, "err", err)
+			e.log.InfoContext(ctx, "shard ended", "destination", shardName(l.Destination), "shard", l.Shard, "err", err)
 			e.leases.Rebalance()
 		}
 		if errors.Is(err, lease.ErrMoved) {
@@ -490,7 +490,7 @@ func reportName(at shardKey) string {
 	case at.destination == "":
 		return reportRouter
 	case at.shard > 0:
-		return fmt.Sprintf("destination %s, part %d", at.destination, at.shard)
+		return fmt.Sprintf("destination %s, shard %d", at.destination, at.shard)
 	}
 	return "destination " + at.destination
 }
@@ -504,8 +504,8 @@ func shardName(destination string) string {
 }
 
 // lost ends a shard, and returns when none of its deliveries is running.
-func (e *Engine) lost(destination string, part int) {
-	at := shardKey{destination, part}
+func (e *Engine) lost(destination string, shard int) {
+	at := shardKey{destination, shard}
 	e.mu.Lock()
 	r := e.shards[at]
 	e.mu.Unlock()
@@ -606,6 +606,6 @@ func sleep(ctx context.Context, d time.Duration) {
 
 func sortPositions(all []observe.PositionStats) {
 	slices.SortFunc(all, func(a, b observe.PositionStats) int {
-		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Part, b.Part))
+		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Shard, b.Shard))
 	})
 }

@@ -133,12 +133,12 @@ func TestCollectorOfStream(t *testing.T) {
 		Mode: "stream", Fenced: 3,
 		Positions: []observe.PositionStats{
 			{Head: 9, Last: 9, Saved: 1},
-			{Destination: "a", Part: 1, Head: 10, Last: 15, Open: 2, Gaps: 4, Ranges: 3, OldestGap: 1500 * time.Millisecond, Blocked: 7, Saved: 8},
+			{Destination: "a", Shard: 1, Head: 10, Last: 15, Open: 2, Gaps: 4, Ranges: 3, OldestGap: 1500 * time.Millisecond, Blocked: 7, Saved: 8},
 		},
 		Destinations: []observe.DestinationStats{{Name: "a"}},
 	}, waits: func(context.Context) (observe.Backlog, error) {
 		return observe.Backlog{Positions: []observe.Position{
-			{Session: &observe.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &observe.UnitSession{PID: 1}, Replay: &observe.Replay{Remaining: 12}}, {Destination: "of another"},
+			{Session: &observe.ShardSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Shard: 1, Lag: 11, Session: &observe.ShardSession{PID: 1}, Replay: &observe.Replay{Remaining: 12}}, {Destination: "of another"},
 		}}, nil
 	}})
 	for name, want := range map[string]float64{

@@ -116,17 +116,17 @@ func (o output) relay(s *observe.Stats) {
 	}
 }
 
-// positions exports the figures of the units of a stream that the relay owns.
+// positions exports the figures of the shards of a stream that the relay owns.
 func (o output) positions(s *observe.Stats) {
 	o.mode(observe.ModeStream)
 	for _, p := range s.Positions {
-		part := strconv.Itoa(p.Part)
-		o.gauge("notifyd_position_head", float64(p.Head), p.Destination, part)
-		o.gauge("notifyd_position_open", float64(p.Open), p.Destination, part)
-		o.gauge("notifyd_position_gaps", float64(p.Ranges), p.Destination, part)
-		o.gauge("notifyd_position_gap_oldest_seconds", p.OldestGap.Seconds(), p.Destination, part)
-		o.gauge("notifyd_position_blocked_aggregates", float64(p.Blocked), p.Destination, part)
-		o.counter("notifyd_position_saves_total", p.Saved, p.Destination, part)
+		shard := strconv.Itoa(p.Shard)
+		o.gauge("notifyd_position_head", float64(p.Head), p.Destination, shard)
+		o.gauge("notifyd_position_open", float64(p.Open), p.Destination, shard)
+		o.gauge("notifyd_position_gaps", float64(p.Ranges), p.Destination, shard)
+		o.gauge("notifyd_position_gap_oldest_seconds", p.OldestGap.Seconds(), p.Destination, shard)
+		o.gauge("notifyd_position_blocked_aggregates", float64(p.Blocked), p.Destination, shard)
+		o.counter("notifyd_position_saves_total", p.Saved, p.Destination, shard)
 	}
 }
 
@@ -195,14 +195,14 @@ func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 	}
 	for i := range b.Positions {
 		p := &b.Positions[i]
-		part := strconv.Itoa(p.Part)
+		shard := strconv.Itoa(p.Shard)
 		// A relay that has the other destinations reports those.
 		if shown[p.Destination] || p.Destination == "" {
-			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, part)
+			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, shard)
 		}
 		// The relay's own figures do not show where ids jump to another partition.
-		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
-			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, part)
+		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Shard == p.Shard }) {
+			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, shard)
 			if p.Replay != nil {
 				o.gauge("notifyd_replay_remaining", float64(p.Replay.Remaining), p.Destination)
 			}
