@@ -49,7 +49,7 @@ func TestRunbookPage(t *testing.T) {
 		"notifyd status":      {before: b.mailDown, says: `(?m)^mail +down `},
 		"notifyd doctor":      {code: exitFailure, says: `(?m)^error +destination mail `},
 		"notifyd healthcheck": {says: `(?m)^\[\+\] database: ok$`},
-		"curl -s http://127.0.0.1:9470/metrics | grep ^notifyd_": {says: `(?m)^notifyd_destination_unavailable\{destination="mail"\} 1\r?$`},
+		"curl -s http://127.0.0.1:9470/metrics | grep ^notifyd_": {says: `(?m)^notifyd_destination_down\{destination="mail"\} 1\r?$`},
 		"sql 1": {says: `destination *\| *state *\| *count *\| *next_attempt *\| *an_error`},
 		"sql 2": {says: `event_type *\| *count *\| *oldest`},
 
@@ -105,7 +105,7 @@ func (b *runbook) mailDown() {
 		b.Fatal(err)
 	}
 	publishTo(b.T, b.url, "order.placed", order)
-	b.metric(`notifyd_destination_unavailable{destination="mail"} 1`)
+	b.metric(`notifyd_destination_down{destination="mail"} 1`)
 }
 
 // databaseDown closes the database for a while. Before that the mail

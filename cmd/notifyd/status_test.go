@@ -95,7 +95,7 @@ func TestStatus(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 		t.Fatalf("%v in %+v", err, r)
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "for a person to look at") || len(s.Attention) != 4 || len(s.Relays) != 1 ||
+	if r.code != 1 || !strings.Contains(r.stderr, "action required") || len(s.Attention) != 4 || len(s.Relays) != 1 ||
 		s.Schema.Version < 1 || s.Schema.Version != s.Schema.Latest {
 		t.Errorf("exit code %d, %s: %+v", r.code, r.stderr, s)
 	}
@@ -164,7 +164,7 @@ func TestStatusOfOutage(t *testing.T) {
 	untilReady(t, "http://"+address+"/readyz")
 	shows := func(unavailable int, word string, state observe.BreakerState) {
 		t.Helper()
-		want := []string{fmt.Sprintf("\nnotifyd_destination_unavailable{destination=\"mail\"} %d\n", unavailable)}
+		want := []string{fmt.Sprintf("\nnotifyd_destination_down{destination=\"mail\"} %d\n", unavailable)}
 		for _, s := range observe.BreakerStates() {
 			n := 0
 			if s == state {

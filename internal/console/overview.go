@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// note is a problem that needs a person.
+// note is a problem under the heading "Action required".
 type note struct {
 	Text string
 	Link string // a page of the console; "" for none
@@ -98,19 +98,19 @@ func rates(s snapshot, name string) (delivered, failed float64) {
 func stateOf(d observe.DestinationStats) (text, class string) {
 	switch {
 	case d.Paused:
-		return "paused", "paused"
+		return observe.StatePaused, "paused"
 	case d.Unavailable:
-		return "unavailable", "bad"
+		return observe.StateDown, "bad"
 	case d.State == observe.BreakerRamping, d.State == observe.BreakerThrottled:
 		return d.State.String(), "warn"
 	case d.Report != nil && d.Report.Blocked:
-		return "blocked", "warn"
+		return observe.StateBlocked, "warn"
 	case d.Trouble.Failures > 0:
-		return "failing", "bad"
+		return observe.StateFailing, "bad"
 	case d.RateLimited:
-		return "waits for its rate limit", "warn"
+		return observe.StateLimited, "warn"
 	default:
-		return "ok", "good"
+		return observe.StateUp, "good"
 	}
 }
 
@@ -153,7 +153,7 @@ func notesOf(s snapshot) (notes []note) {
 		case d.Paused:
 			notes = append(notes, note{fmt.Sprintf("%s is paused%s: its events wait until it is resumed.", d.Name, pausedBy(s.reading.backlog.Destination(d.Name).Pause)), link, false})
 		case d.Unavailable:
-			notes = append(notes, note{fmt.Sprintf("%s is unavailable%s: its events wait and lose no attempt. %s", d.Name, downFor(s.at, d.Trouble.DownSince), d.Trouble.LastError), link, true})
+			notes = append(notes, note{fmt.Sprintf("%s is down%s: its events wait and lose no attempt. %s", d.Name, downFor(s.at, d.Trouble.DownSince), d.Trouble.LastError), link, true})
 		}
 	}
 	if s.reading.err != nil {

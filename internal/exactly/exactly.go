@@ -182,7 +182,7 @@ func (x *Position) identify(ctx context.Context, conn *session.Conn) (o owner, e
 // shardName returns the unambiguous name of the shard at the destination.
 func (o owner) shardName() string { return ShardName(o.Database, o.Schema, o.Destination, o.Shard) }
 
-// UnitName returns the name by which a destination that keeps a copy of its position knows a shard.
+// ShardName returns the name by which a destination that keeps a copy of its position knows a shard.
 func ShardName(database, schema, destination string, shard int) string {
 	return fmt.Sprintf("%s/%s/%s/%d", url.PathEscape(database), url.PathEscape(schema), url.PathEscape(destination), shard)
 }

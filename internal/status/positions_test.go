@@ -48,7 +48,7 @@ mail 1 3 1 0 0 50/s
 failing:
 audit: event 1 (a), attempt 2, 0s ago: no
 
-needs a person:
+action required:
 An event has waited 3h00m for audit.
 notifyd doctor, and the last error of audit
 No relay delivers audit: its shard has no owner.

@@ -144,7 +144,7 @@ func parseRelay(address, outbox string, r io.Reader) *Relay {
 				byName[name] = &RelayDestination{Name: name}
 			}
 			byName[name].set(m[1], labels, value)
-			own[name] = own[name] || m[1] == "notifyd_destination_unavailable" // the tables may have deliveries of others, too
+			own[name] = own[name] || m[1] == "notifyd_destination_down" // the tables may have deliveries of others, too
 		}
 	}
 	if !known || lines.Err() != nil {
@@ -176,7 +176,7 @@ func (r *Relay) set(name string, labels map[string]string, value float64) {
 
 func (d *RelayDestination) set(name string, labels map[string]string, value float64) {
 	switch name + " " + labels["outcome"] + labels["class"] {
-	case "notifyd_destination_unavailable ":
+	case "notifyd_destination_down ":
 		d.Unavailable = value == 1
 	case "notifyd_destination_state ":
 		if value == 1 {

@@ -49,7 +49,7 @@ type Status struct {
 	// Relay is the report of the relay whose admin address is configured; nil if
 	// there is none, or it does not answer.
 	Relay *Relay `json:"relay,omitempty"`
-	// Attention lists the problems that need a person.
+	// Attention lists the problems that do not end by themselves.
 	Attention []Attention `json:"attention"`
 
 	known []string // the configured destinations; nil if they are not known

@@ -19,7 +19,7 @@ func families() []family {
 		{"notifyd_backlog_deliveries", "Backlog in the tables, by state: fresh (no relay has handled the event; in a stream the lag of the position), retry, running (under a lease), parked (behind an earlier event of its aggregate). Counting ends at 10000, which means 10000 or more.", []string{"destination", "state"}},
 		{"notifyd_backlog_oldest_seconds", "Age of the event that has waited longest for the destination, among the first 10000; 0 if none waits.", destination},
 		{"notifyd_dead_letters", "Dead letters in the tables; 10000 means 10000 or more.", destination},
-		{"notifyd_destination_unavailable", "1 while the lane pauses because its destination is down.", destination},
+		{"notifyd_destination_down", "1 while the lane pauses because its destination is down.", destination},
 		{"notifyd_destination_paused", "1 while the relay honours a pause of the destination: its events wait until a person resumes it.", destination},
 		{"notifyd_destination_state", "1 for the current state of the breaker: closed (all is well), open (nothing is sent until a pause ends), probing (one delivery at a time), ramping (the destination answers again, and each round of answers doubles the number of deliveries), throttled (the destination works and has requested fewer deliveries).", []string{"destination", "state"}},
 		{"notifyd_destination_down_seconds", "How long ago the breaker left the state closed, as this relay knows; 0 while it is closed.", destination},

@@ -91,7 +91,7 @@ func TestCollector(t *testing.T) {
 	for name, want := range map[string]float64{
 		"notifyd_deliveries_total a delivered": 4, "notifyd_deliveries_total a failed": 5, "notifyd_deliveries_total a dead": 6,
 		"notifyd_deliveries_total a released": 7, "notifyd_deliveries_total b dead": 0,
-		"notifyd_destination_unavailable a": 1, "notifyd_destination_unavailable b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0,
+		"notifyd_destination_down a": 1, "notifyd_destination_down b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0,
 		"notifyd_destination_state a ramping": 1, "notifyd_destination_state a closed": 0, "notifyd_destination_state b closed": 1, "notifyd_destination_state b throttled": 0,
 		"notifyd_destination_throttled_gap_seconds a": 2, "notifyd_destination_throttled_gap_seconds b": 0, "notifyd_throttled_total a": 33,
 		"notifyd_destination_running a": 8, "notifyd_destination_failing_events a": 34, "notifyd_destination_failing_events b": 0,
