@@ -110,7 +110,7 @@ var splitTypes = []struct {
 		"internal/queue.Session":          4,
 		"ops.Client":                      16,
 		"internal/store.Connector":        3,
-		"internal/store.Keeper":           3,
+		"internal/store.Session":          3,
 		"internal/store.Watch":            2,
 		"internal/store.backlogReader":    4,
 	}},

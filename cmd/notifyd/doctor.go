@@ -21,12 +21,12 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/doctor"
-	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
-// listen, work the bell, prove life and answer queries, and two more where it reads a stream.
+// listen, hold the notify lock, prove life and answer queries, and two more where it reads a stream.
 const besideClaims = 6
 
 func newDoctorCmd(a *app) *cobra.Command {
@@ -139,7 +139,7 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	}
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// The size is unknown if the method panics.
-		_ = guard.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
+		_ = safecall.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
 	}
 	return e
 }

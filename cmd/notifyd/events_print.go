@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/cli"
-
-	"github.com/notifyd/notifyd/internal/legible"
+	"github.com/notifyd/notifyd/internal/textview"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -75,7 +74,7 @@ func (p printer) event(e *ops.Event) error {
 		{"idempotency key", e.IdempotencyKey},
 		{"headers", string(e.Headers)},
 		{"content type", kind},
-		{"payload", string(e.Payload) + legible.Payload(e.PayloadBytes)},
+		{"payload", string(e.Payload) + textview.Payload(e.PayloadBytes)},
 	} {
 		if line[1] != "" {
 			fmt.Fprintf(&b, "  %s %s\n", line[0], indented(line[1]))

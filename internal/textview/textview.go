@@ -1,6 +1,6 @@
-// Package legible formats the payloads of events for people: text unchanged, and other data as its size and first
+// Package textview formats the payloads of events for people: text unchanged, and other data as its size and first
 // bytes.
-package legible
+package textview
 
 import (
 	"bytes"

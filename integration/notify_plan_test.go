@@ -25,9 +25,9 @@ const (
 	stepClose    stepKind = "close gate" // handlers do not answer
 	stepOpen     stepKind = "open gate"  // handlers answer
 	stepAwait    stepKind = "await"      // waits for committed events, if handlers answer
-	stepHush     stepKind = "hush"       // ever more events: a relay polls, and the bell is silent
-	stepRouse    stepKind = "rouse"      // all gates open, until the bell is released
-	stepCrowd    stepKind = "crowd"      // writers at the very moment at which the bell is released
+	stepHush     stepKind = "hush"       // ever more events: a relay polls, and the trigger is suppressed
+	stepRouse    stepKind = "rouse"      // all gates open, until the trigger is released
+	stepCrowd    stepKind = "crowd"      // writers at the very moment at which the trigger is released
 	stepReserve  stepKind = "reserve"    // an id, to be used later
 	stepReserved stepKind = "reserved"   // insert with the oldest reserved id
 	stepOutside  stepKind = "outside"    // insert with an id that no sequence has drawn

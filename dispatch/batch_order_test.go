@@ -10,7 +10,7 @@ import (
 )
 
 // finish makes every later delivery succeed, and waits until all work has ended.
-func (m *parcelModel) finish(t *rapid.T) {
+func (m *batchModel) finish(t *rapid.T) {
 	m.t, m.draw, m.healthy, m.valid = t, t, true, true
 	m.l.resume()
 	for range 10 * len(m.events) {
@@ -27,26 +27,26 @@ func (m *parcelModel) finish(t *rapid.T) {
 		}
 		m.collect()
 		m.settleDead(m.next%2 == 0)
-		if m.next == len(m.events) && len(m.rows) == 0 && len(m.again) == 0 && len(m.parcels) == 0 && len(m.ready) == 0 {
+		if m.next == len(m.events) && len(m.rows) == 0 && len(m.again) == 0 && len(m.batches) == 0 && len(m.ready) == 0 {
 			break
 		}
 	}
-	if len(m.rows) > 0 || len(m.again) > 0 || len(m.parcels) > 0 || len(m.got) < len(m.events) {
+	if len(m.rows) > 0 || len(m.again) > 0 || len(m.batches) > 0 || len(m.got) < len(m.events) {
 		var stuck []string
 		for id, r := range m.rows {
 			stuck = append(stuck, fmt.Sprintf("%d of %q: %d", id, m.events[id-1].AggregateID, r.state))
 		}
-		t.Fatalf("%d of %d are delivered, %d given back, %d parcels under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.parcels), stuck)
+		t.Fatalf("%d of %d are delivered, %d given back, %d batches under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.batches), stuck)
 	}
 	if m.l.load != 0 || m.l.agg.Waiting() != 0 || m.l.agg.Len() != 0 || len(m.l.queue) > m.l.head {
 		t.Fatalf("load %d, %d followers, %d lines, %d queued", m.l.load, m.l.agg.Waiting(), m.l.agg.Len(), len(m.l.queue)-m.l.head)
 	}
 }
 
-// TestParcelsKeepOrder drives a lane as an engine does that keeps positions, with every kind of
+// TestBatchsKeepOrder drives a lane as an engine does that keeps positions, with every kind of
 // answer: each delivery has one answer, the order of an aggregate is kept, and nothing is left in
 // the end.
-func TestParcelsKeepOrder(t *testing.T) {
+func TestBatchsKeepOrder(t *testing.T) {
 	t.Parallel()
 	for name, configure := range map[string]func(*LaneConfig){
 		"ordered": func(*LaneConfig) {},
@@ -59,7 +59,7 @@ func TestParcelsKeepOrder(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				rapid.Check(t, func(t *rapid.T) {
-					m := newParcelModel(t, kind, configure)
+					m := newBatchModel(t, kind, configure)
 					t.Repeat(m.actions())
 					m.finish(t)
 					m.l.drop() // stops its timer
@@ -69,10 +69,10 @@ func TestParcelsKeepOrder(t *testing.T) {
 	}
 }
 
-func newParcelModel(t *rapid.T, kind string, configure func(*LaneConfig)) *parcelModel {
-	m := &parcelModel{
+func newBatchModel(t *rapid.T, kind string, configure func(*LaneConfig)) *batchModel {
+	m := &batchModel{
 		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), valid: true,
-		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
+		out: make(map[int64]*Batch), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
 	}
 	one := modelOneHandler{m}
 	var h delivery.Handler = &one

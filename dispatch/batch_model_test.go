@@ -22,9 +22,9 @@ const (
 	rowDead
 )
 
-// parcelModel is an engine that keeps positions, without a database, and the workers of the lane
+// batchModel is an engine that keeps positions, without a database, and the workers of the lane
 // that it drives. Its writes take effect at once.
-type parcelModel struct {
+type batchModel struct {
 	t    rapid.TB
 	draw *rapid.T
 	l    *lane
@@ -36,8 +36,8 @@ type parcelModel struct {
 	rows     map[int64]*modelRow
 	held     map[int64]bool
 	again    []Delivery
-	parcels  []*Parcel
-	spare    []*Parcel
+	batches  []*Batch
+	spare    []*Batch
 	ready    map[Key]bool // lines to continue with
 	valid    bool
 	healthy  bool
@@ -45,7 +45,7 @@ type parcelModel struct {
 	strict   bool          // it hands over no more than the lane grants
 	wake     chan struct{} // of capacity 1, for an engine that waits
 	taken    [][]*job
-	out      map[int64]*Parcel // handed over and not answered
+	out      map[int64]*Batch // handed over and not answered
 	got      map[int64]bool
 	latest   map[string]int64 // per aggregate
 	replayed map[int64]bool
@@ -62,7 +62,7 @@ type modelRow struct {
 // anyHandler takes events one by one, batchHandler several, and the third keeps order in
 // a call.
 type (
-	modelOneHandler     struct{ m *parcelModel }
+	modelOneHandler     struct{ m *batchModel }
 	modelBatchHandler   struct{ modelOneHandler }
 	modelKeepingHandler struct{ modelBatchHandler }
 )
@@ -87,7 +87,7 @@ func (h *modelBatchHandler) DeliverBatch(_ context.Context, events []*delivery.E
 func (*modelKeepingHandler) KeepsOrder() bool { return true }
 
 // deliver is the destination's handling of an event.
-func (m *parcelModel) deliver(e *delivery.Event) error {
+func (m *batchModel) deliver(e *delivery.Event) error {
 	answer := "ok"
 	if !m.healthy {
 		answer = rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok", "ok", "fail", "dead", "down", "down", "slower", "pause", "unsure"}).Draw(m.draw, "answer")
@@ -121,7 +121,7 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 }
 
 // unit is what an event is in order with.
-func (m *parcelModel) unit(e *delivery.Event) string {
+func (m *batchModel) unit(e *delivery.Event) string {
 	if m.l.dest.Total {
 		return "all"
 	}
@@ -129,11 +129,11 @@ func (m *parcelModel) unit(e *delivery.Event) string {
 }
 
 // blocked reports whether only stored events go.
-func (m *parcelModel) blocked() bool {
+func (m *batchModel) blocked() bool {
 	return m.l.dest.Total && m.lane.Order(m.keys.Named("*")).Blocked
 }
 
-func (m *parcelModel) key(e *delivery.Event) (k Key) {
+func (m *batchModel) key(e *delivery.Event) (k Key) {
 	if m.l.dest.Total {
 		return m.keys.Named("*")
 	}
@@ -144,7 +144,7 @@ func (m *parcelModel) key(e *delivery.Event) (k Key) {
 }
 
 // line returns the ids of the rows of an aggregate that count, in order.
-func (m *parcelModel) line(k Key) (ids []int64) {
+func (m *batchModel) line(k Key) (ids []int64) {
 	for id, r := range m.rows {
 		if m.key(m.events[id-1]) == k && (r.state != rowDead || m.l.dest.Blocks()) {
 			ids = append(ids, id)
@@ -155,14 +155,14 @@ func (m *parcelModel) line(k Key) (ids []int64) {
 }
 
 // hand hands deliveries over, as long as the lane takes any.
-func (m *parcelModel) hand(all []Delivery, unblock []Key) {
+func (m *batchModel) hand(all []Delivery, unblock []Key) {
 	if len(all) == 0 {
 		return
 	}
 	m.l.mu.Lock()
 	m.l.load += len(all)
 	m.l.mu.Unlock()
-	p := NewParcel(func() bool { return m.valid }, func(bool) { m.poke() })
+	p := NewBatch(func() bool { return m.valid }, func(bool) { m.poke() })
 	if n := len(m.spare); n > 0 {
 		p, m.spare = m.spare[n-1], m.spare[:n-1]
 	}
@@ -176,12 +176,12 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 		m.t.Logf("hand over %d of %q, row %v, leads %v, unblock %v", d.Event.ID, d.Event.AggregateID, d.Row, d.Leads, len(unblock))
 	}
 	p.Fill(all)
-	m.parcels = append(m.parcels, p)
+	m.batches = append(m.batches, p)
 	m.lane.Deliver(p, unblock)
 }
 
 // capacity returns how many deliveries the lane would reserve.
-func (m *parcelModel) capacity(n int) int {
+func (m *batchModel) capacity(n int) int {
 	if m.strict {
 		n = m.l.Reserve(Request{N: n})
 		if n > 0 {
@@ -203,17 +203,17 @@ func (m *parcelModel) capacity(n int) int {
 }
 
 // poke notifies a waiting engine that there is work.
-func (m *parcelModel) poke() {
+func (m *batchModel) poke() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (m *parcelModel) collect() {
-	left := m.parcels[:0]
+func (m *batchModel) collect() {
+	left := m.batches[:0]
 	var parked []Key
-	for _, p := range m.parcels {
+	for _, p := range m.batches {
 		_, answers, n := p.Take()
 		for i := range answers {
 			parked = append(parked, m.answered(&answers[i])...)
@@ -234,7 +234,7 @@ func (m *parcelModel) collect() {
 		p.Empty()
 		m.spare = append(m.spare, p)
 	}
-	m.parcels = left
+	m.batches = left
 	for _, k := range parked {
 		ids := m.line(k)
 		if !m.lane.Order(k).Busy && (len(ids) == 0 || m.rows[ids[0]].state == rowParked) {
@@ -243,13 +243,13 @@ func (m *parcelModel) collect() {
 	}
 }
 
-func (m *parcelModel) underWay(p *Parcel) map[int64]bool {
+func (m *batchModel) underWay(p *Batch) map[int64]bool {
 	ids := make(map[int64]bool)
 	p.UnderWay(func(d *Delivery) { ids[d.Event.ID] = true })
 	return ids
 }
 
-func (m *parcelModel) answered(a *Answer) (waits []Key) {
+func (m *batchModel) answered(a *Answer) (waits []Key) {
 	id := a.Event.ID
 	if m.out[id] == nil {
 		m.t.Fatalf("%d is answered again", id)
@@ -284,7 +284,7 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 }
 
 // begin has a worker take jobs; an idle one continues in the same way.
-func (m *parcelModel) begin() {
+func (m *batchModel) begin() {
 	m.l.mu.Lock()
 	waiting := len(m.l.queue) - m.l.head
 	m.l.mu.Unlock()
@@ -304,7 +304,7 @@ func (m *parcelModel) begin() {
 	m.taken = append(m.taken, jobs)
 }
 
-func (m *parcelModel) deliverOne(i int) {
+func (m *batchModel) deliverOne(i int) {
 	jobs := m.taken[i]
 	m.taken = slices.Delete(m.taken, i, i+1)
 	w := &worker{lane: m.l}
@@ -322,15 +322,15 @@ func (m *parcelModel) deliverOne(i int) {
 
 // reown withdraws, waits for all calls to end, and owns the lane again, as after a unit was given
 // away and taken again: the engine reads undelivered events again.
-func (m *parcelModel) reown() {
+func (m *batchModel) reown() {
 	m.lane.Withdraw()
 	m.gone = true
 	for len(m.taken) > 0 {
 		m.deliverOne(0)
 	}
 	m.collect()
-	if len(m.parcels) > 0 || m.l.load != 0 || len(m.l.queue) > m.l.head {
-		m.t.Fatalf("%d parcels are under way after all workers ended, load %d", len(m.parcels), m.l.load)
+	if len(m.batches) > 0 || m.l.load != 0 || len(m.l.queue) > m.l.head {
+		m.t.Fatalf("%d batches are under way after all workers ended, load %d", len(m.batches), m.l.load)
 	}
 	m.lane.Own(func() {})
 	m.gone = false
@@ -351,7 +351,7 @@ func (m *parcelModel) reown() {
 }
 
 // settleDead replays or discards a dead letter.
-func (m *parcelModel) settleDead(replays bool) {
+func (m *batchModel) settleDead(replays bool) {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r, k := m.rows[id], m.key(m.events[id-1])
 		if r.state != rowDead {
@@ -373,7 +373,7 @@ func (m *parcelModel) settleDead(replays bool) {
 	}
 }
 
-func (m *parcelModel) actions() map[string]func(*rapid.T) {
+func (m *batchModel) actions() map[string]func(*rapid.T) {
 	act := func(f func()) func(*rapid.T) {
 		return func(t *rapid.T) { m.t, m.draw = t, t; f() }
 	}

@@ -15,39 +15,39 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// silent is another relay, which keeps the bell silent.
-type silent struct{ kill, freeze, thaw func() }
+// suppressor is another relay, which suppresses the trigger.
+type suppressor struct{ kill, freeze, thaw func() }
 
-// silence makes another relay keep the bell silent. Writers and other relays see only the bell of it.
-func (e *env) silence() silent {
+// silence makes another relay suppress the trigger. Writers and other relays see only its lock.
+func (e *env) silence() suppressor {
 	e.t.Helper()
-	s := e.silentBell()
-	e.until("bell silent", holdsBell)
+	s := e.startSuppressor()
+	e.until("notifications suppressed", suppressed)
 	return s
 }
 
-func (e *env) silentBell() silent {
+func (e *env) startSuppressor() suppressor {
 	e.t.Helper()
-	bell := listener.NewBell(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, e.url) }, slog.New(slog.DiscardHandler))
-	bell.Announce(outboxsql.Channel(outboxsql.DefaultSchema))
+	notify := listener.NewTrigger(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, e.url) }, slog.New(slog.DiscardHandler))
+	notify.Announce(outboxsql.Channel(outboxsql.DefaultSchema))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = bell.Run(ctx) }() // the end of ctx
+	go func() { defer close(ended); _ = notify.Run(ctx) }() // the end of ctx
 	end := func() { cancel(); <-ended }
 	e.t.Cleanup(end)
-	bell.Silence()
-	return silent{kill: end, freeze: func() {}, thaw: end}
+	notify.Suppress()
+	return suppressor{kill: end, freeze: func() {}, thaw: end}
 }
 
 // rings returns the notifications of events, without those of relays.
 func rings(payloads []string) []string {
-	return slices.DeleteFunc(payloads, func(p string) bool { return slices.Contains([]string{listener.WordAwake, "units", "deliveries"}, p) })
+	return slices.DeleteFunc(payloads, func(p string) bool { return slices.Contains([]string{listener.WordPolling, "shards", "deliveries"}, p) })
 }
 
-// TestBellOfARelayThatIsKilled commits events that writers had written silently
+// TestNotifyAfterARelayIsKilled commits events that writers had written silently
 // when the only relay that knew of them was killed. A stream needs no poll for
 // that.
-func TestBellOfARelayThatIsKilled(t *testing.T) {
+func TestNotifyAfterARelayIsKilled(t *testing.T) {
 	t.Parallel()
 	for mode, poll := range map[outboxsql.Mode]time.Duration{outboxsql.ModeQueue: 200 * time.Millisecond, outboxsql.ModeStream: never} {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
@@ -63,7 +63,7 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 					}
 					commit, check := e.writeSilently(level)
 					victim.kill()
-					e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
+					e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 					if survivor == "started before" {
 						e.letDoze()
 					}
@@ -96,19 +96,19 @@ func (e *env) letDoze() {
 	}
 }
 
-// TestBellOfARelayThatDiedBefore commits, without any poll to find them, events
+// TestNotifyAfterARelayDied commits, without any poll to find them, events
 // that writers had written silently for a relay that died before this one
 // started.
-func TestBellOfARelayThatDiedBefore(t *testing.T) {
+func TestNotifyAfterARelayDied(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			e, h := bellEnv(t, mode), newRecorder(t)
-			// To writers, a dead relay is only its bell. A real one that had left events
+			e, h := notifyEnv(t, mode), newRecorder(t)
+			// To writers, a dead relay is only its lock. A real one that had left events
 			// behind would make this one sweep for other reasons.
-			dead := e.silentBell()
-			e.until("bell silent", holdsBell)
+			dead := e.startSuppressor()
+			e.until("notifications suppressed", suppressed)
 			heard := e.listen()
 			writer, err := e.pool.Begin(t.Context())
 			if err != nil {
@@ -119,7 +119,7 @@ func TestBellOfARelayThatDiedBefore(t *testing.T) {
 				t.Fatal(err)
 			}
 			dead.kill()
-			e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
+			e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
 			e.letDoze()
 			if err := writer.Commit(t.Context()); err != nil {
@@ -169,7 +169,7 @@ func (e *env) writeSilently(level pgx.TxIsoLevel) (commit, check func()) {
 	do(3, step{kind: stepSave, rows: 1})
 	do(3, step{kind: stepRelease})
 	do(4, step{kind: stepRollback})
-	e.until("bell still silent", holdsBell)
+	e.until("notifications still suppressed", suppressed)
 	commit = func() {
 		e.t.Helper()
 		for w := range 4 {
@@ -199,14 +199,14 @@ func besideFrozen(t *testing.T, mode outboxsql.Mode, poll time.Duration) (silent
 	silent = !slices.ContainsFunc(rings(heard("end")), func(payload string) bool { return payload != "" })
 	frozen.thaw()
 	e.untilDone()
-	e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
+	e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 	return silent
 }
 
-// TestBellOfARelayThatIsFrozen writes while a frozen relay keeps the bell silent.
+// TestNotifyWhileARelayIsFrozen writes while a frozen relay suppresses the trigger.
 // The other relay of a queue notices by polling, and then polls fast; that of a
-// stream knows that the bell does not ring.
-func TestBellOfARelayThatIsFrozen(t *testing.T) {
+// stream knows that the trigger does not notify.
+func TestNotifyWhileARelayIsFrozen(t *testing.T) {
 	t.Parallel()
 	for name, poll := range map[string]time.Duration{"found by the poll": 200 * time.Millisecond, "found by fast polls": never} {
 		for _, mode := range bothModes() {

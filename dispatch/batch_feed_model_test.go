@@ -8,7 +8,7 @@ import (
 )
 
 // feed acts like a unit: returned deliveries go first.
-func (m *parcelModel) feed() bool {
+func (m *batchModel) feed() bool {
 	if o := m.lane.Order(Key{}); o.Stopped {
 		m.collect()
 		if !m.gone && !m.lane.GoOn(o.Returned) {
@@ -33,7 +33,7 @@ func (m *parcelModel) feed() bool {
 	return false
 }
 
-func (m *parcelModel) feedLines() bool {
+func (m *batchModel) feedLines() bool {
 	m.collect()
 	for k := range m.ready {
 		n := 100
@@ -69,14 +69,14 @@ func (m *parcelModel) feedLines() bool {
 	return true
 }
 
-func (m *parcelModel) row(id int64, leads bool) Delivery {
+func (m *batchModel) row(id int64, leads bool) Delivery {
 	m.held[id] = true
 	e := m.events[id-1]
 	return Delivery{Event: e, Key: m.key(e), Failures: m.rows[id].failures, Row: true, Leads: leads}
 }
 
 // feedDue takes rows that are due and first of their line, or replayed, or without a line.
-func (m *parcelModel) feedDue() {
+func (m *batchModel) feedDue() {
 	var all []Delivery
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r, k := m.rows[id], m.key(m.events[id-1])
@@ -95,7 +95,7 @@ func (m *parcelModel) feedDue() {
 	m.hand(all2, nil)
 }
 
-func (m *parcelModel) read(n int) {
+func (m *batchModel) read(n int) {
 	if m.blocked() {
 		return
 	}

@@ -20,21 +20,21 @@ import (
 // lower half is the relay's number.
 const ownerSpace = 0x6e74666f
 
-// Keeper holds the relay's session: its connection has the advisory lock that shows other relays that this one is
-// alive. When the connection breaks, they take over. Several goroutines may use a Keeper; the caller of NewKeeper or
+// Session holds the relay's session: its connection has the advisory lock that shows other relays that this one is
+// alive. When the connection breaks, they take over. Several goroutines may use a Session; the caller of NewSession or
 // NewBorrower closes it.
-type Keeper struct {
+type Session struct {
 	connector *Connector
-	options   KeeperOptions
-	lender    Lender // nil for a Keeper with its own connection
+	options   SessionOptions
+	lender    Lender // nil for a Session with its own connection
 
 	mu   sync.Mutex // guards conn, and serializes its use
 	conn *session.Conn
 }
 
-// KeeperOptions configures a [Keeper].
-type KeeperOptions struct {
-	// Owner is the number of the relay, see [NewOwner]; 0 for a Keeper that does not prove life.
+// SessionOptions configures a [Session].
+type SessionOptions struct {
+	// Owner is the number of the relay, see [NewOwner]; 0 for a Session that does not prove life.
 	Owner int64
 	// Mode is the required mode of the table; empty is a queue.
 	Mode outboxsql.Mode
@@ -45,12 +45,12 @@ type KeeperOptions struct {
 	Refused func(error)
 }
 
-// NewOwner returns a number for a relay, for KeeperOptions.Owner. It is random: no authority numbers relays, and a
+// NewOwner returns a number for a relay, for SessionOptions.Owner. It is random: no authority numbers relays, and a
 // name or process id may occur twice.
 func NewOwner() int64 { return ownerSpace<<32 | int64(rand.Uint32()) } //nolint:gosec // distinguishes relays, hides nothing
 
-// NewKeeper returns a Keeper that connects on first use.
-func NewKeeper(c *Connector, o KeeperOptions) *Keeper { return &Keeper{connector: c, options: o} }
+// NewSession returns a Session that connects on first use.
+func NewSession(c *Connector, o SessionOptions) *Session { return &Session{connector: c, options: o} }
 
 // Lender lends a connection for one use at a time.
 type Lender interface {
@@ -60,14 +60,14 @@ type Lender interface {
 	Close(ctx context.Context)
 }
 
-// NewBorrower returns a Keeper that borrows its connection, for a stream: another session proves that the relay is
+// NewBorrower returns a Session that borrows its connection, for a stream: another session proves that the relay is
 // alive, and the remaining work is rare and short.
-func NewBorrower(from Lender, owner int64) *Keeper {
-	return &Keeper{lender: from, options: KeeperOptions{Owner: owner, Mode: outboxsql.ModeStream}}
+func NewBorrower(from Lender, owner int64) *Session {
+	return &Session{lender: from, options: SessionOptions{Owner: owner, Mode: outboxsql.ModeStream}}
 }
 
 // Close ends the session, even if ctx has ended; the relay then counts as dead.
-func (k *Keeper) Close(ctx context.Context) {
+func (k *Session) Close(ctx context.Context) {
 	if k.lender != nil {
 		k.lender.Close(ctx)
 		return
@@ -77,7 +77,7 @@ func (k *Keeper) Close(ctx context.Context) {
 	k.closeConn(ctx)
 }
 
-func (k *Keeper) closeConn(ctx context.Context) {
+func (k *Session) closeConn(ctx context.Context) {
 	if k.conn != nil {
 		Close(ctx, k.conn.Conn)
 		k.conn = nil
@@ -87,7 +87,7 @@ func (k *Keeper) closeConn(ctx context.Context) {
 // Do runs f on the connection, and opens the connection if necessary. It closes the connection only if Spoiled. The
 // connection has the lock that proves life: without it other relays repeat this relay's deliveries. For the same
 // reason a running statement finishes even if the caller's context is cancelled; the deadline still applies.
-func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
+func (k *Session) Do(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
 	if k.lender != nil {
 		if err := k.lender.Lend(ctx, f); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -134,14 +134,14 @@ func isReadOnly(err error) bool {
 	return ok && pg.Code == readOnly
 }
 
-func (k *Keeper) connect(ctx context.Context) error {
+func (k *Session) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	open, mode := k.connector.Open, cmp.Or(k.options.Mode, outboxsql.ModeQueue)
 	if k.options.Owner != 0 || mode == outboxsql.ModeQueue {
 		open = k.connector.direct
 	}
-	conn, err := open(ctx, "keeper")
+	conn, err := open(ctx, "maintenance")
 	if err != nil {
 		return err
 	}
@@ -177,12 +177,12 @@ func ShowLife(ctx context.Context, conn outboxsql.DB, schema string, owner int64
 }
 
 // Hold connects, so that the relay counts as alive before it writes a lease.
-func (k *Keeper) Hold(ctx context.Context) error {
+func (k *Session) Hold(ctx context.Context) error {
 	return k.Do(ctx, "hold the relay's lock", func(ctx context.Context, c *session.Conn) error { return c.Ping(ctx) })
 }
 
 // Destinations returns the names with deliveries to retry. The query skips from name to name in the index.
-func (k *Keeper) Destinations(ctx context.Context) (names []string, err error) {
+func (k *Session) Destinations(ctx context.Context) (names []string, err error) {
 	err = k.Do(ctx, "list destinations with waiting deliveries", func(ctx context.Context, c *session.Conn) error {
 		rows, err := c.Query(ctx, `WITH RECURSIVE d(name) AS (
 				(SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination <> '' ORDER BY destination LIMIT 1)

@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 )
 
-func (d *db) hold(k *Keeper) {
+func (d *db) hold(k *Session) {
 	d.Helper()
 	if err := k.Hold(d.Context()); err != nil {
 		d.Fatal(err)
@@ -38,7 +38,7 @@ func TestOwnersAreApart(t *testing.T) {
 const remaining = `SELECT e.id::text FROM outbox_events AS e ORDER BY e.id`
 
 // purgeAll purges as the relay does, and returns the number of batches.
-func (d *db) purgeAll(k *Keeper, keep time.Duration, batch int) (batches int) {
+func (d *db) purgeAll(k *Session, keep time.Duration, batch int) (batches int) {
 	d.Helper()
 	var after int64
 	for more := true; more; batches++ {
@@ -62,7 +62,7 @@ func TestPurge(t *testing.T) {
 	d.exec(`UPDATE outbox_events SET state = 'done', processed_at = now() - interval '5 min' WHERE id = 8`)
 	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 3`)
 	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (5, 'x', 'a', 'dead'), (3, 'x', 'a', 'retry')`)
-	k := d.keeper(options())
+	k := d.relaySession(options())
 	next, more, err := k.Purge(t.Context(), Range{0, math.MaxInt64}, time.Hour, 3)
 	if err != nil || next != 3 || !more {
 		t.Errorf("first batch: next %d, more %t, %v", next, more, err)
@@ -101,7 +101,7 @@ func TestPurgeGoesOn(t *testing.T) {
 			d.exec(`UPDATE outbox_events SET state = 'done', processed_at = now() - interval '2 hours' WHERE event_type = 'old'`)
 			d.insert("young", 50)
 			d.exec(`UPDATE outbox_events SET state = 'done', processed_at = now() WHERE event_type = 'young'`)
-			batches := d.purgeAll(d.keeper(options()), time.Hour, 10)
+			batches := d.purgeAll(d.relaySession(options()), time.Hour, 10)
 			if n := one[int](d, `SELECT count(*) FROM outbox_events WHERE event_type = 'old'`); n != 0 {
 				t.Errorf("%d old events are left behind 50 that stay", n)
 			}
@@ -112,12 +112,12 @@ func TestPurgeGoesOn(t *testing.T) {
 	}
 }
 
-// TestKeeperReconnects and proves life again.
-func TestKeeperReconnects(t *testing.T) {
+// TestSessionReconnects and proves life again.
+func TestSessionReconnects(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	o := options()
-	k := d.keeper(o)
+	k := d.relaySession(o)
 	d.hold(k)
 	d.expect("alive", fmt.Sprintf(`SELECT (NOT pg_try_advisory_lock(%d))::text`, o.Owner), "true")
 	d.terminate(k.conn.Conn)
@@ -128,13 +128,13 @@ func TestKeeperReconnects(t *testing.T) {
 	d.expect("alive again", fmt.Sprintf(`SELECT (NOT pg_try_advisory_lock(%d))::text`, o.Owner), "true")
 }
 
-// TestKeeperWaitsForNobody: a pooler may keep an earlier session of the relay, with its lock, for
+// TestSessionWaitsForNobody: a pooler may keep an earlier session of the relay, with its lock, for
 // hours. A session that is not a relay can take the lock, and the error says so.
-func TestKeeperWaitsForNobody(t *testing.T) {
+func TestSessionWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	o := options()
-	earlier, k := d.keeper(o), d.keeper(o)
+	earlier, k := d.relaySession(o), d.relaySession(o)
 	d.hold(earlier)
 	d.hold(k)
 	relays, err := ReadRelays(t.Context(), d.conn)
@@ -155,13 +155,13 @@ func TestKeeperWaitsForNobody(t *testing.T) {
 	d.hold(k)
 }
 
-// TestKeeperStaysAlive: neither an error of the server nor a caller that gives up makes a relay
+// TestSessionStaysAlive: neither an error of the server nor a caller that gives up makes a relay
 // look dead while it works on leased deliveries.
-func TestKeeperStaysAlive(t *testing.T) {
+func TestSessionStaysAlive(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	o := options()
-	k := d.keeper(o)
+	k := d.relaySession(o)
 	d.hold(k)
 	alive := fmt.Sprintf(`SELECT (NOT (pg_try_advisory_lock(%[1]d) AND pg_advisory_unlock(%[1]d)))::text`, o.Owner)
 
@@ -196,12 +196,12 @@ func TestKeeperStaysAlive(t *testing.T) {
 	d.expect("after that", alive, "true")
 }
 
-// TestKeeperLeavesAServerThatTakesNoWrites: after a failover the old primary may keep its sessions,
+// TestSessionLeavesAServerThatTakesNoWrites: after a failover the old primary may keep its sessions,
 // and answer each write with 25006. Other errors do not cost the connection.
-func TestKeeperLeavesAServerThatTakesNoWrites(t *testing.T) {
+func TestSessionLeavesAServerThatTakesNoWrites(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	k := NewKeeper(d.Connector, KeeperOptions{Owner: NewOwner()})
+	k := NewSession(d.Connector, SessionOptions{Owner: NewOwner()})
 	defer k.Close(context.WithoutCancel(t.Context()))
 	for code, kept := range map[string]bool{"25006": false, "22012": true} {
 		if err := k.Hold(t.Context()); err != nil {

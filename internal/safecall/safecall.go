@@ -1,6 +1,6 @@
-// Package guard calls foreign code (handlers, observers, the methods of their errors) and
+// Package safecall calls foreign code (handlers, observers, the methods of their errors) and
 // survives its panics.
-package guard
+package safecall
 
 import (
 	"fmt"

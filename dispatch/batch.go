@@ -8,7 +8,7 @@ import (
 	"github.com/notifyd/notifyd/internal/order"
 )
 
-// Delivery is one event that a [Parcel] brings to a lane.
+// Delivery is one event that a [Batch] brings to a lane.
 type Delivery struct {
 	// Event has its Destination and Attempt set.
 	Event *delivery.Event
@@ -48,13 +48,13 @@ func (d *Delivery) entry(q *queues) order.Entry {
 	return order.Entry{Key: &d.Key, Leads: d.Leads, Since: d.Since, Stored: d.Row}
 }
 
-// Answer is the outcome of one delivery of a parcel.
+// Answer is the outcome of one delivery of a batch.
 type Answer struct {
 	Delivery
-	// Place is the index of the delivery in the parcel, from 0.
+	// Place is the index of the delivery in the batch, from 0.
 	Place   int
 	Verdict Verdict
-	// Delay is how long to wait, for VerdictFailed and VerdictAside.
+	// Delay is how long to wait, for VerdictFailed and VerdictQuarantined.
 	Delay time.Duration
 	// Class says who is at fault for a failure, and Err is its error; both are zero without a failure.
 	Class delivery.Class
@@ -64,9 +64,9 @@ type Answer struct {
 	Behind bool
 }
 
-// Parcel is a set of deliveries that an engine hands to a lane at once, with their answers. The engine reuses the
-// parcel once no delivery is in flight.
-type Parcel struct {
+// Batch is a set of deliveries that an engine hands to a lane at once, with their answers. The engine reuses the
+// batch once no delivery is in flight.
+type Batch struct {
 	jobs   []job
 	events []Delivery
 	order  *queues         // of the engine that owned the lane at the handover; nil without order
@@ -81,14 +81,14 @@ type Parcel struct {
 	answers   []Answer   // since the last Take
 }
 
-// task is one delivery of a parcel in a lane.
+// task is one delivery of a batch in a lane.
 type task struct {
-	parcel *Parcel
-	work   int // index into parcel.events
-	event  *delivery.Event
+	batch *Batch
+	index int // index into batch.events
+	event *delivery.Event
 }
 
-// job is a task with its place in the queue of its aggregate, if parcel.order is not nil. The lane's lock guards
+// job is a task with its place in the queue of its aggregate, if batch.order is not nil. The lane's lock guards
 // everything except the task.
 type job = order.Item[task]
 
@@ -100,40 +100,40 @@ func newQueues(d *Destination, t *target) *queues {
 }
 
 // failures returns the number of earlier failed attempts.
-func (t *task) failures() int { return t.parcel.events[t.work].Failures }
+func (t *task) failures() int { return t.batch.events[t.index].Failures }
 
 // refused returns why the event must not be delivered, nil if it may be.
-func (t *task) refused() error { return t.parcel.events[t.work].Refused }
+func (t *task) refused() error { return t.batch.events[t.index].Refused }
 
 // behind returns the verdict on the job when an earlier one of its aggregate gets v. Some jobs return to the engine
 // instead of being parked: see order.Queues.Parks.
 func (t *task) behind(v Verdict) Verdict {
-	if v == VerdictParked && t.parcel.order != nil && !t.parcel.order.Parks(t.parcel.events[t.work].Row) {
+	if v == VerdictParked && t.batch.order != nil && !t.batch.order.Parks(t.batch.events[t.index].Row) {
 		return VerdictReleased
 	}
 	return v
 }
 
 // delayed reports whether the event became available after it was written, if known.
-func (t *task) delayed() bool { return t.parcel.events[t.work].Delayed }
+func (t *task) delayed() bool { return t.batch.events[t.index].Delayed }
 
-// NewParcel returns an empty parcel. The lane calls valid before deliveries begin, to check that the engine still
+// NewBatch returns an empty batch. The lane calls valid before deliveries begin, to check that the engine still
 // holds them. The lane calls wake after the last answer, and after each answer except the delivery of a fresh event.
 // Neither function may block.
-func NewParcel(valid func() bool, wake func(last bool)) *Parcel {
-	return &Parcel{valid: valid, wake: wake}
+func NewBatch(valid func() bool, wake func(last bool)) *Batch {
+	return &Batch{valid: valid, wake: wake}
 }
 
-// Room returns memory for n deliveries, to append to and pass to Fill. The parcel must be new or empty.
-func (p *Parcel) Room(n int) []Delivery {
+// Alloc returns memory for n deliveries, to append to and pass to Fill. The batch must be new or empty.
+func (p *Batch) Alloc(n int) []Delivery {
 	if cap(p.events) < n {
 		p.events = make([]Delivery, 0, n)
 	}
 	return p.events[:0]
 }
 
-// Fill sets the deliveries of the parcel, which must be new or empty.
-func (p *Parcel) Fill(all []Delivery) {
+// Fill sets the deliveries of the batch, which must be new or empty.
+func (p *Batch) Fill(all []Delivery) {
 	p.events = all
 	if cap(p.jobs) < len(all) {
 		p.jobs = make([]job, len(all))
@@ -143,9 +143,9 @@ func (p *Parcel) Fill(all []Delivery) {
 	p.left, p.delivered, p.each, p.answers = len(all), 0, false, nil
 }
 
-// Empty releases the deliveries, whose events take more memory than the parcel. No delivery may be in flight, and
+// Empty releases the deliveries, whose events take more memory than the batch. No delivery may be in flight, and
 // Take must have returned all answers.
-func (p *Parcel) Empty() {
+func (p *Batch) Empty() {
 	clear(p.jobs)
 	clear(p.done)
 	clear(p.events)
@@ -155,7 +155,7 @@ func (p *Parcel) Empty() {
 // Take returns the number of events acknowledged since the last call, the other answers, and the number of deliveries
 // without a verdict. The other answers include acknowledgements that need more than a count: of stored deliveries,
 // for example.
-func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
+func (p *Batch) Take() (acknowledged int, answers []Answer, left int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	acknowledged, answers = p.delivered, p.answers
@@ -163,9 +163,9 @@ func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
 	return acknowledged, answers, p.left
 }
 
-// Each makes the parcel report every later answer. It returns the answers so far and the indexes of the deliveries
+// Each makes the batch report every later answer. It returns the answers so far and the indexes of the deliveries
 // without a verdict, in the order of Fill.
-func (p *Parcel) Each() (answers []Answer, underWay []int) {
+func (p *Batch) Each() (answers []Answer, underWay []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	answers, p.answers, p.delivered, p.each = p.answers, nil, 0, true
@@ -179,7 +179,7 @@ func (p *Parcel) Each() (answers []Answer, underWay []int) {
 
 // UnderWay calls f for each delivery without a verdict, or with a verdict other than VerdictDelivered that Take has
 // not returned yet.
-func (p *Parcel) UnderWay(f func(d *Delivery)) {
+func (p *Batch) UnderWay(f func(d *Delivery)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.answers {
@@ -197,12 +197,12 @@ func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	}
 }
 
-// answerParcels records outcomes, with one call per run of jobs of the same parcel. The lane's lock is held: an
+// answerBatches records outcomes, with one call per run of jobs of the same batch. The lane's lock is held: an
 // engine that resumes the lane has then received all returned deliveries.
-func answerParcels(jobs []*job, outs []outcome) {
+func answerBatches(jobs []*job, outs []outcome) {
 	for len(jobs) > 0 {
-		p, n := jobs[0].Value.parcel, 1
-		for n < len(jobs) && jobs[n].Value.parcel == p {
+		p, n := jobs[0].Value.batch, 1
+		for n < len(jobs) && jobs[n].Value.batch == p {
 			n++
 		}
 		p.answer(jobs[:n], outs[:n])
@@ -210,8 +210,8 @@ func answerParcels(jobs []*job, outs []outcome) {
 	}
 }
 
-// answer records the verdicts on jobs of the parcel. The lane's lock is held.
-func (p *Parcel) answer(jobs []*job, outs []outcome) {
+// answer records the verdicts on jobs of the batch. The lane's lock is held.
+func (p *Batch) answer(jobs []*job, outs []outcome) {
 	look := false
 	p.mu.Lock()
 	for i, j := range jobs {
@@ -225,9 +225,9 @@ func (p *Parcel) answer(jobs []*job, outs []outcome) {
 }
 
 // answerLocked records one verdict, and reports whether the engine must look at the answer.
-func (p *Parcel) answerLocked(j *job, out *outcome) (look bool) {
-	d := &p.events[j.Value.work]
-	p.done[j.Value.work] = true
+func (p *Batch) answerLocked(j *job, out *outcome) (look bool) {
+	d := &p.events[j.Value.index]
+	p.done[j.Value.index] = true
 	p.left--
 	if out.verdict == VerdictDelivered {
 		p.delivered++
@@ -235,7 +235,7 @@ func (p *Parcel) answerLocked(j *job, out *outcome) (look bool) {
 			return false
 		}
 	}
-	a := Answer{Delivery: *d, Place: j.Value.work, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
+	a := Answer{Delivery: *d, Place: j.Value.index, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
 	if out.verdict.counts() {
 		a.Failures++
 	}

@@ -1,4 +1,4 @@
-package guard
+package safecall
 
 import (
 	"errors"
@@ -27,8 +27,8 @@ func TestTextOfAnything(t *testing.T) {
 	}{
 		"text":         {"x", "x"},
 		"error":        {errors.New("e"), "e"},
-		"typed nil":    {nilPointer, "*guard.broken"},
-		"hostile":      {hostile{}, "guard.hostile"},
+		"typed nil":    {nilPointer, "*safecall.broken"},
+		"hostile":      {hostile{}, "safecall.hostile"},
 		"nil":          {nil, "<nil>"},
 		"binary":       {errors.New("a\x00\xff\xfeb"), "a\uFFFDb"},
 		"a long rune":  {strings.Repeat("ü", MaxText), "üü"},
@@ -50,7 +50,7 @@ func TestCallReturnsPanics(t *testing.T) {
 	var nilPointer *broken
 	for _, p := range []any{"x", errors.New("x"), nilPointer, hostile{}} {
 		err := Call("it", func() { panic(p) })
-		if err == nil || !strings.HasPrefix(err.Error(), "it panicked: ") || !strings.Contains(err.Error(), "guard_test.go") {
+		if err == nil || !strings.HasPrefix(err.Error(), "it panicked: ") || !strings.Contains(err.Error(), "safecall_test.go") {
 			t.Errorf("a panic with a %T: %v", p, err)
 		}
 	}

@@ -128,7 +128,7 @@ func (y *planRun) outside(w *session, s step) error {
 	return err
 }
 
-// crowd lets n writers insert over and over until the bell is released. The last
+// crowd lets n writers insert over and over until the trigger is released. The last
 // insert of each, right before or right after that, is committed some
 // statements later, when the relay may have fallen asleep.
 func (y *planRun) crowd(n, trips int) error {
@@ -158,7 +158,7 @@ func (y *planRun) insertUntilReleased(w *session, trips int) error {
 		if _, err := w.Exec(y.ctx, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`); err != nil {
 			return err
 		}
-		if err := w.QueryRow(y.ctx, holdsBell).Scan(&held); err != nil {
+		if err := w.QueryRow(y.ctx, suppressed).Scan(&held); err != nil {
 			return err
 		}
 		if held {

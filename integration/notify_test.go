@@ -16,19 +16,19 @@ import (
 // plans fail again.
 const shrinking = time.Second
 
-// TestBell drives relays of a queue that fall asleep and wake with random plans, and with no
-// poll that could hide a fault of the bell: an event that the protocol lost would
-// be found an hour later. For a stream [TestBellEarlyIDs] does so.
-func TestBell(t *testing.T) {
+// TestNotify drives relays of a queue that fall asleep and wake with random plans, and with no
+// poll that could hide a fault of the trigger: an event that the protocol lost would
+// be found an hour later. For a stream [TestNotifyEarlyIDs] does so.
+func TestNotify(t *testing.T) {
 	t.Parallel()
-	checkPlans(t, bellEnv(t, outboxsql.ModeQueue), everyday, never)
+	checkPlans(t, notifyEnv(t, outboxsql.ModeQueue), everyday, never)
 }
 
-// TestBellEarlyIDs adds writers whose ids are older than their transactions.
+// TestNotifyEarlyIDs adds writers whose ids are older than their transactions.
 // The protocol of a queue leaves those to the poll, and a full sweep has to find them. A
 // stream takes no ids that were drawn elsewhere, and needs no poll for those that were
 // drawn early.
-func TestBellEarlyIDs(t *testing.T) {
+func TestNotifyEarlyIDs(t *testing.T) {
 	t.Parallel()
 	tests := map[outboxsql.Mode]struct {
 		kinds []stepKind
@@ -45,11 +45,11 @@ func TestBellEarlyIDs(t *testing.T) {
 	}
 }
 
-// bellEnv is a database for relays that fall asleep. The relay of a queue does so
+// notifyEnv is a database for relays that fall asleep. The relay of a queue does so
 // when the transactions of the whole server have ended, and has a server of its
 // own: transactions of other tests would keep it awake, so that it would find
 // events that it should have lost. For a stream they do not count.
-func bellEnv(t *testing.T, mode outboxsql.Mode) *env {
+func notifyEnv(t *testing.T, mode outboxsql.Mode) *env {
 	t.Helper()
 	if mode == outboxsql.ModeStream {
 		return newEnvIn(t, mode)
@@ -70,9 +70,9 @@ func checkPlans(t *testing.T, e *env, kinds []stepKind, poll time.Duration) {
 	})
 }
 
-// TestBellPlans are plans that once found a fault, or that find a breach of the
+// TestNotifyPlans are plans that once found a fault, or that find a breach of the
 // protocol which random plans seldom hit.
-func TestBellPlans(t *testing.T) {
+func TestNotifyPlans(t *testing.T) {
 	t.Parallel()
 	// No signal shows when a relay has fallen asleep. By the end of these steps it has.
 	var meanwhile []step
@@ -84,7 +84,7 @@ func TestBellPlans(t *testing.T) {
 		crowds = append(crowds, step{kind: stepCrowd, key: 4, trips: 2 * trips})
 	}
 	tests := map[string][]step{
-		"crowds around the release of the bell": crowds,
+		"crowds around the release of the trigger": crowds,
 		// The marks must not pass ids that are still under way.
 		"silent writer commits behind the head": slices.Concat([]step{
 			{kind: stepHush},
@@ -106,7 +106,7 @@ func TestBellPlans(t *testing.T) {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
-				if err := execute(bellEnv(t, mode), plan{relays: 1, steps: steps}, patience, never); err != nil {
+				if err := execute(notifyEnv(t, mode), plan{relays: 1, steps: steps}, patience, never); err != nil {
 					t.Fatal(err)
 				}
 			})

@@ -262,7 +262,7 @@ func (y *planRun) hush() error {
 		}
 		y.pumping = startPump(y.ctx, y.pool, y.mode)
 	}
-	return y.until("silence", holdsBell)
+	return y.until("suppression", suppressed)
 }
 
 // unhush stops the flow that makes a relay poll.
@@ -288,7 +288,7 @@ func (y *planRun) rouse() error {
 	if err := y.await(); err != nil {
 		return err
 	}
-	return y.until("the release of the bell", `SELECT NOT (`+holdsBell+`)`)
+	return y.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 }
 
 // endTx ends the transaction of a session. Serialization failures concern only the writer.

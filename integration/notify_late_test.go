@@ -44,7 +44,7 @@ func (e *env) commitLate(level pgx.TxIsoLevel) (silent bool) {
 	}
 	heard := e.listen() // the transaction's notifications come with its commit
 	e.untilDone()
-	e.until("bell released", `SELECT NOT (`+holdsBell+`)`)
+	e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 	e.letDoze()
 	if err := tx.Commit(e.ctx); err != nil {
 		e.t.Fatal(err)
@@ -59,7 +59,7 @@ func (e *env) commitLate(level pgx.TxIsoLevel) (silent bool) {
 func (e *env) keepAwake() {
 	e.t.Helper()
 	p := startPump(e.ctx, e.pool, e.mode)
-	e.until("bell silent", holdsBell)
+	e.until("notifications suppressed", suppressed)
 	if err := p.end(); err != nil {
 		e.t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func (d *db) lease(owner, token int64, until string) deliveries.Entry {
 
 const soon = `now() + interval '1 min'`
 
-func (d *db) hold(k *Keeper) {
+func (d *db) hold(k *Maintenance) {
 	d.Helper()
 	if err := k.Hold(d.Context()); err != nil {
 		d.Fatal(err)
@@ -43,7 +43,7 @@ func TestFinish(t *testing.T) {
 			d := newDB(t)
 			d.Config.DefaultQueryExecMode = mode
 			o := options()
-			k := d.keeper(o)
+			k := d.maintenance(o)
 			done := d.lease(o.Owner, 1, soon)
 			retry := d.lease(o.Owner, 2, soon)
 			dead := d.lease(o.Owner, 3, soon)
@@ -78,7 +78,7 @@ func TestFencing(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	mine, theirs := options(), options()
-	k := d.keeper(mine)
+	k := d.maintenance(mine)
 	entries := []deliveries.Entry{
 		d.lease(mine.Owner, 1, soon),
 		d.lease(theirs.Owner, 2, soon), // same token, other owner
@@ -114,7 +114,7 @@ func TestFinishDeletes(t *testing.T) {
 	d := newDB(t)
 	o := options()
 	o.Delete = true
-	k := d.keeper(o)
+	k := d.maintenance(o)
 	done, dead := d.lease(o.Owner, 1, soon), d.lease(o.Owner, 2, soon)
 	dead.State = deliveries.Dead
 	if fenced, err := k.Finish(t.Context(), []deliveries.Entry{done}, []deliveries.Entry{dead}); err != nil || fenced != 0 {
@@ -127,7 +127,7 @@ func TestRenew(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	mine, theirs := options(), options()
-	k := d.keeper(mine)
+	k := d.maintenance(mine)
 	d.lease(mine.Owner, 1, soon)
 	d.lease(mine.Owner, 2, `now() - interval '1 s'`)
 	d.lease(mine.Owner, 3, `now() + interval '1 s'`)
@@ -148,7 +148,7 @@ func TestTakeOverMany(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	o := options()
-	k := d.keeper(o)
+	k := d.maintenance(o)
 	d.hold(k)
 	const gone, many = 7, 2*deliveries.TakeOverBatch + 500
 	d.Exec(fmt.Sprintf(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
@@ -173,7 +173,7 @@ func TestReroute(t *testing.T) {
 	for i, eventType := range []string{"a", "b", "b", "c", "a.b"} {
 		d.Exec(`INSERT INTO outbox_deliveries (event_id, event_type, state, available_at) VALUES ($1, $2, 'unrouted', now() + interval '1 hour')`, i+1, eventType)
 	}
-	k := d.keeper(options())
+	k := d.maintenance(options())
 	var asked []string
 	n, more, err := k.Reroute(t.Context(), func(eventType string) bool {
 		asked = append(asked, eventType)
@@ -200,7 +200,7 @@ func TestRerouteMany(t *testing.T) {
 		FROM generate_series(1, 2 * $1::int) AS i`, many)
 	d.Exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
 		CREATE TRIGGER slow BEFORE UPDATE ON outbox_deliveries FOR EACH ROW EXECUTE FUNCTION slow()`)
-	k := d.keeper(options())
+	k := d.maintenance(options())
 	err := k.Do(t.Context(), "shorten the timeout", func(ctx context.Context, c *session.Conn) error {
 		_, err := c.Exec(ctx, `SET statement_timeout = '150ms'`)
 		return err

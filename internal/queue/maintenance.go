@@ -13,10 +13,10 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// Keeper maintains leases and other rows that no claim finds, on the connection that proves that the relay is alive.
+// Maintenance maintains leases and other rows that no claim finds, on the connection that proves that the relay is alive.
 // It implements [LeaseStore], [Housekeeper] and [Companions].
-type Keeper struct {
-	*store.Keeper
+type Maintenance struct {
+	*store.Session
 	rows    deliveries.Leases
 	deletes bool // see SessionOptions.Delete
 
@@ -24,16 +24,16 @@ type Keeper struct {
 	walk    walk      // progress of Reroute
 }
 
-// NewKeeper returns a Keeper that connects on first use. The caller closes it.
-func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
-	return &Keeper{
-		Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Program: o.Program, Refused: o.Refused}),
-		rows:   deliveries.Leases{Owner: o.Owner, Length: o.Lease}, deletes: o.Delete, walk: newWalk(),
+// NewMaintenance returns a Maintenance that connects on first use. The caller closes it.
+func NewMaintenance(c *store.Connector, o SessionOptions) *Maintenance {
+	return &Maintenance{
+		Session: store.NewSession(c, store.SessionOptions{Owner: o.Owner, Program: o.Program, Refused: o.Refused}),
+		rows:    deliveries.Leases{Owner: o.Owner, Length: o.Lease}, deletes: o.Delete, walk: newWalk(),
 	}
 }
 
 // Finish implements [LeaseStore].
-func (k *Keeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
+func (k *Maintenance) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
 	err = k.Do(ctx, "settle leased deliveries", func(ctx context.Context, c *session.Conn) error {
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 			affected, err := k.rows.Finish(ctx, tx, done, put)
@@ -51,7 +51,7 @@ func (k *Keeper) Finish(ctx context.Context, done, put []deliveries.Entry) (fenc
 	return fenced, err
 }
 
-func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error {
+func (k *Maintenance) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	for _, sql := range []string{sqlLock, sqlForget, sqlFinish} {
 		if sql == sqlForget && !k.deletes {
 			continue
@@ -64,7 +64,7 @@ func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error
 }
 
 // Renew implements [LeaseStore].
-func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
+func (k *Maintenance) Renew(ctx context.Context, tokens []int64) error {
 	return k.Do(ctx, "renew leases", func(ctx context.Context, c *session.Conn) error {
 		return k.rows.Renew(ctx, c.Conn, tokens)
 	})
@@ -77,7 +77,7 @@ func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 // of PostgreSQL, or a failover to a lagging server, may undo the last commits, and with them the end of a leased
 // delivery. TakeOver calls mine on the new session. A lease that is not live then ended in a commit; if the row still
 // has the lease, that commit is lost.
-func (k *Keeper) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
+func (k *Maintenance) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	for {
 		some, err := k.takeOverSome(ctx, mine)
 		n += some
@@ -87,7 +87,7 @@ func (k *Keeper) TakeOver(ctx context.Context, mine func() deliveries.Tokens) (n
 	}
 }
 
-func (k *Keeper) takeOverSome(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
+func (k *Maintenance) takeOverSome(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *session.Conn) error {
 		own := 0
 		if k.checked != c.Conn {
@@ -111,7 +111,7 @@ const (
 	reroutePage = 2000
 	leastPage   = 20
 	// rerouteFor bounds one call of Reroute, so that the leases of dead relays do not wait long. After each page the
-	// Keeper's session is free for others.
+	// Maintenance's session is free for others.
 	rerouteFor = 500 * time.Millisecond
 )
 
@@ -125,7 +125,7 @@ type walk struct {
 func newWalk() walk { return walk{after: math.MinInt64, page: reroutePage} }
 
 // Reroute implements [Housekeeper]. Only one goroutine may call it.
-func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
+func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
 	var routed []string
 	err = k.Do(ctx, "list event types without a route", func(ctx context.Context, c *session.Conn) (err error) {
 		routed, err = deliveries.UnroutedTypes(ctx, c, match)
@@ -158,7 +158,7 @@ func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, m
 }
 
 // Claimers implements [Companions].
-func (k *Keeper) Claimers(ctx context.Context) (pids []int32, err error) {
+func (k *Maintenance) Claimers(ctx context.Context) (pids []int32, err error) {
 	err = k.Do(ctx, "list the sessions that claim", func(ctx context.Context, c *session.Conn) error {
 		rows, err := c.Query(ctx, `SELECT pid FROM pg_stat_activity
 			WHERE application_name = $1 AND datname = current_database() AND pid IS NOT NULL ORDER BY pid`, "notifyd/"+roleClaim)
@@ -172,7 +172,7 @@ func (k *Keeper) Claimers(ctx context.Context) (pids []int32, err error) {
 }
 
 var (
-	_ LeaseStore  = (*Keeper)(nil)
-	_ Housekeeper = (*Keeper)(nil)
-	_ Companions  = (*Keeper)(nil)
+	_ LeaseStore  = (*Maintenance)(nil)
+	_ Housekeeper = (*Maintenance)(nil)
+	_ Companions  = (*Maintenance)(nil)
 )

@@ -13,13 +13,13 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
-// silent reports whether a relay keeps the bell silent, as the trigger finds out.
-const silent = `SELECT NOT (pg_try_advisory_lock_shared(` + bellKey + `) AND pg_advisory_unlock_shared(` + bellKey + `))`
+// silent reports whether a relay suppresses the trigger, as the notify trigger finds out.
+const silent = `SELECT NOT (pg_try_advisory_lock_shared(` + lockKey + `) AND pg_advisory_unlock_shared(` + lockKey + `))`
 
-func newBell(tb testing.TB, url string) (*Bell, *dialer, func()) {
+func newTrigger(tb testing.TB, url string) (*Trigger, *dialer, func()) {
 	tb.Helper()
 	d := &dialer{url: url}
-	b := NewBell(d.connect, slog.New(&logbook{}))
+	b := NewTrigger(d.connect, slog.New(&logbook{}))
 	return b, d, start(tb, b.Run)
 }
 
@@ -38,26 +38,26 @@ const held = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AN
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND classid = 1853122162::oid AND objid = 'outbox_events'::regclass::oid)`
 
-func mustRing(tb testing.TB, b *Bell) uint64 {
+func mustRelease(tb testing.TB, b *Trigger) uint64 {
 	tb.Helper()
-	xid, err := b.Ring(tb.Context())
+	xid, err := b.Release(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return xid
 }
 
-func TestBell(t *testing.T) {
+func TestNotify(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	b, d, stop := newBell(t, url)
+	b, d, stop := newTrigger(t, url)
 	until(t, conn, silent, false)
-	if xid := mustRing(t, b); xid == 0 {
-		t.Error("no transaction id from a bell that was never silent")
+	if xid := mustRelease(t, b); xid == 0 {
+		t.Error("no transaction id from a trigger that was never suppressed")
 	}
 	for range 3 {
-		b.Silence()
-		b.Silence()
+		b.Suppress()
+		b.Suppress()
 		until(t, conn, held, true)
 		if !testdb.One[bool](t, conn, silent) {
 			t.Error("the trigger is not silent")
@@ -65,7 +65,7 @@ func TestBell(t *testing.T) {
 		testdb.Exec(t, conn, `BEGIN`)
 		testdb.Exec(t, conn, insert, 1)
 		before := testdb.One[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`)
-		xid := mustRing(t, b)
+		xid := mustRelease(t, b)
 		if testdb.One[bool](t, conn, held) || testdb.One[bool](t, conn, silent) {
 			t.Error("silent after the ring")
 		}
@@ -75,21 +75,21 @@ func TestBell(t *testing.T) {
 		}
 		testdb.Exec(t, conn, `COMMIT`)
 	}
-	// The session ends, and with it the silence, until the bell notices.
-	b.Silence()
+	// The session ends, and with it the suppression, until Run notices.
+	b.Suppress()
 	until(t, conn, held, true)
 	d.terminate(t, conn)
 	until(t, conn, held, true)
 	d.terminate(t, conn)
 	for {
-		if xid, err := b.Ring(t.Context()); err == nil {
+		if xid, err := b.Release(t.Context()); err == nil {
 			if before := testdb.One[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`); xid == 0 || xid >= before {
 				t.Errorf("ring returned %d before %d", xid, before)
 			}
 			break
 		}
 	}
-	b.Silence()
+	b.Suppress()
 	until(t, conn, held, true)
 	stop()
 	until(t, conn, held, false)
@@ -98,46 +98,46 @@ func TestBell(t *testing.T) {
 // TestRingEndsWithItsContext: also while Run does not run.
 func TestRingEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	b := NewBell((&dialer{}).connect, slog.New(&logbook{}))
-	b.Silence()
-	b.Silence() // never blocks
+	b := NewTrigger((&dialer{}).connect, slog.New(&logbook{}))
+	b.Suppress()
+	b.Suppress() // never blocks
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.Ring(ctx); err == nil {
+	if _, err := b.Release(ctx); err == nil {
 		t.Error("rang")
 	}
 }
 
-// TestRunOfTheBellEnds: Run ends while the bell waits for the lock.
-func TestRunOfTheBellEnds(t *testing.T) {
+// TestRunOfTheTriggerEnds: Run ends while the trigger waits for the lock.
+func TestRunOfTheTriggerEnds(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	// A writer that never releases the lock, so that the bell queues again and again.
-	testdb.Exec(t, conn, `SELECT pg_advisory_lock_shared(`+bellKey+`)`)
-	b, _, stop := newBell(t, url)
-	b.Silence()
+	// A writer that never releases the lock, so that the trigger queues again and again.
+	testdb.Exec(t, conn, `SELECT pg_advisory_lock_shared(`+lockKey+`)`)
+	b, _, stop := newTrigger(t, url)
+	b.Suppress()
 	until(t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, true)
 	stop()
 }
 
-// TestTwoBells: the second one does not wait for the first, and takes over.
-func TestTwoBells(t *testing.T) {
+// TestTwoTriggers: the second one does not wait for the first, and takes over.
+func TestTwoTriggers(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	first, d1, _ := newBell(t, url)
-	second, d2, _ := newBell(t, url)
-	first.Silence()
+	first, d1, _ := newTrigger(t, url)
+	second, d2, _ := newTrigger(t, url)
+	first.Suppress()
 	until(t, conn, held, true)
-	second.Silence()
+	second.Suppress()
 	until(t, conn, `SELECT true`, true)
 	// The second one always answers, and its ring does not end the silence of the first.
 	for range 5 {
-		second.Silence()
-		mustRing(t, second)
+		second.Suppress()
+		mustRelease(t, second)
 	}
 	if !testdb.One[bool](t, conn, held) {
-		t.Error("the ring of the second bell ended the silence of the first")
+		t.Error("the release by the second relay ended the suppression by the first")
 	}
 	holder := func() int64 {
 		return testdb.One[int64](t, conn, `SELECT coalesce(max(pid), 0)::bigint FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
@@ -149,29 +149,29 @@ func TestTwoBells(t *testing.T) {
 		return d.pids[len(d.pids)-1]
 	}
 	if holder() != pid(d1) {
-		t.Error("the first bell does not hold the lock")
+		t.Error("the first relay does not hold the lock")
 	}
-	mustRing(t, first)
-	second.Silence()
+	mustRelease(t, first)
+	second.Suppress()
 	until(t, conn, held, true)
 	if holder() != pid(d2) {
-		t.Error("the second bell did not take over")
+		t.Error("the second relay did not take over")
 	}
-	// And back, by the death of the second; either bell may have requested silence.
-	first.Silence()
+	// And back, by the death of the second; either relay may have requested suppression.
+	first.Suppress()
 	d2.terminate(t, conn)
 	until(t, conn, held, true)
 	if got := holder(); got != pid(d1) && got != pid(d2) {
-		t.Error("neither the first bell nor the second, risen again, took over")
+		t.Error("neither the first relay nor the second, risen again, took over")
 	}
 }
 
-// TestBellUnderLoad: writers test the lock by taking it for a moment, all the time. The bell must
+// TestTriggerUnderLoad: writers test the lock by taking it for a moment, all the time. The trigger must
 // fall silent all the same, and the ring must return an id above those of all silent writers.
-func TestBellUnderLoad(t *testing.T) {
+func TestTriggerUnderLoad(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	b, _, _ := newBell(t, url)
+	b, _, _ := newTrigger(t, url)
 	testdb.Exec(t, conn, `CREATE TABLE said (id bigint, xid bigint, silent boolean)`)
 	var rounds atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +183,7 @@ func TestBellUnderLoad(t *testing.T) {
 				// The trigger's test, next to the transaction's own id. The test comes last, so that
 				// its result still holds when the id has been drawn.
 				if _, err := writer.Exec(t.Context(), `WITH x AS MATERIALIZED (SELECT pg_current_xact_id()::text::bigint AS xid)
-					INSERT INTO said SELECT $1::bigint, xid, NOT (pg_try_advisory_lock_shared(`+bellKey+`) AND pg_advisory_unlock_shared(`+bellKey+`)) FROM x`,
+					INSERT INTO said SELECT $1::bigint, xid, NOT (pg_try_advisory_lock_shared(`+lockKey+`) AND pg_advisory_unlock_shared(`+lockKey+`)) FROM x`,
 					rounds.Load()); err != nil {
 					t.Errorf("writer: %v", err)
 					return
@@ -194,9 +194,9 @@ func TestBellUnderLoad(t *testing.T) {
 	quiet := 0
 	for round := range 20 {
 		rounds.Store(int64(round))
-		b.Silence()
+		b.Suppress()
 		until(t, conn, held, true)
-		xid := mustRing(t, b)
+		xid := mustRelease(t, b)
 		// Transactions below xid may still be open; those above were not silent, unless because of
 		// a later silence.
 		until(t, conn, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > `+strconv.FormatUint(xid, 10), true)
@@ -212,22 +212,22 @@ func TestBellUnderLoad(t *testing.T) {
 	}
 }
 
-// TestForeignBell: a session that is not a relay, and keeps the bell silent, is logged once.
-func TestForeignBell(t *testing.T) {
+// TestForeignHolderOfTheTrigger: a session that is not a relay, and suppresses the trigger, is logged once.
+func TestForeignHolderOfTheTrigger(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
 	log := &logbook{}
-	b := NewBell((&dialer{url: url}).connect, slog.New(log))
+	b := NewTrigger((&dialer{url: url}).connect, slog.New(log))
 	start(t, b.Run)
-	mustRing(t, b)
+	mustRelease(t, b)
 	log.expect(t)
-	testdb.Exec(t, conn, `SET application_name = 'notifyd/bell'`)
-	testdb.Exec(t, conn, `SELECT pg_advisory_lock(`+bellKey+`)`)
-	mustRing(t, b)
+	testdb.Exec(t, conn, `SET application_name = 'notifyd/notify'`)
+	testdb.Exec(t, conn, `SELECT pg_advisory_lock(`+lockKey+`)`)
+	mustRelease(t, b)
 	log.expect(t) // another relay
 	testdb.Exec(t, conn, `SET application_name = 'psql'`)
 	for range 3 {
-		mustRing(t, b)
+		mustRelease(t, b)
 	}
-	log.expect(t, "WARN a session that is not a relay keeps the bell silent")
+	log.expect(t, "WARN a session that is not a relay suppresses the trigger")
 }
