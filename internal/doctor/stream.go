@@ -98,8 +98,7 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 	return fmt.Sprintf("No position stands still. The largest lag, in ids: %d.", most), findings, nil
 }
 
-// checkWriters checks whether the order of ids is that of commits where all events go one after the
-// other.
+// checkWriters checks whether ids are in commit order if a destination has total order.
 func checkWriters(ctx context.Context, e *exam) (string, []Finding, error) {
 	state, err := outboxsql.ReadState(ctx, e.conn, e.Schema)
 	if err != nil {
