@@ -105,7 +105,7 @@ func checkWriters(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", nil, err
 	}
 	if state.Serialized {
-		return "Writers stand in line: ids are in the order of commits, except those that writers chose or inserted into a partition by its name.", nil, nil
+		return "Writers are serialized: ids are in the order of commits, except those that writers chose or inserted into a partition by its name.", nil, nil
 	}
 	var total []string
 	for _, d := range e.Destinations {
