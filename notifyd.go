@@ -98,14 +98,13 @@ type Relay struct {
 	stream     bool // the table is a stream; set by prepare
 }
 
-// New creates a relay for the database that pool connects to. Only [Relay.Ops] and
-// [Relay.ReloadRefused] use the pool itself, so it may be small: the relay opens connections of its own, with the pool's
-// configuration, because they hold locks and settings. With the defaults these are seven: four that
-// claim, one that listens, one for the notify lock and one for leases; [Relay.OldestWaiting] and
-// [Relay.Backlog] open another one for each call.
+// New creates a relay for the database that pool connects to. Only [Relay.Ops] and [Relay.ReloadRefused] use the pool,
+// so a small pool suffices: the relay opens its own connections with the pool's configuration, because they hold locks
+// and settings. With the defaults these are seven: four that claim, one that listens, one for the notify lock and one
+// for leases. [Relay.OldestWaiting] and [Relay.Backlog] open another one for each call.
 //
-// New does not connect, and does not close the pool: its creator does, after Run has returned. All mistakes
-// in config are returned together, with a nil relay.
+// New does not connect and does not close the pool: its creator closes the pool after Run has returned. New returns all
+// mistakes in config together, with a nil relay.
 func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	err := config.Validate()
 	config = config.WithDefaults()
@@ -220,9 +219,10 @@ func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
 // that it takes batches, is refused when it is registered: see [delivery.Chain].
 func (r *Relay) Use(mw ...delivery.Middleware) { r.middleware = append(r.middleware, mw...) }
 
-// Handle adds a destination, and sends it the event types that match pattern: [Relay.Add] and [Relay.Route] in one. A
-// pattern is an event type ("order.created"), a prefix ("order.*") or "*"; the most exact one wins. The pattern may change
-// from release to release; the name of the destination is what stored deliveries belong to. The errors are those of both.
+// Handle adds a destination and sends it the event types that match pattern: [Relay.Add] and [Relay.Route] in one. A
+// pattern is an event type ("order.created"), a prefix ("order.*") or "*"; the most exact pattern wins. The pattern may
+// change from release to release. The name of the destination must not: stored deliveries belong to the name. The errors
+// are those of Add and Route.
 func (r *Relay) Handle(pattern string, d Destination) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
@@ -298,10 +298,9 @@ func (r *Relay) RouteWhen(pattern string, when delivery.Filter, destinations ...
 	return nil
 }
 
-// Ready is closed once the relay listens and has begun to work off the table:
-// from then on an event is delivered as soon as it is committed. Where LISTEN
-// leads through a pooler in transaction mode it is closed as well, and events are
-// found by polling.
+// Ready is closed once the relay listens and has begun to read the table: from then on the relay delivers an event as
+// soon as it is committed. If LISTEN goes through a pooler in transaction mode, Ready is closed too, and the relay finds
+// events by polling.
 func (r *Relay) Ready() <-chan struct{} { return r.ready }
 
 // Stats returns the current figures: counters since the start, and the state of every destination.
@@ -343,9 +342,9 @@ func (r *Relay) DestinationsOf(eventType string) []string {
 // polls.
 func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listening() }
 
-// OldestWaiting returns the age of the event that has waited longest, 0 if none waits: since it was
-// written, or since it became available. Dead letters and events without a route do not count. It
-// queries the database, by index, on a connection of its own: that disturbs no delivery.
+// OldestWaiting returns the age of the event that has waited longest, 0 if no event waits. The age counts from the time
+// the event was written or became available. Dead letters and events without a route do not count. OldestWaiting queries
+// the database by index, on its own connection, and disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 	return r.watch.Oldest(ctx, r.backlogOptions())
 }
@@ -355,9 +354,9 @@ func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 // that was given to [New], works whether or not the relay runs, and covers the deliveries of all relays.
 func (r *Relay) Ops() *ops.Client { return r.ops }
 
-// Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead
-// letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like
-// OldestWaiting it queries the database, by index, on a connection of its own.
+// Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead letters. Each query
+// reads at most 10,000 rows, and the result marks counts that exceed the limit. Like OldestWaiting, Backlog queries the
+// database by index, on its own connection.
 func (r *Relay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return r.watch.Backlog(ctx, r.backlogOptions())
 }
@@ -405,10 +404,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	return r.run(ctx)
 }
 
-// ReloadRefused records that the program goes on with this relay, because it has refused a new
-// configuration: `notifyd status` and `notifyd reload` say so, and why. An empty why records the opposite: the
-// program has taken the configuration, which changes nothing for this relay. It uses the pool that was given
-// to [New].
+// ReloadRefused records that the program continues with this relay because it refused a new configuration: `notifyd
+// status` and `notifyd reload` show the reason why. An empty why records that the program accepted the configuration,
+// which changes nothing for this relay. ReloadRefused uses the pool that was passed to [New].
 func (r *Relay) ReloadRefused(ctx context.Context, why string) error {
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
@@ -439,8 +437,8 @@ type pauses struct {
 	mu    sync.Mutex // held while pauses are read and honoured
 }
 
-// changed honours a pause that was just stored, or its end. A reading that is under way has set what it found when changed
-// gets the lock, and the next one finds the change.
+// changed applies a pause that was just stored, or its end. A concurrent follow has already applied its own reading when
+// changed gets the lock, and the next reading finds the change.
 func (p *pauses) changed(destination string, is bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -451,7 +449,7 @@ func (p *pauses) changed(destination string, is bool) {
 	_ = change(destination) // it may be a destination of another relay
 }
 
-// honour honours what is stored, once.
+// honour applies the stored pauses, once.
 func (p *pauses) honour(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -467,8 +465,7 @@ func (p *pauses) honour(ctx context.Context) error {
 	return p.relay.session.Confirm(ctx, paused)
 }
 
-// follow honours what is stored until ctx ends. While the database does not answer, what was
-// read last holds.
+// follow applies the stored pauses until ctx ends. While the database does not answer, the last reading applies.
 func (p *pauses) follow(ctx context.Context) {
 	failing := false
 	for pause(ctx, pausePoll) {

@@ -179,7 +179,7 @@ func (r *Relay) run(ctx context.Context) error {
 	r.log.InfoContext(ctx, "relay started", "schema", r.config.Schema)
 
 	err := r.deliver(ctx)
-	stop(err) // the engine may have ended by itself: then the other parts must stop, too
+	stop(err) // the engine may have ended first: then the other parts must stop, too
 	outside.Wait()
 	stopInner()
 	inside.Wait()
@@ -413,8 +413,8 @@ func progress(d *dispatch.Dispatcher) (ended uint64, busy bool) {
 	return ended, busy
 }
 
-// leftover decides what of a backlog this relay still has to do. What waits for a person does not count: events of paused
-// destinations, events without a route, and what waits behind dead letters.
+// leftover decides which part of a backlog this relay still has to deliver. It leaves out events that an operator must
+// release: events of paused destinations, events without a route, and events behind dead letters.
 type leftover struct {
 	relay   *Relay
 	backlog *observe.Backlog
@@ -455,7 +455,8 @@ func (l leftover) mine(destination string) bool {
 	return l.relay.dispatcher.Has(destination) && of.Pause == nil && !l.elsewhere(destination)
 }
 
-// positions returns the positions of a destination, one for each shard; none if there is none yet, and in a queue.
+// positions returns the positions of a destination, one per shard. It returns nil in a queue, and before the first relay
+// of a stream.
 func (l leftover) positions(destination string) (all []*observe.Position) {
 	for i := range l.backlog.Positions {
 		if p := &l.backlog.Positions[i]; p.Destination == destination {

@@ -23,13 +23,13 @@ type Event struct {
 	// events without one.
 	AggregateType string
 	AggregateID   string
-	// Payload is what the application wrote, byte for byte: JSON for nearly all events, see ContentType.
+	// Payload is the payload as the application wrote it, byte for byte: JSON for nearly all events, see ContentType.
 	Payload []byte
-	// ContentType is the media type of Payload: what the writer gave, else ContentTypeJSON or
-	// ContentTypeBytes, by the column that it wrote. Printable ASCII of at most 255 bytes. Empty means
-	// JSON: an event from a relay has a type.
+	// ContentType is the media type of Payload: the writer's value, or else ContentTypeJSON or ContentTypeBytes, by the
+	// column of the payload. It is printable ASCII of at most 255 bytes. Events from a relay always have a type; for
+	// others, empty means JSON.
 	ContentType string
-	// Headers are the event's headers, nil where there are none.
+	// Headers are the event's headers; nil if it has no headers.
 	Headers map[string]string
 	// CreatedAt is when the row was inserted, by the clock of the database.
 	CreatedAt time.Time

@@ -12,7 +12,7 @@ type Filter func(c *Candidate) (bool, error)
 // Candidate is an event about which filters decide. Its Attempt, Replay and Destination may not be set yet.
 type Candidate struct {
 	*Event
-	// Memo is for filters that share work, such as decoding the payload: nil for the first
-	// filter that looks at the event, and afterwards what the last one has left there.
+	// Memo lets filters share work, such as decoding the payload. It is nil for the first filter of an event; each later
+	// filter gets the value that the previous one left.
 	Memo any
 }

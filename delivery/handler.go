@@ -6,16 +6,16 @@ import (
 
 // Handler delivers one event to one destination.
 //
-// Deliver returns nil once the destination has acknowledged the event, never
-// before. The chain of an error says what it means: see [Permanent],
-// [RetryAfter], [Throttled] and [Unavailable]; any other error is tried again with
-// exponential backoff until the destination's attempts are used up.
-// Deliver must return soon after ctx is done: a call that has not 5 s later is given up, the attempt
-// counts, and what the call does from then on may come after the event was delivered again, or after
-// later ones. It is called from several goroutines at once, as many as the destination's concurrency.
+// Deliver returns nil once the destination has acknowledged the event, never before. The error's chain classifies a
+// failure: see [Permanent], [RetryAfter], [Throttled] and [Unavailable]. The relay retries after any other error, with
+// exponential backoff, until the destination's attempts are used up.
 //
-// A handler that holds resources also implements io.Closer; its creator closes it once, after the
-// last Deliver has returned.
+// Deliver must return soon after ctx is done. After 5 s more the relay gives the call up and counts the attempt.
+// Whatever such a call still does may follow a second delivery of the event, or later events. The relay calls Deliver
+// from several goroutines at once, as many as the destination's concurrency.
+//
+// A handler that holds resources also implements io.Closer. Its creator closes it once, after the last Deliver has
+// returned.
 type Handler interface {
 	Deliver(ctx context.Context, e *Event) error
 }
@@ -56,10 +56,9 @@ func WithTotalOrder(ctx context.Context) context.Context {
 	return context.WithValue(ctx, totalOrder{}, true)
 }
 
-// TotalOrder reports whether the call of a handler is one of a destination that gets all events
-// one after the other, whatever their aggregates. An [OrderKeeper] that distinguishes
-// aggregates has to ask; where a destination orders events by itself, as a partition of a topic
-// does, its own order is the order that is kept.
+// TotalOrder reports whether the call serves a destination with total order, which gets all events one after the other,
+// whatever their aggregates. An [OrderKeeper] that orders by aggregate must ask. A destination with an inherent order,
+// such as a partition of a topic, keeps that order.
 func TotalOrder(ctx context.Context) bool { return ctx.Value(totalOrder{}) != nil }
 
 type shard struct{}
@@ -97,7 +96,7 @@ func (f BatchHandlerFunc) DeliverBatch(ctx context.Context, events []*Event) []e
 	return f(ctx, events)
 }
 
-// Previewer is implemented by a [Handler] that can show what it would send.
+// Previewer is implemented by a [Handler] that can show the request for an event without sending it.
 type Previewer interface {
 	// Preview returns the message that Deliver would send for e, readable for people and without
 	// any credential. It sends nothing and contacts no server. It fails where Deliver would fail
@@ -114,8 +113,8 @@ type Checker interface {
 	Check(ctx context.Context) error
 }
 
-// CheckDescriber is implemented by a [Checker] that says what its check covers, so that nobody takes a
-// check that found nothing for a proof that events arrive.
+// CheckDescriber is implemented by a [Checker] that describes the coverage of its check, so that operators do not take a
+// passed check for proof that events arrive.
 type CheckDescriber interface {
 	// DescribeCheck returns what Check tests, empty for nothing, and what a delivery needs beyond
 	// that: each as part of a sentence, such as "the TCP connection" and "the credentials".
@@ -137,8 +136,7 @@ type Reporter interface {
 
 // Report is the state of a handler at one moment.
 type Report struct {
-	// Connected reports that there is a connection. A handler that connects on first use has none
-	// before.
+	// Connected reports an open connection. A handler that connects on first use reports false before.
 	Connected bool
 	// Blocked reports that the destination has asked for a pause, as RabbitMQ does when it runs out
 	// of memory. Reason is its reason, verbatim.

@@ -18,10 +18,10 @@ const (
 	IncidentDatabaseLost
 	// IncidentDatabaseBack means that the database answers again, and has for a while.
 	IncidentDatabaseBack
-	// IncidentRefused means that the database answers, and refuses to record what became of
-	// deliveries, or to hand out further ones; Err has its answer.
+	// IncidentRefused means that the database answers, and refuses the statements that record outcomes or hand out deliveries; Err
+	// has its answer.
 	IncidentRefused
-	// IncidentAccepted means that the database refuses the relay nothing any more.
+	// IncidentAccepted means that the database accepts all of the relay's statements again.
 	IncidentAccepted
 	// IncidentListenerLost means that notifications are not heard, or not known to be heard; events are found
 	// by polling.
@@ -31,16 +31,16 @@ const (
 	// IncidentHang means that the relay hangs: work is due, nothing holds it back, and nothing moves. Err names the work, and how
 	// long it has waited.
 	IncidentHang
-	// IncidentHangOver means that nothing hangs any more.
+	// IncidentHangOver means that all work moves again.
 	IncidentHangOver
 	// IncidentHeldBack means that a destination that no relay has keeps events of a stream from being purged.
 	IncidentHeldBack
 	// IncidentStale means that an event has waited for too long.
 	IncidentStale
-	// IncidentCaughtUp means that no event waits for that long any more.
+	// IncidentCaughtUp means that the oldest waiting event is within the limit again.
 	IncidentCaughtUp
-	// IncidentRepeats means that a destination which keeps its position itself gets events again,
-	// because the database has lost what it knew of them.
+	// IncidentRepeats means that a destination with its own position gets events again, because the database has lost the record
+	// of their delivery.
 	IncidentRepeats
 )
 

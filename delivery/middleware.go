@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Middleware wraps a [Handler] in another. [Around] makes one that fits every handler;
-// [Chain] says what others have to keep of what they wrap.
+// Middleware wraps a [Handler] in another. [Around] returns middleware that fits every handler; [Chain] lists the
+// methods that other middleware must pass on.
 type Middleware func(Handler) Handler
 
 // ErrMiddleware is wrapped by the error about middleware that would take something away
@@ -113,15 +113,13 @@ func As[T any](h Handler) (found T, ok bool) {
 // cannot do otherwise. [As] still finds what else h can do.
 func OneByOne(h Handler) Handler { return &link{HandlerFunc(h.Deliver), h} }
 
-// Begin is called before an attempt to deliver e. It returns the context and the event
-// that the handler gets in place of ctx and e, often the same two, and what is called with
-// the answer; end gets an error as well if the handler panics.
+// Begin is called before an attempt to deliver e. It returns the context and the event for the handler, often ctx and e,
+// and a function that gets the result of the attempt. If the handler panics, end gets an error.
 type Begin func(ctx context.Context, e *Event) (inner context.Context, sent *Event, end func(err error))
 
-// Around returns middleware that does something before and after each attempt: that logs,
-// measures or traces, for example. The handler stays what it is: batches are delivered as
-// batches, with a Begin for each event. The context of such a call is its own, and what
-// Begin returns in place of it is not used.
+// Around returns middleware that runs code before and after each attempt, for logs, metrics or traces. The handler keeps
+// its interfaces: a batch is delivered as a batch, with one Begin per event. A batch call keeps its context; Around
+// ignores the contexts that Begin returns for it.
 func Around(begin Begin) Middleware {
 	return func(h Handler) Handler {
 		one := &around{h, begin}
@@ -148,7 +146,7 @@ var errNotCalled = errors.New("the handler was not called: the middleware panick
 // Deliver implements Handler.
 func (a *around) Deliver(ctx context.Context, e *Event) error {
 	ctx, sent, end := a.begin(ctx, e)
-	err := errPanicked // the panic itself goes on to the caller
+	err := errPanicked // the caller gets the panic
 	defer func() { end(err) }()
 	err = a.handler.Deliver(ctx, sent)
 	return err

@@ -102,12 +102,10 @@ func IsUnauthorized(err error) bool {
 	return errors.As(err, &u) && u.Unauthorized()
 }
 
-// Throttled marks err as the answer of a destination that works and wants fewer
-// deliveries: no attempt is counted and the breaker stays closed, but the lane
-// begins fewer of them, and none before after is over. A destination that does not say
-// how long has an after of 0; a negative one is taken as 0, and more than an hour as an
-// hour. An event that is answered so again and again, while others are not, waits
-// by itself. Throttled(d, nil) is nil.
+// Throttled marks err as the answer of a working destination that wants fewer deliveries. No attempt counts and the
+// breaker stays closed, but the lane begins fewer deliveries, and none before after has passed. Pass 0 if the
+// destination names no duration; a negative after counts as 0, and more than an hour as an hour. If a destination
+// throttles one event repeatedly, and others not, that event waits in quarantine. Throttled(d, nil) is nil.
 func Throttled(after time.Duration, err error) error {
 	if err == nil {
 		return nil

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Rate is a limit: Events in each Per, evenly. In any time t no more than t * Events / Per go, and the burst that
-// [Lane] has. The zero value is no limit. Its text is "100/s", "500/m", "10000/h", "50000/d", or "5/10m" for another time.
+// Rate is a limit of Events per Per, evenly spread. In any time t at most t * Events / Per deliveries begin, plus the
+// burst of [Lane]. The zero value sets no limit. The text is "100/s", "500/m", "10000/h", "50000/d", or "5/10m" for
+// another time.
 type Rate struct {
 	Events int           // at least 1, and no more than one a microsecond
 	Per    time.Duration // from 1 ms to 366 days
@@ -31,7 +32,7 @@ const ratePattern = `^([1-9][0-9]{0,8})/([1-9][0-9]{0,5})?(ms|s|m|h|d)$`
 
 var rateRegexp = regexp.MustCompile(ratePattern)
 
-// errRate is why a text is no rate.
+// errRate rejects a text that does not describe a rate.
 var errRate = errors.New("not a rate: write 100/s, 500/m, 10000/h or 50000/d")
 
 // rateUnit is a unit of a [Rate].
@@ -45,10 +46,10 @@ func rateUnits() []rateUnit {
 	return []rateUnit{{"d", day}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}}
 }
 
-// IsZero reports whether r is no limit.
+// IsZero reports whether r sets no limit.
 func (r Rate) IsZero() bool { return r == Rate{} }
 
-// UnmarshalText reads a text such as 100/s; an empty one is no limit.
+// UnmarshalText parses a text such as 100/s; an empty text sets no limit.
 func (r *Rate) UnmarshalText(text []byte) error {
 	*r = Rate{}
 	if len(text) == 0 {
@@ -71,7 +72,8 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	return r.Validate()
 }
 
-// MarshalText returns the text that UnmarshalText reads. A rate whose time is no multiple of a millisecond has none.
+// MarshalText returns the text that UnmarshalText parses. It fails unless the time of the rate is a multiple of a
+// millisecond.
 func (r Rate) MarshalText() ([]byte, error) {
 	if r.IsZero() {
 		return nil, nil

@@ -35,8 +35,8 @@ func (k Keys) Named(name string) Key {
 	return order.NewKey(maphash.String(k.high, name), maphash.String(k.low, name))
 }
 
-// OrderingKey returns the name of an event's aggregate, as stored in outbox_deliveries.ordering_key; empty if the
-// event has none.
+// OrderingKey returns the name of an event's aggregate, as stored in outbox_deliveries.ordering_key; empty without an
+// aggregate.
 func OrderingKey(e *delivery.Event) string { return string(appendKey(nil, e)) }
 
 const (

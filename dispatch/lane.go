@@ -128,8 +128,8 @@ func (l *lane) Withdraw() {
 	l.answerUnstarted(gone)
 }
 
-// Reserve reserves capacity for what the lane delivers within its window. A fast destination gets large claims, and a
-// slow one gets no claims that would only wait.
+// Reserve reserves capacity for the deliveries that the lane can begin within its window. A fast destination gets large
+// claims; a slow one gets no claims that would only wait.
 func (l *lane) Reserve(r Request) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,11 +6,11 @@ type FieldError struct {
 	// Path is the key of the field in JSON and YAML, with dots between levels and numbers for
 	// list elements: "to", "tls.ca_file", "brokers.2".
 	Path string
-	// Err says what is wrong and how to fix it, without the path and without the text of a [Secret].
+	// Err describes the mistake and the cure, without the path and without the text of a [Secret].
 	Err error
 }
 
-// Error returns "path: what is wrong".
+// Error returns "path: mistake".
 func (e *FieldError) Error() string { return e.Path + ": " + e.Err.Error() }
 
 // Unwrap returns Err.

@@ -14,16 +14,16 @@ import "log/slog"
 // Option changes how a handler is made.
 type Option func(*Options)
 
-// Options are what the options of one call say. Handlers read them with [Apply].
+// Options are the merged options of one call. Handlers read them with [Apply].
 type Options struct {
 	// BaseDir is the directory that files which a Config names are relative to; "" is
 	// the working directory.
 	BaseDir string
-	// Log is where the handler reports what it notices by itself. Never nil.
+	// Log receives messages that belong to no delivery. It is never nil.
 	Log *slog.Logger
 }
 
-// Apply returns what the options say, and the defaults of those that are not there.
+// Apply merges the options and fills in defaults.
 func Apply(options []Option) Options {
 	o := Options{Log: slog.New(slog.DiscardHandler)}
 	for _, option := range options {

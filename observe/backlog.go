@@ -40,8 +40,8 @@ type Backlog struct {
 	Types []TypeBacklog `json:"types"`
 	// Delayed counts the events that are not available yet; in a stream once for each destination.
 	Delayed Count `json:"delayed"`
-	// NextDelayed is when the first of them is available, of those that have no destination yet; nil if there is
-	// none, and in a stream, where DestinationBacklog.NextDue has it.
+	// NextDelayed is when the first delayed event without a destination becomes available. It is nil if no event is
+	// delayed, and in a stream: see DestinationBacklog.NextDue.
 	NextDelayed *time.Time `json:"next_delayed,omitempty"`
 	// Missing is DestinationBacklog.Missing of all destinations, and of deliveries that have none yet.
 	Missing Count `json:"missing"`
@@ -82,7 +82,7 @@ type DestinationBacklog struct {
 	// Missing counts those deliveries of Retry whose events a relay has not found in outbox_events. They wait for
 	// them, and those parked behind them wait as well.
 	Missing Count `json:"missing"`
-	// NextDue is when the next delivery of state retry is due; nil if there is none.
+	// NextDue is when the next delivery of state retry is due; nil without such deliveries.
 	NextDue *time.Time `json:"next_due,omitempty"`
 	// Oldest is the event that has waited longest for this destination, among the rows that were
 	// read.
@@ -136,13 +136,13 @@ type DeadGroup struct {
 	Class string `json:"class"`
 	// Error is the text of the newest one.
 	Error string `json:"error"`
-	// EventID and EventType are those of the newest one, and At is when it became a dead letter.
+	// EventID and EventType describe the newest dead letter, and At is the time of its last failure.
 	EventID   int64     `json:"event_id"`
 	EventType string    `json:"event_type"`
 	At        time.Time `json:"at"`
 }
 
-// Destination returns the backlog of the named destination, an empty one if there is none.
+// Destination returns the backlog of the named destination, or an empty backlog.
 func (b *Backlog) Destination(name string) DestinationBacklog {
 	for _, d := range b.Destinations {
 		if d.Name == name {

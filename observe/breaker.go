@@ -8,17 +8,14 @@ type BreakerState uint8
 const (
 	// BreakerClosed is the state of a healthy destination.
 	BreakerClosed BreakerState = iota
-	// BreakerOpen is that of a destination that is down: no delivery starts before the end of a
-	// pause.
+	// BreakerOpen means that the destination is down, and no delivery starts before the end of a pause.
 	BreakerOpen
-	// BreakerProbing is that of a destination that may still be down: one delivery at a time finds
-	// out.
+	// BreakerProbing means that the destination may still be down; one delivery at a time finds out.
 	BreakerProbing
-	// BreakerRamping is that of a destination that answers again: its concurrency doubles with
-	// every round of answers.
+	// BreakerRamping means that the destination answers again, and its concurrency doubles with every round of answers.
 	BreakerRamping
-	// BreakerThrottled is that of a healthy destination that has asked for fewer deliveries: there
-	// is a gap between their starts.
+	// BreakerThrottled means that the destination is healthy and wants fewer deliveries, so the relay leaves a gap between their
+	// starts.
 	BreakerThrottled
 )
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Health says whether a relay works, without what it has done.
+// Health describes whether a relay works. It has no counters.
 type Health struct {
 	// DatabaseDown reports that the database does not answer. Neither that nor a destination that is down is a hang: the
 	// relay waits.
@@ -13,16 +13,16 @@ type Health struct {
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong password; empty
 	// otherwise.
 	DatabaseCure string
-	// Hangs are the kinds of work that are due and do not move, although nothing holds them back. The longest hang comes first;
-	// nil if there is none.
+	// Hangs are the kinds of work that are due and do not move, although nothing holds them back, with the longest hang
+	// first; nil while all work moves.
 	Hangs []Hang
 }
 
-// Hang is work of a relay that should go on and does not.
+// Hang is work of a relay that is due and does not move.
 type Hang struct {
 	// Part is the part of the relay that the work is for: a destination, "shard of mail", "leases", "database", or "audit".
 	Part string
-	// Reason is a sentence without a full stop: what does not go on, and for how long.
+	// Reason names the stuck work and the time since it last moved, as a sentence without a full stop.
 	Reason string
 	// For is for how long it has hung, in time in which the process ran.
 	For time.Duration

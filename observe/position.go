@@ -8,9 +8,9 @@ import (
 
 // Position is the position of a destination of a stream, and the relay that owns it.
 type Position struct {
-	// Destination is the shard's destination, empty for the router, which looks for event types
-	// without a route. Shard is the number of the shard, from 0 on, and Shards how many there are: 1 unless the destination is
-	// configured with more.
+	// Destination is the shard's destination; empty for the unrouted scanner, which finds event types without a route.
+	// Shard is the number of the shard, from 0, and Shards the count of shards: 1 unless the destination is configured
+	// with more.
 	Destination string `json:"destination"`
 	Shard       int    `json:"shard"`
 	Shards      int    `json:"shards"`
@@ -39,12 +39,13 @@ type Position struct {
 	Copied bool `json:"copied,omitempty"`
 	// Owner is the number of the relay that owns or last owned it; nil after a handover.
 	Owner *int64 `json:"owner,omitempty"`
-	// Session is that of the relay that owns the shard; nil if no relay delivers it.
+	// Session describes the relay that owns the shard; nil if no relay delivers it.
 	Session *ShardSession `json:"session,omitempty"`
-	// Replay is the running replay of the destination, which its first shard sends; nil if there is none.
+	// Replay is the running replay of the destination, which its first shard sends; nil without a replay.
 	Replay *Replay `json:"replay,omitempty"`
-	// OtherRelays is how many relays wait for the destination, because they are configured with another number of shards or with
-	// other routes than those that deliver to it. A destination with one shard has none: each owner brings its own configuration.
+	// OtherRelays counts the relays that wait for the destination because their configuration has another number of
+	// shards, or other routes, than the configuration of the delivering relays. It is 0 for a destination with one
+	// shard: each owner applies its own configuration.
 	OtherRelays int `json:"other_relays,omitempty"`
 	// Oldest is the event that has waited longest to be read or acknowledged, among the events that
 	// were read; nil if none waits. Stored deliveries are not part of it.
@@ -70,7 +71,7 @@ type ShardSession struct {
 	Client      string `json:"client_addr,omitempty"`
 }
 
-// String returns the process id, or says that there is none behind a pooler.
+// String returns the process id, or "pooled" if the server process is unknown behind a pooler.
 func (s *ShardSession) String() string {
 	if s.PID == 0 {
 		return "pooled"

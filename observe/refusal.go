@@ -2,8 +2,8 @@ package observe
 
 import "time"
 
-// Refusal is what the database refuses a part of the relay: it answers, and does not do what the
-// part asks for. A part that cannot record what became of deliveries begins no further ones.
+// Refusal is a statement that the database refuses to a part of the relay, although it answers. A part that cannot
+// record outcomes begins no further deliveries.
 type Refusal struct {
 	// Part names the part of the relay: a claimer, the leases, or the shard of a destination.
 	Part string

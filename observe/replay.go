@@ -2,7 +2,7 @@ package observe
 
 import "time"
 
-// Replay is a range of a stream that a destination receives again, beside what is live.
+// Replay is a range of a stream that a destination receives again, next to the live events.
 type Replay struct {
 	ID          int64  `json:"id"`
 	Destination string `json:"destination"`
@@ -18,8 +18,8 @@ type Replay struct {
 	Number int `json:"number"`
 	// State is running, done or stopped.
 	State string `json:"state"`
-	// Head is the id up to which events were sent, and Remaining how many ids are left, those in flight among them,
-	// some of which have no event; 0 unless it is running.
+	// Head is the id up to which events were sent. Remaining counts the ids left, including those in flight; some ids
+	// have no event. Remaining is 0 unless the replay runs.
 	Head      int64 `json:"head"`
 	Remaining int64 `json:"remaining"`
 	// Delivered counts the events that the destination acknowledged at the first attempt, Failed those

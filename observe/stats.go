@@ -22,7 +22,7 @@ type Stats struct {
 	// ByID, Sweeps and Due count the queries for work, with or without a result: for ids that the
 	// notifications named, for fresh events in order, and for due deliveries.
 	ByID, Sweeps, Due Asked
-	// Leases are those of deliveries that outlived their claim.
+	// Leases counts the leases of deliveries that outlived their claim.
 	Leases LeaseStats
 	// WakeState is "listening" (writers notify the relay), "polling" (the relay suppresses notifications and reads
 	// without a pause) or "settling" (writers notify again, and transactions that did not are still open).
@@ -32,9 +32,8 @@ type Stats struct {
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong
 	// password; empty otherwise.
 	DatabaseCure string
-	// Refusals are what the database refuses the parts of the relay at present although it answers,
-	// by part; nil if nothing. A part that cannot record what became of deliveries begins no further
-	// ones.
+	// Refusals are the statements that the database refuses at present, by part of the relay; nil without refusals. A
+	// part that cannot record outcomes begins no further deliveries.
 	Refusals []Refusal
 	// Hangs are those of [Health].
 	Hangs []Hang
@@ -66,12 +65,12 @@ type PositionStats struct {
 	// up to Head belong to transactions that are open, as far as known, in as many ranges as
 	// Ranges.
 	Open, Gaps, Ranges int64
-	// OldestGap is how long the oldest gap has been known; 0 if there is none.
+	// OldestGap is the time since the oldest gap was found; 0 without gaps.
 	OldestGap time.Duration
 	// Blocked is how many aggregates wait for a stored delivery.
 	Blocked int
-	// Loading says that the shard does not deliver yet: it loads what is stored for the destination, or waits for
-	// stored events of types that it has gained.
+	// Loading reports that the shard does not deliver yet: it loads the stored deliveries of the destination, or waits
+	// for stored events of newly routed types.
 	Loading bool
 	// Delivered counts the deliveries acknowledged since this relay has owned the shard.
 	Delivered uint64
@@ -118,7 +117,7 @@ type NotBegun struct {
 	Refused, Withdrawn, Withheld uint64
 	// Filtered counts events that a filter has kept from the destination: they are not for it.
 	Filtered uint64
-	// Expired counts events that the destination does not get any more: they were too old.
+	// Expired counts events that were too old to deliver.
 	Expired uint64
 	// RateLimits counts how often a delivery was found and had to wait for the rate limit.
 	RateLimits uint64
@@ -148,15 +147,15 @@ type DestinationStats struct {
 	// Running is how many calls of the handler are running, and Queued how many deliveries wait for
 	// one in memory.
 	Running, Queued int
-	// Stuck is how many calls were given up because they had not returned long after their
-	// timeout, and still have not. There may be as many as the concurrency beside those that are
-	// under way; each further one leaves the lane with one worker less, and the last one stops it.
+	// Stuck counts the calls that the relay gave up long after their timeout, and that still have not returned. Stuck
+	// calls up to the concurrency leave all workers running; each further one costs the lane a worker, and the last one
+	// stops the lane.
 	Stuck int
-	// State is what the breaker does, and Unavailable that it keeps the lane from the
-	// destination because that is down: it is open or probing; or that so many calls are stuck.
+	// State is the state of the breaker. Unavailable reports that the lane delivers nothing because the destination is
+	// down: the breaker is open or probing, or too many calls are stuck.
 	State       BreakerState
 	Unavailable bool
-	// Trouble is what is wrong with the destination.
+	// Trouble describes the failures of the destination.
 	Trouble Trouble
 	// Throttled counts answers that asked for fewer deliveries, and Gap is the resulting gap
 	// between the starts of two deliveries; 0 if none.
@@ -168,7 +167,7 @@ type DestinationStats struct {
 	Paused bool
 	// Pace is the average time of an event in a worker, for the slowest shard.
 	Pace time.Duration
-	// Report is the handler's report; nil if the handler has none.
+	// Report is the handler's report; nil if the handler does not report.
 	Report *delivery.Report
 }
 
@@ -178,11 +177,11 @@ type Trouble struct {
 	// DownSince is when the breaker left the state closed; zero while it is closed. A relay that
 	// has started during an outage has noticed it later than others.
 	DownSince time.Time
-	// NextProbe is when the next delivery may find out whether the destination is up again; zero
-	// unless the breaker is open. It is past while nothing has come to be the probe.
+	// NextProbe is when the next delivery may test whether the destination is up again; zero unless the breaker is open.
+	// It lies in the past while no event is ready for the probe.
 	NextProbe time.Time
-	// Failures counts the calls that have failed since an event was delivered, whether an attempt
-	// counted or not, and FailingSince is when the first of them failed; zero if there is none.
+	// Failures counts the calls that failed since the last delivered event, whether an attempt counted or not.
+	// FailingSince is the time of the first one; zero without failures.
 	Failures     uint64
 	FailingSince time.Time
 	// LastError is the text of the newest failure, which may have been overcome since, and

@@ -3,31 +3,31 @@ package observe
 // The words for the state of a destination. The console, "notifyd status" and the documentation use no others, next to
 // the labels of [BreakerState].
 const (
-	// StateUp: the destination accepts deliveries.
+	// StateUp means that the destination accepts deliveries.
 	StateUp = "up"
-	// StateDown: the destination is unavailable, and the relay probes it.
+	// StateDown means that the destination is unavailable and the relay probes it.
 	StateDown = "down"
-	// StateFailing: the destination answers, and deliveries fail.
+	// StateFailing means that the destination answers, and deliveries fail.
 	StateFailing = "failing"
-	// StateStuck: calls of the handler do not return.
+	// StateStuck means that calls of the handler do not return.
 	StateStuck = "stuck"
-	// StateBlocked: the destination has requested a pause of its connection.
+	// StateBlocked means that the destination has requested a pause of its connection.
 	StateBlocked = "blocked"
-	// StateLimited: deliveries wait for the rate limit.
+	// StateLimited means that deliveries wait for the rate limit.
 	StateLimited = "limited"
-	// StatePaused: an operator or a stored pause holds deliveries back.
+	// StatePaused means that an operator or a stored pause holds deliveries back.
 	StatePaused = "paused"
-	// StatePausing: the tables have a pause that the relay has not read yet.
+	// StatePausing means that the tables have a pause that the relay has not read yet.
 	StatePausing = "pausing"
-	// StateResuming: the tables have the end of a pause, and the relay has not read it yet.
+	// StateResuming means that the tables have the end of a pause, and the relay has not read it yet.
 	StateResuming = "resuming"
-	// StateNotConfigured: the configuration does not have the destination.
+	// StateNotConfigured means that the configuration does not have the destination.
 	StateNotConfigured = "not configured"
-	// StateNotLoaded: the configuration has the destination, and the relay has not read that configuration yet.
+	// StateNotLoaded means that the configuration has the destination, and the relay has not read that configuration yet.
 	StateNotLoaded = "not loaded"
-	// StateUnknown: no relay answers.
+	// StateUnknown means that no relay answers.
 	StateUnknown = "?"
 )
 
-// ActionRequired is the heading over problems that do not end by themselves.
+// ActionRequired is the heading over problems that last until an operator acts.
 const ActionRequired = "action required"

@@ -173,8 +173,8 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 	return total, err
 }
 
-// deadlockDetected is the SQLSTATE of the transaction that PostgreSQL ends for another one to go on; mostDeadlocks bounds how often
-// one batch is tried.
+// deadlockDetected is the SQLSTATE of a transaction that PostgreSQL has ended to resolve a deadlock; mostDeadlocks
+// bounds the attempts per batch.
 const (
 	deadlockDetected = "40P01"
 	mostDeadlocks    = 10

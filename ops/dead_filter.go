@@ -101,9 +101,9 @@ func (q *letterQuery) arg(value any) string {
 	return fmt.Sprintf("$%d", len(q.args))
 }
 
-// where returns the conditions of a filter on {deliveries} AS d. The condition on state is that of
-// the index of dead letters. Where events are missing there is none, and all rows are read in the order
-// of the primary key.
+// where returns the conditions of a filter on {deliveries} AS d. The condition on state matches the index of dead
+// letters. A filter for missing events has no condition
+// that an index covers, and reads all rows in the order of the primary key.
 func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 	q := &letterQuery{conditions: []string{"d.state = 'dead'"}, order: "d.destination, d.event_id"}
 	if f.Missing {

@@ -113,8 +113,7 @@ func (s *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit
 
 // Case is everything about one event.
 type Case struct {
-	// Event is the event with what became of it at each destination; Gone where its row is deleted:
-	// discarded, purged, or by hand.
+	// Event is the event with its state at each destination; Gone if the row was deleted: discarded, purged, or by hand.
 	Event Event `json:"event"`
 	// Deliveries are the rows of outbox_deliveries: those that are not done, dead or not.
 	Deliveries []StoredDelivery `json:"deliveries"`
@@ -125,8 +124,8 @@ type Case struct {
 // StoredDelivery is a row of outbox_deliveries, dead or not.
 type StoredDelivery struct {
 	DeadLetter
-	// State is retry, running, parked, unrouted or dead. DiedAt is when it
-	// changed; of a state other than dead, Fingerprint is that of an earlier death.
+	// State is retry, running, parked, unrouted or dead, and DiedAt the time of its last change. In a state other than
+	// dead, Fingerprint is the fingerprint of the last time the delivery was dead-lettered.
 	State string `json:"state"`
 	// OrderingKey is the aggregate, where order applies.
 	OrderingKey string `json:"ordering_key,omitempty"`
@@ -147,8 +146,7 @@ type AuditEntry struct {
 	OldPayloadBytes []byte `json:"old_payload_bytes,omitempty"`
 }
 
-// Case returns everything about an event, dead letter or not, and an error that wraps [ErrNoEvent]
-// if there is no such event.
+// Case returns everything about an event, dead letter or not. The error wraps [ErrNoEvent] if no table knows the event.
 func (s *Client) Case(ctx context.Context, eventID int64) (c Case, err error) {
 	err = s.read(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
 		c.Event, err = s.ReadWholeEvent(ctx, tx, eventID)

@@ -42,7 +42,7 @@ func (s *Client) inFlight(ctx context.Context, tx pgx.Tx, id int64) ([]string, e
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// forget deletes the events of a stream that no destination needs any more, and no replay.
+// forget deletes the events of a stream that neither a destination nor a replay still needs.
 func (s *Client) forget(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	_, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)

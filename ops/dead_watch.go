@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Became counts what became of replayed dead letters.
+// Became counts the outcomes of replayed dead letters.
 type Became struct {
 	// Delivered letters were acknowledged by their destination.
 	Delivered int64 `json:"delivered"`
@@ -76,7 +76,7 @@ func (w *Watch) Add(letters []DeadLetter) {
 	}
 }
 
-// Became returns what the last Look has found.
+// Became returns the counts of the last Look.
 func (w *Watch) Became() Became {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,8 +126,8 @@ func (w *Watch) Look(ctx context.Context) (Became, error) {
 	return w.Became(), nil
 }
 
-// sqlBecame reads what became of deliveries: nothing is returned of those that wait. Of those that are gone the last entry
-// of the audit says why, unless it is the replay.
+// sqlBecame reads the outcomes of deliveries, and returns no row for one that waits. For a deleted delivery the last
+// audit entry gives the reason, unless that entry is the replay.
 const sqlBecame = `SELECT p.n, CASE WHEN d.event_id IS NULL THEN coalesce((SELECT a.action FROM {audit} AS a
 		WHERE a.event_id = p.event_id AND a.destination = p.destination AND a.action IN ('replay', 'discard', 'delivered') ORDER BY a.id DESC LIMIT 1), 'replay') ELSE '' END,
 	p.event_id, p.destination, coalesce(d.event_type, ''), coalesce(d.error_fingerprint, ''), coalesce(d.updated_at, now()),
@@ -136,7 +136,7 @@ FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS p(event_id, destination
 LEFT JOIN {deliveries} AS d ON d.event_id = p.event_id AND d.destination = p.destination
 WHERE d.state IS NULL OR d.state = 'dead' ORDER BY p.n`
 
-// result is what became of one delivery.
+// result is the outcome of one delivery.
 type result struct {
 	n      int
 	last   string // the last entry of the audit, of a delivery that is gone

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrChanging is wrapped by the error about a table that is becoming a queue: until that has ended,
-// its rows do not say what is delivered.
+// ErrChanging is wrapped by the error about a table that is becoming a queue: until the change has ended, the rows do
+// not show which events are delivered.
 var ErrChanging = errors.New("the mode of the table is being changed: let `notifyd migrate --mode` finish, or repeat it")
 
 // statementTimeout bounds each statement: even one that reads by index may take long behind a long
@@ -37,8 +37,8 @@ func (s *Client) readEvents(ctx context.Context, what string, f func(tx pgx.Tx) 
 	return nil
 }
 
-// Event returns what is known of an event, without its headers and payload, and an error that wraps
-// [ErrNoEvent] if that is nothing.
+// Event returns the state of an event, without headers and payload. The error wraps [ErrNoEvent] if no table knows the
+// event.
 func (s *Client) Event(ctx context.Context, id int64) (e Event, err error) {
 	err = s.readEvents(ctx, fmt.Sprintf("show event %d", id), func(tx pgx.Tx) error {
 		e, err = s.ReadEvent(ctx, tx, id)

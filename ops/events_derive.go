@@ -53,7 +53,7 @@ func (s *eventSpan) leads(eventType string) bool {
 	return best >= 0 && best < len(s.patterns)
 }
 
-// tables are what the small tables say in a snapshot.
+// tables has the rows of the small tables in one snapshot.
 type tables struct {
 	stream    bool
 	positions []eventPosition // by destination and shard
@@ -77,7 +77,7 @@ type act struct {
 	at          time.Time
 }
 
-// raw is what the other tables say of an event in the same snapshot.
+// raw has the rows of the other tables about an event, in the same snapshot.
 type raw struct {
 	Event
 
@@ -118,7 +118,7 @@ func (t *tables) derive(r *raw) Event {
 	return e
 }
 
-// rest adds what is known of destinations that have no row.
+// rest adds the destinations that have no row.
 func (t *tables) rest(r *raw, e *Event) {
 	// An event of a stream has a mark from the time when the table was a queue.
 	undecided := e.about("")
@@ -214,7 +214,7 @@ func (t *tables) done(name string, e *raw) bool {
 	return !e.Gone && slices.ContainsFunc(t.former, func(p eventPosition) bool { return p.destination == name && p.gets(e) && p.has(e.ID) })
 }
 
-// gets reports whether the event is one of the shard. Of an event that is gone nobody knows.
+// gets reports whether the event belongs to the shard. For a deleted event, whose shard is unknown, it reports true.
 func (p *eventPosition) gets(e *raw) bool {
 	return e.Gone || outboxsql.ShardOf(e.hash, p.shards) == p.shard
 }

@@ -29,7 +29,7 @@ const (
 type EventFilter struct {
 	// Type is an event type, a prefix such as order.*, or *.
 	Type string
-	// AggregateType and AggregateID are those of the event.
+	// AggregateType and AggregateID name the event's aggregate.
 	AggregateType, AggregateID string
 	// State is Waiting (for any destination), Dead (at any destination, others may wait), Done
 	// (nothing waits, and nothing is dead), or empty for any.
@@ -77,7 +77,7 @@ func (f *EventFilter) accepts(r *raw, oldest time.Time, stream bool) bool {
 		(f.Since == 0 || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || r.mark == "done")
 }
 
-// acceptsState reports whether what became of the event matches.
+// acceptsState reports whether the state of the event matches.
 func (f *EventFilter) acceptsState(e *Event) bool {
 	switch f.State {
 	case "":
@@ -100,11 +100,10 @@ type EventPage struct {
 	Next *int64 `json:"next"`
 }
 
-// Events returns up to limit events, the newest first. No index has types or aggregates: Events reads
-// from the newest event down, in the order of ids, and ends with the page or after EventFilter.Search
-// events. For the state Dead it reads only events that have a stored delivery, and for Waiting
-// those that were not tried as well. With Since it ends with the first thousand events of which
-// none is as new.
+// Events returns up to limit events, newest first. No index covers types or aggregates: Events reads by descending id,
+// and ends when the page is full or after EventFilter.Search events. For the state Dead it reads only events with a
+// stored delivery; for Waiting also the events that were not tried yet. With Since it ends after the first
+// thousand events in a row that are all too old.
 func (s *Client) Events(ctx context.Context, f EventFilter, limit int) (page EventPage, err error) {
 	page.Events = []Event{}
 	if err := f.Validate(); err != nil {

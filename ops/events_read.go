@@ -117,7 +117,7 @@ const sqlActs = `SELECT DISTINCT ON (event_id, destination) event_id, destinatio
 	FROM {audit} WHERE event_id = ANY($1::bigint[]) AND action IN ('replay', 'discard', 'delivered') AND destination IS NOT NULL
 	ORDER BY event_id, destination, id DESC`
 
-// outcomes reads what is known of the events beside their own rows, and derives what became of them.
+// outcomes reads the other tables about the events, and derives the state of each event.
 func (s *Client) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw) ([]Event, error) {
 	wanted, byID := make([]int64, len(found)), make(map[int64]*raw, len(found))
 	for i := range found {

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// State is what became of an event, or of its delivery to one destination.
+// State is the state of an event, or of its delivery to one destination.
 type State string
 
 // The states of an event. A delivery may be waiting, dead or discarded as well.
@@ -68,7 +68,7 @@ func (s State) Pending() bool {
 	}
 }
 
-// Destination is what is known of an event's delivery to one destination.
+// Destination is the state of an event's delivery to one destination.
 type Destination struct {
 	// Name is empty while the destinations are not decided: an event that was not tried, is
 	// delayed, or has no route.
@@ -106,7 +106,7 @@ type Behind struct {
 	State   State `json:"state"`
 }
 
-// Event is an event, and what became of it.
+// Event is an event and its state.
 type Event struct {
 	ID             int64  `json:"id"`
 	Type           string `json:"event_type"`
@@ -115,22 +115,22 @@ type Event struct {
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	// State sums up Destinations: waiting, dead, discarded, done or unknown.
 	State State `json:"state"`
-	// Gone reports that the event itself is deleted; what is left is of other tables.
+	// Gone reports that the event's row is deleted; the other fields come from other tables.
 	Gone        bool       `json:"gone,omitempty"`
 	CreatedAt   time.Time  `json:"created_at"`
 	AvailableAt *time.Time `json:"available_at,omitempty"`
 	// ProcessedAt is when the last delivery of the event of a queue succeeded or died. A stream
 	// does not store it.
 	ProcessedAt *time.Time `json:"processed_at"`
-	// Destinations has what is known, by name.
+	// Destinations has the known destinations, by name.
 	Destinations []Destination `json:"destinations"`
 	// OthersSettled reports that nothing is left to do for any destination that the event was routed to and that is not in
 	// Destinations: it has received the event, or has passed it over, by expires_after, by when, or because its position was
 	// moved. Which destinations those are is not stored, nor which of it happened.
 	OthersSettled bool            `json:"others_settled"`
 	Headers       json.RawMessage `json:"headers,omitempty"`
-	// Payload is the payload if it was written as JSON, and PayloadBytes if as bytes; encoding/json
-	// writes those in base64. ContentType is what the writer gave.
+	// Payload is the payload if it was written as JSON, and PayloadBytes if it was written as bytes; encoding/json
+	// writes bytes in base64. ContentType is the writer's value.
 	Payload      json.RawMessage `json:"payload,omitempty"`
 	PayloadBytes []byte          `json:"payload_bytes,omitempty"`
 	ContentType  string          `json:"content_type,omitempty"`

@@ -14,8 +14,7 @@ type Phrase struct {
 	At   time.Time
 }
 
-// Words says in English what is known of the delivery beside its state and its error, for people;
-// now is the time of asking.
+// Words describes the delivery in English, beyond its state and its error; now is the time of the request.
 func (d *Destination) Words(now time.Time) []Phrase {
 	text := func(format string, args ...any) []Phrase { return []Phrase{{Text: fmt.Sprintf(format, args...)}} }
 	switch d.State {

@@ -15,7 +15,7 @@ import (
 // ErrInvalid is wrapped by errors about invalid arguments.
 var ErrInvalid = errors.New("invalid argument")
 
-// ErrNoEvent is wrapped by the error about an event of which no table knows anything.
+// ErrNoEvent is wrapped by the error about an event that no table knows.
 var ErrNoEvent = errors.New("there is no such event")
 
 // DB is the database of a [Client]: *pgxpool.Pool, *pgx.Conn.
@@ -82,7 +82,8 @@ func (a Action) validate() error {
 	return nil
 }
 
-// record writes what a person has done into the audit. eventID is nil for what is not about one event; details become JSON.
+// record writes an operator's action to the audit. eventID is nil for an action that concerns no single event; details
+// become JSON.
 func (s *Client) record(ctx context.Context, tx pgx.Tx, a Action, action string, eventID *int64, destination string, details any) error {
 	text, err := json.Marshal(details)
 	if err != nil {

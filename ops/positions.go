@@ -25,8 +25,8 @@ var ErrDelivered = errors.New("a relay delivers to it: remove the destination fr
 // ErrQueue is wrapped by errors about a table that is a queue.
 var ErrQueue = errors.New("only a stream has positions, and outbox_events is a queue")
 
-// Positions returns all positions, by destination and part. The one without a destination is that of the
-// search for event types without a route. Their Oldest is not set.
+// Positions returns all positions, by destination and shard. The position without a destination belongs to the search
+// for event types without a route. Oldest is not set.
 func (s *Client) Positions(ctx context.Context) (all []observe.Position, err error) {
 	err = s.ofStream(ctx, "list positions", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err = store.ListPositions(ctx, tx, s.cfg.Schema)
@@ -53,15 +53,15 @@ type PositionDetails struct {
 	Parts []observe.Position `json:"parts"`
 	// CreatedAt is when the destination was first seen.
 	CreatedAt time.Time `json:"created_at"`
-	// First is the first event that is kept, 0 if there is none, and Last the highest id assigned.
+	// First is the id of the first stored event, 0 without events, and Last the highest assigned id.
 	First int64 `json:"first_kept"`
 	Last  int64 `json:"last_assigned"`
 	// Routes are in the order in which they were begun.
 	Routes []RouteSpan `json:"routes"`
 }
 
-// Position returns everything about the position of a destination. The error wraps [ErrNoPosition] if it has
-// none.
+// Position returns everything about the position of a destination. The error wraps [ErrNoPosition] if the destination
+// has no position.
 func (s *Client) Position(ctx context.Context, destination string) (d PositionDetails, err error) {
 	err = s.ofStream(ctx, "show a position", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err := store.ListPositions(ctx, tx, s.cfg.Schema)

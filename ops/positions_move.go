@@ -22,7 +22,7 @@ type Moved struct {
 	// which it has come now: it continues with the first event above To.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
-	// First is the first event that is kept, 0 if there is none: what was below it is deleted.
+	// First is the id of the first stored event, 0 without events: all earlier events are deleted.
 	First int64 `json:"first_kept"`
 	// Last is the highest id assigned.
 	Last int64 `json:"last_assigned"`

@@ -23,7 +23,7 @@ var ErrNothingToReplay = errors.New("nothing to replay")
 // ErrReplayRunning is wrapped by the error about a second replay of a destination.
 var ErrReplayRunning = errors.New("a replay is running")
 
-// ErrNoReplay is wrapped by errors about a replay that does not exist, or does not run any more.
+// ErrNoReplay is wrapped by errors about a replay that does not exist or has ended.
 var ErrNoReplay = errors.New("no such replay")
 
 // ReplayRange is what a replay sends again.
@@ -145,9 +145,9 @@ func replayBounds(ctx context.Context, tx pgx.Tx, r *observe.Replay, e ends) (er
 	return nil
 }
 
-// sqlBegin inserts a replay. Its number is a thousand times that of the replays of the destination before:
-// whoever drops duplicates must not drop it, nor what the one before has sent. Between two such numbers is
-// room for the replays of its dead letters, which count up by one.
+// sqlBegin inserts a replay. Its number is a thousand times the count of the destination's replays, so that consumers
+// that drop duplicates accept its events and those of each earlier replay. The numbers in between are for replays of its
+// dead letters, which count up by one.
 const sqlBegin = `INSERT INTO outbox_replays (destination, from_id, to_id, head, patterns, rate, number, created_by, reason, left_out)
 SELECT $1::text, $2::bigint, $3::bigint, $2::bigint - 1, $4::text[], $5::double precision,
 	CASE WHEN $6::boolean THEN 0 ELSE 1000 * (1 + (SELECT coalesce(max(number), 0) / 1000 FROM outbox_replays WHERE destination = $1)) END,
@@ -190,7 +190,7 @@ func (s *Client) Replays(ctx context.Context) (all []observe.Replay, err error) 
 	return all, err
 }
 
-// ReplayOutcome is what has become of the events of a replay so far.
+// ReplayOutcome counts the outcomes of a replay's events so far.
 type ReplayOutcome struct {
 	// Delivered events were acknowledged, at the first attempt or later.
 	Delivered int64 `json:"delivered"`
@@ -221,8 +221,7 @@ FROM (SELECT d.state FROM outbox_replays AS r JOIN outbox_deliveries AS d ON d.e
 	maxOutcome = 100_000
 )
 
-// Replay returns a replay, and what has become of its events. The error wraps [ErrNoReplay] if there
-// is none with that id.
+// Replay returns a replay and the outcomes of its events. The error wraps [ErrNoReplay] if no replay has that id.
 func (s *Client) Replay(ctx context.Context, id int64) (r observe.Replay, o ReplayOutcome, err error) {
 	err = s.ofStream(ctx, "show a replay", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err := store.ListReplays(ctx, tx, s.cfg.Schema, store.ReplayByID, id)
@@ -252,8 +251,8 @@ func (s *Client) Replay(ctx context.Context, id int64) (r observe.Replay, o Repl
 	return r, o, err
 }
 
-// StopReplay ends a running replay. Nothing of it begins any more; what has failed goes on as a retry or
-// a dead letter does. The error wraps [ErrNoReplay] if it does not run.
+// StopReplay ends a running replay: the relay begins none of its remaining events. Failed events stay retries or dead
+// letters. The error wraps [ErrNoReplay] if the replay does not run.
 func (s *Client) StopReplay(ctx context.Context, id int64, a Action) (r observe.Replay, err error) {
 	if err := a.validate(); err != nil {
 		return r, err
@@ -288,8 +287,8 @@ const (
 	awaitLast  = time.Second
 )
 
-// AwaitReplay waits until a replay has ended, and none of its events waits any more, or ctx ends, whose
-// cause is then the error. It calls progress, unless that is nil, after each look.
+// AwaitReplay waits until a replay has ended and none of its events waits, or until ctx ends; then the error is the
+// cause of ctx. It calls progress, if set, after each query.
 func (s *Client) AwaitReplay(ctx context.Context, id int64, progress func(observe.Replay, ReplayOutcome)) (observe.Replay, ReplayOutcome, error) {
 	var before ReplayOutcome
 	for pause := awaitFirst; ; pause = min(2*pause, awaitLast) {

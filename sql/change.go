@@ -153,7 +153,7 @@ func waitsFor(busy bool) string {
 	return "a lock on the tables"
 }
 
-// tell says what the change waits for, now and then.
+// tell reports, at intervals, the sessions that the change waits for.
 func (w *wait) tell(ctx context.Context, busy bool) {
 	if w.waiting != nil && time.Since(w.said) >= waitSay {
 		w.said = time.Now()

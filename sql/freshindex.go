@@ -12,9 +12,9 @@ import (
 // freshIndex is the index by which a queue finds its events. A stream does not have it.
 const freshIndex = "outbox_events_fresh"
 
-// indexFresh creates the index concurrently: no writer waits for it. PostgreSQL cannot do that for
-// a partitioned table. There the index is created without its parts, each partition gets its own
-// concurrently, and these are attached.
+// indexFresh creates the index concurrently, so no writer waits for it. PostgreSQL cannot create an index of a
+// partitioned table concurrently. There indexFresh creates the parent index alone, creates the index of each partition
+// concurrently, and attaches them.
 func (m *modeChange) indexFresh(ctx context.Context) error {
 	partitioned, err := Partitioned(ctx, m.conn, m.schema)
 	if err != nil {

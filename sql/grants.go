@@ -10,8 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Roles are the two roles that need privileges besides the owner of the tables. An empty name omits
-// the role.
+// Roles are the two roles that need privileges, next to the owner of the tables. An empty name omits the role.
 type Roles struct {
 	// Writer inserts events: the role, or a group role, of the applications.
 	Writer string
@@ -40,8 +39,8 @@ func tableGrants() []tableGrant {
 		{table: "outbox_migrations", relay: "SELECT"},
 		{
 			table: "outbox_events",
-			// Omitted columns keep their defaults: a writer cannot backdate an event, or mark it
-			// done. RETURNING id needs SELECT of the column, and ids are no secret.
+			// Omitted columns keep their defaults: a writer cannot backdate an event or mark it done. RETURNING id needs
+			// SELECT of the column; ids are public.
 			writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, payload_bytes, content_type), SELECT (id)",
 			// UPDATE of one column is also what SELECT ... FOR UPDATE needs.
 			relay: "SELECT, UPDATE (state, processed_at), DELETE",

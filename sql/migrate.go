@@ -80,17 +80,17 @@ type Version struct {
 type State struct {
 	// Versions lists the versions that this notifyd knows, then applied ones that it does not know.
 	Versions []Version
-	// Current is the highest version applied, 0 if there is none.
+	// Current is the highest applied version; 0 without tables.
 	Current int
 	// Latest is the highest version that this notifyd knows.
 	Latest int
-	// Notify is the installed notify mode; NotifyOff if there is no trigger.
+	// Notify is the installed notify mode; NotifyOff without a trigger.
 	Notify NotifyMode
 	// Mode is how relays read the table; ModeQueue if the table is missing.
 	Mode Mode
-	// Becoming is the mode of an unfinished change; "" if there is none.
+	// Becoming is the target mode of an unfinished change; "" without a change.
 	Becoming Mode
-	// Serialized reports whether writers stand in line: see [SerializeWriters].
+	// Serialized reports whether writers are serialized: see [SerializeWriters].
 	Serialized bool
 }
 
@@ -113,8 +113,8 @@ func migrations() []migration {
 type MigrateOptions struct {
 	// Notify selects when the trigger notifies.
 	Notify NotifyMode
-	// Mode is that of new tables, a queue by default. They are never visible in another one, which a relay that waits for
-	// them would begin to use. Tables that exist keep their mode: see [SetMode].
+	// Mode is the mode of new tables; empty is a queue. New tables are never visible in another mode, because a relay
+	// that waits for tables would use that mode. Existing tables keep their mode: see [SetMode].
 	Mode Mode
 	// LockPatience is how long to try to lock the tables for a moment, while writers use them, and to
 	// wait for another change of the schema; 0 is [DefaultLockPatience].
@@ -221,7 +221,7 @@ func createSchema(schema string) string {
 func script(schema string, missing []migration, notify NotifyMode) string {
 	var b strings.Builder
 	ident := pgx.Identifier{schema}.Sanitize()
-	// IF NOT EXISTS reports what it skips, which is noise here.
+	// IF NOT EXISTS reports skipped statements, which is noise here.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
 	fmt.Fprintf(&b, "SET LOCAL notifyd.notify = '%s';\n", notify)
 	for _, m := range missing {

@@ -39,9 +39,8 @@ var ErrModeChanging = errors.New("the mode of outbox_events is being changed")
 // is the oid of outbox_mode, which stays the same when outbox_events is partitioned.
 const modeSpace = 0x6e746678
 
-// modeGuard returns the SQL of the key of an advisory lock. Every session that reads or marks
-// events holds it shared while it lives, so that the mode cannot change meanwhile. The key is NULL
-// if there are no tables.
+// modeGuard returns the key of an advisory lock as SQL. Every session that reads or marks events holds the lock in
+// shared mode as long as it lives, so the mode cannot change meanwhile. The key is NULL without tables.
 func modeGuard(schema string) string {
 	return fmt.Sprintf("(%d::bigint << 32 | to_regclass(%s)::oid::bigint)", modeSpace, literal(pgx.Identifier{schema, "outbox_mode"}.Sanitize()))
 }
@@ -53,9 +52,9 @@ func guardUsers(schema string) string {
 		AND (classid::bigint << 32 | objid::bigint) = ` + modeGuard(schema)
 }
 
-// HoldMode ensures that the table has the wanted mode, and keeps it while the session of conn
-// lives. It does not wait. The error wraps [ErrMode] or [ErrModeChanging], or [ErrNotMigrated] if
-// there are no tables; then no lock is held. The session must not be in a transaction.
+// HoldMode ensures that the table has the wanted mode, and prevents a change of the mode while the session of conn
+// lives. It does not wait. The error wraps [ErrMode], [ErrModeChanging], or [ErrNotMigrated] without tables; after an
+// error no lock is held. The session must not be in a transaction.
 func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) error {
 	held, err := holdMode(ctx, conn, "pg_try_advisory_lock_shared", schema, want)
 	if held && err != nil {
@@ -84,7 +83,7 @@ func holdMode(ctx context.Context, db Querier, lock, schema string, want Mode) (
 		who := sessions(ctx, db, guardUsers(schema)+` AND mode = 'ExclusiveLock'`)
 		return false, fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, ErrModeChanging, who)
 	}
-	// A statement of its own: its snapshot must not be older than the lock.
+	// Use a separate statement: its snapshot must not be older than the lock.
 	mode, becoming, err := readMode(ctx, db, schema)
 	switch {
 	case err != nil:
@@ -97,8 +96,7 @@ func holdMode(ctx context.Context, db Querier, lock, schema string, want Mode) (
 	return true, nil
 }
 
-// readMode returns the mode of a migrated schema, and the mode of an unfinished change; "" if there is
-// none.
+// readMode returns the mode of a migrated schema, and the target mode of an unfinished change; "" without a change.
 func readMode(ctx context.Context, q Querier, schema string) (mode, becoming Mode, err error) {
 	err = q.QueryRow(ctx, `SELECT mode, coalesce(becoming, '') FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&mode, &becoming)
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// MayNotify is a condition in SQL: the notification queue of the server, which all of its databases share, is less
-// than half full. At its end PostgreSQL refuses the COMMIT of every transaction that notifies, so that neither the
-// trigger nor a relay notifies from there on. Asking also moves the tail of the queue, which PostgreSQL itself moves
-// only when somebody notifies: after the session is gone that held it, the queue would stay full.
+// MayNotify is a condition in SQL: the notification queue of the server, which all of its databases share, is less than
+// half full. When the queue is full, PostgreSQL refuses the COMMIT of every transaction that notifies, so the trigger
+// and the relays stop notifying at half. The function also moves the tail of the queue. PostgreSQL itself moves the tail
+// only after a NOTIFY, so the queue would stay full after the end of the session that held it.
 const MayNotify = `pg_catalog.pg_notification_queue_usage() < 0.5`
 
 // ErrNotifyQueue is the reason why nothing is notified.

@@ -58,10 +58,9 @@ func (r *readers) head() (head int64) {
 	return head
 }
 
-// of returns those of the names that have a position. If none has, or if there are no names because
-// the event type has no route, it returns "": the router, which looks for types without a route, or
-// the beginning of the stream. A destination that has never read the stream begins at its end: it
-// misses no event that others have received.
+// of returns the names that have a position. If no name has one, or if the event type has no route and so there are no
+// names, it returns "": the unrouted scanner, or the beginning of the stream. A destination that has never read the
+// stream begins at its end: it misses no event that others have received.
 func (r *readers) of(names []string) (known []string) {
 	for _, name := range names {
 		if name != "" && r.byName[name] != nil {
@@ -87,8 +86,8 @@ func (r *readers) missing(names []string, id int64) (who []string) {
 	return who
 }
 
-// formerRoutes are the routes by which a destination reads some ids, although they have ended or are not configured any
-// more: an event keeps the routes of the moment when its destination, or the router, first read it.
+// formerRoutes are the routes by which a destination reads some ids, although the routes have ended or have left the
+// configuration: an event keeps the routes of the moment when its destination, or the unrouted scanner, first read it.
 type formerRoutes struct {
 	destination string
 	patterns    []string // that lead to the destination

@@ -18,13 +18,14 @@ type SerializeOptions struct {
 	Waiting func(line string)
 }
 
-// SerializeWriters makes writers of outbox_events stand in line, or lets them write side by side, after [Migrate].
-// In line, a transaction that inserts waits until those that have inserted before it have ended, and
-// only then draws ids: ids are in the order of commits, and one is missing only where a transaction
-// was rolled back. Each transaction holds up the others from its first insert to its end. Inserts
-// that name a partition, or ids of their own, pass the line, and so do sessions in which no triggers
-// fire. SerializeWriters does nothing if the table is as wanted. It locks the table for some
-// milliseconds, each attempt holds up writers for 200 ms at most, and relays need not be stopped.
+// SerializeWriters switches the serialization of writers of outbox_events on or off, after [Migrate]. A serialized
+// transaction that inserts waits until the earlier inserting transactions have ended, and only then draws ids. So ids
+// are in commit order, and an id is missing only after a rollback. Each transaction delays the others from its first
+// insert to its end. Inserts into a named partition, inserts with explicit ids, and sessions without triggers are not
+// serialized.
+//
+// SerializeWriters does nothing if the table already has the wanted setting. Otherwise it locks the table for some
+// milliseconds; each attempt delays writers for 200 ms at most. Relays keep running.
 func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on bool, o SerializeOptions) (err error) {
 	if err := ValidateSchema(schema); err != nil {
 		return err
@@ -48,7 +49,7 @@ func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on boo
 	return nil
 }
 
-// serialized reports whether writers of outbox_events stand in line; false if there is no table.
+// serialized reports whether writers of outbox_events are serialized; false without a table.
 func serialized(ctx context.Context, q Querier, schema string) (on bool, err error) {
 	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
 		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A') AND p.proname = 'outbox_serialize')`,

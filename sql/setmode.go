@@ -172,8 +172,8 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 	return release, nil
 }
 
-// expire waits until the leases of relays have expired that a condition selects: by the clock of the server, or
-// because nobody has renewed them meanwhile. Those are removed, so that a relay that comes to life again finds out.
+// expire waits until the leases of the selected relays have expired: by the server's clock, or because no renewal came
+// during the wait. It removes the rows of relays without renewals, so a relay that resumes notices the loss.
 func (m *modeChange) expire(ctx context.Context, which string) error {
 	members := m.table("outbox_members")
 	seen := func() (now string, err error) {
@@ -195,7 +195,7 @@ func (m *modeChange) expire(ctx context.Context, which string) error {
 			return err
 		}
 	}
-	// By what was seen of them: the DELETE waits for a renewal that is being written, and leaves its row.
+	// Compare the observed renewals: the DELETE waits for a renewal in progress, and then leaves its row.
 	if _, err := m.conn.Exec(ctx, `DELETE FROM `+members+` WHERE owner || ' ' || renewals = ANY(string_to_array($1, ','))`, before); err != nil {
 		return fmt.Errorf("remove relays that are gone: %w", err)
 	}

@@ -2,10 +2,10 @@ package outboxsql
 
 import "fmt"
 
-// Hash returns an expression for the hash by which an event belongs to a shard of its destination: shard hash % n, from 0 on,
-// of n. prefix is the alias of outbox_events with a dot, or empty. The events of one aggregate have one hash: that of the
-// name by which their order is kept, see dispatch.OrderingKey. Events without an aggregate are spread by their ids. PostgreSQL's
-// hash of a text is the same in all its versions, because tables that are partitioned by it outlive an upgrade.
+// Hash returns an SQL expression for the hash that assigns an event to a shard of its destination: shard hash % n of n,
+// from 0. prefix is the alias of outbox_events with a dot, or empty. All events of an aggregate have the same hash: the
+// hash of their ordering key, see dispatch.OrderingKey. Events without an aggregate are spread by id. PostgreSQL's hash
+// of a text is the same in all versions, because hash-partitioned tables outlive an upgrade.
 func Hash(prefix string) string {
 	return fmt.Sprintf(`(CASE WHEN coalesce(%[1]saggregate_id, '') = '' THEN %[1]sid & 9223372036854775807
 		ELSE `+HashOfName(`(coalesce(%[1]saggregate_type, '') || '/' || %[1]saggregate_id)`)+` END)`, prefix)

@@ -30,7 +30,7 @@ func CheckIDs(ctx context.Context, db DB, schema string) error {
 	return c.refuse(ctx, c.badPlace, c.badIDs)
 }
 
-// refuse returns what the first of the checks finds that finds something.
+// refuse runs the checks in order and returns the findings of the first check that finds anything.
 func (c *change) refuse(ctx context.Context, checks ...func(context.Context) ([]string, error)) error {
 	for _, check := range checks {
 		found, err := check(ctx)
@@ -134,8 +134,8 @@ func (c *change) badHeads(ctx context.Context) ([]string, error) {
 	return []string{fmt.Sprintf("the sequence gives out ids again that were delivered: it is at %d, and %s is at %d: %s", last, who, head, CureOfIDs(sequence, last, max(head, highest)))}, nil
 }
 
-// CureOfIDs tells a person how nothing is lost after the sequence has given out ids again: it must be beyond all positions and
-// all events, of which head is the highest, and each position must go back to what has got such an id.
+// CureOfIDs describes how to lose no event after the sequence has assigned ids again: raise the sequence above all
+// positions and all events, of which head is the highest, and move each position back to before the reused ids.
 func CureOfIDs(sequence string, last, head int64) string {
 	const seek = "for each destination, notifyd positions seek DESTINATION beginning, which delivers all events that are kept again, or the first id to deliver"
 	if last >= head {

@@ -12,15 +12,14 @@ import (
 
 // toQueue marks the events that destinations of a stream have received, as a queue would have.
 //
-// In a stream all events are fresh, which to a queue means undelivered. So each event up to the
-// highest head becomes done; or deferred, with a row for each destination that has not received it;
-// or stays fresh, if no destination has. An event that is still invisible, because its transaction
-// is open, is a gap of every reader or above its head, and rightly fresh when it appears: the
-// change need not wait for it.
+// In a stream all events are fresh, which to a queue means undelivered. So each event up to the highest head becomes
+// done; or deferred, with a row for each destination that has not received it; or stays fresh, if no destination has
+// received it. An event that is still invisible because its transaction is open is a gap of every reader or above its
+// head, and correctly fresh when it appears: the change need not wait for that transaction.
 //
-// In between the table is neither: relays would read from the events what is also stored for a
-// destination. So the change is recorded before its first step, and no relay reads the table until
-// the last one. A repeated call continues with the events that are still fresh.
+// Halfway the table is neither: relays would read from the events what is also stored for a destination. So toQueue
+// records the change before its first step, and no relay reads the table until the last one. A repeated call continues
+// with the events that are still fresh.
 func (m *modeChange) toQueue(ctx context.Context) error {
 	if err := m.replayed(ctx); err != nil {
 		return err
@@ -59,8 +58,8 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 		UPDATE outbox_mode SET mode = 'queue', becoming = NULL, origin_head = 0, origin_open = '{}', changed_at = clock_timestamp();`)
 }
 
-// ErrReplay is returned where a stream cannot become a queue, because a range of it is being replayed:
-// a queue has no positions, and nothing would go on with it.
+// ErrReplay is returned if a stream cannot become a queue because a replay is running: a queue has no positions, so no
+// relay would continue the replay.
 var ErrReplay = errors.New("a replay is running")
 
 // replayed returns an error if a replay is running. None can begin during the change.
@@ -81,8 +80,8 @@ func (m *modeChange) replayed(ctx context.Context) error {
 // by one of them, and the change looks at one position of each destination.
 var ErrShards = errors.New("a destination has several shards")
 
-// sharded returns an error if a destination has several shards, or had until a moment ago: then its position has not come to
-// where they were.
+// sharded returns an error if a destination has several shards, or had several and its position has not yet reached the
+// former positions.
 func (m *modeChange) sharded(ctx context.Context) error {
 	var destination string
 	var shards int
@@ -136,8 +135,8 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 	return newReaders(all), err
 }
 
-// formerRoutes returns the routes by which destinations that are known read events, whatever is configured now. Those that
-// no relay has ended hold for what the router has seen: only that is decided.
+// formerRoutes returns the routes by which known destinations read events, whatever the present configuration. A route
+// that no relay has ended applies only to the ids that the unrouted scanner has read: only those are decided.
 func (m *modeChange) formerRoutes(ctx context.Context) (all []formerRoutes, err error) {
 	rows, err := m.conn.Query(ctx, `SELECT r.destination, r.patterns, r.others, r.head, s.low, s.high, coalesce(r.until_head, p.head, -1), u.low, u.high
 		FROM `+m.table("outbox_routes")+` AS r LEFT JOIN `+m.table("outbox_positions")+` AS p ON p.destination = '' AND p.shard = 0

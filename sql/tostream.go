@@ -161,7 +161,7 @@ func (m *modeChange) keyRows(ctx context.Context) error {
 	return nil
 }
 
-// lastMarked returns the highest id of an event that is not fresh, 0 if there is none.
+// lastMarked returns the highest id of an event that is not fresh; 0 without such events.
 func (m *modeChange) lastMarked(ctx context.Context) (head int64, err error) {
 	var looked int64
 	for upto := int64(math.MaxInt64); ; {
@@ -250,8 +250,7 @@ func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []span, e
 	return open, err
 }
 
-// freshFrom returns the ranges of the first lookBatch fresh events from low on, and the number of
-// events.
+// freshFrom returns the ranges of the first lookBatch fresh events from low on, and the count of these events.
 func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []span, n int, err error) {
 	err = m.step(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `WITH f AS MATERIALIZED (

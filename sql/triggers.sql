@@ -82,7 +82,7 @@ $notify$;
 COMMENT ON FUNCTION outbox_notify_always() IS
     'Notifies of every new event. Installed by notifyd migrate --notify always.';
 
--- Makes writers stand in line: each transaction gets its ids after those before it have ended, so
+-- Serializes writers: each transaction gets its ids after those before it have ended, so
 -- that ids are in the order of commits. The lock is taken before the statement draws its first id, and
 -- released when the commit is visible. Under ROLLBACK TO it goes with the ids that were drawn behind it.
 CREATE OR REPLACE FUNCTION outbox_serialize() RETURNS trigger
@@ -94,7 +94,7 @@ BEGIN
 END
 $serialize$;
 COMMENT ON FUNCTION outbox_serialize() IS
-    'Makes writers stand in line, so that ids are in the order of commits. Installed by notifyd migrate --serialize-writers on.';
+    'Serializes writers, so that ids are in the order of commits. Installed by notifyd migrate --serialize-writers on.';
 
 -- A trigger instead of the relay, so that every dead letter has its fingerprint, also if a
 -- person buries it. It must never fail: the burial would fail, too. So the hash accepts
@@ -154,7 +154,7 @@ $install$;
 DO $line$
 DECLARE
     wanted  CONSTANT text := coalesce(current_setting('notifyd.serialize', true), '');
-    -- A disabled trigger makes nobody stand in line.
+    -- A disabled trigger does not serialize.
     present CONSTANT boolean := EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
         WHERE t.tgrelid = 'outbox_events'::regclass AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A') AND p.proname = 'outbox_serialize');
 BEGIN

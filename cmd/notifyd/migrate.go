@@ -32,7 +32,7 @@ each day, which retention drops as a whole. The table may be in use, and of any
 size: it becomes the first partition as it is. There is no command for the way
 back. Relays need "partitions: daily" below "retention" to continue.
 
-With --serialize-writers on it makes writers stand in line: a transaction that
+With --serialize-writers on it serializes writers: a transaction that
 inserts an event waits until those that have inserted before it have ended, and
 only then draws ids, which are in the order of commits therefore. Relays and the
 mode of the table have no part in that, and off takes it away again.
@@ -93,7 +93,7 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 	registerNotify(cmd, &f.notify)
 	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
 	cmd.Flags().StringVar(&f.mode, "mode", "", "how relays read outbox_events: `mode` queue or stream; default: as it is, queue for new tables")
-	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers stand in line, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
+	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers are serialized, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
 	cmd.Flags().DurationVar(&f.wait, "wait", outboxsql.DefaultLockPatience, "how long to try for locks on tables in use; each try holds up writers for 200ms at most")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "with --mode queue: do not ask before events are given up that wait for destinations which the configuration lacks")
 	return cmd

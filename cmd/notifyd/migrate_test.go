@@ -198,7 +198,7 @@ func TestSerializeWriters(t *testing.T) {
 		t.Errorf("status: %+v", got)
 	}
 	const note = "writers write side by side"
-	if got := command(t, "doctor", "-c", config); strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "Writers stand in line") {
+	if got := command(t, "doctor", "-c", config); strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "Writers are serialized") {
 		t.Errorf("doctor: %+v", got)
 	}
 	if got := command(t, "migrate", "-c", config, "--serialize-writers", "off"); got.code != 0 || !strings.HasSuffix(got.stdout, ", mode stream\n") {

@@ -55,7 +55,7 @@ type series struct {
 	values []float64
 }
 
-// newest is the last value, NaN if there is none.
+// newest is the last value; NaN without values.
 func (s *series) newest() float64 {
 	if len(s.values) == 0 {
 		return math.NaN()
@@ -73,7 +73,7 @@ type chart struct {
 	Alt   string   // the picture in words
 	// Line, Second and Area are paths of SVG; "" for none.
 	Line, Second, Area string
-	// Names are those of the series where there are two.
+	// Names are the names of the series, if there are two.
 	Names []string
 	// Unit and Data are for the script that shows the values under the pointer: series of
 	// numbers, with nothing for an unknown one.

@@ -93,7 +93,7 @@ type Config struct {
 // figures while Run runs. It is safe for concurrent use.
 type Console struct {
 	cfg     Config
-	tables  atomic.Pointer[tables] // a request loads it once, and keeps what it loaded
+	tables  atomic.Pointer[tables] // a request loads it once, and keeps the loaded value
 	sampler *sampler
 	door    door
 	origins http.CrossOriginProtection // refuses forms of other sites

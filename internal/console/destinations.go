@@ -24,7 +24,7 @@ type laneCard struct {
 	ReadOnly                  bool
 	DeadLink, Anchor          string
 	Link, Live                string
-	Single                    bool // it is a page of its own
+	Single                    bool // the card has a separate page
 }
 
 func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session) error {
@@ -58,7 +58,7 @@ func pauseText(q url.Values) string {
 	}
 }
 
-// card is the card of that name, nil if there is none.
+// card returns the card of that name, or nil.
 func (c *Console) card(s snapshot, name string) *laneCard {
 	all := c.cards(s)
 	for i := range all {

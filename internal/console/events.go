@@ -236,5 +236,5 @@ func stateClass(s ops.State) string {
 	}
 }
 
-// words describes a delivery beside its state.
+// words describes a delivery beyond its state.
 func words(d ops.Destination) []ops.Phrase { return d.Words(time.Now()) }

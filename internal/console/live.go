@@ -52,7 +52,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 	}
 }
 
-// view returns the function that writes the live part of a page, nil if there is no such page.
+// view returns the function that writes the live part of a page, or nil for an unknown page.
 func (c *Console) view(r *http.Request) func(*bytes.Buffer, snapshot) error {
 	page, q := r.PathValue("page"), r.URL.Query()
 	body := map[string]func(snapshot) any{

@@ -125,7 +125,7 @@ func pausedBy(p *observe.Pause) string {
 	return fmt.Sprintf(" by %s (%s)", p.By, p.Reason)
 }
 
-// databaseText says why nothing is delivered: the cure is that of a refusal, empty for an outage.
+// databaseText explains why no event is delivered. cure is the cure of a refusal, empty during an outage.
 func databaseText(cure string) string {
 	if cure == "" {
 		return "The database does not answer the relay. Nothing is delivered until it does."

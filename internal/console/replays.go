@@ -46,7 +46,7 @@ type replay struct {
 	stop    context.CancelCauseFunc // ends the replaying of letters
 	forget  context.CancelCauseFunc // and ends the watch over them
 	over    chan struct{}           // closed when no further letter is replayed
-	settled chan struct{}           // closed when no letter is watched any more
+	settled chan struct{}           // closed when the last dead letter is settled
 
 	mu     sync.Mutex
 	result ops.BulkResult

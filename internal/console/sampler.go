@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// sampleEvery is the interval between samples of the relay's figures. They are
-	// in its memory, so sampling goes on without viewers.
+	// sampleEvery is the interval between samples of the relay's figures. The figures are in memory, so the console
+	// samples them also without viewers.
 	sampleEvery = time.Second
 	// samples are kept: five minutes.
 	samples = 300

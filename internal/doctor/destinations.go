@@ -52,7 +52,7 @@ func (e *exam) checkDestinations(ctx context.Context) []Finding {
 	return findings
 }
 
-// examine connects to the destination, and reports what the connection proves.
+// examine connects to the destination, and reports the result of the connection.
 func (d Destination) examine(ctx context.Context) Finding {
 	if d.Check == nil {
 		return found(OK, "", "The type %s has nothing to connect to.", d.Type)

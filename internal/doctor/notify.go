@@ -16,8 +16,7 @@ import (
 // because the first ones include warm-up.
 const roundTrips = 3
 
-// checkNotify listens as a relay does and rings from the connection of the other
-// checks. It uses a channel of its own.
+// checkNotify listens as a relay does, and notifies from the connection of the other checks on a separate channel.
 func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 	listening, err := e.Listen(ctx)
 	if err != nil {

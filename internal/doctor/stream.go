@@ -98,15 +98,14 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 	return fmt.Sprintf("No position stands still. The largest lag, in ids: %d.", most), findings, nil
 }
 
-// checkWriters checks whether the order of ids is that of commits where all events go one after the
-// other.
+// checkWriters checks whether ids are in commit order if a destination has total order.
 func checkWriters(ctx context.Context, e *exam) (string, []Finding, error) {
 	state, err := outboxsql.ReadState(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
 	}
 	if state.Serialized {
-		return "Writers stand in line: ids are in the order of commits, except those that writers chose or inserted into a partition by its name.", nil, nil
+		return "Writers are serialized: ids are in the order of commits, except those that writers chose or inserted into a partition by its name.", nil, nil
 	}
 	var total []string
 	for _, d := range e.Destinations {

@@ -20,7 +20,7 @@ const (
 	keyFunction = "outbox_key"
 	// fingerprintFunction is the function of the trigger that groups dead letters.
 	fingerprintFunction = "outbox_fingerprint"
-	// lineFunction is the function of the trigger that makes writers stand in line.
+	// lineFunction is the function of the trigger that serializes writers.
 	lineFunction = "outbox_serialize"
 )
 

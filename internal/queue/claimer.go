@@ -154,9 +154,9 @@ func (c *claimer) handOut(work []Work) *claim {
 	return held
 }
 
-// plan routes a work, and adds it to the shares of those of its lanes that have capacity. An event that a filter
-// drops is settled for that lane, as if delivered. So an event that another lane has no capacity for does not stay
-// untouched: it becomes a row, and no sweep calls the filter again.
+// plan routes a work, and adds it to the shares of its lanes that have capacity. An event that a filter drops is settled
+// for that lane, as if delivered. If another lane has no capacity for such an event, the event becomes a row, so no
+// sweep calls the filter again.
 func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) {
 	w := &held.work[i]
 	if w.Missing {

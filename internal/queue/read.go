@@ -24,8 +24,8 @@ const sqlOpenWriters = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s), s::text
 // sqlHighest must also run before the sweep: the sweep then sees every row that sqlHighest saw.
 const sqlHighest = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
 
-// sqlFresh returns the statement that locks and reads fresh events of up to limit bytes. which is the rest of the
-// condition, the order and the number. The condition is that of the index, verbatim, so that the index always
+// sqlFresh returns the statement that locks and reads fresh events of up to limit bytes. which has the rest of the
+// condition, the order and the limit. The condition repeats the condition of the index verbatim, so the index always
 // matches. The lock prevents the planner from flattening the inner query.
 func sqlFresh(limit int, which string) string {
 	return `SELECT id, ` + strings.Join(wire.EventColumns("", limit), ", ") + `

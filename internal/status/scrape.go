@@ -40,8 +40,8 @@ type RelayDestination struct {
 	Name string `json:"name"`
 	// Unavailable reports that the breaker is open, or lets a probe through.
 	Unavailable bool `json:"unavailable"`
-	// State is that of the breaker: closed, open, probing, ramping or throttled;
-	// empty if the relay's version does not report it.
+	// State is the state of the breaker: closed, open, probing, ramping or throttled; empty if the relay's version does
+	// not report it.
 	State string `json:"state"`
 	// Gap is the time between the starts of two deliveries while the destination is
 	// throttled, in seconds; 0 otherwise.
@@ -77,8 +77,8 @@ type RelayDestination struct {
 // failures counts failures of every kind.
 func (d *RelayDestination) failures() float64 { return d.Failed + d.Dead + d.Refused }
 
-// Scrape queries a relay, about one outbox if it has many; nil if there is no address, or if the answer is not
-// that of a relay.
+// Scrape queries a relay, about one outbox if it has many. It returns nil without an address, or if the answer does not
+// come from a relay.
 func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 	if a.Address == "" {
 		return nil
@@ -213,7 +213,7 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 	}
 }
 
-// destination returns the relay's report about a destination, nil if it has none of that name.
+// destination returns the relay's report about a destination; nil if the relay does not have it.
 func (r *Relay) destination(name string) *RelayDestination {
 	if r == nil {
 		return nil
@@ -241,8 +241,7 @@ func (r *Relay) Trouble(name string) (text string, down bool) {
 	}
 }
 
-// Rates fills in the rates since an earlier status. A relay that has restarted
-// since has none.
+// Rates fills in the rates since an earlier status. A relay that has restarted since then gets no rates.
 func (s *Status) Rates(before *Status) {
 	seconds := s.At.Sub(before.At).Seconds()
 	if s.Relay == nil || before.Relay == nil || seconds <= 0 {

@@ -46,10 +46,9 @@ type Status struct {
 	Notify store.NotifyState    `json:"notify"`
 	// Backlog is the backlog of the tables.
 	Backlog observe.Backlog `json:"backlog"`
-	// Relay is the report of the relay whose admin address is configured; nil if
-	// there is none, or it does not answer.
+	// Relay is the report of the relay at the configured admin address; nil without an address or an answer.
 	Relay *Relay `json:"relay,omitempty"`
-	// Attention lists the problems that do not end by themselves.
+	// Attention lists the problems that last until an operator acts.
 	Attention []Attention `json:"attention"`
 
 	known []string // the configured destinations; nil if they are not known
@@ -69,9 +68,9 @@ type Schema struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
 	Latest  int    `json:"latest"`
-	// Serialized reports whether writers stand in line, so that ids are in the order of commits.
+	// Serialized reports whether writers are serialized, so that ids are in the order of commits.
 	Serialized bool `json:"writers_serialized"`
-	// Elsewhere names other schemas with tables of notifyd, where this one has none.
+	// Elsewhere names other schemas with tables of notifyd, if this schema has no tables.
 	Elsewhere []string `json:"elsewhere,omitempty"`
 }
 
