@@ -64,7 +64,7 @@ type sighting struct {
 
 // suspicion is a state of affairs that must not last.
 type suspicion struct {
-	what   string // the part of the relay: "mail", or "unit of mail"
+	what   string // the part of the relay: "mail", or "shard of mail"
 	key    string // changes whenever anything moves
 	reason func(lasted time.Duration) string
 	within time.Duration // how long it may last beyond hangAfter
@@ -327,21 +327,21 @@ func (a *audit) rerouted(u *store.Unrouted) []suspicion {
 	}}
 }
 
-// unheld returns the units of a stream that no relay holds, of those that this relay wants.
+// unheld returns the shards of a stream that no relay holds, of those that this relay wants.
 func (a *audit) unheld(b *observe.Backlog, refused bool) (all []suspicion) {
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		if p.Destination != "" && !a.relay.dispatcher.Has(p.Destination) {
 			continue
 		}
-		what, key := "unit of "+nameOf(p), p.UpdatedAt.String()
+		what, key := "shard of "+nameOf(p), p.UpdatedAt.String()
 		if p.Session != nil { // each take writes updated_at
 			continue
 		}
 		all = append(all, suspicion{
 			what: what, key: key, work: &store.Overdue{Destination: p.Destination, Position: true}, own: !refused,
 			reason: func(lasted time.Duration) string {
-				return fmt.Sprintf("no relay holds the unit of %s, for %v at least: nothing is delivered from there", nameOf(p), lasted)
+				return fmt.Sprintf("no relay holds the shard of %s, for %v at least: nothing is delivered from there", nameOf(p), lasted)
 			},
 		})
 	}
@@ -356,13 +356,13 @@ func nameOf(p *observe.Position) string {
 	return p.Name()
 }
 
-// unread returns the work that is due in the units of a stream that this relay owns, according to the tables.
+// unread returns the work that is due in the shards of a stream that this relay owns, according to the tables.
 func (a *audit) unread(b *observe.Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
 	var figures observe.Stats
 	if e := a.relay.engine.Load(); e != nil {
 		(*e).Stats(&figures)
 	}
-	// Units that begin wait for the search for types without a route, as long as it moves.
+	// Shards that begin wait for the search for types without a route, as long as it moves.
 	var searched time.Time
 	for i := range b.Positions {
 		if p := &b.Positions[i]; p.Destination == "" {
@@ -377,8 +377,8 @@ func (a *audit) unread(b *observe.Backlog, still []string, unrouted *store.Unrou
 		case p.Destination == "":
 			all = append(all, a.unsearched(b, p)...)
 		case slices.Contains(still, p.Destination):
-			begun := observe.PositionStats{Loading: true} // of a unit that is not there yet
-			if at := slices.IndexFunc(figures.Positions, func(f observe.PositionStats) bool { return f.Destination == p.Destination && f.Part == p.Part }); at >= 0 {
+			begun := observe.PositionStats{Loading: true} // of a shard that is not there yet
+			if at := slices.IndexFunc(figures.Positions, func(f observe.PositionStats) bool { return f.Destination == p.Destination && f.Shard == p.Shard }); at >= 0 {
 				begun = figures.Positions[at]
 			}
 			s, due := a.unsent(b, p, &begun, unrouted)
@@ -413,7 +413,7 @@ func (a *audit) unsearched(b *observe.Backlog, p *observe.Position) []suspicion 
 	return []suspicion{s}
 }
 
-// mayNotRead reports whether a unit reads nothing new on purpose: the order of all events waits for a stored delivery, or a
+// mayNotRead reports whether a shard reads nothing new on purpose: the order of all events waits for a stored delivery, or a
 // destination that keeps its position for transactions that hide too many ids.
 func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionStats) bool {
 	to := a.relay.dispatcher.Destination(d.Name)
@@ -431,7 +431,7 @@ func (a *audit) alone(b *observe.Backlog, destination string) bool {
 	})
 }
 
-// unsent returns the due work of a destination whose lane is idle. A unit that starts also gets the events that have gained a
+// unsent returns the due work of a destination whose lane is idle. A shard that starts also gets the events that have gained a
 // route.
 func (a *audit) unsent(b *observe.Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
 	s = suspicion{what: p.Name(), within: a.lanes[p.Destination].within, own: true}

@@ -158,7 +158,7 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 		<-entered
 		idle := newPatient(t, pool, never, delivery.HandlerFunc(works), delivery.Lane{Concurrency: 1})
 		idle.run()
-		<-idle.listens // in a stream it is ready only when the other one has given a unit away
+		<-idle.listens // in a stream it is ready only when the other one has given a shard away
 		if hangs := append(idle.audited(30*time.Minute), worker.audited(30*time.Minute)...); len(hangs) > 0 {
 			t.Errorf("%+v", hangs)
 		}
@@ -173,7 +173,7 @@ func TestStandstill(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode   outboxsql.Mode
 		tables string
-		owned  bool   // the relay owns the units
+		owned  bool   // the relay owns the shards
 		want   string // part of the reason
 	}{
 		"a fresh event": {
@@ -200,8 +200,8 @@ func TestStandstill(t *testing.T) {
 				INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 				SELECT id, 'mail', 'x', 'running', 1, 1, now() - interval '1 hour' FROM e`,
 		},
-		"a unit": {
-			mode: outboxsql.ModeStream, want: "no relay holds the unit of mail",
+		"a shard": {
+			mode: outboxsql.ModeStream, want: "no relay holds the shard of mail",
 			tables: `INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`,
 		},
 		"an event of a stream": {
@@ -251,7 +251,7 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
-// owns makes the tables show that the relay owns all units until the end of the test.
+// owns makes the tables show that the relay owns all shards until the end of the test.
 func (p *patient) owns(insert string) {
 	p.Helper()
 	conn, err := p.pool.Acquire(p.Context())
@@ -267,7 +267,7 @@ func (p *patient) owns(insert string) {
 	}
 }
 
-// TestStandstillOfAReplay: so does a unit that has begun and does not continue a replay.
+// TestStandstillOfAReplay: so does a shard that has begun and does not continue a replay.
 func TestStandstillOfAReplay(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)
@@ -283,7 +283,7 @@ func TestStandstillOfAReplay(t *testing.T) {
 	}
 }
 
-// loaded is an engine whose unit of mail has begun.
+// loaded is an engine whose shard of mail has begun.
 type loaded struct{ anEngine }
 
 func (loaded) Stats(s *observe.Stats) { s.Positions = []observe.PositionStats{{Destination: "mail"}} }
@@ -379,7 +379,7 @@ func migrate(t *testing.T, pool *pgxpool.Pool, mode outboxsql.Mode) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := outboxsql.Migrate(t.Context(), conn.Conn(), "public", outboxsql.BellAuto); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), conn.Conn(), "public", outboxsql.NotifyAuto); err != nil {
 		t.Fatal(err)
 	}
 	if mode == outboxsql.ModeStream {
@@ -665,15 +665,15 @@ func TestLostLease(t *testing.T) {
 	p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
 }
 
-// TestUnitIsNotHeld: no relay can take the unit of a destination, because another session has locked its position.
-func TestUnitIsNotHeld(t *testing.T) {
+// TestShardIsNotHeld: no relay can take the shard of a destination, because another session has locked its position.
+func TestShardIsNotHeld(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)
 	execute(t, pool, `INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`)
 	unlock := lock(t, pool, `SELECT FROM outbox_positions WHERE destination = 'mail' FOR UPDATE`)
 	p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
 	p.start()
-	p.hears(delivery.IncidentHang, "no relay holds the unit of mail")
+	p.hears(delivery.IncidentHang, "no relay holds the shard of mail")
 	if h := p.Health(); h.Ready() == nil || h.Hangs[0].Restart {
 		t.Errorf("%+v", h)
 	}

@@ -408,7 +408,7 @@ func openExample(ctx context.Context) *pgxpool.Pool {
 		panic(err)
 	}
 	defer conn.Release()
-	if _, err := outboxsql.Migrate(ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep); err != nil {
+	if _, err := outboxsql.Migrate(ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyKeep); err != nil {
 		panic(err)
 	}
 	return pool

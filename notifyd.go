@@ -76,12 +76,12 @@ type Relay struct {
 	shared     atomic.Bool // the connections of a stream lead through a pooler, which is logged
 	dispatcher *dispatch.Dispatcher
 	sessions   []session // closed at the end
-	keeper     *store.Keeper
+	session    *store.Session
 	watch      *store.Watch
 	audit      *audit
 	limits     *store.Limits
 	listener   *listener.Listener // nil when polling only
-	bell       *listener.Bell     // nil when polling only
+	trigger    *listener.Trigger  // nil when polling only
 	log        *slog.Logger
 
 	middleware []delivery.Middleware
@@ -101,7 +101,7 @@ type Relay struct {
 // New creates a relay for the database that pool connects to. Only [Relay.Ops] and
 // [Relay.ReloadRefused] use the pool itself, so it may be small: the relay opens connections of its own, with the pool's
 // configuration, because they hold locks and settings. With the defaults these are seven: four that
-// claim, one that listens, one for the bell and one for leases; [Relay.OldestWaiting] and
+// claim, one that listens, one for the notify lock and one for leases; [Relay.OldestWaiting] and
 // [Relay.Backlog] open another one for each call.
 //
 // New does not connect, and does not close the pool: its creator does, after Run has returned. All mistakes
@@ -148,7 +148,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
 	if !r.config.PollingOnly {
-		r.bell = listener.NewBell(r.connectBell, r.log)
+		r.trigger = listener.NewTrigger(r.connectTrigger, r.log)
 	}
 	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
 	window := r.config.LockBudget / 2 // a claim waits for its deliveries
@@ -190,7 +190,7 @@ func (r *Relay) wireListener() error {
 	return r.listener.Prove(listener.Proof{
 		// The owner's number distinguishes relays. Only a sleeping relay would miss a notification.
 		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.config.Canary, //nolint:gosec // a name
-		Notify: hints{r}.Notify, Missed: func() bool { return !hints{r}.Awake() },
+		Notify: hints{r}.Notify, Missed: func() bool { return !hints{r}.Polling() },
 	})
 }
 
@@ -202,11 +202,11 @@ func (r *Relay) pooled(ctx context.Context, err error) {
 	}
 }
 
-// connectBell connects for a lock of a session, which behind a pooler only the way of LISTEN has.
-func (r *Relay) connectBell(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := r.connector.Connect(ctx, "bell")
+// connectTrigger connects for a lock of a session, which behind a pooler only the way of LISTEN has.
+func (r *Relay) connectTrigger(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := r.connector.Connect(ctx, "notify")
 	if errors.Is(err, store.ErrPooler) && r.listening != r.connector {
-		return r.listening.Connect(ctx, "bell")
+		return r.listening.Connect(ctx, "notify")
 	}
 	return conn, err
 }
@@ -248,7 +248,7 @@ func (r *Relay) Add(d Destination) error {
 		}
 	}
 	needs := d.Lane.NeedsStream()
-	if keeper, is := delivery.As[delivery.PositionKeeper](h); is && keeper.KeepsPosition() {
+	if session, is := delivery.As[delivery.PositionKeeper](h); is && session.KeepsPosition() {
 		if err := keepsPosition(d); err != nil {
 			return invalid(err)
 		}
@@ -397,8 +397,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer r.dispatcher.End()
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
-		if r.keeper != nil {
-			r.keeper.Close(ctx)
+		if r.session != nil {
+			r.session.Close(ctx)
 		}
 		return err
 	}
@@ -455,7 +455,7 @@ func (p *pauses) changed(destination string, is bool) {
 func (p *pauses) honour(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	paused, confirmed, now, err := p.relay.keeper.Paused(ctx)
+	paused, confirmed, now, err := p.relay.session.Paused(ctx)
 	if err != nil {
 		return err
 	}
@@ -464,7 +464,7 @@ func (p *pauses) honour(ctx context.Context) error {
 	if confirmed {
 		return nil
 	}
-	return p.relay.keeper.Confirm(ctx, paused)
+	return p.relay.session.Confirm(ctx, paused)
 }
 
 // follow honours what is stored until ctx ends. While the database does not answer, what was

@@ -75,22 +75,22 @@ func (p *purger) run(ctx context.Context) {
 // purgeAll maintains partitions, and deletes the expired events. Those of a stream are deleted on a connection that lasts
 // as long as there are some: a batch would take one from those that read, and an event would wait for another.
 func (p *purger) purgeAll(ctx context.Context) {
-	keeper := p.keeper
+	session := p.session
 	if p.stream {
-		keeper = store.NewKeeper(p.connector, store.KeeperOptions{Mode: outboxsql.ModeStream})
-		defer keeper.Close(ctx)
+		session = store.NewSession(p.connector, store.SessionOptions{Mode: outboxsql.ModeStream})
+		defer session.Close(ctx)
 	}
 	for _, in := range p.keepPartitions(ctx) {
-		p.purgeRange(ctx, keeper, in)
+		p.purgeRange(ctx, session, in)
 	}
 }
 
 // purgeRange deletes the expired events of one range of ids in batches.
-func (p *purger) purgeRange(ctx context.Context, keeper *store.Keeper, in store.Range) {
+func (p *purger) purgeRange(ctx context.Context, session *store.Session, in store.Range) {
 	for more := p.deletes; more; {
 		began := time.Now()
 		var err error
-		in.After, more, err = keeper.Purge(ctx, in, p.config.Retention.Keep, p.config.Retention.Batch)
+		in.After, more, err = session.Purge(ctx, in, p.config.Retention.Keep, p.config.Retention.Batch)
 		if err != nil {
 			p.report(ctx, fmt.Errorf("delivered events: %w", err))
 			return
@@ -147,7 +147,7 @@ func (p *purger) lookForRemoved(ctx context.Context) {
 		return
 	}
 	var all []observe.Position
-	err := p.keeper.Do(ctx, "find positions that hold back the purge", func(ctx context.Context, conn *sessions.Conn) error {
+	err := p.session.Do(ctx, "find positions that hold back the purge", func(ctx context.Context, conn *sessions.Conn) error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
 			all, err = store.ListPositions(ctx, tx, p.connector.Schema)
 			return err

@@ -65,20 +65,20 @@ func (r *Relay) avoidPooler(ctx context.Context, err error) error {
 }
 
 // sharePooler prepares a stream whose connections lead through a pooler, and reports that once. Where LISTEN has no direct way
-// either, the trigger is never kept silent: nobody hears it.
+// either, the trigger is never suppressed: no relay listens.
 func (r *Relay) sharePooler(ctx context.Context) {
 	if r.shared.CompareAndSwap(false, true) {
 		r.log.InfoContext(ctx, "database.url leads through a pooler in transaction mode: only LISTEN needs a direct database.listen_url")
 	}
-	if r.bell == nil {
+	if r.trigger == nil {
 		return
 	}
-	conn, err := r.connectBell(ctx)
+	conn, err := r.connectTrigger(ctx)
 	switch {
 	case err == nil:
 		store.Close(ctx, conn)
 	case errors.Is(err, store.ErrPooler):
-		r.bell = nil
+		r.trigger = nil
 	}
 }
 
@@ -99,8 +99,8 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		if err := outboxsql.CheckIDs(ctx, conn, r.config.Schema); err != nil {
 			return err
 		}
-		if r.keeper != nil { // of an attempt that has failed
-			r.keeper.Close(ctx)
+		if r.session != nil { // of an attempt that has failed
+			r.session.Close(ctx)
 		}
 		if conn.IsShared() {
 			r.sharePooler(ctx)
@@ -118,7 +118,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if r.queue.Load() == nil {
 		r.claimQueue()
 	}
-	if err := r.keeper.Hold(ctx); err != nil {
+	if err := r.session.Hold(ctx); err != nil {
 		return err
 	}
 	return r.missDestinations(ctx)
@@ -131,7 +131,7 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 	if err := r.pauses.honour(ctx); err != nil && !store.IsDenied(err) {
 		return err
 	}
-	names, err := r.keeper.Destinations(ctx)
+	names, err := r.session.Destinations(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 }
 
 // run runs the parts until ctx ends, or the relay is idle where that ends it, and stops them from the outside in: first
-// those that hear of events, then those that deliver them, then those that keep their leases and the bell.
+// those that hear of events, then those that deliver them, then those that keep their leases and suppress the trigger.
 func (r *Relay) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -153,8 +153,8 @@ func (r *Relay) run(ctx context.Context) error {
 	if r.listener != nil {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 	}
-	if r.bell != nil {
-		inside.Go(func() { _ = r.bell.Run(inner) }) // the same
+	if r.trigger != nil {
+		inside.Go(func() { _ = r.trigger.Run(inner) }) // the same
 	}
 	purger := newPurger(r)
 	outside.Go(func() { purger.run(ctx) })
@@ -189,7 +189,7 @@ func (r *Relay) run(ctx context.Context) error {
 		}
 		r.limits.Close(ctx)
 	}
-	r.keeper.Close(ctx)
+	r.session.Close(ctx)
 	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
 		err = errors.Join(cause, err)
 	}
@@ -243,7 +243,7 @@ type hearer interface {
 	Wake(id int64)
 	Look()
 	Blind(is bool)
-	Awake() bool
+	Polling() bool
 }
 
 // claimQueue creates the engine of a queue.
@@ -252,19 +252,19 @@ func (r *Relay) claimQueue() {
 		Owner: r.owner, Lease: r.config.Lease, EventBytes: r.config.MaxEventBytes, Delete: r.config.Retention.Keep == 0,
 		Program: r.program, Refused: r.refuse,
 	}
-	keeper := queue.NewKeeper(r.connector, o)
+	session := queue.NewMaintenance(r.connector, o)
 	options := queue.Options{
-		Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Leases: keeper, House: keeper, Companions: keeper, Log: r.log,
+		Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Leases: session, House: session, Companions: session, Log: r.log,
 	}
 	for range r.config.Connections {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
 		options.Claimers = append(options.Claimers, session)
 	}
-	if r.bell != nil {
-		options.Bell = r.bell
+	if r.trigger != nil {
+		options.Trigger = r.trigger
 	}
-	r.keeper = keeper.Keeper
+	r.session = session.Session
 	engine := queue.New(options)
 	r.queue.Store(engine)
 	r.use(engine)
@@ -275,28 +275,28 @@ func (r *Relay) readStream() {
 	o := stream.Options{
 		Limits: r.config.limits(), Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.program, Outbox: r.config.Outbox, Starts: r.starts, Log: r.log,
 	}
-	if r.bell != nil {
-		o.Bell = r.bell
-		r.bell.Announce(outboxsql.Channel(r.config.Schema))
-		r.bell.CloseIdle(bellIdle)
+	if r.trigger != nil {
+		o.Trigger = r.trigger
+		r.trigger.Announce(outboxsql.Channel(r.config.Schema))
+		r.trigger.CloseIdle(triggerIdle)
 	}
 	engine := stream.New(o)
-	r.keeper = store.NewBorrower(engine, r.owner)
+	r.session = store.NewBorrower(engine, r.owner)
 	r.use(engine)
 }
 
-// bellIdle is how long the bell of a stream that sleeps keeps its session. That of a queue sends the canaries.
-const bellIdle = 10 * time.Second
+// triggerIdle is how long the trigger session of an idle stream stays open. The one of a queue sends the canaries.
+const triggerIdle = 10 * time.Second
 
 // Notify sends a canary, from another session than the one that listens: in a stream from one that reads,
 // which is there in any case.
 func (h hints) Notify(ctx context.Context, channel, payload string) error {
 	r := h.r
 	if !r.stream {
-		return r.bell.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
+		return r.trigger.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
 	}
 	//nolint:wrapcheck // the same
-	return r.keeper.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
+	return r.session.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
 		return outboxsql.Notify(ctx, conn, channel, payload)
 	})
 }
@@ -346,13 +346,13 @@ func (h hints) Look() {
 	}
 }
 
-// Heard implements listener.Words. Notifications of this relay's own bell are ignored.
+// Heard implements listener.Words. Notifications of this relay's own trigger session are ignored.
 func (h hints) Heard(word string, from uint32) bool {
 	e := h.r.engine.Load()
 	if e == nil {
 		return false
 	}
-	if word == listener.WordAwake && h.r.bell != nil && h.r.bell.Sent(from) {
+	if word == listener.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
 		return true
 	}
 	return (*e).Heard(word)
@@ -365,10 +365,10 @@ func (h hints) Blind(is bool) {
 	}
 }
 
-// Awake reports whether nothing depends on notifications.
-func (h hints) Awake() bool {
+// Polling reports whether nothing depends on notifications.
+func (h hints) Polling() bool {
 	e := h.r.engine.Load()
-	return e != nil && (*e).Awake()
+	return e != nil && (*e).Polling()
 }
 
 const (

@@ -53,7 +53,7 @@ func TestLeftover(t *testing.T) {
 	dead := func(d *observe.DestinationBacklog) { d.Dead, d.Parked = one, one }
 	// stream is a stream in which mail and the search for events without a route are those of this relay, before a change.
 	other := p.owner + 1
-	session := &observe.UnitSession{PID: 1}
+	session := &observe.ShardSession{PID: 1}
 	stream := func(change func(mail, router *observe.Position), all ...observe.DestinationBacklog) observe.Backlog {
 		positions := []observe.Position{{Owner: &p.owner, Session: session}, {Destination: "mail", Owner: &p.owner, Session: session}}
 		for _, name := range []string{"fax", "paper"} {
@@ -310,7 +310,7 @@ func TestRemovedDestination(t *testing.T) {
 		{Destination: "gone", Lowest: 7, HoldsBack: true},
 		{Destination: "mine", HoldsBack: true},
 		{Destination: "", HoldsBack: true},
-		{Destination: "others", HoldsBack: true, Session: &observe.UnitSession{PID: 1}},
+		{Destination: "others", HoldsBack: true, Session: &observe.ShardSession{PID: 1}},
 		{Destination: "ahead", Lowest: 9},
 	}
 	now := time.Now()
@@ -341,9 +341,9 @@ func (o outages) Observe(i delivery.Incident) {
 	}
 }
 
-// TestUnitComesBack: a relay that gets a unit again after it has lost it begins without what it knew about the destination, which
+// TestShardComesBack: a relay that gets a shard again after it has lost it begins without what it knew about the destination, which
 // another relay may have found to be up since. That it is down still is news.
-func TestUnitComesBack(t *testing.T) {
+func TestShardComesBack(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)
 	news := make(outages, 10)

@@ -18,13 +18,13 @@ const (
 	// ClassDestination is a fault of the destination: it is down, refusing, throttling, or rejects
 	// our credentials. No attempt counts and no event becomes a dead letter.
 	ClassDestination
-	// ClassOurs is a fault of the relay: it is stopping, lost its database, or its machine has no
+	// ClassRelay is a fault of the relay: it is stopping, lost its database, or its machine has no
 	// files, ports or memory left (EMFILE and its like in the error's chain, whatever else the error
 	// is marked with). The event is given back as if it had never been tried.
-	ClassOurs
+	ClassRelay
 )
 
-// String returns "event", "destination" or "ours", the labels in the error_class column, in logs
+// String returns "event", "destination" or "relay", the labels in the error_class column, in logs
 // and in metrics.
 func (c Class) String() string {
 	switch c {
@@ -32,8 +32,8 @@ func (c Class) String() string {
 		return "event"
 	case ClassDestination:
 		return "destination"
-	case ClassOurs:
-		return "ours"
+	case ClassRelay:
+		return "relay"
 	default:
 		return fmt.Sprintf("class(%d)", uint8(c))
 	}

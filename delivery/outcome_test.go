@@ -76,7 +76,7 @@ func TestMarksKeepNilAndTheChain(t *testing.T) {
 
 func TestClassNames(t *testing.T) {
 	t.Parallel()
-	for class, want := range map[Class]string{ClassEvent: "event", ClassDestination: "destination", ClassOurs: "ours", 9: "class(9)"} {
+	for class, want := range map[Class]string{ClassEvent: "event", ClassDestination: "destination", ClassRelay: "relay", 9: "class(9)"} {
 		if got := class.String(); got != want {
 			t.Errorf("class %d is %q", class, got)
 		}

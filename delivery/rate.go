@@ -36,8 +36,8 @@ var errRate = errors.New("not a rate: write 100/s, 500/m, 10000/h or 50000/d")
 
 // rateUnit is a unit of a [Rate].
 type rateUnit struct {
-	name string
-	unit time.Duration
+	name  string
+	shard time.Duration
 }
 
 // rateUnits returns the units of a [Rate], the longest first.
@@ -65,7 +65,7 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	r.Events, _ = strconv.Atoi(string(parts[1])) // the same
 	for _, u := range rateUnits() {
 		if u.name == string(parts[3]) {
-			r.Per = time.Duration(times) * u.unit
+			r.Per = time.Duration(times) * u.shard
 		}
 	}
 	return r.Validate()
@@ -77,8 +77,8 @@ func (r Rate) MarshalText() ([]byte, error) {
 		return nil, nil
 	}
 	for _, u := range rateUnits() {
-		switch times := r.Per / u.unit; {
-		case r.Per%u.unit != 0:
+		switch times := r.Per / u.shard; {
+		case r.Per%u.shard != 0:
 		case times == 1:
 			return fmt.Appendf(nil, "%d/%s", r.Events, u.name), nil
 		default:

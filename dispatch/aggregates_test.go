@@ -31,7 +31,7 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 		if n := l.Reserve(Request{N: len(all)}); n != len(all) {
 			t.Fatalf("room for %d", n)
 		}
-		p := NewParcel(func() bool { return true }, func(bool) {})
+		p := NewBatch(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)
 		l.goroutines.Wait()
@@ -42,7 +42,7 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 		for _, a := range answers {
 			want := VerdictReleased
 			if a.Event.ID == 1 {
-				want = VerdictAside
+				want = VerdictQuarantined
 			}
 			if a.Verdict != want {
 				t.Errorf("event %d: verdict %d", a.Event.ID, a.Verdict)
@@ -75,7 +75,7 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 			}
 			spills := l.Order(Key{}).Returned
 			l.GoOn(spills)
-			p := NewParcel(func() bool { return true }, func(bool) {})
+			p := NewBatch(func() bool { return true }, func(bool) {})
 			p.Fill([]Delivery{{Event: &delivery.Event{ID: id}}})
 			l.Deliver(p, nil)
 			l.goroutines.Wait()

@@ -8,7 +8,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// BenchmarkLane hands over parcels of 1,000 deliveries to a handler that takes no time: what a lane
+// BenchmarkLane hands over batches of 1,000 deliveries to a handler that takes no time: what a lane
 // itself costs an event.
 func BenchmarkLane(b *testing.B) {
 	const size = 1000
@@ -36,7 +36,7 @@ func BenchmarkLane(b *testing.B) {
 				}
 			}
 			var last sync.WaitGroup
-			p := NewParcel(func() bool { return true }, func(is bool) {
+			p := NewBatch(func() bool { return true }, func(is bool) {
 				if is {
 					last.Done()
 				}
@@ -47,7 +47,7 @@ func BenchmarkLane(b *testing.B) {
 				l.load += size
 				l.mu.Unlock()
 				last.Add(1)
-				p.Fill(append(p.Room(size), all...))
+				p.Fill(append(p.Alloc(size), all...))
 				l.Deliver(p, nil)
 				last.Wait()
 				p.Take()

@@ -20,7 +20,7 @@ const reminder = time.Minute
 // database reports the start of an outage once and its end once, however many connections notice, and however often
 // the database returns briefly.
 //
-// A refusal that no waiting ends, such as a wrong password, needs a person. It is logged repeatedly, for someone who
+// A refusal that no waiting ends, such as a wrong password, requires action. It is logged repeatedly, for someone who
 // reads the log an hour later.
 type database struct {
 	log      *slog.Logger

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/internal/limit"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -96,7 +96,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	}
 	cfg.Lane = cfg.WithDefaults()
 	var lanes []*lane
-	if err := guard.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
+	if err := safecall.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	for _, l := range lanes {
@@ -156,8 +156,8 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 		if l.dest.Total {
 			l.ctx = delivery.WithTotalOrder(d.workCtx)
 		}
-		if l.dest.Part > 0 {
-			l.ctx = delivery.WithShard(l.ctx, l.dest.Part)
+		if l.dest.Shard > 0 {
+			l.ctx = delivery.WithShard(l.ctx, l.dest.Shard)
 		}
 	}
 	return d.workCtx
@@ -229,7 +229,7 @@ func (d *Dispatcher) first(name string) *lane {
 
 // firsts returns the first lane of each destination, in the order of Add.
 func (d *Dispatcher) firsts() []*lane {
-	return slices.DeleteFunc(slices.Clone(d.lanes), func(l *lane) bool { return l.dest.Part > 0 })
+	return slices.DeleteFunc(slices.Clone(d.lanes), func(l *lane) bool { return l.dest.Shard > 0 })
 }
 
 // Route sends the event types that pattern matches to the named destinations. The most specific pattern wins: the
@@ -479,7 +479,7 @@ func (g safeObserver) Observe(incident delivery.Incident) {
 	err, over := errExited, make(chan struct{})
 	go func() {
 		defer close(over)
-		err = guard.Call("the observer", func() { g.to.Observe(incident) })
+		err = safecall.Call("the observer", func() { g.to.Observe(incident) })
 	}()
 	<-over
 	if err != nil {

@@ -2,7 +2,7 @@
 // deliveries at once, and turns each answer into an outcome.
 //
 // Only the relay uses this package: programs use package notifyd, authors of destinations package delivery. An engine
-// hands deliveries to dispatch, see [QueueLane], [StreamLane] and [Parcel], and records their outcomes. The package
+// hands deliveries to dispatch, see [QueueLane], [StreamLane] and [Batch], and records their outcomes. The package
 // knows no PostgreSQL, engine or destination.
 //
 // A lane uses two packages without a lock: internal/order keeps the events of an aggregate in order, and
@@ -11,7 +11,7 @@
 // Read views.go and lane.go first. What engines see:
 //
 //	views.go       declares the two views of a lane, one per engine, and when an event expires
-//	parcel.go      holds deliveries on their way to a lane, and their answers
+//	batch.go      holds deliveries on their way to a lane, and their answers
 //	dispatcher.go  owns all lanes and routes, merges their figures, and shuts down
 //	config.go      declares the settings of a lane
 //	route.go       finds the destinations of an event type

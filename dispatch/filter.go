@@ -2,7 +2,7 @@ package dispatch
 
 import (
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/safecall"
 )
 
 // Engines call filters before they hand anything to a lane: an event that does not pass takes no capacity, waits for
@@ -10,7 +10,7 @@ import (
 
 // ask calls a filter and turns its panic into an error.
 func ask(f delivery.Filter, c *delivery.Candidate) (passes bool, err error) {
-	defer guard.Recover("it", &err)
+	defer safecall.Recover("it", &err)
 	return f(c)
 }
 

@@ -38,7 +38,7 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 				t.Fatal("no room")
 			}
 			id++
-			p := NewParcel(func() bool { return true }, func(bool) {})
+			p := NewBatch(func() bool { return true }, func(bool) {})
 			p.Fill([]Delivery{{Event: &delivery.Event{ID: id, Type: "x"}, Key: key}})
 			lane.Deliver(p, nil)
 			synctest.Wait()
@@ -87,7 +87,7 @@ func TestSuspectInAnOutage(t *testing.T) {
 			for l.Reserve(Request{N: 1}) == 0 {
 				after(time.Second)
 			}
-			p := NewParcel(func() bool { return true }, func(bool) {})
+			p := NewBatch(func() bool { return true }, func(bool) {})
 			d := Delivery{Event: &delivery.Event{ID: id, Type: "x"}}
 			if id == poison {
 				d.Failures = failures
@@ -163,7 +163,7 @@ func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
 		if n := l.Reserve(Request{N: len(all)}); n != len(all) {
 			t.Fatalf("room for %d", n)
 		}
-		p := NewParcel(func() bool { return true }, func(bool) {})
+		p := NewBatch(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)
 		l.goroutines.Wait()

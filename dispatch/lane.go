@@ -15,10 +15,10 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/backoff"
-	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/order"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -219,8 +219,8 @@ func (l *lane) Observe(atLeast time.Duration) {
 	}
 }
 
-// Deliver hands over a parcel.
-func (l *lane) Deliver(p *Parcel, unblock []Key) {
+// Deliver hands over a batch.
+func (l *lane) Deliver(p *Batch, unblock []Key) {
 	held := l.deliver(p, unblock)
 	if held == 0 {
 		return
@@ -234,7 +234,7 @@ func (l *lane) Deliver(p *Parcel, unblock []Key) {
 	call()
 }
 
-func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
+func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.agg
@@ -250,7 +250,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	var back []unstarted
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
-		j.Value = task{parcel: p, work: i, event: d.Event}
+		j.Value = task{batch: p, index: i, event: d.Event}
 		turn := order.Begins
 		if a != nil {
 			e := d.entry(a)
@@ -406,7 +406,7 @@ func (l *lane) rateKey(e *delivery.Event) string {
 
 // keyOf calls a function for keys and turns its panic into an error.
 func keyOf(f delivery.RateKey, c *delivery.Candidate) (key string, err error) {
-	defer guard.Recover("it", &err)
+	defer safecall.Recover("it", &err)
 	return f(c)
 }
 
@@ -426,7 +426,7 @@ func (l *lane) counts(f delivery.Filter) delivery.Filter {
 	return func(c *delivery.Candidate) (bool, error) {
 		passes, err := ask(f, c)
 		if err != nil {
-			return true, fmt.Errorf("the filter of %q failed: %s", l.dest.Name, guard.Text(err))
+			return true, fmt.Errorf("the filter of %q failed: %s", l.dest.Name, safecall.Text(err))
 		}
 		if !passes {
 			l.figures.skipped.filtered.Add(1)
@@ -612,7 +612,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		l.queue[l.head] = nil
 		l.head++
 		buf = append(buf, j)
-		q := j.Value.parcel.order
+		q := j.Value.batch.order
 		if q == nil {
 			continue
 		}
@@ -649,7 +649,7 @@ func (l *lane) putBack(jobs []*job) {
 		if j.Cut() {
 			continue
 		}
-		if q := j.Value.parcel.order; q == nil || q.PutBack(j) {
+		if q := j.Value.batch.order; q == nil || q.PutBack(j) {
 			back = append(back, j)
 		}
 	}
@@ -754,7 +754,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	}
 	rests := l.restingLocked()
 	for i, j := range jobs {
-		if j.Value.parcel.order != nil {
+		if j.Value.batch.order != nil {
 			gone = l.leaveLocked(gone, j, &outs[i], rests || l.stopped)
 		}
 	}
@@ -767,8 +767,8 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	}
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.Cut() })
 	call := l.wakeLocked()
-	// Last, and under the lock: see Parcel.answer. An answered parcel may be refilled at once.
-	answerParcels(jobs, outs)
+	// Last, and under the lock: see Batch.answer. An answered batch may be refilled at once.
+	answerBatches(jobs, outs)
 	l.answerUnstarted(gone)
 	l.mu.Unlock()
 	l.logChange(changed, ends)
@@ -786,7 +786,7 @@ func (l *lane) leaveLocked(gone []unstarted, j *job, out *outcome, rests bool) [
 	case out.verdict == VerdictReleased:
 		how, v = order.Undone, VerdictReleased
 	}
-	behind, next, with := j.Value.parcel.order.Leave(j, how, rests)
+	behind, next, with := j.Value.batch.order.Leave(j, how, rests)
 	out.behind = behind
 	if next != nil {
 		l.queue = append(l.queue, next)
@@ -818,7 +818,7 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) outcome {
 	if l.ctx.Err() != nil {
 		// The relay interrupted the handler: its error is meaningless.
-		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}
+		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
 	}
 	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
 		l.fault(c.Began, r, false)
@@ -827,7 +827,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 	log := l.log.With("event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "attempt", j.Value.event.Attempt)
 	if r.exhausted && l.down() { // the probe has not reached the destination
 		l.fault(c.Began, r, false)
-		return outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: r}
+		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: r}
 	}
 	if r.exhausted {
 		return l.throttle(log, j, c.Began, r)
@@ -890,7 +890,7 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *result
 	}
 	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
-	out = outcome{verdict: VerdictAside, delay: f.Delay, class: delivery.ClassDestination, err: err}
+	out = outcome{verdict: VerdictQuarantined, delay: f.Delay, class: delivery.ClassDestination, err: err}
 	if c.Shared {
 		out.verdict = VerdictReleased // single calls will show which event is at fault
 	}
@@ -962,13 +962,13 @@ func (l *lane) unanswered(j *job, began time.Time) {
 func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) outcome {
 	out := outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: err, throttled: true}
 	if err.exhausted {
-		out.class = delivery.ClassOurs
+		out.class = delivery.ClassRelay
 	}
 	l.mu.Lock()
 	now := time.Now()
 	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, 2*l.throughput.pace/time.Duration(max(1, l.running)))
 	if t.Quarantined {
-		out.verdict, out.delay = VerdictAside, t.Delay
+		out.verdict, out.delay = VerdictQuarantined, t.Delay
 	} else {
 		l.refuseLocked(now)
 	}
@@ -1124,7 +1124,7 @@ func (l *lane) returnLocked(n int) func() {
 }
 
 // bit returns the bit of the lane in an outage. MaxShards bits fit.
-func (l *lane) bit() uint64 { return 1 << l.dest.Part }
+func (l *lane) bit() uint64 { return 1 << l.dest.Shard }
 
 // countsLocked reports whether the lane's health counts for the destination. A relay without the lease of a shard
 // knows nothing about its health.
@@ -1150,7 +1150,7 @@ type unstarted struct {
 func (l *lane) answerUnstarted(all []unstarted) {
 	for _, k := range all {
 		l.figures.skipped.count(k.verdict)
-		k.job.Value.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
+		k.job.Value.batch.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
 	}
 }
 
@@ -1174,7 +1174,7 @@ func (l *lane) emptyLocked() (gone []unstarted) {
 	queue := l.queue[l.head:]
 	l.queue, l.head = nil, 0
 	for _, j := range queue {
-		if o := j.Value.parcel.order; o != nil {
+		if o := j.Value.batch.order; o != nil {
 			gone = l.appendUnstartedLocked(gone, o.Release(j), VerdictReleased)
 			continue
 		}
@@ -1193,13 +1193,13 @@ func (l *lane) appendUnstartedLocked(gone []unstarted, jobs []*job, v Verdict) [
 	return gone
 }
 
-// TakeBack returns the deliveries of a parcel that no worker has begun.
-func (l *lane) TakeBack(p *Parcel) {
+// TakeBack returns the deliveries of a batch that no worker has begun.
+func (l *lane) TakeBack(p *Batch) {
 	l.mu.Lock()
 	var gone []unstarted
 	waiting := l.queue[l.head:]
 	left := slices.DeleteFunc(waiting, func(j *job) bool {
-		if j.Value.parcel != p {
+		if j.Value.batch != p {
 			return false
 		}
 		gone = append(gone, unstarted{j, VerdictReleased})
@@ -1237,8 +1237,8 @@ func (l *lane) stats() observe.DestinationStats {
 	}
 	if r := l.target.reporter; r != nil {
 		var report delivery.Report
-		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
-			report.Reason = guard.Clean(report.Reason)
+		if err := safecall.Call("Report", func() { report = r.Report() }); err == nil {
+			report.Reason = safecall.Clean(report.Reason)
 			s.Report = &report
 		} else if !l.figures.reported.Swap(true) { // logged once, not with each scrape
 			l.log.Error("the Report method of the handler has failed", "err", err)

@@ -13,23 +13,23 @@ import (
 // laneModel drives the accounting of a lane, with the test as its workers.
 type laneModel struct {
 	l       *lane
-	parcels []*Parcel
+	batches []*Batch
 	granted int
 	queued  []*job
 	taken   [][]*job // by the workers at work
 	next    int64
 }
 
-// fill returns a parcel of n new deliveries.
-func (m *laneModel) fill(n int) *Parcel {
-	p := NewParcel(func() bool { return true }, func(bool) {})
+// fill returns a batch of n new deliveries.
+func (m *laneModel) fill(n int) *Batch {
+	p := NewBatch(func() bool { return true }, func(bool) {})
 	all := make([]Delivery, n)
 	for i := range all {
 		m.next++
 		all[i].Event = &delivery.Event{ID: m.next}
 	}
 	p.Fill(all)
-	m.parcels = append(m.parcels, p)
+	m.batches = append(m.batches, p)
 	return p
 }
 
@@ -131,18 +131,18 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// takeBack takes back the queued jobs of a parcel.
+// takeBack takes back the queued jobs of a batch.
 func (m *laneModel) takeBack(t *rapid.T) {
-	if len(m.parcels) == 0 {
-		t.Skip("no parcel")
+	if len(m.batches) == 0 {
+		t.Skip("no batch")
 	}
-	p := rapid.SampledFrom(m.parcels).Draw(t, "parcel")
+	p := rapid.SampledFrom(m.batches).Draw(t, "batch")
 	p.Take()
 	var gone []int
 	var kept []*job
 	for _, j := range m.queued {
-		if j.Value.parcel == p {
-			gone = append(gone, j.Value.work)
+		if j.Value.batch == p {
+			gone = append(gone, j.Value.index)
 		} else {
 			kept = append(kept, j)
 		}

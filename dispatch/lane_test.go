@@ -21,9 +21,9 @@ func newTestLane(h delivery.Handler, cfg LaneConfig) *lane {
 
 func testKey(high, low uint64) Key { return order.NewKey(high, low) }
 
-// claimOf hands n fresh events to the lane in one parcel.
-func claimOf(l *lane, n int) *Parcel {
-	p := NewParcel(func() bool { return true }, func(bool) {})
+// claimOf hands n fresh events to the lane in one batch.
+func claimOf(l *lane, n int) *Batch {
+	p := NewBatch(func() bool { return true }, func(bool) {})
 	all := make([]Delivery, n)
 	for i := range all {
 		all[i].Event = &delivery.Event{ID: int64(i + 1), Type: "x"}

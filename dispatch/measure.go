@@ -15,16 +15,16 @@ type figures struct {
 	skipped  skipped
 	reported atomic.Bool // a failure of the handler's Report was logged
 
-	mu      sync.Mutex                     // a leaf; guards the fields below
-	total   [VerdictExpired + 1]uint64     // a leaf lock; guards the fields below
-	classes [delivery.ClassOurs + 1]uint64 // answers by class; index 0 counts answers without an error
-	begun   observe.Histogram              // from the event's creation to the handler
-	acked   observe.Histogram              // from the event's creation to the acknowledgement
+	mu      sync.Mutex                      // a leaf; guards the fields below
+	total   [VerdictExpired + 1]uint64      // a leaf lock; guards the fields below
+	classes [delivery.ClassRelay + 1]uint64 // answers by class; index 0 counts answers without an error
+	begun   observe.Histogram               // from the event's creation to the handler
+	acked   observe.Histogram               // from the event's creation to the acknowledgement
 	trouble trouble
 }
 
 // record counts the answers to jobs. elapsed is notBegun if the handler was not called. Outcome times count from
-// begin. Call it before the jobs are answered: an answered parcel may be refilled.
+// begin. Call it before the jobs are answered: an answered batch may be refilled.
 func (f *figures) record(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +59,7 @@ func (f *figures) read(s *observe.DestinationStats) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.Delivered, s.Failed, s.Dead, s.Expired = f.total[VerdictDelivered], f.total[VerdictFailed], f.total[VerdictDead], f.total[VerdictExpired]
-	s.Released, s.Parked = f.total[VerdictReleased]+f.total[VerdictAside], f.total[VerdictParked]
+	s.Released, s.Parked = f.total[VerdictReleased]+f.total[VerdictQuarantined], f.total[VerdictParked]
 	s.Classes, s.Begun, s.Acked = f.classes, f.begun, f.acked
 }
 
@@ -109,7 +109,7 @@ func (t *trouble) note(out *outcome) {
 	switch {
 	case out.verdict == VerdictDelivered:
 		t.failures, t.since = 0, time.Time{}
-	case out.class == delivery.ClassOurs || out.throttled || out.err == nil:
+	case out.class == delivery.ClassRelay || out.throttled || out.err == nil:
 	default:
 		t.at, t.last = time.Now(), out.err
 		if t.failures++; t.failures == 1 {

@@ -30,7 +30,7 @@ func TestMeasure(t *testing.T) {
 		"destination down": {Delivery{Event: &event}, outcome{verdict: VerdictReleased, class: delivery.ClassDestination}, delivery.ClassDestination, 1100 * time.Millisecond, 0},
 	} {
 		var got, want figures
-		j := &job{Value: task{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}}
+		j := &job{Value: task{batch: &Batch{events: []Delivery{c.delivery}}, event: c.delivery.Event}}
 		c.out.from, c.out.to = 100*time.Millisecond, 300*time.Millisecond
 		got.record(began, 200*time.Millisecond, []*job{j}, []outcome{c.out})
 		want.classes[c.class] = 1
@@ -60,9 +60,9 @@ func TestTrouble(t *testing.T) {
 		want uint64
 		last error
 	}{
-		{outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: ErrStopping}, 0, nil},
+		{outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}, 0, nil},
 		{outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: bad, throttled: true}, 0, nil},
-		{outcome{verdict: VerdictAside, class: delivery.ClassDestination, err: bad}, 1, bad},
+		{outcome{verdict: VerdictQuarantined, class: delivery.ClassDestination, err: bad}, 1, bad},
 		{outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: bad}, 2, bad},
 		{outcome{verdict: VerdictDead, class: delivery.ClassEvent, err: errLapsed}, 3, errLapsed},
 		{outcome{verdict: VerdictDelivered}, 0, errLapsed},

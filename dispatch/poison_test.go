@@ -160,9 +160,9 @@ func (p *poisoned) within() time.Duration {
 // returns the faults that it finds.
 func (p *poisoned) run(t *testing.T) string {
 	t.Helper()
-	m := &parcelModel{
+	m := &batchModel{
 		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), valid: true, strict: true,
-		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
+		out: make(map[int64]*Batch), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
 	}
 	var h delivery.Handler = p
 	if p.form == "batch" {
@@ -197,7 +197,7 @@ func (p *poisoned) run(t *testing.T) string {
 }
 
 // idle is how long the loop waits when there is nothing to do.
-func (p *poisoned) idle(m *parcelModel, last time.Time) time.Duration {
+func (p *poisoned) idle(m *batchModel, last time.Time) time.Duration {
 	next := time.Now().Add(time.Second)
 	if at := last.Add(p.interval); len(m.events) < len(p.kinds) && at.Before(next) {
 		next = at
@@ -212,13 +212,13 @@ func (p *poisoned) idle(m *parcelModel, last time.Time) time.Duration {
 
 // feed hands over as many events as there is room for, as a unit does, and reports whether there
 // were any.
-func (p *poisoned) feed(m *parcelModel) (did bool) {
-	synctest.Wait() // or a worker answers between two looks at one parcel, which the model compares
+func (p *poisoned) feed(m *batchModel) (did bool) {
+	synctest.Wait() // or a worker answers between two looks at one batch, which the model compares
 	m.collect()
 	for _, r := range m.rows {
 		r.due = !time.Now().Before(r.at)
 	}
-	before := len(m.parcels)
+	before := len(m.batches)
 	if m.feed() && m.feedLines() {
 		if !m.lane.Waits(true) {
 			m.feedDue()
@@ -227,11 +227,11 @@ func (p *poisoned) feed(m *parcelModel) (did bool) {
 			m.read(50)
 		}
 	}
-	return len(m.parcels) > before
+	return len(m.batches) > before
 }
 
 // arrive writes the next event.
-func (p *poisoned) arrive(m *parcelModel) {
+func (p *poisoned) arrive(m *batchModel) {
 	id := int64(len(m.events) + 1)
 	e := &delivery.Event{ID: id, Type: "x", Attempt: 1}
 	if p.keys > 0 && (int(id) > len(p.kinds) || p.kinds[id-1] == good) {
@@ -256,7 +256,7 @@ func (p *poisoned) done() bool {
 }
 
 // dead reports whether all bad events are dead letters.
-func (p *poisoned) dead(m *parcelModel) bool {
+func (p *poisoned) dead(m *batchModel) bool {
 	n := 0
 	for _, r := range m.rows {
 		if r.state == rowDead {
@@ -266,7 +266,7 @@ func (p *poisoned) dead(m *parcelModel) bool {
 	return n == p.poison()
 }
 
-func (p *poisoned) check(m *parcelModel) string {
+func (p *poisoned) check(m *batchModel) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id, at := range p.when {

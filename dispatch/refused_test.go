@@ -28,7 +28,7 @@ func TestRefused(t *testing.T) {
 					l.agg = newQueues(&l.dest, &l.target)
 				}
 				tooLarge := errors.New("too large")
-				p := NewParcel(func() bool { return true }, func(bool) {})
+				p := NewBatch(func() bool { return true }, func(bool) {})
 				all := make([]Delivery, 20)
 				for i := range all {
 					all[i] = Delivery{Event: &delivery.Event{ID: int64(i + 1), Type: "x"}, Key: testKey(1, uint64(i/10))}
@@ -64,7 +64,7 @@ func TestRefusedProvesNothing(t *testing.T) {
 		down := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return delivery.Unavailable(errors.New("down")) })
 		l := newTestLane(down, testLane())
 		deliver := func(d Delivery) Verdict {
-			p := NewParcel(func() bool { return true }, func(bool) {})
+			p := NewBatch(func() bool { return true }, func(bool) {})
 			d.Event = &delivery.Event{ID: 1, Type: "x"}
 			l.load++
 			p.Fill([]Delivery{d})
@@ -73,7 +73,7 @@ func TestRefusedProvesNothing(t *testing.T) {
 			_, answers, _ := p.Take()
 			return answers[0].Verdict
 		}
-		if v := deliver(Delivery{}); v != VerdictAside {
+		if v := deliver(Delivery{}); v != VerdictQuarantined {
 			t.Fatalf("verdict %d of an event of a destination that is down", v)
 		}
 		if v := deliver(Delivery{Refused: errors.New("too large")}); v != VerdictDead {

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/exhaust"
-	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/safecall"
 )
 
 // result describes the failure of an event's delivery. The lane reads the handler's error once, under the same
@@ -63,7 +63,7 @@ func newTarget(h delivery.Handler, cfg LaneConfig) (t target) {
 // resultOf reads an error once for all that the lane needs. ctx is the context of the call.
 func (t *target) resultOf(ctx context.Context, err error) *result {
 	r := &result{}
-	wrong := guard.Call("it", func() {
+	wrong := safecall.Call("it", func() {
 		r.err = err
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w (%w)", cause, err) // names the timeout that ended the call
@@ -78,10 +78,10 @@ func (t *target) resultOf(ctx context.Context, err error) *result {
 		if cure := exhaust.Cure(err); cure != "" {
 			r.exhausted, text = true, text+": "+cure
 		}
-		r.text = guard.Clean(text)
+		r.text = safecall.Clean(text)
 	})
 	if wrong != nil {
-		return &result{text: guard.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong))}
+		return &result{text: safecall.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong))}
 	}
 	return r
 }
@@ -99,7 +99,7 @@ func (t *target) call(ctx context.Context, e *delivery.Event) *result {
 
 // callOne reports whether the handler returned without a panic.
 func (t *target) callOne(ctx context.Context, e *delivery.Event) (returned bool, err error) {
-	defer guard.Recover("the handler", &err)
+	defer safecall.Recover("the handler", &err)
 	err = t.handler.Deliver(ctx, e)
 	return true, err
 }
@@ -128,7 +128,7 @@ func (t *target) callBatch(ctx context.Context, events []*delivery.Event) []*res
 }
 
 func (t *target) callAll(ctx context.Context, events []*delivery.Event) (errs []error, err error) {
-	defer guard.Recover("the handler", &err)
+	defer safecall.Recover("the handler", &err)
 	return t.batch.DeliverBatch(ctx, events), nil
 }
 

@@ -190,7 +190,7 @@ func TestObserversAndReportersMayPanic(t *testing.T) {
 		l := d.lanes[0]
 		p := claimOf(l, 2)
 		l.goroutines.Wait()
-		if all, left := verdicts(t, p); all[VerdictDead] != 1 || all[VerdictAside] != 1 || left != 0 {
+		if all, left := verdicts(t, p); all[VerdictDead] != 1 || all[VerdictQuarantined] != 1 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
 		d.ReportDatabase(errors.New("lost"))

@@ -19,7 +19,7 @@ func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Durat
 			l.log = l.log.With("shard", i)
 		}
 		if i > 0 {
-			l.dest.Part, l.outage = i, lanes[0].outage
+			l.dest.Shard, l.outage = i, lanes[0].outage
 			l.target.reporter = nil // the handler reports once
 		}
 	}

@@ -36,11 +36,11 @@ func sharded(t *testing.T, h delivery.Handler, cfg LaneConfig, reserve limit.Res
 }
 
 // handTo hands one event to the lane.
-func handTo(l *lane, id int64) *Parcel {
+func handTo(l *lane, id int64) *Batch {
 	if l.Reserve(Request{N: 1}) != 1 {
 		panic("no capacity")
 	}
-	p := NewParcel(func() bool { return true }, func(bool) {})
+	p := NewBatch(func() bool { return true }, func(bool) {})
 	p.Fill([]Delivery{{Event: &delivery.Event{ID: id, Type: "x"}}})
 	l.Deliver(p, nil)
 	return p
@@ -78,16 +78,16 @@ func TestEachShardHasALane(t *testing.T) {
 	var stream, queue, all []string
 	for _, l := range d.StreamLanes() {
 		to := l.Destination()
-		stream = append(stream, fmt.Sprint(to.Name, to.Part))
+		stream = append(stream, fmt.Sprint(to.Name, to.Shard))
 		if one, is := l.(*lane); !is || one.target.handler != h {
 			t.Errorf("%v has another handler", stream)
 		}
 	}
 	for _, l := range d.QueueLanes() {
-		queue = append(queue, fmt.Sprint(l.Destination().Name, l.Destination().Part))
+		queue = append(queue, fmt.Sprint(l.Destination().Name, l.Destination().Shard))
 	}
 	for _, to := range d.Destinations() {
-		all = append(all, fmt.Sprint(to.Name, to.Part))
+		all = append(all, fmt.Sprint(to.Name, to.Shard))
 	}
 	if want := []string{"a0", "a1", "a2", "b0"}; !slices.Equal(stream, want) {
 		t.Errorf("lanes of a stream: %v", stream)
@@ -97,7 +97,7 @@ func TestEachShardHasALane(t *testing.T) {
 	}
 	lanes, _ := d.LanesOf("x")
 	one, ok := d.QueueLane("a")
-	if to := d.Destination("a"); len(lanes) != 2 || !ok || one.Destination() != to || lanes[0].Destination() != to || to.Part != 0 || !d.Has("a") || d.Has("c") {
+	if to := d.Destination("a"); len(lanes) != 2 || !ok || one.Destination() != to || lanes[0].Destination() != to || to.Shard != 0 || !d.Has("a") || d.Has("c") {
 		t.Errorf("%d lanes of a type, %+v", len(lanes), to)
 	}
 	if names := d.DestinationsOf("x"); !slices.Equal(names, []string{"a", "b"}) || !d.Wanted("a", "x") || !slices.Equal(d.Patterns("a"), []string{"*"}) {

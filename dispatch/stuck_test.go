@@ -92,7 +92,7 @@ func overheardLane(h delivery.Handler, cfg LaneConfig) (*lane, *overheard) {
 type tally [VerdictExpired + 1]int
 
 // verdicts counts the answers by verdict.
-func verdicts(t *testing.T, p *Parcel) (all tally, left int) {
+func verdicts(t *testing.T, p *Batch) (all tally, left int) {
 	t.Helper()
 	n, answers, left := p.Take()
 	all[VerdictDelivered] = n
@@ -258,7 +258,7 @@ func TestPatrolKeepsOrder(t *testing.T) {
 			all[i] = Delivery{Event: &events[i], Key: keys[i]}
 		}
 		l.Reserve(Request{N: len(all)})
-		p := NewParcel(func() bool { return true }, func(bool) {})
+		p := NewBatch(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)
 		after(l.workers.chunkLimit() + time.Millisecond)
@@ -294,7 +294,7 @@ func TestStuckLaneDeliversLaterJobs(t *testing.T) {
 		if s := l.stats(); !s.Unavailable || s.Stuck != 2 {
 			t.Fatalf("it is not stuck: %+v", s)
 		}
-		p := NewParcel(func() bool { return true }, func(bool) {})
+		p := NewBatch(func() bool { return true }, func(bool) {})
 		p.Fill([]Delivery{{Event: &delivery.Event{ID: 3, Type: "x"}}})
 		l.Deliver(p, nil)
 		close(d.over)
@@ -341,7 +341,7 @@ func TestWorkerThatHasEndedIsNotTakenOver(t *testing.T) {
 			return nil
 		}), cfg)
 		l.throughput.pace = time.Second // it is slow: the worker that ends frees capacity
-		p, q := NewParcel(func() bool { return true }, func(bool) {}), NewParcel(func() bool { return true }, func(bool) {})
+		p, q := NewBatch(func() bool { return true }, func(bool) {}), NewBatch(func() bool { return true }, func(bool) {})
 		exited := make(chan struct{})
 		q.wake = func(bool) { close(exited) }
 		l.onCapacity = func() { // the worker has ended, and its goroutine is here

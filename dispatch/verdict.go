@@ -28,8 +28,8 @@ const (
 	VerdictReleased
 	// VerdictParked means that the delivery waits as a row until an earlier one of its aggregate is handled.
 	VerdictParked
-	// VerdictAside means that the delivery is retried after a delay, and no attempt counts.
-	VerdictAside
+	// VerdictQuarantined means that the event is in quarantine: the delivery is retried after a delay, and no attempt counts.
+	VerdictQuarantined
 	// VerdictExpired means that the event is too old, and nothing remains to do.
 	VerdictExpired
 )

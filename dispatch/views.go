@@ -30,10 +30,10 @@ type QueueLane interface {
 	// Admit takes from the rate limit and returns how long each delivery has to wait: nil if all may begin. The engine
 	// calls Admit in the order of delivery, and only for a destination with a limit. Admit may query the database.
 	Admit(all []Delivery) (waits []time.Duration)
-	// Deliver hands over a parcel within the reserved capacity. unblock is nil here.
-	Deliver(p *Parcel, unblock []Key)
-	// TakeBack returns the deliveries of a parcel that no worker has begun.
-	TakeBack(p *Parcel)
+	// Deliver hands over a batch within the reserved capacity. unblock is nil here.
+	Deliver(p *Batch, unblock []Key)
+	// TakeBack returns the deliveries of a batch that no worker has begun.
+	TakeBack(p *Batch)
 	// Slow reports whether answers take too long to wait for with a transaction open.
 	Slow() bool
 	// Observe records that a delivery takes at least this long.
@@ -63,23 +63,23 @@ type StreamLane interface {
 	Waits(stored bool) bool
 	// Admit takes from the rate limit: see QueueLane.
 	Admit(all []Delivery) (waits []time.Duration)
-	// Deliver hands over a parcel within the reserved capacity, then unblocks aggregates: the parcel has the last of
+	// Deliver hands over a batch within the reserved capacity, then unblocks aggregates: the batch has the last of
 	// their stored deliveries.
-	Deliver(p *Parcel, unblock []Key)
+	Deliver(p *Batch, unblock []Key)
 	// SetRows records whether deliveries of the aggregate are stored.
 	SetRows(key Key, rows Rows)
 	// Order returns the state of the lane's order, and the state of one aggregate unless the key is zero.
 	Order(key Key) Order
 	// GoOn resumes a stopped lane, unless the lane has returned a delivery since Order counted n. Before the call the
-	// engine takes all answers from the parcels; after the call it hands over the returned deliveries first, by id.
+	// engine takes all answers from the batches; after the call it hands over the returned deliveries first, by id.
 	GoOn(n uint64) bool
 }
 
 // Destination has the constant properties of a destination. All users share one value: do not modify it.
 type Destination struct {
 	Name string
-	// Part is the shard number of the lane, from 0 to Shards less 1.
-	Part int
+	// Shard is the shard number of the lane, from 0 to Shards less 1.
+	Shard int
 	LaneConfig
 	// Unordered, Total and BlockOnDead are decoded from LaneConfig.Order and OnDead.
 	Unordered, Total, BlockOnDead bool
@@ -157,7 +157,7 @@ type Order struct {
 	// Aggregates is the number of blocked aggregates.
 	Aggregates int
 	// Failures counts from 1 how often a failure has blocked an aggregate. The answers of the counted failures are in
-	// their parcels, ready to take. Failures is 0 for a lane without order.
+	// their batches, ready to take. Failures is 0 for a lane without order.
 	Failures uint64
 	// Returned counts the returned deliveries.
 	Returned uint64

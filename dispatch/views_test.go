@@ -119,7 +119,7 @@ func TestWakesAfterTheLimit(t *testing.T) {
 		}
 		all := []Delivery{{Event: &delivery.Event{ID: 1, Type: "x"}}}
 		l.Admit(all)
-		p := NewParcel(func() bool { return true }, func(bool) {})
+		p := NewBatch(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)
 		after(time.Minute)

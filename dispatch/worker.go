@@ -97,15 +97,15 @@ func (w *worker) dropLapsed(jobs []*job) []*job {
 	return nil
 }
 
-// anyLapsed reports whether any job has lapsed. All jobs of a parcel lapse together, so each parcel is checked once:
+// anyLapsed reports whether any job has lapsed. All jobs of a batch lapse together, so each batch is checked once:
 // a check reads the clock.
 func anyLapsed(jobs []*job) bool {
-	var asked *Parcel
+	var asked *Batch
 	for _, j := range jobs {
-		if j.Value.parcel == asked {
+		if j.Value.batch == asked {
 			continue
 		}
-		if asked = j.Value.parcel; !asked.valid() {
+		if asked = j.Value.batch; !asked.valid() {
 			return true
 		}
 	}
@@ -124,7 +124,7 @@ func (w *worker) releaseAll(jobs []*job) {
 	w.lane.mu.Unlock()
 	outs := make([]outcome, len(late))
 	for i := range outs {
-		outs[i] = outcome{verdict: VerdictReleased, class: delivery.ClassOurs, err: errLapsed}
+		outs[i] = outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: errLapsed}
 	}
 	w.lane.finished(time.Now(), notBegun, late, outs)
 }
@@ -159,7 +159,7 @@ func (w *worker) deliverEach(jobs []*job) {
 // deliverUntil calls the handler for one job after the other, until a call fails or is slow, or the jobs end. It
 // returns the number of calls, 0 if the watchdog took over.
 func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *result) {
-	e := c.jobs[0].Value.event // read first: the watchdog's answer may free the parcel for reuse
+	e := c.jobs[0].Value.event // read first: the watchdog's answer may free the batch for reuse
 	w.startCalls(c)
 	last := c.from
 	for i := range c.jobs {
@@ -207,7 +207,7 @@ func (w *worker) expires(jobs []*job) []*job {
 	now := time.Now()
 	var late, rest []*job
 	for _, j := range jobs {
-		if d := &j.Value.parcel.events[j.Value.work]; d.late(now) {
+		if d := &j.Value.batch.events[j.Value.index]; d.late(now) {
 			l.log.Info("event has expired", "event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
 			late = append(late, j)
 			continue

@@ -37,7 +37,7 @@ func TestDeliveredThroughThePoller(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
-			e.exec(`DROP TRIGGER outbox_events_bell ON outbox_events`)
+			e.exec(`DROP TRIGGER outbox_events_notify ON outbox_events`)
 			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
 			id := e.insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
@@ -58,8 +58,8 @@ func TestDeliveredByPollingAlone(t *testing.T) {
 			id := e.insert("order.created", `{}`)
 			h.next()
 			e.untilState(id, "done")
-			if n := scan[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('notifyd/listen', 'notifyd/bell')`); n != 0 {
-				t.Errorf("%d connections for a bell that is off", n)
+			if n := scan[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('notifyd/listen', 'notifyd/notify')`); n != 0 {
+				t.Errorf("%d connections for a notify trigger that is off", n)
 			}
 		})
 	}
@@ -150,7 +150,7 @@ func TestOtherSchema(t *testing.T) {
 			t.Parallel()
 			const schema = `My "shop"`
 			e, h := newEnv(t), newRecorder(t)
-			e.migrate(schema, outboxsql.BellKeep)
+			e.migrate(schema, outboxsql.NotifyKeep)
 			e.becomeIn(schema, mode)
 			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Schema: schema, PollInterval: never})
 			err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {

@@ -99,14 +99,14 @@ func envOf(t *testing.T, url string) *env {
 	return e
 }
 
-func (e *env) migrate(schema string, bell outboxsql.Bell) {
+func (e *env) migrate(schema string, notify outboxsql.NotifyMode) {
 	e.t.Helper()
 	conn, err := e.pool.Acquire(e.ctx)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := outboxsql.Migrate(e.ctx, conn.Conn(), schema, bell); err != nil {
+	if _, err := outboxsql.Migrate(e.ctx, conn.Conn(), schema, notify); err != nil {
 		e.t.Fatal(err)
 	}
 }

@@ -20,9 +20,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// holdsBell is true while a relay keeps the bell silent: 1853122162 is the
+// suppressed is true while a relay suppresses the trigger: 1853122162 is the
 // upper half of the advisory lock's number.
-const holdsBell = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
+const suppressed = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
 	AND classid = 1853122162 AND objid = 'outbox_events'::regclass::oid
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
@@ -38,7 +38,7 @@ func TestKilledInTheMiddleOfAHandler(t *testing.T) {
 		// The lock budget is over: the lease ends with the process too.
 		"holding a lease": {outboxsql.ModeQueue, time.Millisecond, "deferred"},
 		// The lease of the destination expires within 2 s.
-		"holding a unit": {outboxsql.ModeStream, time.Second, "fresh"},
+		"holding a shard": {outboxsql.ModeStream, time.Second, "fresh"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -203,14 +203,14 @@ func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 			e.exec(`NOTIFY outbox_events, 'end'`)
 			payloads := heard("end")
 			all := len(payloads)
-			payloads = slices.DeleteFunc(payloads, func(payload string) bool { return payload == listener.WordAwake })
+			payloads = slices.DeleteFunc(payloads, func(payload string) bool { return payload == listener.WordPolling })
 			if len(payloads) > 1 {
 				t.Errorf("%d notifications for one statement: %q", len(payloads), payloads[:min(20, len(payloads))])
 			}
-			// In a stream the relay also announces that it keeps the bell silent, and does
+			// In a stream the relay also announces that it suppresses the trigger, and does
 			// not let it ring at every stall of the machine.
 			if n := all - len(payloads); n > 5 {
-				t.Errorf("the bell fell silent %d times for one statement", n)
+				t.Errorf("notifications were suppressed %d times for one statement", n)
 			}
 		})
 	}

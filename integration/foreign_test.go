@@ -21,7 +21,7 @@ func TestForeignLocks(t *testing.T) {
 		lock string
 		says string
 	}{
-		"bell":   {outboxsql.ModeQueue, `pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`, "keeps the bell silent"},
+		"notify": {outboxsql.ModeQueue, `pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`, "suppresses the trigger"},
 		"mode":   {outboxsql.ModeQueue, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
 		"stream": {outboxsql.ModeStream, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
 	} {

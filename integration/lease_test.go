@@ -229,8 +229,8 @@ func TestAnswerThatACrashTookBack(t *testing.T) {
 		SELECT e.id, 'others', e.event_type, 'running', d.lease_owner, d.lease_token - 1, d.lease_until FROM e, outbox_deliveries AS d
 		RETURNING event_id`)
 	if n := scan[int](e, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE application_name = 'notifyd/keeper' AND datname = current_database()`); n != 1 {
-		t.Fatalf("%d sessions of the keeper", n)
+		WHERE application_name = 'notifyd/maintenance' AND datname = current_database()`); n != 1 {
+		t.Fatalf("%d sessions of the maintenance session", n)
 	}
 	if got := others.next(); got.ID != lost {
 		t.Errorf("event %d was delivered, not %d", got.ID, lost)

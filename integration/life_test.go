@@ -206,7 +206,7 @@ func TestPastAPooler(t *testing.T) {
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
-			// Writers work through the pooler, bell included.
+			// Writers work through the pooler, with the notify trigger.
 			id = e.through(pooled.url+"&default_query_exec_mode=exec").insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)

@@ -61,12 +61,12 @@ func fillQueue(t *testing.T, server *pgserver.Server) *pgx.Conn {
 func TestNotifyQueueFull(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
-		for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
-			t.Run(string(mode)+" "+string(bell), func(t *testing.T) {
+		for _, notify := range []outboxsql.NotifyMode{outboxsql.NotifyAuto, outboxsql.NotifyAlways} {
+			t.Run(string(mode)+" "+string(notify), func(t *testing.T) {
 				t.Parallel()
 				server := smallQueue(t)
 				e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
-				e.migrate(outboxsql.DefaultSchema, bell)
+				e.migrate(outboxsql.DefaultSchema, notify)
 				cfg := notifyd.Config{PollInterval: never, Canary: 100 * time.Millisecond}
 				first := e.relay(handleAll(t, h, delivery.Lane{}), cfg)
 				testenv.Await(t, "listening", func() bool { return !first.Stats().Listener.Proven.IsZero() })

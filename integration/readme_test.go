@@ -67,7 +67,7 @@ func run() error {
 	}
 	defer pool.Close()
 	if err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep)
+		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyKeep)
 		return err
 	}); err != nil {
 		return err

@@ -45,8 +45,8 @@ func TestSlowStatement(t *testing.T) {
 	}
 }
 
-// TestSlowTakeover: a unit whose position takes seconds to be taken over is taken over all the same,
-// and the leases of the other units do not wait for it.
+// TestSlowTakeover: a shard whose position takes seconds to be taken over is taken over all the same,
+// and the leases of the other shards do not wait for it.
 func TestSlowTakeover(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, outboxsql.ModeStream)

@@ -102,7 +102,7 @@ func (v *vanishing) forward(ctx context.Context, client net.Conn) {
 
 // TestVanishBehindAPooler: a pooler in session mode keeps the server's sessions of clients that
 // have vanished, and with them their locks: that of the relay's life, those of the units, and the
-// one by which the relay keeps the bell silent. The relay must not wait for any of them.
+// one by which the relay suppresses the trigger. The relay must not wait for any of them.
 func TestVanishBehindAPooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -133,8 +133,8 @@ func TestVanishBehindAPooler(t *testing.T) {
 			e.untilAwake(way.vanish)
 			close(answer)
 			e.untilDone()
-			// From here on the relay sleeps, and only the bell can name an event.
-			e.until("the end of the silence", `SELECT NOT (`+holdsBell+`)`)
+			// From here on the relay sleeps, and only a notification can name an event.
+			e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 			e.insert("fast", "1")
 			e.untilDone()
 			testenv.Await(t, "the end of the outage", func() bool { return !r.Stats().DatabaseDown })
@@ -142,7 +142,7 @@ func TestVanishBehindAPooler(t *testing.T) {
 	}
 }
 
-// untilAwake writes events until a relay keeps the bell silent, and calls then while it does.
+// untilAwake writes events until a relay suppresses the trigger, and calls then while it does.
 func (e *env) untilAwake(then func()) {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
@@ -158,6 +158,6 @@ func (e *env) untilAwake(then func()) {
 	})
 	defer load.Wait()
 	defer cancel()
-	e.until("the silence of the bell", holdsBell)
+	e.until("notifications suppressed", suppressed)
 	then()
 }

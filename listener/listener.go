@@ -1,5 +1,5 @@
 // Package listener receives PostgreSQL's notifications of new events. One connection LISTENs, and another one keeps
-// the bell silent while the relay is awake. Of events the package knows only ids.
+// the trigger suppressed while the relay polls. Of events the package knows only ids.
 //
 // A notification is a hint. The rows are durable, and a lost or repeated hint costs only latency.
 package listener
@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgxlisten"
 )
 
-// Connect opens a connection for a [Listener] or [Bell], which closes it.
+// Connect opens a connection for a [Listener] or [Trigger], which closes it.
 type Connect func(ctx context.Context) (*pgx.Conn, error)
 
 // Hints receives the notifications. Neither method may block: they run on the listening connection, and a blocked

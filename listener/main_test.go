@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// database creates a database with the tables and the bell, and returns its URL and a
+// database creates a database with the tables and the trigger, and returns its URL and a
 // connection.
 func database(tb testing.TB) (string, *pgx.Conn) {
 	tb.Helper()

@@ -30,14 +30,14 @@ type proving struct {
 	changes chan error
 }
 
-// proved starts a listener that connects by connect; bell is the URL for its canaries.
-func proved(tb testing.TB, connect Connect, bell string) *proving {
+// proved starts a listener that connects by connect; trigger is the URL for its canaries.
+func proved(tb testing.TB, connect Connect, trigger string) *proving {
 	tb.Helper()
 	p := &proving{heard: make(ears, 1000), log: &logbook{}, blind: make(chan bool, 1000), changes: make(chan error, 1000)}
 	p.Listener = New(connect, "outbox_events", p.heard, slog.New(p.log), nil)
 	p.OnBlind(func(is bool) { p.blind <- is })
 	p.OnChange(func(err error) { p.changes <- err })
-	b := NewBell((&dialer{url: bell}).connect, slog.New(&logbook{}))
+	b := NewTrigger((&dialer{url: trigger}).connect, slog.New(&logbook{}))
 	start(tb, b.Run)
 	if err := p.Prove(Proof{Channel: "canary_of_" + fmt.Sprintf("%p", p), Every: 100 * time.Millisecond, Notify: b.Notify}); err != nil {
 		tb.Fatal(err)

@@ -124,7 +124,7 @@ type Failure struct {
 	EventID   int64     `json:"event_id"`
 	EventType string    `json:"event_type"`
 	Attempts  int       `json:"attempts"`
-	Class     string    `json:"class"` // event, destination or ours
+	Class     string    `json:"class"` // event, destination or relay
 	Text      string    `json:"text"`
 	At        time.Time `json:"at"`
 }

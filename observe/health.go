@@ -20,7 +20,7 @@ type Health struct {
 
 // Hang is work of a relay that should go on and does not.
 type Hang struct {
-	// Part is the part of the relay that the work is for: a destination, "unit of mail", "leases", "database", or "audit".
+	// Part is the part of the relay that the work is for: a destination, "shard of mail", "leases", "database", or "audit".
 	Part string
 	// Reason is a sentence without a full stop: what does not go on, and for how long.
 	Reason string

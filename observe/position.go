@@ -8,14 +8,14 @@ import (
 
 // Position is the position of a destination of a stream, and the relay that owns it.
 type Position struct {
-	// Destination is the unit's destination, empty for the router, which looks for event types
-	// without a route. Part is the number of the shard, from 0 on, and Shards how many there are: 1 unless the destination is
+	// Destination is the shard's destination, empty for the router, which looks for event types
+	// without a route. Shard is the number of the shard, from 0 on, and Shards how many there are: 1 unless the destination is
 	// configured with more.
 	Destination string `json:"destination"`
-	Part        int    `json:"part"`
+	Shard       int    `json:"shard"`
 	Shards      int    `json:"shards"`
-	// Unit is the number of the row.
-	Unit int32 `json:"unit"`
+	// Number is the number of the row.
+	Number int32 `json:"number"`
 	// Head is the highest id that was read. All ids up to it are acknowledged, stored for another
 	// attempt, or open. Open is the number of open ones: in flight, or of transactions that are
 	// open, or rolled back without the relay knowing yet.
@@ -35,12 +35,12 @@ type Position struct {
 	Delivered int64     `json:"delivered"`
 	UpdatedAt time.Time `json:"updated_at"`
 	// Copied reports that the destination keeps a copy of the position (exactly_once), which is ahead of
-	// this one after a crash, until a relay has taken the unit over.
+	// this one after a crash, until a relay has taken the shard over.
 	Copied bool `json:"copied,omitempty"`
 	// Owner is the number of the relay that owns or last owned it; nil after a handover.
 	Owner *int64 `json:"owner,omitempty"`
-	// Session is that of the relay that owns the unit; nil if no relay delivers it.
-	Session *UnitSession `json:"session,omitempty"`
+	// Session is that of the relay that owns the shard; nil if no relay delivers it.
+	Session *ShardSession `json:"session,omitempty"`
 	// Replay is the running replay of the destination, which its first shard sends; nil if there is none.
 	Replay *Replay `json:"replay,omitempty"`
 	// OtherRelays is how many relays wait for the destination, because they are configured with another number of shards or with
@@ -57,21 +57,21 @@ func (p *Position) Name() string {
 	case p.Destination == "":
 		return "(types without a route)"
 	case p.Shards > 1:
-		return fmt.Sprintf("%s, shard %d of %d", p.Destination, p.Part, p.Shards)
+		return fmt.Sprintf("%s, shard %d of %d", p.Destination, p.Shard, p.Shards)
 	}
 	return p.Destination
 }
 
-// UnitSession is the session by which the owner of a unit of a stream renews its lease. Fields that the querying role may not see
+// ShardSession is the session by which the owner of a shard of a stream renews its lease. Fields that the querying role may not see
 // are empty.
-type UnitSession struct {
+type ShardSession struct {
 	PID         int32  `json:"pid"`
 	Application string `json:"application_name"`
 	Client      string `json:"client_addr,omitempty"`
 }
 
 // String returns the process id, or says that there is none behind a pooler.
-func (s *UnitSession) String() string {
+func (s *ShardSession) String() string {
 	if s.PID == 0 {
 		return "pooled"
 	}

@@ -20,13 +20,13 @@ type Stats struct {
 	// of the database, or settled just before a connection was lost.
 	Fenced uint64
 	// ByID, Sweeps and Due count the queries for work, with or without a result: for ids that the
-	// bell named, for fresh events in order, and for due deliveries.
+	// notifications named, for fresh events in order, and for due deliveries.
 	ByID, Sweeps, Due Asked
 	// Leases are those of deliveries that outlived their claim.
 	Leases LeaseStats
-	// Bell is the state of the relay: "listening" (writers notify), "polling" (they do not, and it reads without a
-	// pause) or "settling" (they notify again, and some may not have noticed).
-	Bell string
+	// WakeState is "listening" (writers notify the relay), "polling" (the relay suppresses notifications and reads
+	// without a pause) or "settling" (writers notify again, and transactions that did not are still open).
+	WakeState string
 	// DatabaseDown reports that the database does not answer.
 	DatabaseDown bool
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong
@@ -45,19 +45,19 @@ type Stats struct {
 	// Mode is ModeStream if the relay reads a stream, ModeQueue if it claims, and empty before it
 	// knows.
 	Mode string
-	// Positions are the units of a stream that this relay owns, by destination; nil in
+	// Positions are the shards of a stream that this relay owns, by destination; nil in
 	// a queue.
 	Positions []PositionStats
 	// Destinations has one entry for each destination, in the order in which they were added.
 	Destinations []DestinationStats
 }
 
-// PositionStats are the figures of a unit of a stream that this relay owns.
+// PositionStats are the figures of a shard of a stream that this relay owns.
 type PositionStats struct {
-	// Destination is the unit's destination, empty for the router, which looks for event types
-	// without a route. Part is the number of the shard, 0 unless the destination has several.
+	// Destination is the shard's destination, empty for the router, which looks for event types
+	// without a route. Shard is the number of the shard, 0 unless the destination has several.
 	Destination string
-	Part        int
+	Shard       int
 	// Head is the highest id that was read, and Last the highest assigned id at the last query: ids
 	// in between have not been read yet. Unread is their number, without ids between two
 	// partitions, which no event can have.
@@ -70,10 +70,10 @@ type PositionStats struct {
 	OldestGap time.Duration
 	// Blocked is how many aggregates wait for a stored delivery.
 	Blocked int
-	// Loading says that the unit does not deliver yet: it loads what is stored for the destination, or waits for
+	// Loading says that the shard does not deliver yet: it loads what is stored for the destination, or waits for
 	// stored events of types that it has gained.
 	Loading bool
-	// Delivered counts the deliveries acknowledged since this relay has owned the unit.
+	// Delivered counts the deliveries acknowledged since this relay has owned the shard.
 	Delivered uint64
 	// Saved counts the writes of the position, and SavedAt is the time of the last one.
 	Saved   uint64
@@ -135,7 +135,7 @@ type DestinationStats struct {
 	// because that one failed.
 	Parked uint64
 	// Classes counts answers by [Class]; index 0 has those without an error.
-	Classes [delivery.ClassOurs + 1]uint64
+	Classes [delivery.ClassRelay + 1]uint64
 	NotBegun
 	// Begun is the age of events when their first attempt began, and Acked their age when the
 	// destination acknowledged them, retries included. The age counts from Event.CreatedAt, which

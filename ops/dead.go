@@ -84,7 +84,7 @@ type DeadLetter struct {
 	Attempts int `json:"attempts"`
 	// Replays counts how often it was replayed before it died again.
 	Replays int `json:"replays"`
-	// Class says whose fault the last failure was: event, destination or ours.
+	// Class says whose fault the last failure was: event, destination or relay.
 	Class string `json:"error_class"`
 	// Error is the text of the last failure, shortened.
 	Error string `json:"error"`

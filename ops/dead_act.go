@@ -152,7 +152,7 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 			if done, err = d.do(ctx, tx, work{a, mode, letters}); err != nil {
 				return err
 			}
-			return s.ring(ctx, tx, len(done))
+			return s.wake(ctx, tx, len(done))
 		})
 		if err != nil {
 			return 0, err
@@ -192,7 +192,7 @@ func (s *Client) retried(ctx context.Context, what string, f inTx) error {
 }
 
 // ring wakes sleeping relays: no writer notifies them that a delivery is due.
-func (s *Client) ring(ctx context.Context, tx pgx.Tx, done int) error {
+func (s *Client) wake(ctx context.Context, tx pgx.Tx, done int) error {
 	if done == 0 {
 		return nil
 	}
@@ -341,7 +341,7 @@ func (s *Client) goOnAgain(ctx context.Context, behind aggregateLines) error {
 		if err != nil {
 			return err
 		}
-		return s.ring(ctx, tx, n)
+		return s.wake(ctx, tx, n)
 	})
 }
 

@@ -52,7 +52,7 @@ func (s *Client) RetryNow(ctx context.Context, r DeliveryRef, a Action) error {
 		if err := s.record(ctx, tx, a, "retry", &r.EventID, r.Destination, d); err != nil {
 			return err
 		}
-		return s.ring(ctx, tx, 1)
+		return s.wake(ctx, tx, 1)
 	})
 }
 

@@ -25,7 +25,7 @@ func bothLetterTables(t *testing.T, deleteEvents bool, f func(t *testing.T, d *l
 // versions distinguishes the row versions of events: none may be written.
 const versions = `SELECT concat_ws(' ', id, state, xmin, xmax, ctid) FROM outbox_events ORDER BY id`
 
-// TestReplayOfStream: the rows of events are not touched, and the owner of the unit is notified.
+// TestReplayOfStream: the rows of events are not touched, and the owner of the shard is notified.
 func TestReplayOfStream(t *testing.T) {
 	t.Parallel()
 	bothLetterTables(t, false, func(t *testing.T, d *lettersDB) {

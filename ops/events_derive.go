@@ -30,8 +30,8 @@ func (c *cut) has(id int64) bool { return id <= c.head && !c.open.contains(id) }
 
 // eventPosition is how far a destination of a stream has come; the router's has no name.
 type eventPosition struct {
-	destination  string
-	part, shards int
+	destination   string
+	shard, shards int
 	cut
 }
 
@@ -216,7 +216,7 @@ func (t *tables) done(name string, e *raw) bool {
 
 // gets reports whether the event is one of the shard. Of an event that is gone nobody knows.
 func (p *eventPosition) gets(e *raw) bool {
-	return e.Gone || outboxsql.ShardOf(e.hash, p.shards) == p.part
+	return e.Gone || outboxsql.ShardOf(e.hash, p.shards) == p.shard
 }
 
 // lowest is an id that all positions of a stream have passed, with all below it.

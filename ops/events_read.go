@@ -63,16 +63,16 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	t := &tables{stream: true}
 	var rows pgx.Rows
 	for sql, into := range map[string]*[]eventPosition{
-		`SELECT destination, part, count(*) OVER (PARTITION BY destination), head, ` + eventBounds("open") + ` FROM {positions} ORDER BY destination, part`: &t.positions,
-		`SELECT destination, part, shards, head, ` + eventBounds("open") + ` FROM (
-			SELECT p.destination, w.n - 1 AS part, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head, (w.at ->> 'open')::int8multirange AS open
+		`SELECT destination, shard, count(*) OVER (PARTITION BY destination), head, ` + eventBounds("open") + ` FROM {positions} ORDER BY destination, shard`: &t.positions,
+		`SELECT destination, shard, shards, head, ` + eventBounds("open") + ` FROM (
+			SELECT p.destination, w.n - 1 AS shard, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head, (w.at ->> 'open')::int8multirange AS open
 			FROM {positions} AS p, jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) WITH ORDINALITY AS w(at, n)) AS f`: &t.former,
 	} {
 		if rows, err = tx.Query(ctx, s.sql(sql)); err != nil {
 			return nil, err
 		}
 		*into, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p eventPosition, err error) {
-			err = row.Scan(&p.destination, &p.part, &p.shards, &p.head, &p.open.low, &p.open.high)
+			err = row.Scan(&p.destination, &p.shard, &p.shards, &p.head, &p.open.low, &p.open.high)
 			return p, err
 		})
 		if err != nil {

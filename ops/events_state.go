@@ -92,7 +92,7 @@ type Destination struct {
 	// Drops are the settings by which the destination may have passed the event without receiving it, of one that is passed:
 	// expires_after, when.
 	Drops []string `json:"drops,omitempty"`
-	// Class says whose fault the last failure was: event, destination or ours; empty while its rate limit holds it back.
+	// Class says whose fault the last failure was: event, destination or relay; empty while its rate limit holds it back.
 	Class string `json:"error_class,omitempty"`
 	// Error is the text of the last failure, shortened, or that it waits for its rate limit.
 	Error string `json:"error,omitempty"`

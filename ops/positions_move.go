@@ -80,7 +80,7 @@ func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m 
 // lock locks the positions of a destination, and returns the lowest of their heads.
 func (s *Client) lock(ctx context.Context, tx pgx.Tx, destination string) (head int64, err error) {
 	var n int
-	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(min(head), 0) FROM (SELECT head FROM outbox_positions WHERE destination = $1 ORDER BY part FOR UPDATE) AS p`,
+	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(min(head), 0) FROM (SELECT head FROM outbox_positions WHERE destination = $1 ORDER BY shard FOR UPDATE) AS p`,
 		destination).Scan(&n, &head)
 	if err != nil || n > 0 {
 		return head, err
@@ -146,7 +146,7 @@ const (
 // see how far the others have come again.
 func unreplayed(ctx context.Context, tx pgx.Tx, destination string) error {
 	var id int64
-	err := tx.QueryRow(ctx, `SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running' AND EXISTS (SELECT FROM outbox_positions WHERE destination = $1 AND part > 0)`,
+	err := tx.QueryRow(ctx, `SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running' AND EXISTS (SELECT FROM outbox_positions WHERE destination = $1 AND shard > 0)`,
 		destination).Scan(&id)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -289,6 +289,6 @@ func (s *Client) recordMove(ctx context.Context, tx pgx.Tx, a Action, what posit
 	if err := s.record(ctx, tx, a, what.action, nil, what.destination, what.details); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'units') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'shards') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
 	return err
 }

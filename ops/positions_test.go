@@ -479,7 +479,7 @@ func TestSeekShards(t *testing.T) {
 		})
 	}
 	exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
-	exec(`INSERT INTO outbox_positions (destination, part, shards, layout, head, former) SELECT 'sharded', part, 2, '2 x', 100 + 800 * part, '[[{"head": 950, "open": "{}"}]]' FROM generate_series(0, 1) AS part`)
+	exec(`INSERT INTO outbox_positions (destination, shard, shards, layout, head, former) SELECT 'sharded', shard, 2, '2 x', 100 + 800 * shard, '[[{"head": 950, "open": "{}"}]]' FROM generate_series(0, 1) AS shard`)
 	exec(`INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('sharded', 1, '{a}', 0), ('sharded', 2, '{b}', 900)`)
 	exec(`UPDATE outbox_routes SET until_head = 900 WHERE destination = 'sharded' AND since = 1`)
 	for _, step := range []struct{ to, want, spans string }{
@@ -490,7 +490,7 @@ func TestSeekShards(t *testing.T) {
 		if _, err := d.store.Seek(t.Context(), "sharded", step.to, ops.Action{}); err != nil {
 			t.Fatal(err)
 		}
-		got := value[string](d, `SELECT concat_ws(' ', string_agg(head::text, ' ' ORDER BY part), CASE WHEN bool_and(former <> '[]') THEN 'former' END) FROM outbox_positions WHERE destination = 'sharded'`)
+		got := value[string](d, `SELECT concat_ws(' ', string_agg(head::text, ' ' ORDER BY shard), CASE WHEN bool_and(former <> '[]') THEN 'former' END) FROM outbox_positions WHERE destination = 'sharded'`)
 		spans := value[string](d, `SELECT string_agg(since::text, ' ' ORDER BY since) FROM outbox_routes WHERE destination = 'sharded' AND past IS NULL`)
 		if got != step.want || spans != step.spans {
 			t.Errorf("to %s: heads %s, want %s; routes %s, want %s", step.to, got, step.want, spans, step.spans)

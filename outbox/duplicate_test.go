@@ -96,7 +96,7 @@ func TestIgnoreDuplicate(t *testing.T) {
 			}
 			expect(t, pool, "k=1", "l=4", "m=5")
 		}
-		// Only events that were written ring the bell: three for each way, and a last one.
+		// Only events that were written notify: three for each way, and a last one.
 		var rung []string
 		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			return outbox.Write(ctx, tx, keyed("k", 7), keyed("last", 8))
@@ -117,7 +117,7 @@ func TestIgnoreDuplicate(t *testing.T) {
 			rung = append(rung, n.Payload)
 		}
 		if want := 3*len(writers(pool)) + 1; len(rung) != want {
-			t.Errorf("the bell rang for %v, want %d events", rung, want)
+			t.Errorf("notified of %v, want %d events", rung, want)
 		}
 	})
 }

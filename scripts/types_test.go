@@ -19,8 +19,8 @@ const mostFields = 80
 
 // loops are owners without a mutex: one goroutine at a time uses their fields.
 var loops = []string{
-	"cmd/notifyd.generation",
-	"cmd/notifyd.supervisor",
+	"internal/daemon.generation",
+	"internal/daemon.supervisor",
 	"internal/lease.Holder",
 	"internal/queue.Engine",
 	"internal/queue.claimer",
@@ -83,13 +83,11 @@ var splitTypes = []struct {
 		"handlers/handlertest.probe": 6,
 	}},
 	{"a file for each command", map[string]int{
-		"cmd/notifyd.app":           6,
+		"cmd/notifyd.app":           5,
 		"cmd/notifyd.databaseFlags": 2,
 		"cmd/notifyd.printer":       4,
 	}},
-	{"a reload and the admin server have files of their own", map[string]int{
-		"cmd/notifyd.fleet": 3,
-	}},
+	{"a reload and the admin server have files of their own", map[string]int{}},
 	{"a file for each part of the configuration", map[string]int{
 		"internal/config.Config":      6,
 		"internal/config.Destination": 3,
@@ -112,7 +110,7 @@ var splitTypes = []struct {
 		"internal/queue.Session":          4,
 		"ops.Client":                      16,
 		"internal/store.Connector":        3,
-		"internal/store.Keeper":           3,
+		"internal/store.Session":          3,
 		"internal/store.Watch":            2,
 		"internal/store.backlogReader":    4,
 	}},

@@ -19,7 +19,7 @@ func eachKind(t *testing.T, test func(t *testing.T, conn *pgx.Conn)) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			conn := testdb.Connect(t, testenv.Database(t))
-			migrate(t, conn, "public", outboxsql.BellAuto)
+			migrate(t, conn, "public", outboxsql.NotifyAuto)
 			if kind == "partitioned" {
 				writeOne(t, conn) // so that the table itself becomes a partition
 				if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {

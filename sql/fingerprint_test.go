@@ -43,7 +43,7 @@ func alike() [][]string {
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	id, groups := 0, map[string]string{}
 	for _, list := range alike() {
 		var first string
@@ -72,7 +72,7 @@ func TestFingerprint(t *testing.T) {
 func TestFingerprintOfEveryBurial(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
 		VALUES (1, 'x', 'a', 'dead', 'order 7 is bad'), (2, 'x', 'a', 'retry', 'order 8 is bad'), (3, 'x', 'a', 'dead', NULL)`)
 	testdb.Exec(t, conn, `UPDATE outbox_deliveries SET state = 'dead' WHERE event_id = 2`)

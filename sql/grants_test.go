@@ -18,9 +18,9 @@ import (
 
 // granted migrates a schema, creates a writer and a relay with odd names, and runs the printed
 // grants. Only Grants quotes the names.
-func granted(t *testing.T, conn *pgx.Conn, schema string, bell outboxsql.Bell) (writer, relay string) {
+func granted(t *testing.T, conn *pgx.Conn, schema string, notify outboxsql.NotifyMode) (writer, relay string) {
 	t.Helper()
-	migrate(t, conn, schema, bell)
+	migrate(t, conn, schema, notify)
 	db := conn.Config().Database
 	names := []string{`W"; DROP ROLE x; --` + "\n" + db, `Ré lay$$'\` + db}
 	for i := range names {
@@ -68,12 +68,12 @@ func refused(t *testing.T, conn *pgx.Conn, statement string) {
 
 func TestGrantsWriter(t *testing.T) {
 	t.Parallel()
-	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways, outboxsql.BellOff} {
-		t.Run(string(bell), func(t *testing.T) {
+	for _, notify := range []outboxsql.NotifyMode{outboxsql.NotifyAuto, outboxsql.NotifyAlways, outboxsql.NotifyOff} {
+		t.Run(string(notify), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			conn := testdb.Connect(t, url)
-			writer, _ := granted(t, conn, "Odd \"schema\"", bell)
+			writer, _ := granted(t, conn, "Odd \"schema\"", notify)
 			testdb.Exec(t, conn, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA \"Odd \"\"schema\"\"\" FROM PUBLIC")
 			become(t, conn, writer)
 			testdb.Exec(t, conn, `SET search_path = "Odd ""schema"""`)
@@ -132,14 +132,14 @@ func writeAll(t *testing.T, conn *pgx.Conn, events ...outbox.Event) {
 func TestGrantsRelay(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	_, relay := granted(t, conn, "relay", outboxsql.BellAuto)
+	_, relay := granted(t, conn, "relay", outboxsql.NotifyAuto)
 	become(t, conn, relay)
 	testdb.Exec(t, conn, "SET search_path = relay")
 	for _, statement := range []string{
 		"INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')", "UPDATE outbox_events SET payload = '2'",
 		"UPDATE outbox_events SET event_type = 'b'", "TRUNCATE outbox_events", "TRUNCATE outbox_deliveries", "DELETE FROM outbox_migrations",
 		"INSERT INTO outbox_migrations (version, name) VALUES (99, 'x')", "CREATE TABLE mine ()", "ALTER TABLE outbox_events ADD mine int",
-		"DROP TRIGGER outbox_events_bell ON outbox_events", "CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'",
+		"DROP TRIGGER outbox_events_notify ON outbox_events", "CREATE OR REPLACE FUNCTION outbox_notify_auto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'",
 	} {
 		if _, err := conn.Exec(t.Context(), statement); sqlState(err) != "42501" {
 			t.Errorf("%s: %v, want it refused", statement, err)
@@ -155,7 +155,7 @@ func TestGrantsRelay(t *testing.T) {
 func TestGrantsCoverEveryTable(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	tables := testdb.List[string](t, conn, `SELECT relname::text FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm') AND NOT relispartition ORDER BY relname`)
 	known := outboxsql.GrantedTables()
@@ -209,12 +209,12 @@ func TestGrantsMistakes(t *testing.T) {
 // PostgreSQL in the writer's search_path. None may run.
 func TestTriggerTrustsNoSearchPath(t *testing.T) {
 	t.Parallel()
-	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
-		t.Run(string(bell), func(t *testing.T) {
+	for _, notify := range []outboxsql.NotifyMode{outboxsql.NotifyAuto, outboxsql.NotifyAlways} {
+		t.Run(string(notify), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			conn, ears := testdb.Connect(t, url), listen(t, url, "shop")
-			migrate(t, conn, "shop", bell)
+			migrate(t, conn, "shop", notify)
 			testdb.Exec(t, conn, `CREATE SCHEMA trap; CREATE TABLE trap.outbox_inserted (id text)`)
 			testdb.Exec(t, conn, `CREATE FUNCTION trap.sprung(value anyelement) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap is sprung'; END $$;
 				CREATE DOMAIN trap.text AS pg_catalog.text CHECK (trap.sprung(VALUE))`)
@@ -252,7 +252,7 @@ func TestTriggerTrustsNoSearchPath(t *testing.T) {
 		})
 	}
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
 		AND NOT EXISTS (SELECT FROM unnest(proconfig) AS c WHERE c LIKE 'search\_path=pg_catalog, %, pg_temp')`); n != 0 {
 		t.Errorf("%d functions run as their owner, with the search_path of the caller", n)

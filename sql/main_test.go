@@ -17,9 +17,9 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // migrate migrates and returns the versions that were applied.
-func migrate(tb testing.TB, conn *pgx.Conn, schema string, bell outboxsql.Bell) []outboxsql.Version {
+func migrate(tb testing.TB, conn *pgx.Conn, schema string, notify outboxsql.NotifyMode) []outboxsql.Version {
 	tb.Helper()
-	applied, err := outboxsql.Migrate(tb.Context(), conn, schema, bell)
+	applied, err := outboxsql.Migrate(tb.Context(), conn, schema, notify)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -38,29 +38,29 @@ const maxSchemaBytes = 63 - len(".outbox_events")
 // one schema apart. The lower half is a hash of the schema's name.
 const lockSpace = 0x6e74666d
 
-// Bell says when the trigger notifies.
-type Bell string
+// NotifyMode selects when the trigger notifies.
+type NotifyMode string
 
-// The modes of the bell.
+// The notify modes.
 const (
-	// BellKeep leaves the mode as it is; a new schema gets BellAuto.
-	BellKeep Bell = ""
-	// BellAuto notifies unless a relay is awake: writers pay nothing under load.
-	BellAuto Bell = "auto"
-	// BellAlways notifies of every event.
-	BellAlways Bell = "always"
-	// BellOff installs no trigger: relays find events by polling. It is for writers that use
+	// NotifyKeep leaves the mode as it is; a new schema gets NotifyAuto.
+	NotifyKeep NotifyMode = ""
+	// NotifyAuto notifies unless a relay polls: writers pay nothing under load.
+	NotifyAuto NotifyMode = "auto"
+	// NotifyAlways notifies of every event.
+	NotifyAlways NotifyMode = "always"
+	// NotifyOff installs no trigger: relays find events by polling. It is for writers that use
 	// PREPARE TRANSACTION, which PostgreSQL refuses after a NOTIFY.
-	BellOff Bell = "off"
+	NotifyOff NotifyMode = "off"
 )
 
-// Validate returns an error unless b is one of the modes.
-func (b Bell) Validate() error {
-	switch b {
-	case BellKeep, BellAuto, BellAlways, BellOff:
+// Validate returns an error unless m is one of the modes.
+func (m NotifyMode) Validate() error {
+	switch m {
+	case NotifyKeep, NotifyAuto, NotifyAlways, NotifyOff:
 		return nil
 	}
-	return fmt.Errorf("unknown bell mode %q: use auto, always or off", string(b))
+	return fmt.Errorf("unknown notify mode %q: use auto, always or off", string(m))
 }
 
 // ErrNotMigrated is returned by [Check] if the tables are missing or old.
@@ -84,8 +84,8 @@ type State struct {
 	Current int
 	// Latest is the highest version that this notifyd knows.
 	Latest int
-	// Bell is the installed mode; BellOff if there is no trigger.
-	Bell Bell
+	// Notify is the installed notify mode; NotifyOff if there is no trigger.
+	Notify NotifyMode
 	// Mode is how relays read the table; ModeQueue if the table is missing.
 	Mode Mode
 	// Becoming is the mode of an unfinished change; "" if there is none.
@@ -111,8 +111,8 @@ func migrations() []migration {
 
 // MigrateOptions configure [MigrateWith]; the zero value is valid.
 type MigrateOptions struct {
-	// Bell says when the trigger notifies.
-	Bell Bell
+	// Notify selects when the trigger notifies.
+	Notify NotifyMode
 	// Mode is that of new tables, a queue by default. They are never visible in another one, which a relay that waits for
 	// them would begin to use. Tables that exist keep their mode: see [SetMode].
 	Mode Mode
@@ -123,9 +123,9 @@ type MigrateOptions struct {
 	Waiting func(line string)
 }
 
-// Migrate is [MigrateWith] with the given bell.
-func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (applied []Version, err error) {
-	return MigrateWith(ctx, conn, schema, MigrateOptions{Bell: bell})
+// Migrate is [MigrateWith] with the given notify mode.
+func Migrate(ctx context.Context, conn *pgx.Conn, schema string, notify NotifyMode) (applied []Version, err error) {
+	return MigrateWith(ctx, conn, schema, MigrateOptions{Notify: notify})
 }
 
 // MigrateWith brings the schema to the newest version and installs the trigger. It returns the
@@ -139,7 +139,7 @@ func MigrateWith(ctx context.Context, conn *pgx.Conn, schema string, o MigrateOp
 
 // migrate is [MigrateWith] for a notifyd that knows these versions.
 func migrate(ctx context.Context, conn *pgx.Conn, schema string, known []migration, o MigrateOptions) (applied []Version, err error) {
-	if err := errors.Join(ValidateSchema(schema), o.Bell.Validate(), cmp.Or(o.Mode, ModeQueue).Validate()); err != nil {
+	if err := errors.Join(ValidateSchema(schema), o.Notify.Validate(), cmp.Or(o.Mode, ModeQueue).Validate()); err != nil {
 		return nil, err
 	}
 	c := &change{conn: conn, schema: schema, patience: o.LockPatience, waiting: o.Waiting}
@@ -173,7 +173,7 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 			return tooNew(schema, state)
 		}
 		applied = state.Versions[state.Current:]
-		statements := script(schema, known[state.Current:], o.Bell)
+		statements := script(schema, known[state.Current:], o.Notify)
 		if state.Current == 0 && o.Mode == ModeStream {
 			statements += asStream(0, nil)
 		}
@@ -201,8 +201,8 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 
 // Script returns the statements that [Migrate] would run against an empty database, for users who
 // apply SQL with a tool of their own.
-func Script(schema string, bell Bell) (string, error) {
-	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
+func Script(schema string, notify NotifyMode) (string, error) {
+	if err := errors.Join(ValidateSchema(schema), notify.Validate()); err != nil {
 		return "", err
 	}
 	create := ""
@@ -210,7 +210,7 @@ func Script(schema string, bell Bell) (string, error) {
 		create = createSchema(schema)
 	}
 	// A script that had to wait for a lock would make all writers wait as well.
-	return fmt.Sprintf("BEGIN;\n-- If a lock is not granted in time, run the script again.\nSET LOCAL lock_timeout = %d;\n", aloneLock.Milliseconds()) + create + script(schema, migrations(), bell) + "COMMIT;\n", nil
+	return fmt.Sprintf("BEGIN;\n-- If a lock is not granted in time, run the script again.\nSET LOCAL lock_timeout = %d;\n", aloneLock.Milliseconds()) + create + script(schema, migrations(), notify) + "COMMIT;\n", nil
 }
 
 func createSchema(schema string) string {
@@ -218,12 +218,12 @@ func createSchema(schema string) string {
 }
 
 // script returns the statements that apply the missing versions.
-func script(schema string, missing []migration, bell Bell) string {
+func script(schema string, missing []migration, notify NotifyMode) string {
 	var b strings.Builder
 	ident := pgx.Identifier{schema}.Sanitize()
 	// IF NOT EXISTS reports what it skips, which is noise here.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
-	fmt.Fprintf(&b, "SET LOCAL notifyd.bell = '%s';\n", bell)
+	fmt.Fprintf(&b, "SET LOCAL notifyd.notify = '%s';\n", notify)
 	for _, m := range missing {
 		b.WriteString(m.sql)
 	}
@@ -299,7 +299,7 @@ func tooNew(schema string, s State) error {
 }
 
 func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration) (State, error) {
-	state := State{Bell: BellOff, Mode: ModeQueue}
+	state := State{Notify: NotifyOff, Mode: ModeQueue}
 	for i, m := range known {
 		state.Versions = append(state.Versions, Version{Number: i + 1, Name: m.name})
 	}
@@ -335,19 +335,19 @@ func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration)
 	if state.Serialized, err = serialized(ctx, tx, schema); err != nil {
 		return state, err
 	}
-	return state, readBell(ctx, tx, schema, &state.Bell)
+	return state, readNotifyMode(ctx, tx, schema, &state.Notify)
 }
 
-// readBell does not change *bell if our trigger is missing.
-func readBell(ctx context.Context, tx pgx.Tx, schema string, bell *Bell) error {
-	// The name of the function is the mode: outbox_bell_auto, outbox_bell_always.
+// readNotifyMode reads the installed mode. It leaves *notify alone if the trigger is missing.
+func readNotifyMode(ctx context.Context, tx pgx.Tx, schema string, notify *NotifyMode) error {
+	// The name of the function is the mode: outbox_notify_auto, outbox_notify_always.
 	err := tx.QueryRow(ctx, `
-		SELECT substring(p.proname FROM '^outbox_bell_(.*)$')
+		SELECT substring(p.proname FROM '^outbox_notify_(.*)$')
 		FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D'`,
-		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(bell)
+		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_notify' AND t.tgenabled <> 'D'`,
+		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(notify)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("read the bell: %w", err)
+		return fmt.Errorf("read the notify mode: %w", err)
 	}
 	return nil
 }
@@ -365,7 +365,7 @@ func ValidateSchema(schema string) error {
 	return nil
 }
 
-// Channel returns the notification channel of the schema's bell.
+// Channel returns the notification channel of the schema.
 func Channel(schema string) string {
 	if schema == DefaultSchema {
 		return "outbox_events"

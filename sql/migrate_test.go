@@ -20,17 +20,17 @@ func TestMigrateTwice(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
 	s := state(t, conn, "public")
-	if s.Current != 0 || s.Latest < 1 || len(s.Versions) != s.Latest || s.Bell != outboxsql.BellOff || !s.Versions[0].AppliedAt.IsZero() {
+	if s.Current != 0 || s.Latest < 1 || len(s.Versions) != s.Latest || s.Notify != outboxsql.NotifyOff || !s.Versions[0].AppliedAt.IsZero() {
 		t.Errorf("before: %+v", s)
 	}
 	err := outboxsql.Check(t.Context(), conn, "public")
 	if !errors.Is(err, outboxsql.ErrNotMigrated) || !strings.Contains(err.Error(), "notifyd migrate") {
 		t.Errorf("before: %v, want ErrNotMigrated with the cure", err)
 	}
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != s.Latest || applied[0].Number != 1 || applied[0].Name == "" {
+	if applied := migrate(t, conn, "public", outboxsql.NotifyKeep); len(applied) != s.Latest || applied[0].Number != 1 || applied[0].Name == "" {
 		t.Errorf("applied %+v at first", applied)
 	}
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 0 {
+	if applied := migrate(t, conn, "public", outboxsql.NotifyKeep); len(applied) != 0 {
 		t.Errorf("applied %+v the second time", applied)
 	}
 	names := s.Versions
@@ -40,7 +40,7 @@ func TestMigrateTwice(t *testing.T) {
 			t.Errorf("the file of version %d records version %d, %q; want %q", i+1, v.Number, v.Name, names[i].Name)
 		}
 	}
-	if s.Current != s.Latest || len(s.Versions) != s.Latest || s.Bell != outboxsql.BellAuto || s.Versions[0].AppliedAt.IsZero() {
+	if s.Current != s.Latest || len(s.Versions) != s.Latest || s.Notify != outboxsql.NotifyAuto || s.Versions[0].AppliedAt.IsZero() {
 		t.Errorf("after: %+v", s)
 	}
 	if err := outboxsql.Check(t.Context(), conn, "public"); err != nil {
@@ -68,7 +68,7 @@ func TestMigrateAtOnce(t *testing.T) {
 			for i, conn := range conns {
 				wg.Go(func() {
 					var versions []outboxsql.Version
-					versions, errs[i] = outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellKeep)
+					versions, errs[i] = outboxsql.Migrate(t.Context(), conn, "public", outboxsql.NotifyKeep)
 					applied[i] = len(versions)
 				})
 			}
@@ -91,8 +91,8 @@ func TestMigrateIntoSchema(t *testing.T) {
 			t.Parallel()
 			conn := testdb.Connect(t, testenv.Database(t))
 			before := testdb.One[string](t, conn, "SHOW search_path")
-			migrate(t, conn, schema, outboxsql.BellAuto)
-			migrate(t, conn, schema, outboxsql.BellAuto)
+			migrate(t, conn, schema, outboxsql.NotifyAuto)
+			migrate(t, conn, schema, outboxsql.NotifyAuto)
 			if err := outboxsql.Check(t.Context(), conn, schema); err != nil {
 				t.Error(err)
 			}
@@ -124,12 +124,12 @@ func TestMigrateIntoSchema(t *testing.T) {
 func TestTwoSchemasInOneDatabase(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "one", outboxsql.BellAlways)
-	migrate(t, conn, "two", outboxsql.BellOff)
-	if s := state(t, conn, "one"); s.Bell != outboxsql.BellAlways {
-		t.Errorf("bell of one is %s", s.Bell)
+	migrate(t, conn, "one", outboxsql.NotifyAlways)
+	migrate(t, conn, "two", outboxsql.NotifyOff)
+	if s := state(t, conn, "one"); s.Notify != outboxsql.NotifyAlways {
+		t.Errorf("notify mode of one is %s", s.Notify)
 	}
-	if s := state(t, conn, "two"); s.Bell != outboxsql.BellOff || s.Current != s.Latest {
+	if s := state(t, conn, "two"); s.Notify != outboxsql.NotifyOff || s.Current != s.Latest {
 		t.Errorf("two: %+v", s)
 	}
 	if err := outboxsql.Check(t.Context(), conn, "public"); !errors.Is(err, outboxsql.ErrNotMigrated) {
@@ -142,21 +142,21 @@ func TestRefusedSettings(t *testing.T) {
 	conn := testdb.Connect(t, testenv.Database(t))
 	for _, c := range []struct {
 		schema string
-		bell   outboxsql.Bell
+		notify outboxsql.NotifyMode
 		want   string
 	}{
-		{"", outboxsql.BellAuto, "no name"},
-		{strings.Repeat("x", 50), outboxsql.BellAuto, "at most 49"},
-		{"a\x00b", outboxsql.BellAuto, "zero bytes"},
-		{"a\xffb", outboxsql.BellAuto, "UTF-8"},
+		{"", outboxsql.NotifyAuto, "no name"},
+		{strings.Repeat("x", 50), outboxsql.NotifyAuto, "at most 49"},
+		{"a\x00b", outboxsql.NotifyAuto, "zero bytes"},
+		{"a\xffb", outboxsql.NotifyAuto, "UTF-8"},
 		{"public", "loud", "use auto, always or off"},
-		{"public", "auto'; DROP TABLE x; --", "unknown bell mode"},
+		{"public", "auto'; DROP TABLE x; --", "unknown notify mode"},
 	} {
-		if _, err := outboxsql.Migrate(t.Context(), conn, c.schema, c.bell); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("Migrate(%q, %q) = %v, want %q", c.schema, c.bell, err, c.want)
+		if _, err := outboxsql.Migrate(t.Context(), conn, c.schema, c.notify); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Migrate(%q, %q) = %v, want %q", c.schema, c.notify, err, c.want)
 		}
-		if _, err := outboxsql.Script(c.schema, c.bell); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("Script(%q, %q) = %v, want %q", c.schema, c.bell, err, c.want)
+		if _, err := outboxsql.Script(c.schema, c.notify); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Script(%q, %q) = %v, want %q", c.schema, c.notify, err, c.want)
 		}
 	}
 	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_class WHERE relname LIKE 'outbox%'`); n != 0 {
@@ -167,10 +167,10 @@ func TestRefusedSettings(t *testing.T) {
 func TestTooNew(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAlways)
+	migrate(t, conn, "public", outboxsql.NotifyAlways)
 	testdb.Exec(t, conn, `INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')`)
 	before := catalog(t, conn, "public")
-	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellOff)
+	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.NotifyOff)
 	for _, err := range []error{err, outboxsql.Check(t.Context(), conn, "public")} {
 		if !errors.Is(err, outboxsql.ErrTooNew) || !strings.Contains(err.Error(), "999") || !strings.Contains(err.Error(), "upgrade notifyd") {
 			t.Errorf("%v, want ErrTooNew with the cure", err)
@@ -204,7 +204,7 @@ func TestNextVersion(t *testing.T) {
 		}
 		return numbers
 	}
-	migrate(t, conn, "public", outboxsql.BellAlways)
+	migrate(t, conn, "public", outboxsql.NotifyAlways)
 	// What version 1 would undo.
 	testdb.Exec(t, conn, `COMMENT ON TABLE outbox_audit IS 'ours'; DROP INDEX outbox_audit_event`)
 	before := catalog(t, conn, "public")
@@ -221,7 +221,7 @@ func TestNextVersion(t *testing.T) {
 	if !slices.Equal(before, after) {
 		t.Errorf("version 2 changed\n%s\nto\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 	}
-	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellKeep)
+	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.NotifyKeep)
 	for _, err := range []error{err, outboxsql.Check(t.Context(), conn, "public")} {
 		if !errors.Is(err, outboxsql.ErrTooNew) || !strings.Contains(err.Error(), "is at version 2, this notifyd knows 1") {
 			t.Errorf("the notifyd before it: %v, want ErrTooNew", err)
@@ -278,10 +278,10 @@ func catalog(tb testing.TB, conn *pgx.Conn, schema string) []string {
 func TestWaysToMigrate(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	for _, bell := range []outboxsql.Bell{outboxsql.BellKeep, outboxsql.BellAuto, outboxsql.BellAlways, outboxsql.BellOff} {
-		migrated, scripted, byHand := "m"+string(bell), "s"+string(bell), "h"+string(bell)
-		migrate(t, conn, migrated, bell)
-		script, err := outboxsql.Script(scripted, bell)
+	for _, notify := range []outboxsql.NotifyMode{outboxsql.NotifyKeep, outboxsql.NotifyAuto, outboxsql.NotifyAlways, outboxsql.NotifyOff} {
+		migrated, scripted, byHand := "m"+string(notify), "s"+string(notify), "h"+string(notify)
+		migrate(t, conn, migrated, notify)
+		script, err := outboxsql.Script(scripted, notify)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,8 +293,8 @@ func TestWaysToMigrate(t *testing.T) {
 		hand := testdb.Connect(t, conn.Config().ConnString())
 		testdb.Exec(t, hand, "CREATE SCHEMA "+byHand)
 		testdb.Exec(t, hand, "SET search_path = "+byHand)
-		if bell != outboxsql.BellKeep {
-			testdb.Exec(t, hand, "SET notifyd.bell = '"+string(bell)+"'")
+		if notify != outboxsql.NotifyKeep {
+			testdb.Exec(t, hand, "SET notifyd.notify = '"+string(notify)+"'")
 		}
 		runFiles(t, hand)
 		runFiles(t, hand)
@@ -307,13 +307,13 @@ func TestWaysToMigrate(t *testing.T) {
 			if err := outboxsql.Check(t.Context(), conn, schema); err != nil {
 				t.Errorf("%s: %v", schema, err)
 			}
-			if got, want := state(t, conn, schema).Bell, state(t, conn, migrated).Bell; got != want {
-				t.Errorf("%s: bell %s, want %s", schema, got, want)
+			if got, want := state(t, conn, schema).Notify, state(t, conn, migrated).Notify; got != want {
+				t.Errorf("%s: notify %s, want %s", schema, got, want)
 			}
 			if got, want := state(t, conn, schema).Versions[0].Name, state(t, conn, migrated).Versions[0].Name; got != want {
 				t.Errorf("%s: version 1 is called %q, want %q", schema, got, want)
 			}
-			if applied := migrate(t, conn, schema, outboxsql.BellKeep); len(applied) != 0 {
+			if applied := migrate(t, conn, schema, outboxsql.NotifyKeep); len(applied) != 0 {
 				t.Errorf("%s: %d versions left to apply", schema, len(applied))
 			}
 		}
@@ -360,47 +360,47 @@ func statements(text string) []string {
 	return list
 }
 
-func TestBellModes(t *testing.T) {
+func TestNotifyModes(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	const drop = `DROP TRIGGER outbox_events_bell ON outbox_events`
+	const drop = `DROP TRIGGER outbox_events_notify ON outbox_events`
 	for i, c := range []struct {
-		before     string
-		bell, want outboxsql.Bell
+		before       string
+		notify, want outboxsql.NotifyMode
 	}{
-		{"", outboxsql.BellKeep, outboxsql.BellAuto},
-		{"", outboxsql.BellAlways, outboxsql.BellAlways},
-		{"", outboxsql.BellKeep, outboxsql.BellAlways},
-		{"", outboxsql.BellOff, outboxsql.BellOff},
-		{"", outboxsql.BellKeep, outboxsql.BellOff},
-		{"", outboxsql.BellOff, outboxsql.BellOff},
-		{"", outboxsql.BellAuto, outboxsql.BellAuto},
-		{drop, outboxsql.BellKeep, outboxsql.BellOff},
-		{"", outboxsql.BellAuto, outboxsql.BellAuto},
-		{`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`, outboxsql.BellKeep, outboxsql.BellOff},
-		{"", outboxsql.BellAuto, outboxsql.BellAuto},
-		{`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`, outboxsql.BellOff, outboxsql.BellOff},
-		{"", outboxsql.BellAlways, outboxsql.BellAlways},
+		{"", outboxsql.NotifyKeep, outboxsql.NotifyAuto},
+		{"", outboxsql.NotifyAlways, outboxsql.NotifyAlways},
+		{"", outboxsql.NotifyKeep, outboxsql.NotifyAlways},
+		{"", outboxsql.NotifyOff, outboxsql.NotifyOff},
+		{"", outboxsql.NotifyKeep, outboxsql.NotifyOff},
+		{"", outboxsql.NotifyOff, outboxsql.NotifyOff},
+		{"", outboxsql.NotifyAuto, outboxsql.NotifyAuto},
+		{drop, outboxsql.NotifyKeep, outboxsql.NotifyOff},
+		{"", outboxsql.NotifyAuto, outboxsql.NotifyAuto},
+		{`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`, outboxsql.NotifyKeep, outboxsql.NotifyOff},
+		{"", outboxsql.NotifyAuto, outboxsql.NotifyAuto},
+		{`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`, outboxsql.NotifyOff, outboxsql.NotifyOff},
+		{"", outboxsql.NotifyAlways, outboxsql.NotifyAlways},
 	} {
 		if c.before != "" {
 			testdb.Exec(t, conn, c.before)
 		}
-		migrate(t, conn, "public", c.bell)
-		if got := state(t, conn, "public").Bell; got != c.want {
-			t.Errorf("step %d: bell is %q after %q, want %q", i, got, c.bell, c.want)
+		migrate(t, conn, "public", c.notify)
+		if got := state(t, conn, "public").Notify; got != c.want {
+			t.Errorf("step %d: notify mode is %q after %q, want %q", i, got, c.notify, c.want)
 		}
 	}
 	// A mistake in a run by hand is refused as well.
-	testdb.Exec(t, conn, `SET notifyd.bell = 'loud'`)
+	testdb.Exec(t, conn, `SET notifyd.notify = 'loud'`)
 	text, err := os.ReadFile("triggers.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.PgConn().Exec(t.Context(), string(text)).ReadAll(); err == nil || !strings.Contains(err.Error(), "unknown bell mode 'loud'") {
+	if _, err := conn.PgConn().Exec(t.Context(), string(text)).ReadAll(); err == nil || !strings.Contains(err.Error(), "unknown notify mode 'loud'") {
 		t.Errorf("triggers.sql with an unknown mode: %v", err)
 	}
-	if got := state(t, conn, "public").Bell; got != outboxsql.BellAlways {
-		t.Errorf("bell is %q after a refusal", got)
+	if got := state(t, conn, "public").Notify; got != outboxsql.NotifyAlways {
+		t.Errorf("notify mode is %q after a refusal", got)
 	}
 }
 
@@ -409,18 +409,18 @@ func TestKeepTakesNoLock(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, writer := testdb.Connect(t, url), testdb.Connect(t, url)
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, writer, `BEGIN`)
 	testdb.Exec(t, writer, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
 	testdb.Exec(t, conn, `SET lock_timeout = '100ms'`)
-	migrate(t, conn, "public", outboxsql.BellAuto)
-	migrate(t, conn, "public", outboxsql.BellKeep)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
+	migrate(t, conn, "public", outboxsql.NotifyKeep)
 }
 
 func TestEverythingHasAComment(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	silent := testdb.List[string](t, conn, `
 		SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
 			AND coalesce(obj_description(c.oid, 'pg_class'), '') = ''
@@ -439,7 +439,7 @@ func TestEverythingHasAComment(t *testing.T) {
 func TestRefusedRows(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	for name, insert := range map[string]string{
 		"no type":        `(payload) VALUES ('1')`,
 		"empty type":     `(event_type, payload) VALUES ('', '1')`,
@@ -467,8 +467,8 @@ func TestMigrateAsOwnerOfTheSchema(t *testing.T) {
 	role := role(t, conn)
 	testdb.Exec(t, conn, "CREATE SCHEMA relay AUTHORIZATION "+role)
 	testdb.Exec(t, conn, "SET ROLE "+role)
-	migrate(t, conn, "relay", outboxsql.BellKeep)
-	migrate(t, conn, "relay", outboxsql.BellKeep)
+	migrate(t, conn, "relay", outboxsql.NotifyKeep)
+	migrate(t, conn, "relay", outboxsql.NotifyKeep)
 	if err := outboxsql.Check(t.Context(), conn, "relay"); err != nil {
 		t.Error(err)
 	}

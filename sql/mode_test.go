@@ -26,7 +26,7 @@ func TestHoldMode(t *testing.T) {
 	if s := state(t, conn, "a \"b"); s.Mode != outboxsql.ModeQueue {
 		t.Errorf("without tables: mode %q", s.Mode)
 	}
-	migrate(t, conn, "a \"b", outboxsql.BellAuto)
+	migrate(t, conn, "a \"b", outboxsql.NotifyAuto)
 	if err := hold(outboxsql.ModeStream); !errors.Is(err, outboxsql.ErrMode) || !strings.Contains(err.Error(), "is a queue") {
 		t.Errorf("a stream's relay: %v", err)
 	}

@@ -159,7 +159,7 @@ func (p *partitioning) obstacles(ctx context.Context) error {
 			FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
 			WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1::regclass AND r.ev_class <> d.refobjid
 			UNION SELECT format('it has the trigger %I: drop it, and recreate it afterwards', tgname) FROM pg_trigger
-			WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgname NOT IN ('outbox_events_bell', 'outbox_events_serialize', 'outbox_events_key', 'outbox_events_key_gone', 'outbox_events_keys_gone')
+			WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgname NOT IN ('outbox_events_notify', 'outbox_events_serialize', 'outbox_events_key', 'outbox_events_key_gone', 'outbox_events_keys_gone')
 			UNION SELECT format('it has the rule %I: drop it', rulename) FROM pg_rewrite WHERE ev_class = $1::regclass
 			UNION SELECT format('the foreign key %I of %s involves it: drop it', conname, conrelid::regclass) FROM pg_constraint
 			WHERE contype = 'f' AND $1::regclass IN (conrelid, confrelid)

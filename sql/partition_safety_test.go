@@ -131,7 +131,7 @@ func TestPartitionDropSeesThePresent(t *testing.T) {
 func TestPartitionFunctionsTrustNobody(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	writeOne(t, conn)
 	partition(t, conn, "public")
 	stranger := role(t, conn)

@@ -10,7 +10,7 @@ DECLARE
     last  bigint;
     bound bigint;
     empty boolean;
-    bell  text;
+    notify  text;
     r     record;
 BEGIN
     -- The new sequence goes on where this one ends. Before the lock of the table: relays lock a position first.
@@ -25,9 +25,9 @@ BEGIN
             USING HINT = 'ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_bound, then begin again.';
     END IF;
     empty := NOT EXISTS (SELECT FROM outbox_events);
-    SELECT coalesce(max(substring(p.proname FROM '^outbox_bell_(.*)$')), 'off') INTO bell
-    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = old AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D';
-    PERFORM set_config('notifyd.bell', bell, true);
+    SELECT coalesce(max(substring(p.proname FROM '^outbox_notify_(.*)$')), 'off') INTO notify
+    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = old AND t.tgname = 'outbox_events_notify' AND t.tgenabled <> 'D';
+    PERFORM set_config('notifyd.notify', notify, true);
     PERFORM set_config('notifyd.serialize', CASE WHEN EXISTS (SELECT FROM pg_trigger t
         WHERE t.tgrelid = old AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A')) THEN 'on' ELSE '' END, true);
 

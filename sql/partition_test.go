@@ -35,7 +35,7 @@ func partition(tb testing.TB, conn *pgx.Conn, schema string) {
 func partitioned(tb testing.TB) *pgx.Conn {
 	tb.Helper()
 	conn := testdb.Connect(tb, testenv.Database(tb))
-	migrate(tb, conn, "public", outboxsql.BellAuto)
+	migrate(tb, conn, "public", outboxsql.NotifyAuto)
 	partition(tb, conn, "public")
 	return conn
 }
@@ -79,11 +79,11 @@ func TestPartitionNew(t *testing.T) {
 	}
 	partition(t, conn, "public") // does no harm
 	expectNames(t, conn, "p20310310", "p20310311", "p20310312", "p20310313")
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 0 {
+	if applied := migrate(t, conn, "public", outboxsql.NotifyKeep); len(applied) != 0 {
 		t.Errorf("applied %v", applied)
 	}
-	if got := state(t, conn, "public").Bell; got != outboxsql.BellAuto {
-		t.Errorf("bell %s", got)
+	if got := state(t, conn, "public").Notify; got != outboxsql.NotifyAuto {
+		t.Errorf("notify mode %s", got)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestPartitionDays(t *testing.T) {
 func TestPartitionLikeParent(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAlways)
+	migrate(t, conn, "public", outboxsql.NotifyAlways)
 	testdb.Exec(t, conn, `ALTER TABLE outbox_events ADD COLUMN trace text DEFAULT 'none'`)
 	testdb.Exec(t, conn, `CREATE INDEX mine ON outbox_events (aggregate_id, id) WHERE aggregate_id IS NOT NULL`)
 	partition(t, conn, "public")
@@ -166,8 +166,8 @@ func TestPartitionLikeParent(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), refusedRow); sqlState(err) != "23514" {
 		t.Errorf("%s: %v", refusedRow, err)
 	}
-	if got := state(t, conn, "public").Bell; got != outboxsql.BellAlways {
-		t.Errorf("bell %s", got)
+	if got := state(t, conn, "public").Notify; got != outboxsql.NotifyAlways {
+		t.Errorf("notify mode %s", got)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestPartitionLikeParent(t *testing.T) {
 func TestPartitionKeys(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	write := func(eventType, key string) error {
 		_, err := conn.Exec(t.Context(), `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ($1, $2, '1')`, eventType, key)
 		return err
@@ -341,7 +341,7 @@ func TestPartitionObstacles(t *testing.T) {
 	if !errors.Is(err, outboxsql.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, `CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 	for _, c := range [][3]string{
 		{`CREATE VIEW seen AS SELECT id FROM outbox_events`, `DROP VIEW seen`, "view seen"},
@@ -371,7 +371,7 @@ func TestPartitionObstacles(t *testing.T) {
 func TestPartitionWaits(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	writeOne(t, conn)
 	other := testdb.Connect(t, conn.Config().ConnString())
 	testdb.Exec(t, other, `SET application_name = 'the open one'`)
@@ -423,7 +423,7 @@ func TestPartitionReadsNothingAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
 	testdb.Exec(t, conn, `CREATE FUNCTION debug() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN SET LOCAL client_min_messages = debug1; END $$`)
 	testdb.Exec(t, conn, `CREATE EVENT TRIGGER debug ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION debug()`)
@@ -448,7 +448,7 @@ func TestPartitionReadsNothingAlone(t *testing.T) {
 func TestPartitionGrants(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	writer, relay := granted(t, conn, "events", outboxsql.BellAuto)
+	writer, relay := granted(t, conn, "events", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, `SET search_path = events`)
 	writeOne(t, conn)
 	partition(t, conn, "events")

@@ -282,7 +282,7 @@ BEGIN
                 EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
             END IF;
             -- No session may set a position back into the partition from now on, or begin a replay in it.
-            PERFORM FROM outbox_positions ORDER BY destination, part FOR SHARE;
+            PERFORM FROM outbox_positions ORDER BY destination, shard FOR SHARE;
             IF outbox_waits(first, past) IS NOT NULL THEN
                 RETURN 'an event in it must still be delivered';
             END IF;

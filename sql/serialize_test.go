@@ -25,7 +25,7 @@ func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = testenv.Database(t)
 	conn = testdb.Connect(t, url)
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	serialize(t, conn, "public", true)
 	if partitioned {
 		if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {
@@ -40,11 +40,11 @@ func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) {
 func TestLineStays(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "shop", outboxsql.BellAuto)
+	migrate(t, conn, "shop", outboxsql.NotifyAuto)
 	expect := func(want bool, what string) {
 		t.Helper()
-		if got := state(t, conn, "shop"); got.Serialized != want || got.Bell != outboxsql.BellAuto {
-			t.Errorf("%s: serialized is %v, bell %s", what, got.Serialized, got.Bell)
+		if got := state(t, conn, "shop"); got.Serialized != want || got.Notify != outboxsql.NotifyAuto {
+			t.Errorf("%s: serialized is %v, notify %s", what, got.Serialized, got.Notify)
 		}
 	}
 	expect(false, "a new table")
@@ -56,7 +56,7 @@ func TestLineStays(t *testing.T) {
 		what string
 		do   func() error
 	}{
-		{"migrate", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellKeep); return err }},
+		{"migrate", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.NotifyKeep); return err }},
 		{"mode stream", func() error {
 			return outboxsql.SetMode(t.Context(), conn, "shop", outboxsql.ModeStream, outboxsql.ModeOptions{})
 		}},
@@ -65,7 +65,7 @@ func TestLineStays(t *testing.T) {
 		{"mode queue", func() error {
 			return outboxsql.SetMode(t.Context(), conn, "shop", outboxsql.ModeQueue, outboxsql.ModeOptions{})
 		}},
-		{"migrate again", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellAuto); return err }},
+		{"migrate again", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.NotifyAuto); return err }},
 	}
 	for _, c := range changes {
 		if err := c.do(); err != nil {
@@ -90,7 +90,7 @@ func TestLineStays(t *testing.T) {
 func TestNoLineInPartition(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestWritersStandInLine(t *testing.T) {
 func TestLinesApart(t *testing.T) {
 	t.Parallel()
 	url, conn := inLine(t, false)
-	migrate(t, conn, "other", outboxsql.BellAuto)
+	migrate(t, conn, "other", outboxsql.NotifyAuto)
 	serialize(t, conn, "other", true)
 	holder := openWriter(t, url)
 	testdb.Exec(t, conn, `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1')`)
@@ -169,7 +169,7 @@ func TestLinesApart(t *testing.T) {
 func TestLineIsOurs(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "shop", outboxsql.BellOff)
+	migrate(t, conn, "shop", outboxsql.NotifyOff)
 	serialize(t, conn, "shop", true)
 	role := role(t, conn)
 	testdb.Exec(t, conn, `CREATE SCHEMA trap;
@@ -249,7 +249,7 @@ func TestPreparedHoldsLine(t *testing.T) {
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})
 	url := server.URL("postgres")
 	conn, second := testdb.Connect(t, url), testdb.Connect(t, url)
-	migrate(t, conn, "public", outboxsql.BellOff)
+	migrate(t, conn, "public", outboxsql.NotifyOff)
 	serialize(t, conn, "public", true)
 	testdb.Exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('prepared', '1'); PREPARE TRANSACTION 'p'`)
 	done := make(chan error, 1)

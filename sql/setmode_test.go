@@ -66,7 +66,7 @@ func tables(t *testing.T, test func(t *testing.T, conn *pgx.Conn)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn := testdb.Connect(t, testenv.Database(t))
-			migrate(t, conn, "public", outboxsql.BellAuto)
+			migrate(t, conn, "public", outboxsql.NotifyAuto)
 			if days {
 				writeOne(t, conn)
 				partition(t, conn, "public")
@@ -283,7 +283,7 @@ func TestNewStream(t *testing.T) {
 		if got := testdb.One[string](t, conn, origin); got != "0 {}" {
 			t.Errorf("a stream of which nothing is delivered begins at %s", got)
 		}
-		migrate(t, conn, "public", outboxsql.BellKeep)
+		migrate(t, conn, "public", outboxsql.NotifyKeep)
 		noFreshIndex(t, conn)
 		if len(testdb.List[int64](t, conn, openIDs)) != 1 {
 			t.Error("its event is not open")
@@ -337,15 +337,15 @@ func TestSetModeBesideRelays(t *testing.T) {
 	if !errors.Is(err, outboxsql.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	relay := testdb.Connect(t, conn.Config().ConnString())
-	testdb.Exec(t, relay, `SET application_name = 'notifyd/keeper'`)
+	testdb.Exec(t, relay, `SET application_name = 'notifyd/maintenance'`)
 	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
 		t.Fatal(err)
 	}
 	pid := testdb.One[int](t, relay, `SELECT pg_backend_pid()`)
 	err = outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{})
-	if !errors.Is(err, outboxsql.ErrRelays) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d,", pid)) || !strings.Contains(err.Error(), "notifyd/keeper") {
+	if !errors.Is(err, outboxsql.ErrRelays) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d,", pid)) || !strings.Contains(err.Error(), "notifyd/maintenance") {
 		t.Errorf("beside a relay: %v", err)
 	}
 	beside := testdb.Connect(t, conn.Config().ConnString())

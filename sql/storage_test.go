@@ -13,7 +13,7 @@ import (
 func TestStorage(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	options := func(table string) string {
 		return testdb.One[string](t, conn, `SELECT array_to_string(reloptions, ' ') FROM pg_class WHERE oid = $1::text::regclass`, table)
 	}
@@ -25,7 +25,7 @@ func TestStorage(t *testing.T) {
 	}
 	testdb.Exec(t, conn, `ALTER TABLE outbox_events RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold, autovacuum_vacuum_insert_scale_factor, autovacuum_vacuum_cost_limit)`)
 	testdb.Exec(t, conn, `ALTER TABLE outbox_events SET (autovacuum_vacuum_scale_factor = 0.5)`)
-	migrate(t, conn, "public", outboxsql.BellKeep)
+	migrate(t, conn, "public", outboxsql.NotifyKeep)
 	if got := options("outbox_events"); got != "autovacuum_vacuum_scale_factor=0.5" {
 		t.Errorf("what was set by hand is now %s", got)
 	}

@@ -74,14 +74,14 @@ func TestCheckStream(t *testing.T) {
 func TestCheckStreamWithoutSequence(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, `CREATE OR REPLACE VIEW outbox_last_id AS SELECT NULL::bigint AS id; ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
 	err := outboxsql.CheckStream(t.Context(), conn, "public")
 	if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "no sequence of its own") {
 		t.Errorf("without a sequence: %v", err)
 	}
 	testdb.Exec(t, conn, `ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY`)
-	migrate(t, conn, "public", outboxsql.BellAuto) // the view of the sequence
+	migrate(t, conn, "public", outboxsql.NotifyAuto) // the view of the sequence
 	if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
 		t.Errorf("with ids that writers cannot choose: %v", err)
 	}
@@ -94,7 +94,7 @@ func TestCheckStreamAsRelay(t *testing.T) {
 		t.Run(fmt.Sprint("partitioned ", days), func(t *testing.T) {
 			t.Parallel()
 			conn := testdb.Connect(t, testenv.Database(t))
-			_, relay := granted(t, conn, `Odd "schema"`, outboxsql.BellAuto)
+			_, relay := granted(t, conn, `Odd "schema"`, outboxsql.NotifyAuto)
 			testdb.Exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_events (event_type, payload) VALUES ('a', '1')`)
 			if days {
 				partition(t, conn, `Odd "schema"`)
@@ -144,7 +144,7 @@ func TestCheckStreamStandby(t *testing.T) {
 	t.Parallel()
 	primary := testenv.OwnPostgres(t, nil)
 	conn := testdb.Connect(t, primary.URL("postgres"))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	_ = conn.Close(t.Context())
 	standby := testdb.Connect(t, testenv.Standby(t, primary, 0).URL("postgres"))
 	err := outboxsql.CheckStream(t.Context(), standby, "public")
@@ -159,7 +159,7 @@ func TestQueueToStreamPrepared(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})
 	conn := testdb.Connect(t, server.URL("postgres"))
-	migrate(t, conn, "public", outboxsql.BellOff)
+	migrate(t, conn, "public", outboxsql.NotifyOff)
 	testdb.Exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'); PREPARE TRANSACTION 'p'`)
 	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
 	err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{LockPatience: time.Millisecond})

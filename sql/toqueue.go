@@ -110,22 +110,22 @@ func (m *modeChange) unpark(ctx context.Context) error {
 // without a position: for all of them, or, if routes are known, for the router, which looks for
 // event types without any.
 func (m *modeChange) readers(ctx context.Context) (*readers, error) {
-	rows, err := m.conn.Query(ctx, `SELECT destination, part, head, lower(s), upper(s) FROM (
-			SELECT destination, part, head, open FROM `+m.table("outbox_positions")+`
+	rows, err := m.conn.Query(ctx, `SELECT destination, shard, head, lower(s), upper(s) FROM (
+			SELECT destination, shard, head, open FROM `+m.table("outbox_positions")+`
 			UNION ALL SELECT '', 0, origin_head, origin_open FROM `+m.table("outbox_mode")+`
 			WHERE NOT EXISTS (SELECT FROM `+m.table("outbox_positions")+` WHERE destination = '' OR $1::boolean)) AS p
-		LEFT JOIN LATERAL unnest(open) AS s ON true ORDER BY destination, part, lower(s)`, m.options.Route == nil)
+		LEFT JOIN LATERAL unnest(open) AS s ON true ORDER BY destination, shard, lower(s)`, m.options.Route == nil)
 	if err != nil {
 		return nil, err
 	}
 	var all []*reach
-	var part, lastPart int
+	var shard, lastShard int
 	var destination string
 	var head int64
 	var low, high *int64
-	_, err = pgx.ForEachRow(rows, []any{&destination, &part, &head, &low, &high}, func() error {
-		if n := len(all); n == 0 || all[n-1].destination != destination || lastPart != part {
-			all, lastPart = append(all, &reach{destination: destination, head: head}), part
+	_, err = pgx.ForEachRow(rows, []any{&destination, &shard, &head, &low, &high}, func() error {
+		if n := len(all); n == 0 || all[n-1].destination != destination || lastShard != shard {
+			all, lastShard = append(all, &reach{destination: destination, head: head}), shard
 		}
 		if low != nil && high != nil {
 			one := all[len(all)-1]
@@ -140,7 +140,7 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 // no relay has ended hold for what the router has seen: only that is decided.
 func (m *modeChange) formerRoutes(ctx context.Context) (all []formerRoutes, err error) {
 	rows, err := m.conn.Query(ctx, `SELECT r.destination, r.patterns, r.others, r.head, s.low, s.high, coalesce(r.until_head, p.head, -1), u.low, u.high
-		FROM `+m.table("outbox_routes")+` AS r LEFT JOIN `+m.table("outbox_positions")+` AS p ON p.destination = '' AND p.part = 0
+		FROM `+m.table("outbox_routes")+` AS r LEFT JOIN `+m.table("outbox_positions")+` AS p ON p.destination = '' AND p.shard = 0
 		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low, coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high FROM unnest(r.open) AS x) AS s
 		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low, coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high
 			FROM unnest(CASE WHEN r.until_head IS NULL THEN p.open ELSE r.until_open END) AS x) AS u

@@ -327,7 +327,7 @@ func TestStreamToQueueUnread(t *testing.T) {
 func TestQueueToStreamKeys(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	var want []string
 	for _, e := range [][2]string{
 		{"order", "7"},

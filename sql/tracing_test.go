@@ -18,7 +18,7 @@ const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 func TestTraceparentCaptured(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
-	writer, _ := granted(t, conn, "relay", outboxsql.BellAuto)
+	writer, _ := granted(t, conn, "relay", outboxsql.NotifyAuto)
 	// A function of that name in front of the real one must not run.
 	testdb.Exec(t, conn, `CREATE SCHEMA front; GRANT USAGE ON SCHEMA front TO PUBLIC;
 		CREATE FUNCTION front.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT (1/0)::text'`)

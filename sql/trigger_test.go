@@ -13,7 +13,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ears hears the bell of a schema.
+// ears hears the trigger of a schema.
 type ears struct {
 	conn    *pgx.Conn
 	channel string
@@ -64,19 +64,19 @@ func insertMany(tb testing.TB, conn *pgx.Conn, n int) []string {
 
 const insertOne = `INSERT INTO outbox_events (event_type, payload) VALUES ('order.created', '{"id": 1042}')`
 
-// lockBell takes the lock as an awake relay does.
-const lockBell = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
+// takeLock takes the lock as a polling relay does.
+const takeLock = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
 
-const unlockBell = `SELECT pg_advisory_unlock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
+const releaseLock = `SELECT pg_advisory_unlock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
 
-func TestBellRings(t *testing.T) {
+func TestTriggerNotifies(t *testing.T) {
 	t.Parallel()
-	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
-		t.Run(string(bell), func(t *testing.T) {
+	for _, notify := range []outboxsql.NotifyMode{outboxsql.NotifyAuto, outboxsql.NotifyAlways} {
+		t.Run(string(notify), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			conn, ears := testdb.Connect(t, url), listen(t, url, "public")
-			migrate(t, conn, "public", bell)
+			migrate(t, conn, "public", notify)
 
 			ears.expect(t, "one row", insertMany(t, conn, 1)...)
 			ears.expect(t, "64 rows", insertMany(t, conn, 64)...)
@@ -108,21 +108,21 @@ func TestBellRings(t *testing.T) {
 	}
 }
 
-// TestBellNamesGivenIDs: an id that was given, or is negative, is named as it is.
-func TestBellNamesGivenIDs(t *testing.T) {
+// TestTriggerNamesGivenIDs: an id that was given, or is negative, is named as it is.
+func TestTriggerNamesGivenIDs(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES (-9223372036854775808, 'a', '1'), (0, 'a', '1'), (9223372036854775807, 'a', '1')`)
 	ears.expect(t, "given ids", "-9223372036854775808", "0", "9223372036854775807")
 }
 
-func TestBellStaysSilent(t *testing.T) {
+func TestTriggerStaysSilent(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 
 	testdb.Exec(t, conn, `INSERT INTO outbox_events (event_type, payload, idempotency_key) VALUES ('a', '1', 'k')`)
 	if heard := ears.heard(t); len(heard) != 1 {
@@ -150,15 +150,15 @@ func TestBellStaysSilent(t *testing.T) {
 	ears.expect(t, "rollback to a savepoint", kept...)
 }
 
-func TestBellWhileARelayIsAwake(t *testing.T) {
+func TestTriggerWhileARelayPolls(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, relay, ears := testdb.Connect(t, url), testdb.Connect(t, url), listen(t, url, "public")
-	migrate(t, conn, "public", outboxsql.BellAuto)
-	migrate(t, conn, "other", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
+	migrate(t, conn, "other", outboxsql.NotifyAuto)
 	others := listen(t, url, "other")
 
-	testdb.Exec(t, relay, lockBell)
+	testdb.Exec(t, relay, takeLock)
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
 		testdb.Exec(t, conn, "BEGIN ISOLATION LEVEL "+isolation)
 		insertMany(t, conn, 3)
@@ -172,30 +172,30 @@ func TestBellWhileARelayIsAwake(t *testing.T) {
 	// The lock counts when the row is inserted, in a transaction old or new.
 	testdb.Exec(t, conn, "BEGIN ISOLATION LEVEL SERIALIZABLE")
 	insertMany(t, conn, 1)
-	testdb.Exec(t, relay, unlockBell)
+	testdb.Exec(t, relay, releaseLock)
 	named := insertMany(t, conn, 1)
 	testdb.Exec(t, conn, "COMMIT")
 	ears.expect(t, "released in the middle", named...)
 
-	testdb.Exec(t, relay, lockBell)
+	testdb.Exec(t, relay, takeLock)
 	insertMany(t, conn, 1)
 	ears.expect(t, "awake again")
 	if err := relay.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// The server releases the lock a moment after the socket has closed.
-	testdb.Exec(t, conn, lockBell)
-	testdb.Exec(t, conn, unlockBell)
+	testdb.Exec(t, conn, takeLock)
+	testdb.Exec(t, conn, releaseLock)
 	ears.expect(t, "the relay is gone", insertMany(t, conn, 1)...)
 }
 
-// TestBellLeavesNoLock: a writer must not keep the relay from the lock, however
+// TestTriggerLeavesNoLock: a writer must not keep the relay from the lock, however
 // long its transaction lasts.
-func TestBellLeavesNoLock(t *testing.T) {
+func TestTriggerLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, relay := testdb.Connect(t, url), testdb.Connect(t, url)
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, "BEGIN")
 	insertMany(t, conn, 1)
 	insertMany(t, conn, 100)
@@ -203,24 +203,24 @@ func TestBellLeavesNoLock(t *testing.T) {
 		t.Errorf("%d advisory locks are held after an insert", n)
 	}
 	testdb.Exec(t, relay, `SET lock_timeout = '100ms'`)
-	testdb.Exec(t, relay, lockBell)
+	testdb.Exec(t, relay, takeLock)
 	testdb.Exec(t, conn, "COMMIT")
 }
 
-func TestBellAlwaysIgnoresTheLock(t *testing.T) {
+func TestNotifyAlwaysIgnoresTheLock(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, relay, ears := testdb.Connect(t, url), testdb.Connect(t, url), listen(t, url, "public")
-	migrate(t, conn, "public", outboxsql.BellAlways)
-	testdb.Exec(t, relay, lockBell)
+	migrate(t, conn, "public", outboxsql.NotifyAlways)
+	testdb.Exec(t, relay, takeLock)
 	ears.expect(t, "always", insertMany(t, conn, 2)...)
 }
 
-func TestBellOff(t *testing.T) {
+func TestNotifyOff(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
-	migrate(t, conn, "public", outboxsql.BellOff)
+	migrate(t, conn, "public", outboxsql.NotifyOff)
 	insertMany(t, conn, 2)
 	ears.expect(t, "off")
 }
@@ -229,12 +229,12 @@ func TestBellOff(t *testing.T) {
 // functions.
 func TestWriterNeedsNoMore(t *testing.T) {
 	t.Parallel()
-	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
-		t.Run(string(bell), func(t *testing.T) {
+	for _, notify := range []outboxsql.NotifyMode{outboxsql.NotifyAuto, outboxsql.NotifyAlways} {
+		t.Run(string(notify), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			conn, ears := testdb.Connect(t, url), listen(t, url, "relay")
-			migrate(t, conn, "relay", bell)
+			migrate(t, conn, "relay", notify)
 			role := role(t, conn)
 			testdb.Exec(t, conn, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA relay FROM public")
 			testdb.Exec(t, conn, "GRANT USAGE ON SCHEMA relay TO "+role)
@@ -257,12 +257,12 @@ func TestWriterNeedsNoMore(t *testing.T) {
 	}
 }
 
-// TestManyWriters: every event committed while no relay is awake is heard, exactly once.
+// TestManyWriters: every event committed while no relay polls is heard, exactly once.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn, ears := testdb.Connect(t, url), listen(t, url, "public")
-	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	const writers, each = 8, 50
 	results := make(chan error, writers)
 	for range writers {

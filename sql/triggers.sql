@@ -2,21 +2,21 @@
 -- repeated: it restores what is missing, and takes no lock that writers wait for unless a trigger
 -- changes.
 --
--- The bell notifies a sleeping relay of new events, and is silent for a relay that is awake. A
+-- The notify trigger notifies relays of new events, unless a relay polls and suppresses it. A
 -- transaction with a pending NOTIFY takes one lock for the whole cluster and holds it until its
 -- commit is flushed, so that notifying commits happen one after the other. A relay that sweeps the
--- table holds an exclusive advisory lock. While it does, the trigger is silent and writers commit
+-- table holds an exclusive advisory lock. While it does, the trigger does not notify and writers commit
 -- in groups. docs/design/wake.md has the protocol and its proof.
 --
--- SET notifyd.bell = 'auto' | 'always' | 'off' before running this file selects the mode, for this
+-- SET notifyd.notify = 'auto' | 'always' | 'off' before running this file selects the mode, for this
 -- run. Without it the installed mode stays; the initial one is auto.
 --
 -- And the line of writers, which is not there at first: SET notifyd.serialize = 'on' | 'off'.
 
 DO $first$
 BEGIN
-    IF to_regprocedure('outbox_bell_auto()') IS NULL AND coalesce(current_setting('notifyd.bell', true), '') = '' THEN
-        SET notifyd.bell = 'auto';
+    IF to_regprocedure('outbox_notify_auto()') IS NULL AND coalesce(current_setting('notifyd.notify', true), '') = '' THEN
+        SET notifyd.notify = 'auto';
     END IF;
 END
 $first$;
@@ -28,21 +28,21 @@ $first$;
 -- is named with its schema: otherwise a role that may create objects in a schema on that path could
 -- add one of the same name, and the writer would run it. SET search_path on the functions would
 -- also help, but every writer would pay for it.
-CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger
-    LANGUAGE plpgsql AS $bell$
+CREATE OR REPLACE FUNCTION outbox_notify_auto() RETURNS trigger
+    LANGUAGE plpgsql AS $notify$
 DECLARE
     -- 1853122162 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
     -- Nothing else is computed before the test: this much every writer pays.
-    bell    CONSTANT bigint := (1853122162::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint;
+    key     CONSTANT bigint := (1853122162::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint;
     channel pg_catalog.text;
     ids     bigint[];
 BEGIN
     -- Taken and given back in one expression: a long transaction must not hold
-    -- it. Not got: a relay is awake and will see the rows without being told.
+    -- it. Not got: a relay polls and will see the rows without being told.
     -- Locks are not subject to snapshots, so this is right at every isolation level.
-    -- Nor does it ring while the server's queue is more than half full: at its end this commit would be
+    -- Nor does it notify while the server's queue is more than half full: at its end this commit would be
     -- refused. Asking moves the tail of the queue; relays poll meanwhile.
-    IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell)
+    IF pg_catalog.pg_try_advisory_lock_shared(key) AND pg_catalog.pg_advisory_unlock_shared(key)
         AND pg_catalog.pg_notification_queue_usage() OPERATOR(pg_catalog.<) 0.5::pg_catalog.float8 THEN
         channel := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
             ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
@@ -56,12 +56,12 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-$bell$;
-COMMENT ON FUNCTION outbox_bell_auto() IS
-    'Rings for new events unless a relay is awake. Installed by notifyd migrate --bell auto.';
+$notify$;
+COMMENT ON FUNCTION outbox_notify_auto() IS
+    'Notifies of new events unless a relay polls. Installed by notifyd migrate --notify auto.';
 
-CREATE OR REPLACE FUNCTION outbox_bell_always() RETURNS trigger
-    LANGUAGE plpgsql AS $bell$
+CREATE OR REPLACE FUNCTION outbox_notify_always() RETURNS trigger
+    LANGUAGE plpgsql AS $notify$
 DECLARE
     channel CONSTANT pg_catalog.text := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
         ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
@@ -78,9 +78,9 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-$bell$;
-COMMENT ON FUNCTION outbox_bell_always() IS
-    'Rings for every new event. Installed by notifyd migrate --bell always.';
+$notify$;
+COMMENT ON FUNCTION outbox_notify_always() IS
+    'Notifies of every new event. Installed by notifyd migrate --notify always.';
 
 -- Makes writers stand in line: each transaction gets its ids after those before it have ended, so
 -- that ids are in the order of commits. The lock is taken before the statement draws its first id, and
@@ -129,24 +129,24 @@ COMMENT ON FUNCTION outbox_fingerprint() IS 'Sets error_fingerprint of a dead le
 DO $install$
 DECLARE
     events  CONSTANT regclass := 'outbox_events'::regclass;
-    -- A disabled trigger does not ring: the installed mode is off.
+    -- A disabled trigger does not notify: the installed mode is off.
     current text := (SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-                     WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D');
-    mode    text := coalesce(nullif(current_setting('notifyd.bell', true), ''),
-                             substring(current FROM '^outbox_bell_(.*)$'), 'off');
+                     WHERE t.tgrelid = events AND t.tgname = 'outbox_events_notify' AND t.tgenabled <> 'D');
+    mode    text := coalesce(nullif(current_setting('notifyd.notify', true), ''),
+                             substring(current FROM '^outbox_notify_(.*)$'), 'off');
 BEGIN
     IF mode NOT IN ('auto', 'always', 'off') THEN
-        RAISE EXCEPTION 'unknown bell mode %', quote_literal(mode) USING HINT = 'Use auto, always or off.';
+        RAISE EXCEPTION 'unknown notify mode %', quote_literal(mode) USING HINT = 'Use auto, always or off.';
     END IF;
     -- Only if the mode changes: creating a trigger locks the table against writers.
     IF mode = 'off' THEN
         IF current IS NOT NULL THEN
-            DROP TRIGGER outbox_events_bell ON outbox_events;
+            DROP TRIGGER outbox_events_notify ON outbox_events;
         END IF;
-    ELSIF current IS DISTINCT FROM 'outbox_bell_' || mode THEN
-        EXECUTE format('CREATE OR REPLACE TRIGGER outbox_events_bell AFTER INSERT ON outbox_events
+    ELSIF current IS DISTINCT FROM 'outbox_notify_' || mode THEN
+        EXECUTE format('CREATE OR REPLACE TRIGGER outbox_events_notify AFTER INSERT ON outbox_events
                         REFERENCING NEW TABLE AS outbox_inserted
-                        FOR EACH STATEMENT EXECUTE FUNCTION %I()', 'outbox_bell_' || mode);
+                        FOR EACH STATEMENT EXECUTE FUNCTION %I()', 'outbox_notify_' || mode);
     END IF;
 END
 $install$;
@@ -182,5 +182,5 @@ BEGIN
 END
 $dead$;
 
-RESET notifyd.bell;
+RESET notifyd.notify;
 RESET notifyd.serialize;

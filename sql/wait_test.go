@@ -18,7 +18,7 @@ import (
 func changes() map[string]func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {
 	return map[string]func(context.Context, *pgx.Conn, time.Duration, func(string)) error{
 		"migrate": func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {
-			_, err := outboxsql.MigrateWith(ctx, conn, "public", outboxsql.MigrateOptions{Bell: outboxsql.BellAlways, LockPatience: patience, Waiting: waiting})
+			_, err := outboxsql.MigrateWith(ctx, conn, "public", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAlways, LockPatience: patience, Waiting: waiting})
 			return err
 		},
 		"partition": func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {
@@ -52,7 +52,7 @@ func TestWritersPass(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			conn, other := testdb.Connect(t, url), testdb.Connect(t, url)
-			migrate(t, conn, "public", outboxsql.BellAuto)
+			migrate(t, conn, "public", outboxsql.NotifyAuto)
 			holder := openWriter(t, url)
 			lines := make(chan string, 100)
 			done := make(chan error, 1)
@@ -97,7 +97,7 @@ func TestPatienceEnds(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			conn := testdb.Connect(t, url)
-			migrate(t, conn, "public", outboxsql.BellAuto)
+			migrate(t, conn, "public", outboxsql.NotifyAuto)
 			holder := openWriter(t, url)
 			err := apply(t.Context(), conn, time.Nanosecond, nil)
 			pid := testdb.One[string](t, holder, `SELECT pg_backend_pid()::text`)
@@ -120,7 +120,7 @@ func TestOtherChange(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			conn, holder := testdb.Connect(t, url), testdb.Connect(t, url)
-			migrate(t, conn, "public", outboxsql.BellAuto)
+			migrate(t, conn, "public", outboxsql.NotifyAuto)
 			const key = `(1853122157::bigint << 32 | hashtext('public')::bigint & 4294967295)`
 			testdb.Exec(t, holder, `SELECT pg_advisory_lock(`+key+`)`)
 			pid := testdb.One[string](t, holder, `SELECT pg_backend_pid()::text`)

@@ -138,8 +138,8 @@ func newInsertCmd(p *program) *cobra.Command {
 		Args:  cobra.NoArgs,
 		Short: "What the trigger costs the writers",
 		Long: `insert lets writers commit one event after the other, as fast as they can, and
-counts: without a trigger; with the bell as it is by default and a relay at
-work; with the bell silent and no relay, which is what the trigger alone costs;
+counts: without a trigger; with the trigger as it is by default and a relay at
+work; with the trigger silent and no relay, which is what the trigger alone costs;
 and with a notification of every event. The four take turns. With --serialized a
 fifth is added, in which writers stand in line (migrate --serialize-writers on), and
 the latency of its commits beside that without a trigger.`,

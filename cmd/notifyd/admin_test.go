@@ -52,7 +52,7 @@ func TestAdmin(t *testing.T) {
 		`notifyd_attempts_total{class="none",destination="mail"} 1`, `notifyd_commit_to_handler_seconds_count{destination="mail"} 1`,
 		`notifyd_commit_to_ack_seconds_count{destination="mail"} 1`, `notifyd_commit_to_ack_seconds_bucket{destination="mail",le="0.00025"}`,
 		`notifyd_backlog_deliveries{destination="mail",state="fresh"} 0`, `notifyd_backlog_oldest_seconds{destination="mail"} 0`, `notifyd_dead_letters{destination="mail"} 0`,
-		`notifyd_connections{role="claim"} 4`, `notifyd_connections{role="bell"} 1`, `notifyd_connections{role="keeper"} 1`, `notifyd_leases_held 0`,
+		`notifyd_connections{role="claim"} 4`, `notifyd_connections{role="notify"} 1`, `notifyd_connections{role="maintenance"} 1`, `notifyd_leases_held 0`,
 		"notifyd_listener_connected 1", "notifyd_database_up 1", "notifyd_oldest_waiting_seconds 0", "notifyd_build_info{", "go_goroutines", "process_cpu_seconds_total",
 	} {
 		if !strings.Contains(text, "\n"+want) {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+
+	"github.com/notifyd/notifyd/internal/outboxes"
+
+	"github.com/notifyd/notifyd/internal/cli"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +31,7 @@ on_dead: block and shards need.`,
 			if err != nil {
 				return err
 			}
-			if err := checkURLs(c, path); err != nil {
+			if err := outboxes.CheckURLs(c, path); err != nil {
 				return err
 			}
 			for _, w := range c.Warnings {
@@ -37,9 +40,9 @@ on_dead: block and shards need.`,
 			if err := checkOnline(cmd, c, path, online); err != nil {
 				return err
 			}
-			text := fmt.Sprintf("%s: ok, %s, %s", path, count(len(c.Destinations), "destination"), count(len(c.Routes), "route"))
+			text := fmt.Sprintf("%s: ok, %s, %s", path, cli.Count(len(c.Destinations), "destination"), cli.Count(len(c.Routes), "route"))
 			if n := len(c.Outboxes.List); n > 0 {
-				text += ", " + count(n, "outbox")
+				text += ", " + cli.Count(n, "outbox")
 			}
 			if c.Outboxes.Query != "" {
 				text += ", and those of a query"
@@ -50,33 +53,6 @@ on_dead: block and shards need.`,
 	}
 	cmd.Flags().BoolVar(&online, "online", false, "ask the database, too, whether a relay could work with its table")
 	return cmd
-}
-
-// checkURLs reads the connection strings of a file, those of its listed outboxes among them, and compares what
-// follows from them.
-func checkURLs(c *config.Config, path string) error {
-	all := []*config.Config{c}
-	for i := range c.Outboxes.List {
-		if o := &c.Outboxes.List[i]; !o.URL.IsZero() {
-			all = append(all, c.For(o))
-		}
-	}
-	var found config.Error
-	for _, one := range all {
-		_, err := parsePool(one, path)
-		if err == nil {
-			_, err = parseListen(one, path)
-		}
-		if wrong, is := errors.AsType[*config.Error](err); is {
-			found.Mistakes = append(found.Mistakes, wrong.Mistakes...)
-		} else if err != nil {
-			return err
-		}
-	}
-	if len(found.Mistakes) > 0 {
-		return &found
-	}
-	return checkPositionIDs(c, path)
 }
 
 // checkOnline asks the database, or names the settings that only the database can check.
@@ -90,7 +66,7 @@ func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool)
 	if !c.Outboxes.Used() {
 		return checkTableOf(cmd.Context(), c, path)
 	}
-	all, wrong, err := findOutboxes(cmd.Context(), c, path)
+	all, wrong, err := outboxes.Find(cmd.Context(), c, path)
 	if err != nil {
 		return err
 	}
@@ -105,20 +81,9 @@ func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool)
 
 // checkTableOf is an error if no relay could work with the table of a configuration.
 func checkTableOf(ctx context.Context, c *config.Config, path string) error {
-	conn, err := openTable(ctx, c, path, "check")
+	conn, err := outboxes.OpenTable(ctx, c, path, "check")
 	if err == nil {
 		store.Close(ctx, conn.Conn)
 	}
 	return err
-}
-
-// count returns "1 route" or "2 routes".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	if strings.HasSuffix(noun, "x") {
-		noun += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

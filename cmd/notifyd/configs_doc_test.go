@@ -62,7 +62,7 @@ func TestPageConfigsRun(t *testing.T) {
 }
 
 // says waits until the command has printed a text, or has ended.
-func (d *daemon) says(t *testing.T, want string) bool {
+func (d *runningDaemon) says(t *testing.T, want string) bool {
 	t.Helper()
 	for deadline := time.After(patience); ; {
 		text, more := d.stderr.read()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/daemon"
+
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -142,7 +144,7 @@ func TestConsoleFollows(t *testing.T) {
 		}
 	}
 	shows("of.first", "of.second")
-	if n := query[int](t, first, `SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'notifyd/console' AND datname = current_database()`); n < 1 || n > consoleConns {
+	if n := query[int](t, first, `SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'notifyd/console' AND datname = current_database()`); n < 1 || n > daemon.ConsoleConns {
 		t.Errorf("%d connections of the console", n)
 	}
 

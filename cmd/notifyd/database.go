@@ -2,17 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"strings"
+	"errors"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/outboxes"
+
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -116,31 +114,31 @@ func first(values ...string) string {
 	return ""
 }
 
+// parse reads the connection string, after resolve.
+func (f *databaseFlags) parse() (*pgx.ConnConfig, error) {
+	cfg, err := outboxes.ParseURL(f.place, f.url, pgx.ParseConfig)
+	return cfg, fromCommandLine(f.place, err)
+}
+
+// fromCommandLine is a mistake in the command line, if the connection string was there.
+func fromCommandLine(place string, err error) error {
+	if wrong, ok := errors.AsType[*config.Error](err); ok && place == databaseFlag {
+		return usageErrorf("%v", wrong)
+	}
+	return err
+}
+
 // connect opens a connection for a command. The error never shows a password.
 func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) {
 	if err := f.resolve(ctx, a); err != nil {
 		return nil, err
 	}
-	cfg, err := parseURL(f.place, f.url, pgx.ParseConfig)
+	cfg, err := f.parse()
 	if err != nil {
 		return nil, err
 	}
 	a.role, a.schema = cfg.User, f.schema
-	return open(ctx, cfg)
-}
-
-// open opens a session of a command, with the settings that its statements rely on.
-func open(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
-	session.Startup(cfg)
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, connectError(err)
-	}
-	if err := session.SetDirect(ctx, conn); err != nil {
-		store.Close(ctx, conn)
-		return nil, err
-	}
-	return conn, nil
+	return outboxes.Open(ctx, cfg)
 }
 
 // connectTable is connect for a command that works on the tables: they must have the newest schema.
@@ -154,84 +152,4 @@ func (f *databaseFlags) connectTable(ctx context.Context, a *app) (*pgx.Conn, er
 		return nil, err
 	}
 	return conn, nil
-}
-
-// connectError is the error of pgx on one line, with the cure: pgx has a line for each
-// address and each way of encryption, and most of them are equal.
-func connectError(err error) error {
-	var lines []string
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	text := strings.Join(lines, "; ")
-	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.ConnectCure(err)), err}
-}
-
-// unconnected is a connection that was not made, with the cure in its text.
-type unconnected struct {
-	text string
-	err  error
-}
-
-func (e *unconnected) Error() string { return e.text }
-func (e *unconnected) Unwrap() error { return e.err }
-
-// parsePool reads the connection string of a relay.
-func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {
-	pool, err := parseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgxpool.ParseConfig)
-	if err != nil {
-		return nil, err
-	}
-	session.Startup(pool.ConnConfig)
-	pool.AfterConnect = session.SetDirect
-	pool.MaxConns = 1 // the relay opens connections of its own
-	return pool, nil
-}
-
-// parseListen reads the connection string for LISTEN, nil if there is none.
-func parseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
-	url := c.Database.ListenURL.Reveal()
-	if url == "" {
-		return nil, nil //nolint:nilnil // most configurations have none
-	}
-	return parseURL(path+": "+c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
-}
-
-// parseURL reads the connection string of place. The error repeats no part of it: any
-// part of a misspelt one may be the password.
-func parseURL[C any](place, text string, parse func(string) (C, error)) (C, error) {
-	var none C
-	if scheme, rest, isURL := strings.Cut(text, "://"); isURL && strings.HasPrefix(scheme, "postgres") {
-		// The text behind the first @ would be taken for the host, and logged.
-		if before, _, _ := strings.Cut(rest, "?"); strings.Count(before, "@") > 1 {
-			return none, badURL(place, "it has more than one @")
-		}
-	}
-	cfg, err := parse(text)
-	if err == nil {
-		return cfg, nil
-	}
-	if text == "" {
-		place = "the environment variables PG*"
-	}
-	// pgx writes: cannot parse `the string without the apparent password`: reason
-	// (detail).
-	reason := "it cannot be parsed"
-	if at := strings.LastIndex(err.Error(), "`: "); at >= 0 {
-		reason = err.Error()[at+len("`: "):]
-	}
-	return none, badURL(place, reason)
-}
-
-// badURL is a mistake in the command line if the string comes from there, else one in
-// the configuration, with the exit code of either.
-func badURL(place, reason string) error {
-	message := "not a connection string: " + reason +
-		": write postgres://user:password@host:5432/database, with special characters of the password in percent form (%40 for @)"
-	if place == databaseFlag {
-		return usageErrorf("%s: %s", place, message)
-	}
-	return &config.Error{Mistakes: []config.Mistake{{File: place, Message: message}}}
 }

@@ -11,13 +11,14 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/notifyd/notifyd/internal/outboxes"
+
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/demo"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -64,7 +65,7 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 			if err != nil {
 				return err
 			}
-			log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.Value, "warn"), Format: first(a.logFormat.Value, "auto")})
+			log := cli.NewLogger(cmd.ErrOrStderr(), first(a.logLevel.Value, "warn"), first(a.logFormat.Value, "auto"))
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
 			spare, _ := a.lookup(envSpare)
@@ -104,8 +105,8 @@ func demoDatabases(a *app, url string) ([]demo.Database, error) {
 			return demo.Local(), nil
 		}
 	}
-	if _, err := parseURL(place, url, pgxpool.ParseConfig); err != nil {
-		return nil, err
+	if _, err := outboxes.ParseURL(place, url, pgxpool.ParseConfig); err != nil {
+		return nil, fromCommandLine(place, err)
 	}
 	return []demo.Database{{URL: url, Place: place}}, nil
 }
@@ -123,7 +124,7 @@ func demoError(ctx context.Context, err error) error {
 	for _, t := range missing.Tried {
 		refused, ok := errors.AsType[*pgconn.ConnectError](t.Err)
 		if ok && !t.Guessed {
-			return connectError(refused)
+			return outboxes.ConnectError(refused)
 		}
 		fmt.Fprintf(&b, "\n  %s: %s", t.Place, whyNot(t.Err))
 	}

@@ -174,7 +174,7 @@ func TestDeployChart(t *testing.T) {
 
 func TestDeployChartValues(t *testing.T) {
 	t.Parallel()
-	all := render(t, "config.database.schema=events", "migrate.existingSecret=owner", "migrate.key=dsn", "migrate.bell=always", "replicaCount=1",
+	all := render(t, "config.database.schema=events", "migrate.existingSecret=owner", "migrate.key=dsn", "migrate.notify=always", "replicaCount=1",
 		"serviceMonitor.enabled=true", "image.digest=sha256:"+strings.Repeat("a", 64), "existingConfigSecret.name=whole", "serviceAccount.create=false",
 		"env[0].name=SMTP_PASSWORD,env[0].valueFrom.secretKeyRef.name=smtp,env[0].valueFrom.secretKeyRef.key=password")
 	for _, kind := range []string{"ConfigMap", "PodDisruptionBudget", "ServiceAccount"} {
@@ -190,7 +190,7 @@ func TestDeployChartValues(t *testing.T) {
 		p.Containers[0].Env[1].ValueFrom.SecretKeyRef.Name != "smtp" {
 		t.Errorf("%+v", p)
 	}
-	if !slices.Equal(job.Args, []string{"migrate", "--schema", "events", "--bell", "always"}) || job.Env[0].ValueFrom.SecretKeyRef.Name != "owner" || job.Env[0].ValueFrom.SecretKeyRef.Key != "dsn" {
+	if !slices.Equal(job.Args, []string{"migrate", "--schema", "events", "--notify", "always"}) || job.Env[0].ValueFrom.SecretKeyRef.Name != "owner" || job.Env[0].ValueFrom.SecretKeyRef.Key != "dsn" {
 		t.Errorf("%+v", job)
 	}
 	first := render(t)["Deployment"].Spec.Template.Metadata.Annotations["checksum/config"]
@@ -220,7 +220,7 @@ func TestDeployChartValues(t *testing.T) {
 		t.Error("there is a job that nobody wants")
 	}
 	for set, want := range map[string]string{
-		"database.existingSecret=": "/database/existingSecret", "replicas=3": "replicas", "migrate.bell=loud": "/migrate/bell", "image.digest=latest": "/image/digest",
+		"database.existingSecret=": "/database/existingSecret", "replicas=3": "replicas", "migrate.notify=loud": "/migrate/notify", "image.digest=latest": "/image/digest",
 		"image.repository=": "image.repository is empty: build the image with deploy/Dockerfile", "image.repository=null": "image.repository is empty",
 	} {
 		if _, err := helm(t, "template", "shop", chart, "--set", required, "--set", set); err == nil || !strings.Contains(err.Error(), want) {

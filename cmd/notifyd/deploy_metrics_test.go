@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/daemon"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -27,12 +29,8 @@ import (
 func known(t *testing.T) (names []string) {
 	t.Helper()
 	described := make(chan *prometheus.Desc, 1000)
-	for _, c := range append([]prometheus.Collector{
-		metrics.NewCollector(t.Context(), nil), buildMetric(),
-		fleetCollector{},
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	}, (&reloadState{}).metrics()...) {
+	for _, c := range append(daemon.Metrics(), metrics.NewCollector(t.Context(), nil), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
 		c.Describe(described)
 	}
 	close(described)

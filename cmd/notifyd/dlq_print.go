@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/notifyd/notifyd/internal/legible"
+	"github.com/notifyd/notifyd/internal/textview"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -91,7 +91,7 @@ func (p printer) show(c ops.Case) error {
 			_, err = fmt.Fprintf(p.out, "  the payload was %s\n", lines(string(e.OldPayload)))
 		}
 		if err == nil && e.OldPayloadBytes != nil {
-			_, err = fmt.Fprintf(p.out, "  the payload was %s\n", indented(legible.Payload(e.OldPayloadBytes)))
+			_, err = fmt.Fprintf(p.out, "  the payload was %s\n", indented(textview.Payload(e.OldPayloadBytes)))
 		}
 		if err != nil {
 			return err

@@ -9,6 +9,10 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/notifyd/notifyd/internal/daemon"
+
+	"github.com/notifyd/notifyd/internal/outboxes"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
@@ -17,12 +21,12 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/doctor"
-	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/session"
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
-// listen, work the bell, prove life and answer queries, and two more where it reads a stream.
+// listen, hold the notify lock, prove life and answer queries, and two more where it reads a stream.
 const besideClaims = 6
 
 func newDoctorCmd(a *app) *cobra.Command {
@@ -68,7 +72,7 @@ exits with 1 if there is an error, with --strict also for a warning.`,
 // examine looks at one outbox.
 func examine(ctx context.Context, a *app, db databaseFlags) (doctor.Report, error) {
 	o, closers, err := doctorOptions(ctx, a, &db)
-	defer func() { _ = closeAll(closers) }() // nothing was sent
+	defer func() { _ = destinations.CloseAll(closers) }() // nothing was sent
 	if err != nil {
 		return doctor.Report{}, err
 	}
@@ -90,7 +94,7 @@ func doctorOptions(ctx context.Context, a *app, db *databaseFlags) (o doctor.Opt
 	if err := db.resolve(ctx, a); err != nil {
 		return o, nil, err
 	}
-	cfg, err := parseURL(db.place, db.url, pgx.ParseConfig)
+	cfg, err := db.parse()
 	if err != nil {
 		return o, nil, err
 	}
@@ -99,13 +103,13 @@ func doctorOptions(ctx context.Context, a *app, db *databaseFlags) (o doctor.Opt
 	if err != nil || c == nil {
 		return o, nil, err
 	}
-	o.Admin, o.Outbox = adminAccess(c, path), db.outbox
+	o.Admin, o.Outbox = daemon.AdminAccess(c, path), db.outbox
 	daily := c.Retention.Daily()
 	o.Connections, o.Route, o.Daily = c.Relay.Connections+besideClaims, c.RouteOf, &daily
 	if c.Admin.Listen != "" && c.Admin.Console {
-		o.Connections += consoleConns
+		o.Connections += daemon.ConsoleConns
 	}
-	listen, err := parseListen(c, path)
+	listen, err := outboxes.ParseListen(c, path)
 	if err != nil {
 		return o, nil, err
 	}
@@ -135,7 +139,7 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	}
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// The size is unknown if the method panics.
-		_ = guard.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
+		_ = safecall.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
 	}
 	return e
 }
@@ -150,7 +154,7 @@ func connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 		own.RuntimeParams["application_name"] = "notifyd/" + role
 		conn, err := pgx.ConnectConfig(ctx, own)
 		if err != nil {
-			return nil, connectError(err)
+			return nil, outboxes.ConnectError(err)
 		}
 		return conn, nil
 	}
@@ -180,8 +184,8 @@ func printReport(w io.Writer, form string, r doctor.Report) error {
 			fmt.Fprintf(&text, "%7s  %*s  cure: %s\n", "", wide, "", printable(f.Cure))
 		}
 	}
-	fmt.Fprintf(&text, "%s: %s, %s, %s\n", count(len(r.Findings), "finding"), count(r.Count(doctor.Error), "error"),
-		count(r.Count(doctor.Warning), "warning"), count(r.Count(doctor.Note), "note"))
+	fmt.Fprintf(&text, "%s: %s, %s, %s\n", cli.Count(len(r.Findings), "finding"), cli.Count(r.Count(doctor.Error), "error"),
+		cli.Count(r.Count(doctor.Warning), "warning"), cli.Count(r.Count(doctor.Note), "note"))
 	_, err := io.WriteString(w, text.String())
 	return err
 }
@@ -207,9 +211,9 @@ func printable(text string) string {
 func health(r doctor.Report, strict bool) error {
 	switch {
 	case r.Count(doctor.Error) > 0:
-		return errors.New("doctor has found " + count(r.Count(doctor.Error), "error"))
+		return errors.New("doctor has found " + cli.Count(r.Count(doctor.Error), "error"))
 	case strict && r.Count(doctor.Warning) > 0:
-		return errors.New("doctor has found " + count(r.Count(doctor.Warning), "warning"))
+		return errors.New("doctor has found " + cli.Count(r.Count(doctor.Warning), "warning"))
 	}
 	return nil
 }

@@ -30,9 +30,9 @@ func examineBy(t *testing.T, path string, more ...string) (destinations map[stri
 func TestDoctorExitCode(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`)
+	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`)
 	r := command(t, "doctor", "--database-url", url)
-	if r.code != 0 || !regexp.MustCompile(`(?m)^warning +trigger +The trigger outbox_events_bell is disabled.*\n +cure: ALTER TABLE`).MatchString(r.stdout) || r.stderr != "" {
+	if r.code != 0 || !regexp.MustCompile(`(?m)^warning +trigger +The trigger outbox_events_notify is disabled.*\n +cure: ALTER TABLE`).MatchString(r.stdout) || r.stderr != "" {
 		t.Errorf("%+v", r)
 	}
 	if r := command(t, "doctor", "--database-url", url, "--strict"); r.code != 1 || !strings.Contains(r.stderr, "doctor has found") {

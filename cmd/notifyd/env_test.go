@@ -259,31 +259,31 @@ func (o *output) await(t *testing.T, want string) {
 	}
 }
 
-// daemon is a command that goes on until it is stopped.
-type daemon struct {
+// runningDaemon is a command that goes on until it is stopped.
+type runningDaemon struct {
 	stdout, stderr *output
 	stop           context.CancelFunc
 	code           chan int
 }
 
 // startDaemon runs a command line in this process. The end of the test ends it.
-func startDaemon(t *testing.T, env vars, args ...string) *daemon {
+func startDaemon(t *testing.T, env vars, args ...string) *runningDaemon {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	d := &daemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
+	d := &runningDaemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
 	go func() { d.code <- run(ctx, args, d.stdout, d.stderr, env.lookup) }()
 	t.Cleanup(func() { d.end(t) })
 	return d
 }
 
 // end stops the command and returns its exit code; it may be called again.
-func (d *daemon) end(t *testing.T) int {
+func (d *runningDaemon) end(t *testing.T) int {
 	t.Helper()
 	d.stop()
 	return d.wait(t)
 }
 
-func (d *daemon) wait(t *testing.T) int {
+func (d *runningDaemon) wait(t *testing.T) int {
 	t.Helper()
 	select {
 	case code := <-d.code:
@@ -297,7 +297,7 @@ func (d *daemon) wait(t *testing.T) int {
 
 // process is notifyd as a process of its own.
 type process struct {
-	daemon
+	runningDaemon
 	cmd *exec.Cmd
 }
 
@@ -337,8 +337,8 @@ func startProgramTo(t *testing.T, stdout *os.File, stdin io.Reader, program stri
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // stop kills it
 	p := &process{
-		daemon: daemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)},
-		cmd:    exec.CommandContext(ctx, program, args...),
+		runningDaemon: runningDaemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)},
+		cmd:           exec.CommandContext(ctx, program, args...),
 	}
 	p.cmd.Env = append(os.Environ(), envSelf+"=1")
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.stdout, p.stderr

@@ -6,7 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/legible"
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/textview"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -33,7 +34,7 @@ func (p printer) events(page *ops.EventPage, limit int) error {
 	case len(page.Events) == limit:
 		_, err = fmt.Fprintf(p.err, "there are more: --upto %d\n", *page.Next)
 	default:
-		_, err = fmt.Fprintf(p.err, "searched %s, down to %d: go on with --upto %d\n", count(page.Searched, "event"), *page.Next+1, *page.Next)
+		_, err = fmt.Fprintf(p.err, "searched %s, down to %d: go on with --upto %d\n", cli.Count(page.Searched, "event"), *page.Next+1, *page.Next)
 	}
 	return err
 }
@@ -73,7 +74,7 @@ func (p printer) event(e *ops.Event) error {
 		{"idempotency key", e.IdempotencyKey},
 		{"headers", string(e.Headers)},
 		{"content type", kind},
-		{"payload", string(e.Payload) + legible.Payload(e.PayloadBytes)},
+		{"payload", string(e.Payload) + textview.Payload(e.PayloadBytes)},
 	} {
 		if line[1] != "" {
 			fmt.Fprintf(&b, "  %s %s\n", line[0], indented(line[1]))

@@ -47,7 +47,7 @@ func TestFewFiles(t *testing.T) {
 			}
 			p.signal(t, syscall.SIGTERM)
 			code, log := p.wait(t), p.stderr.text()
-			if code != 0 || !strings.Contains(log, "(ulimit -n, ") || !strings.Contains(log, `"class":"ours"`) {
+			if code != 0 || !strings.Contains(log, "(ulimit -n, ") || !strings.Contains(log, `"class":"relay"`) {
 				t.Errorf("exit code %d, or no cure in the log", code)
 			}
 			for line := range strings.Lines(log) {

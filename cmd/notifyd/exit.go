@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
@@ -31,12 +32,6 @@ func usageErrorf(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
-// environmentError is a mistake in variables of the environment.
-type environmentError struct{ error }
-
-// Unwrap returns the error without the mark.
-func (e *environmentError) Unwrap() error { return e.error }
-
 // report prints err, which the command cmd returned, and gives the exit code.
 func (a *app) report(cmd *cobra.Command, err error) int {
 	if err == nil {
@@ -55,7 +50,7 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		return exitUsage
 	}
 	cmd.PrintErrf("notifyd: %s%s\n", text, a.grantCure(cmd, err))
-	if _, ok := errors.AsType[*environmentError](err); ok {
+	if _, ok := errors.AsType[*cli.EnvironmentError](err); ok {
 		return exitConfig
 	}
 	return exitFailure

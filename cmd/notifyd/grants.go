@@ -38,8 +38,8 @@ func printGrants(a *app, cmd *cobra.Command, roles outboxsql.Roles) error {
 	if flags.Changed("mode") {
 		return usageErrorf("--mode changes the table, --print-grants changes nothing: run them one after the other")
 	}
-	if flags.Changed("bell") {
-		return usageErrorf("--bell changes the trigger, --print-grants changes nothing: run them one after the other")
+	if flags.Changed("notify") {
+		return usageErrorf("--notify changes the trigger, --print-grants changes nothing: run them one after the other")
 	}
 	for _, name := range []string{"writer", "relay"} {
 		if flags.Changed(name) && flags.Lookup(name).Value.String() == "" {

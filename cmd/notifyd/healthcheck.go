@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/daemon"
+
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/admin"
@@ -37,7 +39,7 @@ admin.token, and with TLS requires the certificate of admin.tls.cert_file.`,
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
-			text, err := askReady(cmd.Context(), admin.Access{Address: address, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}, timeout)
+			text, err := askReady(cmd.Context(), admin.Access{Address: address, CertFile: daemon.AdminFiles(c, path).Cert, Token: c.Admin.Token}, timeout)
 			if err != nil {
 				return err
 			}

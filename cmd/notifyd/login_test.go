@@ -26,7 +26,7 @@ func TestRefusedLogin(t *testing.T) {
 	r.stderr.await(t, `"destination is unavailable"`)
 	r.stderr.await(t, "check password, then username")
 	until(t, url, "SELECT count(*) > 0 FROM outbox_deliveries WHERE destination = 'mail' AND attempts = 0 AND last_error LIKE '%535%'")
-	_, page := fetch(t, "http://"+listenOf(r.daemon)+"/metrics")
+	_, page := fetch(t, "http://"+listenOf(r.runningDaemon)+"/metrics")
 	found := regexp.MustCompile(`notifyd_destination_next_probe_seconds{destination="mail"} (\S+)`).FindStringSubmatch(page)
 	if found == nil {
 		t.Fatal(page)

@@ -24,7 +24,7 @@ func newMigrateCmd(a *app) *cobra.Command {
 		Use:   "migrate",
 		Short: "Make or update the tables and the trigger",
 		Long: `migrate makes the tables outbox_events and outbox_deliveries and the trigger that
-rings for new events, or brings them up to date. Versions only go up. Several
+notifies of new events, or brings them up to date. Versions only go up. Several
 relays or deployments may run it at once.
 
 With --partitions daily it then makes outbox_events a table with a partition for
@@ -40,7 +40,7 @@ mode of the table have no part in that, and off takes it away again.
 With --print-grants it changes nothing and prints the SQL that gives two roles
 the privileges that they need and no more: writers may insert events, and the
 relay may deliver them. The owner of the tables runs it, after each migration.`,
-		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
+		Example: "  notifyd migrate\n  notifyd migrate --notify always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
@@ -52,7 +52,7 @@ relay may deliver them. The owner of the tables runs it, after each migration.`,
 // upFlags are those of "migrate up".
 type upFlags struct {
 	databaseFlags
-	bell       string
+	notify     string
 	partitions string
 	mode       string
 	serialize  cli.OneOf
@@ -66,10 +66,10 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 		Use:     "up", // other tools' name for "notifyd migrate"
 		Hidden:  true,
 		Short:   "Apply the missing versions",
-		Example: "  notifyd migrate up\n  notifyd migrate up --bell always --database-url postgres://owner@localhost/app",
+		Example: "  notifyd migrate up\n  notifyd migrate up --notify always --database-url postgres://owner@localhost/app",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := outboxsql.Bell(f.bell).Validate(); err != nil {
-				return usageErrorf("--bell: %w", err)
+			if err := outboxsql.NotifyMode(f.notify).Validate(); err != nil {
+				return usageErrorf("--notify: %w", err)
 			}
 			if cmd.Flags().Changed("partitions") && f.partitions != "daily" {
 				return usageErrorf("--partitions: %q is unknown: use daily; there is no command that takes partitions away", f.partitions)
@@ -90,7 +90,7 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	registerBell(cmd, &f.bell)
+	registerNotify(cmd, &f.notify)
 	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
 	cmd.Flags().StringVar(&f.mode, "mode", "", "how relays read outbox_events: `mode` queue or stream; default: as it is, queue for new tables")
 	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers stand in line, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
@@ -99,8 +99,8 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 	return cmd
 }
 
-func registerBell(cmd *cobra.Command, bell *string) {
-	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
+func registerNotify(cmd *cobra.Command, notify *string) {
+	cmd.Flags().StringVar(notify, "notify", "", "when the trigger notifies: `mode` auto (unless a relay polls), always or off (relays poll); default: as it is, auto for new tables")
 }
 
 // migrate applies the flags, step by step, and prints the result, and on errOut the sessions that it
@@ -116,7 +116,7 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *app) error {
 		_, _ = fmt.Fprintln(errOut, "warning: "+outboxsql.NoEncoding)
 	}
 	waiting := func(line string) { _, _ = fmt.Fprintln(errOut, line) }
-	applied, err := outboxsql.MigrateWith(ctx, conn, f.schema, outboxsql.MigrateOptions{Bell: outboxsql.Bell(f.bell), Mode: outboxsql.Mode(f.mode), LockPatience: f.wait, Waiting: waiting})
+	applied, err := outboxsql.MigrateWith(ctx, conn, f.schema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), LockPatience: f.wait, Waiting: waiting})
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func reportMigrated(ctx context.Context, conn *pgx.Conn, schema string, applied 
 	for _, v := range applied {
 		fmt.Fprintf(&text, "applied version %d: %s\n", v.Number, v.Name)
 	}
-	fmt.Fprintf(&text, "schema %s is at version %d, bell %s", schema, state.Current, state.Bell)
+	fmt.Fprintf(&text, "schema %s is at version %d, notify %s", schema, state.Current, state.Notify)
 	if state.Mode != outboxsql.ModeQueue {
 		fmt.Fprintf(&text, ", mode %s", state.Mode)
 	}
@@ -227,7 +227,7 @@ func newMigrateStatusCmd(a *app) *cobra.Command {
 	var db databaseFlags
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Show the versions and the bell",
+		Short:   "Show the versions and the notify mode",
 		Long:    "status shows which versions are applied, when the trigger notifies, and whether the\ntable is a queue or a stream. It exits with 1 if this notifyd would not run with the schema as it is.",
 		Example: "  notifyd migrate status\n  notifyd migrate status -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -279,21 +279,21 @@ func printState(out io.Writer, state outboxsql.State) error {
 	if state.Serialized {
 		writers = "writers: serialized\n"
 	}
-	_, err := fmt.Fprintf(out, "bell: %s\nmode: %s%s\n%s", state.Bell, state.Mode, becoming, writers)
+	_, err := fmt.Fprintf(out, "notify: %s\nmode: %s%s\n%s", state.Notify, state.Mode, becoming, writers)
 	return err
 }
 
 func newMigratePrintCmd(a *app) *cobra.Command {
 	var db databaseFlags
-	var bell string
+	var notify string
 	cmd := &cobra.Command{
 		Use:     "print",
 		Short:   "Print the SQL, to apply it by other means",
-		Example: "  notifyd migrate print | psql app\n  notifyd migrate print --schema shop --bell always > migrations/0042_notifyd.sql",
+		Example: "  notifyd migrate print | psql app\n  notifyd migrate print --schema shop --notify always > migrations/0042_notifyd.sql",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			mode := outboxsql.Bell(bell)
+			mode := outboxsql.NotifyMode(notify)
 			if err := mode.Validate(); err != nil {
-				return usageErrorf("--bell: %w", err)
+				return usageErrorf("--notify: %w", err)
 			}
 			db.url = first(db.url, "unused") // printing connects to nothing
 			if err := db.resolve(cmd.Context(), a); err != nil {
@@ -308,6 +308,6 @@ func newMigratePrintCmd(a *app) *cobra.Command {
 		},
 	}
 	db.registerSchema(cmd)
-	registerBell(cmd, &bell)
+	registerNotify(cmd, &notify)
 	return cmd
 }

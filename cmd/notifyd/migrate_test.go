@@ -15,27 +15,27 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	got := command(t, "migrate", "status", "--database-url", url)
-	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\nbell: off\nmode: queue\n" ||
+	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\nnotify: off\nmode: queue\n" ||
 		!strings.Contains(got.stderr, "run `notifyd migrate`") {
 		t.Errorf("status before: %+v", got)
 	}
-	want := result{0, "applied version 1: events and deliveries\nschema public is at version 1, bell auto\n", ""}
+	want := result{0, "applied version 1: events and deliveries\nschema public is at version 1, notify auto\n", ""}
 	if got := command(t, "migrate", "--database-url", url); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	for _, c := range []struct{ args, bell string }{
-		{"migrate --bell always", "always"}, // also without "up"
-		{"migrate up --bell off", "off"},
+	for _, c := range []struct{ args, notify string }{
+		{"migrate --notify always", "always"}, // also without "up"
+		{"migrate up --notify off", "off"},
 		{"migrate up", "off"}, // as it is
 		{"migrate", "off"},
-		{"migrate --bell=auto", "auto"},
+		{"migrate --notify=auto", "auto"},
 	} {
-		want := result{0, "schema public is at version 1, bell " + c.bell + "\n", ""}
+		want := result{0, "schema public is at version 1, notify " + c.notify + "\n", ""}
 		if got := commandIn(t, vars{"DATABASE_URL": url}, strings.Fields(c.args)...); got != want {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, want)
 		}
 	}
-	if got := command(t, "migrate", "status", "--database-url", url); got.code != 0 || !strings.HasSuffix(got.stdout, "Z\nbell: auto\nmode: queue\n") {
+	if got := command(t, "migrate", "status", "--database-url", url); got.code != 0 || !strings.HasSuffix(got.stdout, "Z\nnotify: auto\nmode: queue\n") {
 		t.Errorf("status after: %+v", got)
 	}
 }
@@ -48,7 +48,7 @@ func TestMigrateSchema(t *testing.T) {
 	for schema, args := range map[string][]string{
 		"shop": {"migrate", "-c", path}, "other": {"migrate", "up", "-c", path, "--schema", "other"},
 	} {
-		want := result{0, "applied version 1: events and deliveries\nschema " + schema + " is at version 1, bell auto\n", ""}
+		want := result{0, "applied version 1: events and deliveries\nschema " + schema + " is at version 1, notify auto\n", ""}
 		if got := command(t, args...); got != want {
 			t.Errorf("got  %+v\nwant %+v", got, want)
 		}
@@ -60,15 +60,15 @@ func TestMigrateSchema(t *testing.T) {
 
 func TestMigratePrint(t *testing.T) {
 	t.Parallel()
-	got := command(t, "migrate", "print", "--schema", "shop", "--bell", "always")
-	for _, want := range []string{"\nCREATE SCHEMA IF NOT EXISTS \"shop\";\n", "SET LOCAL notifyd.bell = 'always';", "\nCOMMIT;\n"} {
+	got := command(t, "migrate", "print", "--schema", "shop", "--notify", "always")
+	for _, want := range []string{"\nCREATE SCHEMA IF NOT EXISTS \"shop\";\n", "SET LOCAL notifyd.notify = 'always';", "\nCOMMIT;\n"} {
 		if !strings.Contains(got.stdout, want) || got.code != 0 {
 			t.Errorf("%q is missing in %+v", want, got)
 		}
 	}
 	url := testenv.Database(t)
 	execute(t, url, got.stdout)
-	if got := command(t, "migrate", "status", "--database-url", url, "--schema", "shop"); got.code != 0 || !strings.Contains(got.stdout, "bell: always") {
+	if got := command(t, "migrate", "status", "--database-url", url, "--schema", "shop"); got.code != 0 || !strings.Contains(got.stdout, "notify: always") {
 		t.Errorf("status after the printed SQL: %+v", got)
 	}
 }
@@ -88,7 +88,7 @@ func TestMigrateGivesUp(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`); err != nil {
 		t.Fatal(err)
 	}
-	got := command(t, "migrate", "--bell", "always", "--wait", "1ns", "--database-url", url)
+	got := command(t, "migrate", "--notify", "always", "--wait", "1ns", "--database-url", url)
 	if got.code != 1 || !strings.Contains(got.stderr, fmt.Sprintf("pid %d,", holder.PgConn().PID())) || !strings.Contains(got.stderr, "end that transaction, and repeat the command") {
 		t.Errorf("with an open transaction: %+v", got)
 	}
@@ -101,9 +101,9 @@ func TestMigrateMistakes(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 64)
 	for _, c := range []struct{ args, want string }{
-		{"migrate --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate --help\n"},
-		{"migrate up --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate up --help\n"},
-		{"migrate print --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate print --help\n"},
+		{"migrate --notify loud", "notifyd: --notify: unknown notify mode \"loud\": use auto, always or off\nsee notifyd migrate --help\n"},
+		{"migrate up --notify loud", "notifyd: --notify: unknown notify mode \"loud\": use auto, always or off\nsee notifyd migrate up --help\n"},
+		{"migrate print --notify loud", "notifyd: --notify: unknown notify mode \"loud\": use auto, always or off\nsee notifyd migrate print --help\n"},
 		{"migrate --mode log", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd migrate --help\n"},
 		{"migrate --mode=", "notifyd: --mode: unknown mode \"\": use queue or stream\nsee notifyd migrate --help\n"},
 		{"migrate --print-grants --mode stream", "notifyd: --mode changes the table, --print-grants changes nothing: run them one after the other\nsee notifyd migrate --help\n"},
@@ -123,10 +123,10 @@ func TestMigrateMode(t *testing.T) {
 	url := testenv.Database(t)
 	flags := []string{"--database-url", url}
 	got := command(t, append([]string{"migrate", "--partitions", "daily", "--mode", "stream"}, flags...)...)
-	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nschema public is at version 1, bell auto, mode stream, partitions daily\n") {
+	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nschema public is at version 1, notify auto, mode stream, partitions daily\n") {
 		t.Errorf("a new table: %+v", got)
 	}
-	if got := command(t, append([]string{"migrate", "--mode", "stream"}, flags...)...); got.stdout != "schema public is at version 1, bell auto, mode stream, partitions daily\n" {
+	if got := command(t, append([]string{"migrate", "--mode", "stream"}, flags...)...); got.stdout != "schema public is at version 1, notify auto, mode stream, partitions daily\n" {
 		t.Errorf("again: %+v", got)
 	}
 	if got := command(t, append([]string{"migrate", "status"}, flags...)...); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\n") {
@@ -144,7 +144,7 @@ func TestMigrateMode(t *testing.T) {
 		t.Errorf("status in between: %+v", got)
 	}
 	got = command(t, "migrate", "--mode", "queue", "-c", path)
-	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nmaking the table a queue\nschema public is at version 1, bell auto, partitions daily\n") {
+	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nmaking the table a queue\nschema public is at version 1, notify auto, partitions daily\n") {
 		t.Errorf("with routes: %+v", got)
 	}
 	if n := query[string](t, url, `SELECT (SELECT count(*) FROM outbox_events WHERE state = 'deferred') || ' ' || count(*) FROM outbox_deliveries WHERE destination = 'y' AND state = 'retry'`); n != "5 5" {

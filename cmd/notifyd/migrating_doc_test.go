@@ -77,7 +77,7 @@ func thereAndBack(s *stage) map[string]act {
 			delivers()
 			equal(s.T, s.url, `SELECT delivered::text FROM outbox_positions WHERE destination = 'audit'`, "2") // one from before
 		}},
-		"notifyd migrate --mode queue": {says: `bell auto\n$`, after: func(string) {
+		"notifyd migrate --mode queue": {says: `notify auto\n$`, after: func(string) {
 			delivers()
 			equal(s.T, s.url, `SELECT string_agg(state, ',' ORDER BY id) FROM outbox_events`, "done,done,done,done,done,fresh")
 		}},

@@ -170,7 +170,7 @@ outboxes: {query: 'SELECT name, schema, database FROM tenants', every: 1s}
 
 	loseDatabase(t, server, s, hook, names, write)
 
-	// At rest an outbox has few connections: those that listen, prove life, own units, and read.
+	// At rest an outbox has few connections: those that listen, prove life, own shards, and read.
 	until(t, server.URL("postgres"), `SELECT count(*) <= $1 FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%'`, restConns*len(names)+spare)
 	execute(t, url, `DELETE FROM tenants WHERE name <> 's07'`)
 	s.get(t, "/metrics", func(_ int, body string) bool {

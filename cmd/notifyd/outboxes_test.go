@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -269,26 +266,6 @@ func TestOutboxesDatabase(t *testing.T) {
 	}
 }
 
-// TestOutboxesLogOnce: what is wrong with the query is logged when it begins, and not at each try.
-func TestOutboxesLogOnce(t *testing.T) {
-	t.Parallel()
-	out := newOutput()
-	f := newFleet(&config.Config{}, origin{}, nil, io.Discard, nil, nil, slog.New(slog.NewTextHandler(out, nil)))
-	failed, rows := errors.New("it fails"), errors.New("a row")
-	for _, found := range []struct{ wrong, err error }{{nil, failed}, {nil, failed}, {rows, nil}, {rows, nil}, {nil, nil}, {nil, failed}} {
-		f.listed(t.Context(), found.wrong, found.err)
-	}
-	var got []string
-	for line := range strings.Lines(out.text()) {
-		_, message, _ := strings.Cut(line, " msg=")
-		got = append(got, strings.TrimSpace(message))
-	}
-	fails, row := `"the outboxes cannot be listed: those that are known go on" err="it fails"`, `"rows that describe no outbox" err="a row"`
-	if want := []string{fails, row, fails}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // TestOutboxesStopInReload: a stop during a reload does not wait for the deliveries of an outbox that the reload stops.
 func TestOutboxesStopInReload(t *testing.T) {
 	t.Parallel()
@@ -327,6 +304,10 @@ func TestOutboxesReload(t *testing.T) {
 	s.write(t, s.config("nobody"))
 	s.reloads <- struct{}{}
 	s.stderr.await(t, `there is no destination \"nobody\"`)
+	// A database that is there must not be exchanged for one that does not answer; the change of the other waits with it.
+	s.write(t, strings.NewReplacer("[audit, audit]", "[audit]", "{name: north, schema: north}", "{name: north, url: 'postgres://u@127.0.0.1:2/d?sslmode=disable'}").Replace(s.config("audit")))
+	s.reloads <- struct{}{}
+	s.stderr.await(t, `"err":"outbox north: database: `)
 	s.write(t, strings.Replace(s.config("audit"), "[audit, audit]", "[audit]", 1))
 	s.reloads <- struct{}{}
 	s.stderr.await(t, saidReloaded)
@@ -344,7 +325,7 @@ func TestOutboxesReload(t *testing.T) {
 	}
 	s.write(t, "version: 1\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: [audit]}]\n")
 	s.reloads <- struct{}{}
-	s.stderr.await(t, "a reload does not lead: restart notifyd")
+	s.stderr.await(t, "a reload does not lead from one outbox to many, or back: restart notifyd")
 }
 
 // TestOutboxesReloadCommand: "notifyd reload" hears from relays that a reload does not touch.

@@ -66,11 +66,11 @@ func TestShortPages(t *testing.T) {
 	s.relay(auditOnly)
 	s.follow("docs/README.md", map[string]act{"notifyd run --help": {says: `Usage:\n  notifyd run`}, "notifyd doctor --help": {says: `Usage:\n  notifyd doctor`}})
 	s.follow("docs/concepts.md", map[string]act{
-		"notifyd status":                {says: `(?m)^relays +\S+, process \d+, .* \(session \d+, notifyd/keeper`},
+		"notifyd status":                {says: `(?m)^relays +\S+, process \d+, .* \(session \d+, notifyd/maintenance`},
 		"notifyd migrate --mode stream": {as: "%s --database-url '" + testenv.Database(t) + "'", says: `mode stream\n$`}, // here a relay runs
 	})
-	s.follow("docs/faq.md", map[string]act{"notifyd migrate --bell off": {after: func(string) {
-		equal(t, s.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`, "0")
+	s.follow("docs/faq.md", map[string]act{"notifyd migrate --notify off": {after: func(string) {
+		equal(t, s.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_notify'`, "0")
 	}}})
 	s.stop()
 }
@@ -110,22 +110,22 @@ func TestInlineCommands(t *testing.T) {
 	s.write("event.json", `{"event_type": "order.placed", "payload": `+order+`}`)
 	preview := act{as: "notifyd template test --destination mail --event event.json", says: `Order 7`}
 	acts := map[string]act{
-		"notifyd config init":           {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
-		"notifyd config schema":         {says: `"\$schema"`},
-		"notifyd demo --keep":           {run: func(step) {}}, // TestDemoKeep ends it, too
-		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},
-		"notifyd events":                {code: exitUsage, says: `needs a command`},
-		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
-		"notifyd migrate --mode stream": {code: exitFailure, says: `relays are at work`},
-		"notifyd pause":                 {as: "%s audit", says: `audit is paused at all relays`},
-		"notifyd resume":                {as: "%s audit", says: `audit (is resumed at all relays|was not paused)`},
-		"notifyd resume NAME":           {as: "notifyd resume audit", says: `audit (is resumed at all relays|was not paused)`},
-		"notifyd reload":                {says: `process \d+: has taken the new configuration`},
-		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
-		"notifyd run":                   {run: func(step) {}}, // it is what all this is beside of
-		"notifyd run --until-idle":      {run: func(step) {}}, // TestManagedPage runs it; here it would find the address of the relay in use
-		"notifyd status --watch":        {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
-		"notifyd template test":         preview,
+		"notifyd config init":             {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
+		"notifyd config schema":           {says: `"\$schema"`},
+		"notifyd demo --keep":             {run: func(step) {}}, // TestDemoKeep ends it, too
+		"notifyd dlq":                     {code: exitUsage, says: `needs a command`},
+		"notifyd events":                  {code: exitUsage, says: `needs a command`},
+		"notifyd migrate --notify always": {after: func(string) { s.notifiesBy("outbox_notify_always") }},
+		"notifyd migrate --mode stream":   {code: exitFailure, says: `relays are at work`},
+		"notifyd pause":                   {as: "%s audit", says: `audit is paused at all relays`},
+		"notifyd resume":                  {as: "%s audit", says: `audit (is resumed at all relays|was not paused)`},
+		"notifyd resume NAME":             {as: "notifyd resume audit", says: `audit (is resumed at all relays|was not paused)`},
+		"notifyd reload":                  {says: `process \d+: has taken the new configuration`},
+		"notifyd publish":                 {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
+		"notifyd run":                     {run: func(step) {}}, // it is what all this is beside of
+		"notifyd run --until-idle":        {run: func(step) {}}, // TestManagedPage runs it; here it would find the address of the relay in use
+		"notifyd status --watch":          {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
+		"notifyd template test":           preview,
 		"notifyd template test --destination NAME --event FILE": preview,
 	}
 	var done []string
@@ -154,8 +154,8 @@ func TestInlineCommands(t *testing.T) {
 	s.stop()
 }
 
-// bell looks which function rings.
-func (s *stage) bell(function string) {
+// notifiesBy checks the function of the notify trigger.
+func (s *stage) notifiesBy(function string) {
 	s.Helper()
-	equal(s.T, s.url, `SELECT tgfoid::regproc::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`, function)
+	equal(s.T, s.url, `SELECT tgfoid::regproc::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_notify'`, function)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/cli"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
@@ -156,7 +158,7 @@ func (f *pauseFlags) await(ctx context.Context, conn *pgx.Conn, name, state stri
 		case <-tick.C:
 		case <-deadline:
 			return "", fmt.Errorf("%s is stored as %s, but %s of %d %w that after %v: %s: it honours it when it looks again; if it hangs, restart it",
-				name, state, count(len(late), "relay"), len(late)+confirmed, errUnconfirmed, time.Duration(f.timeout), whoIs(late))
+				name, state, cli.Count(len(late), "relay"), len(late)+confirmed, errUnconfirmed, time.Duration(f.timeout), whoIs(late))
 		case <-ctx.Done():
 			return "", context.Cause(ctx)
 		}

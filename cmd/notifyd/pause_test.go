@@ -13,14 +13,14 @@ import (
 )
 
 // adminOf returns the address of a daemon's admin server, once it has said so.
-func adminOf(t *testing.T, d *daemon) string {
+func adminOf(t *testing.T, d *runningDaemon) string {
 	t.Helper()
 	d.stderr.await(t, `"relay started"`)
 	return listenOf(d)
 }
 
 // listenOf is the same of a daemon that has said so, and may not have started.
-func listenOf(d *daemon) string {
+func listenOf(d *runningDaemon) string {
 	return regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
 }
 

@@ -93,13 +93,13 @@ func TestPausedIsSeen(t *testing.T) {
 }
 
 // await waits until a pattern was printed.
-func (d *daemon) await(t *testing.T, want *regexp.Regexp) {
+func (d *runningDaemon) await(t *testing.T, want *regexp.Regexp) {
 	t.Helper()
 	d.awaitAfter(t, 0, want)
 }
 
 // awaitAfter waits until a pattern was printed behind what there was.
-func (d *daemon) awaitAfter(t *testing.T, from int, want *regexp.Regexp) {
+func (d *runningDaemon) awaitAfter(t *testing.T, from int, want *regexp.Regexp) {
 	t.Helper()
 	for deadline := time.After(patience); ; {
 		text, more := d.stdout.read()

@@ -4,19 +4,17 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/notifyd/notifyd/internal/daemon"
+
+	"github.com/notifyd/notifyd/internal/outboxes"
+
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // errChanges ends "plan --detailed-exitcode" where there are changes. It is not a failure.
@@ -129,7 +127,7 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 			return nil, err
 		}
 		p.Configuration = config.Diff(old, c)
-		p.Restart = append(p.Restart, needRestart(old, c)...)
+		p.Restart = append(p.Restart, daemon.NeedRestart(old, c)...)
 		for _, r := range old.Routes {
 			if !c.Covers(r.Match) {
 				p.Uncovered = append(p.Uncovered, r.Match)
@@ -195,7 +193,7 @@ func hasDestination(c *config.Config, name string) bool {
 
 // readWaiting reads the waiting events from the database of c, and evaluates its conditions for some of them.
 func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, []planCondition, error) {
-	conn, err := openTable(ctx, c, path, "plan")
+	conn, err := outboxes.OpenTable(ctx, c, path, "plan")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -209,72 +207,4 @@ func readWaiting(ctx context.Context, c *config.Config, path string, limit int) 
 	})
 	conditions, err := checkWaiting(ctx, conn, c, all)
 	return all, conditions, err
-}
-
-// openTable connects to the database of a configuration, whose table a relay of it could
-// work with. The caller closes the connection.
-func openTable(ctx context.Context, c *config.Config, path, role string) (*session.Conn, error) {
-	cfg, err := parseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgx.ParseConfig)
-	if err != nil {
-		return nil, err
-	}
-	listen, err := parseListen(c, path)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := openAsRelay(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, role)
-	if err != nil {
-		return nil, connectError(err)
-	}
-	if err := checkTable(ctx, conn, c); err != nil {
-		store.Close(ctx, conn.Conn)
-		return nil, err
-	}
-	return conn, nil
-}
-
-// checkTable returns an error if a relay of the configuration could not work with the
-// table: it is not migrated, or it is a queue and a destination needs a stream.
-func checkTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error {
-	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
-		return err
-	}
-	settings := c.NeedsStream()
-	if len(settings) == 0 {
-		return nil
-	}
-	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
-	if err != nil {
-		return err
-	}
-	if state.Mode == outboxsql.ModeQueue {
-		return fmt.Errorf("outbox_events of schema %q is a queue, and cannot have %s: %w",
-			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
-	}
-	return nil
-}
-
-// openAsRelay connects as a relay does: past a pooler in transaction mode if the table is a queue.
-func openAsRelay(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*session.Conn, error) {
-	conn, err := c.Open(ctx, role)
-	if err == nil && conn.IsShared() {
-		var state outboxsql.State
-		if state, err = outboxsql.ReadState(ctx, conn, c.Schema); err == nil && state.Mode == outboxsql.ModeQueue {
-			err = store.ErrPooler
-		}
-		if err != nil {
-			store.Close(ctx, conn.Conn)
-		}
-	}
-	if errors.Is(err, store.ErrPooler) && listen != nil {
-		c.Redirect(listen)
-		var direct *pgx.Conn
-		if direct, err = c.Connect(ctx, role); err == nil {
-			conn = session.Direct(direct)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("database: %w", err)
-	}
-	return conn, nil
 }

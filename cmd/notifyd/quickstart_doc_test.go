@@ -245,7 +245,7 @@ func onStream(t *testing.T, page string) string {
 		{"demo --keep\n", "demo --mode stream --keep\n"},
 		{"bin/notifyd migrate\n", "bin/notifyd migrate --mode stream | grep ' is at version'\n"},
 		{"applied version 1: events and deliveries\n", ""},
-		{", bell auto\n", ", bell auto, mode stream\n"},
+		{", notify auto\n", ", notify auto, mode stream\n"},
 		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^dead letters/,$p'\n"},
 	} {
 		if !strings.Contains(page, c.was) {

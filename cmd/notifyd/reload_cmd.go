@@ -11,6 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/outboxes"
+
+	"github.com/notifyd/notifyd/internal/cli"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
@@ -97,17 +101,17 @@ func (r *reloading) look(ctx context.Context, c *config.Config, path string) (al
 	if !c.Outboxes.Used() {
 		return r.lookAt(ctx, c, path)
 	}
-	outboxes, _, err := findOutboxes(ctx, c, path)
+	found, _, err := outboxes.Find(ctx, c, path)
 	if err != nil {
 		return nil, err
 	}
 	err = errors.New("there are no outboxes")
-	for i := range outboxes {
+	for i := range found {
 		if r.conn != nil {
 			store.Close(ctx, r.conn)
 			r.conn = nil
 		}
-		if all, err = r.lookAt(ctx, c.For(&outboxes[i]), path); err == nil && len(all) > 0 {
+		if all, err = r.lookAt(ctx, c.For(&found[i]), path); err == nil && len(all) > 0 {
 			return all, nil
 		}
 	}
@@ -160,7 +164,7 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 		r.say("process %d: has taken the new configuration", pid)
 	}
 	if failed > 0 {
-		return fmt.Errorf("%s of %d not reloaded", count(failed, "relay"), len(processes))
+		return fmt.Errorf("%s of %d not reloaded", cli.Count(failed, "relay"), len(processes))
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func TestReloadCommand(t *testing.T) {
 			p.stderr.await(t, `"relay started"`)
 			until(t, url, `SELECT EXISTS (SELECT FROM outbox_relays)`)
 			process := fmt.Sprintf("process %d", p.cmd.Process.Pid)
-			if text := status(); !regexp.MustCompile(`(?m)^relays +` + regexp.QuoteMeta(store.ThisHost()) + ", " + process + `, .*, up \w+, configuration read \w+ ago \(session \d+, notifyd/` + map[string]string{"queue": "keeper", "stream": "leases"}[mode] + `, `).MatchString(text) {
+			if text := status(); !regexp.MustCompile(`(?m)^relays +` + regexp.QuoteMeta(store.ThisHost()) + ", " + process + `, .*, up \w+, configuration read \w+ ago \(session \d+, notifyd/` + map[string]string{"queue": "maintenance", "stream": "leases"}[mode] + `, `).MatchString(text) {
 				t.Errorf("status says\n%s", text)
 			}
 

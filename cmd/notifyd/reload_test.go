@@ -17,17 +17,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/daemon"
+
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/systemd"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // reloadable is a daemon in this process that is reloaded without a signal: all
 // daemons of the process would get that.
 type reloadable struct {
-	*daemon
+	*runningDaemon
 	path    string
 	reloads chan struct{}
 }
@@ -35,19 +37,18 @@ type reloadable struct {
 func startReloadable(t *testing.T, env vars, text string) *reloadable {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	d := &daemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
-	r := &reloadable{daemon: d, path: file(t, text), reloads: make(chan struct{}, 1)}
+	d := &runningDaemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
+	r := &reloadable{runningDaemon: d, path: file(t, text), reloads: make(chan struct{}, 1)}
 	a := &app{lookup: env.lookup, stdout: d.stdout, stderr: d.stderr, configPath: r.path}
 	c, err := a.loadAt(r.path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sd, err := systemd.New(env.lookup)
-	if err != nil {
-		t.Fatal(err)
-	}
 	go func() {
-		if err := a.runRelay(ctx, c, origin{path: r.path, started: time.Now()}, sd, newLogger(d.stderr, c.Log), r.reloads); err != nil {
+		if err := daemon.Run(ctx, daemon.Options{
+			Config: c, Path: r.path, Load: func() (*config.Config, error) { return a.loadAt(r.path, "") }, Lookup: env.lookup,
+			Version: "test", Started: time.Now(), Log: cli.NewLogger(d.stderr, c.Log.Level, c.Log.Format), Logs: d.stderr, Reloads: r.reloads,
+		}); err != nil {
 			_, _ = fmt.Fprintln(d.stderr, "notifyd:", err)
 			d.code <- exitFailure
 			return
@@ -65,7 +66,7 @@ func (r *reloadable) write(t *testing.T, text string) {
 
 const (
 	saidDelivers = `"the relay delivers with the new configuration"`
-	saidWrong    = `"the configuration is wrong: the relay continues with the previous one"`
+	saidWrong    = `"the configuration is wrong: the previous one stays in force"`
 	saidReloaded = `"the configuration was reloaded"`
 )
 
@@ -285,6 +286,7 @@ func TestReloadWrong(t *testing.T) {
 		{"a secret file", text(strings.Replace(hook, secret, secret+".gone", 1)), r.path + ":7:"},
 		{"another database", strings.Replace(text(""), url, "postgres://u:marker-url@127.0.0.1:1/none", 1), "database: "},
 		{"another schema", strings.Replace(text(""), "database: {", "database: {schema: nowhere, ", 1), "notifyd migrate"},
+		{"many outboxes", text("") + "outboxes: {list: [{name: a}]}\n", "does not lead from one outbox to many"},
 		{"no file", "", "cannot be read"},
 	}
 	for n, c := range cases {
@@ -437,18 +439,5 @@ func TestSIGHUPIgnored(t *testing.T) {
 	}
 	if strings.Contains(p.stderr.text(), "reloading") {
 		t.Errorf("it has reloaded:\n%s", p.stderr.text())
-	}
-}
-
-func TestReloadStateAtRest(t *testing.T) {
-	t.Parallel()
-	s := &reloadState{success: true}
-	s.failed(&config.Error{Mistakes: []config.Mistake{{File: "f", Line: 1, Column: 2, Message: "a"}, {File: "f", Message: "b"}}})
-	if err := s.check().Do(); err == nil || !strings.Contains(err.Error(), "f:1:2: a; f: b") {
-		t.Errorf("got %v", err)
-	}
-	s.succeeded(nil)
-	if err := s.check().Do(); err != nil {
-		t.Error(err)
 	}
 }

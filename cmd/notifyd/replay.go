@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/observe"
@@ -162,7 +164,7 @@ func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *ops.Client
 	case at.Outcome.Dead > 0:
 		return fmt.Errorf("%s died", letterCount(at.Outcome.Dead))
 	case at.Outcome.Gone > 0:
-		return fmt.Errorf("%s of replay %d not delivered: discarded, or removed without an acknowledgement", count(int(at.Outcome.Gone), "event"), id)
+		return fmt.Errorf("%s of replay %d not delivered: discarded, or removed without an acknowledgement", cli.Count(int(at.Outcome.Gone), "event"), id)
 	}
 	return nil
 }

@@ -1,21 +1,14 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"io"
-	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/notifyd/notifyd/internal/daemon"
+
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/systemd"
 )
 
 func newRunCmd(a *app) *cobra.Command {
@@ -44,120 +37,19 @@ is wrong.`,
 			if err != nil {
 				return err
 			}
-			log := newLogger(cmd.ErrOrStderr(), c.Log)
+			log := cli.NewLogger(cmd.ErrOrStderr(), c.Log.Level, c.Log.Format)
 			cli.StandardLog(log)
 			for _, w := range c.Warnings {
 				log.WarnContext(cmd.Context(), "configuration", "warning", w.String())
 			}
 			ctx, reloads, stop := untilSignalOrReload(cmd.Context(), log)
 			defer stop()
-			sd, err := systemd.New(a.lookup)
-			if err != nil {
-				log.WarnContext(ctx, "the service manager cannot be notified of everything", "err", err)
-			}
-			from := origin{path: path, started: time.Now(), untilIdle: untilIdle}
-			return a.runRelay(ctx, c, from, sd, log, reloads)
+			return daemon.Run(ctx, daemon.Options{
+				Config: c, Path: path, Load: func() (*config.Config, error) { return a.loadAt(path, "") }, Lookup: a.lookup,
+				Version: readBuildInfo().Version, Started: time.Now(), UntilIdle: untilIdle, Log: log, Logs: a.stderr, Reloads: reloads,
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&untilIdle, "until-idle", false, "end once nothing is due and no delivery runs")
 	return cmd
 }
-
-// runRelay builds the configured relay, and runs it and its successors after reloads.
-func (a *app) runRelay(ctx context.Context, c *config.Config, from origin, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error {
-	spans, err := startTracing(ctx, a.lookup, log)
-	if err != nil {
-		return err
-	}
-	defer spans.stop(ctx)
-	path := from.path
-	load := func() (*config.Config, error) { return a.loadAt(path, "") }
-	if c.Outboxes.Used() {
-		if err := checkURLs(c, path); err != nil {
-			return err
-		}
-		return newFleet(c, from, load, a.stderr, spans, sd, log).serve(ctx, reloads)
-	}
-	g, err := newGeneration(ctx, c, from, spans, log)
-	if err != nil {
-		return err
-	}
-	s := newSupervisor(g, from, load, a.stderr, sd)
-	stopAdmin, err := startAdmin(ctx, c, path, s.shown(log), log)
-	if err != nil {
-		return errors.Join(err, g.close(), g.closeAlerts())
-	}
-	defer stopAdmin()
-	logStart(ctx, c, path, g.pool.Config().ConnConfig, log)
-	stopTelling := tellManager(ctx, sd, s.live, log)
-	defer stopTelling()
-	return s.run(ctx, g, reloads)
-}
-
-// logStart logs the configuration that is about to run, one fact per line.
-func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnConfig, log *slog.Logger) {
-	log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", path)
-	log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", c.Database.Schema)
-	logRoutes(ctx, c, log)
-}
-
-// logRoutes logs where events go.
-func logRoutes(ctx context.Context, c *config.Config, log *slog.Logger) {
-	for _, d := range c.Destinations {
-		log.InfoContext(ctx, "destination", "name", d.Name, "type", d.Type, "concurrency", d.Concurrency, "max_attempts", d.MaxAttempts)
-	}
-	for _, r := range c.Routes {
-		args := []any{"match", r.Match, "to", r.To}
-		if f := r.Filter(); f != nil {
-			args = append(args, "when", f.String())
-		}
-		log.InfoContext(ctx, "route", args...)
-	}
-}
-
-// relayConfig returns the settings of the relay: those of the file, and those of this process.
-func relayConfig(c *config.Config, from origin, listen *pgx.ConnConfig, observer delivery.Observer, log *slog.Logger) notifyd.Config {
-	relay := c.Relay
-	relay.Retention = c.Retention
-	field.Literal(&relay) // in the file 0 means 0
-	field.Literal(&relay.Retention)
-	relay.Schema, relay.Outbox, relay.Logger, relay.Observer, relay.ListenConfig = c.Database.Schema, from.outbox, log, observer, listen
-	relay.UntilIdle, relay.Program = from.untilIdle, from.program()
-	return relay
-}
-
-// addDestinations opens the handlers and registers them with their routes. The
-// closers are to be closed even if there is an error.
-func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans *tracer) (closers []io.Closer, err error) {
-	for _, d := range c.Destinations {
-		h, closer, err := open("", d)
-		if err != nil {
-			return closers, c.Wrong(d.Name, err)
-		}
-		closers = append(closers, closer)
-		if err := relay.Add(notifyd.Destination{Name: d.Name, Handler: h, Lane: d.Lane.Lane, RateKey: d.Key(), Middleware: spans.of(d)}); err != nil {
-			return closers, err
-		}
-	}
-	for _, r := range c.Routes {
-		var when delivery.Filter
-		if f := r.Filter(); f != nil {
-			when = f.Match
-		}
-		if err := relay.RouteWhen(r.Match, when, r.To...); err != nil {
-			return closers, err
-		}
-	}
-	return closers, nil
-}
-
-func closeAll(closers []io.Closer) error {
-	var errs []error
-	for _, c := range closers {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// newLogger returns the configured logger.
-func newLogger(w io.Writer, c config.Log) *slog.Logger { return cli.NewLogger(w, c.Level, c.Format) }

@@ -49,7 +49,7 @@ func TestRunbookPage(t *testing.T) {
 		"notifyd status":      {before: b.mailDown, says: `(?m)^mail +down `},
 		"notifyd doctor":      {code: exitFailure, says: `(?m)^error +destination mail `},
 		"notifyd healthcheck": {says: `(?m)^\[\+\] database: ok$`},
-		"curl -s http://127.0.0.1:9470/metrics | grep ^notifyd_": {says: `(?m)^notifyd_destination_unavailable\{destination="mail"\} 1\r?$`},
+		"curl -s http://127.0.0.1:9470/metrics | grep ^notifyd_": {says: `(?m)^notifyd_destination_down\{destination="mail"\} 1\r?$`},
 		"sql 1": {says: `destination *\| *state *\| *count *\| *next_attempt *\| *an_error`},
 		"sql 2": {says: `event_type *\| *count *\| *oldest`},
 
@@ -64,7 +64,7 @@ func TestRunbookPage(t *testing.T) {
 
 		// NotifydDeliveriesFailing, NotifydListenerDown
 		"sql 6": {before: b.failing, says: `mail *\| *order\.placed *\| *event *\| *1 *\| *.*450`},
-		"sql 7": {before: b.bellGone, says: `outbox_events_bell *\| *outbox_bell`},
+		"sql 7": {before: b.triggerGone, says: `outbox_events_notify *\| *outbox_notify`},
 
 		// NotifydReloadFailed
 		"notifyd check-config -c /etc/notifyd/config.yaml": {before: b.wrongReload, code: exitConfig, says: `config\.yaml:\d+:\d+: unknown key "routse"`},
@@ -105,7 +105,7 @@ func (b *runbook) mailDown() {
 		b.Fatal(err)
 	}
 	publishTo(b.T, b.url, "order.placed", order)
-	b.metric(`notifyd_destination_unavailable{destination="mail"} 1`)
+	b.metric(`notifyd_destination_down{destination="mail"} 1`)
 }
 
 // databaseDown closes the database for a while. Before that the mail
@@ -194,17 +194,17 @@ func (b *runbook) failing() {
 	until(b.T, b.url, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'retry' AND attempts > 0)`)
 }
 
-// bellGone takes the trigger away, and puts it back as the page says.
-func (b *runbook) bellGone() {
+// triggerGone takes the trigger away, and puts it back as the page says.
+func (b *runbook) triggerGone() {
 	b.Helper()
 	b.sink.Heal()
 	for _, mode := range []string{"off", "auto"} {
-		line := "notifyd migrate --bell " + mode
+		line := "notifyd migrate --notify " + mode
 		if mode == "auto" && !strings.Contains(testenv.ReadFile(b.T, root+"docs/runbook.md"), "`"+line+"`") {
 			b.Errorf("the page does not say %s", line)
 		}
 		b.command(step{text: line}, act{})
-		equal(b.T, b.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`,
+		equal(b.T, b.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_notify'`,
 			map[string]string{"off": "0", "auto": "1"}[mode])
 	}
 }

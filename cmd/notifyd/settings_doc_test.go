@@ -40,7 +40,7 @@ func countConnections(t *testing.T, url, page, heading string, names int) {
 	ran, all := 0, map[string]string{}
 	for _, m := range regexp.MustCompile("`(notifyd/[a-z]+)`").FindAllStringSubmatch(text, -1) {
 		want := map[string]string{"notifyd/claim": "4", "notifyd/console": "0"}[m[1]] // the console has no viewer
-		if strings.Contains(heading, "stream") && (m[1] == "notifyd/bell" || m[1] == "notifyd/keeper") {
+		if strings.Contains(heading, "stream") && (m[1] == "notifyd/notify" || m[1] == "notifyd/maintenance") {
 			want = "0" // they are at rest
 		}
 		if want == "" {

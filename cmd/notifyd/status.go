@@ -7,6 +7,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/daemon"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // statusRefresh is the interval of --watch.
@@ -38,7 +41,7 @@ func newStatusCmd(a *app) *cobra.Command {
 		Use:   "status",
 		Short: "Show what waits, for whom and why",
 		Long: `status shows what waits for each destination and for how long, failures and dead
-letters by their error, which relays live, the bell, and what needs a person. It
+letters by their error, which relays live, the notify mode, and where action is required. It
 reads a bounded part of the tables' indexes, however large they are: a count with
 a + is a minimum. Of a stream it shows how far each destination has come, too.
 
@@ -63,7 +66,7 @@ problems have a colour, unless NO_COLOR is set.`,
 	addFormat(cmd, f.form)
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "look again every second")
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "name every event type without a route, not the first ten (JSON always has all)")
-	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 1 if something needs a person")
+	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 1 if action is required")
 	return cmd
 }
 
@@ -102,7 +105,7 @@ func (f *statusFlags) run(cmd *cobra.Command, a *app) error {
 		err = sections(cmd.OutOrStdout(), names, func(name string) error { return show(f.db.of(name)) })
 	}
 	if err == nil && f.exitCode && problems > 0 {
-		err = errors.New(count(problems, "thing") + " for a person to look at")
+		err = errors.New(cli.Count(problems, "problem") + ": " + observe.ActionRequired)
 	}
 	return err
 }
@@ -136,7 +139,7 @@ func (f *statusFlags) look(ctx context.Context, a *app) (*looker, error) {
 	if err := f.db.resolve(ctx, a); err != nil {
 		return nil, err
 	}
-	cfg, err := parseURL(f.db.place, f.db.url, pgx.ParseConfig)
+	cfg, err := f.db.parse()
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +151,7 @@ func (f *statusFlags) look(ctx context.Context, a *app) (*looker, error) {
 	}
 	if c != nil {
 		l.options.Route, l.options.Destinations = c.RouteOf, namesOf(c)
-		l.options.Admin, l.options.Outbox = adminAccess(c, path), f.db.outbox
+		l.options.Admin, l.options.Outbox = daemon.AdminAccess(c, path), f.db.outbox
 	}
 	return l, nil
 }

@@ -51,7 +51,7 @@ func failing(t *testing.T) (path, url string) {
 		t.Fatal(err)
 	}
 	program := store.Program{Process: 2083, Host: "web-1", Version: "v0.1.0", StartedAt: time.Now().Add(-6 * time.Hour), LoadedAt: time.Now().Add(-2 * time.Hour)}
-	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.KeeperOptions{Owner: store.NewOwner(), Program: program})
+	k := store.NewSession(&store.Connector{Config: cfg, Schema: "public"}, store.SessionOptions{Owner: store.NewOwner(), Program: program})
 	t.Cleanup(func() { k.Close(context.WithoutCancel(t.Context())) })
 	if err := k.Hold(t.Context()); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestStatus(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 		t.Fatalf("%v in %+v", err, r)
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "for a person to look at") || len(s.Attention) != 4 || len(s.Relays) != 1 ||
+	if r.code != 1 || !strings.Contains(r.stderr, "action required") || len(s.Attention) != 4 || len(s.Relays) != 1 ||
 		s.Schema.Version < 1 || s.Schema.Version != s.Schema.Latest {
 		t.Errorf("exit code %d, %s: %+v", r.code, r.stderr, s)
 	}
@@ -164,7 +164,7 @@ func TestStatusOfOutage(t *testing.T) {
 	untilReady(t, "http://"+address+"/readyz")
 	shows := func(unavailable int, word string, state observe.BreakerState) {
 		t.Helper()
-		want := []string{fmt.Sprintf("\nnotifyd_destination_unavailable{destination=\"mail\"} %d\n", unavailable)}
+		want := []string{fmt.Sprintf("\nnotifyd_destination_down{destination=\"mail\"} %d\n", unavailable)}
 		for _, s := range observe.BreakerStates() {
 			n := 0
 			if s == state {
@@ -241,7 +241,7 @@ func TestStatusAndDoctorPage(t *testing.T) {
 	page := string(data)
 	path, url := failing(t)
 	streaming := failingStream(t)
-	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`)
+	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`)
 	for _, st := range steps(page) {
 		if st.language != "sh" {
 			continue
@@ -268,7 +268,7 @@ func TestStatusAndDoctorPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := command(t, "doctor", "-c", streaming); !strings.Contains(r.stdout, "  units ") {
+	if r := command(t, "doctor", "-c", streaming); !strings.Contains(r.stdout, "  shards ") {
 		t.Errorf("doctor of a stream: %+v", r)
 	} else {
 		for _, m := range regexp.MustCompile("(?m)^\\| `([a-z ]+)` \\|").FindAllStringSubmatch(page, -1) {

@@ -99,7 +99,7 @@ func watchedByDoctor(t *testing.T, path string) {
 	}
 	checked := 0
 	for _, f := range report.Findings {
-		if !slices.Contains([]string{"schema", "bell", "relays", "rights", "partitions", "autovacuum", "dead rows", "payloads", "stream", "units", "positions", "gaps"}, f.Check) {
+		if !slices.Contains([]string{"schema", "suppression", "relays", "rights", "partitions", "autovacuum", "dead rows", "payloads", "stream", "shards", "positions", "gaps"}, f.Check) {
 			continue
 		}
 		checked++
@@ -116,7 +116,7 @@ func watchedByDoctor(t *testing.T, path string) {
 func watchedByPrometheus(t *testing.T, address string) {
 	t.Helper()
 	text := untilSays(t, address, "notifyd_canary_round_trip_seconds", "\nnotifyd_oldest_waiting_seconds 0", "\nnotifyd_mode{mode=\"stream\"} 1\n",
-		`notifyd_position_lag{destination="mail",part="0"} 0`, `notifyd_position_lag{destination="",part="0"} 0`, `notifyd_position_unowned{destination="audit",part="0"} 0`)
+		`notifyd_position_lag{destination="mail",shard="0"} 0`, `notifyd_position_lag{destination="",shard="0"} 0`, `notifyd_position_unowned{destination="audit",shard="0"} 0`)
 	exported := names(`(?m)^# TYPE (notifyd_\w+) `, text)
 	documented := slices.DeleteFunc(names("(?m)^\\| `(notifyd_\\w+)`", testenv.ReadFile(t, "../../docs/metrics.md")), func(n string) bool {
 		return queueOnly.MatchString(n) || strings.HasPrefix(n, "notifyd_outbox") || n == "notifyd_replay_remaining" || n == "notifyd_database_refuses" || n == "notifyd_destination_connected" || n == "notifyd_destination_blocked" || n == "notifyd_destination_unconfirmed"

@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/destinations"
-	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -124,7 +124,7 @@ func preview(c *config.Config, name string, e *delivery.Event) (text string, err
 	if !ok {
 		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
 	}
-	if wrong := guard.Call("Preview", func() { text, err = p.Preview(e) }); wrong != nil {
+	if wrong := safecall.Call("Preview", func() { text, err = p.Preview(e) }); wrong != nil {
 		return "", wrong
 	}
 	return text, err

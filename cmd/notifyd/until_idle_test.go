@@ -43,13 +43,13 @@ func forIdleRuns(t *testing.T, lane string, test func(r *idleRuns)) {
 
 const saysIdle = `"msg":"the relay is idle"`
 
-func (r *idleRuns) start() *daemon {
+func (r *idleRuns) start() *runningDaemon {
 	r.Helper()
 	return startDaemon(r.T, nil, "run", "--until-idle", "-c", r.config)
 }
 
 // ends waits for the end of a run that nothing stops, and expects so many calls of the destination since the first run.
-func (r *idleRuns) ends(d *daemon, calls int64) {
+func (r *idleRuns) ends(d *runningDaemon, calls int64) {
 	r.Helper()
 	if code, log := d.wait(r.T), d.stderr.text(); code != exitOK || !strings.Contains(log, saysIdle) {
 		r.Fatalf("exit code %d:\n%s", code, log)
@@ -65,7 +65,7 @@ func (r *idleRuns) insert(n int) {
 }
 
 // keepsRunning expects that a run has checked three times more whether it is idle, and is not. Each check opens a connection.
-func (r *idleRuns) keepsRunning(d *daemon) {
+func (r *idleRuns) keepsRunning(d *runningDaemon) {
 	r.Helper()
 	d.stderr.await(r.T, `"msg":"admin server"`)
 	checks := func() (n int) {
@@ -286,7 +286,7 @@ func TestUntilIdleTogether(t *testing.T) {
 	t.Parallel()
 	forIdleRuns(t, "concurrency: 4", func(r *idleRuns) {
 		r.insert(300)
-		for _, d := range []*daemon{r.start(), r.start()} {
+		for _, d := range []*runningDaemon{r.start(), r.start()} {
 			if code := d.wait(r.T); code != exitOK {
 				r.Fatalf("exit code %d:\n%s", code, d.stderr.text())
 			}

@@ -83,7 +83,7 @@ func (s *shop) createTables(ctx context.Context) error {
 		return fmt.Errorf("create the tables of the shop: %w", err)
 	}
 	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.BellAuto)
+		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyAuto)
 		return err
 	}); err != nil {
 		return err

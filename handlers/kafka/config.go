@@ -148,13 +148,13 @@ func (c Config) WithDefaults() Config {
 }
 
 // PositionID returns the transactional id with ExactlyOnce, which is also the key of the position, for the name
-// that a stream gives to a unit, and the number of its shard: TransactionalID is that of the first, and the others have their
+// that a stream gives to a shard, and the number of its shard: TransactionalID is that of the first, and the others have their
 // number behind it.
-func (c Config) PositionID(unit string, part int) string {
+func (c Config) PositionID(shard string, part int) string {
 	if c.TransactionalID != "" && part > 0 {
 		return fmt.Sprintf("%s/%d", c.TransactionalID, part)
 	}
-	return cmp.Or(c.TransactionalID, defaultTxnPrefix+"/"+unit)
+	return cmp.Or(c.TransactionalID, defaultTxnPrefix+"/"+shard)
 }
 
 // Within returns how long a batch may take before the handler gives up on it: the delivery

@@ -105,12 +105,12 @@ func (h *Handler) KeepsPosition() bool { return h.cfg.ExactlyOnce }
 
 // OpenPosition implements delivery.PositionKeeper. It makes the topic of the positions where it is
 // missing. An error is a fault of the cluster, or of the rights there.
-func (h *Handler) OpenPosition(ctx context.Context, unit string, progress delivery.Progress) (stored []byte, err error) {
+func (h *Handler) OpenPosition(ctx context.Context, shard string, progress delivery.Progress) (stored []byte, err error) {
 	part := delivery.Shard(ctx)
 	h.keepers.of(part).swap(nil)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
-	id := h.cfg.PositionID(unit, part)
+	id := h.cfg.PositionID(shard, part)
 	p := newProducer(h.cfg, h.options, id)
 	stored, err = p.open(within, id)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // The topic of the positions is compacted, and has all of them in its first partition: a record for
-// each transaction of each unit, of which the last one counts.
+// each transaction of each shard, of which the last one counts.
 
 const (
 	// positionsSegment is the size of the topic's segments, in bytes. The segment that is written is
@@ -140,7 +140,7 @@ func (p *producer) mark(ctx context.Context, id string) (offset int64, err error
 	return record.Offset, nil
 }
 
-// readPosition returns the last position of the unit that was committed before the record at the
+// readPosition returns the last position of the shard that was committed before the record at the
 // given offset; nil if there is none.
 func (p *producer) readPosition(ctx context.Context, id string, before int64) ([]byte, error) {
 	from := max(0, before-lookBack)
@@ -151,7 +151,7 @@ func (p *producer) readPosition(ctx context.Context, id string, before int64) ([
 	return position, err
 }
 
-// readFrom waits for transactions of other units that are open: what comes behind them is not shown
+// readFrom waits for transactions of other shards that are open: what comes behind them is not shown
 // before they have ended.
 func (p *producer) readFrom(ctx context.Context, from kgo.Offset, id string, before int64) (position []byte, err error) {
 	topic := p.cfg.PositionsTopic

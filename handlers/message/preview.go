@@ -3,7 +3,7 @@ package message
 import (
 	"strings"
 
-	"github.com/notifyd/notifyd/internal/legible"
+	"github.com/notifyd/notifyd/internal/textview"
 )
 
 // Preview lays a message out for people: its headers, a line each, an empty line, and
@@ -19,7 +19,7 @@ func Preview(fields []Header, body []byte) string {
 		b.WriteByte('\n')
 	}
 	b.WriteByte('\n')
-	b.WriteString(legible.Payload(body))
+	b.WriteString(textview.Payload(body))
 	b.WriteByte('\n')
 	return b.String()
 }

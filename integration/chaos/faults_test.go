@@ -60,12 +60,12 @@ func faults() []fault {
 		{"claim", outboxsql.ModeQueue},
 		{"stream", outboxsql.ModeStream},
 		{"listen", ""},
-		{"bell", ""},
-		{"keeper", outboxsql.ModeQueue},
+		{"notify", ""},
+		{"maintenance", outboxsql.ModeQueue},
 		{"leases", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{
-			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "leases", turns: s.role == "listen" || s.role == "bell",
+			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "leases", turns: s.role == "listen" || s.role == "notify",
 			inject: func(c *cell) { endSessions(c, s.role) },
 		})
 	}
@@ -354,13 +354,13 @@ func restartServer(c *cell) {
 }
 
 // endSessions ends the connections of one kind. Connections without claims,
-// leases or units lose nothing.
+// leases or shards lose nothing.
 func endSessions(c *cell, kind string) {
 	name := "notifyd/" + kind
 	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })
 	switch kind {
-	case "listen", "bell", "stream": // the reader of a stream continues where it was
-	case "keeper":
+	case "listen", "notify", "stream": // the reader of a stream continues where it was
+	case "maintenance":
 		c.unleased = len(c.relays)
 	default:
 		c.broken = len(c.relays)

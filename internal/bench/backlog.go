@@ -135,7 +135,7 @@ func (d *drain) backlog(ctx context.Context, name string, l load) (schema string
 
 // tables creates the tables of a backlog.
 func (d *drain) tables(ctx context.Context, name string, l load) (schema string, err error) {
-	if schema, err = d.migrate(ctx, name, outboxsql.BellAuto); err != nil {
+	if schema, err = d.migrate(ctx, name, outboxsql.NotifyAuto); err != nil {
 		return "", err
 	}
 	quiet := "ALTER TABLE $table SET (autovacuum_enabled = off)"

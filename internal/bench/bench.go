@@ -143,10 +143,10 @@ func (e *env) refuseUsed(ctx context.Context) error {
 }
 
 // migrate creates a schema with the tables, to be dropped at the end.
-func (e *env) migrate(ctx context.Context, name string, bell outboxsql.Bell) (schema string, err error) {
+func (e *env) migrate(ctx context.Context, name string, notify outboxsql.NotifyMode) (schema string, err error) {
 	schema = e.prefix + "_" + name
 	err = e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(ctx, c.Conn(), schema, bell)
+		_, err := outboxsql.Migrate(ctx, c.Conn(), schema, notify)
 		return err
 	})
 	if err != nil {
@@ -159,8 +159,8 @@ func (e *env) migrate(ctx context.Context, name string, bell outboxsql.Bell) (sc
 }
 
 // migrateTo is migrate with tables of a mode.
-func (e *env) migrateTo(ctx context.Context, name string, bell outboxsql.Bell, mode outboxsql.Mode) (schema string, err error) {
-	schema, err = e.migrate(ctx, name, bell)
+func (e *env) migrateTo(ctx context.Context, name string, notify outboxsql.NotifyMode, mode outboxsql.Mode) (schema string, err error) {
+	schema, err = e.migrate(ctx, name, notify)
 	if err == nil && mode == outboxsql.ModeStream {
 		err = e.makeStream(ctx, schema, 0)
 	}

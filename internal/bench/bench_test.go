@@ -228,7 +228,7 @@ func TestInsert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.None <= 0 || r.Auto <= 0 || r.Silent <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 || !r.OK() {
+	if r.None <= 0 || r.Auto <= 0 || r.Suppressed <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 || !r.OK() {
 		t.Errorf("result %+v", r)
 	}
 	checkEmpty(t, url)
@@ -359,8 +359,8 @@ func TestUnsettledByShard(t *testing.T) {
 			{`(0, 20, '{[3,6)}'), (1, 17, '{}')`, 2},
 		} {
 			_, err := e.pool.Exec(ctx, `DELETE FROM `+in(schema, "outbox_positions")+`; DELETE FROM `+in(schema, "outbox_routes")+`;
-				INSERT INTO `+in(schema, "outbox_positions")+` (destination, shards, part, head, open)
-					SELECT 'sink-0', 2, part, head, open::int8multirange FROM (VALUES `+c.positions+`) AS v(part, head, open);
+				INSERT INTO `+in(schema, "outbox_positions")+` (destination, shards, shard, head, open)
+					SELECT 'sink-0', 2, shard, head, open::int8multirange FROM (VALUES `+c.positions+`) AS v(shard, head, open);
 				INSERT INTO `+in(schema, "outbox_routes")+` (destination, since, head, patterns) VALUES ('sink-0', 1, 0, '{*}')`)
 			if err != nil {
 				return err
@@ -399,7 +399,7 @@ func TestUsedDatabase(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn := testdb.Connect(t, url)
-	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellAuto); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.NotifyAuto); err != nil {
 		t.Fatal(err)
 	}
 	o, _ := options(t, url)

@@ -80,7 +80,7 @@ const sqlHistory = `INSERT INTO $table (event_type, aggregate_type, aggregate_id
 	SELECT 'letter', 'bench', 'key-' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
 
 func (h *history) run(ctx context.Context) (result HistoryResult, err error) {
-	if h.schema, err = h.migrateTo(ctx, "history", outboxsql.BellAuto, outboxsql.ModeQueue); err != nil {
+	if h.schema, err = h.migrateTo(ctx, "history", outboxsql.NotifyAuto, outboxsql.ModeQueue); err != nil {
 		return result, err
 	}
 	if err := h.write(ctx); err != nil {

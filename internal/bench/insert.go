@@ -26,7 +26,7 @@ type InsertOptions struct {
 	// Mode of the tables. With [ModeBoth] the result is that of queues, with that of
 	// streams in it.
 	Mode Mode
-	// Serialized measures writers in line beside the others: without a bell, like those without a
+	// Serialized measures writers in line beside the others: without a trigger, like those without a
 	// trigger.
 	Serialized bool
 }
@@ -36,7 +36,7 @@ type InsertOptions struct {
 type InsertResult struct {
 	None         float64 `json:"none"`
 	Auto         float64 `json:"auto"`
-	Silent       float64 `json:"silent"`
+	Suppressed   float64 `json:"silent"`
 	Always       float64 `json:"always"`
 	AutoRatio    float64 `json:"auto_ratio"`    // auto / none
 	TriggerRatio float64 `json:"trigger_ratio"` // silent / none
@@ -73,10 +73,10 @@ const (
 	longestWarmUp = 250 * time.Millisecond
 )
 
-// variant is a table with one kind of bell.
+// variant is a table with one notify mode.
 type variant struct {
 	name   string
-	bell   outboxsql.Bell
+	notify outboxsql.NotifyMode
 	mode   outboxsql.Mode
 	schema string
 	line   bool // writers stand in line
@@ -101,14 +101,14 @@ type insert struct {
 // The variants, in the order of the table.
 const (
 	noTrigger = iota
-	bellAuto
-	bellSilent
-	bellAlways
+	notifyAuto
+	notifySuppressed
+	notifyAlways
 	inLine // with Serialized only
 )
 
 // Insert measures how many transactions writers commit per second: without a trigger;
-// with the default bell and a relay at work on the table; with a silent bell and no
+// with the default trigger and a relay at work on the table; with a suppressed trigger and no
 // relay; and with a notification of every event. The variants take turns.
 func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 	if o.Writers < 1 || o.Seconds < 1 {
@@ -123,13 +123,13 @@ func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 		for _, mode := range o.Mode.tables() {
 			prefix := string(mode) + "_"
 			b.variants = append(b.variants, []*variant{
-				noTrigger:  {name: prefix + "none", mode: mode, bell: outboxsql.BellOff},
-				bellAuto:   {name: prefix + "auto", mode: mode, bell: outboxsql.BellAuto},
-				bellSilent: {name: prefix + "silent", mode: mode, bell: outboxsql.BellAuto},
-				bellAlways: {name: prefix + "always", mode: mode, bell: outboxsql.BellAlways},
+				noTrigger:        {name: prefix + "none", mode: mode, notify: outboxsql.NotifyOff},
+				notifyAuto:       {name: prefix + "auto", mode: mode, notify: outboxsql.NotifyAuto},
+				notifySuppressed: {name: prefix + "silent", mode: mode, notify: outboxsql.NotifyAuto},
+				notifyAlways:     {name: prefix + "always", mode: mode, notify: outboxsql.NotifyAlways},
 			}...)
 			if o.Serialized {
-				b.variants = append(b.variants, &variant{name: prefix + "line", mode: mode, bell: outboxsql.BellOff, line: true})
+				b.variants = append(b.variants, &variant{name: prefix + "line", mode: mode, notify: outboxsql.NotifyOff, line: true})
 			}
 		}
 		if err := b.run(ctx); err != nil {
@@ -143,7 +143,7 @@ func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 
 func (b *insert) run(ctx context.Context) (err error) {
 	for _, v := range b.variants {
-		if v.schema, err = b.migrateTo(ctx, v.name, v.bell, v.mode); err != nil {
+		if v.schema, err = b.migrateTo(ctx, v.name, v.notify, v.mode); err != nil {
 			return err
 		}
 		if err := b.serialize(ctx, v); err != nil {
@@ -206,17 +206,17 @@ func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, 
 		}
 		return err
 	}
-	silence, err := b.hold(ctx, of[bellSilent])
+	silence, err := b.hold(ctx, of[notifySuppressed])
 	if err != nil {
-		return stop, fmt.Errorf("hold the bell silent: %w", err)
+		return stop, fmt.Errorf("suppress the trigger: %w", err)
 	}
 	stops = append(stops, func() error { store.Close(ctx, silence); return nil })
-	stopListening, err := b.listen(ctx, of[bellAlways])
+	stopListening, err := b.listen(ctx, of[notifyAlways])
 	if err != nil {
 		return stop, fmt.Errorf("listen: %w", err)
 	}
 	stops = append(stops, stopListening)
-	auto := of[bellAuto]
+	auto := of[notifyAuto]
 	if auto.relay, err = b.startProcess(ctx, auto.schema, order{}); err != nil {
 		return stop, err
 	}
@@ -227,7 +227,7 @@ func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, 
 	return stop, nil
 }
 
-// hold takes the lock that the trigger tests, as an awake relay does.
+// hold takes the lock that the trigger tests, as a polling relay does.
 func (b *insert) hold(ctx context.Context, v *variant) (*pgx.Conn, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -373,10 +373,10 @@ func (b *insert) report() InsertResult {
 	}
 	r := results[0]
 	if len(results) > 1 {
-		r.Stream, r.StreamRatio = &results[1], round(ratio(results[1].Silent, r.Silent), 3)
+		r.Stream, r.StreamRatio = &results[1], round(ratio(results[1].Suppressed, r.Suppressed), 3)
 	}
 	for of := range slices.Chunk(b.variants, b.each()) {
-		b.reportRelay(of[bellAuto])
+		b.reportRelay(of[notifyAuto])
 	}
 	for i := range results {
 		if one := &results[i]; one.LineLatency != nil {
@@ -395,8 +395,8 @@ func (b *insert) rows(g grid, of []*variant) InsertResult {
 	for i, v := range of {
 		medians[i] = round(median(v.rates), 0)
 	}
-	r := InsertResult{None: medians[noTrigger], Auto: medians[bellAuto], Silent: medians[bellSilent], Always: medians[bellAlways]}
-	r.AutoRatio, r.TriggerRatio = round(ratio(r.Auto, r.None), 3), round(ratio(r.Silent, r.None), 3)
+	r := InsertResult{None: medians[noTrigger], Auto: medians[notifyAuto], Suppressed: medians[notifySuppressed], Always: medians[notifyAlways]}
+	r.AutoRatio, r.TriggerRatio = round(ratio(r.Auto, r.None), 3), round(ratio(r.Suppressed, r.None), 3)
 	if len(b.variants) > b.each() {
 		g.row(string(of[0].mode) + ":")
 	}

@@ -139,7 +139,7 @@ type mark struct {
 type side struct {
 	name   string
 	mode   outboxsql.Mode
-	bell   outboxsql.Bell
+	notify outboxsql.NotifyMode
 	schema string
 	marks  []mark // by id
 	seen   *sightings
@@ -193,9 +193,9 @@ func (o *LatencyOptions) disturbed() bool { return o.HeldSnapshot || o.Foreign !
 // plan makes the sides and the schedule.
 func (l *latency) plan() {
 	for _, mode := range l.want.Mode.tables() {
-		l.sides = append(l.sides, &side{name: string(mode), mode: mode, bell: outboxsql.BellAuto})
+		l.sides = append(l.sides, &side{name: string(mode), mode: mode, notify: outboxsql.NotifyAuto})
 	}
-	l.sides = append(l.sides, &side{name: "floor", mode: outboxsql.ModeQueue, bell: outboxsql.BellAlways})
+	l.sides = append(l.sides, &side{name: "floor", mode: outboxsql.ModeQueue, notify: outboxsql.NotifyAlways})
 	var laps []lap
 	for i := range l.sides {
 		laps = append(laps, lap{side: i})
@@ -226,7 +226,7 @@ func (l *latency) floor() int { return len(l.sides) - 1 }
 
 func (l *latency) run(ctx context.Context) (err error) {
 	for _, s := range l.sides {
-		if s.schema, err = l.migrateTo(ctx, "latency_"+s.name, s.bell, s.mode); err != nil {
+		if s.schema, err = l.migrateTo(ctx, "latency_"+s.name, s.notify, s.mode); err != nil {
 			return err
 		}
 	}

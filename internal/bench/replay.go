@@ -96,7 +96,7 @@ INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, ord
 SELECT id, 'letters', event_type, 'dead', 10, aggregate_type || '/' || aggregate_id, 'event', 'refused by the bench' FROM event`
 
 func (r *replay) run(ctx context.Context) (result ReplayResult, err error) {
-	if r.schema, err = r.migrateTo(ctx, "replay_"+string(r.mode), outboxsql.BellAuto, outboxsql.ModeQueue); err != nil {
+	if r.schema, err = r.migrateTo(ctx, "replay_"+string(r.mode), outboxsql.NotifyAuto, outboxsql.ModeQueue); err != nil {
 		return result, err
 	}
 	if err := r.bury(ctx); err != nil {

@@ -107,7 +107,7 @@ func Soak(ctx context.Context, o SoakOptions) (SoakResult, error) {
 }
 
 func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
-	if s.schema, err = s.migrateTo(ctx, "soak_"+string(s.mode), outboxsql.BellAuto, s.mode); err != nil {
+	if s.schema, err = s.migrateTo(ctx, "soak_"+string(s.mode), outboxsql.NotifyAuto, s.mode); err != nil {
 		return result, err
 	}
 	events := s.want.Rate * s.want.Seconds

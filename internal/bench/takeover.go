@@ -87,7 +87,7 @@ type takeover struct {
 }
 
 func (t *takeover) run(ctx context.Context) (result TakeoverResult, err error) {
-	schema, err := t.migrateTo(ctx, "takeover_"+string(t.mode), outboxsql.BellAuto, t.mode)
+	schema, err := t.migrateTo(ctx, "takeover_"+string(t.mode), outboxsql.NotifyAuto, t.mode)
 	if err != nil {
 		return result, err
 	}

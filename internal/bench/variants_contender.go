@@ -76,7 +76,7 @@ func (t *trial) addresses() []string {
 func (t *trial) create(ctx context.Context) (err error) {
 	name := fmt.Sprintf("variant_%d_%s", t.trials, t.who.mode)
 	if t.who.way == nil {
-		t.schema, err = t.migrateTo(ctx, name, outboxsql.BellAuto, t.who.mode)
+		t.schema, err = t.migrateTo(ctx, name, outboxsql.NotifyAuto, t.who.mode)
 		return err
 	}
 	t.schema = t.prefix + "_" + name

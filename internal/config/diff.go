@@ -97,6 +97,26 @@ func Diff(old, c *Config) Difference {
 	return d
 }
 
+// Touches reports whether a setting differs whose path has the prefix.
+func (d Difference) Touches(prefix string) bool {
+	return slices.ContainsFunc(d.Settings, func(change Change) bool { return strings.HasPrefix(change.Path, prefix) })
+}
+
+// SameDestination reports whether both configurations have the destination, with the same settings.
+func SameDestination(a, b *Config, name string) bool {
+	whole := func(c *Config) *Config {
+		if c.whole == nil {
+			return c
+		}
+		one := *c
+		one.Destinations = c.whole
+		return &one
+	}
+	a, b = whole(a), whole(b)
+	before, after := findDestination(a, name), findDestination(b, name)
+	return before != nil && after != nil && len(diffDestination(a, *before, b, *after)) == 0
+}
+
 func findDestination(c *Config, name string) *Destination {
 	for i := range c.Destinations {
 		if c.Destinations[i].Name == name {

@@ -99,7 +99,7 @@ func (c *Console) cards(s snapshot) []laneCard {
 		if known && name != "" && !mine[name] {
 			mine[name] = true
 			add(laneCard{
-				DestinationStats: observe.DestinationStats{Name: name}, State: "not of this relay", Class: "paused",
+				DestinationStats: observe.DestinationStats{Name: name}, State: observe.StateNotConfigured, Class: "paused",
 				Waits: s.reading.backlog.Destination(name), Elsewhere: true,
 			})
 		}

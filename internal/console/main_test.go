@@ -120,7 +120,7 @@ func prepare(t *testing.T, change func(*Config)) *site {
 	t.Helper()
 	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
 	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: observe.Stats{
-		Bell: "listening", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
+		WakeState: "listening", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
 	}}}
 	cfg := Config{Relay: s.relay, Pauser: s.relay, Database: Database{Pool: pool, Schema: outboxsql.DefaultSchema}, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	if change != nil {

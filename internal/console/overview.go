@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// note is a problem that needs a person.
+// note is a problem under the heading "Action required".
 type note struct {
 	Text string
 	Link string // a page of the console; "" for none
@@ -19,11 +19,11 @@ type note struct {
 }
 
 type overviewBody struct {
-	Charts []chart
-	Notes  []note
-	Lanes  []laneRow
-	Bell   string
-	Oldest *observe.Waiting
+	Charts    []chart
+	Notes     []note
+	Lanes     []laneRow
+	WakeState string
+	Oldest    *observe.Waiting
 }
 
 // laneRow is the row of a destination.
@@ -42,7 +42,7 @@ func (c *Console) overview(w http.ResponseWriter, r *http.Request, s session) er
 }
 
 func overviewOf(s snapshot) overviewBody {
-	b := overviewBody{Bell: s.stats.Bell, Notes: notesOf(s)}
+	b := overviewBody{WakeState: s.stats.WakeState, Notes: notesOf(s)}
 	get := func(of func(point) float64) []float64 { return column(s.points, of) }
 	b.Charts = []chart{
 		newChart("Delivered", "good", perSecond, series{"", get(func(p point) float64 { return p.delivered })}),
@@ -70,7 +70,7 @@ func (s snapshot) has(name string) bool {
 	return slices.ContainsFunc(s.stats.Destinations, func(d observe.DestinationStats) bool { return d.Name == name })
 }
 
-// delivered reports whether a relay has a unit of a destination, in a stream. In a queue that is not known.
+// delivered reports whether a relay has a shard of a destination, in a stream. In a queue that is not known.
 func (s snapshot) delivered(name string) bool {
 	return slices.ContainsFunc(s.reading.backlog.Positions, func(p observe.Position) bool { return p.Destination == name && p.Session != nil })
 }
@@ -98,19 +98,19 @@ func rates(s snapshot, name string) (delivered, failed float64) {
 func stateOf(d observe.DestinationStats) (text, class string) {
 	switch {
 	case d.Paused:
-		return "paused", "paused"
+		return observe.StatePaused, "paused"
 	case d.Unavailable:
-		return "unavailable", "bad"
+		return observe.StateDown, "bad"
 	case d.State == observe.BreakerRamping, d.State == observe.BreakerThrottled:
 		return d.State.String(), "warn"
 	case d.Report != nil && d.Report.Blocked:
-		return "blocked", "warn"
+		return observe.StateBlocked, "warn"
 	case d.Trouble.Failures > 0:
-		return "failing", "bad"
+		return observe.StateFailing, "bad"
 	case d.RateLimited:
-		return "waits for its rate limit", "warn"
+		return observe.StateLimited, "warn"
 	default:
-		return "ok", "good"
+		return observe.StateUp, "good"
 	}
 }
 
@@ -153,18 +153,18 @@ func notesOf(s snapshot) (notes []note) {
 		case d.Paused:
 			notes = append(notes, note{fmt.Sprintf("%s is paused%s: its events wait until it is resumed.", d.Name, pausedBy(s.reading.backlog.Destination(d.Name).Pause)), link, false})
 		case d.Unavailable:
-			notes = append(notes, note{fmt.Sprintf("%s is unavailable%s: its events wait and lose no attempt. %s", d.Name, downFor(s.at, d.Trouble.DownSince), d.Trouble.LastError), link, true})
+			notes = append(notes, note{fmt.Sprintf("%s is down%s: its events wait and lose no attempt. %s", d.Name, downFor(s.at, d.Trouble.DownSince), d.Trouble.LastError), link, true})
 		}
 	}
 	if s.reading.err != nil {
 		return notes
 	}
 	for _, p := range s.reading.backlog.Positions {
-		if p.OtherRelays > 0 && p.Part == 0 {
+		if p.OtherRelays > 0 && p.Shard == 0 {
 			notes = append(notes, note{fmt.Sprintf("Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays), Path + "relays", true})
 		}
 		if p.Session == nil && (p.Destination == "" || s.has(p.Destination)) {
-			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its unit has no owner.", p.Name()), Path + "relays", true})
+			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its shard has no owner.", p.Name()), Path + "relays", true})
 		}
 	}
 	for _, d := range s.reading.backlog.Destinations {

@@ -37,7 +37,7 @@ func TestOverview(t *testing.T) {
 	s.awaitReading()
 	page := s.get(Path)
 	for _, want := range []string{
-		"Dead letters of mail: 1.", "hook is unavailable", "No route matches the event type nobody.wants", `aria-label="Waiting: now `, "bell: listening",
+		"Dead letters of mail: 1.", "hook is down", "No route matches the event type nobody.wants", `aria-label="Waiting: now `, "This relay is listening",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the overview lacks %q:\n%s", want, page)

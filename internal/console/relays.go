@@ -13,14 +13,14 @@ import (
 
 type relaysBody struct {
 	Relays []store.RelaySession
-	// Stream reports that there are units, which Units lists.
+	// Stream reports that there are shards, which Shards lists.
 	Stream bool
-	Units  []positionRow
-	Bell   store.BellState
+	Shards []positionRow
+	Notify store.NotifyState
 	Stats  observe.Stats
 }
 
-// read queries the live relays and the owners of units.
+// read queries the live relays and the owners of shards.
 func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) error {
 	state, err := outboxsql.ReadState(ctx, conn, schema)
 	if err != nil {
@@ -37,11 +37,11 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 		return err
 	}
 	backlog, err := store.ReadBacklog(ctx, conn, store.BacklogOptions{Schema: schema, CountsOnly: true})
-	b.Units = positionsOf(backlog, func(*observe.Position) bool { return true })
+	b.Shards = positionsOf(backlog, func(*observe.Position) bool { return true })
 	return err
 }
 
-// relays shows the relays, the units of each, and whether writers ring.
+// relays shows the relays, the shards of each, and whether writers ring.
 func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) error {
 	b := relaysBody{Stats: c.cfg.Relay.Stats()}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
@@ -55,7 +55,7 @@ func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) erro
 	if err := b.read(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
-	if b.Bell, err = store.ReadBell(ctx, conn.Conn(), t.Schema); err != nil {
+	if b.Notify, err = store.ReadNotifyState(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
 	return c.render(w, http.StatusOK, "relays", c.newPage("Relays", "relays", s, b))

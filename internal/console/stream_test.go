@@ -26,7 +26,7 @@ func (router) DestinationsOf(eventType string) []string {
 }
 
 // serveStream is serve with a stream of six events. Its destination hook has
-// reached the first; a session owns the units of mail and audit, the second of
+// reached the first; a session owns the shards of mail and audit, the second of
 // which is another relay's.
 func serveStream(t *testing.T, partitioned bool) *site {
 	t.Helper()
@@ -92,8 +92,8 @@ func TestStreamPages(t *testing.T) {
 				"destinations":          {`id="d-gone"`, `href="/console/destination?name=gone"`},
 				"destination?name=mail": {"<dt>Lag</dt><dd>2, 1 of them", `<dt>Blocked aggregates</dt><dd>1</dd>`},
 				"destination?name=gone": {"<dt>Delivered by</dt><dd>none</dd>", "the purge of events above 0"},
-				"relays":                {"Owners of units", "types without a route", `<span class="badge bad">none</span>`, "Owner of units"},
-				"":                      {"No relay delivers hook: its unit has no owner.", "No relay delivers (types without a route)"},
+				"relays":                {"Owners of shards", "types without a route", `<span class="badge bad">none</span>`, "Owner of shards"},
+				"":                      {"No relay delivers hook: its shard has no owner.", "No relay delivers (types without a route)"},
 			} {
 				text := s.get(Path + page)
 				for _, w := range want {

@@ -7,7 +7,7 @@ import (
 	"html/template"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/legible"
+	"github.com/notifyd/notifyd/internal/textview"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -15,7 +15,7 @@ import (
 // parsePages returns the templates by page. Each includes the layout.
 func parsePages() (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
-		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "content": content, "legible": legible.Payload, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
+		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "content": content, "readable": textview.Payload, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
 		"rate": showRate, "ago": ago, "due": due, "machine": machine, "stateClass": stateClass, "words": words,
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html")
 	if err != nil {
@@ -140,8 +140,8 @@ func pretty(raw json.RawMessage) string {
 
 // content shows a payload: JSON formatted, other text as it is, and of anything else how it begins.
 func content(e ops.Event) string {
-	if e.PayloadBytes != nil && !legible.Text(e.PayloadBytes) {
-		return legible.Payload(e.PayloadBytes)
+	if e.PayloadBytes != nil && !textview.Text(e.PayloadBytes) {
+		return textview.Payload(e.PayloadBytes)
 	}
 	payload, _ := e.Content()
 	return pretty(payload)

@@ -85,7 +85,7 @@ func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
 func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (int, error) {
 	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
 		lease_owner = NULL, lease_token = NULL, lease_until = NULL,
-		error_class = coalesce(error_class, 'ours'), last_error = coalesce(last_error, $1)
+		error_class = coalesce(error_class, 'relay'), last_error = coalesce(last_error, $1)
 		WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries
 			WHERE state = 'running' AND `+condition+` LIMIT $2 FOR UPDATE SKIP LOCKED))`,
 		append([]any{why, TakeOverBatch}, args...)...)

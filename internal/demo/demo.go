@@ -145,7 +145,7 @@ func (d *demo) open(ctx context.Context) error {
 
 func (d *demo) migrate(ctx context.Context) error {
 	return d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.BellKeep); err != nil {
+		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.NotifyKeep); err != nil {
 			return err
 		}
 		if d.Mode != outboxsql.ModeStream {

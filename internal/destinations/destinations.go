@@ -3,6 +3,7 @@
 package destinations
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -151,3 +152,12 @@ var (
 	_ destination = (*emailSettings)(nil)
 	_ destination = (*logSettings)(nil)
 )
+
+// CloseAll closes the closers of handlers, one after the other, and joins their errors.
+func CloseAll(closers []io.Closer) error {
+	var errs []error
+	for _, c := range closers {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}

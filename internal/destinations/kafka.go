@@ -94,7 +94,7 @@ func TransactionalIDs(d config.Destination, database, schema string) []string {
 	}
 	ids := make([]string, max(1, d.Shards))
 	for shard := range ids {
-		ids[shard] = s.PositionID(exactly.UnitName(database, schema, d.Name, shard), shard)
+		ids[shard] = s.PositionID(exactly.ShardName(database, schema, d.Name, shard), shard)
 	}
 	return ids
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/status"
 )
 
@@ -60,16 +60,16 @@ func (d Destination) examine(ctx context.Context) Finding {
 	ctx, cancel := context.WithTimeoutCause(ctx, destinationTimeout, fmt.Errorf("there was no answer within %v", destinationTimeout))
 	defer cancel()
 	var err error
-	if p := guard.Call("the check", func() { err = d.Check(ctx) }); p != nil {
+	if p := safecall.Call("the check", func() { err = d.Check(ctx) }); p != nil {
 		err = p
 	}
 	if err != nil {
-		return found(Error, d.cure(), "The destination cannot be used from here: %s.", oneLine(guard.Text(err)))
+		return found(Error, d.cure(), "The destination cannot be used from here: %s.", oneLine(safecall.Text(err)))
 	}
 	tested, untested := "the type "+d.Type+" does not describe its check", ""
 	if d.Describe != nil {
-		if p := guard.Call("DescribeCheck", func() { tested, untested = d.Describe() }); p != nil {
-			tested = oneLine(guard.Text(p))
+		if p := safecall.Call("DescribeCheck", func() { tested, untested = d.Describe() }); p != nil {
+			tested = oneLine(safecall.Text(p))
 		}
 	}
 	switch {

@@ -91,11 +91,11 @@ type Options struct {
 
 // Limits are the thresholds of findings.
 type Limits struct {
-	// RoundTrip is the time that a notification may take; one that takes Silence is not heard.
-	RoundTrip, Silence time.Duration
+	// RoundTrip is the time that a notification may take; one that takes Unheard counts as lost.
+	RoundTrip, Unheard time.Duration
 	// Skew is the largest difference between the clocks of the database and of this machine.
 	Skew time.Duration
-	// Frozen is how long events may wait while a relay keeps the bell silent and
+	// Frozen is how long events may wait while a relay suppresses the trigger and
 	// claims nothing.
 	Frozen time.Duration
 	// Transaction is how long another session may hold back vacuum.
@@ -112,7 +112,7 @@ type Limits struct {
 // DefaultLimits are far above what a healthy system has.
 func DefaultLimits() Limits {
 	return Limits{
-		RoundTrip: time.Second, Silence: 10 * time.Second, Skew: 5 * time.Second, Frozen: 30 * time.Second,
+		RoundTrip: time.Second, Unheard: 10 * time.Second, Skew: 5 * time.Second, Frozen: 30 * time.Second,
 		Transaction: 5 * time.Minute, Gap: time.Minute, DeadRows: 10_000, QueueUsage: 0.1,
 	}
 }
@@ -148,7 +148,7 @@ func checks() []check {
 		{"trigger", checkTrigger, false},
 		{"other triggers", checkOtherTriggers, false},
 		{"replication role", checkReplicationRole, true},
-		{"bell", checkBell, false},
+		{"suppression", checkSuppression, false},
 		{"relays", checkRelays, false},
 		{"locks", checkLocks, false},
 		{"pooler", checkPooler, true},
@@ -175,7 +175,7 @@ func checks() []check {
 func streamChecks() []check {
 	return []check{
 		{"stream", checkStream, false},
-		{"units", checkUnits, false},
+		{"shards", checkShards, false},
 		{"positions", checkPositions, false},
 		{"gaps", checkGaps, false},
 		{"writers", checkWriters, false},

@@ -24,7 +24,7 @@ const patience = 60 * time.Second
 // calm are limits that a busy machine does not reach.
 func calm() Limits {
 	l := DefaultLimits()
-	l.RoundTrip, l.Silence, l.Skew = time.Hour, patience, time.Hour
+	l.RoundTrip, l.Unheard, l.Skew = time.Hour, patience, time.Hour
 	return l
 }
 
@@ -67,7 +67,7 @@ func (p *patient) relay() {
 	if err != nil {
 		p.Fatal(err)
 	}
-	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.KeeperOptions{Owner: store.NewOwner()})
+	k := store.NewSession(&store.Connector{Config: cfg, Schema: "public"}, store.SessionOptions{Owner: store.NewOwner()})
 	p.Cleanup(func() { k.Close(context.WithoutCancel(p.Context())) })
 	if err := k.Hold(p.Context()); err != nil {
 		p.Fatal(err)
@@ -108,15 +108,15 @@ func illnesses() map[string]illness {
 		"constraint missing":      {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_state_known`), "schema", Error, "constraint outbox_deliveries_state_known is missing", "ADD CONSTRAINT outbox_deliveries_state_known CHECK"},
 		"constraint of another":   {sql(`ALTER TABLE outbox_events ADD CONSTRAINT small CHECK (id < 100)`), "schema", Warning, "constraint small", "DROP CONSTRAINT small"},
 		"primary key missing":     {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_pkey`), "schema", Error, "outbox_deliveries_pkey", "PRIMARY KEY (event_id, destination)"},
-		"function changed":        {sql(`ALTER FUNCTION outbox_bell_auto() SECURITY DEFINER`), "schema", Error, "function outbox_bell_auto", "notifyd migrate"},
+		"function changed":        {sql(`ALTER FUNCTION outbox_notify_auto() SECURITY DEFINER`), "schema", Error, "function outbox_notify_auto", "notifyd migrate"},
 		"unlogged":                {sql(`ALTER TABLE outbox_deliveries SET UNLOGGED`), "schema", Error, "unlogged", "SET LOGGED"},
 		"table missing":           {sql(`DROP TABLE outbox_deliveries`), "schema", Error, "The table outbox_deliveries is missing.", "notifyd migrate print"},
 		"not migrated":            {func(_ *patient, o *Options) { o.Schema = "nowhere" }, "schema", Error, "has no tables of notifyd", "notifyd migrate"},
 		"too new":                 {sql(`INSERT INTO outbox_migrations VALUES (999, 'from the future')`), "schema", Error, "is at version 999", "upgrade notifyd"},
-		"trigger missing":         {sql(`DROP TRIGGER outbox_events_bell ON outbox_events`), "trigger", Warning, "There is no trigger", "notifyd migrate --bell auto"},
-		"trigger disabled":        {sql(`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`), "trigger", Warning, "is disabled", `ALTER TABLE "public"."outbox_events" ENABLE TRIGGER outbox_events_bell`},
-		"trigger for replicas":    {sql(`ALTER TABLE outbox_events ENABLE REPLICA TRIGGER outbox_events_bell`), "trigger", Warning, "replicas only", "ENABLE TRIGGER"},
-		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_bell ON outbox_events; CREATE TRIGGER outbox_events_bell AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_bell_auto()`), "trigger", Error, "not the one that migrate creates", "DROP TRIGGER"},
+		"trigger missing":         {sql(`DROP TRIGGER outbox_events_notify ON outbox_events`), "trigger", Warning, "There is no trigger", "notifyd migrate --notify auto"},
+		"trigger disabled":        {sql(`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`), "trigger", Warning, "is disabled", `ALTER TABLE "public"."outbox_events" ENABLE TRIGGER outbox_events_notify`},
+		"trigger for replicas":    {sql(`ALTER TABLE outbox_events ENABLE REPLICA TRIGGER outbox_events_notify`), "trigger", Warning, "replicas only", "ENABLE TRIGGER"},
+		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_notify ON outbox_events; CREATE TRIGGER outbox_events_notify AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_notify_auto()`), "trigger", Error, "not the one that migrate creates", "DROP TRIGGER"},
 		"trigger on deliveries":   {sql(`CREATE TRIGGER mine BEFORE UPDATE ON outbox_deliveries FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`), "other triggers", Note, "raises an error while the relay records", `DROP TRIGGER "mine" ON "public"."outbox_deliveries"`},
 		"another trigger":         {sql(`CREATE TRIGGER mine BEFORE INSERT ON outbox_events FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`), "other triggers", Note, "trigger mine", `DROP TRIGGER "mine"`},
 	}
@@ -161,7 +161,7 @@ func troubles() map[string]illness {
 		"frozen relay": {func(p *patient, _ *Options) {
 			p.Exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
 			p.Exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
-		}, "bell", Error, "is frozen", "pg_terminate_backend"},
+		}, "suppression", Error, "is frozen", "pg_terminate_backend"},
 		"sequence that is behind": {func(p *patient, _ *Options) {
 			p.Exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 5)`)
 			p.Exec(`SELECT setval('outbox_events_id_seq', 2)`)
@@ -185,11 +185,11 @@ func troubles() map[string]illness {
 		}, "clock", Warning, "behind that of the database", "NTP"},
 		"slow notification": {func(_ *patient, o *Options) { o.Limits.RoundTrip = 1 }, "notify", Warning, "takes", "load"},
 		"listens elsewhere": {func(p *patient, o *Options) {
-			o.Listen, o.Limits.Silence = connectTo(testenv.Postgres(p).URL("")), time.Second
+			o.Listen, o.Limits.Unheard = connectTo(testenv.Postgres(p).URL("")), time.Second
 		}, "notify", Error, "no notification arrives", "database.listen_url"},
 		"cannot listen": {func(_ *patient, o *Options) { o.Listen = connectTo("postgres://127.0.0.1:1/x") }, "notify", Error, "cannot be opened", "listen_url"},
 		"transaction pooler": {func(p *patient, o *Options) {
-			o.Connect, o.Limits.Silence = connectTo(p.through(startPooler(p, p.URL))), time.Second
+			o.Connect, o.Limits.Unheard = connectTo(p.through(startPooler(p, p.URL))), time.Second
 			o.Listen = connectTo(p.URL)
 		}, "pooler", Error, "transaction pooler", "pool_mode = session"},
 		"transaction pooler of a stream": {func(p *patient, o *Options) {
@@ -199,7 +199,7 @@ func troubles() map[string]illness {
 			o.Connect, o.Listen = connectTo(p.through(startPooler(p, p.URL))), connectTo(p.URL)
 		}, "pooler", Note, "but for LISTEN", "database.listen_url"},
 		"listens through a transaction pooler": {func(p *patient, o *Options) {
-			o.Listen, o.Limits.Silence = connectTo(p.through(startPooler(p, p.URL))), time.Second
+			o.Listen, o.Limits.Unheard = connectTo(p.through(startPooler(p, p.URL))), time.Second
 		}, "notify", Error, "no notification arrives", "listen_url"},
 		"row level security": {func(p *patient, _ *Options) {
 			p.Exec(`ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
@@ -341,7 +341,7 @@ func TestHealthy(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"fsync": "on", "max_prepared_transactions": "2", "wal_level": "replica", "max_replication_slots": "2"})
 	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{})}
-	p.migrate("shop", outboxsql.BellAlways)
+	p.migrate("shop", outboxsql.NotifyAlways)
 	p.relay()
 	p.Exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', now())`)
 	p.Exec(`CREATE ROLE relay LOGIN PASSWORD 'x'`)
@@ -375,7 +375,7 @@ func TestHealthy(t *testing.T) {
 	}
 	impatient := func(o *Options) { o.Limits.Transaction = time.Microsecond }
 	worse("prepared transactions", Warning, `"it's \"forgotten\""`, `ROLLBACK PREPARED 'it''s "forgotten"'`, impatient,
-		`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`, `BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'it''s "forgotten"'`)
+		`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`, `BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'it''s "forgotten"'`)
 	worse("replication slots", Warning, "replication slot left_behind", "pg_drop_replication_slot('left_behind')", nil,
 		`SELECT pg_create_physical_replication_slot('left_behind', true)`)
 	limited := func(o *Options) { o.Connect = connectTo(asRelay.String()) }

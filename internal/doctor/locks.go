@@ -26,7 +26,7 @@ func checkLocks(ctx context.Context, e *exam) (string, []Finding, error) {
 // harm describes the failure while a foreign session has a lock.
 func harm(kind store.LockKind) string {
 	switch kind {
-	case store.LockBell:
+	case store.LockNotify:
 		return "events are not announced, and found by polling alone"
 	case store.LockLife:
 		return "a relay that has died counts as alive until its leases end, or one cannot show that it is alive"

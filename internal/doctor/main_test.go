@@ -18,9 +18,9 @@ func newPatient(tb testing.TB) *patient {
 	return &patient{testdb.New(tb, testdb.Tables{})}
 }
 
-func (p *patient) migrate(schema string, bell outboxsql.Bell) {
+func (p *patient) migrate(schema string, notify outboxsql.NotifyMode) {
 	p.Helper()
-	if _, err := outboxsql.Migrate(p.Context(), p.Conn, schema, bell); err != nil {
+	if _, err := outboxsql.Migrate(p.Context(), p.Conn, schema, notify); err != nil {
 		p.Fatal(err)
 	}
 }

@@ -37,10 +37,10 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	var best time.Duration
 	for i := range roundTrips {
-		took, err := e.ring(ctx, listening, channel)
+		took, err := e.notify(ctx, listening, channel)
 		if errors.Is(err, errSilent) {
-			return "", []Finding{found(Error, "point database.listen_url at PostgreSQL itself, or run notifyd migrate --bell off to poll",
-				"LISTEN is accepted and no notification arrives within %v: a transaction pooler is in between, or listen_url leads to another database.", e.Limits.Silence)}, nil
+			return "", []Finding{found(Error, "point database.listen_url at PostgreSQL itself, or run notifyd migrate --notify off to poll",
+				"LISTEN is accepted and no notification arrives within %v: a transaction pooler is in between, or listen_url leads to another database.", e.Limits.Unheard)}, nil
 		}
 		if err != nil {
 			return "", nil, err
@@ -59,12 +59,12 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 var errSilent = errors.New("no notification arrived")
 
 // ring sends one notification and returns the time until it arrived.
-func (e *exam) ring(ctx context.Context, listening *pgx.Conn, channel string) (time.Duration, error) {
+func (e *exam) notify(ctx context.Context, listening *pgx.Conn, channel string) (time.Duration, error) {
 	began := time.Now()
 	if _, err := e.conn.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, rand.Text()); err != nil {
 		return 0, fmt.Errorf("notify: %w", err)
 	}
-	within, cancel := context.WithTimeout(ctx, e.Limits.Silence)
+	within, cancel := context.WithTimeout(ctx, e.Limits.Unheard)
 	defer cancel()
 	if _, err := listening.WaitForNotification(within); err != nil {
 		if within.Err() != nil && ctx.Err() == nil {

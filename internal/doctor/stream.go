@@ -42,7 +42,7 @@ func place(p *observe.Position) string {
 }
 
 // checkUnits checks whether each position has a relay that moves it, and a destination.
-func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
+func checkShards(ctx context.Context, e *exam) (string, []Finding, error) {
 	b, err := e.backlog(ctx)
 	if err != nil {
 		return "", nil, err
@@ -54,7 +54,7 @@ func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
 	var findings []Finding
 	for i := range b.Positions {
 		p := &b.Positions[i]
-		if p.OtherRelays > 0 && p.Part == 0 {
+		if p.OtherRelays > 0 && p.Shard == 0 {
 			findings = append(findings, found(Warning, "reload or stop the relays whose configuration is the former one: notifyd status says since when each has its own",
 				"Relays wait for the destination %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays))
 		}
@@ -65,7 +65,7 @@ func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
 				"The configuration has no destination %s, no relay has it, and its position keeps the events above %d from being purged.", p.Destination, p.Lowest))
 		case len(relays) > 0: // otherwise the check of relays reports it
 			findings = append(findings, found(Error, "notifyd run, with a configuration that has it, and no other; or restart the relays",
-				"Relays run, and none of them owns the unit of %s: nothing is delivered from there.", place(p)))
+				"Relays run, and none of them owns the shard of %s: nothing is delivered from there.", place(p)))
 		}
 	}
 	return fmt.Sprintf("Positions: %d. Relays: %d.", len(b.Positions), len(relays)), findings, nil

@@ -24,7 +24,7 @@ func (p *patient) stream() {
 	p.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('', 10), ('mail', 10)`)
 }
 
-// member is a relay of the stream that holds the units of these destinations.
+// member is a relay of the stream that holds the shards of these destinations.
 func (p *patient) member(destinations ...string) {
 	p.Helper()
 	conn := testdb.Connect(p, p.with("application_name", "notifyd/leases"))
@@ -48,19 +48,19 @@ func streamTroubles() map[string]illness {
 			sql(`CREATE INDEX outbox_events_fresh ON outbox_events (id) WHERE state = 'fresh'`), "schema", Warning,
 			"outbox_events_fresh belongs to a queue", `DROP INDEX "public"."outbox_events_fresh"`,
 		},
-		"no relay delivers":     {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
-		"unit without an owner": {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them owns the unit of the destination mail", "notifyd run"},
+		"no relay delivers":      {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
+		"shard without an owner": {func(p *patient, _ *Options) { p.member("") }, "shards", Error, "none of them owns the shard of the destination mail", "notifyd run"},
 		"relays with other shards": {func(p *patient, _ *Options) {
 			p.member("", "mail")
 			p.Exec(`UPDATE outbox_positions SET layout = '2 x', shards = 2 WHERE destination = 'mail'`)
-		}, "units", Warning, "Relays wait for the destination mail: 1. They are configured with another number of shards", "reload or stop the relays"},
+		}, "shards", Warning, "Relays wait for the destination mail: 1. They are configured with another number of shards", "reload or stop the relays"},
 		"router without an owner": {
-			func(p *patient, _ *Options) { p.member("mail") }, "units", Error, "the unit of types without a route", "notifyd run",
+			func(p *patient, _ *Options) { p.member("mail") }, "shards", Error, "the shard of types without a route", "notifyd run",
 		},
 		"destination gone": {func(p *patient, _ *Options) {
 			p.member("", "mail")
 			p.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('it''s gone', 3)`)
-		}, "units", Warning, "no destination it's gone, no relay has it, and its position keeps the events above 3", `notifyd positions forget "it's gone"`},
+		}, "shards", Warning, "no destination it's gone, no relay has it, and its position keeps the events above 3", `notifyd positions forget "it's gone"`},
 		"stands still": {func(p *patient, _ *Options) {
 			p.member("", "mail")
 			p.Exec(`UPDATE outbox_positions SET head = 4, updated_at = now() - interval '10 min' WHERE destination = 'mail'`)
@@ -75,7 +75,7 @@ func streamTroubles() map[string]illness {
 		"frozen relay": {func(p *patient, _ *Options) {
 			p.Exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
 			p.Exec(`UPDATE outbox_positions SET head = 4`)
-		}, "bell", Error, "is frozen", "pg_terminate_backend"},
+		}, "suppression", Error, "is frozen", "pg_terminate_backend"},
 		"autovacuum off for events": {
 			sql(`ALTER TABLE outbox_deliveries SET (autovacuum_enabled = off); ALTER TABLE outbox_positions SET (autovacuum_enabled = off)`),
 			"autovacuum", Warning, "Autovacuum is off for outbox_positions", "RESET",
@@ -155,7 +155,7 @@ func TestHealthyStream(t *testing.T) {
 func TestPreparedGap(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "2"})
-	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{Bell: outboxsql.BellOff})}
+	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{Notify: outboxsql.NotifyOff})}
 	p.stream()
 	for _, s := range []string{`BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'it''s forgotten'`} {
 		p.Exec(s)

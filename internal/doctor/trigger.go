@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	bellTrigger = "outbox_events_bell"
+	notifyTrigger = "outbox_events_notify"
 	// keyFunction is the function of the triggers that keep the keys of a partitioned table.
 	keyFunction = "outbox_key"
 	// fingerprintFunction is the function of the trigger that groups dead letters.
@@ -36,33 +36,33 @@ func (e *exam) triggers(ctx context.Context, table string) ([]trigger, error) {
 		WHERE t.tgrelid = to_regclass($1) AND NOT t.tgisinternal ORDER BY t.tgname`, e.table(table))
 }
 
-// checkTrigger checks whether the bell can ring at all.
+// checkTrigger checks whether the trigger can notify at all.
 func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
 	all, err := e.triggers(ctx, "outbox_events")
 	if err != nil {
 		return "", nil, err
 	}
 	for _, t := range all {
-		if t.Name == bellTrigger {
+		if t.Name == notifyTrigger {
 			return "The trigger is there and enabled.", triggerFindings(e.table("outbox_events"), t), nil
 		}
 	}
-	return "", []Finding{found(Warning, "notifyd migrate --bell auto, unless the bell is off on purpose, as behind a transaction pooler",
-		"There is no trigger %s: the bell is off, and relays find events by polling alone.", bellTrigger)}, nil
+	return "", []Finding{found(Warning, "notifyd migrate --notify auto, unless it is off on purpose, as behind a transaction pooler",
+		"There is no trigger %s: relays find events by polling alone.", notifyTrigger)}, nil
 }
 
 func triggerFindings(table string, t trigger) []Finding {
-	cure := fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, bellTrigger)
-	const rings = " AFTER INSERT ON "
+	cure := fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, notifyTrigger)
+	const when = " AFTER INSERT ON "
 	switch {
 	case t.Enabled == "D":
-		return []Finding{found(Warning, cure, "The trigger %s is disabled: relays find events by polling alone.", bellTrigger)}
+		return []Finding{found(Warning, cure, "The trigger %s is disabled: relays find events by polling alone.", notifyTrigger)}
 	case t.Enabled == "R":
-		return []Finding{found(Warning, cure, "The trigger %s is enabled for replicas only: relays find events by polling alone.", bellTrigger)}
-	case t.Function != "outbox_bell_auto" && t.Function != "outbox_bell_always",
-		!strings.Contains(t.Definition, rings), !strings.Contains(t.Definition, "FOR EACH STATEMENT"), !strings.Contains(t.Definition, "NEW TABLE AS outbox_inserted"):
-		return []Finding{found(Error, fmt.Sprintf("DROP TRIGGER %s ON %s, then notifyd migrate --bell auto", bellTrigger, table),
-			"The trigger %s is not the one that migrate creates: %s.", bellTrigger, t.Definition)}
+		return []Finding{found(Warning, cure, "The trigger %s is enabled for replicas only: relays find events by polling alone.", notifyTrigger)}
+	case t.Function != "outbox_notify_auto" && t.Function != "outbox_notify_always",
+		!strings.Contains(t.Definition, when), !strings.Contains(t.Definition, "FOR EACH STATEMENT"), !strings.Contains(t.Definition, "NEW TABLE AS outbox_inserted"):
+		return []Finding{found(Error, fmt.Sprintf("DROP TRIGGER %s ON %s, then notifyd migrate --notify auto", notifyTrigger, table),
+			"The trigger %s is not the one that migrate creates: %s.", notifyTrigger, t.Definition)}
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error)
 			return "", nil, err
 		}
 		for _, t := range all {
-			if t.Name == bellTrigger || t.Function == keyFunction || t.Function == fingerprintFunction || t.Function == lineFunction || t.Enabled == "D" {
+			if t.Name == notifyTrigger || t.Function == keyFunction || t.Function == fingerprintFunction || t.Function == lineFunction || t.Enabled == "D" {
 				continue
 			}
 			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table(table)),
@@ -119,19 +119,19 @@ func checkReplicationRole(ctx context.Context, e *exam) (string, []Finding, erro
 	return "Triggers fire (session_replication_role is " + mode + ").", findings, nil
 }
 
-// checkBell checks whether the relay that keeps the bell silent works.
-func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
-	bell, err := store.ReadBell(ctx, e.conn, e.Schema)
+// checkSuppression checks whether the relay that suppresses the trigger works.
+func checkSuppression(ctx context.Context, e *exam) (string, []Finding, error) {
+	notify, err := store.ReadNotifyState(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
 	}
-	if bell.Silent == nil {
-		if bell.Mode == outboxsql.BellOff {
-			return "The bell is off.", nil, nil
+	if notify.SuppressedBy == nil {
+		if notify.Mode == outboxsql.NotifyOff {
+			return "The notify trigger is off.", nil, nil
 		}
-		return fmt.Sprintf("The bell is in mode %s and rings.", bell.Mode), nil, nil
+		return fmt.Sprintf("The notify mode is %s, and the trigger notifies.", notify.Mode), nil, nil
 	}
-	by := fmt.Sprintf("pid %d (%s)", bell.Silent.PID, bell.Silent.Application)
+	by := fmt.Sprintf("pid %d (%s)", notify.SuppressedBy.PID, notify.SuppressedBy.Application)
 	backlog, err := e.backlog(ctx)
 	if err != nil {
 		return "", nil, err
@@ -147,10 +147,10 @@ func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
 	oldest := oldestFresh(backlog)
 	if oldest != nil && !atWork && oldest.Age > e.Limits.Frozen.Seconds() {
 		age := time.Duration(oldest.Age * float64(time.Second)).Round(time.Second)
-		return "", []Finding{found(Error, fmt.Sprintf("restart that relay, or SELECT pg_terminate_backend(%d)", bell.Silent.PID),
-			"The bell is kept silent by %s, no relay queries for work, and an event has waited for %v: that relay is frozen.", by, age)}, nil
+		return "", []Finding{found(Error, fmt.Sprintf("restart that relay, or SELECT pg_terminate_backend(%d)", notify.SuppressedBy.PID),
+			"Notifications are suppressed by %s, no relay queries for work, and an event has waited for %v: that relay is frozen.", by, age)}, nil
 	}
-	return fmt.Sprintf("The bell is in mode %s, kept silent by %s, which is awake.", bell.Mode, by), nil, nil
+	return fmt.Sprintf("The notify mode is %s, and %s suppresses notifications while it polls.", notify.Mode, by), nil, nil
 }
 
 // oldestFresh leaves out events that were tried: those wait for their destination.

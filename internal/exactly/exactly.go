@@ -116,7 +116,7 @@ type ownPosition struct {
 
 const sqlOwn = `SELECT p.id::text, p.head, p.open::text, p.sealed, p.void, p.delivered,
 	outbox_last_id(), coalesce(pg_get_serial_sequence('outbox_events', 'id'), '')
-	FROM outbox_positions AS p WHERE p.unit = $1 AND p.epoch = $2 FOR UPDATE OF p`
+	FROM outbox_positions AS p WHERE p.number = $1 AND p.epoch = $2 FOR UPDATE OF p`
 
 // own reads the position. It waits for a statement that is changing the row. In a transaction it locks the row.
 func (x *Position) own(ctx context.Context, db position.Querier) (own ownPosition, err error) {
@@ -143,7 +143,7 @@ type owner struct {
 	Database    string `json:"database"`
 	Schema      string `json:"schema"`
 	Destination string `json:"destination"`
-	Shard       int    `json:"part"`
+	Shard       int    `json:"shard"`
 }
 
 // withoutPosition returns the owner without the position's id: the same for a forgotten and recreated position.
@@ -153,7 +153,7 @@ func (o owner) withoutPosition() owner {
 }
 
 func (o owner) String() string {
-	text := fmt.Sprintf("destination %q, part %d, of schema %q of database %q", o.Destination, o.Shard, o.Schema, o.Database)
+	text := fmt.Sprintf("destination %q, shard %d, of schema %q of database %q", o.Destination, o.Shard, o.Schema, o.Database)
 	if o.System != "" {
 		text += " of the PostgreSQL cluster " + o.System
 	}
@@ -180,11 +180,11 @@ func (x *Position) identify(ctx context.Context, conn *session.Conn) (o owner, e
 }
 
 // shardName returns the unambiguous name of the shard at the destination.
-func (o owner) shardName() string { return UnitName(o.Database, o.Schema, o.Destination, o.Shard) }
+func (o owner) shardName() string { return ShardName(o.Database, o.Schema, o.Destination, o.Shard) }
 
-// UnitName returns the name by which a destination that keeps a copy of its position knows a shard.
-func UnitName(database, schema, destination string, part int) string {
-	return fmt.Sprintf("%s/%s/%s/%d", url.PathEscape(database), url.PathEscape(schema), url.PathEscape(destination), part)
+// ShardName returns the name by which a destination that keeps a copy of its position knows a shard.
+func ShardName(database, schema, destination string, shard int) string {
+	return fmt.Sprintf("%s/%s/%s/%d", url.PathEscape(database), url.PathEscape(schema), url.PathEscape(destination), shard)
 }
 
 // Open opens the destination, and returns where the shard begins. All earlier deliveries of the shard have ended then.
@@ -383,7 +383,7 @@ const (
 	// sqlDurable makes the commit wait for the disk, in the transaction of a statement with sqlDurable in its FROM.
 	sqlDurable = `(SELECT set_config('synchronous_commit', 'on', true)) AS durable`
 	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(), ` + position.SQLSeen + `
-		FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
+		FROM ` + sqlDurable + ` WHERE number = $1 AND epoch = $2`
 	// sqlSettled spares the rows of a replay with the original ids: the copy may be older than the replay.
 	sqlSettled = `DELETE FROM outbox_deliveries AS d USING unnest($2::bigint[], $3::bigint[]) AS s(id, replays)
 		WHERE d.destination = $1 AND d.event_id = s.id AND d.replays = s.replays AND d.state IN ('retry', 'parked')
@@ -393,7 +393,7 @@ const (
 		SELECT 'relay', 'delivered', d.event_id, d.destination, jsonb_build_object('event_type', d.event_type, 'replay', d.replays)
 		FROM outbox_deliveries AS d JOIN unnest($2::bigint[], $3::bigint[]) AS s(id, replays) ON d.event_id = s.id AND d.replays = s.replays
 		WHERE d.destination = $1 AND d.state IN ('retry', 'parked') AND d.replays > 0`
-	sqlCheckpoint = `UPDATE outbox_positions SET sealed = $3 FROM ` + sqlDurable + ` WHERE unit = $1 AND epoch = $2`
+	sqlCheckpoint = `UPDATE outbox_positions SET sealed = $3 FROM ` + sqlDurable + ` WHERE number = $1 AND epoch = $2`
 )
 
 func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) error {

@@ -18,7 +18,7 @@ type Events struct {
 	// unread events.
 	Returned []dispatch.Delivery
 	// Batches are at the lane, in the order in which they were handed over.
-	Batches []*dispatch.Parcel
+	Batches []*dispatch.Batch
 	// Bytes is the size of the events at the lane.
 	Bytes int
 	// Unanswered is how many of the deliveries at the lane had no answer at the last Take.
@@ -26,22 +26,22 @@ type Events struct {
 
 	valid func() bool // reports whether deliveries may begin
 	wake  func()      // wakes the shard: a batch has an answer
-	spare []*dispatch.Parcel
-	sizes map[*dispatch.Parcel]int
+	spare []*dispatch.Batch
+	sizes map[*dispatch.Batch]int
 }
 
 // New returns the Events of a shard that may begin deliveries while valid reports true. Answers call wake. Any
 // goroutine may call both functions.
 func New(valid func() bool, wake func()) Events {
-	return Events{valid: valid, wake: wake, sizes: make(map[*dispatch.Parcel]int)}
+	return Events{valid: valid, wake: wake, sizes: make(map[*dispatch.Batch]int)}
 }
 
 // Batch returns an empty batch, recycled if possible.
-func (f *Events) Batch() *dispatch.Parcel {
+func (f *Events) Batch() *dispatch.Batch {
 	n := len(f.spare)
 	if n == 0 {
 		wake := f.wake // f may be replaced when the batch has its answer
-		return dispatch.NewParcel(f.valid, func(bool) { wake() })
+		return dispatch.NewBatch(f.valid, func(bool) { wake() })
 	}
 	p := f.spare[n-1]
 	f.spare = f.spare[:n-1]
@@ -49,10 +49,10 @@ func (f *Events) Batch() *dispatch.Parcel {
 }
 
 // Recycle takes an empty batch back.
-func (f *Events) Recycle(p *dispatch.Parcel) { f.spare = append(f.spare, p) }
+func (f *Events) Recycle(p *dispatch.Batch) { f.spare = append(f.spare, p) }
 
 // Begin records a filled batch that is about to be handed over.
-func (f *Events) Begin(p *dispatch.Parcel, all []dispatch.Delivery) {
+func (f *Events) Begin(p *dispatch.Batch, all []dispatch.Delivery) {
 	size := Size(all)
 	f.Bytes += size
 	f.Unanswered += len(all)

@@ -26,11 +26,11 @@ func TestWatermark(t *testing.T) {
 		inMemory, bytes := 0, 0
 		for id := int64(1); id <= head; id++ {
 			d := dispatch.Delivery{Event: &delivery.Event{ID: id, Payload: []byte("12345")}}
-			switch rapid.SampledFrom([]string{"delivered", "gap", "parcel", "returned", "row at the lane", "row returned", "more"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{"delivered", "gap", "batch", "returned", "row at the lane", "row returned", "more"}).Draw(t, "what") {
 			case "gap":
 				gaps.Add(tail.Range{From: id, To: id})
 				open[id] = true
-			case "parcel":
+			case "batch":
 				batch, open[id] = append(batch, d), true
 				inMemory, bytes = inMemory+1, bytes+5
 			case "returned":
@@ -51,7 +51,7 @@ func TestWatermark(t *testing.T) {
 		returned := len(f.Returned)
 		if len(batch) > 0 {
 			p := f.Batch()
-			p.Fill(append(p.Room(len(batch)), batch...))
+			p.Fill(append(p.Alloc(len(batch)), batch...))
 			f.Begin(p, batch)
 		}
 		if f.Bytes != bytes || f.Unanswered != len(batch) || f.Count() != len(batch)+returned {

@@ -30,7 +30,7 @@ type log struct{ *testdb.DB }
 
 func newStream(tb testing.TB) *log {
 	tb.Helper()
-	return asStream(testdb.New(tb, testdb.Tables{Mode: outboxsql.ModeStream, Bell: outboxsql.BellOff}))
+	return asStream(testdb.New(tb, testdb.Tables{Mode: outboxsql.ModeStream, Notify: outboxsql.NotifyOff}))
 }
 
 func asStream(d *testdb.DB) *log { return &log{d} }
@@ -258,14 +258,14 @@ func arrange(ctx context.Context, conn *sessions.Conn, destination, layout strin
 		if err != nil || late {
 			return err
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO outbox_positions (destination, part, shards, layout, head, epoch) SELECT $1, part, $2, $3, 0, $4 FROM generate_series(0, $2::int - 1) AS part
-			ON CONFLICT (destination, part) DO UPDATE SET shards = excluded.shards, layout = excluded.layout, epoch = excluded.epoch, owner = NULL`,
+		_, err = tx.Exec(ctx, `INSERT INTO outbox_positions (destination, shard, shards, layout, head, epoch) SELECT $1, shard, $2, $3, 0, $4 FROM generate_series(0, $2::int - 1) AS shard
+			ON CONFLICT (destination, shard) DO UPDATE SET shards = excluded.shards, layout = excluded.layout, epoch = excluded.epoch, owner = NULL`,
 			destination, shardsOf(layout), layout, epoch)
 		if err == nil {
-			_, err = tx.Exec(ctx, `DELETE FROM outbox_positions WHERE destination = $1 AND part >= $2`, destination, shardsOf(layout))
+			_, err = tx.Exec(ctx, `DELETE FROM outbox_positions WHERE destination = $1 AND shard >= $2`, destination, shardsOf(layout))
 		}
 		if err == nil {
-			_, err = tx.Exec(ctx, `NOTIFY outbox_events, 'units'`)
+			_, err = tx.Exec(ctx, `NOTIFY outbox_events, 'shards'`)
 		}
 		return err
 	})

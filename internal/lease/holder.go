@@ -89,7 +89,7 @@ type Options struct {
 	// Lost is called once for each call of Gained, in its own goroutine: when the shard goes to another relay, or when
 	// this relay has lost its leases. It stops the shard, waits for its deliveries and writes the last position,
 	// however long that takes. The shard is released, or gained again, when Lost has returned.
-	Lost func(destination string, part int)
+	Lost func(destination string, shard int)
 	// Report, if set, is called with the error of a part of the holder, and with nil when the part works again.
 	Report func(part string, err error)
 }
@@ -199,7 +199,7 @@ type writer interface {
 	// shard.
 	take(ctx context.Context, server string, r row) (epoch int64, err error)
 	// release releases a shard, and notifies the other relays. It reports false if the row is locked.
-	release(ctx context.Context, server string, unit int32, epoch int64) (done bool, err error)
+	release(ctx context.Context, server string, position int32, epoch int64) (done bool, err error)
 }
 
 // snapshot has the rows that a read returned.
@@ -833,7 +833,7 @@ func (h *Holder) finish(ctx context.Context, o result) {
 	switch {
 	case o.kind == releasing && o.done:
 		delete(h.held, o.at)
-		h.log.InfoContext(ctx, "released a shard", "destination", shardName(o.at.destination), "part", o.at.shard, "unit", id, "epoch", o.held.Epoch)
+		h.log.InfoContext(ctx, "released a shard", "destination", shardName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.held.Epoch)
 		h.Rebalance() // it takes a shard again that no other relay takes
 	case o.kind == releasing:
 		o.held.state = unreleased
@@ -846,7 +846,7 @@ func (h *Holder) finish(ctx context.Context, o result) {
 			return
 		}
 		o.held.state = working
-		h.log.InfoContext(ctx, "took a shard", "destination", shardName(o.at.destination), "part", o.at.shard, "unit", id, "epoch", o.epoch)
+		h.log.InfoContext(ctx, "took a shard", "destination", shardName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.epoch)
 		h.options.Gained(o.held.Lease)
 	}
 }
@@ -928,7 +928,7 @@ func (h *Holder) refuse(ctx context.Context, id int32, message string, err error
 		case notArranged:
 			h.log.WarnContext(ctx, notArranged, "err", err)
 		default:
-			h.log.WarnContext(ctx, notWritten, "unit", id, "err", err)
+			h.log.WarnContext(ctx, notWritten, "position", id, "err", err)
 		}
 	}
 	if !r.down { // others report the outage

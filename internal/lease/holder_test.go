@@ -184,7 +184,7 @@ func TestTell(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		if n, err := hears.WaitForNotification(ctx); err != nil || n.Payload != "units" {
+		if n, err := hears.WaitForNotification(ctx); err != nil || n.Payload != "shards" {
 			t.Fatalf("%s: %+v, %v", what, n, err)
 		}
 	}
@@ -228,11 +228,11 @@ func TestLostSession(t *testing.T) {
 	a, b := l.keep(1, "a", "b", "c"), l.keep(2, "a", "b", "c")
 	a.untilHas(2)
 	b.untilHas(2)
-	before := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(unit || ' ' || owner || ' ' || epoch, ', ' ORDER BY unit) FROM outbox_positions`)
+	before := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(number || ' ' || owner || ' ' || epoch, ', ' ORDER BY number) FROM outbox_positions`)
 	pid := testdb.One[int32](l.DB, l.Conn, `SELECT pid FROM outbox_members WHERE owner = 1`)
 	l.endSession(1)
 	l.untilTrue("another session", `SELECT pid <> $1 FROM outbox_members WHERE owner = 1`, pid)
-	if after := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(unit || ' ' || owner || ' ' || epoch, ', ' ORDER BY unit) FROM outbox_positions`); after != before {
+	if after := testdb.One[string](l.DB, l.Conn, `SELECT string_agg(number || ' ' || owner || ' ' || epoch, ', ' ORDER BY number) FROM outbox_positions`); after != before {
 		t.Errorf("owners and epochs: %s, before %s", after, before)
 	}
 	for _, name := range a.has() {
@@ -381,8 +381,8 @@ func TestForgottenRefusal(t *testing.T) {
 	l := newStream(t)
 	l.create("", "a")
 	l.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'`)
-	l.Exec(`CREATE TRIGGER refuse BEFORE UPDATE ON outbox_positions FOR EACH ROW WHEN (OLD.unit = ` +
-		testdb.One[string](l.DB, l.Conn, `SELECT unit::text FROM outbox_positions WHERE destination = 'a'`) + `) EXECUTE FUNCTION refuse()`)
+	l.Exec(`CREATE TRIGGER refuse BEFORE UPDATE ON outbox_positions FOR EACH ROW WHEN (OLD.number = ` +
+		testdb.One[string](l.DB, l.Conn, `SELECT number::text FROM outbox_positions WHERE destination = 'a'`) + `) EXECUTE FUNCTION refuse()`)
 	k := l.keep(1, "a")
 	k.until("its write is refused", func(map[string]Lease) bool { return k.refused[positions] })
 	l.Exec(`DELETE FROM outbox_positions WHERE destination = 'a'`)
@@ -457,7 +457,7 @@ func TestReconnect(t *testing.T) {
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, nil)
-	l := asStream(testdb.At(t, server.URL(""), testdb.Tables{Mode: outboxsql.ModeStream, Bell: outboxsql.BellOff}))
+	l := asStream(testdb.At(t, server.URL(""), testdb.Tables{Mode: outboxsql.ModeStream, Notify: outboxsql.NotifyOff}))
 	a, b := l.keep(1, "a", "b", "c"), l.keep(2, "a", "b", "c")
 	a.untilHas(2)
 	b.untilHas(2)

@@ -87,7 +87,7 @@ func (p view) sharded() bool {
 
 func genPicture(t *rapid.T) view {
 	p := view{wants: make(map[int64][]int32), owners: make(map[int32]int64), group: make(map[int32]int32)}
-	count := rapid.Int32Range(0, 12).Draw(t, "units")
+	count := rapid.Int32Range(0, 12).Draw(t, "shards")
 	groups := rapid.SampledFrom([]int32{1, 2, 3, 5, count + 1}).Draw(t, "groups")
 	for id := int32(1); id <= count; id++ {
 		p.group[id] = id

@@ -169,7 +169,7 @@ const sqlJoin = `WITH joined AS (
 			VALUES ($1, $2, $7, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END, clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
 		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, layouts = excluded.layouts, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
 		RETURNING ctid, renewals)
-	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM joined`
+	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM joined`
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
@@ -193,7 +193,7 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 
 // sqlAnnounce changes the destinations that the relay wants.
 const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layouts = $5, renewals = renewals + 1 WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
-	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'units') END::text FROM changed`
+	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM changed`
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
@@ -233,7 +233,7 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 }
 
 const (
-	sqlPositions = `SELECT destination, part, unit, epoch, coalesce(owner, 0), layout FROM outbox_positions`
+	sqlPositions = `SELECT destination, shard, number, epoch, coalesce(owner, 0), layout FROM outbox_positions`
 	// The clock of the server counts only if the member's session is gone as well. A member without a session is
 	// watched for a term.
 	sqlMembers = `SELECT owner, wants, layouts, renewals, alive_until < clock_timestamp() AND m.pid <> 0
@@ -289,7 +289,7 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 func (s *session) leave(ctx context.Context) error {
 	return s.roundTrip(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
-			SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($2, 'units') END`, s.options.Owner, s.channel)
+			SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($2, 'shards') END`, s.options.Owner, s.channel)
 		return err
 	})
 }
@@ -318,8 +318,8 @@ func (w *positionWriter) arrange(ctx context.Context, server, destination string
 // sqlTake skips a locked row: the lock may be held indefinitely. It commits synchronously: if a crash took it back,
 // another relay would find the shard without an owner, and begin at once.
 const sqlTake = `WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true) AS is),
-	free AS (SELECT p.unit FROM outbox_positions AS p CROSS JOIN durable WHERE p.unit = $1 AND p.epoch = $2 AND durable.is = 'on' FOR UPDATE OF p SKIP LOCKED)
-	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.unit = free.unit RETURNING p.epoch`
+	free AS (SELECT p.number FROM outbox_positions AS p CROSS JOIN durable WHERE p.number = $1 AND p.epoch = $2 AND durable.is = 'on' FOR UPDATE OF p SKIP LOCKED)
+	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.number = free.number RETURNING p.epoch`
 
 func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch int64, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {
@@ -333,10 +333,10 @@ func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch 
 }
 
 // sqlRelease does nothing if the position has another epoch: then it is done as well.
-const sqlRelease = `WITH mine AS (SELECT unit FROM outbox_positions WHERE unit = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED),
-	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.unit = mine.unit RETURNING p.unit)
-	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE unit = $1 AND epoch = $2),
-		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'units') END::text`
+const sqlRelease = `WITH mine AS (SELECT number FROM outbox_positions WHERE number = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED),
+	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.number = mine.number RETURNING p.number)
+	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE number = $1 AND epoch = $2),
+		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'shards') END::text`
 
 func (w *positionWriter) release(ctx context.Context, server string, id int32, epoch int64) (done bool, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {

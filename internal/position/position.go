@@ -45,7 +45,7 @@ const maxOpen = 4096
 
 const (
 	setSave = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange,
-	delivered = delivered + $5::bigint, updated_at = clock_timestamp(), ` + SQLSeen + ` WHERE unit = $1::int AND epoch = $2::bigint`
+	delivered = delivered + $5::bigint, updated_at = clock_timestamp(), ` + SQLSeen + ` WHERE number = $1::int AND epoch = $2::bigint`
 
 	// sqlSave writes the position of a shard. It changes one row, or none if another relay owns the shard, or a person
 	// moved the position. It finds the row by ctid: under an old snapshot all versions since stay, and a search by the
@@ -98,7 +98,7 @@ func Bound(head int64, open tail.Ranges) (int64, tail.Ranges) {
 }
 
 // sqlPosition reads the position of a shard.
-const sqlPosition = `SELECT head, open::text, delivered, shards, former::text, seen::text::bigint, seen_at FROM outbox_positions WHERE unit = $1 AND epoch = $2`
+const sqlPosition = `SELECT head, open::text, delivered, shards, former::text, seen::text::bigint, seen_at FROM outbox_positions WHERE number = $1 AND epoch = $2`
 
 // Load reads the position of a shard. It returns [ErrFenced] if the shard no longer belongs to this relay.
 func Load(ctx context.Context, conn *session.Conn, l lease.Lease) (p Position, err error) {
@@ -166,13 +166,13 @@ const (
 		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5
 			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id),
 		coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)
-	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.unit = $1 AND p.epoch = $2`
+	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.number = $1 AND p.epoch = $2`
 
 	// sqlReused marks all positions that have passed possibly reused ids. The mark outlives its cause: the sequence may
 	// overtake the position, and events with reused ids are still not delivered.
 	sqlReused = `UPDATE outbox_positions SET reused = least(reused, $1) WHERE (head > $1 OR EXISTS (SELECT FROM jsonb_array_elements(former) AS s, jsonb_array_elements(s) AS w WHERE (w ->> 'head')::bigint > $1)) AND ($2 OR sequence IS DISTINCT FROM $3)`
 
-	sqlSequence = `UPDATE outbox_positions SET sequence = $3 WHERE unit = $1 AND epoch = $2`
+	sqlSequence = `UPDATE outbox_positions SET sequence = $3 WHERE number = $1 AND epoch = $2`
 )
 
 // CheckIDs checks whether the sequence has assigned ids again that a position has passed since its anchor. It then

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 func newStream(tb testing.TB) *log {
 	tb.Helper()
-	l := &log{testdb.New(tb, testdb.Tables{Bell: outboxsql.BellOff})}
+	l := &log{testdb.New(tb, testdb.Tables{Notify: outboxsql.NotifyOff})}
 	l.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	return l
 }
@@ -65,10 +65,10 @@ func TestBound(t *testing.T) {
 }
 
 // owned returns the position of a destination as a new owner loads it.
-func (l *log) owned(unit int32) *Position {
+func (l *log) owned(number int32) *Position {
 	l.Helper()
-	epoch := testdb.One[int64](l.DB, l.Conn, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE unit = $1 RETURNING epoch`, unit)
-	p, err := Load(l.Context(), session.Direct(l.Conn), lease.Lease{PositionID: unit, Epoch: epoch})
+	epoch := testdb.One[int64](l.DB, l.Conn, `UPDATE outbox_positions SET epoch = epoch + 1 WHERE number = $1 RETURNING epoch`, number)
+	p, err := Load(l.Context(), session.Direct(l.Conn), lease.Lease{PositionID: number, Epoch: epoch})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func TestSave(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	l.Exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('a', 7, '{[2,4),[5,6)}')`)
-	unit := testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)
-	old := l.owned(unit)
+	number := testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`)
+	old := l.owned(number)
 	if old.Head != 7 || old.Open.String() != "{[2,4),[5,6)}" || old.Epoch != 1 {
 		t.Fatalf("loaded: %+v", old)
 	}
@@ -101,14 +101,14 @@ func TestSave(t *testing.T) {
 	if !save(old, 9, tail.Ranges{{From: 3, To: 3}, {From: 8, To: 8}}, 1) {
 		t.Error("the owner is fenced by a write of another column")
 	}
-	next := l.owned(unit)
+	next := l.owned(number)
 	if next.Head != 9 || next.Open.String() != "{[3,4),[8,9)}" || next.Epoch != 2 || next.Delivered != 5 {
 		t.Errorf("loaded: %+v", next)
 	}
 	if save(old, 20, nil, 1) {
 		t.Error("an old owner writes")
 	}
-	if again := l.owned(unit); again.Epoch != 3 || again.Head != 9 {
+	if again := l.owned(number); again.Epoch != 3 || again.Head != 9 {
 		t.Errorf("loaded again: %+v", again)
 	}
 	if save(next, 20, nil, 1) {
@@ -124,7 +124,7 @@ func TestSaveUnderASnapshot(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
 	l.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('a', 0)`)
-	p := l.owned(testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`))
+	p := l.owned(testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`))
 	old := l.Dial()
 	l.On(old, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 	l.On(old, `SELECT FROM outbox_positions`)

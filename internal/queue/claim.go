@@ -32,13 +32,13 @@ type claim struct {
 type share struct {
 	claim    *claim
 	lane     dispatch.QueueLane
-	parcel   *dispatch.Parcel
+	batch    *dispatch.Batch
 	events   []dispatch.Delivery
 	works    []int32 // index of each delivery in claim.work
 	reserved int     // reserved in the lane and not used yet
 	fast     bool    // the claim waits for it
 	finished atomic.Bool
-	leased   map[int]*lease // by index in the parcel
+	leased   map[int]*lease // by index in the batch
 	toLeases bool           // answers go to leases; guarded by leases.mu
 }
 
@@ -66,11 +66,11 @@ type lease struct {
 
 func newShare(l dispatch.QueueLane) *share {
 	p := &share{lane: l}
-	p.parcel = dispatch.NewParcel(func() bool { return !p.claim.lapsed() }, p.answered)
+	p.batch = dispatch.NewBatch(func() bool { return !p.claim.lapsed() }, p.answered)
 	return p
 }
 
-// answered handles new answers of the parcel.
+// answered handles new answers of the batch.
 func (p *share) answered(last bool) {
 	c := p.claim
 	if last {
@@ -111,7 +111,7 @@ func (c *claim) unfinishedOf(work int) *unfinished {
 // collect takes the answers of all shares that have arrived so far.
 func (c *claim) collect() {
 	for _, p := range c.shares {
-		_, answers, _ := p.parcel.Take()
+		_, answers, _ := p.batch.Take()
 		c.record(p, answers)
 	}
 }
@@ -151,8 +151,8 @@ func (c *claim) detach() {
 	c.lapses = c.leases.lapses.Load()
 	c.detached.Store(true)
 	for _, p := range c.shares {
-		p.lane.TakeBack(p.parcel)
-		answers, underWay := p.parcel.Each()
+		p.lane.TakeBack(p.batch)
+		answers, underWay := p.batch.Each()
 		c.record(p, answers)
 		if len(underWay) > 0 {
 			p.leased = make(map[int]*lease, len(underWay))
@@ -172,7 +172,7 @@ func (c *claim) detach() {
 // reused, because handlers may hold them.
 func (c *claim) release() {
 	for _, p := range c.shares {
-		p.parcel.Empty()
+		p.batch.Empty()
 	}
 }
 

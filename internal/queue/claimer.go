@@ -146,9 +146,9 @@ func (c *claimer) handOut(work []Work) *claim {
 		}
 	}
 	for _, p := range held.shares {
-		p.parcel.Fill(p.events)
+		p.batch.Fill(p.events)
 		if len(p.events) > 0 {
-			p.lane.Deliver(p.parcel, nil)
+			p.lane.Deliver(p.batch, nil)
 		}
 	}
 	return held
@@ -242,7 +242,7 @@ func (c *claimer) share(held *claim, l dispatch.QueueLane, from int) *share {
 	}
 	if p.claim != held {
 		n := len(held.work) - from
-		p.claim, p.reserved, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.parcel.Room(n)
+		p.claim, p.reserved, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.batch.Alloc(n)
 		p.finished.Store(false)
 		held.shares = append(held.shares, p)
 	}
@@ -269,7 +269,7 @@ func (c *claimer) await(held *claim) {
 const hurryAfter = time.Millisecond
 
 // wait returns when the fast lanes have answered, when the lock budget ends, or when this claimer is needed
-// elsewhere: an event that the bell has just named must not wait for the handlers of another event.
+// elsewhere: an event that a notification has just named must not wait for the handlers of another event.
 func (c *claimer) wait(held *claim) {
 	begin, lockBudget := time.Now(), c.e.limits.LockBudget
 	budget := time.NewTimer(lockBudget)

@@ -51,8 +51,8 @@ func (d *db) session(o SessionOptions) *Session {
 	return s
 }
 
-func (d *db) keeper(o SessionOptions) *Keeper {
-	k := NewKeeper(d.Connector, o)
+func (d *db) maintenance(o SessionOptions) *Maintenance {
+	k := NewMaintenance(d.Connector, o)
 	d.Cleanup(func() { k.Close(context.WithoutCancel(d.Context())) })
 	return k
 }

@@ -1,7 +1,7 @@
 // Package queue is the engine of a queue: relays compete for events, lock them with SKIP LOCKED, and mark each
 // delivered event. A queue has no order.
 //
-// A scheduler decides what to claim: ids that the bell named, fresh events in sweeps, and due deliveries. A claimer
+// A scheduler decides what to claim: ids that a notification named, fresh events in sweeps, and due deliveries. A claimer
 // passes the claimed events to the lanes of package dispatch, and writes the outcome in the transaction that holds
 // the locks. Slower deliveries continue under a lease.
 //
@@ -23,5 +23,5 @@
 //	read.go       has the statements of a claim
 //	settle.go     has the statements of a settlement
 //	ranged.go     adds the range of ids to statements, for partitions
-//	keeper.go     writes, renews and takes over leases; finds unrouted events with a new route
+//	maintenance.go     writes, renews and takes over leases; finds unrouted events with a new route
 package queue

@@ -31,9 +31,9 @@ type Options struct {
 	House  Housekeeper
 	// Companions lists the sessions of all relays that claim.
 	Companions Companions
-	// Bell may be nil if writers always ring.
-	Bell wake.Bell
-	Log  *slog.Logger
+	// Trigger may be nil if writers always notify.
+	Trigger wake.Trigger
+	Log     *slog.Logger
 }
 
 // Engine delivers the events of a queue: it claims rows that no other relay has locked, in any order, and marks an
@@ -60,7 +60,7 @@ type Engine struct {
 // New returns an engine. Add all destinations to the dispatcher before.
 func New(o Options) *Engine {
 	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), settling: make(settling, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
-	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Bell: o.Bell, Report: func(err error) { e.report("bell", err) }})
+	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Trigger: o.Trigger, Report: func(err error) { e.report("notify", err) }})
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
 	e.leases.report, e.leases.retryIn, e.leases.pauseClaims = e.report, e.sched.dueIn, e.sched.pauseClaims
 	for _, l := range e.d.QueueLanes() {
@@ -142,8 +142,8 @@ func (e *Engine) Blind(is bool) {
 	}
 }
 
-// Awake reports whether the relay sweeps continuously. Then nothing depends on notifications.
-func (e *Engine) Awake() bool { return e.relay.State() == wake.Polling }
+// Polling reports whether the relay sweeps continuously. Then nothing depends on notifications.
+func (e *Engine) Polling() bool { return e.relay.State() == wake.Polling }
 
 // Ready is closed after the first sweep of the table.
 func (e *Engine) Ready() <-chan struct{} { return e.sched.ready }

@@ -17,33 +17,33 @@ type fakeDB struct {
 	roundTrip time.Duration
 	routes    map[string][]string // by event type: used to compute settled
 
-	mu       sync.Mutex // guards what follows
-	faults   func(op string) faultKind
-	cutOff   int64 // the owner whose relay cannot reach the database
-	down     bool
-	mute     bool // notifications are lost
-	events   map[int64]*fakeEvent
-	order    []int64
-	rows     map[deliveries.Ref]*fakeRow
-	nextXid  uint64
-	open     map[uint64]bool // writing transactions
-	alive    map[int64]bool  // owners whose lock is held
-	bellOf   *fakeBell       // the bell that is kept silent
-	ears     []*Engine
-	settled  map[deliveries.Ref]bool // deliveries known to be acknowledged
-	newly    []deliveries.Ref        // those of the current transaction
-	check    func([]deliveries.Ref)  // checks newly
-	broken   []string                // violated invariants
-	history  []string                // requests and answers
-	claims   int
-	commits  int
-	ops      int
-	slow     int // one in so many operations takes effect late, 0: none
-	late     int // one in so many answers comes late, 0: none
-	fenced   int
-	inflight func() int // how many deliveries a fault may cause to repeat
-	excused  int
-	faulted  time.Time // end of the last fault
+	mu           sync.Mutex // guards what follows
+	faults       func(op string) faultKind
+	cutOff       int64 // the owner whose relay cannot reach the database
+	down         bool
+	mute         bool // notifications are lost
+	events       map[int64]*fakeEvent
+	order        []int64
+	rows         map[deliveries.Ref]*fakeRow
+	nextXid      uint64
+	open         map[uint64]bool // writing transactions
+	alive        map[int64]bool  // owners whose lock is held
+	suppressedBy *fakeTrigger    // the relay that suppresses the trigger
+	ears         []*Engine
+	settled      map[deliveries.Ref]bool // deliveries known to be acknowledged
+	newly        []deliveries.Ref        // those of the current transaction
+	check        func([]deliveries.Ref)  // checks newly
+	broken       []string                // violated invariants
+	history      []string                // requests and answers
+	claims       int
+	commits      int
+	ops          int
+	slow         int // one in so many operations takes effect late, 0: none
+	late         int // one in so many answers comes late, 0: none
+	fenced       int
+	inflight     func() int // how many deliveries a fault may cause to repeat
+	excused      int
+	faulted      time.Time // end of the last fault
 }
 
 type fakeEvent struct {
@@ -153,7 +153,7 @@ func (w *writer) insertKeyed(typ, key string, delay time.Duration) int64 {
 	}
 	db.events[e.id] = e
 	db.order = append(db.order, e.id)
-	if db.bellOf == nil {
+	if db.suppressedBy == nil {
 		w.ids = append(w.ids, e.id)
 	}
 	return e.id
@@ -321,18 +321,18 @@ func (db *fakeDB) event(id int64) fakeEvent {
 	return *db.events[id]
 }
 
-// fakeBell is one relay's access to the bell.
-type fakeBell struct{ db *fakeDB }
+// fakeTrigger is one relay's access to the notify lock.
+type fakeTrigger struct{ db *fakeDB }
 
-func (b *fakeBell) Silence() {
+func (b *fakeTrigger) Suppress() {
 	b.db.mu.Lock()
 	defer b.db.mu.Unlock()
-	if b.db.bellOf == nil {
-		b.db.bellOf = b
+	if b.db.suppressedBy == nil {
+		b.db.suppressedBy = b
 	}
 }
 
-func (b *fakeBell) Ring(ctx context.Context) (uint64, error) {
+func (b *fakeTrigger) Release(ctx context.Context) (uint64, error) {
 	sleep(ctx, b.db.roundTrip)
 	if b.db.fault(0, "ring") != noFault {
 		b.close() // the lock dies with the connection
@@ -345,12 +345,12 @@ func (b *fakeBell) Ring(ctx context.Context) (uint64, error) {
 	return b.db.nextXid - 1, nil
 }
 
-func (*fakeBell) Queued(context.Context) (int, error) { return 0, nil }
+func (*fakeTrigger) Queued(context.Context) (int, error) { return 0, nil }
 
-func (b *fakeBell) close() {
+func (b *fakeTrigger) close() {
 	b.db.mu.Lock()
 	defer b.db.mu.Unlock()
-	if b.db.bellOf == b {
-		b.db.bellOf = nil
+	if b.db.suppressedBy == b {
+		b.db.suppressedBy = nil
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// fakeLeases maintains leases like Keeper.
+// fakeLeases maintains leases like Maintenance.
 type fakeLeases struct {
 	db    *fakeDB
 	owner int64
@@ -125,7 +125,7 @@ func (k *fakeLeases) TakeOver(ctx context.Context, mine func() deliveries.Tokens
 		lost := row.owner == k.owner && row.Token <= live.Last && !slices.Contains(live.Live, row.Token)
 		if row.State == deliveries.Running && (lost || time.Now().After(row.until) || row.owner != k.owner && !k.db.alive[row.owner]) {
 			row.State, row.due, row.owner, row.Token = deliveries.Retry, time.Now(), 0, 0
-			row.Class = cmp.Or(row.Class, "ours")
+			row.Class = cmp.Or(row.Class, "relay")
 			n++
 		}
 	}

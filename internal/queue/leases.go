@@ -48,9 +48,9 @@ type lateResult struct {
 	delivered bool
 }
 
-func newLeases(keeper LeaseStore, length time.Duration, log *slog.Logger) *leases {
+func newLeases(maintenance LeaseStore, length time.Duration, log *slog.Logger) *leases {
 	ls := &leases{
-		store: keeper, length: length, log: log, began: time.Now(),
+		store: maintenance, length: length, log: log, began: time.Now(),
 		tokens: deliveries.NewIssuer(time.Now().UnixNano()), // above all tokens of an earlier process
 		wake:   make(chan struct{}, 1), live: make(map[int64]*lease), answeredShares: make(map[*share]struct{}),
 	}
@@ -99,7 +99,7 @@ func (ls *leases) take() []lateResult {
 	results := ls.results
 	ls.results = nil
 	for p := range ls.answeredShares {
-		_, answers, _ := p.parcel.Take()
+		_, answers, _ := p.batch.Take()
 		for i := range answers {
 			a := &answers[i]
 			l := p.leased[a.Place]

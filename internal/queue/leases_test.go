@@ -10,15 +10,15 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// smallKeeper refuses transactions that are too large, and one more.
-type smallKeeper struct {
+// smallMaintenance refuses transactions that are too large, and one more.
+type smallMaintenance struct {
 	LeaseStore
 	refuse int // the transaction to refuse, from 1
 	calls  int
 	put    map[int64]int
 }
 
-func (k *smallKeeper) Finish(_ context.Context, done, put []deliveries.Entry) (int, error) {
+func (k *smallMaintenance) Finish(_ context.Context, done, put []deliveries.Entry) (int, error) {
 	k.calls++
 	switch {
 	case len(done)+len(put) > maxFinish:
@@ -37,7 +37,7 @@ func (k *smallKeeper) Finish(_ context.Context, done, put []deliveries.Entry) (i
 func TestManyAnswers(t *testing.T) {
 	t.Parallel()
 	const n = 3*maxFinish + 1
-	k := &smallKeeper{refuse: 2, put: make(map[int64]int)}
+	k := &smallMaintenance{refuse: 2, put: make(map[int64]int)}
 	ls := newLeases(k, time.Minute, slog.New(slog.DiscardHandler))
 	ls.report, ls.retryIn = func(string, error) {}, func(time.Duration) {}
 	for id := range int64(n) {
@@ -56,25 +56,25 @@ func TestManyAnswers(t *testing.T) {
 	}
 }
 
-// stoppedKeeper refuses calls after the end of ctx, as the real one does.
-type stoppedKeeper struct {
+// stoppedMaintenance refuses calls after the end of ctx, as the real one does.
+type stoppedMaintenance struct {
 	LeaseStore
 	stop func() // called by the first transaction
 }
 
-func (k *stoppedKeeper) Finish(ctx context.Context, _, _ []deliveries.Entry) (int, error) {
+func (k *stoppedMaintenance) Finish(ctx context.Context, _, _ []deliveries.Entry) (int, error) {
 	k.stop()
 	return 0, ctx.Err()
 }
 
-func (k *stoppedKeeper) Renew(ctx context.Context, _ []int64) error { return ctx.Err() }
+func (k *stoppedMaintenance) Renew(ctx context.Context, _ []int64) error { return ctx.Err() }
 
 // TestStopIsNoOutage: a relay that stops while it writes answers or renews leases does not report
 // that the database is unavailable.
 func TestStopIsNoOutage(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	ls := newLeases(&stoppedKeeper{stop: cancel}, time.Minute, slog.New(slog.DiscardHandler))
+	ls := newLeases(&stoppedMaintenance{stop: cancel}, time.Minute, slog.New(slog.DiscardHandler))
 	reports := 0
 	ls.report, ls.retryIn = func(string, error) { reports++ }, func(time.Duration) {}
 	ls.live[1] = &lease{until: time.Now().Add(time.Hour)}

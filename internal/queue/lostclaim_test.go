@@ -133,7 +133,7 @@ func TestRunFencesALostLease(t *testing.T) {
 		r.start()
 		id := db.write("x", 1)[0]
 		after(time.Second)
-		db.set(func() { // the keeper's connection is gone: others see a dead relay
+		db.set(func() { // the maintenance session's connection is gone: others see a dead relay
 			delete(db.alive, r.owner)
 			db.ears = nil
 			db.faults = func(op string) faultKind {

@@ -15,12 +15,12 @@ func TestModeIsHeld(t *testing.T) {
 	var refused []error
 	o := options()
 	o.Refused = func(err error) { refused = append(refused, err) }
-	k, s := d.keeper(o), d.session(o)
+	k, s := d.maintenance(o), d.session(o)
 	d.hold(k)
 	d.Insert("a", 1)
 	s.Close(t.Context())
 	const guard = `1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint`
-	d.expect("beside the keeper", `SELECT pg_try_advisory_lock(`+guard+`)::text`, "false")
+	d.expect("beside the maintenance session", `SELECT pg_try_advisory_lock(`+guard+`)::text`, "false")
 	k.Close(t.Context())
 	d.Exec(`SELECT pg_advisory_lock(` + guard + `)`) // waits for the end of the session
 	if _, err := s.Claim(t.Context(), Query{Source: SourceSweep, Upto: 1, Limit: 1}); !errors.Is(err, outboxsql.ErrModeChanging) {
@@ -31,7 +31,7 @@ func TestModeIsHeld(t *testing.T) {
 	}
 	d.Exec(`UPDATE outbox_mode SET mode = 'stream'; SELECT pg_advisory_unlock(` + guard + `)`)
 	_, err := s.Claim(t.Context(), Query{Source: SourceSweep, Upto: 1, Limit: 1})
-	for what, err := range map[string]error{"claim": err, "keeper": k.Hold(t.Context())} {
+	for what, err := range map[string]error{"claim": err, "maintenance": k.Hold(t.Context())} {
 		if !errors.Is(err, outboxsql.ErrMode) {
 			t.Errorf("%s of a stream: %v", what, err)
 		}

@@ -155,7 +155,7 @@ func (m *model) pauseLane(p lanePause) {
 // cutOff cuts a relay off from the database, so that others take it for dead. Its deliveries until
 // it is stopped may repeat.
 func (m *model) cutOff(r *relay) {
-	r.bell.close()
+	r.trigger.close()
 	m.db.set(func() {
 		m.db.cutOff = r.owner
 		delete(m.db.alive, r.owner)

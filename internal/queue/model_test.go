@@ -124,7 +124,7 @@ func (m *model) answer(ctx context.Context, dest string, e *delivery.Event, s *s
 	}
 	switch {
 	case ctx.Err() != nil:
-		return delivery.ClassOurs, ctx.Err()
+		return delivery.ClassRelay, ctx.Err()
 	case n <= s.throttled:
 		return delivery.ClassDestination, delivery.Throttled(0, errors.New("too many of these"))
 	case e.Attempt > s.fails || e.Replay > 0:

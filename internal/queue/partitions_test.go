@@ -92,7 +92,7 @@ func TestSettleDetached(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)
 	o := options()
-	k, s := d.keeper(o), d.session(o)
+	k, s := d.maintenance(o), d.session(o)
 	done, dead, retry := d.lease(o.Owner, 1, soon), d.lease(o.Owner, 2, soon), d.lease(o.Owner, 3, soon)
 	dead.State, retry.State = deliveries.Dead, deliveries.Retry
 	due := d.Insert("a", 1)[0]

@@ -87,7 +87,7 @@ func TestPlans(t *testing.T) {
 	})
 }
 
-// TestPlansAsRun checks every statement that a claim, its settlement and the keeper really run,
+// TestPlansAsRun checks every statement that a claim, its settlement and the maintenance session really run,
 // with auto_explain.
 func TestPlansAsRun(t *testing.T) {
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestPlansAsRun(t *testing.T) {
 			d.Exec(`ALTER DATABASE "` + name + `" SET ` + setting)
 		}
 		o := options()
-		s, k := d.session(o), d.keeper(o)
+		s, k := d.session(o), d.maintenance(o)
 		ids := d.Insert("a", 4)
 		d.claim(s, Query{Source: SourceSweep, After: ids[0] - 1, Limit: 4})
 		running := entry(ids[3], "x", deliveries.Running)

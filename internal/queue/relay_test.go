@@ -24,7 +24,7 @@ type relay struct {
 	options Options
 	db      *fakeDB
 	owner   int64
-	bell    *fakeBell
+	trigger *fakeTrigger
 	log     *logBuffer
 	cancel  context.CancelFunc
 	ended   chan error
@@ -76,15 +76,15 @@ func testLane() dispatch.LaneConfig {
 
 func newRelay(tb testing.TB, db *fakeDB, owner int64, cfg relayConfig) *relay {
 	tb.Helper()
-	r := &relay{db: db, owner: owner, bell: &fakeBell{db}, log: &logBuffer{}, ended: make(chan error, 1)}
-	keeper := &fakeLeases{db, owner, cfg.Lease}
+	r := &relay{db: db, owner: owner, trigger: &fakeTrigger{db}, log: &logBuffer{}, ended: make(chan error, 1)}
+	maintenance := &fakeLeases{db, owner, cfg.Lease}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	d, err := dispatch.New(cfg.dispatcher(), nil, log)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	r.Dispatcher = d
-	r.options = Options{Limits: cfg.Limits, Dispatcher: d, Leases: keeper, House: keeper, Companions: keeper, Bell: r.bell, Log: log}
+	r.options = Options{Limits: cfg.Limits, Dispatcher: d, Leases: maintenance, House: maintenance, Companions: maintenance, Trigger: r.trigger, Log: log}
 	for range cfg.Claims {
 		r.options.Claimers = append(r.options.Claimers, &fakeSession{db: db, owner: owner, lease: cfg.Lease})
 	}
@@ -124,7 +124,7 @@ func (r *relay) start() {
 func (r *relay) stop() error {
 	r.cancel()
 	err := <-r.ended
-	r.bell.close()
+	r.trigger.close()
 	r.db.set(func() {
 		delete(r.db.alive, r.owner)
 		for i, d := range r.db.ears {

@@ -19,7 +19,7 @@ import (
 // scheduler decides what to claim next. Hints, timers and lanes report where work may be; claimers get queries and
 // report their results.
 //
-// Three kinds of queries find fresh events: by an id that the bell named, by the common sweep of the table in id
+// Three kinds of queries find fresh events: by an id that a notification named, by the common sweep of the table in id
 // order, and by a lane's separate sweep after the common sweep passed over the lane. Only one sweep is in flight at a
 // time: the next one begins where it ended.
 type scheduler struct {
@@ -36,7 +36,7 @@ type scheduler struct {
 	hurry        chan struct{} // capacity 1: a claimer that waits for handlers should come
 	claimsPaused int           // claimers that must first write the answers of a lost claim
 
-	ids      []int64 // named by the bell, not claimed yet
+	ids      []int64 // named by a notification, not claimed yet
 	sweeping bool    // a sweep is in flight
 	sweep    sweep
 	idLimit  idLimit
@@ -713,5 +713,5 @@ func (s *scheduler) stats(to *observe.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counters.stats(to)
-	to.Bell = s.relay.State().String()
+	to.WakeState = s.relay.State().String()
 }

@@ -110,14 +110,14 @@ func TestLastTwoDestinations(t *testing.T) {
 			const rounds, width = 60, 5
 			names := []string{"x", "y"}
 			sessions := []*Session{d.session(o), d.session(o)}
-			keeper := d.keeper(o)
+			maintenance := d.maintenance(o)
 			for round := range rounds {
 				all := d.Insert("a", width)
 				d.Exec(`UPDATE outbox_events SET state = 'deferred' WHERE state = 'fresh'`)
 				d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT e, n, 'a', 'retry' FROM unnest($1::bigint[]) e, unnest($2::text[]) n`, all, names)
 				var wg sync.WaitGroup
 				errs := make([]error, 3)
-				if round%3 == 0 { // a third way to end: the keeper, for a slow delivery
+				if round%3 == 0 { // a third way to end: the maintenance session, for a slow delivery
 					d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 						SELECT e, 'slow', 'a', 'running', $2::bigint, e, now() + interval '1 min' FROM unnest($1::bigint[]) e`, all, o.Owner)
 					var done []deliveries.Entry
@@ -127,7 +127,7 @@ func TestLastTwoDestinations(t *testing.T) {
 						done = append(done, slow)
 					}
 					wg.Go(func() {
-						fenced, err := keeper.Finish(t.Context(), done, nil)
+						fenced, err := maintenance.Finish(t.Context(), done, nil)
 						if err == nil && fenced > 0 {
 							err = fmt.Errorf("%d fenced off", fenced)
 						}
@@ -233,7 +233,7 @@ func TestErrorText(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	o := options()
-	s, k := d.session(o), d.keeper(o)
+	s, k := d.session(o), d.maintenance(o)
 	for i, text := range []string{
 		"a\x00b", "\xff\xfe broken \xc3", strings.Repeat("ü", 5000), strings.Repeat("x", 999) + "€€€", "\\ ' \" { } , NULL", "\x00", "line\nanother",
 	} {

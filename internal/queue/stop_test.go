@@ -84,7 +84,7 @@ func TestRunStopCancelsWhatTakesTooLong(t *testing.T) {
 		if err := <-causes; !errors.Is(err, dispatch.ErrStopping) {
 			t.Errorf("cause %v", err)
 		}
-		if row, _ := db.row(id, "a"); row.State != deliveries.Retry || row.Failures != 0 || row.Class != "ours" {
+		if row, _ := db.row(id, "a"); row.State != deliveries.Retry || row.Failures != 0 || row.Class != "relay" {
 			t.Errorf("row %+v", row.Entry)
 		}
 	})

@@ -180,7 +180,7 @@ func TestWatermarksPassNoOpenTransaction(t *testing.T) {
 			"sweep reads":  func(*rapid.T) { m.read() },
 			"sweep ends":   func(t *rapid.T) { m.end(t) },
 			"claim an id": func(t *rapid.T) {
-				id := rapid.Int64Range(0, m.id).Draw(t, "id") // named by the bell
+				id := rapid.Int64Range(0, m.id).Draw(t, "id") // named by a notification
 				if m.fresh[id] > 0 {
 					delete(m.fresh, id)
 					m.s.head = max(m.s.head, id)

@@ -13,7 +13,7 @@ import (
 // none are the leases of a relay that has none yet.
 func none() deliveries.Tokens { return deliveries.Tokens{} }
 
-func (d *db) takeOver(k *Keeper) int {
+func (d *db) takeOver(k *Maintenance) int {
 	d.Helper()
 	n, err := k.TakeOver(d.Context(), none)
 	if err != nil {
@@ -26,7 +26,7 @@ func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	a, b, c := options(), options(), options()
-	alive, other := d.keeper(a), d.keeper(b)
+	alive, other := d.maintenance(a), d.maintenance(b)
 	d.hold(alive)
 	d.hold(other)
 	d.lease(a.Owner, 1, soon)                     // its owner is alive
@@ -48,7 +48,7 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("%d taken over from the dead", n)
 	}
 	d.expect("all", stored, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x retry 2")
-	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "ours")
+	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "relay")
 	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
 
 	// A relay that only lost its connection for a moment is alive and can finish the leases that
@@ -70,7 +70,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	// The same number in another database belongs to another relay.
 	elsewhere := newDB(t)
-	stranger := elsewhere.keeper(c)
+	stranger := elsewhere.maintenance(c)
 	elsewhere.hold(stranger)
 	d.lease(c.Owner, 9, soon)
 	if n := d.takeOver(other); n != 1 {
@@ -84,7 +84,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	mine, theirs := options(), options()
-	k, other := d.keeper(mine), d.keeper(theirs)
+	k, other := d.maintenance(mine), d.maintenance(theirs)
 	d.hold(k)
 	d.hold(other)
 	for token := range int64(4) {
@@ -92,7 +92,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 	}
 	d.lease(theirs.Owner, 1, soon)
 	asked := 0
-	take := func(k *Keeper, live ...int64) int {
+	take := func(k *Maintenance, live ...int64) int {
 		t.Helper()
 		n, err := k.TakeOver(t.Context(), func() deliveries.Tokens {
 			asked++
@@ -107,7 +107,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 		t.Errorf("%d taken back, want 2", n)
 	}
 	d.expect("taken back", stored, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x running 2", "5/x running 2")
-	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "ours: the database lost the outcome of the delivery")
+	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "relay: the database lost the outcome of the delivery")
 	if n := take(k); n != 0 || asked != 1 {
 		t.Errorf("%d taken back on the same session, asked %d times", n, asked)
 	}
@@ -167,7 +167,7 @@ func TestLockedByARelayThatDies(t *testing.T) {
 func TestClaimersAreListed(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	k, s := d.keeper(options()), d.session(options())
+	k, s := d.maintenance(options()), d.session(options())
 	d.sweep(s, 1)
 	listed := func() bool {
 		t.Helper()

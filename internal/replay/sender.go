@@ -73,7 +73,7 @@ func (s *Sender) FindNow() { s.findAt = time.Time{} }
 // Find finds a replay that was requested, or is no longer running, if a search is due.
 func (s *Sender) Find(ctx context.Context, conn *session.Conn) error {
 	now, d := time.Now(), s.shard.Lane.Destination()
-	if now.Before(s.findAt) || d.Part > 0 { // the first shard sends the replay
+	if now.Before(s.findAt) || d.Shard > 0 { // the first shard sends the replay
 		return nil
 	}
 	s.findAt = now.Add(s.shard.Limits.PollInterval)
@@ -162,7 +162,7 @@ type Live struct {
 
 // Next reads the next events if necessary, and returns a batch to hand over, or nil. did reports whether it did
 // anything. caughtUp reports that stored deliveries have waited for the last of these events: see Holds.
-func (s *Sender) Next(ctx context.Context, conn *session.Conn, live Live) (p *dispatch.Parcel, caughtUp, did bool, err error) {
+func (s *Sender) Next(ctx context.Context, conn *session.Conn, live Live) (p *dispatch.Batch, caughtUp, did bool, err error) {
 	r := s.active
 	if r == nil || r.stopped || s.shard.Lane.Waits(false) {
 		return nil, false, false, nil
@@ -177,7 +177,7 @@ func (s *Sender) Next(ctx context.Context, conn *session.Conn, live Live) (p *di
 }
 
 // nextBatch returns the next read or returned events.
-func (s *Sender) nextBatch() (p *dispatch.Parcel, caughtUp bool) {
+func (s *Sender) nextBatch() (p *dispatch.Batch, caughtUp bool) {
 	r, now := s.active, time.Now()
 	n := r.pace.allow(now, min(len(r.flight.Returned), s.shard.Limits.Batch))
 	if n == 0 || now.Before(r.limitedUntil) {
@@ -196,7 +196,7 @@ func (s *Sender) nextBatch() (p *dispatch.Parcel, caughtUp bool) {
 	all, repeats := r.flight.Returned[:n], r.repeats()
 	p = r.flight.Batch()
 	r.highestHanded = max(r.highestHanded, all[n-1].Event.ID)
-	p.Fill(append(p.Room(n), all...))
+	p.Fill(append(p.Alloc(n), all...))
 	r.flight.Begin(p, all)
 	r.flight.Returned = slices.Delete(r.flight.Returned, 0, n)
 	s.shard.Changed()

@@ -15,7 +15,7 @@ import (
 
 // sqlFence raises the scanner's epoch: events in its memory were found by routes that change now, and can no longer be
 // written. A scanner that no relay has held yet has nothing in memory. The statement returns the scanner's position.
-const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0 RETURNING head, open::text`
+const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND shard = 0 RETURNING head, open::text`
 
 // Fence returns the ids that the unrouted scanner has read, and makes the scanner use the new routes for all other ids.
 // It comes before every statement on outbox_routes.

@@ -262,7 +262,7 @@ func (w *world) handOut(t *rapid.T) {
 // and one that comes nowhere has no route, and is kept.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Tables{Bell: outboxsql.BellOff})
+	db := testdb.New(t, testdb.Tables{Notify: outboxsql.NotifyOff})
 	db.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{DB: db, config: make(map[string]Routes), reads: map[string]*standing{"": {open: make(map[int64]bool)}}, kept: make(map[int64]bool), found: make(map[int64]bool)}

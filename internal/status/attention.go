@@ -35,7 +35,7 @@ const (
 	topUnrouted = 10
 )
 
-// list collects the problems that need a person.
+// list collects the problems that do not end by themselves.
 type list []Attention
 
 func (l *list) add(destination, cure, format string, args ...any) {

@@ -67,7 +67,7 @@ func (s *Status) hasPosition(name string) bool {
 func (s *Status) positionsAttention() (all list) {
 	for i := range s.Backlog.Positions {
 		p := &s.Backlog.Positions[i]
-		if p.OtherRelays > 0 && p.Part == 0 {
+		if p.OtherRelays > 0 && p.Shard == 0 {
 			all.add(p.Destination, "reload or stop the relays whose configuration is the former one: the list of relays says since when each has its own",
 				"Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays)
 		}
@@ -85,7 +85,7 @@ func (s *Status) positionsAttention() (all list) {
 				"The configuration has no destination %s, and its position keeps the events above %d from being purged%s.", p.Destination, p.Lowest, stored)
 		case len(s.Relays) > 0:
 			all.add(p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
-				"No relay delivers %s: its unit has no owner.", p.Name())
+				"No relay delivers %s: its shard has no owner.", p.Name())
 		}
 	}
 	return all

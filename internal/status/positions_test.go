@@ -48,14 +48,14 @@ mail 1 3 1 0 0 50/s
 failing:
 audit: event 1 (a), attempt 2, 0s ago: no
 
-needs a person:
+action required:
 An event has waited 3h00m for audit.
 notifyd doctor, and the last error of audit
-No relay delivers audit: its unit has no owner.
+No relay delivers audit: its shard has no owner.
 notifyd run, with a configuration that has it; notifyd doctor, if one runs
 The configuration has no destination gone, and its position keeps the events above 2 from being purged.
 put it back, or notifyd positions forget "gone"
-No relay delivers mail: its unit has no owner.
+No relay delivers mail: its shard has no owner.
 notifyd run, with a configuration that has it; notifyd doctor, if one runs
 `
 			if table != want {
@@ -75,7 +75,7 @@ notifyd run, with a configuration that has it; notifyd doctor, if one runs
 			if err != nil || keys.Mode != "stream" || len(keys.Backlog.Positions) != 4 {
 				t.Fatalf("%s, %v", data, err)
 			}
-			for _, key := range []string{"destination", "part", "unit", "head", "open", "lag", "lowest", "holds_back_retention", "delivered", "updated_at"} {
+			for _, key := range []string{"destination", "shard", "number", "head", "open", "lag", "lowest", "holds_back_retention", "delivered", "updated_at"} {
 				if _, ok := keys.Backlog.Positions[0][key]; !ok {
 					t.Errorf("no key %s in %s", key, data)
 				}
@@ -84,7 +84,7 @@ notifyd run, with a configuration that has it; notifyd doctor, if one runs
 	}
 }
 
-// stream makes a stream in which a session owns the router's unit.
+// stream makes a stream in which a session owns the router's shard.
 func stream(t *testing.T, partitioned bool) *pgx.Conn {
 	t.Helper()
 	url := testdb.URL(t, testdb.Tables{Partitioned: partitioned})

@@ -24,10 +24,10 @@ const scrapeTimeout = 2 * time.Second
 // Relay is one relay's report about itself.
 type Relay struct {
 	Address string `json:"address"`
-	// Listening and DatabaseUp report its health; Awake, whether it keeps the bell silent.
+	// Listening and DatabaseUp report its health; Polling, whether it suppresses the trigger.
 	Listening  bool `json:"listening"`
 	DatabaseUp bool `json:"database_up"`
-	Awake      bool `json:"awake"`
+	Polling    bool `json:"polling"`
 	// Refused are the SQLSTATEs with which the database refuses statements of the relay.
 	Refused []string `json:"refused,omitempty"`
 	// Hangs are the reasons of its hangs, as at /readyz; empty while nothing hangs.
@@ -144,7 +144,7 @@ func parseRelay(address, outbox string, r io.Reader) *Relay {
 				byName[name] = &RelayDestination{Name: name}
 			}
 			byName[name].set(m[1], labels, value)
-			own[name] = own[name] || m[1] == "notifyd_destination_unavailable" // the tables may have deliveries of others, too
+			own[name] = own[name] || m[1] == "notifyd_destination_down" // the tables may have deliveries of others, too
 		}
 	}
 	if !known || lines.Err() != nil {
@@ -169,14 +169,14 @@ func (r *Relay) set(name string, labels map[string]string, value float64) {
 		r.Listening = value == 1
 	case "notifyd_database_up":
 		r.DatabaseUp = value == 1
-	case "notifyd_bell_awake":
-		r.Awake = value == 1
+	case "notifyd_notifications_suppressed":
+		r.Polling = value == 1
 	}
 }
 
 func (d *RelayDestination) set(name string, labels map[string]string, value float64) {
 	switch name + " " + labels["outcome"] + labels["class"] {
-	case "notifyd_destination_unavailable ":
+	case "notifyd_destination_down ":
 		d.Unavailable = value == 1
 	case "notifyd_destination_state ":
 		if value == 1 {

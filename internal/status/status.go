@@ -43,13 +43,13 @@ type Status struct {
 	// Relays are the live relays: for a queue those of all schemas of the database,
 	// for a stream its own.
 	Relays []store.RelaySession `json:"relays"`
-	Bell   store.BellState      `json:"bell"`
+	Notify store.NotifyState    `json:"notify"`
 	// Backlog is the backlog of the tables.
 	Backlog observe.Backlog `json:"backlog"`
 	// Relay is the report of the relay whose admin address is configured; nil if
 	// there is none, or it does not answer.
 	Relay *Relay `json:"relay,omitempty"`
-	// Attention lists the problems that need a person.
+	// Attention lists the problems that do not end by themselves.
 	Attention []Attention `json:"attention"`
 
 	known []string // the configured destinations; nil if they are not known
@@ -95,7 +95,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Bell, err = store.ReadBell(ctx, conn, o.Schema); err != nil {
+	if s.Notify, err = store.ReadNotifyState(ctx, conn, o.Schema); err != nil {
 		return s, err
 	}
 	if state.Current > 0 {

@@ -20,12 +20,12 @@ notifyd_deliveries_total{destination="mail",outcome="delivered"} 120
 notifyd_deliveries_total{destination="mail",outcome="failed"} 3
 notifyd_deliveries_total{destination="mail",outcome="dead"} 1
 notifyd_deliveries_total{destination="audit",outcome="delivered"} 1e+06
-notifyd_destination_unavailable{destination="mail"} 1
+notifyd_destination_down{destination="mail"} 1
 notifyd_destination_state{destination="mail",state="closed"} 0
 notifyd_destination_state{destination="mail",state="probing"} 1
 notifyd_destination_throttled_gap_seconds{destination="mail"} 2.5
 notifyd_destination_paused{destination="audit"} 1
-notifyd_destination_unavailable{destination="audit"} 0
+notifyd_destination_down{destination="audit"} 0
 notifyd_backlog_deliveries{destination="gone",state="retry"} 5
 notifyd_attempts_total{destination="mail",class="destination"} 17
 notifyd_destination_down_seconds{destination="mail"} 480.5
@@ -40,14 +40,14 @@ notifyd_listener_connected 1
 notifyd_database_up 1
 notifyd_database_refuses{code="42501"} 2
 notifyd_database_refuses{code="57014"} 0
-notifyd_bell_awake 0
+notifyd_notifications_suppressed 0
 go_goroutines 12
 `
 
 func TestParseRelay(t *testing.T) {
 	t.Parallel()
 	r := parseRelay("host:1", "", strings.NewReader(metricsText))
-	if r == nil || r.Address != "host:1" || !r.Listening || !r.DatabaseUp || r.Awake || len(r.Destinations) != 2 {
+	if r == nil || r.Address != "host:1" || !r.Listening || !r.DatabaseUp || r.Polling || len(r.Destinations) != 2 {
 		t.Fatalf("%+v", r)
 	}
 	if !slices.Equal(r.Refused, []string{"42501"}) {
@@ -148,7 +148,7 @@ func TestStateOfDestinations(t *testing.T) {
 		known   []string
 		state   string
 		next    string
-		needs   string // the beginning of what needs a person; "" for nothing
+		needs   string // the beginning of the required action; "" for none
 	}{
 		"well":         {relay: relayWith(RelayDestination{State: "closed"}), backlog: waits, state: "up", next: "due"},
 		"down":         {relayWith(RelayDestination{State: "open", Unavailable: true, Down: 482, NextProbe: 11.5}), failed, nil, "down 8m02s", "probe 12s", "The destination mail has been down for 8m02s, next probe in 12s; the last error (event 7): webhook: 401 Unauthorized."},
@@ -181,7 +181,7 @@ func TestStateOfDestinations(t *testing.T) {
 			}
 		}
 		if all := strings.Join(texts, "\n"); !strings.HasPrefix(all, c.needs) || (c.needs == "") != (all == "") {
-			t.Errorf("%s: it needs a person for %q, want %q", name, all, c.needs)
+			t.Errorf("%s: action required: %q, want %q", name, all, c.needs)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (s *Status) Table(v View) string {
 	s.errors(p)
 	if len(s.Attention) > 0 {
 		p.line(heading, "")
-		p.line(heading, "needs a person:")
+		p.line(heading, observe.ActionRequired+":")
 		for _, a := range s.Attention {
 			p.line(bad, "  "+a.Text)
 			p.line(plain, "    "+a.Cure)
@@ -58,13 +58,11 @@ func (s *Status) head(p *paper) {
 		}
 		fact(name, "%s", s.relay(&r))
 	}
-	bell := string(s.Bell.Mode)
-	if h := s.Bell.Silent; h != nil {
-		bell += fmt.Sprintf(", silent: a relay is awake (session %d)", h.PID)
-	} else if s.Bell.Mode != "off" {
-		bell += ", rings"
+	notify := string(s.Notify.Mode)
+	if h := s.Notify.SuppressedBy; h != nil {
+		notify += fmt.Sprintf(", suppressed: a relay polls (session %d)", h.PID)
 	}
-	fact("bell", "%s", bell)
+	fact("notify", "%s", notify)
 	oldest := "nothing waits"
 	if o := s.Backlog.Oldest; o != nil {
 		oldest = fmt.Sprintf("oldest %s (event %d)", ago(o.Age), o.EventID)
@@ -154,38 +152,41 @@ func (s *Status) state(name string) string {
 	r, paused := s.Relay.destination(name), s.Backlog.Destination(name).Pause != nil
 	switch {
 	case !s.configured(name):
-		return "not configured"
+		return observe.StateNotConfigured
 	case paused && r != nil && !r.Paused:
-		return "pausing"
+		return observe.StatePausing
 	case paused: // a paused destination is not probed
-		return "paused"
+		return observe.StatePaused
 	case r != nil && r.Paused:
-		return "resuming"
+		return observe.StateResuming
 	case r == nil && s.Relay != nil:
-		return "not loaded" // the relay has not read the new configuration yet
+		return observe.StateNotLoaded // the relay has not read the new configuration yet
 	case r == nil:
-		return "?"
+		return observe.StateUnknown
 	case r.stuck():
-		return "stuck"
+		return observe.StateStuck
 	case r.Unavailable:
-		return "down " + ago(r.Down)
+		return observe.StateDown + " " + ago(r.Down)
 	case r.State == observe.BreakerRamping.String() || r.State == observe.BreakerThrottled.String():
 		return r.State
 	case r.FailingEvents > 0:
-		return "failing " + ago(r.Failing)
+		return observe.StateFailing + " " + ago(r.Failing)
 	case r.RateLimited:
-		return "limited"
+		return observe.StateLimited
 	default:
-		return "up"
+		return observe.StateUp
 	}
 }
 
 // toneOf is the colour of a state.
 func toneOf(state string) tone {
-	switch word, _, _ := strings.Cut(state, " "); word {
-	case "up", "?":
+	if state == observe.StateNotConfigured || state == observe.StateNotLoaded {
+		return bad
+	}
+	switch word, _, _ := strings.Cut(state, " "); word { // "down 5m"
+	case observe.StateUp, observe.StateUnknown:
 		return plain
-	case "down", "failing", "stuck", "not":
+	case observe.StateDown, observe.StateFailing, observe.StateStuck:
 		return bad
 	default:
 		return warn

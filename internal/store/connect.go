@@ -44,7 +44,7 @@ const (
 // statement.
 const RoleLeases = "leases"
 
-// idleLimit returns how long a session may be idle, 0 for no limit: a quiet night must not end the bell's session.
+// idleLimit returns how long a session may be idle, 0 for no limit: a quiet night must not end the session that holds the notify lock.
 func idleLimit(role string) time.Duration {
 	if role == RoleLeases {
 		return leasesIdle
@@ -266,7 +266,7 @@ func (c *Connector) settings(role string) [][2]string {
 func directSettings(role string) [][2]string {
 	return [][2]string{
 		{"idle_session_timeout", milliseconds(idleLimit(role))},
-		// A vanished relay must not lock rows and the bell for hours.
+		// A vanished relay must not lock rows and suppress the trigger for hours.
 		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
 		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
 		{"tcp_keepalives_count", strconv.Itoa(keepAliveCount)},

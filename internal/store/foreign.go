@@ -21,8 +21,8 @@ type LockKind string
 
 // These are the kinds of locks.
 const (
-	// LockBell keeps the trigger silent.
-	LockBell LockKind = "bell"
+	// LockNotify suppresses the trigger.
+	LockNotify LockKind = "notify"
 	// LockLife shows that a relay is alive.
 	LockLife LockKind = "life"
 	// LockMode prevents a change of the table's mode.
@@ -51,11 +51,11 @@ func (s ForeignHolder) String() string {
 	return text
 }
 
-// sqlForeignHolders ignores short uses of these locks: writers test the bell, and schema changes exclude relays. The
+// sqlForeignHolders ignores short uses of these locks: writers test the trigger, and schema changes exclude relays. The
 // application_name identifies a relay, unless its role may not read events.
 const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode FROM pg_catalog.pg_locks
 		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())),
-	used AS (SELECT CASE WHEN classid = $2::bigint::oid THEN 'bell' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
+	used AS (SELECT CASE WHEN classid = $2::bigint::oid THEN 'notify' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
 			pid, mode FROM held
 		WHERE objsubid = 1 AND mode = 'ExclusiveLock' AND (classid = $2::bigint::oid AND objid = to_regclass($1 || '.outbox_events')::oid
 				OR classid = $4::bigint::oid AND objid = to_regclass($1 || '.outbox_mode')::oid
@@ -71,7 +71,7 @@ const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid
 // ReadForeignHolders returns the sessions that are not relays and hold or wait for a lock that the relays of a schema
 // need, by kind and pid. The lock of life does not depend on the schema.
 func ReadForeignHolders(ctx context.Context, conn outboxsql.DB, schema string) ([]ForeignHolder, error) {
-	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(bellSpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
+	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(notifySpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
 	if err != nil {
 		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
 	}

@@ -39,7 +39,7 @@ func makeTables(ctx context.Context, url string) error {
 		return err
 	}
 	defer Close(ctx, conn)
-	_, err = outboxsql.Migrate(ctx, conn, "public", outboxsql.BellAuto)
+	_, err = outboxsql.Migrate(ctx, conn, "public", outboxsql.NotifyAuto)
 	return err
 }
 
@@ -87,10 +87,10 @@ func one[T any](d *db, query string, args ...any) T {
 	return all[0]
 }
 
-func options() KeeperOptions { return KeeperOptions{Owner: NewOwner()} }
+func options() SessionOptions { return SessionOptions{Owner: NewOwner()} }
 
-func (d *db) keeper(o KeeperOptions) *Keeper {
-	k := NewKeeper(d.Connector, o)
+func (d *db) relaySession(o SessionOptions) *Session {
+	k := NewSession(d.Connector, o)
 	d.Cleanup(func() { k.Close(context.WithoutCancel(d.Context())) })
 	return k
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Watch runs the queries of monitoring. Each query opens its own connection; one query runs at a time. On the
-// Keeper's connection, a slow query would delay the renewal of leases. A cancelled one would end the session that
+// Session's connection, a slow query would delay the renewal of leases. A cancelled one would end the session that
 // proves that the relay is alive. Several goroutines may use a Watch.
 type Watch struct {
 	connector *Connector

@@ -95,7 +95,7 @@ func TestWatchingHarmsNobody(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	o := options()
-	k, w := d.keeper(o), NewWatch(d.Connector)
+	k, w := d.relaySession(o), NewWatch(d.Connector)
 	d.hold(k)
 	d.exec(`BEGIN`)
 	d.exec(`LOCK TABLE outbox_events`)

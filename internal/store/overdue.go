@@ -36,7 +36,7 @@ const (
 			WHERE (d.event_id, d.destination) = (SELECT event_id, destination FROM due) FOR UPDATE SKIP LOCKED) AS free)`
 
 	sqlLockedPosition = `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = $1)
-		AND NOT EXISTS (SELECT FROM (SELECT unit FROM outbox_positions WHERE destination = $1 FOR UPDATE SKIP LOCKED) AS free)`
+		AND NOT EXISTS (SELECT FROM (SELECT number FROM outbox_positions WHERE destination = $1 FOR UPDATE SKIP LOCKED) AS free)`
 )
 
 // Locked reports whether another session has locked the row, so that relays skip it or wait for it. It returns false

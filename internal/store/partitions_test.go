@@ -176,7 +176,7 @@ func TestPurgeRange(t *testing.T) {
 	d := newPartitionedDB(t)
 	d.exec(`INSERT INTO outbox_events (id, event_type, payload, state, processed_at)
 		SELECT i, 'a', '1', 'done', now() - interval '2 hours' FROM unnest(ARRAY[-3, 1, 2, 3, 4294967299, 1099511627776]) i`)
-	k := d.keeper(options())
+	k := d.relaySession(options())
 	for _, in := range []Range{{math.MinInt64, 0}, {1, 2}, {1 << 33, math.MaxInt64}} {
 		if _, _, err := k.Purge(t.Context(), in, time.Hour, 10); err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses
 
 // Paused returns the destinations that are paused for all relays, and the database's time. confirmed reports whether
 // this relay has confirmed exactly these: see Confirm.
-func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, confirmed bool, now time.Time, err error) {
+func (k *Session) Paused(ctx context.Context) (names map[string]bool, confirmed bool, now time.Time, err error) {
 	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *session.Conn) error {
 		var all []string
 		err := c.QueryRow(ctx, `SELECT clock_timestamp(), p.names, p.names IS NOT DISTINCT FROM (SELECT paused FROM outbox_relays WHERE owner = $1)
@@ -69,7 +69,7 @@ func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, confirmed b
 }
 
 // Confirm records the pauses that this relay honors, for [PauseRequest.Unconfirmed].
-func (k *Keeper) Confirm(ctx context.Context, names map[string]bool) error {
+func (k *Session) Confirm(ctx context.Context, names map[string]bool) error {
 	return k.Do(ctx, "confirm paused destinations", func(ctx context.Context, c *session.Conn) error {
 		_, err := c.Exec(ctx, `UPDATE outbox_relays SET paused = ARRAY(SELECT n FROM unnest($2::text[]) AS n ORDER BY n) WHERE owner = $1`,
 			k.options.Owner, slices.Collect(maps.Keys(names)))

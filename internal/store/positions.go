@@ -63,28 +63,28 @@ func sqlPositions(partitioned bool) string {
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
 		used AS MATERIALIZED (` + used + `),
 		held AS MATERIALIZED (` + sqlHolders + `)
-	SELECT p.destination, p.part, p.n, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
+	SELECT p.destination, p.shard, p.n, p.number, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
 			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
 		h.pid, coalesce(h.application_name, ''), coalesce(h.client, ''),
 		(SELECT count(*) FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout)
 			WHERE m.alive_until > clock_timestamp() AND w.destination = p.destination AND coalesce(w.layout, '') <> p.layout)
-	FROM (SELECT *, count(*) OVER (PARTITION BY destination) AS n FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p
+	FROM (SELECT *, count(*) OVER (PARTITION BY destination) AS n FROM outbox_positions ORDER BY destination, shard LIMIT $1) AS p
 	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.owner = p.owner`
 }
 
 // sqlPositionsOldest returns the first events above each position, and in open ranges below it, by type. An open
 // range may be wide and empty.
-const sqlPositionsOldest = `SELECT p.destination, p.part, e.event_type, min(e.id), min(` + sqlSince + `)
-	FROM (SELECT destination, part, head, open FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p CROSS JOIN LATERAL (
+const sqlPositionsOldest = `SELECT p.destination, p.shard, e.event_type, min(e.id), min(` + sqlSince + `)
+	FROM (SELECT destination, shard, head, open FROM outbox_positions ORDER BY destination, shard LIMIT $1) AS p CROSS JOIN LATERAL (
 		(SELECT o.* FROM (SELECT r FROM unnest(p.open) AS r LIMIT $2) AS g CROSS JOIN LATERAL (
 			SELECT id, event_type, created_at, available_at FROM outbox_events
 			WHERE id >= lower(g.r) AND id < upper(g.r) ORDER BY id LIMIT $2) AS o LIMIT $2)
 		UNION ALL
 		(SELECT id, event_type, created_at, available_at FROM outbox_events WHERE id > p.head ORDER BY id LIMIT $2)) AS e
 	WHERE e.available_at <= now() OR e.available_at IS NULL
-	GROUP BY p.destination, p.part, e.event_type`
+	GROUP BY p.destination, p.shard, e.event_type`
 
 // querier is a connection or a transaction.
 type querier interface {
@@ -123,8 +123,8 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
 		var pid *int32
-		var s observe.UnitSession
-		err = row.Scan(&p.Destination, &p.Part, &p.Shards, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client, &p.OtherRelays)
+		var s observe.ShardSession
+		err = row.Scan(&p.Destination, &p.Shard, &p.Shards, &p.Number, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client, &p.OtherRelays)
 		if pid != nil {
 			s.PID = *pid
 			p.Session = &s
@@ -145,7 +145,7 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	for i := range all {
 		p := &all[i]
 		p.HoldsBack = p.Lowest == lowest && p.Lag > 0
-		if at := slices.IndexFunc(replays, func(r observe.Replay) bool { return r.Destination == p.Destination && p.Part == 0 }); at >= 0 {
+		if at := slices.IndexFunc(replays, func(r observe.Replay) bool { return r.Destination == p.Destination && p.Shard == 0 }); at >= 0 {
 			p.Replay = &replays[at]
 			p.Replay.HoldsBack = p.Replay.Lowest == lowest
 		}
@@ -183,7 +183,7 @@ func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) erro
 			return err
 		}
 		for i := range r.result.Positions {
-			if p := &r.result.Positions[i]; p.Destination == name && p.Part == shard {
+			if p := &r.result.Positions[i]; p.Destination == name && p.Shard == shard {
 				p.Oldest = older(p.Oldest, r.waiting(id, since))
 			}
 		}

@@ -44,7 +44,7 @@ var ErrNoProgress = errors.New("purge batch must be at least 1")
 //
 // In a stream, Purge deletes events that were written longer ago than keep and lie below all positions: below their
 // heads, and outside their open ranges.
-func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch int) (next int64, more bool, err error) {
+func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch int) (next int64, more bool, err error) {
 	if batch < 1 {
 		return in.After, false, ErrNoProgress
 	}

@@ -12,8 +12,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// streamDB is a database whose table is a stream, and a keeper of it.
-func streamDB(t *testing.T) (*db, *Keeper) {
+// streamDB is a database whose table is a stream, and a session of it.
+func streamDB(t *testing.T) (*db, *Session) {
 	t.Helper()
 	d := newDB(t)
 	if err := outboxsql.SetMode(t.Context(), d.conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{}); err != nil {
@@ -21,7 +21,7 @@ func streamDB(t *testing.T) (*db, *Keeper) {
 	}
 	o := options()
 	o.Mode = outboxsql.ModeStream
-	return d, d.keeper(o)
+	return d, d.relaySession(o)
 }
 
 // TestPurgeStream: old events below every position go, in batches; those with a delivery, in an
@@ -115,7 +115,7 @@ func TestPurgeStreamPlan(t *testing.T) {
 	t.Parallel()
 	forEachFill(t, func(t *testing.T, d *db) {
 		t.Helper()
-		conn, err := d.Connect(t.Context(), "keeper")
+		conn, err := d.Connect(t.Context(), "maintenance")
 		if err != nil {
 			t.Fatal(err)
 		}

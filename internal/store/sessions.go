@@ -11,9 +11,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// bellSpace is 'ntfr' in ASCII: the upper half of the advisory lock by which an awake relay keeps the trigger silent.
+// notifySpace is 'ntfr' in ASCII: the upper half of the advisory lock by which a polling relay suppresses the trigger.
 // The lower half is the oid of the table.
-const bellSpace = 0x6e746672
+const notifySpace = 0x6e746672
 
 // RelaySession is the session by which a relay proves that it is alive. Fields that the querying
 // role may not see are zero.
@@ -30,12 +30,12 @@ type RelaySession struct {
 	Program *Program `db:"-" json:"program,omitempty"`
 }
 
-// BellState describes whether the trigger rings.
-type BellState struct {
+// NotifyState describes whether the trigger notifies.
+type NotifyState struct {
 	// Mode is the mode that migrate has installed; off also if the trigger is disabled.
-	Mode outboxsql.Bell `json:"mode"`
-	// Silent is the session that keeps the trigger silent; nil if it rings.
-	Silent *RelaySession `json:"silent_by,omitempty"`
+	Mode outboxsql.NotifyMode `json:"mode"`
+	// SuppressedBy is the session that suppresses the trigger; nil if the trigger notifies.
+	SuppressedBy *RelaySession `json:"suppressed_by,omitempty"`
 }
 
 const sqlLockHolders = `SELECT l.classid::bigint << 32 | l.objid::bigint, l.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''),
@@ -70,27 +70,27 @@ func ReadRelays(ctx context.Context, conn outboxsql.DB) ([]RelaySession, error) 
 	return relays, nil
 }
 
-// ReadBell returns the state of the bell. Without the tables, the bell is off.
-func ReadBell(ctx context.Context, conn outboxsql.DB, schema string) (BellState, error) {
+// ReadNotifyState returns the notify mode and the session that suppresses the trigger. Without the tables, the mode is off.
+func ReadNotifyState(ctx context.Context, conn outboxsql.DB, schema string) (NotifyState, error) {
 	state, err := outboxsql.ReadState(ctx, conn, schema)
 	if err != nil {
-		return BellState{}, err
+		return NotifyState{}, err
 	}
-	bell := BellState{Mode: state.Bell}
+	notify := NotifyState{Mode: state.Notify}
 	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.mode = 'ExclusiveLock' AND l.classid = $1::bigint::oid AND l.objid = to_regclass($2)::oid`,
-		int64(bellSpace), pgx.Identifier{schema, "outbox_events"}.Sanitize())
+		int64(notifySpace), pgx.Identifier{schema, "outbox_events"}.Sanitize())
 	if err != nil {
-		return bell, fmt.Errorf("find the session that keeps the bell silent: %w", err)
+		return notify, fmt.Errorf("find the session that suppresses the trigger: %w", err)
 	}
 	holder, err := pgx.CollectOneRow(rows, pgx.RowToStructByPos[RelaySession])
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return bell, fmt.Errorf("find the session that keeps the bell silent: %w", err)
+		return notify, fmt.Errorf("find the session that suppresses the trigger: %w", err)
 	}
 	if err == nil {
-		holder.Owner = 0 // the lock is the bell's
-		bell.Silent = &holder
+		holder.Owner = 0 // the key is the table's, not a relay's
+		notify.SuppressedBy = &holder
 	}
-	return bell, nil
+	return notify, nil
 }
 
 // ReadMembers returns the member relays of a stream, the oldest session first.

@@ -26,45 +26,45 @@ func TestReadRelays(t *testing.T) {
 		t.Errorf("before there is one: %+v", all)
 	}
 	first, second := options(), options()
-	for _, o := range []KeeperOptions{first, second} {
-		d.hold(d.keeper(o))
+	for _, o := range []SessionOptions{first, second} {
+		d.hold(d.relaySession(o))
 	}
 	d.exec(`SELECT pg_advisory_lock(42), pg_advisory_lock($1)`, NewOwner()) // of no relay
 	all := read()
 	if len(all) != 2 || all[0].Owner != first.Owner || all[1].Owner != second.Owner {
 		t.Fatalf("%+v", all)
 	}
-	if s := all[0]; s.Application != "notifyd/keeper" || s.PID == 0 || s.User == "" || s.Since == nil {
+	if s := all[0]; s.Application != "notifyd/maintenance" || s.PID == 0 || s.User == "" || s.Since == nil {
 		t.Errorf("%+v", s)
 	}
 }
 
-func TestReadBell(t *testing.T) {
+func TestReadNotifyState(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	read := func() BellState {
+	read := func() NotifyState {
 		t.Helper()
-		bell, err := ReadBell(t.Context(), d.conn, "public")
+		notify, err := ReadNotifyState(t.Context(), d.conn, "public")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return bell
+		return notify
 	}
-	if b := read(); b.Mode != outboxsql.BellAuto || b.Silent != nil {
+	if b := read(); b.Mode != outboxsql.NotifyAuto || b.SuppressedBy != nil {
 		t.Errorf("%+v", b)
 	}
-	conn, err := d.Connect(t.Context(), "bell")
+	conn, err := d.Connect(t.Context(), "notify")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer Close(context.WithoutCancel(t.Context()), conn)
-	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`, int64(bellSpace)); err != nil {
+	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`, int64(notifySpace)); err != nil {
 		t.Fatal(err)
 	}
-	if b := read(); b.Silent == nil || b.Silent.Application != "notifyd/bell" || b.Silent.PID == 0 || b.Silent.Owner != 0 {
-		t.Errorf("%+v", b.Silent)
+	if b := read(); b.SuppressedBy == nil || b.SuppressedBy.Application != "notifyd/notify" || b.SuppressedBy.PID == 0 || b.SuppressedBy.Owner != 0 {
+		t.Errorf("%+v", b.SuppressedBy)
 	}
-	if b, err := ReadBell(t.Context(), d.conn, "nowhere"); err != nil || b.Mode != outboxsql.BellOff || b.Silent != nil {
+	if b, err := ReadNotifyState(t.Context(), d.conn, "nowhere"); err != nil || b.Mode != outboxsql.NotifyOff || b.SuppressedBy != nil {
 		t.Errorf("%+v, %v", b, err)
 	}
 }
@@ -116,13 +116,13 @@ func TestReadForeignHolders(t *testing.T) {
 		}
 	})
 	const (
-		bell = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
-		life = `SELECT pg_advisory_lock_shared(1853122159::bigint << 32 | 7)`
-		mode = `SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`
+		notifyLock = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
+		life       = `SELECT pg_advisory_lock_shared(1853122159::bigint << 32 | 7)`
+		mode       = `SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`
 	)
-	k := d.keeper(options())
+	k := d.relaySession(options())
 	d.hold(k)
-	relay := d.session(user, "notifyd/bell", bell, life, `SELECT pg_advisory_lock(42)`)
+	relay := d.session(user, "notifyd/notify", notifyLock, life, `SELECT pg_advisory_lock(42)`)
 	if got := d.holders(); len(got) != 0 {
 		t.Errorf("beside relays: %q", got)
 	}
@@ -134,8 +134,8 @@ func TestReadForeignHolders(t *testing.T) {
 	}
 	d.terminate(change)
 	d.session(user, "psql", mode, life)
-	d.session(role, "notifyd/claim", bell)
-	want := []string{`bell by "notifyd/claim" of ` + role, `life by "psql" of ` + user, `mode by "psql" of ` + user}
+	d.session(role, "notifyd/claim", notifyLock)
+	want := []string{`life by "psql" of ` + user, `mode by "psql" of ` + user, `notify by "notifyd/claim" of ` + role}
 	if got := d.holders(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q, want %q", got, want)
 	}

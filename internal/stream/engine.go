@@ -26,7 +26,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Options are the parts of an [Engine]. All fields except Program, Bell and Starts are required.
+// Options are the parts of an [Engine]. All fields except Program, Trigger and Starts are required.
 type Options struct {
 	// Limits bound the engine. Claims is the number of connections that read, Batch the largest number of events of one
 	// read, and Bytes bounds the payloads of one read.
@@ -41,8 +41,8 @@ type Options struct {
 	Program store.Program
 	// Outbox is the name of the outbox, or empty.
 	Outbox string
-	// Bell is nil if the relay polls.
-	Bell wake.Bell
+	// Trigger is nil if the relay polls.
+	Trigger wake.Trigger
 	// Starts are the starts of destinations without a position, by name. Other destinations begin at engine.Start's
 	// zero value.
 	Starts map[string]engine.Start
@@ -122,8 +122,8 @@ func New(o Options) *Engine {
 	var patterns []string
 	for _, l := range e.d.StreamLanes() {
 		d := l.Destination()
-		e.lanes[shardKey{d.Name, d.Part}] = l
-		if d.Part > 0 {
+		e.lanes[shardKey{d.Name, d.Shard}] = l
+		if d.Shard > 0 {
 			continue
 		}
 		patterns = append(patterns, e.d.Patterns(d.Name)...)
@@ -139,7 +139,7 @@ func New(o Options) *Engine {
 		e.routes = append(e.routes, w.Wanted)
 	}
 	e.wake = wake.New(wake.Options{
-		Poll: o.Limits.PollInterval, Bell: o.Bell, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("bell", err) },
+		Poll: o.Limits.PollInterval, Trigger: o.Trigger, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("notify", err) },
 	})
 	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Arrange: e.arrange, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report, Layouts: make(map[string]string)}
 	for _, w := range e.wanted {
@@ -194,7 +194,7 @@ func (e *Engine) exact(d *dispatch.Destination, p *position.Position, use func(c
 	}
 	return exactly.New(exactly.Host{
 		Keeper: d.Position, Position: p, Name: d.Name, Schema: e.Connector.Schema, LongestPause: d.LongestPause, Log: e.log, Use: use,
-		Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(d.Name, d.Part, err, news) }, Observe: e.d.Observe,
+		Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(d.Name, d.Shard, err, news) }, Observe: e.d.Observe,
 	})
 }
 
@@ -255,7 +255,7 @@ func (e *Engine) Wake(int64) {
 	e.poke(false)
 }
 
-// Look requests a read of everything: notifications may have been missed, another relay keeps the bell silent, or a
+// Look requests a read of everything: notifications may have been missed, another relay suppresses the trigger, or a
 // relay came or went. It never blocks.
 func (e *Engine) Look() {
 	e.wake.Poke()
@@ -265,8 +265,8 @@ func (e *Engine) Look() {
 
 // Notifications other than ids of events.
 const (
-	wordAwake      = "awake"      // another relay keeps the bell silent
-	wordShards     = "units"      // a relay came or went, or released a shard
+	wordPolling    = "polling"    // another relay suppresses the trigger
+	wordShards     = "shards"     // a relay came or went, or released a shard
 	wordDeliveries = "deliveries" // stored deliveries were changed, for example by a replay of dead letters
 )
 
@@ -274,7 +274,7 @@ const (
 // call Look. It never blocks.
 func (e *Engine) Heard(word string) bool {
 	switch word {
-	case wordAwake:
+	case wordPolling:
 		e.wake.Poke()
 	case wordShards:
 		e.leases.Rebalance()
@@ -286,33 +286,33 @@ func (e *Engine) Heard(word string) bool {
 	return true
 }
 
-// Holders is implemented by a [wake.Bell] that can report whether another relay keeps it silent.
+// Holders is implemented by a [wake.Trigger] that can report whether another relay suppresses notifications.
 type Holders interface {
-	Silenced(ctx context.Context) (bool, error)
+	Suppressed(ctx context.Context) (bool, error)
 }
 
 // settle waits for silent writers. A silent writer has already drawn an id, and holds the lock of the sequence until
-// the end of its transaction. If another relay silenced it, it drew its id before that relay released the bell. So the
-// first scan that counts begins after all relays have released the bell. A relay that falls silent later notifies the
+// the end of its transaction. If another relay suppressed it, it drew its id before that relay released the trigger. So the
+// first scan that counts begins after all relays have released the trigger. A relay that suppresses the trigger later notifies the
 // others.
 func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
-	holders, _ := e.Bell.(Holders)
-	rings := false              // all relays have released the bell, at tick
+	holders, _ := e.Trigger.(Holders)
+	released := false           // all relays have released the trigger, at tick
 	var tick uint64             // the count of scans at that moment
 	var silent *tail.WriterScan // possible silent writers
-	silenced := func(ctx context.Context) bool {
+	suppressed := func(ctx context.Context) bool {
 		if holders == nil {
 			return false
 		}
-		yes, err := holders.Silenced(ctx)
+		yes, err := holders.Suppressed(ctx)
 		return yes || err != nil
 	}
 	return func(ctx context.Context) (wake.Writers, error) {
-		if !rings {
-			if silenced(ctx) {
-				return wake.Silenced, nil
+		if !released {
+			if suppressed(ctx) {
+				return wake.Suppressed, nil
 			}
-			rings, tick = true, e.writers.Tick()
+			released, tick = true, e.writers.Tick()
 		}
 		now, err := e.scanAfter(ctx, tick)
 		if err != nil || now == nil {
@@ -324,9 +324,9 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 		if now.HasAny(silent) {
 			return wake.Open, nil
 		}
-		if silenced(ctx) { // by a relay whose notification was not received
-			rings, silent = false, nil
-			return wake.Silenced, nil
+		if suppressed(ctx) { // by a relay whose notification was not received
+			released, silent = false, nil
+			return wake.Suppressed, nil
 		}
 		return wake.Ended, nil
 	}
@@ -351,20 +351,20 @@ func (e *Engine) Blind(is bool) {
 	e.poke(false)
 }
 
-// Awake reports whether the relay polls: then nothing depends on notifications.
-func (e *Engine) Awake() bool { return e.wake.State() == wake.Polling }
+// Polling reports whether the relay polls: then nothing depends on notifications.
+func (e *Engine) Polling() bool { return e.wake.State() == wake.Polling }
 
 // Ready is closed after the table has been read for the first time, or when other relays lease all shards.
 func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Stats adds the figures of the stream.
 func (e *Engine) Stats(s *observe.Stats) {
-	s.Mode, s.Bell = observe.ModeStream, e.wake.State().String()
+	s.Mode, s.WakeState = observe.ModeStream, e.wake.State().String()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Positions = []observe.PositionStats{}
 	for at, r := range e.shards {
-		p := observe.PositionStats{Destination: at.destination, Part: at.shard, Loading: true}
+		p := observe.PositionStats{Destination: at.destination, Shard: at.shard, Loading: true}
 		if r.runner != nil {
 			p = r.runner.stats()
 		}
@@ -426,7 +426,7 @@ func (e *Engine) gained(l lease.Lease) {
 		if err != nil {
 			// No incident: a shard ends because another owner continues, because routes have changed, or because the
 			// server is another one.
-			e.log.InfoContext(ctx, "shard ended", "destination", shardName(l.Destination), "part", l.Shard, "err", err)
+			e.log.InfoContext(ctx, "shard ended", "destination", shardName(l.Destination), "shard", l.Shard, "err", err)
 			e.leases.Rebalance()
 		}
 		if errors.Is(err, lease.ErrMoved) {
@@ -490,7 +490,7 @@ func reportName(at shardKey) string {
 	case at.destination == "":
 		return reportRouter
 	case at.shard > 0:
-		return fmt.Sprintf("destination %s, part %d", at.destination, at.shard)
+		return fmt.Sprintf("destination %s, shard %d", at.destination, at.shard)
 	}
 	return "destination " + at.destination
 }
@@ -504,8 +504,8 @@ func shardName(destination string) string {
 }
 
 // lost ends a shard, and returns when none of its deliveries is running.
-func (e *Engine) lost(destination string, part int) {
-	at := shardKey{destination, part}
+func (e *Engine) lost(destination string, shard int) {
+	at := shardKey{destination, shard}
 	e.mu.Lock()
 	r := e.shards[at]
 	e.mu.Unlock()
@@ -606,6 +606,6 @@ func sleep(ctx context.Context, d time.Duration) {
 
 func sortPositions(all []observe.PositionStats) {
 	slices.SortFunc(all, func(a, b observe.PositionStats) int {
-		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Part, b.Part))
+		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Shard, b.Shard))
 	})
 }

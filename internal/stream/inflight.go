@@ -22,7 +22,7 @@ type inFlight struct {
 
 // staged is a batch that waits for a checkpoint.
 type staged struct {
-	batch   *dispatch.Parcel
+	batch   *dispatch.Batch
 	unblock []dispatch.Key
 }
 
@@ -43,7 +43,7 @@ func (g *inFlight) deliverReturned(i, n int) bool {
 		return false
 	}
 	p := g.batch()
-	some := append(p.Room(n), g.events.Returned[i:i+n]...)
+	some := append(p.Alloc(n), g.events.Returned[i:i+n]...)
 	g.events.Returned = slices.Delete(g.events.Returned, i, i+n)
 	g.deliver(p, some, nil, n)
 	return true
@@ -57,7 +57,7 @@ func (g *inFlight) reserve(n int) int {
 }
 
 // deliver hands over a batch of deliveries, for which the lane has reserved capacity.
-func (g *inFlight) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, reserved int) {
+func (g *inFlight) deliver(p *dispatch.Batch, all []dispatch.Delivery, unblock []dispatch.Key, reserved int) {
 	to := admitted{all: all, unblock: unblock}
 	if g.limit != nil && len(all) > 0 {
 		to = g.limit.admit(g, all, unblock)
@@ -76,7 +76,7 @@ func (g *inFlight) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock 
 }
 
 // send hands a batch to the lane, or stages it for a checkpoint if the destination keeps a copy of its position.
-func (g *inFlight) send(p *dispatch.Parcel, unblock []dispatch.Key) {
+func (g *inFlight) send(p *dispatch.Batch, unblock []dispatch.Key) {
 	if g.checkpoints {
 		g.staged = append(g.staged, staged{p, unblock})
 		return
@@ -93,4 +93,4 @@ func (g *inFlight) release() {
 }
 
 // batch returns an empty batch.
-func (g *inFlight) batch() *dispatch.Parcel { return g.events.Batch() }
+func (g *inFlight) batch() *dispatch.Batch { return g.events.Batch() }

@@ -115,8 +115,8 @@ type shardPosition struct {
 	former position.Former
 }
 
-const sqlPositions = `SELECT p.unit, p.epoch, p.layout, p.head, p.open::text, p.former::text
-	FROM outbox_positions AS p WHERE p.destination = $1 ORDER BY p.part FOR UPDATE OF p`
+const sqlPositions = `SELECT p.number, p.epoch, p.layout, p.head, p.open::text, p.former::text
+	FROM outbox_positions AS p WHERE p.destination = $1 ORDER BY p.shard FOR UPDATE OF p`
 
 // lockPositions reads and locks the positions of the destination, by shard number.
 func (a *layoutChange) lockPositions(ctx context.Context, tx pgx.Tx) ([]shardPosition, error) {
@@ -199,21 +199,21 @@ func (a *layoutChange) adopt(ctx context.Context) error {
 		return nil
 	}
 	defer a.e.lanes[shardKey{a.w.Destination, 0}].Disown() // Disown clears the report of a destination that does not answer
-	for part := range a.positions {
-		if err := a.adoptShard(ctx, d, part); err != nil {
+	for shard := range a.positions {
+		if err := a.adoptShard(ctx, d, shard); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *layoutChange) adoptShard(ctx context.Context, d *dispatch.Destination, part int) error {
+func (a *layoutChange) adoptShard(ctx context.Context, d *dispatch.Destination, shard int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, adoptWithin, fmt.Errorf("the destination did not return its position within %v", adoptWithin))
 	defer cancel()
-	s := a.positions[part]
+	s := a.positions[shard]
 	var p position.Position
 	err := a.use(ctx, func(ctx context.Context, conn *session.Conn) (err error) {
-		if p, err = position.Load(ctx, conn, lease.Lease{Destination: d.Name, Shard: part, PositionID: s.id, Epoch: s.epoch, Server: a.server}); err != nil {
+		if p, err = position.Load(ctx, conn, lease.Lease{Destination: d.Name, Shard: shard, PositionID: s.id, Epoch: s.epoch, Server: a.server}); err != nil {
 			return err
 		}
 		p.Exact = true
@@ -279,12 +279,12 @@ func (a *layoutChange) move(ctx context.Context, tx pgx.Tx, page string, p *move
 }
 
 const (
-	sqlFewer = `DELETE FROM outbox_positions WHERE destination = $1 AND part >= $2`
+	sqlFewer = `DELETE FROM outbox_positions WHERE destination = $1 AND shard >= $2`
 	// sqlBegin writes the position of one shard. It copies the sequence and anchor of the position with the lowest
 	// head.
-	sqlBegin = `INSERT INTO outbox_positions AS p (destination, part, shards, layout, head, open, former, delivered, sealed, void, sequence, seen, seen_at, reused, epoch)
-		SELECT destination, $2::int, $3::int, $4, $5::bigint, $6::text::int8multirange, $7::text::jsonb, CASE WHEN $2::int = 0 THEN $8::bigint ELSE 0 END, 0, 0, sequence, seen, seen_at, $9::bigint, $10::bigint FROM outbox_positions WHERE unit = $1
-		ON CONFLICT (destination, part) DO UPDATE SET shards = excluded.shards, layout = excluded.layout, head = excluded.head, open = excluded.open, former = excluded.former,
+	sqlBegin = `INSERT INTO outbox_positions AS p (destination, shard, shards, layout, head, open, former, delivered, sealed, void, sequence, seen, seen_at, reused, epoch)
+		SELECT destination, $2::int, $3::int, $4, $5::bigint, $6::text::int8multirange, $7::text::jsonb, CASE WHEN $2::int = 0 THEN $8::bigint ELSE 0 END, 0, 0, sequence, seen, seen_at, $9::bigint, $10::bigint FROM outbox_positions WHERE number = $1
+		ON CONFLICT (destination, shard) DO UPDATE SET shards = excluded.shards, layout = excluded.layout, head = excluded.head, open = excluded.open, former = excluded.former,
 			delivered = excluded.delivered, sequence = excluded.sequence, seen = excluded.seen, seen_at = excluded.seen_at, reused = excluded.reused,
 			id = gen_random_uuid(), sealed = 0, void = 0, epoch = excluded.epoch, updated_at = clock_timestamp()`
 )
@@ -304,15 +304,15 @@ func (a *layoutChange) begin(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	lowest := 0
-	for part := range all {
-		if all[part].Head < all[lowest].Head {
-			lowest = part
+	for shard := range all {
+		if all[shard].Head < all[lowest].Head {
+			lowest = shard
 		}
 	}
 	// All rows copy from the position with the lowest head, so the row of that position, if it stays, is written last.
 	for i := range a.w.Shards {
-		part := (lowest + 1 + i) % max(a.w.Shards, lowest+1)
-		_, err := tx.Exec(ctx, sqlBegin, all[lowest].id, part, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
+		shard := (lowest + 1 + i) % max(a.w.Shards, lowest+1)
+		_, err := tx.Exec(ctx, sqlBegin, all[lowest].id, shard, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
 		if err != nil {
 			return err
 		}

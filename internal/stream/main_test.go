@@ -18,8 +18,8 @@ func newLog(tb testing.TB) *log {
 	return asStream(testdb.New(tb, tables()))
 }
 
-// tables are without a bell, which keeps transactions from being prepared.
-func tables() testdb.Tables { return testdb.Tables{Bell: outboxsql.BellOff} }
+// tables are without a trigger, which keeps transactions from being prepared.
+func tables() testdb.Tables { return testdb.Tables{Notify: outboxsql.NotifyOff} }
 
 func asStream(d *testdb.DB) *log {
 	d.Helper()

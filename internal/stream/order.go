@@ -29,7 +29,7 @@ func newOrder(lane dispatch.StreamLane, keys dispatch.Keys) order {
 		o.totalKey = keys.Named(totalName)
 	}
 	if d := lane.Destination(); d.Shards > 1 {
-		o.shard = 1 + d.Part
+		o.shard = 1 + d.Shard
 	}
 	return o
 }

@@ -84,7 +84,7 @@ func newShard(e *Engine, lane dispatch.StreamLane, p position.Position) *shard {
 		sh.progress.dirty = true
 	}
 	sh.reset(p.Head, p.Open)
-	sh.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Shard, Loading: true, Head: p.Head})
+	sh.figures.Store(&observe.PositionStats{Destination: p.Destination, Shard: p.Shard, Loading: true, Head: p.Head})
 	return sh
 }
 
@@ -538,7 +538,7 @@ func (sh *shard) setFull(full bool) {
 // deliver filters the events of a read by routes and hands them to the lane.
 func (sh *shard) deliver(b *tail.Batch, reserved int) {
 	p := sh.inFlight.batch()
-	all := p.Room(len(b.Events))
+	all := p.Alloc(len(b.Events))
 	eventType, wanted := "", false // of the previous event: often the same
 	for i := range b.Events {
 		e := &b.Events[i]
@@ -867,7 +867,7 @@ func (sh *shard) publish() {
 	gaps := sh.reader.Gaps()
 	open := int64(sh.inFlight.events.Count() + len(sh.stored.pending.fresh))
 	sh.figures.Store(&observe.PositionStats{
-		Destination: sh.name, Part: sh.pos.Shard, Loading: !sh.loaded, Head: sh.reader.Head(), Open: open, Gaps: sh.e.possible(gaps), Ranges: int64(gaps.Len()),
+		Destination: sh.name, Shard: sh.pos.Shard, Loading: !sh.loaded, Head: sh.reader.Head(), Open: open, Gaps: sh.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: sh.reader.GapStats().Oldest, Delivered: uint64(max(0, sh.progress.acknowledged)), Saved: sh.progress.saves, SavedAt: sh.progress.at,
 	})
 }

@@ -179,7 +179,7 @@ func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 		if full, err = r.read(ctx, conn); err != nil {
 			return err
 		}
-		if full && (r.e.Awake() || r.e.loading.Load() > 0) && !r.destinationWaits() {
+		if full && (r.e.Polling() || r.e.loading.Load() > 0) && !r.destinationWaits() {
 			r.pause(ctx, routerShare*time.Since(began))
 		}
 		if r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {

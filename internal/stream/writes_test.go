@@ -36,11 +36,11 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	lane := d.StreamLanes()[0]
 	lane.Own(func() {})
 	l.Exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('all', 0, 1)`)
-	p := position.Position{Lease: lease.Lease{Destination: "all", Epoch: 1, PositionID: testdb.One[int32](l.DB, l.Conn, `SELECT unit FROM outbox_positions`)}}
+	p := position.Position{Lease: lease.Lease{Destination: "all", Epoch: 1, PositionID: testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`)}}
 	sh := newShard(&Engine{writers: tail.NewWriterScanner()}, lane, p)
 	sh.reader = tail.NewReader(7, nil, sh.e.writers)
 
-	batch := dispatch.NewParcel(func() bool { return true }, func(last bool) {
+	batch := dispatch.NewBatch(func() bool { return true }, func(last bool) {
 		if last {
 			close(answered)
 		}

@@ -21,8 +21,8 @@ func newLogAt(tb testing.TB, url string) *testdb.DB {
 	return stream(testdb.At(tb, url, tables()))
 }
 
-// tables are without a bell, which keeps transactions from being prepared.
-func tables() testdb.Tables { return testdb.Tables{Bell: outboxsql.BellOff} }
+// tables are without a trigger, which keeps transactions from being prepared.
+func tables() testdb.Tables { return testdb.Tables{Notify: outboxsql.NotifyOff} }
 
 func stream(d *testdb.DB) *testdb.DB {
 	d.Helper()

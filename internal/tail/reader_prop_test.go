@@ -58,7 +58,7 @@ type propRun struct {
 	calm               bool // nothing is killed any more
 }
 
-// position is the stored position of a unit.
+// position is the stored position of a shard.
 type position struct {
 	head int64
 	open string

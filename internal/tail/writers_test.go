@@ -224,7 +224,7 @@ func TestPrepared(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Conn, r.on = l.Dial(), session.Direct(l.Relay())
-	r.scan() // and the reader goes on, although a unit would begin anew
+	r.scan() // and the reader goes on, although a shard would begin anew
 	if pids := r.GapStats().PIDs; !slices.Equal(pids, []int32{0}) {
 		t.Errorf("after the restart: %v", pids)
 	}

@@ -21,14 +21,14 @@
 // # Proof that this relay makes no event wait for a poll
 //
 // Assume that an event was written in silence. The trigger was silent because a relay held the lock, so the transaction
-// had written before that relay released it. A relay that leaves Polling first releases the lock ([Bell.Ring]), and
+// had written before that relay released it. A relay that leaves Polling first releases the lock ([Trigger.Release]), and
 // then asks whether earlier writers are open ([Options.Settle]). Their events are visible once they have ended, and all
 // readers read once more after the answer, before the relay relies on notifications. Events written after the release
 // are announced. While the relay settles, its readers read at least once a second, so the events of silent writers wait
 // no longer.
 //
 // Each engine asks its own question. A stream asks for the holders of the sequence's lock, and waits for other relays
-// that keep the trigger silent. A queue asks whether all transactions have ended below an id that was drawn after the
+// that suppress the trigger. A queue asks whether all transactions have ended below an id that was drawn after the
 // release. It does not wait for other relays, because any of them takes its events. An event that only this relay can
 // deliver waits for its poll, which is fast once it finds such an event. When a relay of a queue has died, the others
 // poll and settle again, for the writers that it had silenced.

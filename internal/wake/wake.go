@@ -21,7 +21,7 @@ const (
 	// polling one.
 	idleRate = 2500
 	// silencePays is the factor by which silence must increase the rate of queued writers to be worthwhile.
-	silencePays = 1.2
+	suppressPays = 1.2
 	// settlingFirst is the first pause between the reads of a settling relay. Each pause doubles, up to settlingMost:
 	// events of a silent writer wait for a read.
 	settlingFirst = time.Millisecond
@@ -63,12 +63,12 @@ func (s State) String() string {
 	}
 }
 
-// Bell keeps the trigger silent, and lets it notify again.
-type Bell interface {
-	// Silence requests silence and returns at once. It may be granted late, or never, which only slows writers down.
-	Silence()
-	// Ring ends the silence, and returns a transaction id: every silent writer has a smaller one.
-	Ring(ctx context.Context) (xid uint64, err error)
+// Trigger suppresses the notify trigger, and releases it.
+type Trigger interface {
+	// Suppress requests suppression and returns at once. The lock may come late, or never, which only slows writers down.
+	Suppress()
+	// Release ends the suppression, and returns a transaction id: every silent writer has a smaller one.
+	Release(ctx context.Context) (xid uint64, err error)
 	// Queued returns how many writers wait for one another to notify.
 	Queued(ctx context.Context) (writers int, err error)
 }
@@ -78,28 +78,28 @@ type Writers uint8
 
 // The possible states of silent writers.
 const (
-	Open     Writers = iota // some may not have ended
-	Silenced                // another relay keeps the trigger silent, so there may be new ones
-	Ended                   // all have ended
+	Open       Writers = iota // some may not have ended
+	Suppressed                // another relay suppresses the trigger, so there may be new ones
+	Ended                     // all have ended
 )
 
 // Options configure a [Machine].
 type Options struct {
 	// Poll is the longest time between two reads of a listening relay.
 	Poll time.Duration
-	// Bell is nil where the trigger always notifies, or never does.
-	Bell Bell
-	// Settle begins to wait for silent writers. The bell has rung, and returned xid. The returned function is called
+	// Trigger is nil where the trigger always notifies, or never does.
+	Trigger Trigger
+	// Settle begins to wait for silent writers. The trigger is released, and Release returned xid. The returned function is called
 	// until it returns Ended. Its error is reported, and the function is called again.
 	Settle func(xid uint64) func(context.Context) (Writers, error)
 	// Changed makes all readers read now, in that state. It does not wait for them.
 	Changed func(State)
-	// Report gets the errors of Ring and Settle, and nil when they succeed.
+	// Report gets the errors of Release and Settle, and nil when they succeed.
 	Report func(error)
 }
 
 // Machine is the state of a relay. Readers report the events that they find, and ask how long to wait. Only the
-// goroutine of [Machine.Run] uses the bell, so no reader waits for it.
+// goroutine of [Machine.Run] uses the trigger, so no reader waits for it.
 type Machine struct {
 	Options
 	state         atomic.Int32
@@ -230,7 +230,7 @@ func (m *Machine) check(ctx context.Context) (floor float64, poll bool) {
 		return idleRate, true
 	}
 	rate := float64(m.heard.Swap(0)) / over.Seconds()
-	return rate * silencePays, rate >= checkRate && m.queued(ctx)
+	return rate * suppressPays, rate >= checkRate && m.queued(ctx)
 }
 
 // busy reports whether the events found in that time make the relay poll. When a backlog is gone and no event was
@@ -249,23 +249,23 @@ func (m *Machine) rate(found int64, over time.Duration) float64 {
 }
 
 func (m *Machine) queued(ctx context.Context) bool {
-	if m.Bell == nil {
+	if m.Trigger == nil {
 		return false
 	}
 	for range 2 {
-		if n, err := m.Bell.Queued(ctx); err != nil || n < queueLength {
-			return false // the bell reports its own connection errors
+		if n, err := m.Trigger.Queued(ctx); err != nil || n < queueLength {
+			return false // the trigger reports its own connection errors
 		}
 		sleep(ctx, queueAgain)
 	}
 	return true
 }
 
-// poll keeps the trigger silent until the rate of events is below floor.
+// poll suppresses the trigger until the rate of events is below floor.
 func (m *Machine) poll(ctx context.Context, floor float64) {
 	m.become(Polling)
-	if m.Bell != nil {
-		m.Bell.Silence()
+	if m.Trigger != nil {
+		m.Trigger.Suppress()
 	}
 	m.found.Store(0)
 	for began, found := time.Now(), int64(0); ; {
@@ -307,7 +307,7 @@ func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
 			return floor, true
 		}
 		pause = min(2*pause, m.Poll, settlingMost)
-		if writers == Silenced {
+		if writers == Suppressed {
 			pause = min(pause, fastPoll) // no writer notifies this relay
 		}
 		m.Changed(Settling)
@@ -315,13 +315,13 @@ func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
 	return 0, false
 }
 
-// step is one step of settling: it rings, once, and then checks the silent writers.
+// step is one step of settling: it releases the trigger, once, and then checks the silent writers.
 func (m *Machine) step(ctx context.Context, ended *func(context.Context) (Writers, error)) (Writers, error) {
 	if *ended == nil {
 		var xid uint64
-		if m.Bell != nil {
+		if m.Trigger != nil {
 			var err error
-			if xid, err = m.Bell.Ring(ctx); err != nil {
+			if xid, err = m.Trigger.Release(ctx); err != nil {
 				return Open, err
 			}
 		}

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// echoBell is a bell whose relay hears, like all others, that it has fallen silent.
-type echoBell struct {
+// echoTrigger notifies its own relay, like all others, that it suppresses the trigger.
+type echoTrigger struct {
 	heard    func()
 	silences atomic.Int32
 }
 
-func (b *echoBell) Silence() {
+func (b *echoTrigger) Suppress() {
 	b.silences.Add(1)
 	go func() { // as the notification comes: a moment later
 		time.Sleep(time.Millisecond) //nolint:forbidigo // of a synctest bubble
@@ -23,21 +23,21 @@ func (b *echoBell) Silence() {
 	}()
 }
 
-func (*echoBell) Ring(context.Context) (uint64, error) { return 0, nil }
+func (*echoTrigger) Release(context.Context) (uint64, error) { return 0, nil }
 
-func (*echoBell) Queued(context.Context) (int, error) { return 0, nil }
+func (*echoTrigger) Queued(context.Context) (int, error) { return 0, nil }
 
 // runMachine runs a machine until stop, which waits for its end.
-func runMachine(t *testing.T) (bell *echoBell, m *Machine, stop func()) {
+func runMachine(t *testing.T) (trigger *echoTrigger, m *Machine, stop func()) {
 	t.Helper()
-	bell = &echoBell{}
-	m = New(Options{Poll: time.Second, Bell: bell, Settle: endedAtOnce, Changed: func(State) {}, Report: failure(t)})
-	bell.heard = m.Poke
+	trigger = &echoTrigger{}
+	m = New(Options{Poll: time.Second, Trigger: trigger, Settle: endedAtOnce, Changed: func(State) {}, Report: failure(t)})
+	trigger.heard = m.Poke
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.Run(ctx) }()
 	synctest.Wait()
-	return bell, m, func() { cancel(); <-ended }
+	return trigger, m, func() { cancel(); <-ended }
 }
 
 func endedAtOnce(uint64) func(context.Context) (Writers, error) {
@@ -58,7 +58,7 @@ func failure(t *testing.T) func(error) {
 func TestListensAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell, m, stop := runMachine(t)
+		trigger, m, stop := runMachine(t)
 		if m.State() != Listening {
 			t.Errorf("at the start: %v", m.State())
 		}
@@ -70,31 +70,31 @@ func TestListensAgain(t *testing.T) {
 			}
 			time.Sleep(2 * pollingFor) //nolint:forbidigo // of a synctest bubble
 			synctest.Wait()
-			if m.State() != Listening || bell.silences.Load() != n+1 {
-				t.Errorf("%v, fell silent %d times", m.State(), bell.silences.Load())
+			if m.State() != Listening || trigger.silences.Load() != n+1 {
+				t.Errorf("%v, fell silent %d times", m.State(), trigger.silences.Load())
 			}
 		}
 		stop()
 	})
 }
 
-// TestOverSlowBacklog: during a slowly read backlog, the bell does not fall silent and ring
+// TestOverSlowBacklog: during a slowly read backlog, the trigger is not suppressed and released
 // again all the time; when it is gone, events found at once wake the relay as before.
 func TestOverSlowBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell, m, stop := runMachine(t)
+		trigger, m, stop := runMachine(t)
 		for range 100 {
 			m.Saw(20, true, false)
 			time.Sleep(pollingFor / 2) //nolint:forbidigo // of a synctest bubble
 		}
-		if n := bell.silences.Load(); n != 1 || m.State() != Listening {
+		if n := trigger.silences.Load(); n != 1 || m.State() != Listening {
 			t.Errorf("fell silent %d times, and is %v", n, m.State())
 		}
 		time.Sleep(2 * checkEvery) //nolint:forbidigo // of a synctest bubble
 		m.Saw(20, true, false)
 		synctest.Wait()
-		if n := bell.silences.Load(); n != 2 || m.State() != Polling {
+		if n := trigger.silences.Load(); n != 2 || m.State() != Polling {
 			t.Errorf("fell silent %d times, and is %v", n, m.State())
 		}
 		time.Sleep(2 * pollingFor) //nolint:forbidigo // of a synctest bubble
@@ -102,7 +102,7 @@ func TestOverSlowBacklog(t *testing.T) {
 			m.Saw(200, true, false)
 			time.Sleep(checkEvery / 5) //nolint:forbidigo // of a synctest bubble
 		}
-		if n := bell.silences.Load(); n > 3 || m.State() != Polling {
+		if n := trigger.silences.Load(); n > 3 || m.State() != Polling {
 			t.Errorf("fell silent %d times, and is %v", n, m.State())
 		}
 		stop()
@@ -114,27 +114,27 @@ func TestOverSlowBacklog(t *testing.T) {
 func TestBreaks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell, m, stop := runMachine(t)
+		trigger, m, stop := runMachine(t)
 		m.Behind(1)
 		for range 20 {
 			m.Saw(1000, true, false)
 			time.Sleep(backlogFor / 2) //nolint:forbidigo // of a synctest bubble
 		}
-		if n := bell.silences.Load(); n != 1 || m.State() != Polling {
+		if n := trigger.silences.Load(); n != 1 || m.State() != Polling {
 			t.Errorf("through breaks it fell silent %d times, and is %v", n, m.State())
 		}
 		for range 3 { // a destination that hangs
 			time.Sleep(2 * backlogFor) //nolint:forbidigo // of a synctest bubble
 			m.Saw(20, true, false)
 		}
-		if n := bell.silences.Load(); n != 1 || m.State() != Listening {
+		if n := trigger.silences.Load(); n != 1 || m.State() != Listening {
 			t.Errorf("of a backlog that stands it fell silent %d times, and is %v", n, m.State())
 		}
 		m.Behind(-1)
 		time.Sleep(2 * checkEvery) //nolint:forbidigo // of a synctest bubble
 		m.Saw(20, true, false)
 		synctest.Wait()
-		if n := bell.silences.Load(); n != 2 || m.State() != Polling {
+		if n := trigger.silences.Load(); n != 2 || m.State() != Polling {
 			t.Errorf("after the backlog it fell silent %d times, and is %v", n, m.State())
 		}
 		time.Sleep(2 * pollingFor) //nolint:forbidigo // of a synctest bubble
@@ -146,9 +146,9 @@ func TestBreaks(t *testing.T) {
 type stage struct {
 	*Machine
 
-	bell         echoBell
+	trigger      echoTrigger
 	reads, asked atomic.Int64
-	silent       atomic.Bool // another relay keeps the trigger silent
+	silent       atomic.Bool // another relay suppresses the trigger
 	open         atomic.Bool // a writer that was silent has not ended
 }
 
@@ -157,8 +157,8 @@ func newStage(t *testing.T, poll time.Duration, silent bool) *stage {
 	t.Helper()
 	s := &stage{}
 	s.silent.Store(silent)
-	s.Machine = New(Options{Poll: poll, Bell: &s.bell, Settle: s.settle, Changed: func(State) { s.reads.Add(1) }, Report: failure(t)})
-	s.bell.heard = s.Poke
+	s.Machine = New(Options{Poll: poll, Trigger: &s.trigger, Settle: s.settle, Changed: func(State) { s.reads.Add(1) }, Report: failure(t)})
+	s.trigger.heard = s.Poke
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.Run(ctx) }()
@@ -171,7 +171,7 @@ func (s *stage) settle(uint64) func(context.Context) (Writers, error) {
 		s.asked.Add(1)
 		switch {
 		case s.silent.Load():
-			return Silenced, nil
+			return Suppressed, nil
 		case s.open.Load():
 			return Open, nil
 		default:
@@ -180,9 +180,9 @@ func (s *stage) settle(uint64) func(context.Context) (Writers, error) {
 	}
 }
 
-// TestBesideAnother: while another relay keeps the bell silent, this one reads often, because
+// TestBesideAnother: while another relay suppresses the trigger, this one reads often, because
 // no writer rings for it. It sleeps when the writers that were silent because of the other one have
-// ended: those that hold the lock after that relay has released the bell.
+// ended: those that hold the lock after that relay has released the trigger.
 func TestBesideAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -243,14 +243,14 @@ func TestBesideAnOpenWriter(t *testing.T) {
 			s.Saw(20, true, false)
 			time.Sleep(pollingFor) //nolint:forbidigo // of a synctest bubble
 		}
-		if n := s.bell.silences.Load(); n != 1 || s.State() != Settling {
+		if n := s.trigger.silences.Load(); n != 1 || s.State() != Settling {
 			t.Errorf("over a slow backlog it fell silent %d times, and is %v", n, s.State())
 		}
 		for range 10 {
 			s.Saw(200, true, false)
 			time.Sleep(pollingFor) //nolint:forbidigo // of a synctest bubble
 		}
-		if n := s.bell.silences.Load(); n != 2 || s.State() != Polling {
+		if n := s.trigger.silences.Load(); n != 2 || s.State() != Polling {
 			t.Errorf("over a fast one it fell silent %d times, and is %v", n, s.State())
 		}
 	})
@@ -271,13 +271,13 @@ func TestRateIsOfOneReader(t *testing.T) {
 	}
 }
 
-// TestFailingBell: an error of the bell is reported, and the relay rings again until it succeeds.
-func TestFailingBell(t *testing.T) {
+// TestFailingTrigger: an error of the trigger is reported, and the relay releases the trigger again until it succeeds.
+func TestFailingTrigger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell := &failingBell{fails: 3}
+		trigger := &failingTrigger{fails: 3}
 		var reported []error
-		m := New(Options{Poll: time.Second, Bell: bell, Changed: func(State) {}, Report: func(err error) { reported = append(reported, err) }})
+		m := New(Options{Poll: time.Second, Trigger: trigger, Changed: func(State) {}, Report: func(err error) { reported = append(reported, err) }})
 		var got uint64
 		m.Settle = func(xid uint64) func(context.Context) (Writers, error) {
 			got = xid
@@ -292,31 +292,31 @@ func TestFailingBell(t *testing.T) {
 		if m.State() != Listening || got != 42 {
 			t.Errorf("it is %v, and settles with the id %d", m.State(), got)
 		}
-		if len(reported) != 4 || !errors.Is(reported[2], errBell) || reported[3] != nil {
-			t.Errorf("reported %v, want three errors, and then that the bell rings", reported)
+		if len(reported) != 4 || !errors.Is(reported[2], errTrigger) || reported[3] != nil {
+			t.Errorf("reported %v, want three errors, and then that the trigger notifies", reported)
 		}
 	})
 }
 
-var errBell = errors.New("the database is away")
+var errTrigger = errors.New("the database is away")
 
-type failingBell struct {
-	echoBell
+type failingTrigger struct {
+	echoTrigger
 
 	fails int
 }
 
-func (b *failingBell) Ring(context.Context) (uint64, error) {
+func (b *failingTrigger) Release(context.Context) (uint64, error) {
 	if b.fails--; b.fails >= 0 {
-		return 0, errBell
+		return 0, errTrigger
 	}
 	return 42, nil
 }
 
-// queueingBell has writers that wait for one another.
-type queueingBell struct{ echoBell }
+// queueingTrigger has writers that wait for one another.
+type queueingTrigger struct{ echoTrigger }
 
-func (*queueingBell) Queued(context.Context) (int, error) { return queueLength, nil }
+func (*queueingTrigger) Queued(context.Context) (int, error) { return queueLength, nil }
 
 // TestQueuedWriters: writers that queue up to notify make the relay poll, if they notify often enough, and it goes on only
 // while they get more done than before.
@@ -332,9 +332,9 @@ func TestQueuedWriters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				bell := &queueingBell{}
-				bell.heard = func() {}
-				m := New(Options{Poll: time.Second, Bell: bell, Settle: endedAtOnce, Changed: func(State) {}, Report: failure(t)})
+				trigger := &queueingTrigger{}
+				trigger.heard = func() {}
+				m := New(Options{Poll: time.Second, Trigger: trigger, Settle: endedAtOnce, Changed: func(State) {}, Report: failure(t)})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				go func() { defer close(ended); m.Run(ctx) }()
@@ -347,7 +347,7 @@ func TestQueuedWriters(t *testing.T) {
 						time.Sleep(checkEvery / 10) //nolint:forbidigo // of a synctest bubble
 					}
 				}
-				if n := bell.silences.Load(); n != c.silences {
+				if n := trigger.silences.Load(); n != c.silences {
 					t.Errorf("the trigger was made silent %d times, want %d", n, c.silences)
 				}
 				cancel()

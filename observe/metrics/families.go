@@ -8,10 +8,10 @@ type family struct {
 
 // families are all metrics of a relay.
 func families() []family {
-	destination, position := []string{"destination"}, []string{"destination", "part"}
+	destination, position := []string{"destination"}, []string{"destination", "shard"}
 	return []family{
 		{"notifyd_deliveries_total", "Answers of handlers, by outcome: delivered, failed (to be retried), dead (given up), released (no attempt counted), parked (shared a call with an earlier event of its aggregate, which failed).", []string{"destination", "outcome"}},
-		{"notifyd_attempts_total", "Attempts by the cause of failure: event, destination, ours (the relay), or none for those that succeeded. Attempts that fail because of the destination or the relay do not count towards max_attempts.", []string{"destination", "class"}},
+		{"notifyd_attempts_total", "Attempts by the cause of failure: event, destination, relay, or none for those that succeeded. Attempts that fail because of the destination or the relay do not count towards max_attempts.", []string{"destination", "class"}},
 		{"notifyd_not_begun_total", "Deliveries that were claimed and not begun, by reason: no_room, withdrawn (before their turn, because the lock budget ended, the destination went down or the relay is stopping), order (an earlier event of their aggregate goes first), rate_limit (the limit of their destination, or of their key, is reached; counted each time), expired (done with: too old).", []string{"destination", "reason"}},
 		{"notifyd_filtered_total", "Events that were not for the destination, by `when` of their route. One for which the expression fails is a dead letter instead.", destination},
 		{"notifyd_commit_to_handler_seconds", "Histogram. Age of events when their first attempt begins. It counts from created_at, which is the start of the writer's transaction, to the relay's clock, and so includes the transaction itself. Events with available_at and replays are left out.", destination},
@@ -19,7 +19,7 @@ func families() []family {
 		{"notifyd_backlog_deliveries", "Backlog in the tables, by state: fresh (no relay has handled the event; in a stream the lag of the position), retry, running (under a lease), parked (behind an earlier event of its aggregate). Counting ends at 10000, which means 10000 or more.", []string{"destination", "state"}},
 		{"notifyd_backlog_oldest_seconds", "Age of the event that has waited longest for the destination, among the first 10000; 0 if none waits.", destination},
 		{"notifyd_dead_letters", "Dead letters in the tables; 10000 means 10000 or more.", destination},
-		{"notifyd_destination_unavailable", "1 while the lane pauses because its destination is down.", destination},
+		{"notifyd_destination_down", "1 while the lane pauses because its destination is down.", destination},
 		{"notifyd_destination_paused", "1 while the relay honours a pause of the destination: its events wait until a person resumes it.", destination},
 		{"notifyd_destination_state", "1 for the current state of the breaker: closed (all is well), open (nothing is sent until a pause ends), probing (one delivery at a time), ramping (the destination answers again, and each round of answers doubles the number of deliveries), throttled (the destination works and has requested fewer deliveries).", []string{"destination", "state"}},
 		{"notifyd_destination_down_seconds", "How long ago the breaker left the state closed, as this relay knows; 0 while it is closed.", destination},
@@ -49,17 +49,17 @@ func families() []family {
 		{"notifyd_leases_taken_over_total", "Deliveries that were taken over from relays that are gone, or whose answers a crash of the database lost.", nil},
 		{"notifyd_fenced_total", "Answers that were refused because their lease was taken over, lost in a crash of the database, or settled just before a connection was lost.", nil},
 		{"notifyd_mode", "1 for the mode of the table, queue or stream. In a stream the metrics of claims, queries and leases are absent; in a queue, those of positions.", []string{"mode"}},
-		{"notifyd_position_head", "The highest id that was read for a destination of a stream, at the relay that owns its unit. The destination is empty for the search for types without a route.", position},
-		{"notifyd_position_lag", "Number of ids that have yet to be read or acknowledged, according to the tables, at the relay that owns the unit. Ids of transactions that were rolled back count until they are read; ids between two partitions never count. Absent while the database does not answer.", position},
+		{"notifyd_position_head", "The highest id that was read for a destination of a stream, at the relay that owns its shard. The destination is empty for the search for types without a route.", position},
+		{"notifyd_position_lag", "Number of ids that have yet to be read or acknowledged, according to the tables, at the relay that owns the shard. Ids of transactions that were rolled back count until they are read; ids between two partitions never count. Absent while the database does not answer.", position},
 		{"notifyd_position_open", "Events that were read, and not acknowledged or stored yet.", position},
 		{"notifyd_position_gaps", "Ranges of ids that were skipped because their rows were not visible: they may belong to open transactions.", position},
 		{"notifyd_position_gap_oldest_seconds", "How long the oldest gap has been known; 0 if there is none.", position},
 		{"notifyd_position_blocked_aggregates", "Aggregates that wait for a stored delivery.", position},
-		{"notifyd_position_saves_total", "Writes of the position. The counter restarts when a relay takes the unit.", position},
-		{"notifyd_replay_remaining", "Number of ids that the running replay of a destination has yet to send, some of which have no event, at the relay that owns the unit. Absent while none runs.", destination},
-		{"notifyd_position_unowned", "1 while no relay holds the unit of a destination of this relay, according to the tables: nothing is delivered to it.", position},
-		{"notifyd_bell_awake", "1 while the relay keeps the bell silent and sweeps.", nil},
-		{"notifyd_bell_mode", "1 for the current mode of the bell: listening (writers notify), polling (they do not, the relay reads without a pause), settling (they notify again, some may not have noticed).", []string{"mode"}},
+		{"notifyd_position_saves_total", "Writes of the position. The counter restarts when a relay takes the shard.", position},
+		{"notifyd_replay_remaining", "Number of ids that the running replay of a destination has yet to send, some of which have no event, at the relay that owns the shard. Absent while none runs.", destination},
+		{"notifyd_position_unowned", "1 while no relay holds the shard of a destination of this relay, according to the tables: nothing is delivered to it.", position},
+		{"notifyd_notifications_suppressed", "1 while the relay suppresses the notify trigger and polls.", nil},
+		{"notifyd_wake_state", "1 for the current state of the relay: listening (writers notify), polling (the relay suppresses notifications and reads without a pause), settling (writers notify again, and transactions that did not may still be open).", []string{"state"}},
 		{"notifyd_listener_connected", "1 while notifications are heard, according to the last proof.", nil},
 		{"notifyd_listener_proof_age_seconds", "Time since the last proof that notifications are heard: a canary that came back. It grows while the relay sweeps, when nothing depends on notifications; absent before the first proof.", nil},
 		{"notifyd_listener_lost_total", "Listening connections that were lost, or given up because a canary was not heard.", nil},

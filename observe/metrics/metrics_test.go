@@ -61,7 +61,7 @@ func gather(t *testing.T, s source) map[string]float64 {
 func TestCollector(t *testing.T) {
 	t.Parallel()
 	s := source{stats: observe.Stats{
-		Claims: 1, Claimed: 2, Fenced: 3, Bell: "polling", DatabaseDown: true, Hangs: make([]observe.Hang, 34),
+		Claims: 1, Claimed: 2, Fenced: 3, WakeState: "polling", DatabaseDown: true, Hangs: make([]observe.Hang, 34),
 		Refusals:    []observe.Refusal{{Part: "a", Code: "42501"}, {Part: "b", Code: "42501"}},
 		Sweeps:      observe.Asked{Count: 17, Failed: 18},
 		Leases:      observe.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
@@ -70,7 +70,7 @@ func TestCollector(t *testing.T) {
 			{
 				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
 				State: observe.BreakerRamping, Gap: 2 * time.Second, Throttled: 33, Trouble: observe.Trouble{Failures: 34},
-				Parked: 19, Classes: [delivery.ClassOurs + 1]uint64{0: 4, delivery.ClassDestination: 20}, NotBegun: observe.NotBegun{Refused: 28, Withdrawn: 29, Withheld: 30}, Room: 31, Aggregates: 32,
+				Parked: 19, Classes: [delivery.ClassRelay + 1]uint64{0: 4, delivery.ClassDestination: 20}, NotBegun: observe.NotBegun{Refused: 28, Withdrawn: 29, Withheld: 30}, Room: 31, Aggregates: 32,
 				Begun: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
 			{Name: "down", Trouble: observe.Trouble{
@@ -91,24 +91,24 @@ func TestCollector(t *testing.T) {
 	for name, want := range map[string]float64{
 		"notifyd_deliveries_total a delivered": 4, "notifyd_deliveries_total a failed": 5, "notifyd_deliveries_total a dead": 6,
 		"notifyd_deliveries_total a released": 7, "notifyd_deliveries_total b dead": 0,
-		"notifyd_destination_unavailable a": 1, "notifyd_destination_unavailable b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0,
+		"notifyd_destination_down a": 1, "notifyd_destination_down b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0,
 		"notifyd_destination_state a ramping": 1, "notifyd_destination_state a closed": 0, "notifyd_destination_state b closed": 1, "notifyd_destination_state b throttled": 0,
 		"notifyd_destination_throttled_gap_seconds a": 2, "notifyd_destination_throttled_gap_seconds b": 0, "notifyd_throttled_total a": 33,
 		"notifyd_destination_running a": 8, "notifyd_destination_failing_events a": 34, "notifyd_destination_failing_events b": 0,
 		"notifyd_destination_down_seconds a": 0, "notifyd_destination_next_probe_seconds a": 0, "notifyd_destination_failing_seconds b": 0,
 		"notifyd_destination_queued a": 9, "notifyd_destination_pace_seconds a": 0.001,
 		"notifyd_destination_connected b": 1, "notifyd_destination_blocked b": 1, "notifyd_destination_unconfirmed b": 10,
-		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_bell_awake": 1,
+		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_notifications_suppressed": 1,
 		"notifyd_listener_connected": 1, "notifyd_database_up": 0, "notifyd_database_refuses 42501": 2, "notifyd_hangs": 34, "notifyd_oldest_waiting_seconds": 1.5,
 		"notifyd_backlog_deliveries a fresh": 12, "notifyd_backlog_deliveries a retry": 13, "notifyd_backlog_deliveries a running": 14,
 		"notifyd_backlog_deliveries a parked": 15, "notifyd_dead_letters a": 10000, "notifyd_backlog_oldest_seconds a": 2.5,
 		"notifyd_backlog_deliveries b fresh": 0, "notifyd_backlog_oldest_seconds b": 0, "notifyd_backlog_deliveries gone retry": 16,
 		"notifyd_delayed_events": 11, "notifyd_queries_total sweep": 17, "notifyd_query_failures_total sweep": 18, "notifyd_queries_total due": 0,
-		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total ours a": 0,
+		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total relay a": 0,
 		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
 		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
 		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_room a": 31, "notifyd_destination_aggregates a": 32,
-		"notifyd_bell_mode polling": 1, "notifyd_bell_mode listening": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
+		"notifyd_wake_state polling": 1, "notifyd_wake_state listening": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
 		"notifyd_commit_to_handler_seconds a count": 3, "notifyd_commit_to_handler_seconds a sum": 3, "notifyd_commit_to_handler_seconds a 0.00025": 1,
 		"notifyd_commit_to_handler_seconds a 0.0005": 2, "notifyd_commit_to_handler_seconds a 60": 2, "notifyd_commit_to_ack_seconds b count": 0,
 	} {
@@ -133,12 +133,12 @@ func TestCollectorOfStream(t *testing.T) {
 		Mode: "stream", Fenced: 3,
 		Positions: []observe.PositionStats{
 			{Head: 9, Last: 9, Saved: 1},
-			{Destination: "a", Part: 1, Head: 10, Last: 15, Open: 2, Gaps: 4, Ranges: 3, OldestGap: 1500 * time.Millisecond, Blocked: 7, Saved: 8},
+			{Destination: "a", Shard: 1, Head: 10, Last: 15, Open: 2, Gaps: 4, Ranges: 3, OldestGap: 1500 * time.Millisecond, Blocked: 7, Saved: 8},
 		},
 		Destinations: []observe.DestinationStats{{Name: "a"}},
 	}, waits: func(context.Context) (observe.Backlog, error) {
 		return observe.Backlog{Positions: []observe.Position{
-			{Session: &observe.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &observe.UnitSession{PID: 1}, Replay: &observe.Replay{Remaining: 12}}, {Destination: "of another"},
+			{Session: &observe.ShardSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Shard: 1, Lag: 11, Session: &observe.ShardSession{PID: 1}, Replay: &observe.Replay{Remaining: 12}}, {Destination: "of another"},
 		}}, nil
 	}})
 	for name, want := range map[string]float64{

@@ -55,7 +55,7 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.counter("notifyd_filtered_total", d.Filtered, d.Name)
 	o.histogram("notifyd_commit_to_handler_seconds", &d.Begun, d.Name)
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
-	o.gauge("notifyd_destination_unavailable", truth(d.Unavailable), d.Name)
+	o.gauge("notifyd_destination_down", truth(d.Unavailable), d.Name)
 	o.gauge("notifyd_destination_paused", truth(d.Paused), d.Name)
 	for _, state := range observe.BreakerStates() {
 		o.gauge("notifyd_destination_state", truth(d.State == state), d.Name, state.String())
@@ -96,9 +96,9 @@ func (o output) relay(s *observe.Stats) {
 		o.claims(s)
 	}
 	o.counter("notifyd_fenced_total", s.Fenced)
-	o.gauge("notifyd_bell_awake", truth(s.Bell == "polling"))
-	for _, mode := range []string{"listening", "polling", "settling"} {
-		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
+	o.gauge("notifyd_notifications_suppressed", truth(s.WakeState == "polling"))
+	for _, state := range []string{"listening", "polling", "settling"} {
+		o.gauge("notifyd_wake_state", truth(s.WakeState == state), state)
 	}
 	o.listener(s.Listener)
 	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
@@ -116,17 +116,17 @@ func (o output) relay(s *observe.Stats) {
 	}
 }
 
-// positions exports the figures of the units of a stream that the relay owns.
+// positions exports the figures of the shards of a stream that the relay owns.
 func (o output) positions(s *observe.Stats) {
 	o.mode(observe.ModeStream)
 	for _, p := range s.Positions {
-		part := strconv.Itoa(p.Part)
-		o.gauge("notifyd_position_head", float64(p.Head), p.Destination, part)
-		o.gauge("notifyd_position_open", float64(p.Open), p.Destination, part)
-		o.gauge("notifyd_position_gaps", float64(p.Ranges), p.Destination, part)
-		o.gauge("notifyd_position_gap_oldest_seconds", p.OldestGap.Seconds(), p.Destination, part)
-		o.gauge("notifyd_position_blocked_aggregates", float64(p.Blocked), p.Destination, part)
-		o.counter("notifyd_position_saves_total", p.Saved, p.Destination, part)
+		shard := strconv.Itoa(p.Shard)
+		o.gauge("notifyd_position_head", float64(p.Head), p.Destination, shard)
+		o.gauge("notifyd_position_open", float64(p.Open), p.Destination, shard)
+		o.gauge("notifyd_position_gaps", float64(p.Ranges), p.Destination, shard)
+		o.gauge("notifyd_position_gap_oldest_seconds", p.OldestGap.Seconds(), p.Destination, shard)
+		o.gauge("notifyd_position_blocked_aggregates", float64(p.Blocked), p.Destination, shard)
+		o.counter("notifyd_position_saves_total", p.Saved, p.Destination, shard)
 	}
 }
 
@@ -195,14 +195,14 @@ func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 	}
 	for i := range b.Positions {
 		p := &b.Positions[i]
-		part := strconv.Itoa(p.Part)
+		shard := strconv.Itoa(p.Shard)
 		// A relay that has the other destinations reports those.
 		if shown[p.Destination] || p.Destination == "" {
-			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, part)
+			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, shard)
 		}
 		// The relay's own figures do not show where ids jump to another partition.
-		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
-			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, part)
+		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Shard == p.Shard }) {
+			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, shard)
 			if p.Replay != nil {
 				o.gauge("notifyd_replay_remaining", float64(p.Replay.Remaining), p.Destination)
 			}

@@ -97,7 +97,7 @@ func end(span trace.Span, err error) {
 		case delivery.IsUnavailable(err), delivery.IsThrottled(err):
 			class = delivery.ClassDestination
 		case errors.Is(err, context.Canceled):
-			class = delivery.ClassOurs
+			class = delivery.ClassRelay
 		}
 		span.SetAttributes(attribute.String("error.type", class.String()), attribute.Bool("notifyd.permanent", delivery.IsPermanent(err)))
 		span.SetStatus(codes.Error, shortened(err.Error()))

@@ -82,7 +82,7 @@ func TestWrites(t *testing.T) {
 	pool := testdb.Pool(t, testenv.Database(t))
 	for _, schema := range []string{"public", "relay"} {
 		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-			_, err := outboxsql.Migrate(t.Context(), c.Conn(), schema, outboxsql.BellOff)
+			_, err := outboxsql.Migrate(t.Context(), c.Conn(), schema, outboxsql.NotifyOff)
 			return err
 		})
 		if err != nil {

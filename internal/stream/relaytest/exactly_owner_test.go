@@ -194,7 +194,7 @@ func TestExactlyOnceShared(t *testing.T) {
 	l.live(map[string]string{"a": "same", "b": "same"}, func() bool {
 		for len(l.incidents) > 0 {
 			i := <-l.incidents
-			refused = refused || i.Err != nil && strings.Contains(i.Err.Error(), "two destinations must not share it: set transactional_id")
+			refused = refused || i.Err != nil && strings.Contains(i.Err.Error(), "destinations must not share a copy: set another transactional_id")
 		}
 		return refused && max(l.count("a"), l.count("b")) == events
 	})

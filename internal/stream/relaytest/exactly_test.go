@@ -76,7 +76,7 @@ type client struct {
 // link is what a client has opened for one shard.
 type link struct {
 	mu       sync.Mutex
-	unit     string
+	shard    string
 	number   int
 	progress delivery.Progress
 	broken   bool
@@ -99,11 +99,11 @@ func (*client) KeepsPosition() bool { return true }
 
 func (*client) KeepsOrder() bool { return true }
 
-func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progress) ([]byte, error) {
+func (c *client) OpenPosition(ctx context.Context, shard string, p delivery.Progress) ([]byte, error) {
 	if c.opening != nil {
 		c.opening()
 	}
-	unit = cmp.Or(c.id, unit)
+	shard = cmp.Or(c.id, shard)
 	l := c.link(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,9 +112,9 @@ func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progr
 	if !c.cluster.calm && rand.IntN(5) == 0 {
 		return nil, errors.New("not there")
 	}
-	c.cluster.clients[unit]++
-	l.unit, l.number, l.progress, l.broken = unit, c.cluster.clients[unit], p, false
-	return c.cluster.positions[unit], nil
+	c.cluster.clients[shard]++
+	l.shard, l.number, l.progress, l.broken = shard, c.cluster.clients[shard], p, false
+	return c.cluster.positions[shard], nil
 }
 
 func (c *client) Deliver(ctx context.Context, e *delivery.Event) error {
@@ -137,7 +137,7 @@ func (c *client) DeliverBatch(ctx context.Context, events []*delivery.Event) []e
 	if len(some) == 0 {
 		return errs
 	}
-	unit, number, value := l.unit, l.number, l.progress.With(some)
+	shard, number, value := l.shard, l.number, l.progress.With(some)
 	fate := rand.IntN(15)
 	if c.cluster.isCalm() {
 		fate = -1
@@ -148,7 +148,7 @@ func (c *client) DeliverBatch(ctx context.Context, events []*delivery.Event) []e
 		return slices.Repeat([]error{delivery.ErrReopen}, len(events))
 	case 1, 2, 3:
 		l.broken = true
-		c.cluster.commit(unit, number, some, value)
+		c.cluster.commit(shard, number, some, value)
 		c.cluster.unheard()
 		if fate == 2 {
 			panic("after the commit")
@@ -157,10 +157,10 @@ func (c *client) DeliverBatch(ctx context.Context, events []*delivery.Event) []e
 	case 4:
 		l.broken = true
 		<-ctx.Done()
-		c.cluster.late.Go(func() { c.cluster.commit(unit, number, some, value) }) // it may be too late
+		c.cluster.late.Go(func() { c.cluster.commit(shard, number, some, value) }) // it may be too late
 		return slices.Repeat([]error{context.Cause(ctx)}, len(events))
 	}
-	if !c.cluster.commit(unit, number, some, value) {
+	if !c.cluster.commit(shard, number, some, value) {
 		l.broken = true
 		return slices.Repeat([]error{fmt.Errorf("fenced: %w", delivery.ErrReopen)}, len(events))
 	}
@@ -214,17 +214,17 @@ func (c *cluster) refuse(events []*delivery.Event, errs []error) (some []*delive
 }
 
 // commit reports whether the client is still the newest.
-func (c *cluster) commit(unit string, number int, events []*delivery.Event, position []byte) bool {
+func (c *cluster) commit(shard string, number int, events []*delivery.Event, position []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.clients[unit] != number {
+	if c.clients[shard] != number {
 		c.fenced++
 		return false
 	}
 	for _, e := range events {
 		c.committed = append(c.committed, committed{e.ID, e.Replay, e.AggregateID, e.Destination})
 	}
-	c.positions[unit], c.largest = position, max(c.largest, bytes.Count(position, []byte("[")))
+	c.positions[shard], c.largest = position, max(c.largest, bytes.Count(position, []byte("[")))
 	return true
 }
 

@@ -45,7 +45,7 @@ func simulatedDestinations() map[string]delivery.Lane {
 // checker records what was written and what each destination has received.
 type checker struct {
 	mu      sync.Mutex
-	written map[string][]int64 // committed ids per aggregate, and per unit of a total order, in order
+	written map[string][]int64 // committed ids per aggregate, and per shard of a total order, in order
 	global  bool               // writers stand in line: all that was written is in one order
 	got     map[string]map[int64]int
 	last    map[string]map[string]int64 // per destination and aggregate: the event it got last
@@ -103,17 +103,17 @@ func (j *checker) deliver(_ context.Context, e *delivery.Event) error {
 // order: an event is the next one of its aggregate, except for dead letters, or it repeats: then
 // all that follows repeats, too.
 func (j *checker) order(e *delivery.Event) {
-	last, unit := j.last[e.Destination], e.AggregateID
+	last, shard := j.last[e.Destination], e.AggregateID
 	if strings.HasPrefix(e.Destination, "total") {
-		unit = j.unit(unit)
+		shard = j.unit(shard)
 	}
-	before := last[unit]
-	last[unit] = e.ID
+	before := last[shard]
+	last[shard] = e.ID
 	if e.ID <= before {
 		j.again++
 		return
 	}
-	for _, id := range j.written[unit] {
+	for _, id := range j.written[shard] {
 		if id > before && id < e.ID && !j.died[e.Destination][id] {
 			j.faults = append(j.faults, fmt.Sprintf("%s got %d of %s after %d, and %d is between", e.Destination, e.ID, e.AggregateID, before, id))
 			return
@@ -132,17 +132,17 @@ func (j *checker) unit(aggregate string) string {
 
 // wrote notes ids of aggregates that are about to be committed.
 func (j *checker) wrote(ids map[string][]int64) {
-	units := make(map[string][]int64)
+	shards := make(map[string][]int64)
 	for aggregate, some := range ids {
 		j.written[aggregate] = append(j.written[aggregate], some...)
-		units[j.unit(aggregate)] = append(units[j.unit(aggregate)], some...)
+		shards[j.unit(aggregate)] = append(shards[j.unit(aggregate)], some...)
 	}
-	for unit, some := range units {
+	for shard, some := range shards {
 		slices.Sort(some)
-		if all := j.written[unit]; len(all) > 0 && all[len(all)-1] > some[0] {
+		if all := j.written[shard]; len(all) > 0 && all[len(all)-1] > some[0] {
 			j.faults = append(j.faults, fmt.Sprintf("%d is committed after %d", some[0], all[len(all)-1]))
 		}
-		j.written[unit] = append(j.written[unit], some...)
+		j.written[shard] = append(j.written[shard], some...)
 	}
 }
 

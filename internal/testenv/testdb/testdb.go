@@ -19,8 +19,8 @@ import (
 type Tables struct {
 	// Schema is "public" where it is empty.
 	Schema string
-	// Bell is as in [outboxsql.Migrate]; empty is BellAuto.
-	Bell outboxsql.Bell
+	// Trigger is as in [outboxsql.Migrate]; empty is NotifyAuto.
+	Notify outboxsql.NotifyMode
 	// Mode is the mode of the tables, empty for a queue.
 	Mode outboxsql.Mode
 	// Partitioned says that they have partitions of a day.
@@ -41,7 +41,7 @@ func (t Tables) make(ctx context.Context, url string) error {
 	}
 	defer store.Close(ctx, conn)
 	schema := cmp.Or(t.Schema, outboxsql.DefaultSchema)
-	if _, err := outboxsql.Migrate(ctx, conn, schema, cmp.Or(t.Bell, outboxsql.BellAuto)); err != nil {
+	if _, err := outboxsql.Migrate(ctx, conn, schema, cmp.Or(t.Notify, outboxsql.NotifyAuto)); err != nil {
 		return err
 	}
 	if t.Partitioned {

@@ -1,0 +1,70 @@
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+
+	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+// startAdmin serves metrics, health and the console until ctx ends, if the configuration asks for it. wait returns
+// once everything is closed.
+func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
+	c, log := s.config, s.log
+	if c.Admin.Listen == "" {
+		return func() {}, nil
+	}
+	serve := admin.Config{
+		Address: c.Admin.Listen, Version: s.from.version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
+		TLS: AdminFiles(c, s.from.path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
+	}
+	if s.console, err = newConsole(ctx, c, s.from.path, s.from.version, s.only(), log); err != nil {
+		return nil, err
+	}
+	if s.console != nil {
+		serve.Console = s.console
+	}
+	server, err := admin.Listen(ctx, serve, log)
+	if err != nil {
+		s.console.close()
+		return nil, err
+	}
+	log.InfoContext(ctx, "admin server", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(),
+		"pprof", c.Admin.Pprof, "console", c.Admin.Console)
+	if !c.Admin.Token.IsZero() && c.Admin.TLS.CertFile == "" && !c.Admin.Local() {
+		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
+	}
+	var running sync.WaitGroup
+	if s.console != nil {
+		running.Go(func() { s.console.Run(ctx) })
+	}
+	running.Go(func() {
+		if err := server.Run(ctx); err != nil {
+			log.ErrorContext(ctx, "the admin server has ended", "err", err)
+		}
+	})
+	return func() {
+		running.Wait()
+		s.console.close()
+	}, nil
+}
+
+// AdminFiles are the files of the server's certificate, named relative to the
+// configuration file.
+func AdminFiles(c *config.Config, path string) admin.Files {
+	absolute := func(file string) string {
+		if file == "" || filepath.IsAbs(file) {
+			return file
+		}
+		return filepath.Join(filepath.Dir(path), file)
+	}
+	return admin.Files{Cert: absolute(c.Admin.TLS.CertFile), Key: absolute(c.Admin.TLS.KeyFile)}
+}
+
+// AdminAccess is the access to the admin server of the relay that the configuration describes. Without admin.listen its
+// address is empty.
+func AdminAccess(c *config.Config, path string) admin.Access {
+	return admin.Access{Address: c.Admin.Listen, CertFile: AdminFiles(c, path).Cert, Token: c.Admin.Token}
+}

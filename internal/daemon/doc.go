@@ -1,0 +1,23 @@
+// Package daemon runs the relays of a configuration file. It also runs the admin server, alerts and traces, handles
+// reloads, and reports to the service manager. The notifyd command calls [Run].
+//
+// A supervisor has a member for each outbox; the only outbox of a file is a member without a name. A member runs a
+// generation: a relay with its handlers, its pool and its alerter, built from one reading of the file. When a
+// relay ends by itself, a member of many builds another one after a pause. The only outbox has no other: its end is
+// the end of the daemon.
+//
+// A reload has three steps. It reads the file, and builds and checks the next generation of every member that must
+// change, while the old relays go on: an error ends the reload, and nothing has changed. Then it stops the old
+// relays and closes their handlers. Then it starts the next generations.
+//
+// Who owns which goroutine:
+//
+//   - Run's own goroutine starts and stops members, sends the query for outboxes, and reloads. Nobody else does.
+//   - Each member has one for its relay. Member.end waits for it, and the supervisor for all of them before Run
+//     returns.
+//   - The alerter of a generation outlives its relay, to send the last alert; the member waits for it at the end.
+//   - The admin server and the reports to the service manager start before the first relay and end after the last.
+//
+// Readers, such as a scrape or a page of the console, hold a live: the relay of the moment, with counters that
+// continue over reloads.
+package daemon

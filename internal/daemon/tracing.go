@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/tracing"
+	"github.com/notifyd/notifyd/observe/oteltrace"
+)
+
+// tracingShutdown is how long the last spans may take to be sent when the daemon
+// stops: an unreachable collector must not hold it up.
+const tracingShutdown = 5 * time.Second
+
+// tracer makes a span of every attempt, from the start of the daemon to its end;
+// nil makes none. A reload does not change it: the environment of a process stays.
+type tracer struct {
+	provider *sdktrace.TracerProvider
+	log      *slog.Logger
+}
+
+// startTracing returns nil where the environment asks for no traces. The caller
+// calls stop, on whatever is returned.
+func startTracing(ctx context.Context, lookup func(string) (string, bool), version string, log *slog.Logger) (*tracer, error) {
+	wanted, err := tracing.Wanted(lookup)
+	if err != nil {
+		return nil, &cli.EnvironmentError{Err: err}
+	}
+	if !wanted {
+		return nil, nil //nolint:nilnil // tracing is off
+	}
+	provider, err := tracing.New(ctx, version, log)
+	if err != nil {
+		return nil, err
+	}
+	log.InfoContext(ctx, "traces of deliveries are sent, as the OTEL_* variables say")
+	return &tracer{provider, log}, nil
+}
+
+// of returns the middleware that makes spans of the attempts at d.
+func (t *tracer) of(d config.Destination) []delivery.Middleware {
+	if t == nil {
+		return nil
+	}
+	return []delivery.Middleware{oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type))}
+}
+
+// stop sends the pending spans. Spans must not start after it.
+func (t *tracer) stop(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingShutdown) // ctx has ended: that is why it stops
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		t.log.WarnContext(ctx, "the last spans could not be sent", "err", err)
+	}
+}

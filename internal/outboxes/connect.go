@@ -1,0 +1,203 @@
+package outboxes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Open opens a session of a command, with the settings that its statements rely on.
+func Open(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	session.Startup(cfg)
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, ConnectError(err)
+	}
+	if err := session.SetDirect(ctx, conn); err != nil {
+		store.Close(ctx, conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// ConnectError is the error of pgx on one line, with the cure: pgx has a line for each
+// address and each way of encryption, and most of them are equal.
+func ConnectError(err error) error {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	text := strings.Join(lines, "; ")
+	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.ConnectCure(err)), err}
+}
+
+// unconnected is a connection that was not made, with the cure in its text.
+type unconnected struct {
+	text string
+	err  error
+}
+
+// ParsePool reads the connection string of a relay.
+func ParsePool(c *config.Config, path string) (*pgxpool.Config, error) {
+	pool, err := ParseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgxpool.ParseConfig)
+	if err != nil {
+		return nil, err
+	}
+	session.Startup(pool.ConnConfig)
+	pool.AfterConnect = session.SetDirect
+	pool.MaxConns = 1 // the relay opens other connections itself
+	return pool, nil
+}
+
+// ParseListen parses the connection string for LISTEN. It returns nil if there is none.
+func ParseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
+	url := c.Database.ListenURL.Reveal()
+	if url == "" {
+		return nil, nil //nolint:nilnil // most configurations have none
+	}
+	return ParseURL(path+": "+c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
+}
+
+// ParseURL reads the connection string of place. The error repeats no part of it: any
+// part of a misspelt one may be the password.
+func ParseURL[C any](place, text string, parse func(string) (C, error)) (C, error) {
+	var none C
+	if scheme, rest, isURL := strings.Cut(text, "://"); isURL && strings.HasPrefix(scheme, "postgres") {
+		// The text behind the first @ would be taken for the host, and logged.
+		if before, _, _ := strings.Cut(rest, "?"); strings.Count(before, "@") > 1 {
+			return none, badURL(place, "it has more than one @")
+		}
+	}
+	cfg, err := parse(text)
+	if err == nil {
+		return cfg, nil
+	}
+	if text == "" {
+		place = "the environment variables PG*"
+	}
+	// pgx writes: cannot parse `the string without the apparent password`: reason
+	// (detail).
+	reason := "it cannot be parsed"
+	if at := strings.LastIndex(err.Error(), "`: "); at >= 0 {
+		reason = err.Error()[at+len("`: "):]
+	}
+	return none, badURL(place, reason)
+}
+
+// badURL is a mistake in the configuration, at place.
+func badURL(place, reason string) error {
+	message := "not a connection string: " + reason +
+		": write postgres://user:password@host:5432/database, with special characters of the password in percent form (%40 for @)"
+	return &config.Error{Mistakes: []config.Mistake{{File: place, Message: message}}}
+}
+
+func (e *unconnected) Error() string { return e.text }
+func (e *unconnected) Unwrap() error { return e.err }
+
+// OpenTable connects to the database of a configuration, whose table a relay of it could
+// work with. The caller closes the connection.
+func OpenTable(ctx context.Context, c *config.Config, path, role string) (*session.Conn, error) {
+	cfg, err := ParseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgx.ParseConfig)
+	if err != nil {
+		return nil, err
+	}
+	listen, err := ParseListen(c, path)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := OpenAsRelay(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, role)
+	if err != nil {
+		return nil, ConnectError(err)
+	}
+	if err := CheckTable(ctx, conn, c); err != nil {
+		store.Close(ctx, conn.Conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// CheckTable returns an error if a relay of the configuration could not work with the
+// table: it is not migrated, or it is a queue and a destination needs a stream.
+func CheckTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error {
+	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
+		return err
+	}
+	settings := c.NeedsStream()
+	if len(settings) == 0 {
+		return nil
+	}
+	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
+	if err != nil {
+		return err
+	}
+	if state.Mode == outboxsql.ModeQueue {
+		return fmt.Errorf("outbox_events of schema %q is a queue, and cannot have %s: %w",
+			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
+	}
+	return nil
+}
+
+// OpenAsRelay connects as a relay does: past a pooler in transaction mode if the table is a queue.
+func OpenAsRelay(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*session.Conn, error) {
+	conn, err := c.Open(ctx, role)
+	if err == nil && conn.IsShared() {
+		var state outboxsql.State
+		if state, err = outboxsql.ReadState(ctx, conn, c.Schema); err == nil && state.Mode == outboxsql.ModeQueue {
+			err = store.ErrPooler
+		}
+		if err != nil {
+			store.Close(ctx, conn.Conn)
+		}
+	}
+	if errors.Is(err, store.ErrPooler) && listen != nil {
+		c.Redirect(listen)
+		var direct *pgx.Conn
+		if direct, err = c.Connect(ctx, role); err == nil {
+			conn = session.Direct(direct)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	return conn, nil
+}
+
+// CheckURLs reads the connection strings of a file, those of its listed outboxes among them, and compares what
+// follows from them.
+func CheckURLs(c *config.Config, path string) error {
+	all := []*config.Config{c}
+	for i := range c.Outboxes.List {
+		if o := &c.Outboxes.List[i]; !o.URL.IsZero() {
+			all = append(all, c.For(o))
+		}
+	}
+	var found config.Error
+	for _, one := range all {
+		_, err := ParsePool(one, path)
+		if err == nil {
+			_, err = ParseListen(one, path)
+		}
+		if wrong, is := errors.AsType[*config.Error](err); is {
+			found.Mistakes = append(found.Mistakes, wrong.Mistakes...)
+		} else if err != nil {
+			return err
+		}
+	}
+	if len(found.Mistakes) > 0 {
+		return &found
+	}
+	return checkPositionIDs(c, path)
+}

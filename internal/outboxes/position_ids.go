@@ -1,0 +1,53 @@
+package outboxes
+
+import (
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
+)
+
+// positionIDs are the transactional ids of destinations with exactly_once, each with the outbox that has it.
+type positionIDs map[string]string
+
+// claim adds those of an outbox. It is an error if another one has one of them.
+func (p positionIDs) claim(c *config.Config, outbox string) error {
+	db, err := ParseURL("", c.Database.URL.Reveal(), pgx.ParseConfig)
+	if err != nil {
+		return nil //nolint:nilerr // the relay reports it
+	}
+	ids := make(map[string]string)
+	for _, d := range c.Destinations {
+		for _, id := range destinations.TransactionalIDs(d, db.Database, c.Database.Schema) {
+			ids[id] = d.Name
+		}
+	}
+	for id, destination := range ids {
+		if before, taken := p[id]; taken {
+			return fmt.Errorf("destination %s would have the transactional id %s, as that of outbox %s: give the databases different names, or one of the outboxes a destination of its own with a transactional_id",
+				destination, id, before)
+		}
+	}
+	for id := range ids {
+		p[id] = outbox
+	}
+	return nil
+}
+
+// checkPositionIDs returns an error if two listed outboxes would share a transactional id.
+func checkPositionIDs(c *config.Config, path string) error {
+	ids := make(positionIDs)
+	var found config.Error
+	for i := range c.Outboxes.List {
+		o := &c.Outboxes.List[i]
+		if err := ids.claim(c.For(o), o.Name); err != nil {
+			found.Mistakes = append(found.Mistakes, config.Mistake{File: path, Message: fmt.Sprintf("outboxes.list.%d (%s): %v", i, o.Name, err)})
+		}
+	}
+	if len(found.Mistakes) > 0 {
+		return &found
+	}
+	return nil
+}

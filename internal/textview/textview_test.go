@@ -1,0 +1,33 @@
+package textview_test
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/notifyd/notifyd/internal/textview"
+)
+
+func TestPayload(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", `{"n": 1}`, "a\r\n\tb", "<ü>\n", "\"\x7f\""} {
+		if got := textview.Payload([]byte(text)); got != text {
+			t.Errorf("%q is shown as %q", text, got)
+		}
+	}
+	want := "4 bytes\n00000000  89 50 4e 47                                       |.PNG|"
+	if got := textview.Payload([]byte("\x89PNG")); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for _, data := range []string{"\x00", "a\x1b[31m", "\xff"} {
+		if got := textview.Payload([]byte(data)); strings.ContainsFunc(got, unshowable) || !strings.HasPrefix(got, "1 bytes\n") && len(data) == 1 {
+			t.Errorf("%q is shown as %q", data, got)
+		}
+	}
+	if got := textview.Payload(make([]byte, 1000)); !strings.HasPrefix(got, "1000 bytes, the first 256\n") || strings.Count(got, "\n") != 16 {
+		t.Errorf("1000 bytes are shown as\n%s", got)
+	}
+}
+
+// unshowable is true for what would harm a terminal or a page.
+func unshowable(r rune) bool { return r == 0 || r == 0x1b || r == utf8.RuneError }
