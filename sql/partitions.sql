@@ -1,5 +1,5 @@
 -- The objects that a table partitioned by day needs: see partition.go for the conversion, and
--- DESIGN.md for the reasons.
+-- docs/design/tables.md for the reasons.
 --
 -- Runs like the other files, if the table is partitioned or about to be, and with every migration.
 -- Every statement may be repeated.

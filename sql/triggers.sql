@@ -6,7 +6,7 @@
 -- transaction with a pending NOTIFY takes one lock for the whole cluster and holds it until its
 -- commit is flushed, so that notifying commits happen one after the other. A relay that sweeps the
 -- table holds an exclusive advisory lock. While it does, the trigger does not notify and writers commit
--- in groups. DESIGN.md has the protocol and its proof.
+-- in groups. docs/design/wake.md has the protocol and its proof.
 --
 -- SET notifyd.notify = 'auto' | 'always' | 'off' before running this file selects the mode, for this
 -- run. Without it the installed mode stays; the initial one is auto.

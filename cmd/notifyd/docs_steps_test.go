@@ -134,7 +134,6 @@ func named() map[string]string {
 		"go run ./cmd/bench":                                       inBench,
 		"go run ./cmd/bench drain":                                 inBench,
 		"go run ./cmd/bench variants":                              inBench,
-		"go run ./cmd/bench drain --to rabbitmq":                   inBench,
 		"go test -race":                                            "is how this test was started",
 		"go test -bench . ./handlers/rabbitmq":                     "takes minutes of the broker; TestPerformancePage drains into one",
 		"cd cmd/bench/peers && go run . --events 50000 --rounds 1": peers,

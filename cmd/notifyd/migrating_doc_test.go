@@ -26,7 +26,7 @@ func equal(t *testing.T, url, sql, want string) {
 // it comes from: what it begins with, and the section. Every section has to be one.
 func TestMigratePages(t *testing.T) {
 	t.Parallel()
-	const begins = "Coming from another outbox"
+	const begins = "Migrate from another outbox"
 	all := steps(testenv.ReadFile(t, root+"docs/migrating.md"))
 	for heading, acts := range map[string]func(*stage) map[string]act{"From a polling table": polling, "From Debezium": debezium} {
 		t.Run(heading, func(t *testing.T) {

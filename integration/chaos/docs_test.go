@@ -11,7 +11,7 @@ import (
 // list the same faults, in the same order.
 func TestGuaranteesListTheFaults(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/guarantees.md")
+	text, err := os.ReadFile("../../docs/design/guarantees.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ type fault struct {
 	both, turns bool
 }
 
-// faults are the rows of the matrix, by the names that docs/guarantees.md uses.
+// faults are the rows of the matrix, by the names that docs/design/guarantees.md uses.
 func faults() []fault {
 	all := []fault{
 		{name: "relay killed (SIGKILL)", both: true, inject: killRelay, heal: (*cell).startRelay, lasts: nothing},
