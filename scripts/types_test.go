@@ -82,12 +82,6 @@ var splitTypes = []struct {
 	{"a file for each group of proofs that a destination passes", map[string]int{
 		"handlers/handlertest.probe": 6,
 	}},
-	{"a file for each command", map[string]int{
-		"cmd/notifyd.app":           5,
-		"cmd/notifyd.databaseFlags": 2,
-		"cmd/notifyd.printer":       4,
-	}},
-	{"a reload and the admin server have files of their own", map[string]int{}},
 	{"a file for each part of the configuration", map[string]int{
 		"internal/config.Config":      6,
 		"internal/config.Destination": 3,
