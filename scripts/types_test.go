@@ -83,11 +83,9 @@ var splitTypes = []struct {
 		"handlers/handlertest.probe": 6,
 	}},
 	{"a file for each command", map[string]int{
-		"cmd/notifyd.app":           5,
-		"cmd/notifyd.databaseFlags": 2,
-		"cmd/notifyd.printer":       4,
+		"internal/command/configuration.planPrinter": 2,
+		"internal/command/events.printer":            2,
 	}},
-	{"a reload and the admin server have files of their own", map[string]int{}},
 	{"a file for each part of the configuration", map[string]int{
 		"internal/config.Config":      6,
 		"internal/config.Destination": 3,

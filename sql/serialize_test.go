@@ -20,7 +20,7 @@ func serialize(tb testing.TB, conn *pgx.Conn, schema string, on bool) {
 	}
 }
 
-// inLine returns a database with a table whose writers stand in line.
+// inLine returns a database with a table whose writers are serialized.
 func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = testenv.Database(t)
@@ -95,7 +95,7 @@ func TestNoLineInPartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state(t, conn, "public").Serialized {
-		t.Error("writers stand in line")
+		t.Error("writers are serialized")
 	}
 }
 

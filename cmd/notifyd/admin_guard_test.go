@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -46,7 +48,7 @@ routes: [{match: '*', to: audit}]
 	d.stderr.await(t, `"relay started"`)
 	d.stderr.await(t, `"admin server","listen":"127.0.0.1:`)
 	for deadline := time.Now().Add(patience); ; {
-		got := command(t, "healthcheck", "-c", path, "--timeout", "1m")
+		got := invoke(t, "healthcheck", "-c", path, "--timeout", "1m")
 		if got.code == 0 {
 			break
 		}
@@ -54,10 +56,10 @@ routes: [{match: '*', to: audit}]
 			t.Fatalf("never ready: %+v\n%s", got, d.stderr.text())
 		}
 	}
-	if got := command(t, "healthcheck", "-c", path, "--timeout", "1m"); !strings.Contains(got.stdout, "[+] database: ok\n") {
+	if got := invoke(t, "healthcheck", "-c", path, "--timeout", "1m"); !strings.Contains(got.stdout, "[+] database: ok\n") {
 		t.Errorf("%+v", got)
 	}
-	if got := command(t, "healthcheck", "-c", wrong, "--timeout", "1m"); got.code != 0 || got.stdout != "ok\n" {
+	if got := invoke(t, "healthcheck", "-c", wrong, "--timeout", "1m"); got.code != 0 || got.stdout != "ok\n" {
 		t.Errorf("without the token: %+v", got)
 	}
 	look := func(r result) (s status.Status) {
@@ -70,10 +72,10 @@ routes: [{match: '*', to: audit}]
 	if s := look(commandUntil(t, "with the token", hasRelay, "status", "-c", path, "-o", "json")); len(s.Relay.Destinations) != 1 {
 		t.Errorf("status of the relay: %+v", s.Relay)
 	}
-	if s := look(command(t, "status", "-c", wrong, "-o", "json")); s.Relay != nil {
+	if s := look(invoke(t, "status", "-c", wrong, "-o", "json")); s.Relay != nil {
 		t.Errorf("with another token: %+v", s.Relay)
 	}
-	printed := command(t, "config", "print", "-c", path)
+	printed := invoke(t, "config", "print", "-c", path)
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 	}
@@ -93,13 +95,13 @@ func TestAdminGuardMistakes(t *testing.T) {
 		"{listen: '127.0.0.1:1', tls: {cert_file: x.pem}}":        "admin.tls.key_file: missing",
 		"{listen: '127.0.0.1:1', tls: {key_file: x.pem}}":         "admin.tls.cert_file: missing",
 	} {
-		got := command(t, "config", "print", "-c", file(t, "version: 1\nadmin: "+settings+"\n"))
-		if got.code != exitConfig || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "blanks") {
+		got := invoke(t, "config", "print", "-c", file(t, "version: 1\nadmin: "+settings+"\n"))
+		if got.code != command.ExitConfig || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "blanks") {
 			t.Errorf("%s: %+v, want %q", settings, got, want)
 		}
 	}
 	for _, settings := range []string{"{listen: '[::1]:1', pprof: true}", "{listen: '0.0.0.0:1', pprof: true, token: 0123456789abcdef}"} {
-		if got := command(t, "config", "print", "-c", file(t, "version: 1\nadmin: "+settings+"\n")); got.code != 0 {
+		if got := invoke(t, "config", "print", "-c", file(t, "version: 1\nadmin: "+settings+"\n")); got.code != 0 {
 			t.Errorf("%s: %+v", settings, got)
 		}
 	}

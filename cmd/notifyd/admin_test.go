@@ -138,7 +138,7 @@ func TestAdminMistakes(t *testing.T) {
 	for listen, want := range map[string]string{
 		"9470": "admin.listen: must be an address and a port", "127.0.0.1:http": "admin.listen: the port must be a number",
 	} {
-		r := command(t, "check-config", "-c", file(t, "version: 1\nadmin:\n  listen: \""+listen+"\"\n"))
+		r := invoke(t, "check-config", "-c", file(t, "version: 1\nadmin:\n  listen: \""+listen+"\"\n"))
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: %q is not said in\n%s", listen, want, r.stderr)
 		}

@@ -42,7 +42,7 @@ func TestAlerts(t *testing.T) {
 
 func TestAlertsMistakes(t *testing.T) {
 	t.Parallel()
-	r := command(t, "check-config", "-c", file(t, `version: 1
+	r := invoke(t, "check-config", "-c", file(t, `version: 1
 destinations:
   audit:
     type: log

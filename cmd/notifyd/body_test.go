@@ -31,11 +31,11 @@ func TestBodyOfBrokers(t *testing.T) {
 			with := func(more string) string {
 				return file(t, "version: 1\ndatabase: {url: 'postgres://nowhere.invalid/x'}\ndestinations:\n  d: {"+settings+", "+more+"}\nroutes: [{match: '*', to: d}]\n")
 			}
-			r := command(t, "template", "test", "--destination", "d", "--event", event, "-c", with(`body: '{"who": {{ json .Payload.name }}}'`))
+			r := invoke(t, "template", "test", "--destination", "d", "--event", event, "-c", with(`body: '{"who": {{ json .Payload.name }}}'`))
 			if r.code != 0 || !strings.Contains(r.stdout, `{"who": "Ann"}`) || strings.Contains(r.stdout, `"name"`) {
 				t.Errorf("%d: %s%s", r.code, r.stdout, r.stderr)
 			}
-			r = command(t, "template", "test", "--destination", "d", "--event", event, "-c", with(`body: '{{ .Payload.nobody }}', content_type: text/plain`))
+			r = invoke(t, "template", "test", "--destination", "d", "--event", event, "-c", with(`body: '{{ .Payload.nobody }}', content_type: text/plain`))
 			if r.code != 1 || !strings.Contains(r.stderr, `template "body"`) {
 				t.Errorf("%d: %s%s", r.code, r.stdout, r.stderr)
 			}
@@ -44,7 +44,7 @@ func TestBodyOfBrokers(t *testing.T) {
 				`body: 'x', content_type: text/plain, format: payload`: "destinations.d.format: body is set too",
 				`content_type: text/plain`:                             "destinations.d.content_type: works with body only",
 			} {
-				if r := command(t, "check-config", "-c", with(more)); r.code != 78 || !strings.Contains(r.stderr, want) {
+				if r := invoke(t, "check-config", "-c", with(more)); r.code != 78 || !strings.Contains(r.stderr, want) {
 					t.Errorf("%s: %d: %s, want %s", more, r.code, r.stderr, want)
 				}
 			}
@@ -71,15 +71,15 @@ routes:
 		if err := os.WriteFile(event, []byte(`{"event_type": "order.placed", "payload": `+payload+`}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := command(t, "template", "test", "-c", config, "--destination", "d", "--event", event)
+		r := invoke(t, "template", "test", "-c", config, "--destination", "d", "--event", event)
 		if !strings.Contains(r.stderr, want) || (r.code == 1) != strings.Contains(want, "dead letter") {
 			t.Errorf("%s: %d: %s", payload, r.code, r.stderr)
 		}
 		// A relay asks the condition before the template.
-		if r := command(t, "template", "test", "-c", config, "--destination", "mail", "--event", event); r.code != 1 || !strings.HasPrefix(strings.TrimPrefix(r.stderr, "notifyd: "), strings.ReplaceAll(want, " of d:", " of mail:")) {
+		if r := invoke(t, "template", "test", "-c", config, "--destination", "mail", "--event", event); r.code != 1 || !strings.HasPrefix(strings.TrimPrefix(r.stderr, "notifyd: "), strings.ReplaceAll(want, " of d:", " of mail:")) {
 			t.Errorf("%s: %d: %s", payload, r.code, r.stderr)
 		}
-		if r := command(t, "template", "test", "-c", config, "--destination", "other", "--event", event); r.code != 0 || strings.Contains(r.stderr, "condition") {
+		if r := invoke(t, "template", "test", "-c", config, "--destination", "other", "--event", event); r.code != 0 || strings.Contains(r.stderr, "condition") {
 			t.Errorf("%s: %d: %s", payload, r.code, r.stderr)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/daemon"
 
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -120,7 +122,7 @@ routes: [{match: '*', to: audit}]
 		t.Fatalf("resume: %d\n%s", code, page)
 	}
 	r.stderr.await(t, saidDelivers)
-	if code := r.end(t); code != exitOK {
+	if code := r.end(t); code != command.ExitOK {
 		t.Errorf("exit code %d:\n%s", code, r.stderr.text())
 	}
 	if strings.Contains(r.stderr.text(), "not-to-be-seen") {
@@ -170,7 +172,7 @@ func TestConsoleFollows(t *testing.T) {
 	if left := query[string](t, first, `SELECT string_agg(id::text, ' ') FROM outbox_events`); left != "1" {
 		t.Errorf("events %s are left of the first database", left)
 	}
-	if code := p.end(t); code != exitOK {
+	if code := p.end(t); code != command.ExitOK {
 		t.Errorf("exit code %d:\n%s", code, p.stderr.text())
 	}
 }
@@ -185,8 +187,8 @@ func TestConsoleMistakes(t *testing.T) {
 		"{console: true, listen: '127.0.0.1:9470'}":                        "",
 		"{console: true, listen: '0.0.0.0:9470', token: 0123456789abcdef}": "",
 	} {
-		got := command(t, "check-config", "-c", file(t, good+"admin: "+settings+"\n"))
-		if want == "" && got.code != exitOK || want != "" && (got.code == exitOK || !strings.Contains(got.stderr, want)) {
+		got := invoke(t, "check-config", "-c", file(t, good+"admin: "+settings+"\n"))
+		if want == "" && got.code != command.ExitOK || want != "" && (got.code == command.ExitOK || !strings.Contains(got.stderr, want)) {
 			t.Errorf("%s: %+v, want %q", settings, got, want)
 		}
 	}

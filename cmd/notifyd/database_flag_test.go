@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/command"
 )
 
 // needy is a file whose variables are not set: the connection strings', those of
@@ -40,20 +42,20 @@ func TestCommandsNeedNoOtherSecrets(t *testing.T) {
 				if args != "migrate print" && args != "migrate --print-grants" {
 					words = append(words, "--database-url", url)
 				}
-				if r := command(t, append(words, "-c", flagged)...); r.code != 0 {
+				if r := invoke(t, append(words, "-c", flagged)...); r.code != 0 {
 					t.Errorf("%s with --database-url: %+v", args, r)
 				}
 				if r := commandIn(t, vars{"DATABASE": url}, append(strings.Fields(args), "-c", named)...); r.code != 0 {
 					t.Errorf("%s: %+v", args, r)
 				}
 			}
-			r := command(t, "status", "-c", flagged, "--database-url", url)
+			r := invoke(t, "status", "-c", flagged, "--database-url", url)
 			for _, want := range []string{"hook", "other"} { // by the routes, and in a queue by nothing else
 				if mode == "queue" && !strings.Contains(r.stdout, want) {
 					t.Errorf("status does not know %s:\n%s", want, r.stdout)
 				}
 			}
-			if r := command(t, "publish", "x", "-c", flagged); r.code != exitConfig || !strings.Contains(r.stderr, "NO_DATABASE is not set") {
+			if r := invoke(t, "publish", "x", "-c", flagged); r.code != command.ExitConfig || !strings.Contains(r.stderr, "NO_DATABASE is not set") {
 				t.Errorf("without the flag: %+v", r)
 			}
 		})
@@ -67,11 +69,11 @@ func TestDoctorTakesTheFlag(t *testing.T) {
 	url := database(t)
 	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '${env:NO_DATABASE}', listen_url: 'postgres://127.0.0.1:1/none'}\n%s",
 		strings.TrimPrefix(good, "version: 1\n")))
-	if r := command(t, "doctor", "-c", path, "--database-url", url); r.code != 0 || strings.Contains(r.stdout, "127.0.0.1:1") {
+	if r := invoke(t, "doctor", "-c", path, "--database-url", url); r.code != 0 || strings.Contains(r.stdout, "127.0.0.1:1") {
 		t.Errorf("%+v", r)
 	}
 	path = file(t, needy)
-	if r := command(t, "doctor", "-c", path, "--database-url", url); r.code != exitConfig || strings.Contains(r.stderr, "NO_DATABASE") || !strings.Contains(r.stderr, "NO_TOKEN") {
+	if r := invoke(t, "doctor", "-c", path, "--database-url", url); r.code != command.ExitConfig || strings.Contains(r.stderr, "NO_DATABASE") || !strings.Contains(r.stderr, "NO_TOKEN") {
 		t.Errorf("a destination cannot be opened without its secret: %+v", r)
 	}
 }

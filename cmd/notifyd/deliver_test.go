@@ -167,7 +167,7 @@ func TestRunWaitsForDatabase(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, nil)
 	url := server.URL("")
-	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	if err := server.Halt(t.Context(), pgserver.Fast); err != nil {

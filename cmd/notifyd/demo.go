@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/outboxes"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,13 +29,13 @@ import (
 // configuration; "demo --keep" shows it.
 const envSpare = "NOTIFYD_DEMO_SPARE_URL"
 
-func newDemoCmd(a *app) *cobra.Command {
+func newDemoCmd(a *command.App) *cobra.Command {
 	var (
 		orders   int
 		database string
 		mode     string
 		keep     bool
-		form     = newFormat()
+		form     = command.NewFormat()
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -52,10 +54,10 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 		Example: "  notifyd demo\n  notifyd demo --mode stream\n  notifyd demo --orders 500 -o json\n  notifyd demo --keep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if orders < 1 {
-				return usageErrorf("--orders %d is below 1", orders)
+				return command.UsageErrorf("--orders %d is below 1", orders)
 			}
 			if err := outboxsql.Mode(mode).Validate(); err != nil {
-				return usageErrorf("--mode: %w", err)
+				return command.UsageErrorf("--mode: %w", err)
 			}
 			out, asJSON := cmd.OutOrStdout(), form.Value == "json"
 			if asJSON {
@@ -65,10 +67,10 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 			if err != nil {
 				return err
 			}
-			log := cli.NewLogger(cmd.ErrOrStderr(), first(a.logLevel.Value, "warn"), first(a.logFormat.Value, "auto"))
+			log := cli.NewLogger(cmd.ErrOrStderr(), command.First(a.LogLevel.Value, "warn"), command.First(a.LogFormat.Value, "auto"))
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
-			spare, _ := a.lookup(envSpare)
+			spare, _ := a.Lookup(envSpare)
 			result, err := demo.Run(ctx, demo.Options{
 				Spare: spare, Orders: orders, Databases: databases, Mode: outboxsql.Mode(mode), Keep: keep, Out: out, Width: widthOf(out, a), Log: log,
 			})
@@ -87,26 +89,26 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 	cmd.Flags().StringVar(&database, "database-url", "", "connection `string` of the database to use")
 	cmd.Flags().StringVar(&mode, "mode", string(outboxsql.ModeQueue), "how the relay reads the events: `mode` queue or stream")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave everything running afterwards, to try things out")
-	addFormat(cmd, form) // of JSON, standard output has one line
+	command.AddFormat(cmd, form) // of JSON, standard output has one line
 	return cmd
 }
 
 // demoDatabases returns the given database, else those to look for.
-func demoDatabases(a *app, url string) ([]demo.Database, error) {
-	place := databaseFlag
+func demoDatabases(a *command.App, url string) ([]demo.Database, error) {
+	place := command.DatabaseFlag
 	if url == "" {
-		url, _ = a.lookup("DATABASE_URL")
+		url, _ = a.Lookup("DATABASE_URL")
 		place = "$DATABASE_URL"
 	}
 	if url == "" {
 		place = "the environment variables PG*"
-		named := func(name string) bool { value, _ := a.lookup(name); return value != "" }
+		named := func(name string) bool { value, _ := a.Lookup(name); return value != "" }
 		if !slices.ContainsFunc([]string{"PGHOST", "PGPORT", "PGDATABASE", "PGSERVICE"}, named) {
 			return demo.Local(), nil
 		}
 	}
 	if _, err := outboxes.ParseURL(place, url, pgxpool.ParseConfig); err != nil {
-		return nil, fromCommandLine(place, err)
+		return nil, command.FromCommandLine(place, err)
 	}
 	return []demo.Database{{URL: url, Place: place}}, nil
 }
@@ -152,9 +154,9 @@ func whyNot(err error) string {
 
 // widthOf returns a function for the width of a terminal, nil for another file, or a
 // terminal that cannot overwrite a line.
-func widthOf(out any, a *app) func() int {
+func widthOf(out any, a *command.App) func() int {
 	f, ok := out.(*os.File)
-	if kind, _ := a.lookup("TERM"); !ok || kind == "dumb" || !cli.IsTerminal(f) {
+	if kind, _ := a.Lookup("TERM"); !ok || kind == "dumb" || !cli.IsTerminal(f) {
 		return nil
 	}
 	return func() int {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/demo"
@@ -70,7 +72,7 @@ func checkLeavesNothing(t *testing.T, mode string) {
 	waiting := query[string](t, url, events)
 	const schemas = `SELECT string_agg(nspname, ' ' ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'`
 	before := query[string](t, url, schemas)
-	got := command(t, "demo", "--orders", "3", "--database-url", url, "--mode", mode)
+	got := invoke(t, "demo", "--orders", "3", "--database-url", url, "--mode", mode)
 	if got.code != 0 || got.stderr != "" {
 		t.Errorf("got %+v", got)
 	}
@@ -108,7 +110,7 @@ func TestDemoTellsLoss(t *testing.T) {
 			END LOOP;
 		END $$;
 		CREATE EVENT TRIGGER sabotage ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.sabotage()`)
-	got := command(t, "demo", "--orders", "2", "-o", "json", "--database-url", url)
+	got := invoke(t, "demo", "--orders", "2", "-o", "json", "--database-url", url)
 	line := lastLine(t, got.stdout)
 	if got.code != 1 || line["lost"] != 4 || line["mails"] != 2 { // two handler calls and two lines in the log
 		t.Errorf("got %+v", got)
@@ -186,7 +188,7 @@ func TestDemoMistakes(t *testing.T) {
 		{"--database-url postgres://u:marker@127.0.0.1:1/db", result{1, "", "notifyd: failed to connect to `user=u database=db`: " +
 			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or fix the connection string\n"}},
 	} {
-		if got := command(t, append([]string{"demo"}, strings.Fields(c.args)...)...); got != c.want {
+		if got := invoke(t, append([]string{"demo"}, strings.Fields(c.args)...)...); got != c.want {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, c.want)
 		}
 	}
@@ -206,7 +208,7 @@ func TestDemoDatabases(t *testing.T) {
 		{"", vars{"PGDATABASE": "d"}, []demo.Database{{Place: "the environment variables PG*"}}},
 		{"", vars{"PGUSER": "ann", "PGHOST": ""}, demo.Local()},
 	} {
-		got, err := demoDatabases(&app{lookup: c.env.lookup}, c.flag)
+		got, err := demoDatabases(&command.App{Lookup: c.env.lookup}, c.flag)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%q, %v: got %v, %v", c.flag, c.env, got, err)
 		}
@@ -235,7 +237,7 @@ func TestWidth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	if widthOf(f, &app{lookup: vars{"TERM": "xterm"}.lookup}) != nil {
+	if widthOf(f, &command.App{Lookup: vars{"TERM": "xterm"}.lookup}) != nil {
 		t.Error("a file has a width")
 	}
 }

@@ -167,7 +167,7 @@ func TestDeployChart(t *testing.T) {
 	}
 	// Its command line is one that the program has.
 	args := append(slices.Clone(job.Spec.Template.Spec.Containers[0].Args), "--database-url", testenv.Database(t))
-	if got := command(t, args...); got.code != 0 {
+	if got := invoke(t, args...); got.code != 0 {
 		t.Errorf("%v: %+v", args, got)
 	}
 }

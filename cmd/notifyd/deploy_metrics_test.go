@@ -179,7 +179,7 @@ func TestRunbook(t *testing.T) {
 	t.Parallel()
 	owner := database(t)
 	relay, asRelay := login(t, owner, "relay")
-	execute(t, owner, command(t, "migrate", "--print-grants", "--relay", relay).stdout)
+	execute(t, owner, invoke(t, "migrate", "--print-grants", "--relay", relay).stdout)
 	execute(t, owner, `INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('order.placed', '1', 'done', now());
 		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, last_error) VALUES (1, 'mail', 'order.placed', 'dead', 20, 'no')`)
 	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(testenv.ReadFile(t, "../../docs/runbook.md"), -1)
@@ -203,7 +203,7 @@ func TestRunbook(t *testing.T) {
 	for i, want := range []string{"replayed 1 of 1", "discarded 1 of 1"} {
 		execute(t, owner, "UPDATE outbox_deliveries SET state = 'dead'")
 		args := append(strings.Fields(commands[i][1]), "--reason", commands[i][2], "--yes", "--database-url", asRelay)
-		if got := command(t, args...); got.code != 0 || !strings.Contains(got.stdout, want) {
+		if got := invoke(t, args...); got.code != 0 || !strings.Contains(got.stdout, want) {
 			t.Errorf("%s: %+v", commands[i][0], got)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/handlers/postgres"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -57,8 +59,8 @@ func TestPostgresMistakes(t *testing.T) {
 		good + "    tabel: x\n":                           "tabel",
 		good + "    concurrency: 0\n":                     "concurrency",
 	} {
-		got := command(t, "check-config", "-c", file(t, head+settings))
-		if got.code != exitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
+		got := invoke(t, "check-config", "-c", file(t, head+settings))
+		if got.code != command.ExitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
 			t.Errorf("%s\nexit %d, want one about %s:\n%s%s", settings, got.code, want, got.stdout, got.stderr)
 		}
 	}

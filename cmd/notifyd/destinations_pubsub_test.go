@@ -22,7 +22,7 @@ func TestPubSubMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := file(t, "version: 1\ndestinations:\n  orders:\n    type: pubsub\n    "+c.settings+"\nroutes: [{match: '*', to: orders}]\n")
-			got := command(t, "check-config", "-c", path)
+			got := invoke(t, "check-config", "-c", path)
 			if got.code != 78 || !strings.HasPrefix(got.stderr, path+c.want) {
 				t.Errorf("got  %+v\nwant %s", got, c.want)
 			}

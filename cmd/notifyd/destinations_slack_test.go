@@ -64,7 +64,7 @@ func TestSlackMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := file(t, "version: 1\ndestinations:\n  team:\n    type: slack\n    "+c.settings+"\nroutes: [{match: '*', to: team}]\n")
-			got := command(t, "check-config", "-c", path)
+			got := invoke(t, "check-config", "-c", path)
 			if got.code != 78 || !strings.HasPrefix(got.stderr, path+c.want) || strings.Contains(got.stderr, "sesame") {
 				t.Errorf("got  %+v\nwant %s", got, c.want)
 			}

@@ -47,7 +47,7 @@ func TestDeadLettersPage(t *testing.T) {
 			if strings.Contains(st.text, "discard 2") { // it has died again by now
 				deadLetter(t, url, "2")
 			}
-			got := command(t, append(words(st.text)[1:], "-c", path)...) // the variable is not set
+			got := invoke(t, append(words(st.text)[1:], "-c", path)...) // the variable is not set
 			if got.code != 0 || masked(got.stdout) != masked(want) {
 				t.Fatalf("$ %s\nexit code %d: %s%s\nwant\n%s", st.text, got.code, got.stderr, got.stdout, want)
 			}

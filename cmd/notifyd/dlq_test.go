@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -67,7 +69,7 @@ func TestDLQAsks(t *testing.T) {
 		"list --destination log -o json":         {0, "{\n  \"letters\": []\n}\n", ""},
 		"list --group --destination log -o json": {0, "{\n  \"groups\": []\n}\n", ""},
 	} {
-		got := command(t, append(append([]string{"dlq"}, strings.Fields(args)...), "--database-url", url)...)
+		got := invoke(t, append(append([]string{"dlq"}, strings.Fields(args)...), "--database-url", url)...)
 		if got.code != want.code || got.stdout != want.stdout || !strings.HasPrefix(got.stderr, want.stderr) || (want.stderr == "") != (got.stderr == "") {
 			t.Errorf("dlq %s: got %+v, want %+v", args, got, want)
 		}
@@ -75,7 +77,7 @@ func TestDLQAsks(t *testing.T) {
 	if got := states(t, url); got != "1 dead, 2 dead, 3 dead" {
 		t.Errorf("after all that: %s", got)
 	}
-	if got := command(t, "dlq", "list", "--database-url", testenv.Database(t)); got.code != 1 || !strings.Contains(got.stderr, "run `notifyd migrate`") {
+	if got := invoke(t, "dlq", "list", "--database-url", testenv.Database(t)); got.code != 1 || !strings.Contains(got.stderr, "run `notifyd migrate`") {
 		t.Errorf("without tables: %+v", got)
 	}
 }
@@ -85,7 +87,7 @@ func TestDLQActs(t *testing.T) {
 	url := buried(t, 6)
 	run := func(want result, args ...string) {
 		t.Helper()
-		if got := command(t, append(append([]string{"dlq"}, args...), "--database-url", url)...); got != want {
+		if got := invoke(t, append(append([]string{"dlq"}, args...), "--database-url", url)...); got != want {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
@@ -123,7 +125,7 @@ func TestDLQAges(t *testing.T) {
 		"--newer-than 2d":                    {3, 4},
 		"--older-than 120m --newer-than 48h": {3},
 	} {
-		got := command(t, append(append([]string{"dlq", "list", "-o", "json"}, strings.Fields(args)...), "--database-url", url)...)
+		got := invoke(t, append(append([]string{"dlq", "list", "-o", "json"}, strings.Fields(args)...), "--database-url", url)...)
 		var page ops.DeadLetterPage
 		var ids []int64
 		err := json.Unmarshal([]byte(got.stdout), &page)
@@ -134,7 +136,7 @@ func TestDLQAges(t *testing.T) {
 			t.Errorf("list %s: %+v, %v, want %v", args, got, err, want)
 		}
 		for _, do := range []string{"replay", "discard"} {
-			got := command(t, append(append([]string{"dlq", do, "--dry-run", "-o", "json"}, strings.Fields(args)...), "--database-url", url)...)
+			got := invoke(t, append(append([]string{"dlq", do, "--dry-run", "-o", "json"}, strings.Fields(args)...), "--database-url", url)...)
 			var r struct {
 				ops.BulkResult
 				Groups []ops.DeadLetterGroup
@@ -147,7 +149,7 @@ func TestDLQAges(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"replay --newer-than 2h", "discard --older-than 2d --yes"} {
-		if got := command(t, append(append([]string{"dlq"}, strings.Fields(args)...), "--database-url", url)...); got.code != 0 {
+		if got := invoke(t, append(append([]string{"dlq"}, strings.Fields(args)...), "--database-url", url)...); got.code != 0 {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
@@ -161,14 +163,14 @@ func TestDLQRetention(t *testing.T) {
 	t.Parallel()
 	url := buried(t, 2)
 	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nretention: {keep: 0}\ndestinations: {mail: {type: email, password: '${env:MISSING}'}}\n", url))
-	if got := command(t, "dlq", "discard", "1", "-c", path); got != (result{0, "discarded 1 of 1 dead letter\n", ""}) {
+	if got := invoke(t, "dlq", "discard", "1", "-c", path); got != (result{0, "discarded 1 of 1 dead letter\n", ""}) {
 		t.Errorf("%+v", got)
 	}
 	if got := query[string](t, url, `SELECT string_agg(id::text, ' ') FROM outbox_events`); got != "2" {
 		t.Errorf("events %s are left", got)
 	}
 	broken := file(t, "version: 1\ndatabase: {url: '${env:MISSING}'}\n")
-	if got := command(t, "dlq", "list", "-c", broken); got.code != 78 || !strings.Contains(got.stderr, "MISSING is not set") {
+	if got := invoke(t, "dlq", "list", "-c", broken); got.code != 78 || !strings.Contains(got.stderr, "MISSING is not set") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -176,12 +178,12 @@ func TestDLQRetention(t *testing.T) {
 func TestDLQPrints(t *testing.T) {
 	t.Parallel()
 	url := buried(t, 3)
-	got := command(t, "dlq", "list", "--limit", "2", "--database-url", url)
+	got := invoke(t, "dlq", "list", "--limit", "2", "--database-url", url)
 	if lines := strings.Split(got.stdout, "\n"); got.code != 0 || len(lines) != 4 || !strings.HasSuffix(lines[2], "order 2 is\uFFFD[31m bad very") ||
 		got.stderr != "there are more: --after 'mail/2'\n" {
 		t.Errorf("a page: %+v", got)
 	}
-	got = command(t, "dlq", "list", "--after", "mail/2", "-o", "json", "--database-url", url)
+	got = invoke(t, "dlq", "list", "--after", "mail/2", "-o", "json", "--database-url", url)
 	var page struct {
 		Letters []ops.DeadLetter
 		Next    string
@@ -190,20 +192,20 @@ func TestDLQPrints(t *testing.T) {
 		page.Letters[0].Error != "order 3 is\x1b[31m bad\nvery" {
 		t.Errorf("the last page: %+v, %v", got, err)
 	}
-	got = command(t, "dlq", "list", "--limit", "2", "-o", "json", "--database-url", url)
+	got = invoke(t, "dlq", "list", "--limit", "2", "-o", "json", "--database-url", url)
 	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || page.Next != "mail/2" || got.stderr != "" {
 		t.Errorf("the first page: %+v, %v", got, err)
 	}
-	got = command(t, "dlq", "edit", "3", `{"n":  1.0}`, "-o", "json", "--database-url", url)
+	got = invoke(t, "dlq", "edit", "3", `{"n":  1.0}`, "-o", "json", "--database-url", url)
 	if got != (result{0, "{\n  \"event_id\": 3\n}\n", ""}) {
 		t.Errorf("edit: %+v", got)
 	}
-	got = command(t, "dlq", "show", "3", "-o", "json", "--database-url", url)
+	got = invoke(t, "dlq", "show", "3", "-o", "json", "--database-url", url)
 	var c ops.Case
 	if err := json.Unmarshal([]byte(got.stdout), &c); err != nil || len(c.Audit) != 1 || c.Event.State != "dead" || len(c.Deliveries) != 1 {
 		t.Errorf("show: %+v, %v", got, err)
 	}
-	got = command(t, "dlq", "show", "3", "--database-url", url)
+	got = invoke(t, "dlq", "show", "3", "--database-url", url)
 	for _, want := range []string{
 		"event 3, order.placed, dead, written ", "  payload {\"n\":  1.0}\n", "mail: dead, given up ", "Z after 3 attempts\n", "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek), by ",
 		"  order 3 is\uFFFD[31m bad\n  very\n", " edit by ", "  the payload was {\"a\": 1}\n",
@@ -225,7 +227,7 @@ func TestDLQEditFromFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{\"from\":  \"file\"}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := command(t, "dlq", "edit", "1", "@"+path, "--database-url", url); got.code != 0 {
+	if got := invoke(t, "dlq", "edit", "1", "@"+path, "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	if got := query[string](t, url, "SELECT payload::text FROM outbox_events"); got != "{\"from\":  \"file\"}\n" {
@@ -245,13 +247,13 @@ func TestDLQBytes(t *testing.T) {
 	t.Parallel()
 	url := buried(t, 1)
 	execute(t, url, `UPDATE outbox_events SET payload = NULL, payload_bytes = '\x001b'`)
-	if got := command(t, "dlq", "edit", "1", "@"+file(t, "\x01\x02\xff"), "--database-url", url); got.code != 0 {
+	if got := invoke(t, "dlq", "edit", "1", "@"+file(t, "\x01\x02\xff"), "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	if got := query[string](t, url, "SELECT encode(payload_bytes, 'hex') FROM outbox_events WHERE payload IS NULL"); got != "0102ff" {
 		t.Errorf("payload %s", got)
 	}
-	got := command(t, "dlq", "show", "1", "--database-url", url)
+	got := invoke(t, "dlq", "show", "1", "--database-url", url)
 	for _, want := range []string{
 		"  content type application/octet-stream\n  payload 3 bytes\n    00000000  01 02 ff  ", "  the payload was 2 bytes\n    00000000  00 1b  ",
 	} {
@@ -260,12 +262,12 @@ func TestDLQBytes(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"dlq", "show", "1"}, {"events", "show", "1", "--payload"}} {
-		got := command(t, append(args, "-o", "json", "--database-url", url)...)
+		got := invoke(t, append(args, "-o", "json", "--database-url", url)...)
 		if !strings.Contains(got.stdout, `"payload_bytes": "AQL/"`) || strings.Contains(got.stdout, `"payload":`) {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
-	if got := command(t, "events", "show", "1", "--database-url", url); strings.Contains(got.stdout, "bytes") || strings.Contains(got.stdout, "octet") {
+	if got := invoke(t, "events", "show", "1", "--database-url", url); strings.Contains(got.stdout, "bytes") || strings.Contains(got.stdout, "octet") {
 		t.Errorf("without its payload: %+v", got)
 	}
 }
@@ -288,7 +290,7 @@ func TestDLQInterrupted(t *testing.T) {
 func TestAge(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"90m": 90 * time.Minute, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "0s": -1, "x": -1, "5": -1} {
-		var a age
+		var a command.Age
 		if err := a.Set(text); (err != nil) != (want < 0) || err == nil && time.Duration(a) != want {
 			t.Errorf("%s: %v, %v", text, time.Duration(a), err)
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -78,14 +80,14 @@ func TestStabilityPage(t *testing.T) {
 	compare("packages", packages, public)
 
 	commands := make(map[string]bool)
-	for _, c := range newRootCmd(&app{}).Commands() {
+	for _, c := range newRootCmd(&command.App{}).Commands() {
 		if c.IsAvailableCommand() && c.Name() != "help" && c.Name() != "completion" {
 			commands[c.Name()] = true
 		}
 	}
 	named, _, _ := strings.Cut(sections["Commands"], ", and the fields")
 	compare("commands", quoted(named), slices.Collect(maps.Keys(commands)))
-	compare("exit codes", codes, []string{strconv.Itoa(exitOK), strconv.Itoa(exitFailure), strconv.Itoa(exitUsage), strconv.Itoa(exitChanges), strconv.Itoa(exitConfig)})
+	compare("exit codes", codes, []string{strconv.Itoa(command.ExitOK), strconv.Itoa(command.ExitFailure), strconv.Itoa(command.ExitUsage), strconv.Itoa(command.ExitChanges), strconv.Itoa(command.ExitConfig)})
 
 	conn, err := pgx.Connect(t.Context(), database(t))
 	if err != nil {

@@ -82,7 +82,7 @@ func TestForeignDefaults(t *testing.T) {
 			hook := newHook(t)
 			ok := func(args ...string) string {
 				t.Helper()
-				got := command(t, args...)
+				got := invoke(t, args...)
 				if got.code != 0 {
 					t.Fatalf("%q: %+v", args, got)
 				}
@@ -158,7 +158,7 @@ func TestNoEncoding(t *testing.T) {
 	t.Parallel()
 	databaseURL := testenv.DatabaseIn(t, "SQL_ASCII")
 	for _, args := range [][]string{{"migrate"}, {"doctor"}} {
-		if got := command(t, append(args, "--database-url", databaseURL)...); !strings.Contains(got.stdout+got.stderr, "has the encoding SQL_ASCII") {
+		if got := invoke(t, append(args, "--database-url", databaseURL)...); !strings.Contains(got.stdout+got.stderr, "has the encoding SQL_ASCII") {
 			t.Errorf("%q does not name it: %+v", args, got)
 		}
 	}

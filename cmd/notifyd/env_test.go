@@ -62,7 +62,7 @@ func commandIn(t *testing.T, env vars, args ...string) result {
 func database(t *testing.T) string {
 	t.Helper()
 	url := testenv.Database(t)
-	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", url); got.code != 0 {
 		t.Fatalf("migrate: %+v", got)
 	}
 	return url
@@ -75,7 +75,7 @@ func modes() []string { return []string{"queue", "stream"} }
 func databaseOf(t *testing.T, mode string) string {
 	t.Helper()
 	url := testenv.Database(t)
-	if got := command(t, "migrate", "--database-url", url, "--mode", mode); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", url, "--mode", mode); got.code != 0 {
 		t.Fatalf("migrate: %+v", got)
 	}
 	return url
@@ -95,7 +95,7 @@ func untilDone(t *testing.T, url string) {
 // publishTo inserts an event, and returns the id as it is printed.
 func publishTo(t *testing.T, url string, args ...string) string {
 	t.Helper()
-	got := command(t, append([]string{"publish", "--database-url", url}, args...)...)
+	got := invoke(t, append([]string{"publish", "--database-url", url}, args...)...)
 	if got.code != 0 {
 		t.Fatalf("publish: %+v", got)
 	}
@@ -154,7 +154,7 @@ func commandUntil(t *testing.T, what string, wanted func(result) bool, args ...s
 	defer tick.Stop()
 	deadline := time.After(patience)
 	for {
-		r := command(t, args...)
+		r := invoke(t, args...)
 		if wanted(r) {
 			return r
 		}

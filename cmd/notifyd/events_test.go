@@ -28,7 +28,7 @@ func TestEventsAsks(t *testing.T) {
 		"list --state waiting --type no.* -o json": {0, "{\n  \"events\": [],\n  \"searched\": 3,\n  \"next\": null\n}\n", ""},
 		"list --type no.* --search 2":              {0, "no events match\n", "searched 2 events, down to 2: go on with --upto 1\n"},
 	} {
-		got := command(t, append(append([]string{"events"}, strings.Fields(args)...), "--database-url", url)...)
+		got := invoke(t, append(append([]string{"events"}, strings.Fields(args)...), "--database-url", url)...)
 		if got.code != want.code || got.stdout != want.stdout || !strings.HasPrefix(got.stderr, want.stderr) || (want.stderr == "") != (got.stderr == "") {
 			t.Errorf("events %s: got %+v, want %+v", args, got, want)
 		}
@@ -40,27 +40,27 @@ func TestEventsPrints(t *testing.T) {
 	t.Parallel()
 	url := buried(t, 3)
 	execute(t, url, `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id) VALUES ('order.paid', '{"secret": 1}', 'order', E'7\x1b[31m')`)
-	got := command(t, "events", "list", "--limit", "3", "--database-url", url)
+	got := invoke(t, "events", "list", "--limit", "3", "--database-url", url)
 	text := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ| {2,}`).ReplaceAllString(got.stdout, " ")
 	const want = "EVENT TYPE AGGREGATE WRITTEN STATE DESTINATIONS\n4 order.paid order/7\uFFFD[31m   waiting not tried\n3 order.placed   dead mail dead\n2 order.placed   dead mail dead\n"
 	if strings.Join(strings.Fields(text), " ") != strings.Join(strings.Fields(want), " ") || got.stderr != "there are more: --upto 1\n" || got.code != 0 {
 		t.Errorf("list: %+v", got)
 	}
-	got = command(t, "events", "list", "--upto", "1", "-o", "json", "--database-url", url)
+	got = invoke(t, "events", "list", "--upto", "1", "-o", "json", "--database-url", url)
 	var page ops.EventPage
 	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || len(page.Events) != 1 || page.Events[0].State != ops.Dead || page.Next != nil || strings.Contains(got.stdout, "payload") {
 		t.Errorf("the last page: %+v, %v", got, err)
 	}
-	got = command(t, "events", "show", "3", "--database-url", url)
+	got = invoke(t, "events", "show", "3", "--database-url", url)
 	for _, want := range []string{"event 3, order.placed, dead, written ", "\nmail: dead, given up ", "  order 3 is\uFFFD[31m bad\n  very\n", "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek), by "} {
 		if !strings.Contains(got.stdout, want) || got.code != 0 {
 			t.Errorf("show: %q is missing in %+v", want, got)
 		}
 	}
-	if got := command(t, "events", "show", "4", "--database-url", url); strings.Contains(got.stdout, "secret") || !strings.Contains(got.stdout, "destinations not decided: not tried, not tried yet, or its first attempt is under way\n") {
+	if got := invoke(t, "events", "show", "4", "--database-url", url); strings.Contains(got.stdout, "secret") || !strings.Contains(got.stdout, "destinations not decided: not tried, not tried yet, or its first attempt is under way\n") {
 		t.Errorf("show: %+v", got)
 	}
-	if got := command(t, "events", "show", "4", "--payload", "-o", "json", "--database-url", url); !strings.Contains(got.stdout, `"secret": 1`) {
+	if got := invoke(t, "events", "show", "4", "--payload", "-o", "json", "--database-url", url); !strings.Contains(got.stdout, `"secret": 1`) {
 		t.Errorf("show with its payload: %+v", got)
 	}
 }
@@ -73,13 +73,13 @@ func TestReplayWaits(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			url := database(t)
-			if got := command(t, "migrate", "--mode", string(mode), "--database-url", url); got.code != 0 {
+			if got := invoke(t, "migrate", "--mode", string(mode), "--database-url", url); got.code != 0 {
 				t.Fatalf("%+v", got)
 			}
 			execute(t, url, `INSERT INTO outbox_events (event_type, payload, state, processed_at) SELECT CASE i WHEN 1 THEN 'order.placed' ELSE 'mail.due' END, '{"a": 1}', 'done', now() FROM generate_series(1, 2) i;
 				INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error)
 				SELECT id, CASE id WHEN 1 THEN 'audit' ELSE 'mail' END, event_type, 'dead', 1, 'event', 'it was bad' FROM outbox_events`)
-			got := command(t, "dlq", "replay", "1", "--wait", "--timeout", "1ms", "--database-url", url)
+			got := invoke(t, "dlq", "replay", "1", "--wait", "--timeout", "1ms", "--database-url", url)
 			if got.code != 1 || got.stdout != "replayed 1 of 1 dead letter\ndelivered 0, dead again 0, still waiting 1\n" || !strings.Contains(got.stderr, "1 dead letter still waiting after 1ms: see `notifyd status`") {
 				t.Errorf("without a relay: %+v", got)
 			}
@@ -92,16 +92,16 @@ destinations:
 routes: [{match: 'order.*', to: audit}, {match: 'mail.*', to: mail}]
 `, url))
 			startDaemon(t, nil, "run", "-c", path)
-			got = command(t, "dlq", "replay", "--all", "--yes", "--wait", "--timeout", "2m", "-c", path)
+			got = invoke(t, "dlq", "replay", "--all", "--yes", "--wait", "--timeout", "2m", "-c", path)
 			if got.code != 1 || !strings.HasPrefix(got.stdout, "replayed 2 of 2 dead letters\ndelivered 1, dead again 1, still waiting 0\nCOUNT ") ||
 				!strings.Contains(got.stdout, "the event has no such field") || got.stderr != "notifyd: 1 dead letter died again\n" {
 				t.Errorf("%+v", got)
 			}
 			// Nothing is said to be done that is dead.
-			if got := command(t, "events", "show", "2", "-c", path); !strings.Contains(got.stdout, "event 2, mail.due, dead") || !strings.Contains(got.stdout, ", replayed 1 time\n") {
+			if got := invoke(t, "events", "show", "2", "-c", path); !strings.Contains(got.stdout, "event 2, mail.due, dead") || !strings.Contains(got.stdout, ", replayed 1 time\n") {
 				t.Errorf("the dead one: %+v", got)
 			}
-			if got := command(t, "events", "show", "1", "-c", path); !strings.Contains(got.stdout, "event 1, order.placed, done") || !strings.Contains(got.stdout, "audit: delivered, 20") {
+			if got := invoke(t, "events", "show", "1", "-c", path); !strings.Contains(got.stdout, "event 1, order.placed, done") || !strings.Contains(got.stdout, "audit: delivered, 20") {
 				t.Errorf("the delivered one: %+v", got)
 			}
 		})

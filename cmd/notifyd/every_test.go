@@ -272,7 +272,7 @@ func TestEveryDestination(t *testing.T) {
 	t.Parallel()
 	e := startEverything(t, "every")
 	path := file(t, e.config())
-	if r := command(t, "check-config", "-c", path); r.code != 0 {
+	if r := invoke(t, "check-config", "-c", path); r.code != 0 {
 		t.Fatalf("check-config: %d\n%s", r.code, r.stderr)
 	}
 	d := startDaemon(t, nil, "run", "-c", path)

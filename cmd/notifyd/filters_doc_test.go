@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command/events"
+
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/when"
@@ -18,7 +20,7 @@ func TestFiltersPage(t *testing.T) {
 	text := testenv.ReadFile(t, "../../docs/filters.md")
 	_, event, _ := strings.Cut(text, "```json\n")
 	event, _, _ = strings.Cut(event, "```")
-	var f eventFile
+	var f events.EventFile
 	if err := json.Unmarshal([]byte(event), &f); err != nil {
 		t.Fatal(err)
 	}

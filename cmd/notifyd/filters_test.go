@@ -40,7 +40,7 @@ func TestConditions(t *testing.T) {
 				}
 			}
 			bad := config("payload.total > 100")
-			plan := command(t, "plan", "-c", bad)
+			plan := invoke(t, "plan", "-c", bad)
 			for _, want := range []string{"payload.total > 100", "order.placed", fmt.Sprintf("event %d: when of the route", first+2)} {
 				if plan.code != 0 || !strings.Contains(plan.stdout, want) {
 					t.Errorf("%d: %q is missing in\n%s%s", plan.code, want, plan.stdout, plan.stderr)
@@ -52,7 +52,7 @@ func TestConditions(t *testing.T) {
 			run(bad, 4) // three to all, one to rich
 			show := func(id int64, want ...string) {
 				t.Helper()
-				r := command(t, "events", "show", "-c", bad, fmt.Sprint(id))
+				r := invoke(t, "events", "show", "-c", bad, fmt.Sprint(id))
 				for _, w := range want {
 					if !strings.Contains(r.stdout, w) {
 						t.Errorf("%d: %q is missing in\n%s%s", id, w, r.stdout, r.stderr)
@@ -61,11 +61,11 @@ func TestConditions(t *testing.T) {
 			}
 			show(first, "rich: filtered, by when of its route, as it is configured now: payload.total > 100")
 			show(first+2, "rich: dead", `when of the route "order.*" (`, "payload.total > 100: column 8, at payload.total: the event has no such member", "fault of event")
-			if r := command(t, "events", "show", "-c", bad, fmt.Sprint(first+1)); strings.Contains(r.stdout, "filtered") {
+			if r := invoke(t, "events", "show", "-c", bad, fmt.Sprint(first+1)); strings.Contains(r.stdout, "filtered") {
 				t.Error(r.stdout)
 			}
 			cured := config("!has(payload.total) || payload.total > 100")
-			if r := command(t, "dlq", "replay", "-c", cured, "--destination", "rich", "--yes"); r.code != 0 {
+			if r := invoke(t, "dlq", "replay", "-c", cured, "--destination", "rich", "--yes"); r.code != 0 {
 				t.Fatal(r.stderr)
 			}
 			run(cured, 1)

@@ -72,7 +72,7 @@ func TestLeastPrivilege(t *testing.T) {
 			sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 			writer, asWriter := login(t, owner, "writer")
 			relay, asRelay := login(t, owner, "relay")
-			got := command(t, "migrate", "--print-grants", "--writer", writer, "--relay", relay)
+			got := invoke(t, "migrate", "--print-grants", "--writer", writer, "--relay", relay)
 			if got.code != 0 || got.stderr != "" {
 				t.Fatalf("%+v", got)
 			}
@@ -119,13 +119,13 @@ func TestLeastPrivilege(t *testing.T) {
 
 func TestPrintGrants(t *testing.T) {
 	t.Parallel()
-	got := command(t, "migrate", "--print-grants", "--schema", "shop")
+	got := invoke(t, "migrate", "--print-grants", "--schema", "shop")
 	for _, want := range []string{`GRANT USAGE ON SCHEMA "shop" TO "notifyd_writer";`, `ON "shop"."outbox_events" TO "notifyd_relay";`} {
 		if got.code != 0 || !strings.Contains(got.stdout, want) {
 			t.Errorf("%s is missing in %+v", want, got)
 		}
 	}
-	got = command(t, "migrate", "--print-grants", "--writer", `a"b`)
+	got = invoke(t, "migrate", "--print-grants", "--writer", `a"b`)
 	if got.code != 0 || !strings.Contains(got.stdout, `TO "a""b";`) || strings.Contains(got.stdout, "relay") {
 		t.Errorf("a writer alone: %+v", got)
 	}
@@ -136,7 +136,7 @@ func TestPrintGrants(t *testing.T) {
 		"--print-grants --notify off":                        "--notify changes the trigger, --print-grants changes nothing: run them one after the other",
 		"--print-grants --schema " + strings.Repeat("s", 64): "--schema: schema name",
 	} {
-		got := command(t, append([]string{"migrate"}, strings.Fields(args)...)...)
+		got := invoke(t, append([]string{"migrate"}, strings.Fields(args)...)...)
 		if got.code != 2 || got.stdout != "" || !strings.HasPrefix(got.stderr, "notifyd: "+want) {
 			t.Errorf("%s: %+v", args, got)
 		}
@@ -149,15 +149,15 @@ func TestDocumentedRoles(t *testing.T) {
 	t.Parallel()
 	owner := testenv.Database(t)
 	execute(t, owner, "CREATE SCHEMA events")
-	if got := command(t, "migrate", "--schema", "events", "--database-url", owner); got.code != 0 {
+	if got := invoke(t, "migrate", "--schema", "events", "--database-url", owner); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	writer, asWriter := login(t, owner, "writer")
 	relay, asRelay := login(t, owner, "relay")
 	_, asNobody := login(t, owner, "nobody")
-	execute(t, owner, command(t, "migrate", "--print-grants", "--schema", "events", "--writer", writer, "--relay", relay).stdout)
+	execute(t, owner, invoke(t, "migrate", "--print-grants", "--schema", "events", "--writer", writer, "--relay", relay).stdout)
 	in := func(databaseURL string, args ...string) result {
-		return command(t, append(args, "--schema", "events", "--database-url", databaseURL)...)
+		return invoke(t, append(args, "--schema", "events", "--database-url", databaseURL)...)
 	}
 	for _, want := range []string{"1\n", "2\n"} {
 		if got := in(asWriter, "publish", "order.placed", `{"n": 1}`); got.code != 0 || got.stdout != want {
@@ -191,21 +191,21 @@ func TestDocumentedRoles(t *testing.T) {
 	// The schema was forgotten.
 	const elsewhere = `schema "public" has no tables of notifyd, and schema events has: set database.schema or --schema`
 	forgetful := file(t, logConfig("database: {url: '"+asRelay+"'}\n"))
-	if got := command(t, "status", "-c", forgetful); !strings.Contains(got.stdout, "has no tables of notifyd, and schema events has") {
+	if got := invoke(t, "status", "-c", forgetful); !strings.Contains(got.stdout, "has no tables of notifyd, and schema events has") {
 		t.Errorf("status: %+v", got)
 	}
 	for _, args := range []string{"run", "dlq list", "events list"} {
-		if got := command(t, append(strings.Fields(args), "-c", forgetful)...); got.code != 1 || !strings.Contains(got.stderr, elsewhere) {
+		if got := invoke(t, append(strings.Fields(args), "-c", forgetful)...); got.code != 1 || !strings.Contains(got.stderr, elsewhere) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
-	if got := command(t, "publish", "a", "1", "--database-url", asWriter); got.code != 1 || !strings.Contains(got.stderr, elsewhere) {
+	if got := invoke(t, "publish", "a", "1", "--database-url", asWriter); got.code != 1 || !strings.Contains(got.stderr, elsewhere) {
 		t.Errorf("publish: %+v", got)
 	}
-	if got := command(t, "doctor", "-c", forgetful); !strings.Contains(got.stdout, "has no tables of notifyd, and schema events has") {
+	if got := invoke(t, "doctor", "-c", forgetful); !strings.Contains(got.stdout, "has no tables of notifyd, and schema events has") {
 		t.Errorf("doctor: %+v", got)
 	}
-	if got := command(t, "migrate", "--database-url", owner); got.code != 0 || !strings.Contains(got.stderr, "the database has others in schema events") {
+	if got := invoke(t, "migrate", "--database-url", owner); got.code != 0 || !strings.Contains(got.stderr, "the database has others in schema events") {
 		t.Errorf("a second outbox: %+v", got)
 	}
 }

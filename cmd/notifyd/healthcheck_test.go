@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command/inspect"
+
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -21,11 +23,11 @@ func TestHealthcheck(t *testing.T) {
 	ready := fmt.Sprintf("http://127.0.0.1:%d/readyz", port)
 	untilReady(t, ready)
 	untilSays(t, ready+"?verbose", "[+] listener: ok")
-	if got := command(t, "healthcheck", "-c", path, "--timeout", "1m"); got != (result{0, "[+] started: ok\n[+] database: ok\n[+] relay: ok\n[+] listener: ok\n[+] configuration: ok\n", ""}) {
+	if got := invoke(t, "healthcheck", "-c", path, "--timeout", "1m"); got != (result{0, "[+] started: ok\n[+] database: ok\n[+] relay: ok\n[+] listener: ok\n[+] configuration: ok\n", ""}) {
 		t.Errorf("%+v", got)
 	}
 	d.end(t)
-	if got := command(t, "healthcheck", "-c", path); got.code != 1 || !strings.Contains(got.stderr, fmt.Sprintf("notifyd at 127.0.0.1:%d does not answer: ", port)) {
+	if got := invoke(t, "healthcheck", "-c", path); got.code != 1 || !strings.Contains(got.stderr, fmt.Sprintf("notifyd at 127.0.0.1:%d does not answer: ", port)) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -54,7 +56,7 @@ func TestHealthcheckBadAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := file(t, "version: 1\nadmin: {listen: '"+c.listen+"'}\n")
-			got := command(t, append([]string{"healthcheck", "-c", path}, strings.Fields(c.args)...)...)
+			got := invoke(t, append([]string{"healthcheck", "-c", path}, strings.Fields(c.args)...)...)
 			if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, c.want) {
 				t.Errorf("got %+v, want %q", got, c.want)
 			}
@@ -67,7 +69,7 @@ func TestReachable(t *testing.T) {
 	for listen, want := range map[string]string{
 		":9470": "127.0.0.1:9470", "0.0.0.0:9470": "127.0.0.1:9470", "[::]:9470": "[::1]:9470", "10.0.0.7:80": "10.0.0.7:80", "relay:1": "relay:1",
 	} {
-		if got, err := reachable(listen); got != want || err != nil {
+		if got, err := inspect.Reachable(listen); got != want || err != nil {
 			t.Errorf("%s: %s, %v", listen, got, err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -63,8 +65,8 @@ func TestKafkaMistakes(t *testing.T) {
 		"    brokers: a\n    topic: t\n    format: avro\n":                                                             "format",
 		"    brokers: a\n    topic: t\n    tls: {}\n    sasl: {mechanism: oauthbearer, token: a, token_file: b}\n":     "sasl.token",
 	} {
-		got := command(t, "check-config", "-c", file(t, head+settings))
-		if got.code != exitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
+		got := invoke(t, "check-config", "-c", file(t, head+settings))
+		if got.code != command.ExitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
 			t.Errorf("%s\nexit %d, want one about %s:\n%s%s", settings, got.code, want, got.stdout, got.stderr)
 		}
 	}
@@ -77,10 +79,10 @@ func TestKafkaExactlyOnce(t *testing.T) {
 	const head = "version: 1\nroutes: [{match: \"*\", to: k}]\ndestinations:\n  k: {type: kafka, brokers: a, topic: t, exactly_once: true"
 	for settings, batch := range map[string]string{"}\n": "batch: 5000", ", batch: 1000}\n": "batch: 1000", ", batch: 7}\n": "batch: 7"} {
 		path := file(t, head+settings)
-		if got := command(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, "destination k: exactly_once: true needs a table that is a stream") {
+		if got := invoke(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, "destination k: exactly_once: true needs a table that is a stream") {
 			t.Errorf("%s: %+v", settings, got)
 		}
-		if got := command(t, "config", "print", "-c", path); got.code != 0 || !strings.Contains(got.stdout, batch) {
+		if got := invoke(t, "config", "print", "-c", path); got.code != 0 || !strings.Contains(got.stdout, batch) {
 			t.Errorf("%s: no %s in %+v", settings, batch, got)
 		}
 	}
@@ -232,8 +234,8 @@ outboxes:
 		fmt.Sprintf(one+names, ", transactional_id: x", "s", "s", "depot"): {"destinations.a.transactional_id", "north and south"},
 		fmt.Sprintf(one, ", transactional_id: x") + "  query: SELECT 1":    {"destinations.a.transactional_id", "outboxes.query"},
 	} {
-		got := command(t, "check-config", "-c", file(t, text))
-		if (got.code == 0) != (want == nil) || got.code != 0 && got.code != exitConfig {
+		got := invoke(t, "check-config", "-c", file(t, text))
+		if (got.code == 0) != (want == nil) || got.code != 0 && got.code != command.ExitConfig {
 			t.Errorf("%s\n%+v", text, got)
 		}
 		for _, part := range want {
@@ -249,7 +251,7 @@ func TestKafkaPositionIDsOfAQuery(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	name := query[string](t, url, `SELECT current_database()::text`)
-	got := command(t, "check-config", "--online", "-c", file(t, fmt.Sprintf(`version: 1
+	got := invoke(t, "check-config", "--online", "-c", file(t, fmt.Sprintf(`version: 1
 database: {url: '%s'}
 destinations:
   a: {type: kafka, brokers: k, topic: t, exactly_once: true}

@@ -6,12 +6,14 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 )
 
 // newManCmd is for packagers of notifyd, and hidden from the help.
-func newManCmd(a *app) *cobra.Command {
+func newManCmd(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
 		Short:  "Write the man pages",
@@ -23,7 +25,7 @@ the same each time.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			date := time.Now()
-			if text, _ := a.lookup("SOURCE_DATE_EPOCH"); text != "" {
+			if text, _ := a.Lookup("SOURCE_DATE_EPOCH"); text != "" {
 				seconds, err := strconv.ParseInt(text, 10, 64)
 				if err != nil {
 					return fmt.Errorf("$SOURCE_DATE_EPOCH is %q: must be a number of seconds", text)

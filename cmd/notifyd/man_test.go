@@ -57,11 +57,11 @@ func TestMan(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if got := command(t, "completion", shell); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "__complete") {
+		if got := invoke(t, "completion", shell); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "__complete") {
 			t.Errorf("%s: code %d, %s", shell, got.code, got.stderr)
 		}
 	}
-	if got := command(t, "__complete", "migrate", "st"); got.code != 0 || !strings.HasPrefix(got.stdout, "status\t") {
+	if got := invoke(t, "__complete", "migrate", "st"); got.code != 0 || !strings.HasPrefix(got.stdout, "status\t") {
 		t.Errorf("%+v", got)
 	}
 }

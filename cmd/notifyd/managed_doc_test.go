@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -67,7 +69,7 @@ func endsIdle(t *testing.T, args []string) {
 	} else {
 		args = append(args, "-c", path)
 	}
-	if got := command(t, args...); got.code != exitOK || !strings.Contains(got.stdout, `"destination":"audit"`) {
+	if got := invoke(t, args...); got.code != command.ExitOK || !strings.Contains(got.stdout, `"destination":"audit"`) {
 		t.Errorf("%v: %+v", args, got)
 	}
 }
@@ -90,7 +92,7 @@ func deliversWith(t *testing.T, config string) {
 	if schema := regexp.MustCompile(`schema: (\w+)`).FindStringSubmatch(config); schema != nil {
 		execute(t, url, "CREATE SCHEMA "+schema[1])
 		flags = append(flags, "--schema", schema[1])
-		if got := command(t, append([]string{"migrate"}, flags...)...); got.code != 0 {
+		if got := invoke(t, append([]string{"migrate"}, flags...)...); got.code != 0 {
 			t.Fatalf("%+v", got)
 		}
 	}
@@ -98,7 +100,7 @@ func deliversWith(t *testing.T, config string) {
 	if !d.says(t, `"relay started"`) {
 		t.Fatalf("exit code %d: %s", d.wait(t), d.stderr.text())
 	}
-	if got := command(t, append([]string{"publish", "order.placed", order}, flags...)...); got.code != 0 {
+	if got := invoke(t, append([]string{"publish", "order.placed", order}, flags...)...); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	d.stdout.await(t, `"destination":"audit"`)
@@ -129,15 +131,15 @@ func TestManagedRoles(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if got := command(t, "migrate", "--database-url", asAdmin); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", asAdmin); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	writer, asWriter := login(t, super, "writer")
 	relay, asRelay := login(t, super, "relay")
-	grants := command(t, "migrate", "--print-grants", "--writer", writer, "--relay", relay)
+	grants := invoke(t, "migrate", "--print-grants", "--writer", writer, "--relay", relay)
 	execute(t, asAdmin, grants.stdout)
 	for _, mode := range []string{"queue", "stream"} {
-		if got := command(t, "migrate", "--mode", mode, "--database-url", asAdmin); got.code != 0 {
+		if got := invoke(t, "migrate", "--mode", mode, "--database-url", asAdmin); got.code != 0 {
 			t.Fatalf("%+v", got)
 		}
 		path := file(t, logConfig("database: {url: '"+asRelay+"'}\n"))
@@ -146,10 +148,10 @@ func TestManagedRoles(t *testing.T) {
 		execute(t, asWriter, `INSERT INTO outbox_events (event_type, payload) VALUES ('order.placed', '{}')`)
 		d.stdout.await(t, `"destination":"audit"`)
 		for role, url := range map[string]string{"relay": asRelay, "owner": asAdmin} {
-			if got := command(t, "doctor", "--database-url", url, "-c", path); got.code != 0 || strings.Contains(got.stdout, "\nerror") || strings.Contains(got.stdout, "\nwarning") {
+			if got := invoke(t, "doctor", "--database-url", url, "-c", path); got.code != 0 || strings.Contains(got.stdout, "\nerror") || strings.Contains(got.stdout, "\nwarning") {
 				t.Errorf("doctor as the %s, of a %s: %+v", role, mode, got)
 			}
-			if got := command(t, "status", "--database-url", url, "-c", path); got.code != 0 {
+			if got := invoke(t, "status", "--database-url", url, "-c", path); got.code != 0 {
 				t.Errorf("status as the %s, of a %s: %+v", role, mode, got)
 			}
 		}

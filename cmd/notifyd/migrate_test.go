@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -14,13 +16,13 @@ import (
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	got := command(t, "migrate", "status", "--database-url", url)
+	got := invoke(t, "migrate", "status", "--database-url", url)
 	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\nnotify: off\nmode: queue\n" ||
 		!strings.Contains(got.stderr, "run `notifyd migrate`") {
 		t.Errorf("status before: %+v", got)
 	}
 	want := result{0, "applied version 1: events and deliveries\nschema public is at version 1, notify auto\n", ""}
-	if got := command(t, "migrate", "--database-url", url); got != want {
+	if got := invoke(t, "migrate", "--database-url", url); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	for _, c := range []struct{ args, notify string }{
@@ -35,7 +37,7 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, want)
 		}
 	}
-	if got := command(t, "migrate", "status", "--database-url", url); got.code != 0 || !strings.HasSuffix(got.stdout, "Z\nnotify: auto\nmode: queue\n") {
+	if got := invoke(t, "migrate", "status", "--database-url", url); got.code != 0 || !strings.HasSuffix(got.stdout, "Z\nnotify: auto\nmode: queue\n") {
 		t.Errorf("status after: %+v", got)
 	}
 }
@@ -49,10 +51,10 @@ func TestMigrateSchema(t *testing.T) {
 		"shop": {"migrate", "-c", path}, "other": {"migrate", "up", "-c", path, "--schema", "other"},
 	} {
 		want := result{0, "applied version 1: events and deliveries\nschema " + schema + " is at version 1, notify auto\n", ""}
-		if got := command(t, args...); got != want {
+		if got := invoke(t, args...); got != want {
 			t.Errorf("got  %+v\nwant %+v", got, want)
 		}
-		if got := command(t, "publish", "x", "-c", path, "--schema", schema); got != (result{0, "1\n", ""}) {
+		if got := invoke(t, "publish", "x", "-c", path, "--schema", schema); got != (result{0, "1\n", ""}) {
 			t.Errorf("publish into %s: %+v", schema, got)
 		}
 	}
@@ -60,7 +62,7 @@ func TestMigrateSchema(t *testing.T) {
 
 func TestMigratePrint(t *testing.T) {
 	t.Parallel()
-	got := command(t, "migrate", "print", "--schema", "shop", "--notify", "always")
+	got := invoke(t, "migrate", "print", "--schema", "shop", "--notify", "always")
 	for _, want := range []string{"\nCREATE SCHEMA IF NOT EXISTS \"shop\";\n", "SET LOCAL notifyd.notify = 'always';", "\nCOMMIT;\n"} {
 		if !strings.Contains(got.stdout, want) || got.code != 0 {
 			t.Errorf("%q is missing in %+v", want, got)
@@ -68,7 +70,7 @@ func TestMigratePrint(t *testing.T) {
 	}
 	url := testenv.Database(t)
 	execute(t, url, got.stdout)
-	if got := command(t, "migrate", "status", "--database-url", url, "--schema", "shop"); got.code != 0 || !strings.Contains(got.stdout, "notify: always") {
+	if got := invoke(t, "migrate", "status", "--database-url", url, "--schema", "shop"); got.code != 0 || !strings.Contains(got.stdout, "notify: always") {
 		t.Errorf("status after the printed SQL: %+v", got)
 	}
 }
@@ -77,7 +79,7 @@ func TestMigratePrint(t *testing.T) {
 func TestMigrateGivesUp(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	holder, err := pgx.Connect(t.Context(), url)
@@ -88,11 +90,11 @@ func TestMigrateGivesUp(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`); err != nil {
 		t.Fatal(err)
 	}
-	got := command(t, "migrate", "--notify", "always", "--wait", "1ns", "--database-url", url)
+	got := invoke(t, "migrate", "--notify", "always", "--wait", "1ns", "--database-url", url)
 	if got.code != 1 || !strings.Contains(got.stderr, fmt.Sprintf("pid %d,", holder.PgConn().PID())) || !strings.Contains(got.stderr, "end that transaction, and repeat the command") {
 		t.Errorf("with an open transaction: %+v", got)
 	}
-	if got := command(t, "migrate", "--wait", "0"); got.code != 2 {
+	if got := invoke(t, "migrate", "--wait", "0"); got.code != 2 {
 		t.Errorf("--wait 0: %+v", got)
 	}
 }
@@ -110,7 +112,7 @@ func TestMigrateMistakes(t *testing.T) {
 		{"migrate --schema " + long, "notifyd: --schema: schema name \"" + long + "\" has 64 bytes, at most 49 fit into a notification channel\nsee notifyd migrate --help\n"},
 		{"migrate stauts", "notifyd: unknown command \"stauts\" for notifyd migrate (did you mean status?)\nsee notifyd migrate --help\n"},
 	} {
-		if got := command(t, strings.Fields(c.args)...); got != (result{2, "", c.want}) {
+		if got := invoke(t, strings.Fields(c.args)...); got != (result{2, "", c.want}) {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.args, got, c.want)
 		}
 	}
@@ -122,28 +124,28 @@ func TestMigrateMode(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	flags := []string{"--database-url", url}
-	got := command(t, append([]string{"migrate", "--partitions", "daily", "--mode", "stream"}, flags...)...)
+	got := invoke(t, append([]string{"migrate", "--partitions", "daily", "--mode", "stream"}, flags...)...)
 	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nschema public is at version 1, notify auto, mode stream, partitions daily\n") {
 		t.Errorf("a new table: %+v", got)
 	}
-	if got := command(t, append([]string{"migrate", "--mode", "stream"}, flags...)...); got.stdout != "schema public is at version 1, notify auto, mode stream, partitions daily\n" {
+	if got := invoke(t, append([]string{"migrate", "--mode", "stream"}, flags...)...); got.stdout != "schema public is at version 1, notify auto, mode stream, partitions daily\n" {
 		t.Errorf("again: %+v", got)
 	}
-	if got := command(t, append([]string{"migrate", "status"}, flags...)...); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\n") {
+	if got := invoke(t, append([]string{"migrate", "status"}, flags...)...); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\n") {
 		t.Errorf("status: %+v", got)
 	}
 	execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 10);
 		INSERT INTO outbox_positions (destination, head) VALUES ('x', 10), ('y', 5)`)
-	got = command(t, append([]string{"migrate", "--mode", "queue"}, flags...)...)
+	got = invoke(t, append([]string{"migrate", "--mode", "queue"}, flags...)...)
 	if got.code != 1 || !strings.Contains(got.stderr, "some have received event 6 and others have not") {
 		t.Errorf("without routes: %+v", got)
 	}
 	path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations: {x: {type: log}, y: {type: log, order: none}}\nroutes: [{match: '*', to: [x, y]}]\n")
 	execute(t, url, `UPDATE outbox_mode SET becoming = 'queue'`)
-	if got := command(t, append([]string{"migrate", "status"}, flags...)...); !strings.HasSuffix(got.stdout, "\nmode: stream, on its way to a queue: run notifyd migrate --mode queue to its end\n") {
+	if got := invoke(t, append([]string{"migrate", "status"}, flags...)...); !strings.HasSuffix(got.stdout, "\nmode: stream, on its way to a queue: run notifyd migrate --mode queue to its end\n") {
 		t.Errorf("status in between: %+v", got)
 	}
-	got = command(t, "migrate", "--mode", "queue", "-c", path)
+	got = invoke(t, "migrate", "--mode", "queue", "-c", path)
 	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nmaking the table a queue\nschema public is at version 1, notify auto, partitions daily\n") {
 		t.Errorf("with routes: %+v", got)
 	}
@@ -160,15 +162,15 @@ func TestMigrateModeAbandons(t *testing.T) {
 	execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 10);
 		INSERT INTO outbox_positions (destination, head, open) VALUES ('x', 10, '{}'), ('gone', 5, '{[2,4)}'), ('idle', 10, '{}')`)
 	path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations: {x: {type: log}}\nroutes: [{match: '*', to: [x]}]\n")
-	got := command(t, "migrate", "--mode", "queue", "-c", path)
-	if got.code != exitFailure || !strings.Contains(got.stderr, "gone, which has come to event 5 (7 events wait)") || strings.Contains(got.stderr, "idle") || !strings.Contains(got.stderr, "--yes") {
+	got := invoke(t, "migrate", "--mode", "queue", "-c", path)
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "gone, which has come to event 5 (7 events wait)") || strings.Contains(got.stderr, "idle") || !strings.Contains(got.stderr, "--yes") {
 		t.Errorf("without an answer: %+v", got)
 	}
 	if n := query[int](t, url, `SELECT count(*) FROM outbox_positions, outbox_mode WHERE mode = 'stream' AND becoming IS NULL`); n != 3 {
 		t.Errorf("%d positions are left", n)
 	}
-	got = command(t, "migrate", "--mode", "queue", "-c", path, "--yes")
-	if got.code != exitOK || !strings.Contains(got.stdout, "dropping the positions of gone, which has come to event 5 (7 events wait)\n") {
+	got = invoke(t, "migrate", "--mode", "queue", "-c", path, "--yes")
+	if got.code != command.ExitOK || !strings.Contains(got.stdout, "dropping the positions of gone, which has come to event 5 (7 events wait)\n") {
 		t.Errorf("with --yes: %+v", got)
 	}
 	if n := query[int](t, url, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 10 {
@@ -182,29 +184,29 @@ func TestSerializeWriters(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	config := file(t, "version: 1\ndatabase: {url: '"+url+"'}\nadmin: {listen: ''}\ndestinations: {x: {type: log, order: total}}\nroutes: [{match: '*', to: [x]}]\n")
-	if got := command(t, "migrate", "--database-url", url, "--serialize-writers", "maybe"); got.code != 2 || !strings.Contains(got.stderr, "must be one of on, off") {
+	if got := invoke(t, "migrate", "--database-url", url, "--serialize-writers", "maybe"); got.code != 2 || !strings.Contains(got.stderr, "must be one of on, off") {
 		t.Errorf("an unknown word: %+v", got)
 	}
 	for _, flags := range [][]string{{"--mode", "stream", "--serialize-writers", "on"}, {"--serialize-writers", "on"}, {}} {
-		got := command(t, append([]string{"migrate", "-c", config}, flags...)...)
+		got := invoke(t, append([]string{"migrate", "-c", config}, flags...)...)
 		if got.code != 0 || !strings.HasSuffix(got.stdout, ", mode stream, writers serialized\n") {
 			t.Errorf("%v: %+v", flags, got)
 		}
 	}
-	if got := command(t, "migrate", "status", "-c", config); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\nwriters: serialized\n") {
+	if got := invoke(t, "migrate", "status", "-c", config); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\nwriters: serialized\n") {
 		t.Errorf("status of the tables: %+v", got)
 	}
-	if got := command(t, "status", "-c", config); !strings.Contains(got.stdout, ", stream, writers serialized\n") {
+	if got := invoke(t, "status", "-c", config); !strings.Contains(got.stdout, ", stream, writers serialized\n") {
 		t.Errorf("status: %+v", got)
 	}
 	const note = "writers write side by side"
-	if got := command(t, "doctor", "-c", config); strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "Writers are serialized") {
+	if got := invoke(t, "doctor", "-c", config); strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "Writers are serialized") {
 		t.Errorf("doctor: %+v", got)
 	}
-	if got := command(t, "migrate", "-c", config, "--serialize-writers", "off"); got.code != 0 || !strings.HasSuffix(got.stdout, ", mode stream\n") {
+	if got := invoke(t, "migrate", "-c", config, "--serialize-writers", "off"); got.code != 0 || !strings.HasSuffix(got.stdout, ", mode stream\n") {
 		t.Errorf("off: %+v", got)
 	}
-	if got := command(t, "doctor", "-c", config); !strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "notifyd migrate --serialize-writers on") {
+	if got := invoke(t, "doctor", "-c", config); !strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "notifyd migrate --serialize-writers on") {
 		t.Errorf("doctor without the line: %+v", got)
 	}
 }

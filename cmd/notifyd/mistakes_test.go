@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -79,11 +81,11 @@ func TestConfigMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := file(t, c.yaml)
-			got := command(t, "check-config", "-c", path)
+			got := invoke(t, "check-config", "-c", path)
 			if got.code != 78 || got.stdout != "" || !strings.HasPrefix(got.stderr, path+c.want) || strings.Count(got.stderr, "\n") != 1 {
 				t.Errorf("got  %+v\nwant %s", got, c.want)
 			}
-			if again := command(t, "run", "-c", path); again != got {
+			if again := invoke(t, "run", "-c", path); again != got {
 				t.Errorf("run says something else: %+v", again)
 			}
 		})
@@ -99,7 +101,7 @@ func TestTemplateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := path + ":9:16: destinations.mail.text_file: template \"text_file\", line 2: unexpected {{end}}: remove it, or open an {{if}}, {{range}} or {{with}} before it\n"
-	if got := command(t, "check-config", "-c", path); got != (result{78, "", want}) {
+	if got := invoke(t, "check-config", "-c", path); got != (result{78, "", want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
 }
@@ -151,7 +153,7 @@ func TestBadURL(t *testing.T) {
 		path := file(t, fmt.Sprintf("%sdatabase: {%s: \"%s\"}\n", good, c.key, c.url))
 		want := result{78, "", path + ": database." + c.key + ": " + notURL(c.reason) + "\n"}
 		for _, args := range [][]string{{"run"}, {"check-config"}} {
-			if got := command(t, append(args, "-c", path)...); got != want {
+			if got := invoke(t, append(args, "-c", path)...); got != want {
 				t.Errorf("%s: %s:\ngot  %+v\nwant %+v", args, c.url, got, want)
 			}
 		}
@@ -159,14 +161,14 @@ func TestBadURL(t *testing.T) {
 	path := file(t, `{version: 1, database: {url: "postgres://u:marker@h:x/db"}}`)
 	for _, args := range [][]string{{"migrate"}, {"migrate", "status"}, {"publish", "x"}} {
 		want := result{78, "", path + ": database.url: " + notURL("invalid port") + "\n"}
-		if got := command(t, append(args, "-c", path)...); got != want {
+		if got := invoke(t, append(args, "-c", path)...); got != want {
 			t.Errorf("%s: got %+v", args, got)
 		}
 		want = result{78, "", "$DATABASE_URL: " + notURL("invalid port") + "\n"}
 		if got := commandIn(t, vars{"DATABASE_URL": "postgres://u:marker@h:x/db"}, args...); got != want {
 			t.Errorf("%s: got %+v", args, got)
 		}
-		got := command(t, append(args, "--database-url", "postgres://u:marker@h:x/db")...)
+		got := invoke(t, append(args, "--database-url", "postgres://u:marker@h:x/db")...)
 		if got.code != 2 || !strings.HasPrefix(got.stderr, "notifyd: --database-url: "+notURL("invalid port")+"\nsee notifyd ") {
 			t.Errorf("%s: got %+v", args, got)
 		}
@@ -179,7 +181,7 @@ func TestUnreachable(t *testing.T) {
 	url := fmt.Sprintf("postgres://u:marker@127.0.0.1:%d/db", testenv.FreePort(t))
 	d := startDaemon(t, nil, "run", "-c", file(t, fmt.Sprintf("{version: 1, database: {url: '%s'}}", url)))
 	d.stderr.await(t, "connection refused")
-	got := command(t, "migrate", "--database-url", url)
+	got := invoke(t, "migrate", "--database-url", url)
 	if got.code != 1 || !strings.HasPrefix(got.stderr, "notifyd: failed to connect to `user=u database=db`: ") ||
 		!strings.HasSuffix(got.stderr, "connection refused: start the server, or fix the connection string\n") || strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("got %+v", got)
@@ -198,18 +200,18 @@ func TestSchemaMistakes(t *testing.T) {
 	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: \"%s\"}\n", url))
 	said := func(args ...string) string {
 		t.Helper()
-		got := command(t, append(args, "-c", path)...)
+		got := invoke(t, append(args, "-c", path)...)
 		if got.code != 1 {
 			t.Errorf("%s: %+v", args, got)
 		}
 		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
 		return lines[len(lines)-1]
 	}
-	latest := fmt.Sprint(len(regexp.MustCompile(`(?m)^\d`).FindAllString(command(t, "migrate", "status", "-c", path).stdout, -1)))
+	latest := fmt.Sprint(len(regexp.MustCompile(`(?m)^\d`).FindAllString(invoke(t, "migrate", "status", "-c", path).stdout, -1)))
 	if got, want := said("run"), "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	command(t, "migrate", "-c", path)
+	invoke(t, "migrate", "-c", path)
 	execute(t, url, "INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')")
 	newer := "schema \"public\" is at version 999, this notifyd knows " + latest + ": upgrade notifyd: schema is newer than this notifyd"
 	for _, c := range []struct{ args, want string }{
@@ -233,8 +235,8 @@ func TestMalformedSecretIsDescribed(t *testing.T) {
 		{"type: rabbitmq, routing_key: q, url: \"amqpx://marker\"", "must begin with amqp:// or amqps://"},
 		{"type: slack, text: t, channel: C1, token: xapp-marker", "is an app-level token, which cannot post: give the bot token, xoxb-..."},
 	} {
-		got := command(t, "check-config", "-c", file(t, "version: 1\ndestinations: {a: {"+c.settings+"}}\nroutes: [{match: '*', to: a}]\n"))
-		if got.code != exitConfig || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
+		got := invoke(t, "check-config", "-c", file(t, "version: 1\ndestinations: {a: {"+c.settings+"}}\nroutes: [{match: '*', to: a}]\n"))
+		if got.code != command.ExitConfig || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
 			t.Errorf("%s: %+v", c.settings, got)
 		}
 	}

@@ -22,33 +22,33 @@ destinations:
 routes: [{match: '*', to: [crm]}]
 `, url, setting))
 	}
-	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	for _, setting := range []string{"order: aggregate", "order: total", "on_dead: block", "shards: 4"} {
 		path := config(setting)
 		place := "destination crm: " + setting
-		if got := command(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, place+" needs a table that is a stream") {
+		if got := invoke(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, place+" needs a table that is a stream") {
 			t.Errorf("check-config, %s: %+v", setting, got)
 		}
 		for _, args := range [][]string{{"check-config", "--online"}, {"plan"}, {"run"}} {
-			got := command(t, append(args, "-c", path)...)
+			got := invoke(t, append(args, "-c", path)...)
 			if got.code != 1 || !strings.Contains(got.stderr, "is a queue") || !strings.Contains(got.stderr, "crm") || !strings.Contains(got.stderr, "notifyd migrate --mode stream") {
 				t.Errorf("%v, %s: %+v", args, setting, got)
 			}
 		}
 	}
 	for _, setting := range []string{"order: auto", "order: none", "shards: 1"} {
-		if got := command(t, "check-config", "--online", "-c", config(setting)); got.code != 0 {
+		if got := invoke(t, "check-config", "--online", "-c", config(setting)); got.code != 0 {
 			t.Errorf("%s on a queue: %+v", setting, got)
 		}
 	}
-	if got := command(t, "migrate", "--mode", "stream", "-c", config("order: aggregate")); got.code != 0 {
+	if got := invoke(t, "migrate", "--mode", "stream", "-c", config("order: aggregate")); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	for _, setting := range []string{"order: auto", "order: none", "order: aggregate", "order: total", "on_dead: block", "shards: 4"} {
 		for _, args := range [][]string{{"check-config", "--online"}, {"plan"}} {
-			if got := command(t, append(args, "-c", config(setting))...); got.code != 0 {
+			if got := invoke(t, append(args, "-c", config(setting))...); got.code != 0 {
 				t.Errorf("%v, %s on a stream: %+v", args, setting, got)
 			}
 		}

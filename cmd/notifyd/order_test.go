@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/command"
 )
 
 // These tests show that order, on_dead and what they promise reach the lanes
@@ -147,7 +149,7 @@ func (o *office) loses(by os.Signal) {
 	first := o.relays[0]
 	o.relays = o.relays[1:]
 	first.signal(o.T, by)
-	if code := first.wait(o.T); code != exitOK && by == syscall.SIGTERM {
+	if code := first.wait(o.T); code != command.ExitOK && by == syscall.SIGTERM {
 		o.Errorf("exit code %d:\n%s", code, first.stderr.text())
 	}
 	o.shared()
@@ -187,7 +189,7 @@ func (o *office) decides(n int) (replayed int) {
 	first := query[string](o.T, o.url, `SELECT string_agg(event_id::text, ' ' ORDER BY event_id) FROM outbox_deliveries WHERE destination = 'block' AND state = 'dead'`)
 	again, discarded := strings.Fields(first)[:n], strings.Fields(first)[n:]
 	for _, args := range [][]string{append([]string{"dlq", "replay"}, again...), append([]string{"dlq", "discard"}, discarded...)} {
-		if r := command(o.T, append(args, "-c", o.path, "--destination", "block", "--yes")...); r.code != exitOK || !strings.Contains(r.stdout, fmt.Sprintf("%d of %d", n, n)) {
+		if r := invoke(o.T, append(args, "-c", o.path, "--destination", "block", "--yes")...); r.code != command.ExitOK || !strings.Contains(r.stdout, fmt.Sprintf("%d of %d", n, n)) {
 			o.Fatalf("%v: %+v", args, r)
 		}
 	}

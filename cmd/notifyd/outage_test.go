@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
 )
@@ -87,7 +89,7 @@ func (b *badDay) untilSeen(what string, wanted map[string]func(seen) bool) {
 		if json.Unmarshal([]byte(r.stdout), &s) != nil || s.Relay == nil {
 			return false
 		}
-		table = command(b.T, "status", "-c", b.config).stdout
+		table = invoke(b.T, "status", "-c", b.config).stdout
 		all := make(map[string]seen)
 		for _, d := range s.Relay.Destinations {
 			one := seen{RelayDestination: d}
@@ -142,7 +144,7 @@ func TestWhatIsSaidInAnOutage(t *testing.T) {
 				},
 			})
 			found, r := examineBy(t, b.config)
-			if r.code != exitFailure {
+			if r.code != command.ExitFailure {
 				t.Errorf("doctor exits with %d", r.code)
 			}
 			for name, text := range map[string]string{"busy": "503", "locked": "401", "slow": "response_timeout"} {
@@ -164,7 +166,7 @@ func TestWhatIsSaidInAnOutage(t *testing.T) {
 			}
 
 			b.healed.Store(true)
-			if r := command(t, "dlq", "replay", "--database-url", b.url, "--destination", "picky", "--yes"); r.code != exitOK {
+			if r := invoke(t, "dlq", "replay", "--database-url", b.url, "--destination", "picky", "--yes"); r.code != command.ExitOK {
 				t.Fatalf("%+v", r)
 			}
 			b.untilSeen("after the outage", map[string]func(seen) bool{"gone": down("connection refused"), "busy": well, "locked": well, "slow": well, "picky": well, "audit": well})

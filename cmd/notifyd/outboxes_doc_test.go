@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -41,7 +43,7 @@ func TestOutboxesPage(t *testing.T) {
 				text += "admin: {listen: '" + s.address + "'}\n"
 			}
 			if s.reloadable != nil {
-				if code := s.end(t); code != exitOK {
+				if code := s.end(t); code != command.ExitOK {
 					t.Fatalf("exit code %d:\n%s", code, s.stderr.text())
 				}
 			}

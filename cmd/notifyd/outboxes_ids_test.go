@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command/events"
+
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/destinations"
@@ -36,7 +38,7 @@ func TestOutboxInMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := &delivery.Event{ID: 42, Type: "order.placed", Payload: []byte("{}"), Destination: "d", Outbox: "north", Attempt: 1}
-			got, err := preview(c, "d", e)
+			got, err := events.Preview(c, "d", e)
 			if err != nil {
 				t.Fatal(err)
 			}

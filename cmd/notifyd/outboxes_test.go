@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -53,7 +55,7 @@ func startTenants(t *testing.T) *tenants {
 		if schema == "south" {
 			mode = "queue"
 		}
-		if got := command(t, "migrate", "--database-url", s.url, "--schema", schema, "--mode", mode); got.code != 0 {
+		if got := invoke(t, "migrate", "--database-url", s.url, "--schema", schema, "--mode", mode); got.code != 0 {
 			t.Fatalf("migrate: %+v", got)
 		}
 	}
@@ -74,7 +76,7 @@ func (s *tenants) config(second string) string {
 // in runs a command for one outbox, with the file.
 func (s *tenants) in(t *testing.T, outbox string, args ...string) {
 	t.Helper()
-	got := command(t, append(args, "-c", s.path, "--outbox", outbox)...)
+	got := invoke(t, append(args, "-c", s.path, "--outbox", outbox)...)
 	if got.code != 0 {
 		t.Fatalf("%q: %+v", args, got)
 	}
@@ -140,7 +142,7 @@ func TestOutboxes(t *testing.T) {
 		`notifyd_deliveries_total{destination="ledger",outbox="south",outcome="delivered"} 1`))
 
 	// Tables that are made, and rows that come and go.
-	if got := command(t, "migrate", "-c", s.path, "--outbox", "bare", "--mode", "stream"); got.code != 0 {
+	if got := invoke(t, "migrate", "-c", s.path, "--outbox", "bare", "--mode", "stream"); got.code != 0 {
 		t.Fatalf("migrate: %+v", got)
 	}
 	execute(t, s.url, `UPDATE public.tenants SET name = 'west', schema = 'west' WHERE name = 'no.name'`)
@@ -153,7 +155,7 @@ func TestOutboxes(t *testing.T) {
 	execute(t, s.url, `DELETE FROM public.tenants WHERE name = 'west'`)
 	s.get(t, "/metrics", func(_ int, body string) bool { return !strings.Contains(body, "west") })
 	until(t, s.url, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND query LIKE '%west%' AND datname = current_database())`)
-	if code := s.end(t); code != exitOK {
+	if code := s.end(t); code != command.ExitOK {
 		t.Errorf("it ended with %d:\n%s", code, s.stderr.text())
 	}
 }
@@ -166,9 +168,9 @@ func TestOutboxesURLs(t *testing.T) {
 	s.up(t, "north", "south", "east")
 	text := strings.Replace(s.config("ledger"), "    - {name: bare, ", "    - {name: two, url: 'postgres://u:mar@ker@h/db'}\n    - {name: port, url: 'postgres://u@h/db', listen_url: 'postgres://u:marker@h:99999/db'}\n    - {name: bare, ", 1)
 	path := file(t, text)
-	want := result{exitConfig, "", path + ": outbox two: url: " + notURL("it has more than one @") + "\n" + path + ": outbox port: listen_url: " + notURL("invalid port") + "\n"}
+	want := result{command.ExitConfig, "", path + ": outbox two: url: " + notURL("it has more than one @") + "\n" + path + ": outbox port: listen_url: " + notURL("invalid port") + "\n"}
 	for _, name := range []string{"run", "check-config"} {
-		if got := command(t, name, "-c", path); got != want {
+		if got := invoke(t, name, "-c", path); got != want {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, want)
 		}
 	}
@@ -249,15 +251,15 @@ func TestOutboxesDatabase(t *testing.T) {
 		"host=" + u.Hostname() + " port=" + u.Port() + " user=" + u.User.Username() + " sslmode=disable dbname=" + other,
 	} {
 		path := write(main, "{name: shop, database: "+name+"}")
-		if got := command(t, "check-config", "--online", "-c", path); got.code != 0 {
+		if got := invoke(t, "check-config", "--online", "-c", path); got.code != 0 {
 			t.Errorf("%s: %+v", main, got)
 		}
-		got := command(t, "publish", "-c", path, "--outbox", "shop", "order.placed", order)
+		got := invoke(t, "publish", "-c", path, "--outbox", "shop", "order.placed", order)
 		if got.code != 0 {
 			t.Errorf("%s: %+v", main, got)
 		}
 		path = write(main, "{name: shop, database: "+name+"}, {name: again, url: \"postgres://other@"+u.Host+"?dbname="+name+"&sslmode=require\"}")
-		if got := command(t, "check-config", "-c", path); got.code != exitConfig || !strings.Contains(got.stderr, `"shop" has the same schema of the same database`) {
+		if got := invoke(t, "check-config", "-c", path); got.code != command.ExitConfig || !strings.Contains(got.stderr, `"shop" has the same schema of the same database`) {
 			t.Errorf("%s: %+v", main, got)
 		}
 	}
@@ -340,11 +342,11 @@ func TestOutboxesReloadCommand(t *testing.T) {
 	process := fmt.Sprintf("process %d: ", p.cmd.Process.Pid)
 	reload := func(code int, want string) {
 		t.Helper()
-		if got := command(t, "reload", "-c", path); got.code != code || !strings.Contains(got.stdout, process+want) {
+		if got := invoke(t, "reload", "-c", path); got.code != code || !strings.Contains(got.stdout, process+want) {
 			t.Errorf("want %d, %q, got %+v", code, want, got)
 		}
 	}
-	reload(exitOK, "has taken the new configuration")
+	reload(command.ExitOK, "has taken the new configuration")
 	write := func(changed string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
@@ -352,10 +354,10 @@ func TestOutboxesReloadCommand(t *testing.T) {
 		}
 	}
 	write(text + "    - {name: two, schema: two}\n")
-	reload(exitOK, "has taken the new configuration")
+	reload(command.ExitOK, "has taken the new configuration")
 	p.stderr.await(t, `"added":["two"]`)
 	write(strings.Replace(text, "type: log", "type: log, order: total", 1))
-	reload(exitFailure, "refused, it continues with the previous configuration: outbox one: ")
+	reload(command.ExitFailure, "refused, it continues with the previous configuration: outbox one: ")
 	if n := strings.Count(p.stderr.text(), `"relay started"`); n != 1 {
 		t.Errorf("the relay was started %d times", n)
 	}
@@ -367,19 +369,19 @@ func TestOutboxesCommands(t *testing.T) {
 	s := startTenants(t)
 	s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="east"} 1`))
 	for _, args := range []string{"dlq list", "positions list", "publish a.b {}", "events list", "pause audit", "status --watch"} {
-		got := command(t, append(strings.Fields(args), "-c", s.path)...)
-		if want := "choose one with --outbox: there are away, bare, east, north, south\n"; got.code != exitUsage || !strings.Contains(got.stderr, want) {
+		got := invoke(t, append(strings.Fields(args), "-c", s.path)...)
+		if want := "choose one with --outbox: there are away, bare, east, north, south\n"; got.code != command.ExitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: got %+v, want %s", args, got, want)
 		}
 	}
-	if got := command(t, "dlq", "list", "-c", s.path, "--outbox", "nort"); got.code != exitUsage || !strings.Contains(got.stderr, `there is no outbox "nort": there are away, `) {
+	if got := invoke(t, "dlq", "list", "-c", s.path, "--outbox", "nort"); got.code != command.ExitUsage || !strings.Contains(got.stderr, `there is no outbox "nort": there are away, `) {
 		t.Errorf("a name that is none: %+v", got)
 	}
-	if got := command(t, "dlq", "list", "-c", s.path, "--schema", "north"); got.code != 0 {
+	if got := invoke(t, "dlq", "list", "-c", s.path, "--schema", "north"); got.code != 0 {
 		t.Errorf("--schema without --outbox: %+v", got)
 	}
 	for _, args := range [][]string{{"status"}, {"migrate", "status"}, {"doctor"}} {
-		got := command(t, append(args, "-c", s.path)...)
+		got := invoke(t, append(args, "-c", s.path)...)
 		for _, want := range []string{"outbox away\nfailed: ", "\noutbox north\n", "\noutbox south\n", "\noutbox east\n"} {
 			if args[0] == "doctor" {
 				want = strings.TrimSuffix(want, "failed: ")
@@ -388,11 +390,11 @@ func TestOutboxesCommands(t *testing.T) {
 				t.Errorf("%q: no %q in %+v", args, want, got)
 			}
 		}
-		if got.code != exitFailure {
+		if got.code != command.ExitFailure {
 			t.Errorf("%q: exit code %d although an outbox fails: %s", args, got.code, got.stderr)
 		}
 	}
-	got := command(t, "status", "-c", s.path, "-o", "json")
+	got := invoke(t, "status", "-c", s.path, "-o", "json")
 	var all map[string]struct {
 		Error string
 		Mode  string

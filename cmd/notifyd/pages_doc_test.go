@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -113,10 +115,10 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd config init":             {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
 		"notifyd config schema":           {says: `"\$schema"`},
 		"notifyd demo --keep":             {run: func(step) {}}, // TestDemoKeep ends it, too
-		"notifyd dlq":                     {code: exitUsage, says: `needs a command`},
-		"notifyd events":                  {code: exitUsage, says: `needs a command`},
+		"notifyd dlq":                     {code: command.ExitUsage, says: `needs a command`},
+		"notifyd events":                  {code: command.ExitUsage, says: `needs a command`},
 		"notifyd migrate --notify always": {after: func(string) { s.notifiesBy("outbox_notify_always") }},
-		"notifyd migrate --mode stream":   {code: exitFailure, says: `relays are at work`},
+		"notifyd migrate --mode stream":   {code: command.ExitFailure, says: `relays are at work`},
 		"notifyd pause":                   {as: "%s audit", says: `audit is paused at all relays`},
 		"notifyd resume":                  {as: "%s audit", says: `audit (is resumed at all relays|was not paused)`},
 		"notifyd resume NAME":             {as: "notifyd resume audit", says: `audit (is resumed at all relays|was not paused)`},

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/store"
 )
 
@@ -50,12 +52,12 @@ func TestPauseIsForAllRelays(t *testing.T) {
 			untilReady(t, "http://"+two+"/readyz")
 			say := func(code int, want string, args ...string) {
 				t.Helper()
-				if r := command(t, append(args, "-c", path)...); r.code != code || !strings.Contains(r.stdout+r.stderr, want) {
+				if r := invoke(t, append(args, "-c", path)...); r.code != code || !strings.Contains(r.stdout+r.stderr, want) {
 					t.Errorf("%v: %+v", args, r)
 				}
 			}
-			say(exitUsage, `has no destination "adit": it has audit, other`, "pause", "adit")
-			say(exitOK, "audit is paused at all relays (2)", "pause", "audit", "--reason", "the disk is full", "--actor", "ann@web-1")
+			say(command.ExitUsage, `has no destination "adit": it has audit, other`, "pause", "adit")
+			say(command.ExitOK, "audit is paused at all relays (2)", "pause", "audit", "--reason", "the disk is full", "--actor", "ann@web-1")
 			const paused = "\nnotifyd_destination_paused{destination=\"audit\"} 1\n"
 			for _, address := range []string{one, two} { // at once: the command has waited for both
 				if text := metricsOf(t, address); !strings.Contains(text, paused) || !strings.Contains(text, "\nnotifyd_destination_paused{destination=\"other\"} 0\n") {
@@ -74,7 +76,7 @@ func TestPauseIsForAllRelays(t *testing.T) {
 			}
 			publishTo(t, url, "order.placed", order)
 			untilDelivered("other", one, two)
-			if code := first.end(t); code != exitOK {
+			if code := first.end(t); code != command.ExitOK {
 				t.Errorf("exit code %d", code)
 			}
 			third := startDaemon(t, nil, "run", "-c", path)
@@ -93,8 +95,8 @@ func TestPauseIsForAllRelays(t *testing.T) {
 				t.Error("the paused destination got an event")
 			}
 
-			say(exitOK, "audit is resumed at all relays (2)", "resume", "audit")
-			say(exitOK, "audit was not paused", "resume", "audit")
+			say(command.ExitOK, "audit is resumed at all relays (2)", "resume", "audit")
+			say(command.ExitOK, "audit was not paused", "resume", "audit")
 			const resumed = "\nnotifyd_destination_paused{destination=\"audit\"} 0\n"
 			if !strings.Contains(metricsOf(t, two), resumed) || !strings.Contains(metricsOf(t, three), resumed) {
 				t.Error("a relay has not resumed audit yet")
@@ -121,17 +123,17 @@ func TestPauseNamesRelaysThatHang(t *testing.T) {
 			path := file(t, fmt.Sprintf(pauseConfig, url, "127.0.0.1:0"))
 			say := func(code int, want string, args ...string) {
 				t.Helper()
-				if r := command(t, append(args, "-c", path)...); r.code != code || !strings.Contains(r.stdout+r.stderr, want) {
+				if r := invoke(t, append(args, "-c", path)...); r.code != code || !strings.Contains(r.stdout+r.stderr, want) {
 					t.Errorf("%v: %+v", args, r)
 				}
 			}
-			say(exitOK, "audit is paused: no relay is at work; notifyd resume audit ends that", "pause", "audit")
+			say(command.ExitOK, "audit is paused: no relay is at work; notifyd resume audit ends that", "pause", "audit")
 			d := startDaemon(t, nil, "run", "-c", path)
 			untilReady(t, "http://"+adminOf(t, d)+"/readyz")
-			say(exitOK, "other is paused at all relays (1)", "pause", "other")
+			say(command.ExitOK, "other is paused at all relays (1)", "pause", "other")
 			execute(t, url, `CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 				CREATE TRIGGER hang BEFORE UPDATE ON outbox_relays FOR EACH ROW EXECUTE FUNCTION hang()`)
-			say(exitFailure, fmt.Sprintf("audit is stored as resumed, but 1 relay of 1 has not confirmed that after 300ms: %s, process %d", store.ThisHost(), os.Getpid()),
+			say(command.ExitFailure, fmt.Sprintf("audit is stored as resumed, but 1 relay of 1 has not confirmed that after 300ms: %s, process %d", store.ThisHost(), os.Getpid()),
 				"resume", "audit", "--timeout", "300ms")
 		})
 	}

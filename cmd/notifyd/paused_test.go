@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/status"
 )
 
@@ -60,12 +62,12 @@ func TestPausedIsSeen(t *testing.T) {
 		}, "status", "-c", path, "--exit-code")
 	}
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 0`)
-	statusIs("before", "up", exitOK)
+	statusIs("before", "up", command.ExitOK)
 
 	p.press("pause")
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 1`)
 	p.awaits("/metrics", `notifyd_destination_paused{destination="other"} 0`)
-	statusIs("paused", "paused", exitFailure)
+	statusIs("paused", "paused", command.ExitFailure)
 	watched.await(t, regexp.MustCompile(`(?m)^audit +paused .* 0 +0$`))
 	var s status.Status
 	r := commandUntil(t, "as JSON", hasRelay, "status", "-c", path, "-o", "json")
@@ -80,14 +82,14 @@ func TestPausedIsSeen(t *testing.T) {
 	p.reloads <- struct{}{}
 	p.stderr.await(t, saidDelivers)
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 1`)
-	statusIs("reloaded", "paused", exitFailure)
+	statusIs("reloaded", "paused", command.ExitFailure)
 
 	seen := len(watched.stdout.text())
 	p.press("resume")
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 0`)
-	statusIs("resumed", "up", exitOK)
+	statusIs("resumed", "up", command.ExitOK)
 	watched.awaitAfter(t, seen, regexp.MustCompile(`(?m)^audit +up .* 0 +0$`))
-	if code := watched.end(t); code != exitOK {
+	if code := watched.end(t); code != command.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
 }

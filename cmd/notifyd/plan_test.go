@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/command/configuration"
+
+	"github.com/notifyd/notifyd/internal/command"
 )
 
 const planRest = `destinations:
@@ -47,7 +51,7 @@ func TestPlan(t *testing.T) {
 			(7, 'mail', 'order.placed', 'parked', 'k', NULL,NULL,NULL), (8, 'mail', 'order.placed', 'running', NULL, 1, 1, now()),
 			(9, 'audit', 'order.placed', 'retry', NULL,NULL,NULL,NULL), (10, '', 'new', 'unrouted', NULL,NULL,NULL,NULL),
 			(11, '', 'never', 'unrouted', NULL,NULL,NULL,NULL), (12, '', 'order.placed', 'retry', NULL,NULL,NULL,NULL)`)
-	got := command(t, "plan", "-c", next, "--against", old)
+	got := invoke(t, "plan", "-c", next, "--against", old)
 	const want = `destinations
   ~ audit (log)
       concurrency: 8 -> 2
@@ -85,13 +89,13 @@ mail         order.placed  running  1
 	if got != (result{0, want, ""}) {
 		t.Errorf("got %d %s\n%s\nwant\n%s", got.code, got.stderr, got.stdout, want)
 	}
-	if got := command(t, "plan", "-c", next, "--against", old, "--limit", "1"); !strings.Contains(got.stdout, "1 or more") {
+	if got := invoke(t, "plan", "-c", next, "--against", old, "--limit", "1"); !strings.Contains(got.stdout, "1 or more") {
 		t.Errorf("%+v", got)
 	}
 
-	got = command(t, "plan", "-c", next, "--against", old, "-o", "json", "--detailed-exitcode")
-	var p plan
-	if err := json.Unmarshal([]byte(got.stdout), &p); err != nil || got.code != exitChanges || got.stderr != "" {
+	got = invoke(t, "plan", "-c", next, "--against", old, "-o", "json", "--detailed-exitcode")
+	var p configuration.Plan
+	if err := json.Unmarshal([]byte(got.stdout), &p); err != nil || got.code != command.ExitChanges || got.stderr != "" {
 		t.Fatalf("%v %+v", err, got)
 	}
 	if len(p.Moves) != 4 || len(p.Unrouted) != 2 || len(p.Gone) != 4 || len(p.Configuration.Destinations) != 4 || len(p.Restart) != 1 || strings.Contains(got.stdout, "marker") {
@@ -99,11 +103,11 @@ mail         order.placed  running  1
 	}
 
 	// Against itself a file changes nothing, whatever waits.
-	if got = command(t, "plan", "-c", next, "--against", next, "--detailed-exitcode"); got.code != 0 || !strings.HasPrefix(got.stdout, "no changes\n") || strings.Contains(got.stdout, "elsewhere") || !strings.Contains(got.stdout, "without a route") {
+	if got = invoke(t, "plan", "-c", next, "--against", next, "--detailed-exitcode"); got.code != 0 || !strings.HasPrefix(got.stdout, "no changes\n") || strings.Contains(got.stdout, "elsewhere") || !strings.Contains(got.stdout, "without a route") {
 		t.Errorf("%+v", got)
 	}
 
-	got = command(t, "plan", "-c", next) // what the database alone can tell
+	got = invoke(t, "plan", "-c", next) // what the database alone can tell
 	if got.code != 0 || strings.Contains(got.stdout, "settings") || !strings.Contains(got.stdout, "old.thing") || !strings.Contains(got.stdout, "new   unrouted") {
 		t.Errorf("%+v", got)
 	}
@@ -113,10 +117,10 @@ func TestPlanExit(t *testing.T) {
 	t.Parallel()
 	old, next := planFiles(t, "postgres://u:marker@127.0.0.1:1/none")
 	offline := []string{"plan", "--against", old, "--offline", "--detailed-exitcode", "-c"}
-	if got := command(t, append(offline, old)...); got != (result{0, "no changes\n", ""}) {
+	if got := invoke(t, append(offline, old)...); got != (result{0, "no changes\n", ""}) {
 		t.Errorf("%+v", got)
 	}
-	if got := command(t, append(offline, next)...); got.code != exitChanges || got.stderr != "" {
+	if got := invoke(t, append(offline, next)...); got.code != command.ExitChanges || got.stderr != "" {
 		t.Errorf("%+v", got)
 	}
 	for _, c := range []struct {
@@ -130,7 +134,7 @@ func TestPlanExit(t *testing.T) {
 		{[]string{"-c", next, "--against", "/not/there", "--offline"}, 78, "/not/there: cannot be read"},
 		{[]string{"-c", file(t, "version: 1\nx: 1\n"), "--against", old, "--offline"}, 78, ":2:1: unknown key"},
 	} {
-		if got := command(t, append([]string{"plan"}, c.args...)...); got.code != c.code || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
+		if got := invoke(t, append([]string{"plan"}, c.args...)...); got.code != c.code || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
 			t.Errorf("%v: %+v", c.args, got)
 		}
 	}
@@ -146,7 +150,7 @@ func TestPlanOfStream(t *testing.T) {
 	execute(t, url, `DELETE FROM outbox_positions;
 		INSERT INTO outbox_events (event_type, payload) SELECT t, '1' FROM unnest(ARRAY['order.placed','order.placed','bill.paid','old.thing','new']) t;
 		INSERT INTO outbox_positions (destination, head, open) SELECT d, min(id) + 2, int8multirange(int8range(min(id), min(id) + 1)) FROM outbox_events, unnest(ARRAY['', 'audit', 'mail']) d GROUP BY d`)
-	got := command(t, "plan", "-c", next, "--against", old)
+	got := invoke(t, "plan", "-c", next, "--against", old)
 	_, waiting, _ := strings.Cut(got.stdout, "waiting events")
 	const want = ` that would go elsewhere
 TYPE          STATE  COUNT  FROM         TO

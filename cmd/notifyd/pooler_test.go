@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -43,7 +45,7 @@ func TestRunBesideAPooler(t *testing.T) {
 	}{
 		"stream": {func(t *testing.T, url string) string {
 			t.Helper()
-			if got := command(t, "migrate", "--mode", "stream", "--database-url", url); got.code != 0 {
+			if got := invoke(t, "migrate", "--mode", "stream", "--database-url", url); got.code != 0 {
 				t.Fatalf("migrate: %+v", got)
 			}
 			return "database: {url: '" + testenv.PgBouncer(t, url, "transaction") + "', listen_url: '" + url + "'}\n"
@@ -83,7 +85,7 @@ func TestRunBesideAPooler(t *testing.T) {
 			if n := strings.Count(p.stderr.text(), c.says); n != 1 {
 				t.Errorf("%q is said %d times:\n%s", c.says, n, p.stderr.text())
 			}
-			status := command(t, "status", "-c", config)
+			status := invoke(t, "status", "-c", config)
 			if pooled := strings.Contains(status.stdout, "behind a pooler, without a session") && strings.Contains(status.stdout, "pooled\n"); pooled != (name == "stream") {
 				t.Errorf("the status is: %+v", status)
 			}
@@ -96,8 +98,8 @@ func TestRunBesideAPooler(t *testing.T) {
 	pooler := testenv.PgBouncer(t, database(t), "transaction")
 	for _, c := range []string{"database: {url: '" + pooler + "'}\n", "database: {url: '" + pooler + "', listen_url: '" + pooler + "'}\n"} {
 		for _, args := range [][]string{{"run"}, {"plan"}, {"check-config", "--online"}} {
-			got := command(t, append(args, "-c", file(t, logConfig(c)))...)
-			if got.code != exitFailure || !strings.Contains(got.stderr, "pooler in transaction mode") {
+			got := invoke(t, append(args, "-c", file(t, logConfig(c)))...)
+			if got.code != command.ExitFailure || !strings.Contains(got.stderr, "pooler in transaction mode") {
 				t.Errorf("%v behind a pooler: %+v", args, got)
 			}
 		}

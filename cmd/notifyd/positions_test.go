@@ -15,7 +15,7 @@ import (
 func streamed(t *testing.T) (url string) {
 	t.Helper()
 	url = testenv.Database(t)
-	if got := command(t, "migrate", "--mode", "stream", "--database-url", url); got.code != 0 {
+	if got := invoke(t, "migrate", "--mode", "stream", "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', '1' FROM generate_series(1, 10)`)
@@ -30,7 +30,7 @@ func TestPositions(t *testing.T) {
 	url := streamed(t)
 	typed := func(line string) result {
 		t.Helper()
-		return command(t, append(append([]string{"positions"}, strings.Fields(line)...), "--database-url", url)...)
+		return invoke(t, append(append([]string{"positions"}, strings.Fields(line)...), "--database-url", url)...)
 	}
 	for _, step := range []struct {
 		line string
@@ -62,39 +62,39 @@ func TestPositions(t *testing.T) {
 func TestPositionsPrints(t *testing.T) {
 	t.Parallel()
 	url := streamed(t)
-	got := command(t, "positions", "list", "--database-url", url)
+	got := invoke(t, "positions", "list", "--database-url", url)
 	lines := strings.Split(got.stdout, "\n")
 	if got.code != 0 || len(lines) != 5 || !strings.HasPrefix(lines[0], "DESTINATION ") || !strings.HasPrefix(lines[1], "(types without a route)  10    0 ") ||
 		!strings.HasPrefix(lines[2], "crm                      4     6 ") || !strings.HasSuffix(lines[2], "  held   none") || !strings.HasSuffix(lines[3], "  -      none") {
 		t.Errorf("list: %+v", got)
 	}
 	var all []observe.Position
-	got = command(t, "positions", "list", "-o", "json", "--database-url", url)
+	got = invoke(t, "positions", "list", "-o", "json", "--database-url", url)
 	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil || len(all) != 3 || all[1].Lag != 6 || !all[1].HoldsBack {
 		t.Errorf("list: %+v, %v", got, err)
 	}
 	if n := query[int64](t, url, `UPDATE outbox_positions SET sealed = 1 WHERE destination = 'mail' RETURNING sealed`); n != 1 {
 		t.Fatal(n)
 	}
-	if got := command(t, "positions", "list", "--database-url", url); got.code != 0 || !strings.Contains(got.stdout, "\nmail keeps a copy of its position (exactly_once)") {
+	if got := invoke(t, "positions", "list", "--database-url", url); got.code != 0 || !strings.Contains(got.stdout, "\nmail keeps a copy of its position (exactly_once)") {
 		t.Errorf("list: %+v", got)
 	}
-	got = command(t, "positions", "show", "mail", "--database-url", url)
+	got = invoke(t, "positions", "show", "mail", "--database-url", url)
 	for _, want := range []string{"\nmail         10 ", "\nevents      1 to 10\n", "\nroutes      from 1 on: order.*\n"} {
 		if got.code != 0 || !strings.Contains(got.stdout, want) {
 			t.Errorf("show lacks %q: %+v", want, got)
 		}
 	}
 	var one ops.PositionDetails
-	got = command(t, "positions", "show", "mail", "-o", "json", "--database-url", url)
+	got = invoke(t, "positions", "show", "mail", "-o", "json", "--database-url", url)
 	if err := json.Unmarshal([]byte(got.stdout), &one); err != nil || one.Last != 10 || len(one.Parts) != 1 {
 		t.Errorf("show: %+v, %v", got, err)
 	}
 	plain := testenv.Database(t)
-	if got := command(t, "migrate", "--database-url", plain); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", plain); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	if got := command(t, "positions", "list", "--database-url", plain); got.code != 1 ||
+	if got := invoke(t, "positions", "list", "--database-url", plain); got.code != 1 ||
 		got.stderr != "notifyd: list positions: only a stream has positions, and outbox_events is a queue; notifyd migrate --mode stream makes it one\n" {
 		t.Errorf("of a queue: %+v", got)
 	}

@@ -51,12 +51,12 @@ func TestPublish(t *testing.T) {
 			t.Errorf("%q: got %s, want %s", c.args, got, c.want)
 		}
 	}
-	got := command(t, "publish", "a.b", "--idempotency-key", "k", "--database-url", url)
+	got := invoke(t, "publish", "a.b", "--idempotency-key", "k", "--database-url", url)
 	if want := "notifyd: there is an event of type \"a.b\" with the idempotency key \"k\" already\n"; got != (result{1, "", want}) {
 		t.Errorf("the same key again: %+v", got)
 	}
 	ignoring(t, url, "k")
-	if got := command(t, "migrate", "--partitions", "daily", "--database-url", url); got.code != 0 {
+	if got := invoke(t, "migrate", "--partitions", "daily", "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	ignoring(t, url, "k")
@@ -84,7 +84,7 @@ func publishNew(t *testing.T, url string) string {
 func ignoring(t *testing.T, url, key string) {
 	t.Helper()
 	holder := query[string](t, url, `SELECT id::text FROM outbox_events WHERE event_type = 'a.b' AND idempotency_key = $1`, key)
-	got := command(t, "publish", "a.b", "--idempotency-key", key, "--ignore-duplicate", "--database-url", url)
+	got := invoke(t, "publish", "a.b", "--idempotency-key", key, "--ignore-duplicate", "--database-url", url)
 	want := "notifyd: nothing was written: event " + holder + " is of type \"a.b\" with the idempotency key \"" + key + "\" already\n"
 	if got != (result{0, "", want}) {
 		t.Errorf("the key %s again: %+v, want %q", key, got, want)
@@ -113,7 +113,7 @@ func TestPublishMistakes(t *testing.T) {
 		{1, []string{"x"}, "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated\n"},
 		{1, []string{"x", "--schema", "none"}, "notifyd: schema \"none\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated\n"},
 	} {
-		got := command(t, append([]string{"publish", "--database-url", url}, c.args...)...)
+		got := invoke(t, append([]string{"publish", "--database-url", url}, c.args...)...)
 		if got.code != c.code || got.stdout != "" || !strings.HasPrefix(got.stderr, c.want) {
 			t.Errorf("%q: got %+v, want %d %q", c.args, got, c.code, c.want)
 		}

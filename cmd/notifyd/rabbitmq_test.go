@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -71,8 +73,8 @@ func TestRabbitMQMistakes(t *testing.T) {
 		"    exchange: e\n    exchnage: x\n":                                              "exchnage",
 		"    exchange: e\n    format: avro\n":                                             "format",
 	} {
-		got := command(t, "check-config", "-c", file(t, head+settings))
-		if got.code != exitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
+		got := invoke(t, "check-config", "-c", file(t, head+settings))
+		if got.code != command.ExitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
 			t.Errorf("%s\nexit %d, want one about %s:\n%s%s", settings, got.code, want, got.stdout, got.stderr)
 		}
 	}

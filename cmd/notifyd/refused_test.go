@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/config"
 )
 
@@ -42,12 +44,12 @@ func TestRefusedAtTheStart(t *testing.T) {
 			t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 		}
 		for _, args := range []string{"status", "publish x", "dlq list", "migrate"} {
-			r := command(t, append(strings.Fields(args), "--database-url", c.url)...)
-			if r.code != exitFailure || !strings.Contains(r.stderr, ": "+c.cure) || strings.Contains(r.stderr, "start the server") || strings.Contains(r.stderr, "marker") {
+			r := invoke(t, append(strings.Fields(args), "--database-url", c.url)...)
+			if r.code != command.ExitFailure || !strings.Contains(r.stderr, ": "+c.cure) || strings.Contains(r.stderr, "start the server") || strings.Contains(r.stderr, "marker") {
 				t.Errorf("%s: %+v", args, r)
 			}
 		}
-		if r := command(t, "doctor", "--database-url", c.url); r.code != exitFailure || strings.Count(r.stdout, c.cure) != 1 {
+		if r := invoke(t, "doctor", "--database-url", c.url); r.code != command.ExitFailure || strings.Count(r.stdout, c.cure) != 1 {
 			t.Errorf("doctor: %+v", r)
 		}
 	}
@@ -88,18 +90,18 @@ func TestEmptyURLIsNamed(t *testing.T) {
 			file(t, good): "the environment variable DATABASE_URL, which stands in for database.url, " + config.EmptyURL,
 			named:         "database.url: the expanded value " + config.EmptyURL,
 		} {
-			if r := commandIn(t, empty, append(words, "-c", path)...); r.code != exitConfig || !strings.Contains(r.stderr, says) {
+			if r := commandIn(t, empty, append(words, "-c", path)...); r.code != command.ExitConfig || !strings.Contains(r.stderr, says) {
 				t.Errorf("%s: %+v", args, r)
 			}
 		}
 	}
-	if r := commandIn(t, empty, "migrate"); r.code != exitConfig || !strings.Contains(r.stderr, "$DATABASE_URL: "+config.EmptyURL) {
+	if r := commandIn(t, empty, "migrate"); r.code != command.ExitConfig || !strings.Contains(r.stderr, "$DATABASE_URL: "+config.EmptyURL) {
 		t.Errorf("without a file: %+v", r)
 	}
-	if r := commandIn(t, empty, "migrate", "--database-url", ""); r.code != exitUsage || !strings.Contains(r.stderr, "--database-url: "+config.EmptyURL) {
+	if r := commandIn(t, empty, "migrate", "--database-url", ""); r.code != command.ExitUsage || !strings.Contains(r.stderr, "--database-url: "+config.EmptyURL) {
 		t.Errorf("the flag: %+v", r)
 	}
-	if r := commandIn(t, empty, "check-config", "-c", file(t, "version: 1\ndatabase: {url: '${env:URL:-}'}\n"), "--log-level", "info"); r.code != exitConfig {
+	if r := commandIn(t, empty, "check-config", "-c", file(t, "version: 1\ndatabase: {url: '${env:URL:-}'}\n"), "--log-level", "info"); r.code != command.ExitConfig {
 		t.Errorf("an empty default falls back to DATABASE_URL, which is empty: %+v", r)
 	}
 	if r := commandIn(t, vars{}, "check-config", "-c", file(t, "version: 1\ndatabase: {url: '${env:URL:-}'}\n")); r.code != 0 {

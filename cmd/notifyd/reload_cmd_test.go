@@ -8,6 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command/configuration"
+
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/store"
@@ -43,7 +47,7 @@ func TestReloadCommand(t *testing.T) {
 				t.Helper()
 				return commandIn(t, env, "status", "-c", path).stdout
 			}
-			reload(exitFailure, "no relay on this host ("+store.ThisHost()+") runs with "+path)
+			reload(command.ExitFailure, "no relay on this host ("+store.ThisHost()+") runs with "+path)
 			p := startProcess(t, "", "run", "-c", path)
 			p.stderr.await(t, `"relay started"`)
 			until(t, url, `SELECT EXISTS (SELECT FROM outbox_relays)`)
@@ -53,19 +57,19 @@ func TestReloadCommand(t *testing.T) {
 			}
 
 			write(strings.Replace(plain, "audit: {type: log}", "audit: {type: log}\n  more: {type: log}", 1))
-			reload(exitOK, process+": has taken the new configuration")
+			reload(command.ExitOK, process+": has taken the new configuration")
 			p.stderr.awaitN(t, saidReloaded, 1)
 
 			write(strings.Replace(plain, "audit: {type: log}", "audit: {type: log}\n  hook: {type: webhook, url: \"${env:ONLY_HERE}\"}", 1))
-			reload(exitFailure, process+": refused, it continues with the previous configuration: ", "ONLY_HERE", "1 relay of 1 not reloaded")
+			reload(command.ExitFailure, process+": refused, it continues with the previous configuration: ", "ONLY_HERE", "1 relay of 1 not reloaded")
 			if text := status(); !strings.Contains(text, "("+process+") has refused the last reload and continues with the previous configuration: ") {
 				t.Errorf("status says\n%s", text)
 			}
 
 			write(plain + "nonsense: 1\n")
-			reload(exitConfig, "nonsense")
+			reload(command.ExitConfig, "nonsense")
 			write(plain)
-			reload(exitOK, process+": has taken the new configuration")
+			reload(command.ExitOK, process+": has taken the new configuration")
 			p.stderr.awaitN(t, saidReloaded, 2)
 			if text := status(); strings.Contains(text, "refused") {
 				t.Errorf("status says\n%s", text)
@@ -107,14 +111,14 @@ func TestReloadBesideAContainer(t *testing.T) {
 			if err := os.WriteFile(path, []byte(strings.Replace(plain, "audit: {type: log}", "audit: {type: log}\n  hook: {type: webhook, url: \"${env:ONLY_HERE}\"}", 1)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if r := commandIn(t, env, "reload", "-c", path); r.code != exitFailure || !strings.Contains(r.stdout, process+": another relay goes by this id") ||
+			if r := commandIn(t, env, "reload", "-c", path); r.code != command.ExitFailure || !strings.Contains(r.stdout, process+": another relay goes by this id") ||
 				!strings.Contains(r.stdout, process+": refused, it continues with the previous configuration: ") || !strings.Contains(r.stdout+r.stderr, "1 relay of 1 not reloaded") {
 				t.Errorf("a file that it refuses: %+v", r)
 			}
 			if err := os.WriteFile(path, []byte(plain), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if r := commandIn(t, env, "reload", "-c", path); r.code != exitOK || !strings.Contains(r.stdout, process+": has taken the new configuration") {
+			if r := commandIn(t, env, "reload", "-c", path); r.code != command.ExitOK || !strings.Contains(r.stdout, process+": has taken the new configuration") {
 				t.Errorf("a file that it takes: %+v", r)
 			}
 		})
@@ -125,7 +129,7 @@ func TestReloadBesideAContainer(t *testing.T) {
 func TestHangUpStranger(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, strings.NewReader(""), "sleep", "1000")
-	if err := hangUp(p.cmd.Process.Pid); err == nil || !strings.Contains(err.Error(), "not a relay") {
+	if err := configuration.HangUp(p.cmd.Process.Pid); err == nil || !strings.Contains(err.Error(), "not a relay") {
 		t.Errorf("got %v", err)
 	}
 }

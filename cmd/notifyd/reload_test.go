@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/daemon"
 
 	"github.com/jackc/pgx/v5"
@@ -39,21 +41,21 @@ func startReloadable(t *testing.T, env vars, text string) *reloadable {
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	d := &runningDaemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
 	r := &reloadable{runningDaemon: d, path: file(t, text), reloads: make(chan struct{}, 1)}
-	a := &app{lookup: env.lookup, stdout: d.stdout, stderr: d.stderr, configPath: r.path}
-	c, err := a.loadAt(r.path, "")
+	a := &command.App{Lookup: env.lookup, Stdout: d.stdout, Stderr: d.stderr, ConfigPath: r.path}
+	c, err := a.LoadAt(r.path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		if err := daemon.Run(ctx, daemon.Options{
-			Config: c, Path: r.path, Load: func() (*config.Config, error) { return a.loadAt(r.path, "") }, Lookup: env.lookup,
+			Config: c, Path: r.path, Load: func() (*config.Config, error) { return a.LoadAt(r.path, "") }, Lookup: env.lookup,
 			Version: "test", Started: time.Now(), Log: cli.NewLogger(d.stderr, c.Log.Level, c.Log.Format), Logs: d.stderr, Reloads: r.reloads,
 		}); err != nil {
 			_, _ = fmt.Fprintln(d.stderr, "notifyd:", err)
-			d.code <- exitFailure
+			d.code <- command.ExitFailure
 			return
 		}
-		d.code <- exitOK
+		d.code <- command.ExitOK
 	}()
 	t.Cleanup(func() { d.end(t) })
 	return r

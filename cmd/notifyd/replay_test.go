@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command/positions"
+
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -15,7 +17,7 @@ func TestReplay(t *testing.T) {
 	execute(t, url, `UPDATE outbox_positions SET head = 13 WHERE destination = 'mail'`)
 	typed := func(line string) result {
 		t.Helper()
-		return command(t, append(append([]string{"replay"}, strings.Fields(line)...), "--database-url", url)...)
+		return invoke(t, append(append([]string{"replay"}, strings.Fields(line)...), "--database-url", url)...)
 	}
 	for _, step := range []struct {
 		line string
@@ -46,7 +48,7 @@ func TestReplay(t *testing.T) {
 	if got.code != 1 || !strings.Contains(got.stderr, "replay 2 is still under way after 1ms") {
 		t.Errorf("%+v", got)
 	}
-	got = command(t, "positions", "list", "--database-url", url)
+	got = invoke(t, "positions", "list", "--database-url", url)
 	if !strings.Contains(got.stdout, "  replay 2  none\n") {
 		t.Errorf("%+v", got)
 	}
@@ -64,12 +66,12 @@ func TestReplay(t *testing.T) {
 			t.Errorf("lacks %q: %+v", want, got)
 		}
 	}
-	var one replayAt
+	var one positions.ReplayAt
 	got = typed("show 2 -o json")
 	if err := json.Unmarshal([]byte(got.stdout), &one); err != nil || one.ID != 2 || one.Number != 0 || one.Remaining != 13 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got := command(t, "migrate", "--mode", "queue", "--database-url", url); got.code != 1 || !strings.Contains(got.stderr, "a replay is running: number 2, for mail: let it end, or `notifyd replay stop 2`") {
+	if got := invoke(t, "migrate", "--mode", "queue", "--database-url", url); got.code != 1 || !strings.Contains(got.stderr, "a replay is running: number 2, for mail: let it end, or `notifyd replay stop 2`") {
 		t.Errorf("%+v", got)
 	}
 	if got := query[string](t, url, `SELECT string_agg(concat_ws(' ', action, destination, actor), ', ' ORDER BY id) FROM outbox_audit WHERE actor = 'ann'`); got != "replay range mail ann" {
@@ -80,10 +82,10 @@ func TestReplay(t *testing.T) {
 func TestReplayOfQueue(t *testing.T) {
 	t.Parallel()
 	plain := testenv.Database(t)
-	if got := command(t, "migrate", "--database-url", plain); got.code != 0 {
+	if got := invoke(t, "migrate", "--database-url", plain); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	if got := command(t, "replay", "--destination", "mail", "--database-url", plain); got.code != 1 ||
+	if got := invoke(t, "replay", "--destination", "mail", "--database-url", plain); got.code != 1 ||
 		got.stderr != "notifyd: replay: only a stream has positions, and outbox_events is a queue; notifyd migrate --mode stream makes it one\n" {
 		t.Errorf("%+v", got)
 	}

@@ -70,7 +70,7 @@ func TestRetentionPage(t *testing.T) {
 // checkDoctor has doctor look at partitions that are well.
 func checkDoctor(t *testing.T, config string) {
 	t.Helper()
-	got := command(t, "doctor", "-c", file(t, config))
+	got := invoke(t, "doctor", "-c", file(t, config))
 	for _, want := range []string{"\nok       partitions ", "\nok       schema ", "\nok       rights ", "\nok       autovacuum ", "\nok       other triggers "} {
 		if !strings.Contains("\n"+got.stdout, want) {
 			t.Errorf("doctor does not say %q:\n%s", want, got.stdout)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	yaml "go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/destinations"
@@ -198,7 +200,7 @@ routes: [{match: "*", to: [slack, hook, other, mail]}]
 	}
 	printed := r.write("printed.yaml", commandIn(t, r.env, "config", "print", "-c", path).stdout)
 	got := commandIn(t, r.env, "check-config", "-c", printed)
-	if got.code != exitConfig || strings.Count(got.stderr, "${redacted} stands for a secret") < 10 {
+	if got.code != command.ExitConfig || strings.Count(got.stderr, "${redacted} stands for a secret") < 10 {
 		t.Errorf("as input: %+v", got)
 	}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/daemon"
 
 	"github.com/spf13/cobra"
@@ -11,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 )
 
-func newRunCmd(a *app) *cobra.Command {
+func newRunCmd(a *command.App) *cobra.Command {
 	var untilIdle bool
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -33,7 +35,7 @@ It exits with 0 after a clean stop or when it is idle, 1 after a failure, and 78
 is wrong.`,
 		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug\n  notifyd run --until-idle",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, path, err := a.load()
+			c, path, err := a.Load()
 			if err != nil {
 				return err
 			}
@@ -45,8 +47,8 @@ is wrong.`,
 			ctx, reloads, stop := untilSignalOrReload(cmd.Context(), log)
 			defer stop()
 			return daemon.Run(ctx, daemon.Options{
-				Config: c, Path: path, Load: func() (*config.Config, error) { return a.loadAt(path, "") }, Lookup: a.lookup,
-				Version: readBuildInfo().Version, Started: time.Now(), UntilIdle: untilIdle, Log: log, Logs: a.stderr, Reloads: reloads,
+				Config: c, Path: path, Load: func() (*config.Config, error) { return a.LoadAt(path, "") }, Lookup: a.Lookup,
+				Version: readBuildInfo().Version, Started: time.Now(), UntilIdle: untilIdle, Log: log, Logs: a.Stderr, Reloads: reloads,
 			})
 		},
 	}

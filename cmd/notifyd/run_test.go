@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -18,7 +20,7 @@ type result struct {
 }
 
 // command runs a command line in an environment of its own.
-func command(t *testing.T, args ...string) result {
+func invoke(t *testing.T, args ...string) result {
 	t.Helper()
 	return commandIn(t, nil, args...)
 }
@@ -33,22 +35,22 @@ const good = "version: 1\ndestinations: {a: {type: log}, b: {type: log}}\nroutes
 func TestCheckConfig(t *testing.T) {
 	t.Parallel()
 	path := file(t, good)
-	if got, want := command(t, "check-config", "-c", path), (result{0, path + ": ok, 2 destinations, 1 route\n", ""}); got != want {
+	if got, want := invoke(t, "check-config", "-c", path), (result{0, path + ": ok, 2 destinations, 1 route\n", ""}); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	path = file(t, "version: 1\nrelay: {batch: 0}\nlogs: {}\n")
 	want := result{78, "", path + ":2:16: relay.batch: \"0\" is too small: the least is 1\n" +
 		path + ":3:1: unknown key \"logs\" (did you mean \"log\"?)\n"}
-	if got := command(t, "check-config", "--config="+path); got != want {
+	if got := invoke(t, "check-config", "--config="+path); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	path = file(t, "version: 1\ndestinations:\n  a: {type: log}\n")
 	want = result{0, path + ": ok, 1 destination, 0 routes\n", path + ":3:3: warning: no route leads to the destination \"a\"\n"}
-	if got := command(t, "check-config", "-c", path); got != want {
+	if got := invoke(t, "check-config", "-c", path); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	want = result{78, "", "/not/there: cannot be read: no such file or directory\n"}
-	if got := command(t, "check-config", "-c", "/not/there"); got != want {
+	if got := invoke(t, "check-config", "-c", "/not/there"); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
@@ -74,7 +76,7 @@ func TestUsageErrors(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.args, func(t *testing.T) {
 			t.Parallel()
-			if got, want := command(t, strings.Fields(c.args)...), (result{2, "", c.want}); got != want {
+			if got, want := invoke(t, strings.Fields(c.args)...), (result{2, "", c.want}); got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 		})
@@ -84,7 +86,7 @@ func TestUsageErrors(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"config", "--help"}, {"help", "config", "init"}, {"completion", "bash"}} {
-		if got := command(t, args...); got.code != 0 || got.stdout == "" || got.stderr != "" {
+		if got := invoke(t, args...); got.code != 0 || got.stdout == "" || got.stderr != "" {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
@@ -108,8 +110,8 @@ func TestExamplesInHelp(t *testing.T) {
 			check(sub)
 		}
 	}
-	check(newRootCmd(&app{}))
-	if got := command(t); got.code != 0 || got.stdout != command(t, "--help").stdout || !strings.Contains(got.stdout, "\nExamples:\n  notifyd demo ") {
+	check(newRootCmd(&command.App{}))
+	if got := invoke(t); got.code != 0 || got.stdout != invoke(t, "--help").stdout || !strings.Contains(got.stdout, "\nExamples:\n  notifyd demo ") {
 		t.Errorf("notifyd alone: %+v", got)
 	}
 }
@@ -132,7 +134,7 @@ func TestOneWayToAskForJSON(t *testing.T) {
 		}
 		return found
 	}
-	if check(newRootCmd(&app{})) == 0 {
+	if check(newRootCmd(&command.App{})) == 0 {
 		t.Error("no command has -o")
 	}
 }
@@ -140,29 +142,29 @@ func TestOneWayToAskForJSON(t *testing.T) {
 func TestConfigInit(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "new.yaml")
-	if got := command(t, "config", "init", path); got.code != 0 || !strings.HasPrefix(got.stderr, "wrote "+path) {
+	if got := invoke(t, "config", "init", path); got.code != 0 || !strings.HasPrefix(got.stderr, "wrote "+path) {
 		t.Fatalf("init: %+v", got)
 	}
-	if got := command(t, "check-config", "-c", path); got != (result{0, path + ": ok, 1 destination, 2 routes\n", ""}) {
+	if got := invoke(t, "check-config", "-c", path); got != (result{0, path + ": ok, 1 destination, 2 routes\n", ""}) {
 		t.Errorf("check-config: %+v", got)
 	}
-	if got := command(t, "config", "init", path); got.code != 1 || !strings.Contains(got.stderr, "exists: --force overwrites it") {
+	if got := invoke(t, "config", "init", path); got.code != 1 || !strings.Contains(got.stderr, "exists: --force overwrites it") {
 		t.Errorf("second init: %+v", got)
 	}
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", 10000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := command(t, "config", "init", "--force", "-c", path); got.code != 0 {
+	if got := invoke(t, "config", "init", "--force", "-c", path); got.code != 0 {
 		t.Errorf("init --force: %+v", got)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := command(t, "config", "init", "-"); got != (result{0, string(data), ""}) {
+	if got := invoke(t, "config", "init", "-"); got != (result{0, string(data), ""}) {
 		t.Errorf("init -: %+v", got)
 	}
-	if got := command(t, "config", "init", "/not/there/x.yaml"); got.code != 1 {
+	if got := invoke(t, "config", "init", "/not/there/x.yaml"); got.code != 1 {
 		t.Errorf("init to nowhere: %+v", got)
 	}
 }
@@ -170,7 +172,7 @@ func TestConfigInit(t *testing.T) {
 func TestConfigPrint(t *testing.T) {
 	t.Parallel()
 	path := file(t, good+"database: {url: 'postgres://u:hunter2@h/db'}\n")
-	got := command(t, "config", "print", "-c", path, "--log-level", "debug", "--log-format=json")
+	got := invoke(t, "config", "print", "-c", path, "--log-level", "debug", "--log-format=json")
 	for _, want := range []string{"url: postgres://u:${redacted}@h/db\n", "  level: debug\n  format: json\n", "    output: stdout\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in %+v", want, got)
@@ -183,14 +185,14 @@ func TestConfigPrint(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	if got := command(t, "version"); got.code != 0 || !strings.HasPrefix(got.stdout, "notifyd ") || !strings.Contains(got.stdout, "go1.") {
+	if got := invoke(t, "version"); got.code != 0 || !strings.HasPrefix(got.stdout, "notifyd ") || !strings.Contains(got.stdout, "go1.") {
 		t.Errorf("%+v", got)
 	}
 	var info buildInfo
-	if got := command(t, "version", "-o", "json"); json.Unmarshal([]byte(got.stdout), &info) != nil || info.Go == "" || info.Version == "" {
+	if got := invoke(t, "version", "-o", "json"); json.Unmarshal([]byte(got.stdout), &info) != nil || info.Go == "" || info.Version == "" {
 		t.Errorf("%+v", got)
 	}
-	if flag, cmd := command(t, "--version"), command(t, "version"); flag != cmd {
+	if flag, cmd := invoke(t, "--version"), invoke(t, "version"); flag != cmd {
 		t.Errorf("--version: %+v, and the command: %+v", flag, cmd)
 	}
 	b := buildInfo{Version: "v1.2.3", Commit: "abc", Modified: true, Go: "go1.26", Platform: "linux/amd64"}

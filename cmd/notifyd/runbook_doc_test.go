@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -47,7 +49,7 @@ func TestRunbookPage(t *testing.T) {
 	b.start()
 	b.follow("docs/runbook.md", map[string]act{
 		"notifyd status":      {before: b.mailDown, says: `(?m)^mail +down `},
-		"notifyd doctor":      {code: exitFailure, says: `(?m)^error +destination mail `},
+		"notifyd doctor":      {code: command.ExitFailure, says: `(?m)^error +destination mail `},
 		"notifyd healthcheck": {says: `(?m)^\[\+\] database: ok$`},
 		"curl -s http://127.0.0.1:9470/metrics | grep ^notifyd_": {says: `(?m)^notifyd_destination_down\{destination="mail"\} 1\r?$`},
 		"sql 1": {says: `destination *\| *state *\| *count *\| *next_attempt *\| *an_error`},
@@ -67,7 +69,7 @@ func TestRunbookPage(t *testing.T) {
 		"sql 7": {before: b.triggerGone, says: `outbox_events_notify *\| *outbox_notify`},
 
 		// NotifydReloadFailed
-		"notifyd check-config -c /etc/notifyd/config.yaml": {before: b.wrongReload, code: exitConfig, says: `config\.yaml:\d+:\d+: unknown key "routse"`},
+		"notifyd check-config -c /etc/notifyd/config.yaml": {before: b.wrongReload, code: command.ExitConfig, says: `config\.yaml:\d+:\d+: unknown key "routse"`},
 		"curl -s 'http://127.0.0.1:9470/readyz?verbose'":   {says: `(?m)^\[!\] configuration: the last reload failed.*routse`},
 	})
 	b.recovered()
@@ -240,15 +242,15 @@ func (b *runbook) notifydDown() {
 		b.Helper()
 		b.command(step{text: line}, act{code: code, says: want})
 	}
-	says("notifyd healthcheck", exitFailure, `does not answer`)
+	says("notifyd healthcheck", command.ExitFailure, `does not answer`)
 	b.write("wrong.yaml", auditOnly+"more: 1\n")
-	says("notifyd run -c wrong.yaml", exitConfig, `unknown key "more"`)
-	says("notifyd check-config -c wrong.yaml", exitConfig, `wrong\.yaml:\d+:1: unknown key "more"`)
-	says("notifyd run --never", exitUsage, `unknown flag`)
+	says("notifyd run -c wrong.yaml", command.ExitConfig, `unknown key "more"`)
+	says("notifyd check-config -c wrong.yaml", command.ExitConfig, `wrong\.yaml:\d+:1: unknown key "more"`)
+	says("notifyd run --never", command.ExitUsage, `unknown flag`)
 	empty := testenv.Database(b.T)
 	b.run("export DATABASE_URL='" + empty + "'")
-	says("notifyd run", exitFailure, `schema is not migrated`)
-	says("notifyd migrate", exitOK, ``)
+	says("notifyd run", command.ExitFailure, `schema is not migrated`)
+	says("notifyd migrate", command.ExitOK, ``)
 	execute(b.T, empty, `INSERT INTO outbox_migrations (version, name) SELECT max(version) + 1, 'of tomorrow' FROM outbox_migrations`)
-	says("notifyd run", exitFailure, `newer than this notifyd`)
+	says("notifyd run", command.ExitFailure, `newer than this notifyd`)
 }

@@ -27,7 +27,7 @@ func TestCommittedSchemaIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := command(t, "config", "schema"); got.code != 0 || got.stdout != string(committed) {
+	if got := invoke(t, "config", "schema"); got.code != 0 || got.stdout != string(committed) {
 		t.Errorf("docs/notifyd.schema.json is not what \"notifyd config schema\" prints: run go generate ./cmd/notifyd")
 	}
 }
@@ -39,7 +39,7 @@ func TestCommittedReferenceIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := file(t, string(committed))
-	if r := command(t, "config", "reference", page); r.code != 0 {
+	if r := invoke(t, "config", "reference", page); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
 	got := testenv.ReadFile(t, page)
@@ -90,7 +90,7 @@ func anything(name string) (string, bool) {
 
 func examples(t *testing.T) map[string][]byte {
 	t.Helper()
-	all := map[string][]byte{"init": []byte(command(t, "config", "init", "-").stdout)}
+	all := map[string][]byte{"init": []byte(invoke(t, "config", "init", "-").stdout)}
 	for _, folder := range []string{"examples", "deploy"} {
 		err := filepath.WalkDir(root+folder, func(path string, d fs.DirEntry, err error) error {
 			if match, _ := filepath.Match("notifyd*.yaml", filepath.Base(path)); err != nil || d.IsDir() || !match {
@@ -121,5 +121,5 @@ func examples(t *testing.T) map[string][]byte {
 
 func compile(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	return schematest.Compile(t, []byte(command(t, "config", "schema").stdout))
+	return schematest.Compile(t, []byte(invoke(t, "config", "schema").stdout))
 }

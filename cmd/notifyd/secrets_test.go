@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -86,7 +88,7 @@ func TestMistakesKeepTheirWords(t *testing.T) {
 		path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations:\n  mail: {type: email, host: h, from: shop, to: a@example.com, subject: x, text: y}\n"+
 			"  rows: {type: postgres, url: 'postgres://notifyd:marker5', source: shop}\nroutes: [{match: '*', to: [mail, rows]}]\n")
 		got := commandIn(t, vars{"ALL": "postgres://notifyd:marker5@h/db"}, "check-config", "-c", path)
-		if got.code != exitConfig || !strings.Contains(got.stderr, ".from: is not an e-mail address: ") || !strings.Contains(got.stderr, ".url: is not a connection string: ") ||
+		if got.code != command.ExitConfig || !strings.Contains(got.stderr, ".from: is not an e-mail address: ") || !strings.Contains(got.stderr, ".url: is not a connection string: ") ||
 			strings.Contains(got.stdout+got.stderr, "marker5") || strings.Contains(got.stderr, "[redacted]") {
 			t.Errorf("%s: %+v", url, got)
 		}

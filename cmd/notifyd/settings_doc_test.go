@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -125,7 +127,7 @@ routes:
 `
 	s := newStage(t, "postgres://127.0.0.1:1/none")
 	s.write("notifyd.yaml", config)
-	printed := s.command(step{text: "notifyd check-config"}, act{code: exitConfig})
+	printed := s.command(step{text: "notifyd check-config"}, act{code: command.ExitConfig})
 	want := ""
 	for _, st := range steps(testenv.ReadFile(t, root+"docs/configuration.md")) {
 		if st.heading == "Mistakes" && st.language == "text" {

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/notifyd/notifyd/internal/cli"
 )
 
@@ -91,7 +93,7 @@ func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, rel
 			switch first, again := stops.another(time.Now()); {
 			case again:
 				log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
-				os.Exit(exitFailure)
+				os.Exit(command.ExitFailure)
 			case first:
 				log.InfoContext(ctx, "stopping; a second signal exits at once", "signal", s.String())
 				cancel()

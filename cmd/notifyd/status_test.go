@@ -90,7 +90,7 @@ func failingStream(t *testing.T) (path string) {
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	path, url := failing(t)
-	r := command(t, "status", "-c", path, "--exit-code", "-o", "json")
+	r := invoke(t, "status", "-c", path, "--exit-code", "-o", "json")
 	var s status.Status
 	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 		t.Fatalf("%v in %+v", err, r)
@@ -102,14 +102,14 @@ func TestStatus(t *testing.T) {
 	if mail := s.Backlog.Destination("mail"); mail.Fresh.N != 2 || mail.Retry.N != 1 || mail.Dead.N != 2 || len(mail.DeadLetters) != 1 || mail.NextDue == nil {
 		t.Errorf("%+v", mail)
 	}
-	if r := command(t, "status", "-c", path); r.code != 0 || strings.Contains(r.stdout, "\x1b") {
+	if r := invoke(t, "status", "-c", path); r.code != 0 || strings.Contains(r.stdout, "\x1b") {
 		t.Errorf("%+v", r)
 	}
 	execute(t, url, `TRUNCATE outbox_events, outbox_deliveries`)
-	if r := command(t, "status", "--database-url", url, "--exit-code"); r.code != 0 || !strings.Contains(r.stdout, "nothing waits") {
+	if r := invoke(t, "status", "--database-url", url, "--exit-code"); r.code != 0 || !strings.Contains(r.stdout, "nothing waits") {
 		t.Errorf("of nothing: %+v", r)
 	}
-	if r := command(t, "status", "--database-url", url, "--schema", "nowhere", "--exit-code"); r.code != 1 || !strings.Contains(r.stdout, "notifyd migrate") {
+	if r := invoke(t, "status", "--database-url", url, "--schema", "nowhere", "--exit-code"); r.code != 1 || !strings.Contains(r.stdout, "notifyd migrate") {
 		t.Errorf("without tables: %+v", r)
 	}
 }
@@ -251,7 +251,7 @@ func TestStatusAndDoctorPage(t *testing.T) {
 		if bare, of := strings.CutSuffix(line, " -c stream.yaml"); of {
 			args = slices.Concat(strings.Fields(bare)[1:], []string{"-c", streaming})
 		}
-		got := changing(command(t, args...).stdout)
+		got := changing(invoke(t, args...).stdout)
 		block := regexp.MustCompile("(?s)```console\n\\$ " + regexp.QuoteMeta(line) + "\n(.*?)```\n")
 		m := block.FindStringSubmatchIndex(page)
 		if m == nil {
@@ -268,7 +268,7 @@ func TestStatusAndDoctorPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := command(t, "doctor", "-c", streaming); !strings.Contains(r.stdout, "  shards ") {
+	if r := invoke(t, "doctor", "-c", streaming); !strings.Contains(r.stdout, "  shards ") {
 		t.Errorf("doctor of a stream: %+v", r)
 	} else {
 		for _, m := range regexp.MustCompile("(?m)^\\| `([a-z ]+)` \\|").FindAllStringSubmatch(page, -1) {

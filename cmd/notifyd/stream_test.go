@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/command"
 )
 
 // given returns the ids that a log destination was given, in their order.
@@ -76,7 +78,7 @@ routes: [{match: order.*, to: [audit, other]}, {match: user.*, to: audit}]
 	untilPast(t, url, 6, "audit", "other")
 	r.expect(t, "audit", 1, 2, 3, 4, 5, 6)
 	r.expect(t, "other", 1, 5, 6)
-	if code := r.end(t); code != exitOK {
+	if code := r.end(t); code != command.ExitOK {
 		t.Errorf("exit code %d:\n%s", code, r.stderr.text())
 	}
 }

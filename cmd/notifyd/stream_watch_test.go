@@ -60,10 +60,10 @@ func TestWatchStream(t *testing.T) {
 			sink.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550})
 			id := publishTo(t, url, "order.placed", order)
 			until(t, url, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'dead')`)
-			if r := command(t, "dlq", "show", id, "-c", path); r.code != 0 || !strings.Contains(r.stdout, "mail: dead") || strings.Contains(r.stdout, "fresh") {
+			if r := invoke(t, "dlq", "show", id, "-c", path); r.code != 0 || !strings.Contains(r.stdout, "mail: dead") || strings.Contains(r.stdout, "fresh") {
 				t.Errorf("dlq show: %+v", r)
 			}
-			if r := command(t, "dlq", "replay", id, "-c", path); r.code != 0 {
+			if r := invoke(t, "dlq", "replay", id, "-c", path); r.code != 0 {
 				t.Errorf("dlq replay: %+v", r)
 			}
 			mails(t, sink, 1)
@@ -92,7 +92,7 @@ func TestWatchStream(t *testing.T) {
 // watchedByDoctor fails the test if a check of a stream that is well finds something.
 func watchedByDoctor(t *testing.T, path string) {
 	t.Helper()
-	r := command(t, "doctor", "-c", path, "-o", "json")
+	r := invoke(t, "doctor", "-c", path, "-o", "json")
 	var report doctor.Report
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatalf("%v in %+v", err, r)

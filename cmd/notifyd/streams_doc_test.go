@@ -14,7 +14,7 @@ import (
 func TestStreamsPage(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, database(t))
-	if got := command(t, "migrate", "--mode", "stream", "--database-url", s.url); got.code != 0 {
+	if got := invoke(t, "migrate", "--mode", "stream", "--database-url", s.url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	config := ""

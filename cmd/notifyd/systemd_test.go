@@ -71,7 +71,7 @@ func TestSystemd(t *testing.T) {
 	if before := hear(t, said, "STOPPING=1"); slices.ContainsFunc(before, func(s string) bool { return strings.Contains(s, "READY") }) {
 		t.Errorf("it said %q", before)
 	}
-	if got := command(t, "migrate", "-c", path); got.code != 0 {
+	if got := invoke(t, "migrate", "-c", path); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	d := startDaemon(t, env, "run", "-c", path)

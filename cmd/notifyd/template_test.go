@@ -53,7 +53,7 @@ func TestTemplateTest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := command(t, append([]string{"template", "test", "-c", config}, c.args...)...)
+			r := invoke(t, append([]string{"template", "test", "-c", config}, c.args...)...)
 			if r.code != c.code {
 				t.Errorf("exit code %d, want %d: %s", r.code, c.code, r.stderr)
 			}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command/events"
+
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -21,7 +23,7 @@ func TestTemplatesPage(t *testing.T) {
 	text := string(page)
 	_, event, _ := strings.Cut(text, "```json\n")
 	event, _, _ = strings.Cut(event, "```")
-	var f eventFile
+	var f events.EventFile
 	if err := json.Unmarshal([]byte(event), &f); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -223,7 +225,7 @@ func TestTracingMistakes(t *testing.T) {
 	t.Parallel()
 	env := vars{"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318", "OTEL_TRACES_SAMPLER": "often", "OTEL_EXPORTER_OTLP_HEADERS": "hush"}
 	got := commandIn(t, env, "run", "-c", file(t, "version: 1\ndatabase: {url: 'postgres://127.0.0.1:1/none'}\ndestinations: {a: {type: log}}\nroutes: [{match: '*', to: a}]\n"))
-	if got.code != exitConfig || strings.Contains(got.stderr, "hush") || strings.Contains(got.stderr, "see notifyd") {
+	if got.code != command.ExitConfig || strings.Contains(got.stderr, "hush") || strings.Contains(got.stderr, "see notifyd") {
 		t.Errorf("%+v", got)
 	}
 	for _, want := range []string{

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
@@ -51,7 +53,7 @@ func (r *idleRuns) start() *runningDaemon {
 // ends waits for the end of a run that nothing stops, and expects so many calls of the destination since the first run.
 func (r *idleRuns) ends(d *runningDaemon, calls int64) {
 	r.Helper()
-	if code, log := d.wait(r.T), d.stderr.text(); code != exitOK || !strings.Contains(log, saysIdle) {
+	if code, log := d.wait(r.T), d.stderr.text(); code != command.ExitOK || !strings.Contains(log, saysIdle) {
 		r.Fatalf("exit code %d:\n%s", code, log)
 	}
 	if n := r.calls.Load(); n != calls {
@@ -172,14 +174,14 @@ func TestUntilIdleDestinationDown(t *testing.T) {
 		r.insert(1)
 		stopped := r.start()
 		r.keepsRunning(stopped)
-		if code := stopped.end(r.T); code != exitOK || strings.Contains(stopped.stderr.text(), saysIdle) {
+		if code := stopped.end(r.T); code != command.ExitOK || strings.Contains(stopped.stderr.text(), saysIdle) {
 			r.Fatalf("exit code %d:\n%s", code, stopped.stderr.text())
 		}
 		before := r.calls.Load()
 		d := r.start()
 		testenv.Await(r.T, "a call of the second run", func() bool { return r.calls.Load() > before })
 		up.Store(true)
-		if code := d.wait(r.T); code != exitOK {
+		if code := d.wait(r.T); code != command.ExitOK {
 			r.Fatalf("exit code %d:\n%s", code, d.stderr.text())
 		}
 		untilDone(r.T, r.url)
@@ -234,11 +236,11 @@ func TestUntilIdlePaused(t *testing.T) {
 		execute(r.T, r.url, `UPDATE outbox_deliveries SET available_at = now() - interval '1 hour'`)
 		r.insert(3)
 		execute(r.T, r.url, `INSERT INTO outbox_events (event_type, payload) VALUES ('unknown', '{}')`)
-		if got := command(r.T, "pause", "hook", "--actor", "a test", "--database-url", r.url); got.code != 0 {
+		if got := invoke(r.T, "pause", "hook", "--actor", "a test", "--database-url", r.url); got.code != 0 {
 			r.Fatalf("%+v", got)
 		}
 		r.ends(r.start(), 0)
-		if got := command(r.T, "resume", "hook", "--database-url", r.url); got.code != 0 {
+		if got := invoke(r.T, "resume", "hook", "--database-url", r.url); got.code != 0 {
 			r.Fatalf("%+v", got)
 		}
 		r.ends(r.start(), 4)
@@ -273,7 +275,7 @@ func TestUntilIdleBlocked(t *testing.T) {
 			execute(t, url, `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id) SELECT 'order.placed', '{}', 'a', '1' FROM generate_series(1, 3)`)
 			config := file(t, fmt.Sprintf("version: 1\ndatabase: {url: %q}\ndestinations: {hook: {type: webhook, url: %q, max_attempts: 1, %s}}\nroutes: [{match: '*', to: hook}]\n", url, hook.URL, order))
 			for range 2 {
-				if got := command(t, "run", "--until-idle", "-c", config); got.code != exitOK || calls.Load() != 1 {
+				if got := invoke(t, "run", "--until-idle", "-c", config); got.code != command.ExitOK || calls.Load() != 1 {
 					t.Fatalf("%d calls, %+v", calls.Load(), got)
 				}
 			}
@@ -287,7 +289,7 @@ func TestUntilIdleTogether(t *testing.T) {
 	forIdleRuns(t, "concurrency: 4", func(r *idleRuns) {
 		r.insert(300)
 		for _, d := range []*runningDaemon{r.start(), r.start()} {
-			if code := d.wait(r.T); code != exitOK {
+			if code := d.wait(r.T); code != command.ExitOK {
 				r.Fatalf("exit code %d:\n%s", code, d.stderr.text())
 			}
 		}
@@ -296,11 +298,11 @@ func TestUntilIdleTogether(t *testing.T) {
 		stays.stderr.await(r.T, `"msg":"relay started"`)
 		r.insert(10)
 		d := r.start()
-		if code := d.wait(r.T); code != exitOK {
+		if code := d.wait(r.T); code != command.ExitOK {
 			r.Fatalf("exit code %d:\n%s", code, d.stderr.text())
 		}
 		untilDone(r.T, r.url)
-		if code := stays.end(r.T); code != exitOK {
+		if code := stays.end(r.T); code != command.ExitOK {
 			r.Errorf("exit code %d:\n%s", code, stays.stderr.text())
 		}
 	})
@@ -314,7 +316,7 @@ func TestUntilIdleDatabaseAway(t *testing.T) {
 			t.Parallel()
 			server := testenv.OwnPostgres(t, nil)
 			url := server.URL("postgres")
-			if got := command(t, "migrate", "--database-url", url, "--mode", mode); got.code != 0 {
+			if got := invoke(t, "migrate", "--database-url", url, "--mode", mode); got.code != 0 {
 				t.Fatalf("%+v", got)
 			}
 			publishTo(t, url, "order.placed", order)
@@ -326,7 +328,7 @@ func TestUntilIdleDatabaseAway(t *testing.T) {
 			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if code := d.wait(t); code != exitOK || !strings.Contains(d.stdout.text(), `"destination":"audit"`) {
+			if code := d.wait(t); code != command.ExitOK || !strings.Contains(d.stdout.text(), `"destination":"audit"`) {
 				t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 			}
 		})
@@ -342,7 +344,7 @@ func TestUntilIdleOutboxes(t *testing.T) {
 			t.Parallel()
 			url := testenv.Database(t)
 			for _, schema := range []string{"one", "two"} {
-				if got := command(t, "migrate", "--database-url", url, "--schema", schema, "--mode", mode); got.code != 0 {
+				if got := invoke(t, "migrate", "--database-url", url, "--schema", schema, "--mode", mode); got.code != 0 {
 					t.Fatalf("%+v", got)
 				}
 				execute(t, url, `INSERT INTO `+schema+`.outbox_events (event_type, payload) SELECT 'order.placed', '{}' FROM generate_series(1, 3)`)
@@ -355,16 +357,16 @@ func TestUntilIdleOutboxes(t *testing.T) {
 			const query = "{query: 'SELECT name, name AS schema FROM tenants'}"
 			execute(t, url, `CREATE TABLE tenants AS SELECT unnest('{one,two}'::text[]) AS name`)
 			code, events, log := runs(query)
-			if one, two := strings.Count(events, `"outbox":"one"`), strings.Count(events, `"outbox":"two"`); code != exitOK || one != 3 || two != 3 {
+			if one, two := strings.Count(events, `"outbox":"one"`), strings.Count(events, `"outbox":"two"`); code != command.ExitOK || one != 3 || two != 3 {
 				t.Errorf("exit code %d, %d and %d events:\n%s", code, one, two, log)
 			}
 			execute(t, url, `INSERT INTO two.outbox_events (event_type, payload) VALUES ('order.placed', '{}')`)
 			code, events, log = runs("{list: [{name: none, schema: none}, {name: two, schema: two}]}")
-			if two := strings.Count(events, `"outbox":"two"`); code != exitFailure || two != 1 || !strings.Contains(log, "outbox none: ") {
+			if two := strings.Count(events, `"outbox":"two"`); code != command.ExitFailure || two != 1 || !strings.Contains(log, "outbox none: ") {
 				t.Errorf("exit code %d, %d events:\n%s", code, two, log)
 			}
 			execute(t, url, `DELETE FROM tenants`)
-			if code, events, log = runs(query); code != exitOK || events != "" {
+			if code, events, log = runs(query); code != command.ExitOK || events != "" {
 				t.Errorf("without outboxes: exit code %d, %q:\n%s", code, events, log)
 			}
 		})

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/notifyd/notifyd/internal/command"
+
 	"github.com/spf13/cobra"
 )
 
@@ -64,7 +66,7 @@ func (b buildInfo) String() string {
 }
 
 func newVersionCmd() *cobra.Command {
-	form := newFormat()
+	form := command.NewFormat()
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
@@ -72,12 +74,12 @@ func newVersionCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := readBuildInfo()
 			if form.Value == "json" {
-				return writeJSON(cmd.OutOrStdout(), info)
+				return command.WriteJSON(cmd.OutOrStdout(), info)
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), info)
 			return err
 		},
 	}
-	addFormat(cmd, form)
+	command.AddFormat(cmd, form)
 	return cmd
 }

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command/inspect"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -81,7 +83,7 @@ func TestStatusScreen(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			seen.await(t, screenEnter)
+			seen.await(t, inspect.ScreenEnter)
 			seen.await(t, "mail has 2 dead letters")
 			if _, err := outside.WriteString("x"); err != nil { // not a key of --watch
 				t.Fatal(err)
@@ -94,13 +96,13 @@ func TestStatusScreen(t *testing.T) {
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("%v: %s", err, seen.text())
 			}
-			seen.await(t, screenLeave)
+			seen.await(t, inspect.ScreenLeave)
 			after, err := unix.IoctlGetTermios(int(inside.Fd()), unix.TCGETS)
 			if err != nil || !reflect.DeepEqual(before, after) {
 				t.Errorf("the terminal was %+v and is %+v, %v", before, after, err)
 			}
-			for line := range strings.SplitSeq(seen.text(), lineEnd) {
-				if _, picture, ok := strings.Cut(line, screenHome); ok {
+			for line := range strings.SplitSeq(seen.text(), inspect.LineEnd) {
+				if _, picture, ok := strings.Cut(line, inspect.ScreenHome); ok {
 					line = picture
 				}
 				if len([]rune(line)) > 80 && !strings.Contains(line, "\x1b") {

@@ -79,7 +79,7 @@ type variant struct {
 	notify outboxsql.NotifyMode
 	mode   outboxsql.Mode
 	schema string
-	line   bool // writers stand in line
+	line   bool // writers are serialized
 	rates  []float64
 	took   []time.Duration // each commit; kept where latencies are reported
 	cpu    share
@@ -183,7 +183,7 @@ func (b *insert) each() int {
 	return inLine
 }
 
-// serialize makes the writers of a variant stand in line, where they are to.
+// serialize serializes the writers of a variant, if it says so.
 func (b *insert) serialize(ctx context.Context, v *variant) error {
 	if !v.line {
 		return nil

@@ -13,7 +13,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// serializeWriters makes the writers of a pool's database stand in line.
+// serializeWriters serializes the writers of a pool's database.
 func serializeWriters(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())

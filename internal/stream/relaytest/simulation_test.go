@@ -46,7 +46,7 @@ func simulatedDestinations() map[string]delivery.Lane {
 type checker struct {
 	mu      sync.Mutex
 	written map[string][]int64 // committed ids per aggregate, and per shard of a total order, in order
-	global  bool               // writers stand in line: all that was written is in one order
+	global  bool               // writers are serialized: all that was written is in one order
 	got     map[string]map[int64]int
 	last    map[string]map[string]int64 // per destination and aggregate: the event it got last
 	died    map[string]map[int64]bool

@@ -1,0 +1,209 @@
+package configuration
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/notifyd/notifyd/internal/command"
+
+	"github.com/notifyd/notifyd/internal/daemon"
+
+	"github.com/notifyd/notifyd/internal/outboxes"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+// defaultPlanLimit bounds the rows of each kind that "plan" counts.
+const defaultPlanLimit = 100_000
+
+type planFlags struct {
+	against  string
+	outbox   string
+	offline  bool
+	detailed bool
+	limit    int
+	output   cli.OneOf
+}
+
+// NewPlan returns the command plan.
+func NewPlan(a *command.App) *cobra.Command {
+	f := planFlags{output: cli.OneOf{Words: []string{"table", "json"}, Value: "table"}}
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what a new configuration would change",
+		Long: `plan compares a configuration with another one, and with the database: which
+waiting events would go elsewhere, which would be left without a route, and which
+deliveries wait for missing destinations. It changes nothing and shows no secrets.
+Without --against it shows what the database alone can answer.
+
+It counts by index, and stops counting at --limit rows of a kind. Where routes have
+conditions (when), it evaluates them for the first 1000 waiting events that they are for.`,
+		Example: "  notifyd plan -c new.yaml --against /etc/notifyd/config.yaml\n  notifyd plan -c new.yaml --against old.yaml --offline --detailed-exitcode",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.limit < 1 {
+				return command.UsageErrorf("--limit must be at least 1")
+			}
+			if f.offline && f.against == "" {
+				return command.UsageErrorf("--offline compares two files: give the other one with --against")
+			}
+			p, err := makePlan(cmd.Context(), a, f)
+			if err != nil {
+				return err
+			}
+			out := planPrinter{command.NewPrinter(cmd, f.output.Value == "json")}
+			if err := out.plan(p); err != nil {
+				return err
+			}
+			if f.detailed && p.Changes {
+				return command.ErrChanges
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.against, "against", "", "configuration `file` to compare with: the one that is in force")
+	flags.StringVar(&f.outbox, "outbox", "", "`name` of the outbox whose database is asked, where the file has many")
+	flags.BoolVar(&f.offline, "offline", false, "compare the files only, without the database")
+	flags.BoolVar(&f.detailed, "detailed-exitcode", false, "exit with 3 if there are changes")
+	flags.IntVar(&f.limit, "limit", defaultPlanLimit, "most rows to count of each kind")
+	flags.VarP(&f.output, "output", "o", "table, for people, or json")
+	return cmd
+}
+
+// Plan holds the changes of a new configuration.
+type Plan struct {
+	// Changes reports whether the fields below hold any change.
+	Changes bool `json:"changes"`
+	// Configuration is empty without a file to compare with.
+	Configuration config.Difference `json:"configuration"`
+	// Restart are the settings that a reload does not apply.
+	Restart []string `json:"restart"`
+	// Uncovered lists the patterns of removed routes that no other route covers.
+	Uncovered []string `json:"uncovered"`
+	// Moves are waiting events that would go elsewhere.
+	Moves []planMove `json:"moves"`
+	// Unrouted are waiting events without a route.
+	Unrouted []planCount `json:"unrouted"`
+	// Gone are deliveries, dead letters among them, to missing destinations, and
+	// their positions in a stream.
+	Gone []planCount `json:"gone"`
+	// Conditions are those that waiting events meet, or do not.
+	Conditions []planCondition `json:"conditions,omitempty"`
+}
+
+type planCount struct {
+	EventType   string `json:"event_type"`
+	Destination string `json:"destination,omitempty"`
+	State       string `json:"state"`
+	Count       int    `json:"count"`
+	// AtLeast says that counting ended at the limit.
+	AtLeast bool `json:"at_least,omitempty"`
+}
+
+type planMove struct {
+	planCount
+	From []string `json:"from"`
+	To   []string `json:"to"`
+}
+
+func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
+	c, path, err := a.Load()
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{
+		Configuration: config.Diff(c, c), Restart: []string{}, Uncovered: []string{},
+		Moves: []planMove{}, Unrouted: []planCount{}, Gone: []planCount{},
+	}
+	var old *config.Config
+	if f.against != "" {
+		if old, err = a.LoadAt(f.against, ""); err != nil {
+			return nil, err
+		}
+		p.Configuration = config.Diff(old, c)
+		p.Restart = append(p.Restart, daemon.NeedRestart(old, c)...)
+		for _, r := range old.Routes {
+			if !c.Covers(r.Match) {
+				p.Uncovered = append(p.Uncovered, r.Match)
+			}
+		}
+	}
+	if !f.offline {
+		db := command.DatabaseFlags{Outbox: f.outbox, IsGiven: func() bool { return false }}
+		if c, err = db.Choose(ctx, c, path); err != nil {
+			return nil, err
+		}
+		if old != nil && old.Outboxes.Used() {
+			was := old.Outboxes.Outbox(f.outbox)
+			if was == nil {
+				was = &config.Outbox{}
+			}
+			old = old.For(was)
+		}
+		waiting, conditions, err := readWaiting(ctx, c, path, f.limit)
+		if err != nil {
+			return nil, err
+		}
+		p.Conditions = conditions
+		for _, w := range waiting {
+			p.place(w, old, c)
+		}
+	}
+	p.Changes = p.Changes || !p.Configuration.Empty()
+	return p, nil
+}
+
+// place records the new place of w. old is nil if unknown.
+func (p *Plan) place(w store.WaitCount, old, c *config.Config) {
+	count := planCount{EventType: w.EventType, Destination: w.Destination, State: w.State, Count: w.Count, AtLeast: w.More}
+	if w.Destination != "" {
+		if !hasDestination(c, w.Destination) {
+			p.Gone = append(p.Gone, count)
+			p.Changes = p.Changes || old == nil || hasDestination(old, w.Destination)
+		}
+		return
+	}
+	if w.State == "retry" {
+		count.State = "delayed" // not tried yet: it is routed when it is due
+	}
+	to, from := c.RouteOf(w.EventType), []string{}
+	if old != nil {
+		from = append(from, old.RouteOf(w.EventType)...)
+	}
+	differs := old == nil || !config.SameSet(from, to)
+	switch {
+	case len(to) == 0:
+		p.Unrouted = append(p.Unrouted, count)
+		p.Changes = p.Changes || differs
+	case differs && (old != nil || w.State == "unrouted"):
+		p.Changes = true
+		p.Moves = append(p.Moves, planMove{planCount: count, From: from, To: to})
+	}
+}
+
+func hasDestination(c *config.Config, name string) bool {
+	return slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
+}
+
+// readWaiting reads the waiting events from the database of c, and evaluates its conditions for some of them.
+func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, []planCondition, error) {
+	conn, err := outboxes.OpenTable(ctx, c, path, "plan")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer store.Close(ctx, conn.Conn)
+	all, err := store.CountWaiting(ctx, conn, limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.SortStableFunc(all, func(a, b store.WaitCount) int {
+		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
+	})
+	conditions, err := checkWaiting(ctx, conn, c, all)
+	return all, conditions, err
+}

@@ -1,0 +1,226 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/outboxes"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// DatabaseFlags are the flags of commands that need the database and can do
+// without a configuration file.
+type DatabaseFlags struct {
+	URL    string
+	Schema string
+	Place  string // where url stands, for messages
+
+	// isGiven reports whether the flag of url is set; nil where a command has none.
+	IsGiven func() bool
+	// given is url as the flag has it.
+	Given string
+	// keep is retention.keep of the file; negative where no file was read.
+	Keep time.Duration
+	// outbox is the name of one of many outboxes, and found are all of them once they are known.
+	Outbox string
+	found  []config.Outbox
+}
+
+// DatabaseFlag is the flag with the connection string, for messages.
+const DatabaseFlag = "--database-url"
+
+// Register adds --database-url, --schema and --outbox.
+func (f *DatabaseFlags) Register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.URL, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
+	f.IsGiven = func() bool { return cmd.Flags().Changed("database-url") }
+	f.RegisterSchema(cmd)
+	cmd.Flags().StringVar(&f.Outbox, "outbox", "", "`name` of one of the outboxes of the file, where it has many")
+}
+
+// RegisterSchema adds --schema.
+func (f *DatabaseFlags) RegisterSchema(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Schema, "schema", "", "schema of the tables, in place of database.schema of the file")
+}
+
+// Resolve fills in settings that the flags leave open from the configuration file, or
+// from the environment where there is no file. Of the file it reads database, retention and
+// outboxes only.
+func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
+	if f.Schema != "" {
+		if err := outboxsql.ValidateSchema(f.Schema); err != nil {
+			return UsageErrorf("--schema: %w", err)
+		}
+	}
+	switch {
+	case f.URL != "":
+		f.Place = DatabaseFlag
+	case f.IsGiven != nil && f.IsGiven():
+		return UsageErrorf("%s: %s", DatabaseFlag, config.EmptyURL)
+	}
+	f.Keep, f.Given = -1, f.URL
+	if f.URL == "" || f.Schema == "" || f.Outbox != "" {
+		c, path, err := f.Optional(ctx, a, config.LoadDatabase)
+		if err != nil {
+			return err
+		}
+		if c != nil {
+			f.Keep = c.Retention.Keep
+			f.URL, f.Place = c.Database.URL.Reveal(), First(f.Place, path+": "+c.DatabaseSetting("url"))
+			f.Schema = First(f.Schema, c.Database.Schema)
+		}
+	}
+	if f.URL == "" {
+		url, set := a.Lookup("DATABASE_URL")
+		if set && url == "" {
+			return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
+		}
+		f.URL, f.Place = url, "$DATABASE_URL"
+	}
+	f.Schema = First(f.Schema, outboxsql.DefaultSchema)
+	return outboxsql.ValidateSchema(f.Schema)
+}
+
+// loader is a function of package config that reads a file, or a part of it.
+type loader func(path, url string, lookup config.LookupEnv) (*config.Config, error)
+
+// Optional returns the result of load for the configuration file, with the flags on
+// top, nil if there is no file and none is asked for. Where the file has many outboxes, it is the
+// configuration of the chosen one.
+func (f *DatabaseFlags) Optional(ctx context.Context, a *App, load loader) (*config.Config, string, error) {
+	path, err := config.Find(a.ConfigPath, a.Lookup)
+	if err != nil {
+		if f.Outbox != "" {
+			return nil, "", err
+		}
+		return nil, "", nil // there is no file at all
+	}
+	c, err := load(path, f.Given, a.Lookup)
+	if err == nil {
+		c, err = f.Choose(ctx, c, path)
+	}
+	return c, path, err
+}
+
+// Parse reads the connection string, after resolve.
+func (f *DatabaseFlags) Parse() (*pgx.ConnConfig, error) {
+	cfg, err := outboxes.ParseURL(f.Place, f.URL, pgx.ParseConfig)
+	return cfg, FromCommandLine(f.Place, err)
+}
+
+// FromCommandLine is a mistake in the command line, if the connection string was there.
+func FromCommandLine(place string, err error) error {
+	if wrong, ok := errors.AsType[*config.Error](err); ok && place == DatabaseFlag {
+		return UsageErrorf("%v", wrong)
+	}
+	return err
+}
+
+// Connect opens a connection for a command. The error never shows a password.
+func (f *DatabaseFlags) Connect(ctx context.Context, a *App) (*pgx.Conn, error) {
+	if err := f.Resolve(ctx, a); err != nil {
+		return nil, err
+	}
+	cfg, err := f.Parse()
+	if err != nil {
+		return nil, err
+	}
+	a.Role, a.Schema = cfg.User, f.Schema
+	return outboxes.Open(ctx, cfg)
+}
+
+// ConnectTable is connect for a command that works on the tables: they must have the newest schema.
+func (f *DatabaseFlags) ConnectTable(ctx context.Context, a *App) (*pgx.Conn, error) {
+	conn, err := f.Connect(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if err := outboxsql.Check(ctx, conn, f.Schema); err != nil {
+		store.Close(ctx, conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Choose returns the configuration of the chosen outbox, which is c itself where there is one only, or
+// where --schema says which tables are meant.
+func (f *DatabaseFlags) Choose(ctx context.Context, c *config.Config, path string) (*config.Config, error) {
+	switch {
+	case !c.Outboxes.Used() && f.Outbox != "":
+		return nil, UsageErrorf("--outbox: %s has no outboxes", path)
+	case !c.Outboxes.Used(), f.Outbox == "" && f.Schema != "":
+		return c, nil
+	case f.IsGiven == nil: // the command has no --outbox: it connects to nothing
+		return nil, UsageErrorf("%s has many outboxes: --schema says whose tables are meant", path)
+	}
+	if err := f.find(ctx, c, path); err != nil {
+		return nil, err
+	}
+	if f.Outbox == "" {
+		return nil, UsageErrorf("%s has many outboxes: choose one with --outbox: %s", path, listNames(f.found))
+	}
+	i := slices.IndexFunc(f.found, func(o config.Outbox) bool { return o.Name == f.Outbox })
+	if i < 0 {
+		return nil, UsageErrorf("there is no outbox %q: %s", f.Outbox, listNames(f.found))
+	}
+	o := &f.found[i]
+	if same := c.Outboxes.Outbox(o.Name); same != nil { // what this part of the file says of it
+		o = same
+	}
+	return c.For(o), nil
+}
+
+// find fills in the outboxes, once.
+func (f *DatabaseFlags) find(ctx context.Context, c *config.Config, path string) (err error) {
+	if f.found == nil {
+		f.found, _, err = outboxes.Find(ctx, c, path) // the relay reports the rows that are wrong
+	}
+	return err
+}
+
+// Several returns the names of all outboxes, for a command that has a section for each; nil where there is
+// one only, or one is chosen.
+func (f *DatabaseFlags) Several(ctx context.Context, a *App) ([]string, error) {
+	if f.Outbox != "" || f.Schema != "" {
+		return nil, nil
+	}
+	path, err := config.Find(a.ConfigPath, a.Lookup)
+	if err != nil {
+		return nil, nil //nolint:nilerr // there is no file at all
+	}
+	c, err := config.LoadDatabase(path, f.URL, a.Lookup)
+	if err != nil || !c.Outboxes.Used() {
+		return nil, err
+	}
+	if err := f.find(ctx, c, path); err != nil {
+		return nil, err
+	}
+	return append([]string{}, namesOfOutboxes(f.found)...), nil
+}
+
+// Each calls do with the flags, or where there are several outboxes and none is chosen with those of each, in a section of
+// its own.
+func (f *DatabaseFlags) Each(cmd *cobra.Command, a *App, do func(one DatabaseFlags) error) error {
+	names, err := f.Several(cmd.Context(), a)
+	if err != nil {
+		return err
+	}
+	if names == nil {
+		return do(*f)
+	}
+	return Sections(cmd.OutOrStdout(), names, func(name string) error { return do(f.Of(name)) })
+}
+
+// Of returns the flags with which an outbox is chosen.
+func (f *DatabaseFlags) Of(name string) DatabaseFlags {
+	one := *f
+	one.Outbox = name
+	return one
+}

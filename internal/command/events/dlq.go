@@ -1,0 +1,195 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/command"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/ops"
+)
+
+// NewDeadLetters returns the command dlq.
+func NewDeadLetters(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dlq",
+		Short: "List, show, replay, discard and edit dead letters",
+		Long: `dlq lists and changes dead letters: deliveries that were given up. It needs the
+database only: of the configuration file it reads database and retention. Its
+actions are recorded in outbox_audit.`,
+		Example: "  notifyd dlq list --group\n  notifyd dlq show 42\n  notifyd dlq replay --destination mail --rate 50",
+	}
+	cmd.AddCommand(newDLQListCmd(a), newDLQShowCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a), newDLQEditCmd(a))
+	return cmd
+}
+
+// dlqFlags are the flags of all commands of "notifyd dlq".
+type dlqFlags struct {
+	db     command.DatabaseFlags
+	output cli.OneOf
+	forget bool // delete events of which nothing is left, whatever the file says
+}
+
+func (f *dlqFlags) register(cmd *cobra.Command) {
+	f.db.Register(cmd)
+	f.output = cli.OneOf{Words: []string{"table", "json"}, Value: "table"}
+	cmd.Flags().VarP(&f.output, "output", "o", "table, for people, or json")
+}
+
+func (f *dlqFlags) json() bool { return f.output.Value == "json" }
+
+// with calls do with a store on the database of the flags.
+func (f *dlqFlags) with(ctx context.Context, a *command.App, do func(s *ops.Client) error) error {
+	conn, err := f.db.ConnectTable(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	s, err := ops.New(conn, ops.Config{Schema: f.db.Schema, DeleteEvents: f.forget || f.db.Keep == 0})
+	if err != nil {
+		return err
+	}
+	return mistaken(do(s))
+}
+
+// mistaken turns an error about the filter into a mistake in the command line.
+func mistaken(err error) error {
+	if errors.Is(err, ops.ErrInvalid) {
+		return command.UsageErrorf("%w", err)
+	}
+	return err
+}
+
+// dlqFilter are the flags that choose dead letters.
+type dlqFilter struct {
+	ops.DeadLetterFilter
+	older, newer command.Age
+}
+
+func (f *dlqFilter) register(cmd *cobra.Command, missing bool) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Destination, "destination", "", "of the destination with this `name`")
+	flags.StringVar(&f.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*, *")
+	flags.StringVar(&f.Fingerprint, "fingerprint", "", "with errors of this `group`, see dlq list --group")
+	flags.Var(&f.older, "older-than", "that died longer ago than this: 90m, 12h, 7d")
+	flags.Var(&f.newer, "newer-than", "that died less long ago than this")
+	if missing {
+		flags.BoolVar(&f.Missing, "missing", false, "all deliveries whose event is missing, dead or waiting, in place of dead letters")
+	}
+}
+
+// filter returns the choice; args are the ids of events.
+func (f *dlqFilter) filter(args []string) (ops.DeadLetterFilter, error) {
+	f.OlderThan, f.NewerThan = time.Duration(f.older), time.Duration(f.newer)
+	for _, arg := range args {
+		id, err := command.EventID(arg)
+		if err != nil {
+			return f.DeadLetterFilter, err
+		}
+		f.Events = append(f.Events, id)
+	}
+	return f.DeadLetterFilter, mistaken(f.Validate())
+}
+
+// given reports whether anything was chosen at all.
+func (f *dlqFilter) given() bool {
+	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.older > 0 || f.newer > 0 || f.Events != nil || f.Missing
+}
+
+func newDLQListCmd(a *command.App) *cobra.Command {
+	var f dlqFlags
+	var filter dlqFilter
+	var group bool
+	var after string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List dead letters, or groups of them",
+		Long: `list shows dead letters by destination and event, a page at a time. With --group it
+shows how many have the same destination, event type and kind of error, the
+largest group first: errors that differ only in numbers, ids, addresses and
+quoted values are of one kind, and have one fingerprint.`,
+		Example: "  notifyd dlq list --group\n  notifyd dlq list --destination mail --newer-than 2h\n  notifyd dlq list --type 'order.*' -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			chosen, err := filter.filter(nil)
+			if err != nil {
+				return err
+			}
+			from, err := parseAfter(after)
+			if err != nil {
+				return err
+			}
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				p := printer{command.NewPrinter(cmd, f.json())}
+				if group {
+					groups, err := s.DeadLetterGroups(cmd.Context(), chosen, limit)
+					if err != nil {
+						return err
+					}
+					return p.groups(groups)
+				}
+				page, err := s.DeadLetters(cmd.Context(), chosen, from, limit)
+				if err != nil {
+					return err
+				}
+				return p.page(page)
+			})
+		},
+	}
+	f.register(cmd)
+	filter.register(cmd, true)
+	cmd.Flags().BoolVar(&group, "group", false, "show groups")
+	cmd.Flags().IntVar(&limit, "limit", 50, "most letters, or groups, to show")
+	cmd.Flags().StringVar(&after, "after", "", "begin behind this `letter`, as the previous page shows")
+	cmd.MarkFlagsMutuallyExclusive("group", "after")
+	return cmd
+}
+
+// parseAfter reads DESTINATION/EVENT; the name may have slashes of its own.
+func parseAfter(s string) (ops.DeliveryRef, error) {
+	if s == "" {
+		return ops.DeliveryRef{}, nil
+	}
+	at := strings.LastIndexByte(s, '/')
+	id, err := strconv.ParseInt(s[at+1:], 10, 64)
+	if at < 0 || err != nil {
+		return ops.DeliveryRef{}, command.UsageErrorf("--after %q is not DESTINATION/EVENT, such as mail/42", s)
+	}
+	return ops.DeliveryRef{Destination: s[:at], EventID: id}, nil
+}
+
+func newDLQShowCmd(a *command.App) *cobra.Command {
+	var f dlqFlags
+	cmd := &cobra.Command{
+		Use:   "show EVENT",
+		Short: "Show everything about one event: payload, deliveries, what people did to it",
+		Long: `show prints an event with its payload, what became of it at each destination (see
+notifyd events), and its entries in outbox_audit, with the payloads that edits
+have replaced.`,
+		Example: "  notifyd dlq show 42\n  notifyd dlq show 42 -o json | jq .event.payload",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := command.EventID(args[0])
+			if err != nil {
+				return err
+			}
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				c, err := s.Case(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				p := printer{command.NewPrinter(cmd, f.json())}
+				return p.show(c)
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}

@@ -1,0 +1,192 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/command"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/ops"
+)
+
+// NewEvents returns the command events.
+func NewEvents(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "List events, and show what became of them",
+		Long: `events shows for each event which destinations it was delivered to, where it is dead
+or waits, and for what. It needs the database only, and shows no more than the tables
+hold: a queue does not store which destinations an event was routed to, nor whether
+each has received it or passed it over by expires_after or a condition.`,
+		Example: "  notifyd events list --state dead --since 2h\n  notifyd events show 42",
+	}
+	cmd.AddCommand(newEventsListCmd(a), newEventsShowCmd(a))
+	return cmd
+}
+
+// eventsFlags are the flags of all commands of "notifyd events".
+type eventsFlags struct {
+	db     command.DatabaseFlags
+	output *cli.OneOf
+}
+
+func (f *eventsFlags) register(cmd *cobra.Command) {
+	f.db.Register(cmd)
+	f.output = command.NewFormat()
+	command.AddFormat(cmd, f.output)
+}
+
+func (f *eventsFlags) json() bool { return f.output.Value == "json" }
+
+// with calls do with a store on the database of the flags.
+func (f *eventsFlags) with(ctx context.Context, a *command.App, do func(s *ops.Client) error) error {
+	conn, err := f.db.ConnectTable(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	s, err := ops.New(conn, ops.Config{Schema: f.db.Schema})
+	if err == nil {
+		err = do(s)
+	}
+	if errors.Is(err, ops.ErrInvalid) {
+		return command.UsageErrorf("%w", err)
+	}
+	return err
+}
+
+func newEventsListCmd(a *command.App) *cobra.Command {
+	var f eventsFlags
+	var filter ops.EventFilter
+	var state, aggregate string
+	var since command.Age
+	var upto int64
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List events with what became of them, the newest first",
+		Long: `list shows events from the newest down, in the order of their ids. There is no index
+on types, aggregates or times: a search reads --search events at most, along the
+primary key, and reports where it ended; --upto continues there. For --state dead it
+reads only events that have a stored delivery, for --state waiting those that were
+not tried yet as well. With --since it ends with the first thousand events of which
+none is as new.
+
+States: waiting (a destination has yet to receive it), dead (a delivery was given
+up; with --state dead others may still wait), discarded (by a person), done.`,
+		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			filter.State, filter.Since = ops.State(state), time.Duration(since)
+			if cmd.Flags().Changed("upto") {
+				filter.Upto = &upto
+			}
+			if aggregate != "" {
+				var ok bool
+				if filter.AggregateType, filter.AggregateID, ok = strings.Cut(aggregate, "/"); !ok {
+					return command.UsageErrorf("--aggregate %q is not TYPE/ID, such as order/1042", aggregate)
+				}
+			}
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				page, err := s.Events(cmd.Context(), filter, limit)
+				if err != nil {
+					return err
+				}
+				p := printer{command.NewPrinter(cmd, f.json())}
+				return p.events(&page, limit)
+			})
+		},
+	}
+	f.register(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&filter.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*")
+	flags.StringVar(&aggregate, "aggregate", "", "of this aggregate: `type/id`")
+	flags.StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
+	flags.Var(&since, "since", "written no longer ago than this: 90m, 12h, 7d")
+	flags.IntVar(&limit, "limit", 50, "most events to show")
+	flags.Int64Var(&upto, "upto", 0, "of this `id` and below, as the previous page shows")
+	flags.IntVar(&filter.Search, "search", ops.DefaultSearch, "most events to read")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	return cmd
+}
+
+func newEventsShowCmd(a *command.App) *cobra.Command {
+	var f eventsFlags
+	var payload bool
+	cmd := &cobra.Command{
+		Use:   "show EVENT",
+		Short: "Show what became of one event at each destination",
+		Long: `show reports for each destination whether the event is delivered, dead, waits (with its
+attempts, next try and last error), is under way, is parked behind another event of
+its aggregate, was not reached yet, or is not for it, by the tables at this moment, and
+by the conditions (when) of the routes in the configuration file, if there is one.
+"notifyd dlq show" adds the actions of people.`,
+		Example: "  notifyd events show 42\n  notifyd events show 42 --payload\n  notifyd events show 42 -o json | jq .destinations",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := command.EventID(args[0])
+			if err != nil {
+				return err
+			}
+			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+				e, err := s.WholeEvent(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				if err := f.filter(cmd.Context(), a, &e); err != nil {
+					cmd.PrintErrf("conditions of routes are left out: %v\n", err)
+				}
+				if !payload {
+					e.Headers, e.Payload, e.PayloadBytes, e.ContentType = nil, nil, nil, ""
+				}
+				p := printer{command.NewPrinter(cmd, f.json())}
+				if p.JSON {
+					return p.Encode(e)
+				}
+				return p.event(&e)
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&payload, "payload", false, "print headers and payload, too")
+	return cmd
+}
+
+// filter marks the destinations that an event is kept from by a condition of the configuration file. With
+// another database than the file's it does nothing.
+func (f *eventsFlags) filter(ctx context.Context, a *command.App, e *ops.Event) error {
+	if f.db.Given != "" || e.Gone {
+		return nil
+	}
+	c, _, err := f.db.Optional(ctx, a, config.LoadRoutes)
+	if err != nil || c == nil {
+		return err
+	}
+	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, CreatedAt: e.CreatedAt}
+	ev.Payload, ev.ContentType = e.Content()
+	if len(e.Headers) > 0 {
+		_ = json.Unmarshal(e.Headers, &ev.Headers) // headers that are no map of texts are none to a relay either
+	}
+	candidate := delivery.Candidate{Event: ev}
+	for _, r := range c.RoutesOf(e.Type) {
+		when := r.Filter()
+		if when == nil {
+			continue
+		}
+		if met, err := when.Match(&candidate); met || err != nil {
+			continue // an event that could not be evaluated has a row
+		}
+		for _, name := range r.To {
+			e.Filter(name, when.String())
+		}
+	}
+	return nil
+}

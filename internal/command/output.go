@@ -1,0 +1,241 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/internal/outboxes"
+	"github.com/notifyd/notifyd/internal/session"
+)
+
+// BasePrinter prints results, as a table or as JSON.
+type BasePrinter struct {
+	Out, Err io.Writer
+	JSON     bool
+}
+
+// NewPrinter returns the printer of a command.
+func NewPrinter(cmd *cobra.Command, asJSON bool) BasePrinter {
+	return BasePrinter{Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr(), JSON: asJSON}
+}
+
+// Encode prints v as indented JSON.
+func (p BasePrinter) Encode(v any) error {
+	enc := json.NewEncoder(p.Out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// Table prints rows in columns. The first row has the titles.
+func (p BasePrinter) Table(rows [][]string) error {
+	var b bytes.Buffer
+	for _, row := range rows {
+		for i := range row {
+			row[i] = Clean(row[i])
+		}
+		b.WriteString(strings.Join(row, "\t") + "\n")
+	}
+	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+// Moment formats a time in UTC, as RFC 3339.
+func Moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// maxShown bounds an error in a table, in characters.
+const maxShown = 100
+
+// Short returns the beginning of s on one line.
+func Short(s string) string {
+	runes := []rune(Clean(s))
+	if len(runes) > maxShown {
+		return string(runes[:maxShown]) + "..."
+	}
+	return string(runes)
+}
+
+// Clean puts s on one line, without control sequences from a server's answer.
+func Clean(s string) string {
+	return strings.Join(strings.Fields(Lines(s)), " ")
+}
+
+// Indented is lines for a text behind a word: its other lines are further in.
+func Indented(s string) string { return strings.ReplaceAll(Lines(s), "\n", "\n    ") }
+
+// Lines is clean for texts of several lines.
+func Lines(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.ReplaceAll(s, "\r\n", "\n"))
+}
+
+// NewFormat returns the flag for the format of results.
+func NewFormat() *cli.OneOf { return &cli.OneOf{Words: []string{"table", "json"}, Value: "table"} }
+
+// AddFormat adds the flag to a command, with its completion.
+func AddFormat(cmd *cobra.Command, o *cli.OneOf) {
+	cmd.Flags().VarP(o, "output", "o", "table or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
+
+// WriteJSON writes v as indented JSON.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// Printable keeps foreign text from controlling the terminal.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// Connector connects with the settings of the role and the database as they are, but those of
+// [session.Startup]. Nothing is prepared by name, so that it works through every pooler.
+func Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		own := cfg.Copy()
+		own.DefaultQueryExecMode = pgx.QueryExecModeExec
+		session.Startup(own)
+		own.RuntimeParams["application_name"] = "notifyd/" + role
+		conn, err := pgx.ConnectConfig(ctx, own)
+		if err != nil {
+			return nil, outboxes.ConnectError(err)
+		}
+		return conn, nil
+	}
+}
+
+// NamesOf returns the names of the configured destinations; never nil.
+func NamesOf(c *config.Config) []string {
+	names := make([]string, len(c.Destinations))
+	for i, d := range c.Destinations {
+		names[i] = d.Name
+	}
+	return names
+}
+
+// RegisterActor adds --actor and --reason.
+func RegisterActor(cmd *cobra.Command, actor, reason *string) {
+	cmd.Flags().StringVar(actor, "actor", "", "`who` does it, for the audit; default: user@host")
+	cmd.Flags().StringVar(reason, "reason", "", "`why`, for the audit")
+}
+
+// ErrNotAgreed is returned where the answer was not yes.
+var ErrNotAgreed = errors.New("nothing was done")
+
+// Agreed reads an answer and reports whether it is yes.
+func Agreed(in io.Reader) bool {
+	line, _ := bufio.NewReader(in).ReadString('\n') // the end of the input does not mean yes
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes"
+}
+
+// CurrentActor returns user@host, as far as known.
+func CurrentActor() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return strings.ReplaceAll(name, "\x00", "")
+}
+
+// LetterCount returns "1 dead letter" or "2 dead letters".
+func LetterCount(n int64) string {
+	if n == 1 {
+		return "1 dead letter"
+	}
+	return fmt.Sprintf("%d dead letters", n)
+}
+
+// ProgressEvery is how often a long action prints its progress.
+const ProgressEvery = 5 * time.Second
+
+// ReadPayload returns the argument, or what a file or the standard input has.
+func ReadPayload(arg string, stdin io.Reader) ([]byte, error) {
+	switch path, isFile := strings.CutPrefix(arg, "@"); {
+	case arg == "-":
+		return io.ReadAll(stdin)
+	case isFile:
+		return os.ReadFile(path)
+	default:
+		return []byte(arg), nil
+	}
+}
+
+// First returns the first value that is not empty.
+func First(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// EventID parses the id of an event.
+func EventID(arg string) (int64, error) {
+	id, err := strconv.ParseInt(arg, 10, 64)
+	if err != nil {
+		return 0, UsageErrorf("EVENT %q is not the id of an event, a number such as 42", arg)
+	}
+	return id, nil
+}
+
+// Age is a flag with a duration, in days too.
+type Age time.Duration
+
+// String implements pflag.Value.
+func (a *Age) String() string {
+	if *a == 0 {
+		return ""
+	}
+	return time.Duration(*a).String()
+}
+
+// Set implements pflag.Value.
+func (a *Age) Set(s string) error {
+	d, err := config.ParseDuration(s)
+	if err == nil && d <= 0 {
+		err = errors.New("must be longer than 0")
+	}
+	*a = Age(d)
+	return err
+}
+
+// Type implements pflag.Value.
+func (*Age) Type() string { return "age" }

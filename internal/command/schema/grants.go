@@ -1,0 +1,65 @@
+package schema
+
+import (
+	"fmt"
+
+	"github.com/notifyd/notifyd/internal/command"
+
+	"github.com/spf13/cobra"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// registerGrants gives "notifyd migrate" the flags of --print-grants. Without
+// that flag the command is unchanged.
+func registerGrants(a *command.App, cmd *cobra.Command, otherwise func(*cobra.Command, []string) error) {
+	var printing bool
+	var roles outboxsql.Roles
+	flags := cmd.Flags()
+	flags.BoolVar(&printing, "print-grants", false, "print the SQL that gives the roles their privileges, and change nothing")
+	flags.StringVar(&roles.Writer, "writer", "", "with --print-grants: the `role` that inserts events (default "+outboxsql.DefaultWriter+", or none if --relay is given)")
+	flags.StringVar(&roles.Relay, "relay", "", "with --print-grants: the `role` that the relay connects as (default "+outboxsql.DefaultRelay+", or none if --writer is given)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if printing {
+			return printGrants(a, cmd, roles)
+		}
+		for _, name := range []string{"writer", "relay"} {
+			if flags.Changed(name) {
+				return command.UsageErrorf("--%s goes with --print-grants", name)
+			}
+		}
+		return otherwise(cmd, args)
+	}
+}
+
+func printGrants(a *command.App, cmd *cobra.Command, roles outboxsql.Roles) error {
+	flags := cmd.Flags()
+	if flags.Changed("partitions") {
+		return command.UsageErrorf("--partitions changes the table, --print-grants changes nothing: run them one after the other")
+	}
+	if flags.Changed("mode") {
+		return command.UsageErrorf("--mode changes the table, --print-grants changes nothing: run them one after the other")
+	}
+	if flags.Changed("notify") {
+		return command.UsageErrorf("--notify changes the trigger, --print-grants changes nothing: run them one after the other")
+	}
+	for _, name := range []string{"writer", "relay"} {
+		if flags.Changed(name) && flags.Lookup(name).Value.String() == "" {
+			return command.UsageErrorf("--%s: the name of a role is missing", name)
+		}
+	}
+	if roles == (outboxsql.Roles{}) {
+		roles = outboxsql.Roles{Writer: outboxsql.DefaultWriter, Relay: outboxsql.DefaultRelay}
+	}
+	schema, _ := flags.GetString("schema")                     // cannot fail: "migrate" has the flag
+	db := command.DatabaseFlags{Schema: schema, URL: "unused"} // printing connects to nothing
+	if err := db.Resolve(cmd.Context(), a); err != nil {
+		return err
+	}
+	script, err := outboxsql.Grants(db.Schema, roles)
+	if err != nil {
+		return command.UsageErrorf("--%w", err) // it begins with writer or relay
+	}
+	_, err = fmt.Fprint(cmd.OutOrStdout(), script)
+	return err
+}
