@@ -34,7 +34,7 @@ func TestShardsPage(t *testing.T) {
 	s.follow("docs/shards.md", map[string]act{
 		"notifyd check-config --online": {says: `: ok, 1 destination, 1 route`},
 		"notifyd reload":                {says: `has taken the new configuration`},
-		"notifyd positions list":        {says: `(?m)^thumbnails, shard 0 of 3 (?s:.*)^thumbnails, shard 2 of 3 `},
+		"notifyd positions list":        {before: func() { s.until(`notifyd positions list | grep -q "shard 2 of 3"`) }, says: `(?m)^thumbnails, shard 0 of 3 (?s:.*)^thumbnails, shard 2 of 3 `},
 		"notifyd status":                {says: `(?m)^thumbnails, shard 1 of 3 `},
 	})
 	publish()
