@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
@@ -87,7 +86,13 @@ func (h *history) run(ctx context.Context) (result HistoryResult, err error) {
 		return result, fmt.Errorf("write the history: %w", err)
 	}
 	h.expect(h.want.Events, h.want.Keys)
-	relay, err := h.relay()
+	relay, err := h.relayWith(func(_ context.Context, e *delivery.Event) error {
+		if e.Replay > 0 {
+			return h.past(e)
+		}
+		h.live(e)
+		return nil
+	})
 	if err != nil {
 		return result, err
 	}
@@ -106,25 +111,6 @@ func (h *history) write(ctx context.Context) error {
 		return err
 	}
 	return h.makeStream(ctx, h.schema, h.want.Events)
-}
-
-func (h *history) relay() (*notifyd.Relay, error) {
-	relay, err := notifyd.New(h.pool, notifyd.Config{Schema: h.schema, Logger: h.Log})
-	if err != nil {
-		return nil, err
-	}
-	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
-		if e.Replay > 0 {
-			return h.past(e)
-		}
-		h.live(e)
-		return nil
-	})
-	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
-		h.live(e)
-		return nil
-	})
-	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}), relay.Handle(eventType, notifyd.Destination{Name: "other", Handler: other}))
 }
 
 // replayAll replays the history, and waits until it has come.

@@ -158,3 +158,17 @@ func (b *meanwhile) arrivals(ctx context.Context, committed []map[int64]time.Tim
 	}
 	return took, nil
 }
+
+// relayWith returns a relay with the destination letters, and another one whose events are live.
+func (m *meanwhile) relayWith(letters delivery.HandlerFunc) (*notifyd.Relay, error) {
+	relay, err := notifyd.New(m.pool, notifyd.Config{Schema: m.schema, Logger: m.Log})
+	if err != nil {
+		return nil, err
+	}
+	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		m.live(e)
+		return nil
+	})
+	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}),
+		relay.Handle(eventType, notifyd.Destination{Name: "other", Handler: other}))
+}

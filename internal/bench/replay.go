@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -103,7 +102,7 @@ func (r *replay) run(ctx context.Context) (result ReplayResult, err error) {
 		return result, fmt.Errorf("make the dead letters: %w", err)
 	}
 	r.expect(r.want.Letters, r.want.Keys)
-	relay, err := r.relay()
+	relay, err := r.relayWith(func(_ context.Context, e *delivery.Event) error { return r.past(e) })
 	if err != nil {
 		return result, err
 	}
@@ -123,19 +122,6 @@ func (r *replay) bury(ctx context.Context) error {
 		err = r.makeStream(ctx, r.schema, r.want.Letters)
 	}
 	return err
-}
-
-func (r *replay) relay() (*notifyd.Relay, error) {
-	relay, err := notifyd.New(r.pool, notifyd.Config{Schema: r.schema, Logger: r.Log})
-	if err != nil {
-		return nil, err
-	}
-	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return r.past(e) })
-	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
-		r.live(e)
-		return nil
-	})
-	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}), relay.Handle(eventType, notifyd.Destination{Name: "other", Handler: other}))
 }
 
 // replayAll replays all letters, and waits until they are delivered.
