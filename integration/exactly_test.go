@@ -426,7 +426,7 @@ func TestExactlyOnceByHand(t *testing.T) {
 		for timeout := time.After(patience); ; {
 			select {
 			case err := <-errs:
-				if strings.Contains(err.Error(), `is that of destination "orders"`) && strings.Contains(err.Error(), "set transactional_id") {
+				if strings.Contains(err.Error(), `belongs to destination "orders"`) && strings.Contains(err.Error(), "set another transactional_id") {
 					return
 				}
 			case <-timeout:

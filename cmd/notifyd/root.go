@@ -59,27 +59,23 @@ func newRootCmd(a *command.App) *cobra.Command {
 	flags.StringVarP(&a.ConfigPath, "config", "c", "", "configuration `file` (default: $"+config.EnvPath+", ./notifyd.yaml, $XDG_CONFIG_HOME/notifyd/config.yaml, /etc/notifyd/config.yaml)")
 	flags.Var(&a.LogLevel, "log-level", "debug, info, warn or error, in place of log.level of the file")
 	flags.Var(&a.LogFormat, "log-format", "auto, text or json, in place of log.format of the file")
-	root.AddCommand(
-		newRunCmd(a),
-		newDemoCmd(a),
-		schema.NewMigrate(a),
-		inspect.NewStatus(a),
-		inspect.NewDoctor(a),
-		positions.NewPause(a),
-		positions.NewResume(a),
-		configuration.NewReload(a),
-		events.NewPublish(a),
-		events.NewEvents(a),
-		positions.NewPositions(a),
-		positions.NewReplay(a),
-		events.NewDeadLetters(a),
-		configuration.NewCheckConfig(a),
-		configuration.NewPlan(a),
-		configuration.NewConfig(a),
-		events.NewTemplate(a),
-		inspect.NewHealthcheck(a),
-		newManCmd(a),
-		newVersionCmd(),
-	)
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Run a relay:", []*cobra.Command{newDemoCmd(a), schema.NewMigrate(a), newRunCmd(a), configuration.NewReload(a), inspect.NewHealthcheck(a)}},
+		{"Configure:", []*cobra.Command{configuration.NewConfig(a), configuration.NewCheckConfig(a), configuration.NewPlan(a), events.NewTemplate(a)}},
+		{"Look:", []*cobra.Command{inspect.NewStatus(a), inspect.NewDoctor(a), events.NewEvents(a)}},
+		{"Act:", []*cobra.Command{
+			events.NewPublish(a), events.NewDeadLetters(a), positions.NewPause(a), positions.NewResume(a), positions.NewPositions(a), positions.NewReplay(a),
+		}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(newManCmd(a), newVersionCmd())
 	return root
 }

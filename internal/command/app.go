@@ -76,6 +76,7 @@ func (a *App) Strict(cmd *cobra.Command) {
 	case cmd.Args == nil && cmd.Name() != "help": // whose arguments are commands
 		cmd.Args = cobra.NoArgs
 	}
+	complete(a, cmd)
 	if runE := cmd.RunE; runE != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.started = true

@@ -3,9 +3,11 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/outboxes"
 
 	"github.com/jackc/pgx/v5"
@@ -21,17 +23,18 @@ import (
 type DatabaseFlags struct {
 	URL    string
 	Schema string
-	Place  string // where url stands, for messages
+	Place  string // the setting or variable that URL comes from, for messages
 
-	// isGiven reports whether the flag of url is set; nil where a command has none.
+	// IsGiven reports whether --database-url is set. It is nil in commands without that flag.
 	IsGiven func() bool
-	// given is url as the flag has it.
+	// Given is the value of --database-url.
 	Given string
-	// keep is retention.keep of the file; negative where no file was read.
+	// Keep is retention.keep of the file, or negative if no file was read.
 	Keep time.Duration
-	// outbox is the name of one of many outboxes, and found are all of them once they are known.
+	// Outbox is the value of --outbox.
 	Outbox string
-	found  []config.Outbox
+	found  []config.Outbox // all outboxes, once the query has returned them
+	unset  bool            // neither a flag nor a file nor DATABASE_URL has a connection string
 }
 
 // DatabaseFlag is the flag with the connection string, for messages.
@@ -82,7 +85,7 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 		if set && url == "" {
 			return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
 		}
-		f.URL, f.Place = url, "$DATABASE_URL"
+		f.URL, f.Place, f.unset = url, "$DATABASE_URL", !set
 	}
 	f.Schema = First(f.Schema, outboxsql.DefaultSchema)
 	return outboxsql.ValidateSchema(f.Schema)
@@ -133,7 +136,25 @@ func (f *DatabaseFlags) Connect(ctx context.Context, a *App) (*pgx.Conn, error) 
 		return nil, err
 	}
 	a.Role, a.Schema = cfg.User, f.Schema
-	return outboxes.Open(ctx, cfg)
+	conn, err := outboxes.Open(ctx, cfg)
+	return conn, f.explain(err)
+}
+
+// Connector is [Connector] for the database of the flags, after Resolve.
+func (f *DatabaseFlags) Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
+	connect := Connector(cfg, role)
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		conn, err := connect(ctx)
+		return conn, f.explain(err)
+	}
+}
+
+// explain adds where a connection string came from that nobody wrote.
+func (f *DatabaseFlags) explain(err error) error {
+	if err == nil || !f.unset {
+		return err
+	}
+	return fmt.Errorf("%w; there is no configuration file and no DATABASE_URL, so this is the connection of the variables PG* and their defaults", err)
 }
 
 // ConnectTable is connect for a command that works on the tables: they must have the newest schema.

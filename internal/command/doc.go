@@ -1,4 +1,3 @@
-// Package command has what the commands of notifyd share: the configuration and the flags that all of them have, the
-// flags that choose a database and an outbox, exit codes, and how results are printed. The commands themselves are
-// in the packages below it, by subject; package main puts them into one tree.
+// Package command contains what the commands of notifyd share: the global flags, the choice of a database and an
+// outbox, exit codes, and output. The commands are in its subpackages, by subject. Package main builds the tree.
 package command

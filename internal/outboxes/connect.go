@@ -40,9 +40,16 @@ func ConnectError(err error) error {
 			lines = append(lines, line)
 		}
 	}
+	// Of a server without TLS, the attempt without TLS has the cause.
+	if cause := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.HasSuffix(line, refusedTLS) }); len(cause) > 1 {
+		lines = cause
+	}
 	text := strings.Join(lines, "; ")
 	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.ConnectCure(err)), err}
 }
+
+// refusedTLS is the end of the line about an attempt that the server ended because it has no TLS. pgconn has no code for it.
+const refusedTLS = "tls error: server refused TLS connection"
 
 // unconnected is a connection that was not made, with the cure in its text.
 type unconnected struct {

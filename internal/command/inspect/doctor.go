@@ -89,7 +89,7 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 	if err != nil {
 		return o, nil, err
 	}
-	o.Connect, o.Schema = command.Connector(cfg, "doctor"), db.Schema
+	o.Connect, o.Schema = db.Connector(cfg, "doctor"), db.Schema
 	c, path, err := db.Optional(ctx, a, func(path, url string, _ config.LookupEnv) (*config.Config, error) { return a.LoadAt(path, url) })
 	if err != nil || c == nil {
 		return o, nil, err

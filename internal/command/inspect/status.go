@@ -147,7 +147,7 @@ func (f *statusFlags) look(ctx context.Context, a *command.App) (*looker, error)
 		return nil, err
 	}
 	a.Role, a.Schema = cfg.User, f.db.Schema
-	l := &looker{connect: command.Connector(cfg, "status"), options: status.Options{Schema: f.db.Schema, All: f.all || f.form.Value == "json"}}
+	l := &looker{connect: f.db.Connector(cfg, "status"), options: status.Options{Schema: f.db.Schema, All: f.all || f.form.Value == "json"}}
 	c, path, err := f.db.Optional(ctx, a, config.LoadRoutes)
 	if err != nil {
 		return nil, err

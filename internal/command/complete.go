@@ -1,0 +1,56 @@
+package command
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+// complete offers names of the configuration file to the shell: destinations for --destination and for arguments
+// called DESTINATION, outboxes for --outbox. A file that cannot be read offers nothing.
+func complete(a *App, cmd *cobra.Command) {
+	flags := map[string]func(*config.Config) []string{
+		"destination": NamesOf,
+		"outbox":      func(c *config.Config) []string { return namesOfOutboxes(c.Outboxes.List) },
+	}
+	for name, of := range flags {
+		if cmd.Flags().Lookup(name) == nil {
+			continue
+		}
+		_ = cmd.RegisterFlagCompletionFunc(name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
+			return names(a, of)
+		})
+	}
+	_, arguments, _ := strings.Cut(cmd.Use, " ")
+	if !strings.HasPrefix(arguments, "DESTINATION") {
+		return
+	}
+	many := strings.HasPrefix(arguments, "DESTINATION...")
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && !many {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(a, NamesOf)
+	}
+}
+
+// names reads names from the configuration file. Variables that the shell does not have are no mistake: names do not
+// depend on them.
+func names(a *App, of func(*config.Config) []string) ([]string, cobra.ShellCompDirective) {
+	path, err := config.Find(a.ConfigPath, a.Lookup)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c, err := config.LoadRoutes(path, "", func(name string) (string, bool) {
+		if value, ok := a.Lookup(name); ok {
+			return value, true
+		}
+		return "postgres://localhost/unknown", true // a connection string is checked as one
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return of(c), cobra.ShellCompDirectiveNoFileComp
+}
