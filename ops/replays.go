@@ -59,16 +59,16 @@ func (r *ReplayRange) validate() error {
 	return nil
 }
 
-// StartReplay sends a range of events to a destination again, beside what is live: the relay that has the
-// destination begins within about a second, uses only the room that live events leave, and keeps the
-// order of each aggregate within the replay. What fails becomes a retry or a dead letter of its own,
-// which holds back neither live events nor is held back by them. Only what the position of the
-// destination has passed is sent: what it has yet to receive comes anyway. An event of which a retry or a
-// dead letter is stored is passed over. Events above the replay's head are not purged while it runs.
+// StartReplay sends a range of events to a destination again, next to live events. The relay that has the destination
+// begins within about a second, uses only the capacity that live events leave, and keeps the order of each aggregate
+// within the replay. A failed event becomes a separate retry or dead letter, which does not hold back live events and
+// is not held back by them. Only events that the position of the destination has passed are sent: later events come
+// anyway. An event with a stored retry or dead letter is skipped. Events above the replay's head are not purged while
+// it runs.
 //
-// The error wraps [ErrReplayRunning] while there is another one for the destination, [ErrNothingToReplay] if the range
+// The error wraps [ErrReplayRunning] while another replay runs for the destination, [ErrNothingToReplay] if the range
 // is empty, and [ErrNoPosition] if the destination has no position. A dry run returns the range alone;
-// [Client.CountReplay] counts what is in it.
+// [Client.CountReplay] counts the events in it.
 func (s *Client) StartReplay(ctx context.Context, what ReplayRange, a Action) (r observe.Replay, err error) {
 	from, ferr := engine.ParseStart(cmp.Or(what.From, "beginning"))
 	to, terr := engine.ParseStart(cmp.Or(what.To, "now"))
