@@ -54,8 +54,8 @@ type Event struct {
 	// which aborts the transaction. Up to 1024 bytes. Empty: no such check.
 	IdempotencyKey string
 	// IgnoreDuplicate skips the event, without an error, if an event of its type has
-	// its IdempotencyKey already: the transaction goes on. It needs a key, and all
-	// events of a call must have the same setting. See [Write].
+	// its IdempotencyKey already. The transaction stays usable. The setting needs a
+	// key, and all events of a call must have the same setting. See [Write].
 	IgnoreDuplicate bool
 	// AvailableAt delays the delivery until that time, to the microsecond and
 	// up to the year 9999. Zero: deliver at once.
@@ -89,7 +89,8 @@ func (e *Event) encode() (content, error) {
 	return c, nil
 }
 
-// checkContentType checks what the table checks too.
+// checkContentType makes the table's checks of the content type before
+// anything is sent.
 func (e *Event) checkContentType(isBytes bool) error {
 	if e.ContentType == "" {
 		return nil

@@ -1,19 +1,19 @@
-// Package outboxtest is for the tests of applications that write events: it asserts which events a
-// transaction has written, calls their handlers without a daemon, and waits until a relay has delivered
-// everything.
+// Package outboxtest is for the tests of applications that write events: it asserts which events a transaction
+// has written, calls their handlers without a daemon, and waits until a relay has delivered everything.
 //
-// Events are read from where they were written. [Pgx] reads through a transaction, a pool or a connection
-// of pgx, [SQL] through those of database/sql. A source that reads through a transaction has the events
-// that this transaction has written, its savepoints included, and no others: tests that run at the same
-// time on the same tables do not see each other's. So a test that rolls its transaction back reads through it:
+// Events are read where they were written. [Pgx] reads through a transaction, a pool or a connection of pgx,
+// [SQL] through one of database/sql. A source that reads through a transaction has the events that this
+// transaction has written, savepoints included, and no others: tests that run at the same time on the same
+// tables do not see each other's events. A test that rolls its transaction back reads through that
+// transaction:
 //
 //	err := shop.PlaceOrder(ctx, tx, order)
 //	...
 //	outboxtest.Wrote(t, outboxtest.Pgx(tx), outboxtest.Type("order.created"), outboxtest.Aggregate("order", "1042"))
 //
-// A source that reads through a pool or a connection has all committed events of its schema. Call
-// [Source.Now] before the test writes: the source that it returns has only what is written afterwards. Tests
-// that commit at the same time need a schema each ([Source.In]), or a database.
+// A source that reads through a pool or a connection has all committed events of its schema. Call [Source.Now]
+// before the test writes: the returned source has only events written afterwards. Tests that commit at the
+// same time need a schema each ([Source.In]), or a database.
 //
 // Like package outbox, it imports no driver and nothing of the relay.
 package outboxtest
@@ -37,16 +37,17 @@ import (
 type Event struct {
 	// ID is the primary key of the row.
 	ID int64
-	// Type, AggregateType, AggregateID and IdempotencyKey are as written, empty where there is none.
+	// Type, AggregateType, AggregateID and IdempotencyKey are as written, and empty if not set.
 	Type           string
 	AggregateType  string
 	AggregateID    string
 	IdempotencyKey string
-	// Payload is what was written, byte for byte: JSON, unless ContentType says otherwise.
+	// Payload holds the written bytes, unchanged: JSON, unless ContentType names another
+	// media type.
 	Payload []byte
 	// ContentType is the media type of the payload, as relays give it to handlers.
 	ContentType string
-	// Headers are nil where there are none.
+	// Headers are nil for an event without headers.
 	Headers map[string]string
 	// AvailableAt is zero for an event that is delivered at once.
 	AvailableAt time.Time
@@ -115,8 +116,8 @@ func (s Source) In(schema string) Source {
 	return s
 }
 
-// Now returns the source of what is written from now on: of ids above the highest one that is visible. Through
-// a pool or a connection that includes what other tests commit from now on.
+// Now returns the source of later events: those with ids above the highest visible one. Through a pool or a
+// connection, events that other tests commit later are included.
 func (s Source) Now(tb testing.TB) Source {
 	tb.Helper()
 	s.after = s.last(tb)
@@ -163,10 +164,10 @@ func (s Source) visible() string {
 	return "true"
 }
 
-// sqlOwn is true for a row that the transaction has written. Transactions and savepoints have ids of one sequence: the row
-// has that of the transaction, or a later one of a savepoint. Of the rows that the transaction sees, the ones of others are
-// committed, and have ids below the end of the snapshot; only for those may PostgreSQL be asked how they ended. The modulus is
-// there because a row has only the low 32 bits of the id.
+// sqlOwn is true for a row that the transaction has written. Transactions and savepoints draw their ids from one
+// sequence: the row has the id of the transaction, or the later id of a savepoint. Rows of other transactions are
+// visible only if they are committed, and have ids below the end of the snapshot. PostgreSQL may be asked how a
+// transaction ended only for such ids. The modulus is needed because a row has only the low 32 bits of the id.
 const sqlOwn = `(SELECT CASE
 		WHEN m.top IS NULL OR m.later >= 2147483648 THEN false
 		WHEN m.later = 0 OR m.top + m.later >= m.ends THEN true
