@@ -21,8 +21,8 @@ var errNoKey = errors.New("the header " + Header + " is missing")
 
 // Key returns the key of a request, for a handler that stores it with its work:
 // with a unique constraint on it, the work is not even repeated if the process
-// dies between the work and the storing of the answer. The error says what is
-// wrong with the header; the middleware has refused such a request already.
+// dies between the work and the storing of the answer. The error describes the
+// mistake in the header; the middleware has refused such a request already.
 func Key(r *http.Request) (string, error) { return keyOf(r.Header) }
 
 // keyOf returns the key of a request. The draft requires a string of Structured
