@@ -57,7 +57,8 @@ func (c Config) parse() (*tmpl.Template, error) {
 	return t, nil
 }
 
-// literal replaces each action of a template by a NUL, which no path has: what the action prints is not known.
+// literal replaces each action of a template by a NUL, which no path has: the output of an action is not
+// known.
 func literal(text string) string {
 	var b strings.Builder
 	for {

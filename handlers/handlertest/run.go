@@ -19,7 +19,7 @@ func Run(t *testing.T, d Destination) {
 	})
 }
 
-// subtest runs f as a test of its own and reports whether it passed.
+// subtest runs f as a subtest and reports whether it passed.
 type subtest func(name string, f func(tb testing.TB)) bool
 
 // property is a property of every destination.

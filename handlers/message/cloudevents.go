@@ -82,8 +82,8 @@ func allowed(s string) string {
 	}, s)
 }
 
-// attributeHeaders writes the attributes as headers. The content type is not
-// among them: each transport has a place of its own for it.
+// attributeHeaders writes the attributes as headers, without the content
+// type: each transport has a separate place for it.
 func (e *Encoder) attributeHeaders(ev *delivery.Event) []Header {
 	attributes := e.attributes(ev)
 	all := make([]Header, 0, len(attributes)+len(ev.Headers))

@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
-// Error codes of JetStream for which its client has no names. They are those of
+// Error codes of JetStream for which its client has no names. The source is
 // https://github.com/nats-io/nats-server/blob/main/server/errors.json.
 const (
 	codeAccountResources      jetstream.ErrorCode = 10002
@@ -106,7 +106,7 @@ func (h *Handler) lookUp(err error) (class outcome.Class, cure string) {
 		code = perSubject
 	case errors.Is(err, natsgo.ErrPermissionViolation):
 		class, cure = outcome.Unavailable, "allow the user to publish there, and to subscribe to _INBOX.>"
-		if own && refusedSubject(err) != "" { // the answer to a request may be what is forbidden
+		if own && refusedSubject(err) != "" { // the forbidden subject may be the one for the answer to a request
 			class = outcome.Retry
 		}
 		return class, cure

@@ -40,14 +40,14 @@ func lookUp(code string) (class outcome.Class, cure string) {
 	return cmp.Or(class, outcome.Unavailable), cure
 }
 
-// isContent reports whether the database refuses a row for what is in it.
+// isContent reports whether the database refuses a row for its content.
 func isContent(code string) bool {
 	class, _ := lookUp(code)
 	return class == outcome.Permanent
 }
 
-// classify returns the error of Deliver for that of a statement. ctx is that of the delivery, and within that
-// of the statement.
+// classify turns the error of a statement into the error of Deliver. ctx is the context of the delivery, and
+// within the context of the statement.
 func (h *Handler) classify(ctx, within context.Context, err error) error {
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || ctx.Err() != nil {

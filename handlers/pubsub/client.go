@@ -23,7 +23,7 @@ const (
 	maxAnswer = 1 << 20
 )
 
-// newTransport speaks HTTP/1.1 alone: a request has a connection of its own, so none
+// newTransport speaks HTTP/1.1 only: each request has a separate connection, so none
 // waits for the lost packet of another, and closing is exact.
 func newTransport(conf *tls.Config) *http.Transport {
 	var protocols http.Protocols

@@ -44,7 +44,8 @@ const (
 	fieldContentType  = "content_type"
 )
 
-// parseTemplate parses the stream or the channel; nil if there is none.
+// parseTemplate parses the stream or the channel. It returns nil if neither
+// is set.
 func parseTemplate(c Config) (*tmpl.Template, error) {
 	path, text := "stream", c.Stream
 	if text == "" {
@@ -207,7 +208,7 @@ type group struct {
 	commands []command
 }
 
-// groups splits a batch by key. There is no order between keys.
+// groups splits a batch by key. Order is kept within a key only.
 func groups(all []command) []group {
 	var out []group
 	place := make(map[string]int)

@@ -42,7 +42,8 @@ func code(err error) string {
 	return word
 }
 
-// Redis has one code, ERR, for many things. These are what the texts behind it mean, and which right is missing.
+// Redis uses the code ERR for many errors, and NOPERM for every missing right. These values stand for the texts
+// behind them.
 const (
 	tooLarge       = "ERR too large"
 	tooManyClients = "ERR clients"

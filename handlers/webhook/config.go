@@ -75,13 +75,13 @@ type Config struct {
 	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present." unset:"the system's certificates"`
 
 	// ProxyURL is the proxy to go through, http, https or socks5, or none. The
-	// default is that of the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+	// default comes from the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 	// [handlers.NewSecret] makes the ProxyURL.
 	ProxyURL handlers.Secret `json:"proxy_url,omitzero" yaml:"proxy_url,omitempty" jsonschema_description:"Proxy, 'http://', 'https://' or 'socks5://', or 'none'." unset:"'HTTPS_PROXY', 'HTTP_PROXY' and 'NO_PROXY'"`
 	// Addresses is any (default) or public (the default with DynamicHost): the
 	// addresses that may be connected to, whatever the name says that led there.
 	Addresses string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema:"enum=any,enum=public" jsonschema_description:"Addresses that may be connected to; 'public' keeps requests out of private networks." unset:"'any'; 'public' with 'dynamic_host'"`
-	// AllowAddresses are networks in CIDR form that are allowed beside the
+	// AllowAddresses are networks in CIDR form that are allowed in addition to
 	// public ones.
 	AllowAddresses []string `json:"allow_addresses,omitempty" yaml:"allow_addresses,omitempty" jsonschema_description:"Networks that 'addresses: public' allows in addition, such as '10.1.0.0/16'." kind:"list of networks"`
 
@@ -98,11 +98,11 @@ type Config struct {
 	// RequestTimeout bounds the whole request; the default is 20s.
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for the whole request."`
 
-	// HostRateLimit is the most requests per second to one host, evenly spaced; the
-	// default is no limit.
+	// HostRateLimit is the most requests per second to one host, evenly spaced. 0,
+	// the default, sets no limit.
 	HostRateLimit float64 `json:"host_rate_limit,omitempty" yaml:"host_rate_limit,omitempty" jsonschema_description:"Most requests per second to one host, evenly spaced, per relay. 'rate_limit' is the limit of the destination, over all relays." unset:"none"`
-	// HostConcurrency is the most requests at once to one host, for DynamicHost;
-	// the default is no limit.
+	// HostConcurrency is the most requests at once to one host, for DynamicHost.
+	// 0, the default, sets no limit.
 	HostConcurrency int `json:"host_concurrency,omitempty" yaml:"host_concurrency,omitempty" jsonschema_description:"Most requests at the same time to one host, with 'dynamic_host'." unset:"none"`
 }
 
