@@ -139,7 +139,8 @@ func (b *batch) spoilt(todo []int) (redo []int) {
 func (b *batch) ownTopic(err error) bool { return b.h.encoder.fixedTopic == "" && isTopic(err) }
 
 // stuck reports whether one of todo failed and will be delivered later: then
-// nothing may overtake it. A topic of its own keeps no order with others.
+// no event may overtake it. A failure about a topic that was made of the event does
+// not count: order is not kept between topics.
 func (b *batch) stuck(todo []int) bool {
 	return slices.ContainsFunc(todo, func(i int) bool {
 		err := b.failure(i)

@@ -45,8 +45,9 @@ type SchemaRegistry struct {
 	Subject string `json:"subject,omitempty" yaml:"subject,omitempty" jsonschema_description:"Subject of the schema." kind:"template" unset:"the topic and '-value'"`
 	// Version is the version of the subject (template): a number, or "latest", the default.
 	Version string `json:"version,omitempty" yaml:"version,omitempty" jsonschema_description:"Version of the subject: 'latest', or a number in quotes, such as '\"3\"'." kind:"template" unset:"'latest'"`
-	// MessageIndexes is the path of the message in a Protobuf schema: which of the messages at the top it
-	// is, from 0 on, then which of those within that one. The default is the first one.
+	// MessageIndexes is the path of the message in a Protobuf schema: the index of the message at the top
+	// level, counted from 0, then the index within that message, and so on. The default is the first
+	// message.
 	MessageIndexes []int `json:"message_indexes,omitempty" yaml:"message_indexes,omitempty" jsonschema_description:"With a Protobuf schema: index of the message, counted from 0, then the index of each message nested in it." unset:"'[0]'"`
 }
 
@@ -98,7 +99,7 @@ func (r *SchemaRegistry) where() error {
 	}
 }
 
-// checkVersion wants the word latest, or a number from 1 on.
+// checkVersion accepts the word latest, or a number of at least 1.
 func checkVersion(text string) error {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if text == versionLatest || err == nil && n >= 1 && strconv.FormatInt(n, 10) == text {
@@ -148,7 +149,7 @@ func (s *subjects) fixed(topic string) schemaRef {
 	return ref
 }
 
-// headerFunc returns what goes before the payload of a record with a schema.
+// headerFunc returns the bytes before the payload of a record with a schema.
 type headerFunc func(schemaRef) ([]byte, error)
 
 // headers returns the headerFunc of a batch, nil without a registry. A schema that the registry does not
