@@ -259,9 +259,10 @@ func (b *batch) answers() []error {
 	return errs
 }
 
-// repeatBehind has events sent again that were confirmed although an earlier
-// one of their aggregate has to be sent again through no fault of its own: the
-// last one that consumers see is then the last one there is.
+// repeatBehind repeats confirmed events whose earlier event of the same
+// aggregate has to be sent again because of the connection or the broker.
+// Otherwise the last message that consumers see would not be the last event of
+// the aggregate.
 func (b *batch) repeatBehind() {
 	failed := make(map[aggregate]*failure)
 	for i, e := range b.events {
