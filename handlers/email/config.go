@@ -43,8 +43,8 @@ const (
 	// member of a cluster.
 	defaultConnectionMails = 100
 	maxConnectionMails     = 10_000
-	// defaultConnectTimeout covers TCP, greeting, TLS and AUTH. Servers that
-	// delay their greeting to tell spammers apart do so for a few seconds.
+	// defaultConnectTimeout covers TCP, greeting, TLS and AUTH. Some servers
+	// delay their greeting by a few seconds to detect spammers.
 	defaultConnectTimeout = 15 * time.Second
 	// defaultSendTimeout covers MAIL to the reply after the final dot, which
 	// servers give only after their content filters have run.
