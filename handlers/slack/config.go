@@ -33,7 +33,7 @@ type Config struct {
 	// WebhookURL is the URL of an incoming webhook, which stands for one channel.
 	// It is a secret: the URL alone is enough to post. [handlers.NewSecret] makes the WebhookURL.
 	WebhookURL handlers.Secret `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, which stands for one channel, in place of 'token' and 'channel'. The URL alone is enough to post."`
-	// Channel is the id of the channel, or its name (template). An id goes on
+	// Channel is the id of the channel, or its name (template). An id keeps
 	// working when the channel is renamed. Required with Token.
 	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Channel: its id, such as 'C0123456789', or its name. An id outlives a renaming." kind:"template" unset:"required with 'token'"`
 
@@ -62,7 +62,7 @@ type Config struct {
 
 	// APIURL is the URL of the Web API; the default is https://slack.com/api/.
 	APIURL string `json:"api_url,omitempty" yaml:"api_url,omitempty" jsonschema_description:"URL of the Web API: 'https://slack-gov.com/api/' for GovSlack, or a gateway of your own." kind:"URL"`
-	// TLS is for a gateway with a certificate of its own; nil is the system's
+	// TLS is for a gateway with a private certificate; nil trusts the system's
 	// authorities.
 	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for a gateway or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting included. The default is 15s.

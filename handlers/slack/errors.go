@@ -70,7 +70,7 @@ func codes() outcome.Table[string] {
 	}
 }
 
-// threadCodes is [codes] for what is wrong with the message to reply to.
+// threadCodes is [codes] for errors about the message to reply to.
 func threadCodes() outcome.Table[string] {
 	return outcome.Table[string]{{
 		Codes: []string{"thread_not_found", "invalid_thread_ts", "cannot_reply_to_message", "message_not_found"},
@@ -161,7 +161,7 @@ func (a *answer) isCut() bool {
 // codeRegexp matches Slack's error codes.
 var codeRegexp = regexp.MustCompile(`^[a-z][a-z_]{2,60}$`)
 
-// codeIn returns the code in a body, "" if there is none.
+// codeIn returns the code in a body, or "".
 func codeIn(body []byte) string {
 	var said struct {
 		Error string `json:"error"`

@@ -68,7 +68,8 @@ func (g *gate) hold(d time.Duration) {
 	}
 }
 
-// held returns how long no message is let through.
+// held returns how long the gate still holds messages back; 0 if it is
+// open.
 func (g *gate) held() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -36,7 +36,8 @@ type message struct {
 	metadata                     map[string]any // the event it came of
 }
 
-// templates are the parsed templates of a [Config]; nil where there is none.
+// templates are the parsed templates of a [Config], nil where it has no
+// template.
 type templates struct {
 	channel, threadTS            *tmpl.Template
 	text, blocks                 *tmpl.Template

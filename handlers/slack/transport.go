@@ -46,7 +46,7 @@ func newTransport(conf *tls.Config) *http.Transport {
 type answer struct {
 	status     int           // 0: no answer
 	retryAfter time.Duration // 0: none was asked for
-	code       string        // Slack's error code, "" if there is none
+	code       string        // Slack's error code, or ""
 	details    []string
 	body       []byte // its first bytes
 	ok         bool   // the message is posted

@@ -18,8 +18,8 @@ import (
 type Entry struct {
 	// Size is in bytes, as the service counts.
 	Size int
-	// Line is the group or key whose order is kept as far as the service lets it: entries behind
-	// one that has failed wait. "" is none.
+	// Line is the group or key whose order is kept as far as the service allows: entries behind
+	// a failed one wait. "" means no group.
 	Line string
 }
 
@@ -99,7 +99,7 @@ type batch struct {
 	entries              []Entry
 	errs                 []error
 	// send sends the entries with the given indexes in one request, and records the answers
-	// in errs. Its error is that of Classify, for all of them.
+	// in errs. It returns the error of Classify, which is for all of them.
 	send func(ctx context.Context, chunk []int) error
 
 	blocked map[string]error // why nothing more goes to a line
@@ -131,7 +131,8 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// fail gives err to all from the entry on that have no error of their own.
+// fail sets err for the entry at index from and all later ones that have no
+// error yet.
 func (b *batch) fail(from int, err error) {
 	for i := from; i < len(b.errs); i++ {
 		if b.errs[i] == nil {
@@ -221,8 +222,8 @@ func Answered(answers []Answer, id *string, a Answer) {
 	}
 }
 
-// record puts what the service has answered for the entries of chunk, in their order, into
-// errs. Missing answers count as none.
+// record writes the service's answers for the entries of chunk, in their order, into errs.
+// An entry without an answer is delivery.Unavailable: it may have been sent.
 func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 	taken := false
 	for _, a := range answers {

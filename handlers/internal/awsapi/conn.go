@@ -1,5 +1,5 @@
-// Package awsapi is what the destinations at AWS have in common: connections, the party at fault
-// by an error, requests of several entries, and the form of messages.
+// Package awsapi is the code that all AWS destinations share: connections, the party at fault by
+// an error, requests of several entries, and the form of messages.
 package awsapi
 
 import (
@@ -63,8 +63,8 @@ func Open(svc Service, access awsconf.Access, baseDir string) (*Conn, error) {
 	}, nil
 }
 
-// Endpoint sets the endpoint of a client, BaseEndpoint of its options, unless it is that of AWS.
-// AWS_ENDPOINT_URL and its like count where no endpoint is configured.
+// Endpoint sets the endpoint of a client, BaseEndpoint of its options, if an endpoint is
+// configured. Otherwise the SDK uses AWS_ENDPOINT_URL and similar variables, or AWS.
 func (c *Conn) Endpoint(base **string) {
 	if c.endpoint != "" {
 		*base = aws.String(c.endpoint)

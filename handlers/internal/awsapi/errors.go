@@ -96,9 +96,9 @@ func (s Service) lookUp(code string) (class outcome.Class, cure, short string) {
 	return class, cure, code
 }
 
-// Classify returns the error of Deliver for that of a whole request. The error is marked unless
-// the events themselves may be at fault: see [Sender]. ctx is that of the delivery and rctx that
-// of the request.
+// Classify turns the error of a whole request into the error of Deliver. The error is marked
+// unless the events themselves may be at fault: see [Sender]. ctx is the context of the
+// delivery, and rctx the context of the request.
 func (c *Conn) Classify(ctx, rctx context.Context, err error) error {
 	err = c.classify(ctx, rctx, err)
 	if delivery.IsUnavailable(err) {
@@ -200,7 +200,7 @@ func textOf(code, text string) string {
 	return code + ": " + text
 }
 
-// noAnswer describes why there is no answer. The SDK's own errors hold the whole request.
+// noAnswer describes why no answer came. The SDK's own errors hold the whole request.
 func (c *Conn) noAnswer(ctx, rctx context.Context, err error) error {
 	if status := statusOf(err); status != 0 && rctx.Err() == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		text, cure := outcome.Stranger(status, c.svc.Title)

@@ -67,7 +67,7 @@ type MessageEncoder struct {
 // NewMessageEncoder returns an encoder for the service of that name, SQS or SNS. group is the setting
 // group_id. Each error is a [*handlers.FieldError].
 func NewMessageEncoder(service string, cfg message.Config, group string, fifo bool) (*MessageEncoder, error) {
-	m, err := message.New(cfg, message.Kafka()) // neither has a binding of its own
+	m, err := message.New(cfg, message.Kafka()) // CloudEvents defines no binding for SQS or SNS
 	if err != nil {
 		return nil, err
 	}
@@ -205,10 +205,10 @@ func foreign(s string) (rune, bool) {
 	return 0, false
 }
 
-// attributes turns headers into attributes, of which there may be ten. Headers about
-// the event come first, then the trace, then the other headers by name. Those that do
-// not fit, or that SQS does not take as they are, go into one attribute together: no
-// header is lost, and no message is refused for one.
+// attributes turns headers into attributes, at most ten. Headers about the event come
+// first, then the trace, then the other headers by name. Headers that do not fit, or
+// that SQS does not accept unchanged, are combined in one attribute: no header is
+// lost, and no message is refused because of a header.
 func attributes(m message.Message) []message.Header {
 	var all, more []message.Header
 	if m.ContentType != "" && m.ContentType != "application/json" {
@@ -233,7 +233,8 @@ func attributes(m message.Message) []message.Header {
 	return all
 }
 
-// rank puts notifyd's own headers first and the trace second, behind what the body is.
+// rank puts the encoding of the body first, then notifyd's own headers, then the
+// trace, then all others.
 func rank(name string) int {
 	switch {
 	case name == attributeEncoding: // without it the body cannot be read
