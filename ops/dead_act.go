@@ -15,7 +15,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// BulkAction is how dead letters are replayed or discarded, who does it, and why.
+// BulkAction describes an action on dead letters: who acts, why, and how.
 type BulkAction struct {
 	// Actor is the person who acts, for the audit; empty means the database's user.
 	Actor string
@@ -58,8 +58,8 @@ func (a BulkAction) Validate() error {
 type BulkResult struct {
 	// Matched is the number of letters at the beginning.
 	Matched int64 `json:"matched"`
-	// Done is the number of letters acted on: none in a dry run, and fewer than matched where
-	// another action has dealt with them meanwhile.
+	// Done is the number of dead letters acted on: 0 in a dry run, and fewer than matched
+	// where another action has replayed or discarded some meanwhile.
 	Done int64 `json:"done"`
 	// Orphans are letters that were left alone because their event is missing: nothing can be
 	// replayed. Discard them if it was deleted.
@@ -85,10 +85,10 @@ func (s *Client) countLetters(ctx context.Context, f DeadLetterFilter) (n int64,
 }
 
 // ReplayDeadLetters has the dead letters that f chooses delivered again: they become due at once, with no
-// attempt counted, and with a new id for consumers that drop duplicates (see
-// delivery.Event.DedupeID). Deliveries that die while it runs are not replayed, so it ends. An
-// empty filter is [ErrInvalid]. Each batch is a transaction: after an error, or the end of ctx, the
-// result says how many letters were replayed.
+// attempt counted, and with a new id for consumers that drop duplicates (see delivery.Event.DedupeID).
+// Deliveries that die while it runs are not replayed, so it ends. An empty filter is [ErrInvalid]. Each
+// batch is a transaction: after an error, or the end of ctx, the result has the number of replayed
+// letters.
 func (s *Client) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter, a BulkAction) (BulkResult, error) {
 	if f.Missing {
 		return BulkResult{}, fmt.Errorf("%w: a delivery whose event is missing cannot be replayed", ErrInvalid)
@@ -96,9 +96,9 @@ func (s *Client) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter, a Bu
 	return s.act(ctx, f, a, letterDeed{"replay dead letters", s.replayLetters, func(context.Context) error { return nil }})
 }
 
-// DiscardDeadLetters gives up the dead letters that f chooses for good. Their deliveries are deleted; the
-// audit keeps their details. The event is done if none of its deliveries is left to do; see also
-// [Config]. It ends, may be interrupted, and refuses an empty filter, like ReplayDeadLetters.
+// DiscardDeadLetters permanently discards the dead letters that f chooses. Their deliveries are deleted;
+// the audit keeps their details. The event is done if none of its deliveries is left to do; see also
+// [Config]. Like ReplayDeadLetters, it ends, may be interrupted, and refuses an empty filter.
 func (s *Client) DiscardDeadLetters(ctx context.Context, f DeadLetterFilter, a BulkAction) (BulkResult, error) {
 	var behind aggregateLines
 	return s.act(ctx, f, a, letterDeed{"discard dead letters", func(ctx context.Context, tx pgx.Tx, w work) (done []DeadLetter, err error) {
@@ -180,7 +180,8 @@ const (
 	mostDeadlocks    = 10
 )
 
-// retried is write, and repeats what a deadlock with a relay or another person has ended: nothing of it has taken place.
+// retried calls write, and repeats a transaction that a deadlock with a relay or another person has rolled back, up to
+// mostDeadlocks tries.
 func (s *Client) retried(ctx context.Context, what string, f inTx) error {
 	for tries := 1; ; tries++ {
 		err := s.write(ctx, what, f)
@@ -227,8 +228,7 @@ func (s *Client) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode,
 	return there, err
 }
 
-// replayLetters leaves the ordering key as it is, so that the order of the aggregate continues from this
-// delivery.
+// replayLetters keeps the ordering key, so that the order of the aggregate continues from this delivery.
 func (s *Client) replayLetters(ctx context.Context, tx pgx.Tx, w work) ([]DeadLetter, error) {
 	all, _ := refs(w.letters)
 	there, err := s.lockEvents(ctx, tx, w.mode, all)

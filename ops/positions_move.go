@@ -16,7 +16,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Moved is what Seek has done, or would do.
+// Moved is the result of Seek, or in a dry run its plan.
 type Moved struct {
 	// From is the id up to which the destination had come, the lowest of its parts, and To the id up to
 	// which it has come now: it continues with the first event above To.
@@ -193,7 +193,7 @@ func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64
 	return routes.Rewind(ctx, tx, destination, to, at)
 }
 
-// Forgotten is what Forget has done, or would do.
+// Forgotten is the result of Forget, or in a dry run its plan.
 type Forgotten struct {
 	// Head is the id up to which the destination had come, the lowest of its parts.
 	Head int64 `json:"head"`

@@ -26,7 +26,7 @@ var ErrReplayRunning = errors.New("a replay is running")
 // ErrNoReplay is wrapped by errors about a replay that does not exist or has ended.
 var ErrNoReplay = errors.New("no such replay")
 
-// ReplayRange is what a replay sends again.
+// ReplayRange is the range of events that a replay sends again.
 type ReplayRange struct {
 	// Destination receives it. It must have a position.
 	Destination string
@@ -36,7 +36,8 @@ type ReplayRange struct {
 	// To is "now", the last event that the destination has received; the id of the last event; or a time,
 	// the last event written before it. Empty means "now".
 	To string
-	// Types are patterns of event types, as in a route; none means all that the destination gets.
+	// Types are patterns of event types, as in a route; empty means all events of the
+	// destination.
 	Types []string
 	// Rate is the largest number of events per second, 0 for no limit.
 	Rate float64
@@ -201,7 +202,7 @@ type ReplayOutcome struct {
 	Waiting int64 `json:"waiting"`
 	// Dead events are dead letters.
 	Dead int64 `json:"dead"`
-	// More says that more than 100,000 have failed first, and that as many of them were counted.
+	// More is true if more than 100,000 events failed at first; then only as many were counted.
 	More bool `json:"more"`
 }
 
@@ -213,7 +214,8 @@ const (
 FROM (SELECT d.state FROM outbox_replays AS r JOIN outbox_deliveries AS d ON d.event_id >= r.from_id AND d.event_id <= r.to_id
 	AND d.destination = r.destination AND d.replays >= r.number AND d.replays < r.number + 1000 AND d.created_at >= r.created_at
 	WHERE r.id = $1 LIMIT $2) AS d`
-	// sqlLater counts those of them that were acknowledged after a failure.
+	// sqlLater counts the events of a replay that were acknowledged after a
+	// failure.
 	sqlLater = `SELECT count(*) FROM (SELECT FROM outbox_replays AS r JOIN outbox_audit AS a ON a.event_id >= r.from_id AND a.event_id <= r.to_id
 	AND a.destination = r.destination AND a.action = 'delivered' AND a.at >= r.created_at
 	AND (a.details->>'replay')::bigint >= r.number AND (a.details->>'replay')::bigint < r.number + 1000
