@@ -38,9 +38,9 @@ type Event struct {
 	// value is encoded with encoding/json.
 	Payload any
 	// ContentType is the media type of the payload, such as "application/x-protobuf":
-	// printable ASCII, up to 255 bytes. A payload that is not a []byte is JSON, and so
-	// has a type such as "application/vnd.acme.order+json", or none: that is
-	// application/json.
+	// printable ASCII, up to 255 bytes. A payload that is not a []byte is JSON, and
+	// its type must be JSON too, such as "application/vnd.acme.order+json". For such a
+	// payload, an empty ContentType means application/json.
 	ContentType string
 	// AggregateType and AggregateID name the subject of the event, "order" and "1042" for
 	// example, up to 1024 bytes each. Both or neither.
@@ -66,7 +66,8 @@ type Event struct {
 // anything was sent to the database.
 var ErrInvalid = errors.New("invalid event")
 
-// content is a payload as it is stored: text is JSON, unless it is nil; then raw is the payload.
+// content is a payload in the form in which it is stored: JSON in text, or other bytes in raw if
+// text is nil.
 type content struct {
 	text json.RawMessage
 	raw  []byte

@@ -100,15 +100,16 @@ type row struct {
 	ContentType    string            `json:"content_type,omitempty"`
 }
 
-// Statement returns the insert of the events as a query with $n placeholders
-// and its arguments, for an ORM, a batch, or a driver that [Write] does not
-// know. Run it inside the transaction of the business change. Errors wrap
-// [ErrInvalid] and name every refused event.
+// Statement returns the insert of the events as a query with $n placeholders and
+// its arguments, for an ORM, a batch, or a driver that [Write] does not know. Run
+// it inside the transaction of the business change. Errors wrap [ErrInvalid] and
+// name every refused event.
 //
 // The query returns no rows, and a RETURNING may be appended to it. With
 // [Event.IgnoreDuplicate] nothing may be appended: the query returns one row with
 // the column written, a bigint, which is the number of events written, 0
-// included. The number of rows affected is then that of a SELECT, always one.
+// included. The driver then reports one affected row, because the query is a
+// SELECT.
 func Statement(schema string, events ...Event) (query string, args []any, err error) {
 	if schema == "" || strings.ContainsRune(schema, 0) {
 		return "", nil, fmt.Errorf("schema name %q is invalid: %w", schema, ErrInvalid)

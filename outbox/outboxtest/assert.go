@@ -35,8 +35,8 @@ func WroteNone(tb testing.TB, s Source, matches ...Match) {
 }
 
 // InOrder ends the test unless events were written that the matches match, one each, in this order; there
-// may be others before, between and behind them. It returns those that were matched. Use [All] to say
-// more than one thing about an event.
+// may be others before, between and behind them. It returns the matched events. Use [All] to require
+// several properties of one event.
 func InOrder(tb testing.TB, s Source, matches ...Match) []*Event {
 	tb.Helper()
 	all := s.Events(tb)

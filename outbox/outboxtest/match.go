@@ -88,8 +88,8 @@ func Payload[T any](check func(payload T) error) Match {
 	}
 }
 
-// ContentType matches events whose payload has this media type: that of a writer who gave none is
-// "application/json" for JSON.
+// ContentType matches events whose payload has this media type. JSON written without a content
+// type has "application/json".
 func ContentType(want string) Match {
 	return func(e *Event) error { return same("content type", e.ContentType, want) }
 }

@@ -71,18 +71,18 @@ type Rows interface {
 	Err() error
 }
 
-// Querier is what pgx queries with: pgx.Tx, *pgxpool.Pool, *pgx.Conn. R is inferred at the call.
+// Querier is implemented by pgx.Tx, *pgxpool.Pool and *pgx.Conn. R is inferred at the call.
 type Querier[R Rows] interface {
 	Query(ctx context.Context, query string, args ...any) (R, error)
 }
 
-// SQLQuerier is what database/sql queries with: *sql.Tx, *sql.DB, *sql.Conn.
+// SQLQuerier is implemented by *sql.Tx, *sql.DB and *sql.Conn.
 type SQLQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Source is where events are read: the table in one schema, as one transaction or database sees it. It is
-// a value; its methods return changed copies. It has nothing to close.
+// Source reads events from the table in one schema, as one transaction or database sees it. It is a
+// value; its methods return changed copies. It has nothing to close.
 type Source struct {
 	query  func(ctx context.Context, query string, args ...any) (Rows, error)
 	schema string
@@ -234,8 +234,8 @@ func (s Source) undelivered(ctx context.Context, last int64) (waiting, dead []st
 	return waiting, dead, err
 }
 
-// release closes rows that were not read to their end. Close of pgx returns nothing, that of
-// database/sql an error, which says nothing that Err has not said.
+// release closes rows that were not read to their end. Close of database/sql returns an
+// error, which repeats the error of Err; Close of pgx returns nothing.
 func release(rows Rows) {
 	switch r := rows.(type) {
 	case interface{ Close() }:
@@ -245,7 +245,7 @@ func release(rows Rows) {
 	}
 }
 
-// String is how failures name an event.
+// String returns the name of an event in failures.
 func (e *Event) String() string {
 	text := fmt.Sprintf("#%d %s", e.ID, e.Type)
 	if e.AggregateType != "" {
