@@ -16,7 +16,7 @@ const Header = "Idempotency-Key"
 // maxKeyBytes is far more than any unique value needs.
 const maxKeyBytes = 255
 
-// errNoKey says that the request has no key.
+// errNoKey is the error of a request without a key.
 var errNoKey = errors.New("the header " + Header + " is missing")
 
 // Key returns the key of a request, for a handler that stores it with its work:

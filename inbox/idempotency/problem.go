@@ -13,7 +13,7 @@ type Problem struct {
 	Status int `json:"status"`
 	// Title describes the problem; it is the same for all problems of a kind.
 	Title string `json:"title"`
-	// Detail says more, for a person. It holds no secrets.
+	// Detail describes this occurrence, for a person. It holds no secrets.
 	Detail string `json:"detail,omitempty"`
 	// RetryAfter is the time until the client may try again, 0 if a retry is useless.
 	RetryAfter time.Duration `json:"-"`
