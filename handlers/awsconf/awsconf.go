@@ -22,10 +22,11 @@ const (
 	defaultSessionName = "notifyd"
 )
 
-// Access says how a destination gets at AWS. Credentials and region that are not set here
-// come from the sources of the AWS SDK for Go: the environment (AWS_ACCESS_KEY_ID,
-// AWS_REGION, ...), the files ~/.aws/config and ~/.aws/credentials, SSO, web identity
-// (EKS), and the roles of ECS tasks and EC2 instances.
+// Access holds the settings by which a destination connects to AWS. Credentials and
+// region that are not set here come from the sources of the AWS SDK for Go: the
+// environment (AWS_ACCESS_KEY_ID, AWS_REGION, ...), the files ~/.aws/config and
+// ~/.aws/credentials, SSO, web identity (EKS), and the roles of ECS tasks and EC2
+// instances.
 type Access struct {
 	// Region is the region of the destination; the default is the region in its URL or
 	// ARN, or the one that the SDK finds.

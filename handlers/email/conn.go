@@ -66,8 +66,8 @@ func (s *socket) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write records a failure: go-mail drops that of the last write of a mail, which
-// decides whether the server can have seen the whole mail.
+// Write records a failure: go-mail drops the error of the last write of a mail,
+// which decides whether the server can have seen the whole mail.
 func (s *socket) Write(p []byte) (int, error) {
 	n, err := s.Conn.Write(p)
 	if err != nil {

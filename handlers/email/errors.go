@@ -151,7 +151,7 @@ func connectFailure(ctx context.Context, out *outcome.Destination, addr string, 
 	return f
 }
 
-// connectCure returns what an operator can do about an error without a code, or "".
+// connectCure returns an operator's remedy for an error without a code, or "".
 func connectCure(err error) string {
 	text := err.Error()
 	switch {
@@ -166,7 +166,7 @@ func connectCure(err error) string {
 	}
 }
 
-// replyCure returns what an operator can do about a reply, or "".
+// replyCure returns an operator's remedy for a reply, or "".
 func replyCure(code int, said string) string {
 	switch _, cure := codes().Find(false, code); {
 	case code != codeLoginFirst:

@@ -88,12 +88,13 @@ type Case struct {
 	// returns the handler's answer.
 	Provoke func(tb testing.TB) error
 	// Class is the party at fault: [delivery.ClassEvent] or
-	// [delivery.ClassDestination]. Zero says that the event is delivered.
+	// [delivery.ClassDestination]. Zero means that the event is delivered.
 	Class delivery.Class
-	// Permanent says that no further attempt can cure the fault; for ClassEvent only.
+	// Permanent is true if no further attempt can cure the fault; for ClassEvent
+	// only.
 	Permanent bool
-	// Throttled says that the destination works and wants fewer deliveries; for
-	// ClassDestination only.
+	// Throttled is true if the destination works and wants fewer deliveries;
+	// for ClassDestination only.
 	Throttled bool
 	// RetryAfter is the pause that the destination asked for, zero if none.
 	RetryAfter time.Duration

@@ -43,7 +43,7 @@ const (
 	classes
 )
 
-// missing returns what d lacks of n, "" if nothing.
+// missing returns the parts of n that d lacks, or "".
 func (n need) missing(d *Destination) string {
 	stops := d.Stop != nil
 	switch {

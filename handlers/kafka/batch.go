@@ -14,7 +14,7 @@ import (
 type batch struct {
 	h      *Handler
 	p      *producer
-	ctx    context.Context //nolint:containedctx // that of the call, bounded by delivery_timeout
+	ctx    context.Context //nolint:containedctx // the context of the call, bounded by delivery_timeout
 	events []*delivery.Event
 	exact  *opened // nil without exactly_once
 	errs   []error // by event; nil while nothing has failed

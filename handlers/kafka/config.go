@@ -28,8 +28,8 @@ const (
 	CompressionGzip   = "gzip"
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too. The timeout is for a handler that exceeds
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order of the events, through an outage too. The timeout is for a handler that exceeds
 // its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * defaultDeliveryTimeout}
@@ -61,8 +61,8 @@ const (
 	defaultPositions     = "notifyd-positions"
 )
 
-// Config says to which topic events go, and how the brokers are reached. Fields
-// marked "template" are templates over the event: .Event, .Payload and .Headers.
+// Config names the topic of events, and the brokers. Fields marked "template"
+// are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Brokers are asked for the cluster, as host or host:port; the port is 9092 by
 	// default. One that answers is enough. Required.

@@ -26,7 +26,8 @@ import (
 // errNotOpened is the failure of a batch that comes before OpenPosition, or after a fault.
 var errNotOpened = errors.New("the position was not read since the last fault")
 
-// opened is what one call of OpenPosition leaves to the batches after it.
+// opened holds the state that one call of OpenPosition leaves to later
+// batches.
 type opened struct {
 	p        *producer
 	client   *kgo.Client // the one that p begins with
@@ -287,8 +288,8 @@ func (b *batch) settle(todo []int) {
 	b.settle(todo[mid:])
 }
 
-// standing returns those of todo before which no event of their aggregate has failed that will be
-// tried again, and fails the others.
+// standing returns the records of todo before which no event of their aggregate has failed that
+// will be tried again, and fails the others.
 func (b *batch) standing(todo []int) []int {
 	if b.errs == nil {
 		b.errs = make([]error, len(b.events))

@@ -27,9 +27,9 @@ const (
 	maxIndex, maxIndexes = 1 << 16, 64
 )
 
-// SchemaRegistry says which schema the payloads have. A record's value then begins with the id of the
-// schema, as the deserializers of Confluent, Apicurio and Karapace read it: a zero byte and four bytes, big
-// endian; with a Protobuf schema the path of the message follows.
+// SchemaRegistry names the schema of the payloads. A record's value then begins with the id of the schema,
+// as the deserializers of Confluent, Apicurio and Karapace read it: a zero byte and four bytes, big endian;
+// with a Protobuf schema the path of the message follows.
 type SchemaRegistry struct {
 	// URL of the registry's API, its path included. Required.
 	URL string `json:"url" yaml:"url" jsonschema_description:"The registry's API, with its path if it has one, such as '/apis/ccompat/v7' for Apicurio." kind:"URL" unset:"required"`
@@ -63,7 +63,8 @@ func (r *SchemaRegistry) withDefaults() *SchemaRegistry {
 	return &c
 }
 
-// validate returns the mistakes with paths below "schema_registry", but those of templates.
+// validate returns the mistakes with paths below "schema_registry", except mistakes in
+// templates.
 func (r *SchemaRegistry) validate(m message.Config) error {
 	if r == nil {
 		return nil
@@ -114,7 +115,8 @@ type subjects struct {
 	version *tmpl.Template
 }
 
-// ref returns what to ask the registry for. An error is about the event.
+// ref returns the schema to ask the registry for. An error is about the
+// event.
 func (s *subjects) ref(topic string, v *view) (ref schemaRef, err error) {
 	ref.subject = topic + subjectSuffix
 	if s.subject != nil {

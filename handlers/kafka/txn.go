@@ -128,8 +128,8 @@ func (p *producer) abort(b *batch, reason error) {
 	}
 }
 
-// firstError returns the most informative error of todo: a fault of a record before
-// those of records that were not tried because of it.
+// firstError returns the most informative error of todo: a fault of a record rather
+// than the errors of records that were not tried because of it.
 func (b *batch) firstError(todo []int) (first error) {
 	if b.errs == nil {
 		return nil

@@ -123,8 +123,8 @@ type Message struct {
 	text string    // of at
 }
 
-// Binding says how a transport writes the attributes of CloudEvents in binary
-// mode. Its zero value writes them without a prefix.
+// Binding describes how a transport writes the attributes of CloudEvents in
+// binary mode. Its zero value writes them without a prefix.
 type Binding struct {
 	// Prefix stands before the names of attributes: "ce_" for Kafka, "ce-" for
 	// HTTP and NATS, "cloudEvents_" for AMQP.

@@ -29,7 +29,7 @@ const (
 var (
 	// errNoStream: it is certain that no stream takes the subject of an event.
 	errNoStream = errors.New("no stream takes the subject that was made of this event")
-	// errLost says that the connection ended before the acknowledgement came.
+	// errLost: the connection ended before the acknowledgement came.
 	errLost         = errors.New("the connection was lost")
 	errFlushTimeout = errors.New("no answer within ack_timeout")
 )
@@ -50,7 +50,8 @@ func isReply(err error) bool {
 		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, errNoStream)
 }
 
-// perSubject is what codeStoreFailed, one code for all limits, means for the limit of a subject's messages.
+// perSubject stands for the limit of a subject's messages. JetStream has one code, codeStoreFailed, for all
+// limits.
 const perSubject jetstream.ErrorCode = 1
 
 // codes is the table of JetStream's codes. Own is for a subject made of the event. A code that is not in it is a fault of

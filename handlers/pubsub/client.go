@@ -17,7 +17,8 @@ import (
 const (
 	// connectTimeout bounds TCP, and TLS once more.
 	connectTimeout = 10 * time.Second
-	// idleTimeout is below that of Google's servers, four minutes, and of NATs.
+	// idleTimeout is below the idle timeouts of Google's servers, four minutes,
+	// and of NATs.
 	idleTimeout = 60 * time.Second
 	// maxAnswer bounds an answer: a thousand ids have some twenty bytes each.
 	maxAnswer = 1 << 20

@@ -17,9 +17,9 @@ const (
 	defaultRequestTimeout = 15 * time.Second
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time. If all of its
-// events have keys of their own, each of the requests at once is followed by fifteen, which
-// have to fit into the timeout also on a slow day.
+// DefaultLane returns the recommended settings of a lane: one batch at a time. If all of
+// its events have different keys, up to sixteen requests follow each other on each
+// connection. All of them must fit into the timeout even if Pub/Sub is slow.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 250, Timeout: time.Minute}
 }

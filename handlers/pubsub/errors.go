@@ -33,7 +33,7 @@ func statuses() outcome.Table[int] {
 	}
 }
 
-// destination describes failures. secrets may be in what a server says.
+// destination describes failures. A server's text may contain secrets.
 func destination(secrets ...string) *outcome.Destination {
 	return outcome.New("pubsub", "check endpoint, and proxies", secrets...)
 }

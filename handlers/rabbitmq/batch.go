@@ -21,7 +21,7 @@ type batch struct {
 	// alone sends one message at a time, to find out which of several made the
 	// broker close the channel.
 	alone bool
-	// total makes all events those of one aggregate.
+	// total treats all events as events of one aggregate.
 	total bool
 }
 
@@ -178,9 +178,9 @@ func (b *batch) dropUnfit(next []int, conn *connection) []int {
 	return fit
 }
 
-// collect settles the first n of next as they were answered, and returns those
-// of all of them that were not. A channel that has its answers is ready for
-// others.
+// collect settles the first n of next by their answers, and returns the events
+// of next that have no answer yet. A channel that has its answers is ready for
+// other events.
 func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open []int) {
 	returned := ch.takeReturns()
 	pending := ch.sent[:0]

@@ -53,15 +53,16 @@ const (
 	defaultName          = "notifyd"
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too, and more at a time are slower: they compete for the
-// broker's one reader of the connection.
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order of the events, through an outage too. Several at a time are slower, because they
+// compete for the broker's one reader of the connection.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 500, Timeout: time.Minute}
 }
 
-// Config says where events go in RabbitMQ, and how it is reached. Fields marked
-// "template" are templates over the event: .Event, .Payload and .Headers.
+// Config names the exchange and routing key of events, and the broker. Fields
+// marked "template" are templates over the event: .Event, .Payload and
+// .Headers.
 type Config struct {
 	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS, with
 	// reserved characters percent-encoded. Set it, or the six fields after it. [handlers.NewSecret] makes the URL.
@@ -123,8 +124,9 @@ type Config struct {
 	// MaxMessageBytes is the largest body; larger ones are not sent. The default
 	// is 134217728. It should be the broker's max_message_size, or less.
 	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest body; at most the broker's 'max_message_size'." kind:"1 to 536870912"`
-	// Heartbeat is how often each side shows that it lives, 1s to 10m. A broker
-	// that is silent for one and a half of it is given up. The default is 10s.
+	// Heartbeat is how often each side shows that it lives, 1s to 10m. The
+	// connection is closed when the broker is silent for one and a half
+	// intervals. The default is 10s.
 	Heartbeat time.Duration `json:"heartbeat,omitempty" yaml:"heartbeat,omitempty" jsonschema_description:"Interval of heartbeats in both directions. The connection is closed when the broker is silent for one and a half intervals." kind:"duration, '1s' to '10m'"`
 	// ConnectTimeout bounds connecting, the declarations included. The default
 	// is 10s.
@@ -147,8 +149,8 @@ type Declare struct {
 type Exchange struct {
 	// Name is its name. Required.
 	Name string `json:"name" yaml:"name" jsonschema:"required" jsonschema_description:"Name of the exchange."`
-	// Type is direct, fanout, topic, headers, or that of a plugin; the default
-	// is topic.
+	// Type is direct, fanout, topic, headers, or the type of a plugin; the
+	// default is topic.
 	Type string `json:"type,omitempty" yaml:"type,omitempty" jsonschema_description:"'direct', 'fanout', 'topic', 'headers', or the type of a plugin." unset:"'topic'"`
 	// Transient exchanges are gone when the broker restarts.
 	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"The exchange is gone when the broker restarts."`
@@ -180,7 +182,7 @@ type Binding struct {
 // IsZero reports whether there is nothing to declare.
 func (d Declare) IsZero() bool { return len(d.Exchanges)+len(d.Queues)+len(d.Bindings) == 0 }
 
-// WithDefaults returns a copy with every default filled in but that of the user. With a
+// WithDefaults returns a copy with every default filled in except the user's. With a
 // URL, its parts are left out: see target.
 func (c Config) WithDefaults() Config {
 	c.Config = c.Config.WithDefaults()

@@ -259,7 +259,8 @@ func (c *connection) state() (*failure, <-chan struct{}) {
 	return c.alarm, c.calm
 }
 
-// lostLocked is why the connection is gone, as a failure of one delivery.
+// lostLocked returns the reason for the loss of the connection, as a
+// failure of one delivery.
 func (c *connection) lostLocked() *failure {
 	f := *c.why
 	f.at = stageLost

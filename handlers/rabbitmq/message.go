@@ -65,7 +65,7 @@ func check[T any](parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// outgoing is an event as it is published.
+// outgoing is an event in the form in which it is published.
 type outgoing struct {
 	exchange, key string
 	publishing    amqp.Publishing

@@ -30,15 +30,15 @@ const (
 	maxDeduplicate         = 10_000_000
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too. The timeout is for a handler that exceeds
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order of the events, through an outage too. The timeout is for a handler that exceeds
 // its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
 }
 
-// Config says to which stream or channel events go, and how Redis is reached.
-// Fields marked "template" are templates over the event: .Event, .Payload and
+// Config names the stream or channel of events, and the Redis server. Fields
+// marked "template" are templates over the event: .Event, .Payload and
 // .Headers.
 type Config struct {
 	// URL is the address of one server: redis://user:password@host:6379/0, or rediss://
@@ -54,7 +54,7 @@ type Config struct {
 	// [handlers.NewSecret] makes the SentinelPassword.
 	SentinelUsername string          `json:"sentinel_username,omitempty" yaml:"sentinel_username,omitempty" jsonschema_description:"User for the sentinels themselves."`
 	SentinelPassword handlers.Secret `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password for the sentinels themselves."`
-	// Cluster says that Addresses are nodes of a Redis Cluster.
+	// Cluster is true if Addresses are nodes of a Redis Cluster.
 	Cluster bool `json:"cluster,omitempty" yaml:"cluster,omitempty" jsonschema_description:"The addresses are nodes of a Redis Cluster."`
 	// Username and Password authenticate the ACL user; the default user is
 	// "default". [handlers.NewSecret] makes the Password.

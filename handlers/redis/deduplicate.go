@@ -21,7 +21,7 @@ const (
 	// maxArgs is how many arguments XADD may have in a script: the stack of Lua has
 	// room for 8000.
 	maxArgs = 7000
-	// scriptRights are what a user needs who runs it.
+	// scriptRights are the rights of a user who runs the script.
 	scriptRights = "~key ~{key}:notifyd* +eval +evalsha +xadd +exists +sadd +srem +scard +sismember +rename +unlink"
 )
 

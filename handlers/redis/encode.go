@@ -38,7 +38,7 @@ func fieldName(header string) string {
 	}
 }
 
-// headerContentType is what stands for the content type among the headers: an event has no header of that name.
+// headerContentType stands for the content type among the headers: an event has no header of that name.
 const (
 	headerContentType = "content-type"
 	fieldContentType  = "content_type"
@@ -123,7 +123,8 @@ type command struct {
 	args  []any
 }
 
-// command makes the command for ev. An error is the event's fault for good.
+// command makes the command for ev. An error is permanent, and the event's
+// fault.
 func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	var data *tmpl.Data
 	if e.fixed == "" || e.message.Renders() {
@@ -150,7 +151,7 @@ func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	} else {
 		c.args = append(c.args, "xadd", key)
 		c.args = append(c.args, e.head...)
-		if e.message.Raw(ev) { // what readers take for JSON otherwise
+		if e.message.Raw(ev) { // without the content type, readers would take the body for JSON
 			m.Headers = append(m.Headers, message.Header{Name: e.typeField(), Value: m.ContentType})
 		}
 		c.args, size = e.fields(c.args, m, size)

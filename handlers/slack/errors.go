@@ -87,7 +87,7 @@ func statuses() outcome.Table[int] {
 	}
 }
 
-// destination describes failures. The path of a webhook is what makes it secret.
+// destination describes failures. The path of a webhook is its secret part.
 func destination(token, webhook string) *outcome.Destination {
 	secrets := []string{token, webhook}
 	if u, err := url.Parse(webhook); err == nil {
@@ -96,8 +96,8 @@ func destination(token, webhook string) *outcome.Destination {
 	return outcome.New("slack", "check api_url or webhook_url, and proxies", secrets...)
 }
 
-// verdict returns the error of Deliver for an answer. Nothing else decides that. rctx
-// is the context of the request, and ctx that of the delivery.
+// verdict returns the error of Deliver for an answer. No other function decides this.
+// rctx is the context of the request, and ctx the context of the delivery.
 func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	switch {
 	case a.ok:

@@ -32,7 +32,7 @@ func newGate(limit rate.Limit) *gate {
 	return &gate{limit: limit, channels: make(map[string]*rate.Limiter)}
 }
 
-// busyError says that the turn of a delivery comes too late.
+// busyError is the error of a delivery whose turn would come too late.
 type busyError struct {
 	what  string
 	wait  time.Duration

@@ -26,7 +26,8 @@ const (
 	metadataType = "notifyd_event"
 )
 
-// message is a message as it is sent, with a token or a webhook.
+// message is a message in the form in which it is sent, with a token or a
+// webhook.
 type message struct {
 	channel, threadTS            string
 	text                         string

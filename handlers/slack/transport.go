@@ -16,8 +16,8 @@ import (
 const (
 	// connectTimeout bounds TCP, and TLS once more.
 	connectTimeout = 10 * time.Second
-	// idleTimeout is below that of load balancers, so that the other end does not
-	// close a connection while a message is being written to it.
+	// idleTimeout is below the idle timeouts of load balancers, so that the other
+	// end does not close a connection while a message is being written to it.
 	idleTimeout = 30 * time.Second
 	// pingAfter and pingTimeout find a dead HTTP/2 connection, which requests that
 	// time out do not.

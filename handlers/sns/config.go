@@ -13,8 +13,8 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order,
-// the purpose of FIFO topics.
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order, the purpose of FIFO topics.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }

@@ -32,7 +32,7 @@ type Handler struct {
 	queue string // its URL, "" while it is not known
 }
 
-// service returns what errors say about SQS.
+// service describes SQS for errors.
 func service() awsapi.Service {
 	return awsapi.Service{
 		Name: "sqs", ID: awssqs.ServiceID, Title: "SQS", Place: "queue", Settings: "queue or queue_url",

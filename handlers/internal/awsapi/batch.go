@@ -14,7 +14,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
-// Entry is what batching has to know of an entry of a request.
+// Entry holds the facts about an entry of a request that batching needs.
 type Entry struct {
 	// Size is in bytes, as the service counts.
 	Size int
@@ -23,18 +23,19 @@ type Entry struct {
 	Line string
 }
 
-// Sender is how a destination delivers events, as entries of type T.
+// Sender delivers the events of a destination, as entries of type T.
 type Sender[T any] struct {
 	Conn *Conn
 	// MaxEntries and MaxBytes bound a request. An entry that is larger is sent alone.
 	MaxEntries, MaxBytes int
-	// Encode makes the entry for an event. Its errors are about the event, and for good.
+	// Encode makes the entry for an event. Its errors are about the event, and
+	// permanent.
 	Encode func(e *delivery.Event) (T, Entry, error)
 	// Send sends one request, and returns the answers for its entries in their order, or the
 	// error of the SDK.
 	Send func(ctx context.Context, entries []T) ([]Answer, error)
-	// Begin, if not nil, is called first in each DeliverBatch, and returns what sends its
-	// requests, in place of Send. Its error is marked, and for all events.
+	// Begin, if not nil, is called first in each DeliverBatch, and returns the function
+	// that sends its requests, in place of Send. Its error is marked, and for all events.
 	Begin func(ctx context.Context) (func(ctx context.Context, entries []T) ([]Answer, error), error)
 	// Lost, if not nil, is called when the service has refused a request for a reason that
 	// is not of the events.
@@ -202,14 +203,15 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 	return b.request(ctx, rest)
 }
 
-// Answer is what a service says about one entry; the zero value says nothing.
+// Answer is a service's answer about one entry; the zero value means that the
+// answer is missing.
 type Answer struct {
 	Taken   bool
 	Refused *Reason
 }
 
-// Reason is why a service has not taken an entry. Ours says that the service blames the
-// sender.
+// Reason is why a service has not taken an entry. Ours is true if the service blames
+// the sender.
 type Reason struct {
 	Code, Text string
 	Ours       bool
@@ -241,8 +243,8 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 	}
 }
 
-// entryError classifies the failure of one entry. others says that the place has taken
-// other entries of the same request: then it works.
+// entryError classifies the failure of one entry. others is true if the place has
+// taken other entries of the same request: then the place works.
 func (c *Conn) entryError(why Reason, others bool) error {
 	class, cure, code := c.svc.lookUp(why.Code)
 	err := c.out.Line(outcome.Failure{Text: textOf(why.Code, why.Text), Cure: cure})

@@ -15,7 +15,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
-// Service is a service of AWS, with what its errors say.
+// Service describes a service of AWS, for errors.
 type Service struct {
 	// Name is the type of the destination, which each error begins with.
 	Name string
@@ -23,7 +23,7 @@ type Service struct {
 	ID string
 	// Title is its name for people, such as SQS.
 	Title string
-	// Place is what events are sent to, such as "queue".
+	// Place is the kind of thing that events are sent to, such as "queue".
 	Place string
 	// Settings are those that name the place, such as "queue or queue_url".
 	Settings string

@@ -81,7 +81,8 @@ const (
 	keyFailed    = "KMS"
 )
 
-// lookUp returns what a code means, and the code without the prefix that queues have for codes of an older style.
+// lookUp returns the class and cure of a code, and the code without the prefix that queues have for codes of an
+// older style.
 func (s Service) lookUp(code string) (class outcome.Class, cure, short string) {
 	code = strings.TrimPrefix(code, "AWS.SimpleQueueService.")
 	known := code
@@ -127,7 +128,8 @@ func (c *Conn) classify(ctx, rctx context.Context, err error) error {
 	}
 }
 
-// ClassifyQuestion is Classify for a request that holds no event: none is ever at fault.
+// ClassifyQuestion is Classify for a request that holds no event, so that no event is at
+// fault.
 func (c *Conn) ClassifyQuestion(ctx, rctx context.Context, err error) error {
 	err = c.Classify(ctx, rctx, err)
 	if outcome.IsRefusal(err) {

@@ -38,7 +38,7 @@ const FIFO = ".fifo"
 const (
 	// attributeContentType is set if the body is not JSON, or more than the payload.
 	attributeContentType = "content-type"
-	// attributeEncoding says that the body is in base64, with the name and the value of MIME: SQS takes text.
+	// attributeEncoding marks a body in base64, with the name and the value of MIME: SQS takes only text.
 	attributeEncoding = "content-transfer-encoding"
 	encodingBase64    = "base64"
 	// attributeMore holds a JSON object with the headers that have no attribute
@@ -144,7 +144,8 @@ func (e *MessageEncoder) Entry(ev *delivery.Event) (*Message, Entry, error) {
 	}
 }
 
-// MaxBytes returns the largest payload, 0 if its size says nothing about that of the message.
+// MaxBytes returns the largest payload in bytes, or 0 if a template makes the body: the size
+// of the payload then does not decide the size of the message.
 func (e *MessageEncoder) MaxBytes() int {
 	if e.message.Renders() {
 		return 0
@@ -266,8 +267,8 @@ func isValue(s string) bool {
 	return s != "" && !bad
 }
 
-// bundle writes headers as a JSON object, with escapes for what SQS does not
-// take.
+// bundle writes headers as a JSON object, with escapes for characters that
+// SQS does not accept.
 func bundle(headers []message.Header) string {
 	object := make(map[string]string, len(headers))
 	for _, h := range headers {
