@@ -192,7 +192,8 @@ func (s *Client) retried(ctx context.Context, what string, f inTx) error {
 	}
 }
 
-// ring wakes sleeping relays: no writer notifies them that a delivery is due.
+// wake notifies listening relays: no writer notifies them that a delivery is
+// due.
 func (s *Client) wake(ctx context.Context, tx pgx.Tx, done int) error {
 	if done == 0 {
 		return nil
@@ -309,9 +310,10 @@ func (s *Client) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	return err
 }
 
-// goOn makes the first delivery due that waited behind discarded letters, and returns how many such
-// deliveries there are. Relays look for due rows; they would notice a row that is parked behind a
-// dead letter late. BETWEEN keeps the planner from an index that has the order of ids for all aggregates. A locked row is being delivered, and the rows behind it must keep waiting.
+// goOn makes the first delivery due that waited behind discarded letters, and returns the number of such deliveries.
+// Relays look for due rows, and would find a row that is parked behind a dead letter late. BETWEEN stops the planner
+// from using an index that has the order of ids for all aggregates. A locked row is being delivered, and the rows
+// behind it must keep waiting.
 func (s *Client) goOn(ctx context.Context, tx pgx.Tx, behind aggregateLines) (int, error) {
 	tag, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
 		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key)) AS line
@@ -345,8 +347,8 @@ func (s *Client) goOnAgain(ctx context.Context, behind aggregateLines) error {
 	})
 }
 
-// details are the audit's copy of a dead letter: a replay overwrites most of it, and a discard
-// deletes it.
+// details is the audit's copy of a dead letter: a replay overwrites most of the dead letter,
+// and a discard deletes it.
 type details struct {
 	Reason   string    `json:"reason,omitempty"`
 	Type     string    `json:"event_type"`

@@ -92,7 +92,8 @@ func (w *Watch) Became() Became {
 	return b
 }
 
-// Await looks until no letter waits, or ctx ends, which is its error.
+// Await looks until no letter waits, or until ctx ends; then the error is
+// from ctx.
 func (w *Watch) Await(ctx context.Context) (Became, error) {
 	for pause := watchFirst; ; pause = min(2*pause, watchLast) {
 		before := w.Became().Waiting

@@ -163,9 +163,9 @@ func (t *tables) positioned(r *raw, e *Event) {
 	}
 	switch {
 	case len(e.Destinations) == 0:
-		e.Destinations = append(e.Destinations, Destination{State: Unread}) // nobody has begun to read
+		e.Destinations = append(e.Destinations, Destination{State: Unread}) // no relay has begun to read
 	case !wanted && t.behind("", r):
-		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the router has not reached it
+		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the unrouted scanner has not reached it
 	}
 }
 

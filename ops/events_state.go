@@ -77,8 +77,9 @@ type Destination struct {
 	// delayed, or has no route.
 	Name  string `json:"destination"`
 	State State  `json:"state"`
-	// Since is when the state began: when the delivery died, failed last or was held back by its rate limit, was discarded,
-	// or began to run. Nil where that is not stored, as of a delivery that succeeded and was no replayed dead letter.
+	// Since is when the state began: when the delivery died, failed last or was held back by its rate limit, was
+	// discarded, or began to run. It is nil if no table stores this time, as for a delivery that succeeded and was not a
+	// replayed dead letter.
 	Since *time.Time `json:"since,omitempty"`
 	// NextTry is when a waiting delivery is due; in the past, it is due now.
 	NextTry *time.Time `json:"next_try,omitempty"`

@@ -38,8 +38,8 @@ func (s *Client) Positions(ctx context.Context) (all []observe.Position, err err
 // RouteSpan is a range of ids in which a destination reads certain event
 // types.
 type RouteSpan struct {
-	// From is the id above which the destination reads by these patterns, and Until that up to which it
-	// does, nil while they stand.
+	// From and Until bound the ids that the destination reads by these patterns: above From, up to
+	// Until. Until is nil while the route exists.
 	From  int64  `json:"from"`
 	Until *int64 `json:"until,omitempty"`
 	// Patterns are as in the configuration: a name, a prefix with an asterisk, or an asterisk.

@@ -55,7 +55,8 @@ func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m 
 		return m, err
 	}
 	err = s.ofStream(ctx, "move a position", pgx.ReadWrite, func(tx pgx.Tx) error {
-		// First the position and then the router's, as relays do.
+		// First the position of the destination, then the unrouted scanner's, in
+		// the order of relays.
 		if m.From, err = s.lock(ctx, tx, destination); err != nil {
 			return err
 		}
