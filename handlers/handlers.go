@@ -37,6 +37,6 @@ func Apply(options []Option) Options {
 func WithBaseDir(dir string) Option { return func(o *Options) { o.BaseDir = dir } }
 
 // WithLogger sets where the handler reports facts that no delivery shows, such as a
-// lost or restored connection. By default nothing is
-// logged. Most handlers never report anything.
+// lost or restored connection. By default nothing is logged. Most handlers never report
+// anything.
 func WithLogger(log *slog.Logger) Option { return func(o *Options) { o.Log = log } }

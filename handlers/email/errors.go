@@ -71,8 +71,8 @@ func isOurs(code int) bool {
 	return class != outcome.Unknown && code != codeClosing
 }
 
-// class returns the party at fault. Nothing else decides that. at is the stage of the failure, with the own sender
-// told apart.
+// class returns the party at fault. No other function decides this. at is the stage of the failure, with a
+// separate stage for a sender made of the event.
 func (f *failure) class(at stage) outcome.Class {
 	switch {
 	case at == stageMessage:

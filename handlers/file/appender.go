@@ -133,8 +133,8 @@ func (s *files) makeFolders(folder string) error {
 	return nil
 }
 
-// syncFolders synchronizes the folder of a file without lines, and those above it up to the root. Whoever made them, perhaps a
-// relay that has died, may not have done so.
+// syncFolders synchronizes the folder of a file without lines, and all folders above it up to the root. Their creator,
+// perhaps a dead relay, may not have synchronized them.
 func (s *files) syncFolders(folder string) error {
 	for {
 		if err := s.sync(folder); err != nil {

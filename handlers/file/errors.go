@@ -37,8 +37,8 @@ func causes() outcome.Table[error] {
 	}
 }
 
-// failed returns the error of the events of a file. A path made of an event may be at fault itself if the file cannot be opened,
-// but not if no file can be made in the folder that all have in common.
+// failed returns the error of the events of a file. A path made of an event may be at fault if the file cannot be
+// opened, but not if no file can be made in the folder that all paths share.
 func (h *Handler) failed(err error) error {
 	bad, isPath := errors.AsType[*fs.PathError](err)
 	opening := isPath && (bad.Op == "open" || bad.Op == "mkdir")

@@ -118,8 +118,9 @@ func (b *batch) refused(todo []int) (redo []int) {
 	return redo
 }
 
-// spoilt returns the records of todo whose transaction failed for others, whose topics are at fault: without those
-// it may succeed. Where it does not show which those are, it is tried again once, by a client that asks.
+// spoilt returns the records of todo whose transaction failed because of other records, whose topics are at fault:
+// without these records the transaction may succeed. If the error does not show which they are, the transaction is
+// tried once more, by a client that asks.
 func (b *batch) spoilt(todo []int) (redo []int) {
 	for _, i := range todo {
 		if err, ok := errors.AsType[*spoiltError](b.failure(i)); ok && b.ownTopic(err.reason) {

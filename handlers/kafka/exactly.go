@@ -250,9 +250,10 @@ func (b *batch) unit(e *delivery.Event) aggregate {
 	return aggregate{e.AggregateType, e.AggregateID}
 }
 
-// settle delivers records, each exactly once or not at all. Records that the cluster refuses for
-// their content are found by halves, as all of a transaction are refused together. One whose topic
-// is missing is known. An event behind one that is to be tried again is not delivered.
+// settle delivers records, each exactly once or not at all. All records of a transaction are
+// refused together, so records that the cluster refuses for their content are found by halving. A
+// record whose topic is missing is known. An event behind one that is to be tried again is not
+// delivered.
 func (b *batch) settle(todo []int) {
 	todo = b.standing(todo)
 	if len(todo) == 0 {

@@ -23,8 +23,9 @@ const (
 	// has trouble. The default of 5 s would make every change of a leader last as
 	// long.
 	metadataAtMost = 500 * time.Millisecond
-	// settleEvery is how long to wait for records that were given up before giving
-	// up those that have turned up since. One round is enough nearly always.
+	// settleEvery is how long to wait for the end of records that were given up,
+	// before giving up records that have appeared since. One round is nearly
+	// always enough.
 	settleEvery = 100 * time.Millisecond
 	// requestTimeout bounds how long a broker may wait for its replicas, and
 	// requestOverhead all else about a request. A request that was given up keeps
@@ -206,7 +207,7 @@ func (p *producer) ready(ctx context.Context) error {
 // produce writes records and waits until each is answered or given up. On return
 // nothing is left in the client.
 func (p *producer) produce(b *batch, todo []int) {
-	if p.client == nil || p.suspect { // an earlier part of the batch has brought trouble
+	if p.client == nil || p.suspect { // an earlier part of the batch has failed
 		if err := p.ready(b.ctx); err != nil {
 			b.failAll(todo, err)
 			return

@@ -92,8 +92,8 @@ func (b *batch) holdBack() {
 	}
 }
 
-// behind is the failure of an event that follows a failed one, with the class of
-// that one.
+// behind returns the failure of an event that follows a failed one. It has the
+// class of head.
 func behind(head *failure) *failure {
 	f := *head
 	f.text = fmt.Sprintf("%s: %s", stageBehind, cmp.Or(head.text, head.at.String()))

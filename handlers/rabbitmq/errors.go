@@ -101,7 +101,7 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("rabbitmq: %s: %s", f.at, f.text)
 }
 
-// class returns the party at fault. Nothing else decides that.
+// class returns the party at fault. No other function decides this.
 func (f *failure) class() outcome.Class {
 	if f.ours {
 		return outcome.Retry

@@ -33,7 +33,7 @@ type socket struct {
 }
 
 // Write implements io.Writer. An error leaves part of a frame on its way, so
-// the connection is of no more use; the library closes it then.
+// the connection is no longer usable; the library then closes it.
 func (s *socket) Write(p []byte) (int, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()

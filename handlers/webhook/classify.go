@@ -61,7 +61,7 @@ func statuses() outcome.Table[int] {
 	}
 }
 
-// classify decides who is at fault. Nothing else decides that.
+// classify returns the party at fault. No other function decides this.
 func classify(o observation) outcome.Class {
 	switch {
 	case o.at == stageDraft:

@@ -21,8 +21,8 @@ import (
 // minHidden keeps a setting of a few letters from being cut out of every word.
 const minHidden = 6
 
-// failure is a request that was not answered with 2xx. Its text holds the host and
-// no more of the URL: paths and queries may hold tokens.
+// failure is a request that was not answered with 2xx. Its text holds the host,
+// and nothing else of the URL: paths and queries may hold tokens.
 type failure struct {
 	observation
 	line *outcome.Error
