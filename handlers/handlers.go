@@ -36,7 +36,7 @@ func Apply(options []Option) Options {
 // keys, templates, credentials. The default is the working directory.
 func WithBaseDir(dir string) Option { return func(o *Options) { o.BaseDir = dir } }
 
-// WithLogger sets where the handler reports what no delivery tells, such as that it has
-// lost its connection or found it again; by default it keeps silent, and most have
-// nothing to say.
+// WithLogger sets where the handler reports facts that no delivery shows, such as a
+// lost or restored connection. By default nothing is logged. Most handlers never report
+// anything.
 func WithLogger(log *slog.Logger) Option { return func(o *Options) { o.Log = log } }

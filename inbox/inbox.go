@@ -68,17 +68,16 @@ type SQLTx interface {
 	Rollback() error
 }
 
-// Once calls fn unless consumer has handled the event before, and reports whether
-// it did. It begins, commits and rolls back nothing: the transaction is the
-// caller's, and the event is handled when the caller has committed.
+// Once calls fn unless consumer has handled the event before, and reports whether it did.
+// It begins, commits and rolls back nothing: the transaction is the caller's, and the
+// event is handled when the caller has committed.
 //
-// eventID is the id that the event carries, as text: 1 to 1024 bytes of UTF-8
-// without zero bytes. It must be the same for every attempt: the header
-// notifyd-id of a broker's message, webhook-id of a webhook, Event.DedupeID of a
-// Go handler (docs/consumers.md has them all). Do not use the message id that a
-// broker generates for each copy. A replayed dead letter has a new id, "42r1" for
-// "42", and is handled again; pass "42" for both where no replay may repeat the
-// work.
+// eventID is the id that the event carries, as text: 1 to 1024 bytes of UTF-8 without zero
+// bytes. It must be the same for every attempt: the header notifyd-id of a broker's
+// message, webhook-id of a webhook, Event.DedupeID of a Go handler (docs/consumers.md has
+// them all). Do not use the message id that a broker generates for each copy. A replayed
+// dead letter has a new id, "42r1" for "42", and is handled again; pass "42" for both
+// where no replay may repeat the work.
 //
 // # What the caller does
 //
@@ -94,23 +93,22 @@ type SQLTx interface {
 // transaction (Begin of a pgx.Tx) and roll that back. If the note cannot be removed, err
 // joins that error with the error of fn, and the transaction must be rolled back.
 //
-// fn must use the same transaction, must not end it, and must not leave a nested
-// one open.
+// fn must use the same transaction, must not end it, and must not leave a nested one open.
 //
 // # Concurrent deliveries
 //
-// While another transaction handles the same event, Once waits for that
-// transaction to end: after a commit fn is not called, after a rollback it is.
-// The index of the table decides, without a lock of its own; lock_timeout and ctx
-// bound the wait. Two transactions that each handle several events in different
-// orders can deadlock (SQLSTATE 40P01, one of them fails and is delivered again):
-// handle one event per transaction, or several in the order of their ids.
+// While another transaction handles the same event, Once waits for that transaction to
+// end: after a commit fn is not called, after a rollback it is. The index of the table
+// decides, without an extra lock; lock_timeout and ctx bound the wait. Two transactions
+// that each handle several events in different orders can deadlock (SQLSTATE 40P01, one of
+// them fails and is delivered again): handle one event per transaction, or several in the
+// order of their ids.
 //
-// With READ COMMITTED the second delivery is skipped. With REPEATABLE READ or
-// SERIALIZABLE it fails with SQLSTATE 40001 if the first one was committed after
-// its snapshot was taken: roll back and run the transaction again, as for any
-// such failure. A READ ONLY transaction fails with 25006, one that has failed
-// before with 25P02. Errors of the database are wrapped once, for errors.As.
+// With READ COMMITTED the second delivery is skipped. With REPEATABLE READ or SERIALIZABLE
+// it fails with SQLSTATE 40001 if the first one was committed after its snapshot was
+// taken: roll back and run the transaction again, as for any such failure. A READ ONLY
+// transaction fails with 25006, one that has failed before with 25P02. Errors of the
+// database are wrapped once, for errors.As.
 func Once[R Result](ctx context.Context, tx Tx[R], consumer Consumer, eventID string, fn func(context.Context) error) (ran bool, err error) {
 	return once(ctx, func(ctx context.Context, query string, args ...any) (int64, error) {
 		result, err := tx.Exec(ctx, query, args...)

@@ -11,7 +11,7 @@ import (
 //go:embed schema.sql
 var schemaSQL string
 
-// DefaultSchema is the schema of the table where none is named.
+// DefaultSchema is the schema of the table if no schema is named.
 const DefaultSchema = "public"
 
 // maxNameBytes is PostgreSQL's limit for the name of a schema, which it would

@@ -50,7 +50,8 @@ type State struct {
 	Sent, Unheard, Unsent uint64
 	// Lost counts connections that were lost or closed as dead.
 	Lost uint64
-	// Trouble is why notifications do not arrive, nil while they do.
+	// Trouble is the reason why no notifications arrive, nil while they
+	// arrive.
 	Trouble error
 }
 

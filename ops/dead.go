@@ -78,13 +78,14 @@ type DeadLetter struct {
 	// Fingerprint is equal for errors that differ only in numbers, ids, addresses and quoted
 	// values: twelve hexadecimal digits.
 	Fingerprint string `json:"fingerprint"`
-	// DiedAt is when the delivery was given up.
+	// DiedAt is when the delivery became a dead letter.
 	DiedAt time.Time `json:"died_at"`
 	// Attempts counts the failures since it was written or last replayed.
 	Attempts int `json:"attempts"`
 	// Replays counts how often it was replayed before it died again.
 	Replays int `json:"replays"`
-	// Class says whose fault the last failure was: event, destination or relay.
+	// Class is the party at fault for the last failure: event, destination or
+	// relay.
 	Class string `json:"error_class"`
 	// Error is the text of the last failure, shortened.
 	Error string `json:"error"`

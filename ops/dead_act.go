@@ -15,7 +15,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// BulkAction is how dead letters are replayed or discarded, who does it, and why.
+// BulkAction describes an action on dead letters: who acts, why, and how.
 type BulkAction struct {
 	// Actor is the person who acts, for the audit; empty means the database's user.
 	Actor string
@@ -58,8 +58,8 @@ func (a BulkAction) Validate() error {
 type BulkResult struct {
 	// Matched is the number of letters at the beginning.
 	Matched int64 `json:"matched"`
-	// Done is the number of letters acted on: none in a dry run, and fewer than matched where
-	// another action has dealt with them meanwhile.
+	// Done is the number of dead letters acted on: 0 in a dry run, and fewer than matched
+	// where another action has replayed or discarded some meanwhile.
 	Done int64 `json:"done"`
 	// Orphans are letters that were left alone because their event is missing: nothing can be
 	// replayed. Discard them if it was deleted.
@@ -85,10 +85,10 @@ func (s *Client) countLetters(ctx context.Context, f DeadLetterFilter) (n int64,
 }
 
 // ReplayDeadLetters has the dead letters that f chooses delivered again: they become due at once, with no
-// attempt counted, and with a new id for consumers that drop duplicates (see
-// delivery.Event.DedupeID). Deliveries that die while it runs are not replayed, so it ends. An
-// empty filter is [ErrInvalid]. Each batch is a transaction: after an error, or the end of ctx, the
-// result says how many letters were replayed.
+// attempt counted, and with a new id for consumers that drop duplicates (see delivery.Event.DedupeID).
+// Deliveries that die while it runs are not replayed, so it ends. An empty filter is [ErrInvalid]. Each
+// batch is a transaction: after an error, or the end of ctx, the result has the number of replayed
+// letters.
 func (s *Client) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter, a BulkAction) (BulkResult, error) {
 	if f.Missing {
 		return BulkResult{}, fmt.Errorf("%w: a delivery whose event is missing cannot be replayed", ErrInvalid)
@@ -96,9 +96,9 @@ func (s *Client) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter, a Bu
 	return s.act(ctx, f, a, letterDeed{"replay dead letters", s.replayLetters, func(context.Context) error { return nil }})
 }
 
-// DiscardDeadLetters gives up the dead letters that f chooses for good. Their deliveries are deleted; the
-// audit keeps their details. The event is done if none of its deliveries is left to do; see also
-// [Config]. It ends, may be interrupted, and refuses an empty filter, like ReplayDeadLetters.
+// DiscardDeadLetters permanently discards the dead letters that f chooses. Their deliveries are deleted;
+// the audit keeps their details. The event is done if none of its deliveries is left to do; see also
+// [Config]. Like ReplayDeadLetters, it ends, may be interrupted, and refuses an empty filter.
 func (s *Client) DiscardDeadLetters(ctx context.Context, f DeadLetterFilter, a BulkAction) (BulkResult, error) {
 	var behind aggregateLines
 	return s.act(ctx, f, a, letterDeed{"discard dead letters", func(ctx context.Context, tx pgx.Tx, w work) (done []DeadLetter, err error) {
@@ -180,7 +180,8 @@ const (
 	mostDeadlocks    = 10
 )
 
-// retried is write, and repeats what a deadlock with a relay or another person has ended: nothing of it has taken place.
+// retried calls write, and repeats a transaction that a deadlock with a relay or another person has rolled back, up to
+// mostDeadlocks tries.
 func (s *Client) retried(ctx context.Context, what string, f inTx) error {
 	for tries := 1; ; tries++ {
 		err := s.write(ctx, what, f)
@@ -191,7 +192,8 @@ func (s *Client) retried(ctx context.Context, what string, f inTx) error {
 	}
 }
 
-// ring wakes sleeping relays: no writer notifies them that a delivery is due.
+// wake notifies listening relays: no writer notifies them that a delivery is
+// due.
 func (s *Client) wake(ctx context.Context, tx pgx.Tx, done int) error {
 	if done == 0 {
 		return nil
@@ -227,8 +229,7 @@ func (s *Client) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode,
 	return there, err
 }
 
-// replayLetters leaves the ordering key as it is, so that the order of the aggregate continues from this
-// delivery.
+// replayLetters keeps the ordering key, so that the order of the aggregate continues from this delivery.
 func (s *Client) replayLetters(ctx context.Context, tx pgx.Tx, w work) ([]DeadLetter, error) {
 	all, _ := refs(w.letters)
 	there, err := s.lockEvents(ctx, tx, w.mode, all)
@@ -309,9 +310,10 @@ func (s *Client) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	return err
 }
 
-// goOn makes the first delivery due that waited behind discarded letters, and returns how many such
-// deliveries there are. Relays look for due rows; they would notice a row that is parked behind a
-// dead letter late. BETWEEN keeps the planner from an index that has the order of ids for all aggregates. A locked row is being delivered, and the rows behind it must keep waiting.
+// goOn makes the first delivery due that waited behind discarded letters, and returns the number of such deliveries.
+// Relays look for due rows, and would find a row that is parked behind a dead letter late. BETWEEN stops the planner
+// from using an index that has the order of ids for all aggregates. A locked row is being delivered, and the rows
+// behind it must keep waiting.
 func (s *Client) goOn(ctx context.Context, tx pgx.Tx, behind aggregateLines) (int, error) {
 	tag, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
 		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key)) AS line
@@ -345,8 +347,8 @@ func (s *Client) goOnAgain(ctx context.Context, behind aggregateLines) error {
 	})
 }
 
-// details are the audit's copy of a dead letter: a replay overwrites most of it, and a discard
-// deletes it.
+// details is the audit's copy of a dead letter: a replay overwrites most of the dead letter,
+// and a discard deletes it.
 type details struct {
 	Reason   string    `json:"reason,omitempty"`
 	Type     string    `json:"event_type"`

@@ -72,10 +72,11 @@ type DeadLetterGroup struct {
 	Type        string `json:"event_type"`
 	Fingerprint string `json:"fingerprint"`
 	Count       int64  `json:"count"`
-	// Oldest and Newest are when the first and the last of them died.
+	// Oldest and Newest are when the first and the last dead letter of the
+	// group died.
 	Oldest time.Time `json:"oldest"`
 	Newest time.Time `json:"newest"`
-	// Example is the letter of the newest event.
+	// Example is the dead letter of the newest event.
 	Example DeadLetter `json:"example"`
 }
 

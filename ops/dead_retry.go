@@ -13,8 +13,8 @@ import (
 // ErrNotWaiting is wrapped by the error about a delivery that does not wait for its next try.
 var ErrNotWaiting = errors.New("it does not wait for a next try")
 
-// RetryNow makes a waiting delivery due now, and wakes sleeping relays. Its attempts are those that
-// it had. The error wraps [ErrNotWaiting] where the delivery is dead, parked, under way or done.
+// RetryNow makes a waiting delivery due now, and notifies listening relays. It keeps the number of
+// attempts. The error wraps [ErrNotWaiting] if the delivery is dead, parked, under way or done.
 func (s *Client) RetryNow(ctx context.Context, r DeliveryRef, a Action) error {
 	if err := a.validate(); err != nil {
 		return err

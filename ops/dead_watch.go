@@ -19,8 +19,8 @@ type Became struct {
 	Dead int64 `json:"dead_again"`
 	// Discarded letters were discarded by a person after the replay.
 	Discarded int64 `json:"discarded"`
-	// Gone letters are stored no more, and nothing says that they were acknowledged: a condition (when) of the route keeps
-	// them from the destination now, or the event, the position or the delivery was removed by a person.
+	// Gone letters are no longer stored, and no record shows an acknowledgement: a condition (when) of the route now
+	// excludes the destination, or a person has removed the event, the position or the delivery.
 	Gone int64 `json:"gone"`
 	// Waiting letters are still to be delivered.
 	Waiting int64 `json:"waiting"`
@@ -30,7 +30,8 @@ type Became struct {
 }
 
 const (
-	// watchBatch is the number of letters that one statement looks at, and watchLook that of one Look.
+	// watchBatch is the number of letters that one statement looks at, and watchLook the number that
+	// one Look looks at.
 	watchBatch, watchLook = 1000, 20_000
 	// watchGroups bounds Became.Groups.
 	watchGroups = 5000
@@ -91,7 +92,8 @@ func (w *Watch) Became() Became {
 	return b
 }
 
-// Await looks until no letter waits, or ctx ends, which is its error.
+// Await looks until no letter waits, or until ctx ends; then the error is
+// from ctx.
 func (w *Watch) Await(ctx context.Context) (Became, error) {
 	for pause := watchFirst; ; pause = min(2*pause, watchLast) {
 		before := w.Became().Waiting

@@ -28,7 +28,8 @@ type cut struct {
 
 func (c *cut) has(id int64) bool { return id <= c.head && !c.open.contains(id) }
 
-// eventPosition is how far a destination of a stream has come; the router's has no name.
+// eventPosition is the position of a destination of a stream. The position without a
+// name belongs to the unrouted scanner.
 type eventPosition struct {
 	destination   string
 	shard, shards int
@@ -87,7 +88,7 @@ type raw struct {
 	acts []act
 }
 
-// derive returns the event with what follows from all of it.
+// derive returns the event with the states that follow from all tables.
 func (t *tables) derive(r *raw) Event {
 	e := r.Event
 	e.known = !e.Gone || len(r.rows)+len(r.acts) > 0
@@ -137,7 +138,8 @@ func (t *tables) rest(r *raw, e *Event) {
 	}
 }
 
-// positioned adds what positions and routes say of an event of a stream.
+// positioned adds the states that follow from positions and routes, for an
+// event of a stream.
 func (t *tables) positioned(r *raw, e *Event) {
 	wanted := false // by a destination that reads it, or may
 	for i := range t.positions {
@@ -161,9 +163,9 @@ func (t *tables) positioned(r *raw, e *Event) {
 	}
 	switch {
 	case len(e.Destinations) == 0:
-		e.Destinations = append(e.Destinations, Destination{State: Unread}) // nobody has begun to read
+		e.Destinations = append(e.Destinations, Destination{State: Unread}) // no relay has begun to read
 	case !wanted && t.behind("", r):
-		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the router has not reached it
+		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the unrouted scanner has not reached it
 	}
 }
 
@@ -235,7 +237,7 @@ func (t *tables) lowest() int64 {
 	return lowest
 }
 
-// delivery is what a row says.
+// delivery returns the state that the row holds.
 func (r *row) delivery() Destination {
 	d := r.Destination
 	d.Since = &r.at

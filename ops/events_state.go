@@ -17,21 +17,23 @@ const (
 	// Waiting: a destination has yet to receive the event. Of a delivery: it is due at
 	// Destination.NextTry.
 	Waiting State = "waiting"
-	// Dead: a delivery was given up, and no other one waits.
+	// Dead: a delivery has become a dead letter, and no other one waits.
 	Dead State = "dead"
-	// Discarded: a person gave a dead delivery up for good, and nothing else is left to do.
+	// Discarded: a person has permanently discarded a dead delivery, and nothing else is
+	// left to do.
 	Discarded State = "discarded"
-	// Done: nothing is left to do. That says nothing about who has received the event: its deliveries do, as far as it is
-	// stored.
+	// Done: nothing is left to do. This state does not tell who has received the event; the states of its deliveries do,
+	// as far as they are stored.
 	Done State = "done"
-	// Unknown: a delivery is stored no more, and nothing says that it was acknowledged: `notifyd positions forget`, a change of
-	// the mode, or a person with SQL has removed it.
+	// Unknown: a delivery is no longer stored, and no record shows an acknowledgement: `notifyd positions forget`, a
+	// change of the mode, or a person with SQL has removed it.
 	Unknown State = "unknown"
 )
 
 // The states of a delivery.
 const (
-	// Filtered: a condition keeps the event from the destination. No table says so: see Event.Filter.
+	// Filtered: a condition excludes the event from the destination. No table stores this: see
+	// Event.Filter.
 	Filtered State = "filtered"
 	// Delivered: the destination has acknowledged the event.
 	Delivered State = "delivered"
@@ -53,8 +55,9 @@ const (
 	Open State = "not acknowledged"
 	// NotRouted: the routes of the destination do not lead such events to it.
 	NotRouted State = "not routed"
-	// Passed: the destination of a stream is past the event, and no table says whether it has received it: a setting of
-	// the destination (Destination.Drops) may have kept it back, or the routes of that time are no longer stored.
+	// Passed: the destination of a stream is past the event, and no table shows whether the destination has received
+	// it: a setting of the destination (Destination.Drops) may have excluded it, or the routes of that time are no
+	// longer stored.
 	Passed State = "passed"
 )
 
@@ -74,8 +77,9 @@ type Destination struct {
 	// delayed, or has no route.
 	Name  string `json:"destination"`
 	State State  `json:"state"`
-	// Since is when the state began: when the delivery died, failed last or was held back by its rate limit, was discarded,
-	// or began to run. Nil where that is not stored, as of a delivery that succeeded and was no replayed dead letter.
+	// Since is when the state began: when the delivery died, failed last or was held back by its rate limit, was
+	// discarded, or began to run. It is nil if no table stores this time, as for a delivery that succeeded and was not a
+	// replayed dead letter.
 	Since *time.Time `json:"since,omitempty"`
 	// NextTry is when a waiting delivery is due; in the past, it is due now.
 	NextTry *time.Time `json:"next_try,omitempty"`
@@ -92,7 +96,8 @@ type Destination struct {
 	// Drops are the settings by which the destination may have passed the event without receiving it, of one that is passed:
 	// expires_after, when.
 	Drops []string `json:"drops,omitempty"`
-	// Class says whose fault the last failure was: event, destination or relay; empty while its rate limit holds it back.
+	// Class is the party at fault for the last failure: event, destination or relay. It is empty while the rate limit
+	// holds the delivery back.
 	Class string `json:"error_class,omitempty"`
 	// Error is the text of the last failure, shortened, or that it waits for its rate limit.
 	Error string `json:"error,omitempty"`
@@ -173,7 +178,7 @@ func (e *Event) Filter(destination, condition string) {
 	}
 }
 
-// sum returns the state of an event by those of its deliveries.
+// sum returns the state of an event from the states of its deliveries.
 func (e *Event) sum() State {
 	is := func(want State) func(State) bool { return func(s State) bool { return s == want } }
 	switch {
@@ -190,7 +195,7 @@ func (e *Event) sum() State {
 	}
 }
 
-// about reports whether the destination is among those of the event.
+// about reports whether the event has the destination.
 func (e *Event) about(name string) bool {
 	return slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == name })
 }

@@ -66,7 +66,7 @@ func (d *Destination) Words(now time.Time) []Phrase {
 	}
 }
 
-// due says when a delivery is tried next.
+// due describes when a delivery is tried next.
 func (d *Destination) due(now time.Time) (all []Phrase) {
 	tried := d.Attempts > 0 || d.Error != ""
 	switch later := d.NextTry != nil && d.NextTry.After(now); {
@@ -89,7 +89,8 @@ func (d *Destination) due(now time.Time) (all []Phrase) {
 	return all
 }
 
-// counts are the attempts and the replays of a delivery. The fault of a destination counts as none.
+// counts describes the attempts and the replays of a delivery. A fault of the destination is not an
+// attempt.
 func (d *Destination) counts() string {
 	text := plural(d.Attempts, "attempt")
 	if d.Attempts == 0 {

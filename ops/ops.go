@@ -65,13 +65,13 @@ func New(db DB, cfg Config) (*Client, error) {
 // sql inserts the names of the tables into a statement.
 func (s *Client) sql(text string) string { return s.tables.Replace(text) }
 
-// Action says who acts, and why.
+// Action names the person who acts, and the reason.
 type Action struct {
 	// Actor is the person who acts, for the audit; empty means the database's user.
 	Actor string
 	// Reason goes into the audit; it may be empty.
 	Reason string
-	// DryRun says what would be done, and changes nothing.
+	// DryRun returns the planned changes, and changes nothing.
 	DryRun bool
 }
 

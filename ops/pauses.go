@@ -52,7 +52,7 @@ func (s *Client) Resume(ctx context.Context, destination string, a Action) (was 
 // errNotPaused ends a transaction in which there was nothing to do.
 var errNotPaused = errors.New("it is not paused")
 
-// pause runs f, which stores a pause or its end, unless it is a dry run, and records what a person has done.
+// pause runs f, which stores a pause or its end, unless it is a dry run, and records the action.
 func (s *Client) pause(ctx context.Context, is bool, destination string, a Action, p observe.Pause, f func(pgx.Tx) error) error {
 	action := "resume"
 	if is {

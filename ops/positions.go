@@ -35,15 +35,17 @@ func (s *Client) Positions(ctx context.Context) (all []observe.Position, err err
 	return all, err
 }
 
-// RouteSpan says since when a destination reads which event types.
+// RouteSpan is a range of ids in which a destination reads certain event
+// types.
 type RouteSpan struct {
-	// From is the id above which the destination reads by these patterns, and Until that up to which it
-	// does, nil while they stand.
+	// From and Until bound the ids that the destination reads by these patterns: above From, up to
+	// Until. Until is nil while the route exists.
 	From  int64  `json:"from"`
 	Until *int64 `json:"until,omitempty"`
 	// Patterns are as in the configuration: a name, a prefix with an asterisk, or an asterisk.
 	Patterns []string `json:"patterns"`
-	// Skipped says that a person has moved the position past these ids; it has no patterns.
+	// Skipped is true if a person has moved the position past these ids; then Patterns is
+	// empty.
 	Skipped bool `json:"skipped,omitempty"`
 }
 

@@ -16,7 +16,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Moved is what Seek has done, or would do.
+// Moved is the result of Seek, or in a dry run its plan.
 type Moved struct {
 	// From is the id up to which the destination had come, the lowest of its parts, and To the id up to
 	// which it has come now: it continues with the first event above To.
@@ -28,16 +28,19 @@ type Moved struct {
 	Last int64 `json:"last_assigned"`
 }
 
-// Seek moves the position of a destination: to "beginning", the first event that is kept; "now", what is
-// written from now on; the id of an event; or a time of RFC 3339, the first event written then or later.
-// The destination continues with that event. Backwards, it receives again what it has received since,
-// under the same ids for those who drop duplicates, by the routes that it has now; what it had yet to receive by routes that have
-// ended comes by these. Forwards, it does not
-// receive what it skips, nor an event whose id was drawn before and whose transaction commits later.
-// Deliveries that are stored, such as retries and dead letters, stay as they are, and those under way
-// end as usual. A destination with exactly_once gets again only what is above the new position, and
-// nothing forwards. The relay that delivers goes on from the new position within about a second. While a
-// position is behind, nothing above it is purged.
+// Seek moves the position of a destination: to "beginning", the first event that is kept; "now", the end of the events
+// written so far; the id of an event; or a time of RFC 3339, the first event written then or later. The destination
+// continues with that event.
+//
+// Backwards, the destination receives events again that it has received since, by its present routes and under the same
+// ids, so that consumers can drop duplicates. Events that were still due by ended routes come by the present routes.
+// Forwards, the destination receives neither the skipped events, nor an event whose id was drawn before the move and
+// whose transaction commits later.
+//
+// Stored deliveries, such as retries and dead letters, stay as they are, and deliveries under way end as usual. A
+// destination with exactly_once receives again only events above the new position, and nothing again after a move
+// forwards. The delivering relay continues at the new position within about a second. While a position is behind, no
+// event above it is purged.
 func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m Moved, err error) {
 	start, err := engine.ParseStart(to)
 	switch {
@@ -52,7 +55,8 @@ func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m 
 		return m, err
 	}
 	err = s.ofStream(ctx, "move a position", pgx.ReadWrite, func(tx pgx.Tx) error {
-		// First the position and then the router's, as relays do.
+		// First the position of the destination, then the unrouted scanner's, in
+		// the order of relays.
 		if m.From, err = s.lock(ctx, tx, destination); err != nil {
 			return err
 		}
@@ -121,11 +125,11 @@ func (m *Moved) target(ctx context.Context, tx pgx.Tx, to engine.Start) error {
 }
 
 const (
-	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
-	// passed: they are in flight, or their transaction may still commit. A destination that keeps a copy
-	// of its position gets again what is above the new head, unless it was moved forwards: see package exactly. Where
-	// ids were assigned again, the copy does not count at all, which a seal above void says. What
-	// former shards had passed does not count any more either. Forwards ($3) no shard goes back.
+	// sqlMove fences the relay that owns the position. Open ids up to the new head stay open: they are in flight, or
+	// their transaction may still commit. A destination that keeps a copy of its position receives the events above
+	// the new head again, unless the move is forwards: see package exactly. Where ids were assigned again, no copy
+	// counts: a sealed above void marks this. A move backwards also drops the positions of former shards. Forwards
+	// ($3), no shard moves back.
 	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 THEN greatest(head, $2) ELSE $2 END, open = CASE WHEN $3 THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,
 		epoch = epoch + 1, updated_at = clock_timestamp(),
 		void = CASE WHEN NOT $3 AND $2 < head OR reused IS NOT NULL THEN sealed ELSE void END, sealed = sealed + (reused IS NOT NULL)::int,
@@ -175,7 +179,7 @@ func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64
 	if _, err := tx.Exec(ctx, sqlAgain); err != nil {
 		return err
 	}
-	if forwards { // what it has not passed comes by the routes that lead there
+	if forwards { // the present routes cover the events that the destination has not passed
 		return nil
 	}
 	at := tail.Watermark{Head: passed}
@@ -184,13 +188,13 @@ func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64
 	}
 	to := tail.Watermark{Head: head, Open: slices.Clone(at.Open)}
 	to.Open.Remove(tail.Range{From: head + 1, To: math.MaxInt64})
-	if again { // what it was owed by routes that have ended are other events
+	if again { // ids were assigned again: events due by ended routes are other events now
 		at = tail.Watermark{Head: math.MaxInt64}
 	}
 	return routes.Rewind(ctx, tx, destination, to, at)
 }
 
-// Forgotten is what Forget has done, or would do.
+// Forgotten is the result of Forget, or in a dry run its plan.
 type Forgotten struct {
 	// Head is the id up to which the destination had come, the lowest of its parts.
 	Head int64 `json:"head"`
@@ -201,11 +205,11 @@ type Forgotten struct {
 // forgetBatch keeps a transaction, and with it the locks, to some ten milliseconds.
 const forgetBatch = 1000
 
-// Forget removes what is stored about a destination that is gone: its position, its routes, and its
-// deliveries, dead letters among them, and stops a replay of it. Events that only it had yet to receive are purged like others
-// then. The error wraps [ErrDelivered] while a relay delivers to it. A destination of that name that
-// comes back is a new one. After an error, or the end of ctx, the position is still there, and a part
-// of the deliveries is gone.
+// Forget removes everything stored about a destination that is gone: its position, its routes and its deliveries, dead
+// letters included. It stops a replay of the destination. Events that only this destination had yet to receive are then
+// purged like others. The error wraps [ErrDelivered] while a relay delivers to the destination. A destination that
+// returns under the same name is a new one. After an error, or the end of ctx, the position still exists, and some of
+// the deliveries are gone.
 func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Forgotten, err error) {
 	if err := a.validate(); err != nil {
 		return f, err

@@ -26,7 +26,7 @@ var ErrReplayRunning = errors.New("a replay is running")
 // ErrNoReplay is wrapped by errors about a replay that does not exist or has ended.
 var ErrNoReplay = errors.New("no such replay")
 
-// ReplayRange is what a replay sends again.
+// ReplayRange is the range of events that a replay sends again.
 type ReplayRange struct {
 	// Destination receives it. It must have a position.
 	Destination string
@@ -36,7 +36,8 @@ type ReplayRange struct {
 	// To is "now", the last event that the destination has received; the id of the last event; or a time,
 	// the last event written before it. Empty means "now".
 	To string
-	// Types are patterns of event types, as in a route; none means all that the destination gets.
+	// Types are patterns of event types, as in a route; empty means all events of the
+	// destination.
 	Types []string
 	// Rate is the largest number of events per second, 0 for no limit.
 	Rate float64
@@ -59,16 +60,16 @@ func (r *ReplayRange) validate() error {
 	return nil
 }
 
-// StartReplay sends a range of events to a destination again, beside what is live: the relay that has the
-// destination begins within about a second, uses only the room that live events leave, and keeps the
-// order of each aggregate within the replay. What fails becomes a retry or a dead letter of its own,
-// which holds back neither live events nor is held back by them. Only what the position of the
-// destination has passed is sent: what it has yet to receive comes anyway. An event of which a retry or a
-// dead letter is stored is passed over. Events above the replay's head are not purged while it runs.
+// StartReplay sends a range of events to a destination again, next to live events. The relay that has the destination
+// begins within about a second, uses only the capacity that live events leave, and keeps the order of each aggregate
+// within the replay. A failed event becomes a separate retry or dead letter, which does not hold back live events and
+// is not held back by them. Only events that the position of the destination has passed are sent: later events come
+// anyway. An event with a stored retry or dead letter is skipped. Events above the replay's head are not purged while
+// it runs.
 //
-// The error wraps [ErrReplayRunning] while there is another one for the destination, [ErrNothingToReplay] if the range
+// The error wraps [ErrReplayRunning] while another replay runs for the destination, [ErrNothingToReplay] if the range
 // is empty, and [ErrNoPosition] if the destination has no position. A dry run returns the range alone;
-// [Client.CountReplay] counts what is in it.
+// [Client.CountReplay] counts the events in it.
 func (s *Client) StartReplay(ctx context.Context, what ReplayRange, a Action) (r observe.Replay, err error) {
 	from, ferr := engine.ParseStart(cmp.Or(what.From, "beginning"))
 	to, terr := engine.ParseStart(cmp.Or(what.To, "now"))
@@ -194,14 +195,14 @@ func (s *Client) Replays(ctx context.Context) (all []observe.Replay, err error) 
 type ReplayOutcome struct {
 	// Delivered events were acknowledged, at the first attempt or later.
 	Delivered int64 `json:"delivered"`
-	// Gone events failed, and are stored no more, without an acknowledgement: a person has discarded them, or they were
-	// removed.
+	// Gone events failed, and are no longer stored, without an acknowledgement: a person has discarded them, or they
+	// were removed.
 	Gone int64 `json:"gone"`
 	// Waiting events failed and are tried again, or wait behind one that failed.
 	Waiting int64 `json:"waiting"`
 	// Dead events are dead letters.
 	Dead int64 `json:"dead"`
-	// More says that more than 100,000 have failed first, and that as many of them were counted.
+	// More is true if more than 100,000 events failed at first; then only as many were counted.
 	More bool `json:"more"`
 }
 
@@ -213,7 +214,8 @@ const (
 FROM (SELECT d.state FROM outbox_replays AS r JOIN outbox_deliveries AS d ON d.event_id >= r.from_id AND d.event_id <= r.to_id
 	AND d.destination = r.destination AND d.replays >= r.number AND d.replays < r.number + 1000 AND d.created_at >= r.created_at
 	WHERE r.id = $1 LIMIT $2) AS d`
-	// sqlLater counts those of them that were acknowledged after a failure.
+	// sqlLater counts the events of a replay that were acknowledged after a
+	// failure.
 	sqlLater = `SELECT count(*) FROM (SELECT FROM outbox_replays AS r JOIN outbox_audit AS a ON a.event_id >= r.from_id AND a.event_id <= r.to_id
 	AND a.destination = r.destination AND a.action = 'delivered' AND a.at >= r.created_at
 	AND (a.details->>'replay')::bigint >= r.number AND (a.details->>'replay')::bigint < r.number + 1000

@@ -38,9 +38,9 @@ type Event struct {
 	// value is encoded with encoding/json.
 	Payload any
 	// ContentType is the media type of the payload, such as "application/x-protobuf":
-	// printable ASCII, up to 255 bytes. A payload that is not a []byte is JSON, and so
-	// has a type such as "application/vnd.acme.order+json", or none: that is
-	// application/json.
+	// printable ASCII, up to 255 bytes. A payload that is not a []byte is JSON, and
+	// its type must be JSON too, such as "application/vnd.acme.order+json". For such a
+	// payload, an empty ContentType means application/json.
 	ContentType string
 	// AggregateType and AggregateID name the subject of the event, "order" and "1042" for
 	// example, up to 1024 bytes each. Both or neither.
@@ -54,8 +54,8 @@ type Event struct {
 	// which aborts the transaction. Up to 1024 bytes. Empty: no such check.
 	IdempotencyKey string
 	// IgnoreDuplicate skips the event, without an error, if an event of its type has
-	// its IdempotencyKey already: the transaction goes on. It needs a key, and all
-	// events of a call must have the same setting. See [Write].
+	// its IdempotencyKey already. The transaction stays usable. The setting needs a
+	// key, and all events of a call must have the same setting. See [Write].
 	IgnoreDuplicate bool
 	// AvailableAt delays the delivery until that time, to the microsecond and
 	// up to the year 9999. Zero: deliver at once.
@@ -66,7 +66,8 @@ type Event struct {
 // anything was sent to the database.
 var ErrInvalid = errors.New("invalid event")
 
-// content is a payload as it is stored: text is JSON, unless it is nil; then raw is the payload.
+// content is a payload in the form in which it is stored: JSON in text, or other bytes in raw if
+// text is nil.
 type content struct {
 	text json.RawMessage
 	raw  []byte
@@ -89,7 +90,8 @@ func (e *Event) encode() (content, error) {
 	return c, nil
 }
 
-// checkContentType checks what the table checks too.
+// checkContentType makes the table's checks of the content type before
+// anything is sent.
 func (e *Event) checkContentType(isBytes bool) error {
 	if e.ContentType == "" {
 		return nil

@@ -37,15 +37,14 @@ type SQLTx interface {
 // anything is sent, so that tx stays usable. Errors of the database are wrapped once; they
 // have aborted tx.
 //
-// With [Event.IgnoreDuplicate] an event whose key exists already is skipped:
-// Write returns nil, tx goes on, and no relay is woken for it. Write reports
-// neither the event that has the key nor the number of events written;
-// [Statement] returns that number. If another transaction is inserting the key,
-// Write waits for it to end: after a commit the event is skipped, after a
-// rollback it is written. At repeatable read and above, that commit is an error,
-// SQLSTATE 40001, like other conflicts: begin again. An event that collides with
-// an id that was chosen by hand, or with a unique index of your own, is skipped
-// as well.
+// With [Event.IgnoreDuplicate] an event whose key exists already is skipped: Write returns
+// nil, tx stays usable, and no relay is woken for the event. Write reports neither the
+// event that has the key nor the number of events written; [Statement] returns that
+// number. If another transaction is inserting the key, Write waits for it to end: after a
+// commit the event is skipped, after a rollback it is written. At repeatable read and
+// above, that commit is an error, SQLSTATE 40001, like other conflicts: begin again. An
+// event that collides with an id that was chosen by hand, or with a unique index of your
+// own, is skipped as well.
 func Write[R any](ctx context.Context, tx Tx[R], events ...Event) error {
 	return WriteTo(ctx, tx, DefaultSchema, events...)
 }
@@ -89,7 +88,8 @@ const (
 	columnsBytes = "content_type, payload, payload_bytes"
 )
 
-// row is one event in the statement's argument. The names are those of the columns.
+// row is one event in the statement's argument. The fields are named after the
+// columns.
 type row struct {
 	EventType      string            `json:"event_type"`
 	AggregateType  string            `json:"aggregate_type,omitempty"`
@@ -100,15 +100,16 @@ type row struct {
 	ContentType    string            `json:"content_type,omitempty"`
 }
 
-// Statement returns the insert of the events as a query with $n placeholders
-// and its arguments, for an ORM, a batch, or a driver that [Write] does not
-// know. Run it inside the transaction of the business change. Errors wrap
-// [ErrInvalid] and name every refused event.
+// Statement returns the insert of the events as a query with $n placeholders and
+// its arguments, for an ORM, a batch, or a driver that [Write] does not know. Run
+// it inside the transaction of the business change. Errors wrap [ErrInvalid] and
+// name every refused event.
 //
 // The query returns no rows, and a RETURNING may be appended to it. With
 // [Event.IgnoreDuplicate] nothing may be appended: the query returns one row with
 // the column written, a bigint, which is the number of events written, 0
-// included. The number of rows affected is then that of a SELECT, always one.
+// included. The driver then reports one affected row, because the query is a
+// SELECT.
 func Statement(schema string, events ...Event) (query string, args []any, err error) {
 	if schema == "" || strings.ContainsRune(schema, 0) {
 		return "", nil, fmt.Errorf("schema name %q is invalid: %w", schema, ErrInvalid)
@@ -123,7 +124,7 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 			errs = append(errs, fmt.Errorf("event %d: %w: %w", i, ErrInvalid, err))
 		}
 		rows[i] = toRow(&events[i])
-		if events[i].ContentType != "" { // so that roles with grants from before go on writing JSON
+		if events[i].ContentType != "" { // roles with older grants can still write JSON
 			columns = columnsBytes
 		}
 	}
@@ -162,12 +163,13 @@ func sameChoice(events []Event) error {
 	return nil
 }
 
-// ignoring makes the insert skip duplicates. On a plain table ON CONFLICT does
-// so. On a partitioned one the trigger that keeps the keys does, controlled by a
-// setting. The statement restores the setting when all rows are written, so that
-// later duplicates in the transaction are refused as before. The insert reads the
-// new value from chosen, which reads the old one from before; the count reads all
-// of the insert. RETURNING 1 needs no right to read the table.
+// ignoring makes the insert skip duplicates. On a plain table ON CONFLICT skips
+// them. On a partitioned table the trigger that keeps the keys skips them,
+// controlled by a setting. The statement restores the setting when all rows are
+// written, so that later duplicates in the transaction are refused as before. The
+// insert reads the new value from chosen, which reads the old one from before;
+// the count reads all of the insert. RETURNING 1 needs no right to read the
+// table.
 func ignoring(insert string) string {
 	return `WITH before AS MATERIALIZED (SELECT coalesce(pg_catalog.current_setting('notifyd.duplicate', true), '') AS choice), ` +
 		`chosen AS MATERIALIZED (SELECT pg_catalog.set_config('notifyd.duplicate', 'ignore', true) AS choice FROM before WHERE before.choice IS NOT NULL), ` +

@@ -36,8 +36,8 @@ func run(ctx context.Context, database, service string) (err error) {
 		return err
 	}
 	defer pool.Close()
-	// In production: credentials.NewTLS. The relay retries by itself; retries of gRPC
-	// would only hide failures.
+	// In production, use credentials.NewTLS. The relay retries; retries of gRPC would
+	// only hide failures.
 	conn, err := grpc.NewClient(service, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry())
 	if err != nil {
 		return err

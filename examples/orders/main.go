@@ -95,7 +95,7 @@ func run(ctx context.Context, c config, log *slog.Logger, ready func(addr string
 	if err != nil {
 		return err
 	}
-	defer mail.Close() //nolint:errcheck // nothing is under way any more
+	defer mail.Close() //nolint:errcheck // no delivery is under way
 	s, err := newShop(ctx, pool, keys, mail, shop{log: log, customers: c.customers})
 	if err != nil {
 		return err
@@ -131,8 +131,8 @@ func (s *shop) serve(ctx context.Context, listener net.Listener, keys idempotenc
 	return err
 }
 
-// openKeys returns the store of idempotency keys. In PostgreSQL the store has a pool of its
-// own, so that it never waits for handlers that hold all connections of their pool.
+// openKeys returns the store of idempotency keys. In PostgreSQL the store has a separate
+// pool, so that it never waits for handlers that hold all connections of their pool.
 func openKeys(ctx context.Context, c config) (keys idempotency.Store, closeKeys func(), err error) {
 	if c.redis == "" {
 		pool, err := pgxpool.New(ctx, c.database)

@@ -22,13 +22,14 @@ const (
 	defaultSessionName = "notifyd"
 )
 
-// Access says how a destination gets at AWS. Credentials and region that are not set here
-// come from the sources of the AWS SDK for Go: the environment (AWS_ACCESS_KEY_ID,
-// AWS_REGION, ...), the files ~/.aws/config and ~/.aws/credentials, SSO, web identity
-// (EKS), and the roles of ECS tasks and EC2 instances.
+// Access holds the settings by which a destination connects to AWS. Credentials and
+// region that are not set here come from the sources of the AWS SDK for Go: the
+// environment (AWS_ACCESS_KEY_ID, AWS_REGION, ...), the files ~/.aws/config and
+// ~/.aws/credentials, SSO, web identity (EKS), and the roles of ECS tasks and EC2
+// instances.
 type Access struct {
-	// Region is that of the destination; the default is the region in its URL or ARN, or
-	// where the SDK finds one.
+	// Region is the region of the destination; the default is the region in its URL or
+	// ARN, or the one that the SDK finds.
 	Region string `json:"region,omitempty" yaml:"region,omitempty" jsonschema_description:"Region, such as 'eu-central-1'." unset:"the region in the URL or ARN of the destination, or the AWS SDK's"`
 	// Endpoint is the URL of the service, in place of AWS: an emulator or a VPC endpoint.
 	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" jsonschema_description:"URL of an emulator or a VPC endpoint." kind:"URL" unset:"AWS"`
@@ -47,8 +48,8 @@ type Access struct {
 	ExternalID handlers.Secret `json:"external_id,omitzero" yaml:"external_id,omitempty" jsonschema_description:"External id that the role's trust policy requires."`
 	// RoleSessionName is seen in CloudTrail; the default is "notifyd".
 	RoleSessionName string `json:"role_session_name,omitempty" yaml:"role_session_name,omitempty" jsonschema_description:"Name of the role's session, as CloudTrail shows it." unset:"'notifyd'"`
-	// TLS is for an Endpoint with a certificate of its own; nil is the system's
-	// authorities.
+	// TLS is for an Endpoint with a private certificate; nil trusts the
+	// system's authorities.
 	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an endpoint or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting and credentials included. The
 	// default is 15s.
@@ -56,7 +57,7 @@ type Access struct {
 }
 
 // WithDefaults returns a copy with every default filled in that needs no environment. at
-// is the region in the URL or ARN of the destination, "" if there is none.
+// is the region in the URL or ARN of the destination, or "".
 func (a Access) WithDefaults(at string) Access {
 	a.RequestTimeout = cmp.Or(a.RequestTimeout, defaultRequestTimeout)
 	if a.AssumeRoleARN != "" {

@@ -43,22 +43,22 @@ const (
 	// member of a cluster.
 	defaultConnectionMails = 100
 	maxConnectionMails     = 10_000
-	// defaultConnectTimeout covers TCP, greeting, TLS and AUTH. Servers that
-	// delay their greeting to tell spammers apart do so for a few seconds.
+	// defaultConnectTimeout covers TCP, greeting, TLS and AUTH. Some servers
+	// delay their greeting by a few seconds to detect spammers.
 	defaultConnectTimeout = 15 * time.Second
 	// defaultSendTimeout covers MAIL to the reply after the final dot, which
 	// servers give only after their content filters have run.
 	defaultSendTimeout = 60 * time.Second
 )
 
-// DefaultLane is how a relay best calls the handler: a few mails at a time, and time for
-// connecting and sending together. A program that takes it sets [Config.Connections] to the
-// same number.
+// DefaultLane returns the recommended settings of a lane: a few mails at a time, and time
+// for connecting and sending together. A program that uses it sets [Config.Connections] to
+// the same number.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 4, Timeout: 90 * time.Second}
 }
 
-// Config says how events become mails and where the mails go. Fields marked
+// Config describes the mails and where to send them. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Host is the mail server's name or address. Required.
@@ -128,10 +128,10 @@ type Config struct {
 	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting: TCP, greeting, TLS and AUTH."`
 	// SendTimeout bounds the sending of one mail. The default is 60s.
 	SendTimeout time.Duration `json:"send_timeout,omitempty" yaml:"send_timeout,omitempty" jsonschema_description:"Longest time for sending one mail."`
-	// MaybeSent says what to do if the connection was lost after the whole mail was
-	// written and before the server answered, so that it is unknown whether the mail
-	// was sent: retry (default; it may arrive twice, with the same
-	// Message-ID) or accept (it may not arrive at all).
+	// MaybeSent decides about a mail whose connection was lost after the whole mail
+	// was written and before the server answered, so that it is unknown whether the
+	// mail was sent: retry (default; it may arrive twice, with the same Message-ID)
+	// or accept (it may not arrive at all).
 	MaybeSent string `json:"maybe_sent,omitempty" yaml:"maybe_sent,omitempty" jsonschema_description:"What to do if the connection is lost after the whole mail and before the answer: 'retry' sends it again, and it may arrive twice; 'accept' takes it for sent, and it may not arrive at all." kind:"'retry', 'accept'"`
 }
 

@@ -66,8 +66,8 @@ func (s *socket) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write records a failure: go-mail drops that of the last write of a mail, which
-// decides whether the server can have seen the whole mail.
+// Write records a failure: go-mail drops the error of the last write of a mail,
+// which decides whether the server can have seen the whole mail.
 func (s *socket) Write(p []byte) (int, error) {
 	n, err := s.Conn.Write(p)
 	if err != nil {
@@ -116,10 +116,10 @@ func (r *replies) forget() {
 	r.mu.Unlock()
 }
 
-// worst returns the reply to a command that decides: one that refuses for good,
-// else one that refuses for now, else one that wants fewer mails, else 421. A
-// server that refuses a few recipients and then hangs up or slows down must not look
-// down or busy: the event would be tried for ever.
+// worst returns the reply to a command that decides: one that refuses for good, else
+// one that refuses for now, else one that wants fewer mails, else 421. A server that
+// refuses a few recipients and then hangs up or slows down must not look down or
+// busy: the event would be tried forever.
 func (r *replies) worst(command string) *textproto.Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

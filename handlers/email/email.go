@@ -74,8 +74,9 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		if f == nil || !f.session {
 			return h.verdict(ctx, f)
 		}
-		// A server may close a session at any time, and refuse what comes after so many
-		// mails of a session. Only a new session shows whose fault the failure is.
+		// A server may close a session at any time, and may refuse commands after a
+		// certain number of mails. Only a new session shows which side the failure
+		// belongs to.
 	}
 	c, f := h.pool.dial(ctx)
 	if f == nil {
@@ -119,8 +120,8 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	c.socket.heard = 0
 	c.replies.forget()
 	err := c.client.SendWithSMTPClient(c.smtp, msg)
-	// IsDelivered, not err: a failure after the mail was accepted, such as that
-	// of a RSET, is an error to go-mail.
+	// IsDelivered, not err: go-mail also returns an error for a failure after
+	// the mail was accepted, such as a failed RSET.
 	if msg.IsDelivered() {
 		if stop() && err == nil {
 			h.pool.putBack(c)

@@ -64,14 +64,15 @@ func codes() outcome.Table[int] {
 	}
 }
 
-// isOurs reports whether a reply is about the session, which is to go on.
+// isOurs reports whether a reply is about the session, and the session
+// continues.
 func isOurs(code int) bool {
 	class, _ := codes().Find(false, code)
 	return class != outcome.Unknown && code != codeClosing
 }
 
-// class returns the party at fault. Nothing else decides that. at is the stage of the failure, with the own sender
-// told apart.
+// class returns the party at fault. No other function decides this. at is the stage of the failure, with a
+// separate stage for a sender made of the event.
 func (f *failure) class(at stage) outcome.Class {
 	switch {
 	case at == stageMessage:
@@ -109,7 +110,7 @@ func classify(f *failure, at stage) error {
 // failure is a delivery that failed once there was a server to talk to.
 type failure struct {
 	at      stage
-	code    int    // of the reply, 0 if there was none
+	code    int    // of the reply, 0 without a reply
 	status  status // of the reply to a command of a mail
 	text    string // one line: the reply, or the error in its place
 	err     error  // for errors.Is; nil if it could hold a secret
@@ -130,7 +131,7 @@ func (f *failure) maybeSession() bool {
 // Unwrap returns the network's error, or the cause of the timeout.
 func (f *failure) Unwrap() error { return f.err }
 
-// connectFailure describes why there is no connection.
+// connectFailure describes why the connection failed.
 func connectFailure(ctx context.Context, out *outcome.Destination, addr string, err error) *failure {
 	f := &failure{at: stageConnect}
 	described := outcome.Failure{Err: err, Text: addr + ": " + err.Error(), Cure: connectCure(err)}
@@ -150,7 +151,7 @@ func connectFailure(ctx context.Context, out *outcome.Destination, addr string, 
 	return f
 }
 
-// connectCure returns what an operator can do about an error without a code, or "".
+// connectCure returns an operator's remedy for an error without a code, or "".
 func connectCure(err error) string {
 	text := err.Error()
 	switch {
@@ -165,7 +166,7 @@ func connectCure(err error) string {
 	}
 }
 
-// replyCure returns what an operator can do about a reply, or "".
+// replyCure returns an operator's remedy for a reply, or "".
 func replyCure(code int, said string) string {
 	switch _, cure := codes().Find(false, code); {
 	case code != codeLoginFirst:

@@ -73,7 +73,7 @@ func (p *pool) acquire(ctx context.Context) error {
 
 func (p *pool) release() { <-p.slots }
 
-// reuse takes an idle connection, nil if there is none.
+// reuse takes an idle connection, or returns nil.
 func (p *pool) reuse() *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()

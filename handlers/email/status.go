@@ -3,13 +3,13 @@ package email
 import "strings"
 
 // status is an enhanced status code, class.subject.detail (RFC 3463). Its zero
-// value is that of a reply without one.
+// value stands for a reply without a code.
 type status struct{ class, subject, detail int }
 
-// parseStatus returns the enhanced status code that the text of a reply begins
-// with (RFC 2034). A malformed one is none: a class other than 2, 4 and 5, a
-// leading zero, more than three digits, something other than a space or the end of
-// the line behind it.
+// parseStatus returns the enhanced status code at the beginning of the text of a
+// reply (RFC 2034). It returns the zero status for a malformed code: a class other
+// than 2, 4 and 5, a leading zero, more than three digits, something other than a
+// space or the end of the line behind it.
 func parseStatus(text string) status {
 	line, _, _ := strings.Cut(text, "\n")
 	word, _, _ := strings.Cut(line, " ")

@@ -99,7 +99,7 @@ func (c Config) content() error {
 	return errors.Join(errs...)
 }
 
-// headerName returns what is wrong with the name of an extra header, or "".
+// headerName returns the mistake in the name of an extra header, or "".
 func headerName(name string) string {
 	lower := strings.ToLower(name)
 	switch lower {

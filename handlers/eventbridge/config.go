@@ -22,8 +22,8 @@ const (
 	defaultSource = "notifyd"
 )
 
-// DefaultLane is how a relay best calls the handler: EventBridge keeps no order, so there is
-// none to lose.
+// DefaultLane returns the recommended settings of a lane: EventBridge keeps no
+// order, so concurrent calls lose no order.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 4, Timeout: time.Minute}
 }

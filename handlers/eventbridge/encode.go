@@ -26,7 +26,8 @@ const (
 	timeSize      = 14  // as EventBridge counts a time
 )
 
-// templates are those of a Config, nil where there is none.
+// templates holds the parsed templates of a Config, nil where the Config
+// has no template.
 type templates struct {
 	source, detailType *tmpl.Template
 	resources          []*tmpl.Template
@@ -57,7 +58,7 @@ type encoder struct {
 }
 
 func newEncoder(cfg Config) (*encoder, error) {
-	m, err := message.New(cfg.Config, message.Kafka()) // EventBridge has no binding of its own
+	m, err := message.New(cfg.Config, message.Kafka()) // CloudEvents defines no binding for EventBridge
 	if err != nil {
 		return nil, err
 	}
@@ -128,9 +129,9 @@ func (e *encoder) entry(ev *delivery.Event) (in types.PutEventsRequestEntry, err
 	return in, err
 }
 
-// resourcesOf returns what the event is about, and then its headers, as name:value: an event of
-// EventBridge has no other place for them, and consumers need the id. The type and the time
-// have places of their own.
+// resourcesOf returns the resources of the event, and then its headers, as name:value: an event
+// of EventBridge has no other place for them, and consumers need the id. The type and the time
+// have separate fields.
 func (e *encoder) resourcesOf(m message.Message, data *tmpl.Data) ([]string, error) {
 	var all []string
 	for _, t := range e.resources {

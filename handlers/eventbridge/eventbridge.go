@@ -1,6 +1,6 @@
 // Package eventbridge delivers events to an event bus of Amazon EventBridge.
 //
-// An event is delivered once EventBridge has given it an id of its own. Its resources hold
+// An event is delivered once EventBridge has assigned an id to it. Its resources hold
 // notifyd-id:ID, by which consumers drop copies.
 package eventbridge
 

@@ -133,8 +133,8 @@ func (s *files) makeFolders(folder string) error {
 	return nil
 }
 
-// syncFolders synchronizes the folder of a file without lines, and those above it up to the root. Whoever made them, perhaps a
-// relay that has died, may not have done so.
+// syncFolders synchronizes the folder of a file without lines, and all folders above it up to the root. Their creator,
+// perhaps a dead relay, may not have synchronized them.
 func (s *files) syncFolders(folder string) error {
 	for {
 		if err := s.sync(folder); err != nil {
@@ -266,8 +266,9 @@ func (a *appender) finish(from, size int64) (int64, error) {
 	return from, a.f.Truncate(from)
 }
 
-// isOwn reports whether what is between the last newline and the end of the file is of notifyd. After a loss of power some file
-// systems have zeros in place of data that was not synchronized: zeros alone are of notifyd if the line before them is.
+// isOwn reports whether notifyd wrote the bytes between the last newline and the end of the file. After a loss of power
+// some file systems have zeros in place of data that was not synchronized: zeros alone are from notifyd if the line
+// before them is.
 func (a *appender) isOwn(end, size int64) (bool, error) {
 	begin, err := a.read(end, min(size, end+int64(len(jsonline.Prefix))))
 	if err != nil {
@@ -302,7 +303,7 @@ func (a *appender) read(from, to int64) ([]byte, error) {
 	return b, err
 }
 
-// lineEnd returns the offset behind the last newline before size, 0 if there is no newline.
+// lineEnd returns the offset behind the last newline before size, or 0 without a newline.
 func (a *appender) lineEnd(size int64) (int64, error) {
 	buf := make([]byte, min(block, size))
 	for to := size; to > 0; {

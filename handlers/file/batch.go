@@ -47,13 +47,13 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// part writes and synchronizes the files of the events in [from, to), and reports false if the batch must end. A failure of
-// a file fails all events from the first event of this file on; if the events' own path is at fault, it fails them alone, and
-// those that must not overtake them. Events whose paths lead to the same
-// file are written as those of one path.
+// part writes and synchronizes the files of the events in [from, to), and reports false if the batch must end. A
+// failure of a file fails all events from the first event of this file on. If the path of some events is at fault, it
+// fails only these events and the events that must not overtake them. If two paths lead to the same file, their events
+// are written together, in order.
 func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, order []string) bool {
 	b.h.files.shrink(len(order))
-	limit := to // events from this one on are not acknowledged
+	limit := to // this event and later ones are not acknowledged
 	var why error
 	fail := func(path string, err error) {
 		if err = b.h.failed(err); delivery.IsUnavailable(err) {
@@ -69,8 +69,8 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		b.failBehind(delivery.TotalOrder(ctx))
 	}
 	open, paths := make(map[string]*appender), make(map[*appender]string)
-	// All relays lock in the same order, which excludes deadlocks. At a lock that does not come all others are released:
-	// whoever waits for them must not wait for it, too.
+	// All relays lock in the same order, which excludes deadlocks. If one lock is not obtained in time, all others are
+	// released: relays that wait for them must not wait for that lock, too.
 	for _, path := range slices.Sorted(slices.Values(order)) {
 		switch a, err := b.h.files.acquire(ctx, path, &b.patience); {
 		case err == nil:

@@ -11,7 +11,8 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time, each with one fsync per file.
+// DefaultLane returns the recommended settings of a lane: one batch at a time, each with one fsync per
+// file.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 3 * lockWithin}
 }
@@ -57,7 +58,8 @@ func (c Config) parse() (*tmpl.Template, error) {
 	return t, nil
 }
 
-// literal replaces each action of a template by a NUL, which no path has: what the action prints is not known.
+// literal replaces each action of a template by a NUL, which no path has: the output of an action is not
+// known.
 func literal(text string) string {
 	var b strings.Builder
 	for {
@@ -108,7 +110,8 @@ func inside(dir, path string) string {
 	return filepath.Clean(path)
 }
 
-// checkPath returns an error if what templates have made of an event, below the stem, names no file there.
+// checkPath returns an error if the part of a path that templates have made of an event names no file
+// below the stem.
 func checkPath(below string) error {
 	for part := range strings.SplitSeq(below, "/") {
 		if err := checkPart(part); err != nil {

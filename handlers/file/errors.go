@@ -17,7 +17,8 @@ var (
 	errBehind  = errors.New("an earlier event of the aggregate has failed")
 )
 
-// causes is the table of what files refuse. Own is for a path made of the event. What is not in it is a fault of the disk.
+// causes is the table of errors of files. Own is for a path made of the event. An error that is not in the table is a
+// fault of the disk.
 func causes() outcome.Table[error] {
 	return outcome.Table[error]{
 		{Codes: []error{syscall.ENOSPC}, Class: outcome.Unavailable, Cure: "free space or inodes on the file system"},
@@ -36,8 +37,8 @@ func causes() outcome.Table[error] {
 	}
 }
 
-// failed returns the error of the events of a file. A path made of an event may be at fault itself if the file cannot be opened,
-// but not if no file can be made in the folder that all have in common.
+// failed returns the error of the events of a file. A path made of an event may be at fault if the file cannot be
+// opened, but not if no file can be made in the folder that all paths share.
 func (h *Handler) failed(err error) error {
 	bad, isPath := errors.AsType[*fs.PathError](err)
 	opening := isPath && (bad.Op == "open" || bad.Op == "mkdir")

@@ -141,7 +141,8 @@ func checkManyAtOnce(p *probe) {
 	p.awaitOnce(all)
 }
 
-// checkDoneContext: an answer is true, or the error says why there is none.
+// checkDoneContext: an answer is true, or the error gives the reason for
+// its absence.
 func checkDoneContext(p *probe) {
 	s := p.warm()
 	cause := errors.New("handlertest: the context was done before")

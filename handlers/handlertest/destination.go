@@ -35,17 +35,18 @@ type Destination struct {
 	// by several goroutines. nil is for JSON objects of a few bytes that belong
 	// to one of three aggregates.
 	Event func(id int64) *delivery.Event
-	// Rejected returns an event with this id that the destination refuses for
-	// itself and for good, such as one that is too large. It is nil where there
-	// is no such event.
+	// Rejected returns an event with this id that the destination refuses
+	// permanently and alone, such as one that is too large. It is nil if the
+	// destination refuses none.
 	Rejected func(id int64) *delivery.Event
 
 	// Network is the network between the handler and the server. Received must not
 	// go through it. It is nil where none can fail.
 	Network Network
-	// Stop and Start stop the server and start it again, keeping what it has
-	// received; the suite calls them in turn. Both return when it is done, and
-	// Start once the server answers. They are nil where it cannot be stopped.
+	// Stop stops the server, and Start starts it again with all events that it
+	// has received; the suite calls them in turn. Stop returns when the server
+	// is down, Start once the server answers. Both are nil for a server that
+	// cannot be stopped.
 	Stop  func(tb testing.TB)
 	Start func(tb testing.TB)
 
@@ -61,9 +62,9 @@ type Destination struct {
 	// they were delivered, also after a fault: an event is not sent while an
 	// earlier one of its aggregate has failed in the same batch.
 	Ordered bool
-	// Resends is how often the handler, or a library in it, may send an event
-	// again by itself because of one fault, such that it arrives again. It is 0
-	// if a copy can only come of a delivery that has failed.
+	// Resends is how often the handler, or a library in it, may resend an event
+	// within one delivery because of one fault, so that the event arrives
+	// again. It is 0 if only a failed delivery can cause a copy.
 	Resends int
 
 	// Cases is the table of faults and their classes.
@@ -73,25 +74,27 @@ type Destination struct {
 	// minute. No test that passes takes as long. It is more than twice Prompt.
 	Patience time.Duration
 	// Prompt is how soon a delivery returns once its context is done, or its
-	// connection is reset. The default is 5s. A handler that takes longer after
-	// a reset is taken for one that tries again by itself.
+	// connection is reset. The default is 5s. The suite takes a handler that
+	// needs longer after a reset for one that retries within a delivery.
 	Prompt time.Duration
 }
 
 // Case is a fault, and its class by the handler.
 type Case struct {
-	// Name is that of the subtest: the fault, such as "the queue does not exist".
+	// Name is the name of the subtest: the fault, such as "the queue does not
+	// exist".
 	Name string
 	// Provoke makes one delivery that meets the fault, undoes the fault, and
 	// returns the handler's answer.
 	Provoke func(tb testing.TB) error
 	// Class is the party at fault: [delivery.ClassEvent] or
-	// [delivery.ClassDestination]. Zero says that the event is delivered.
+	// [delivery.ClassDestination]. Zero means that the event is delivered.
 	Class delivery.Class
-	// Permanent says that no further attempt can cure the fault; for ClassEvent only.
+	// Permanent is true if no further attempt can cure the fault; for ClassEvent
+	// only.
 	Permanent bool
-	// Throttled says that the destination works and wants fewer deliveries; for
-	// ClassDestination only.
+	// Throttled is true if the destination works and wants fewer deliveries;
+	// for ClassDestination only.
 	Throttled bool
 	// RetryAfter is the pause that the destination asked for, zero if none.
 	RetryAfter time.Duration

@@ -137,9 +137,9 @@ func (p *probe) stream(fault, repair func()) {
 	p.until("the stream begins", func() bool { return running.isDone() || r.batches.Load() >= spell })
 	down = true
 	fault()
-	// The first failure is that of the delivery under way, the second one shows the
-	// handler's error for an outage. A handler that tries by itself shows none; then the
-	// fault lasts as long as a delivery may take to notice.
+	// The first failure belongs to the delivery under way, the second one shows the
+	// handler's error for an outage. A handler that retries within a delivery shows
+	// none; then the fault lasts as long as a delivery may take to notice.
 	p.within(p.d.Prompt, func() bool { return running.isDone() || r.ledger.failures() >= 2 })
 	repair()
 	down = false

@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// tick is the interval of polling where there is no signal.
+// tick is the interval of polling where no signal exists.
 const tick = 5 * time.Millisecond
 
 // maxListed is how many ids a message lists.
@@ -184,7 +184,7 @@ func (s *subject) call(ctx context.Context, dl *call) {
 	copy(dl.errs, errs)
 }
 
-// startEach begins a delivery of its own for each event.
+// startEach begins a separate delivery for each event.
 func (s *subject) startEach(ctx context.Context, events ...*delivery.Event) []*call {
 	all := make([]*call, len(events))
 	for i, e := range events {

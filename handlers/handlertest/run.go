@@ -19,7 +19,7 @@ func Run(t *testing.T, d Destination) {
 	})
 }
 
-// subtest runs f as a test of its own and reports whether it passed.
+// subtest runs f as a subtest and reports whether it passed.
 type subtest func(name string, f func(tb testing.TB)) bool
 
 // property is a property of every destination.
@@ -43,7 +43,7 @@ const (
 	classes
 )
 
-// missing returns what d lacks of n, "" if nothing.
+// missing returns the parts of n that d lacks, or "".
 func (n need) missing(d *Destination) string {
 	stops := d.Stop != nil
 	switch {

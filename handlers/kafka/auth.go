@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// maxToken bounds what is read of a token file. Brokers take no more than
+// maxToken bounds the bytes read from a token file. Brokers accept at most
 // sasl.server.max.receive.size, 524288 bytes by default.
 const maxToken = 512 << 10
 

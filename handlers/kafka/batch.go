@@ -14,7 +14,7 @@ import (
 type batch struct {
 	h      *Handler
 	p      *producer
-	ctx    context.Context //nolint:containedctx // that of the call, bounded by delivery_timeout
+	ctx    context.Context //nolint:containedctx // the context of the call, bounded by delivery_timeout
 	events []*delivery.Event
 	exact  *opened // nil without exactly_once
 	errs   []error // by event; nil while nothing has failed
@@ -118,8 +118,9 @@ func (b *batch) refused(todo []int) (redo []int) {
 	return redo
 }
 
-// spoilt returns the records of todo whose transaction failed for others, whose topics are at fault: without those
-// it may succeed. Where it does not show which those are, it is tried again once, by a client that asks.
+// spoilt returns the records of todo whose transaction failed because of other records, whose topics are at fault:
+// without these records the transaction may succeed. If the error does not show which they are, the transaction is
+// tried once more, by a client that asks.
 func (b *batch) spoilt(todo []int) (redo []int) {
 	for _, i := range todo {
 		if err, ok := errors.AsType[*spoiltError](b.failure(i)); ok && b.ownTopic(err.reason) {
@@ -139,7 +140,8 @@ func (b *batch) spoilt(todo []int) (redo []int) {
 func (b *batch) ownTopic(err error) bool { return b.h.encoder.fixedTopic == "" && isTopic(err) }
 
 // stuck reports whether one of todo failed and will be delivered later: then
-// nothing may overtake it. A topic of its own keeps no order with others.
+// no event may overtake it. A failure about a topic that was made of the event does
+// not count: order is not kept between topics.
 func (b *batch) stuck(todo []int) bool {
 	return slices.ContainsFunc(todo, func(i int) bool {
 		err := b.failure(i)

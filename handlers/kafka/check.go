@@ -11,8 +11,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Check connects, authenticates, and asks for the topic where it is the same for
-// every event, with a client of its own. It implements delivery.Checker.
+// Check connects with a separate client, authenticates, and asks for the topic
+// if the topic is the same for every event. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	link := &link{}
 	client, err := kgo.NewClient(append(slices.Clone(h.options), kgo.WithHooks(link), kgo.RequestRetries(0))...)

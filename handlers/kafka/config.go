@@ -28,8 +28,8 @@ const (
 	CompressionGzip   = "gzip"
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too. The timeout is for a handler that exceeds
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order of the events, through an outage too. The timeout is for a handler that exceeds
 // its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * defaultDeliveryTimeout}
@@ -61,8 +61,8 @@ const (
 	defaultPositions     = "notifyd-positions"
 )
 
-// Config says to which topic events go, and how the brokers are reached. Fields
-// marked "template" are templates over the event: .Event, .Payload and .Headers.
+// Config names the topic of events, and the brokers. Fields marked "template"
+// are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Brokers are asked for the cluster, as host or host:port; the port is 9092 by
 	// default. One that answers is enough. Required.
@@ -86,7 +86,7 @@ type Config struct {
 	// "notifyd".
 	ClientID string `json:"client_id,omitempty" yaml:"client_id,omitempty" jsonschema_description:"Name in the brokers' logs, metrics and quotas."`
 
-	// Compression is none (default), snappy, lz4, zstd or gzip.
+	// Compression is "none" (the default), snappy, lz4, zstd or gzip.
 	Compression string `json:"compression,omitempty" yaml:"compression,omitempty" jsonschema:"enum=none,enum=snappy,enum=lz4,enum=zstd,enum=gzip" jsonschema_description:"Compression of the batches."`
 	// MaxMessageBytes is the largest record, before compression, and the largest
 	// batch of them, 1024 to 104857600; the default is 1000012. It should be
@@ -99,7 +99,7 @@ type Config struct {
 	// demand (auto.create.topics.enable).
 	AllowAutoTopicCreation bool `json:"allow_auto_topic_creation,omitempty" yaml:"allow_auto_topic_creation,omitempty" jsonschema_description:"Brokers may create a missing topic, if they do so on demand."`
 
-	// Transactional writes each batch in a transaction of its own: consumers that
+	// Transactional writes each batch in a separate transaction: consumers that
 	// read_committed see all of it or nothing.
 	Transactional bool `json:"transactional,omitempty" yaml:"transactional,omitempty" jsonschema_description:"Write each batch in a transaction: consumers that 'read_committed' see all of it or nothing."`
 	// TransactionalID is for ACLs. With Transactional it is the prefix of the transactional ids; the
@@ -147,9 +147,9 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// PositionID returns the transactional id with ExactlyOnce, which is also the key of the position, for the name
-// that a stream gives to a shard, and the number of its shard: TransactionalID is that of the first, and the others have their
-// number behind it.
+// PositionID returns the transactional id with ExactlyOnce, which is also the key of the position. shard is the
+// stream's name for a shard, and part the number of the shard. The first shard has TransactionalID, the others append
+// their number to it. Without TransactionalID the id is made of shard.
 func (c Config) PositionID(shard string, part int) string {
 	if c.TransactionalID != "" && part > 0 {
 		return fmt.Sprintf("%s/%d", c.TransactionalID, part)

@@ -145,7 +145,7 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch, header h
 	return nil
 }
 
-// withSchema returns a body behind what names its schema.
+// withSchema returns a body behind the header that names its schema.
 func (e *encoder) withSchema(body []byte, topic string, v *view, header headerFunc) ([]byte, error) {
 	ref, err := e.schemas.ref(topic, v)
 	if err != nil {

@@ -22,8 +22,8 @@ func isUndecided(err error) bool {
 // the cluster.
 func codes() outcome.Table[error] {
 	return outcome.Table[error]{
-		// A broker with rules of its own. They may be about this record, so it is tried again, and does not hold up
-		// the others.
+		// A broker with custom policies. The policy may be about this record only, so the record is tried again,
+		// and does not hold up the others.
 		{Codes: []error{kerr.PolicyViolation}, Class: outcome.Retry},
 		{Codes: []error{kerr.MessageTooLarge, kerr.RecordListTooLarge}, Class: outcome.Permanent, Cure: "raise the topic's max.message.bytes"},
 		{Codes: []error{kerr.InvalidRecord}, Class: outcome.Permanent},

@@ -15,18 +15,19 @@ import (
 )
 
 // Exactly once: the position of the destination is a record in the transaction of the events, and
-// the engine continues from the last one that was committed. The handler knows nothing of
-// positions: it writes what the engine gives it, and reads it back.
+// the engine continues from the last committed position. The handler does not interpret
+// positions: it writes the engine's bytes, and reads them back.
 //
 // A client lives from OpenPosition until the first fault that is not about a record. Only
-// OpenPosition makes another one: with its first request, it ends whatever an earlier client with
-// the same transactional id has left open, and then the position that is read shows whether that
-// was committed.
+// OpenPosition makes the next client. Its first request ends transactions that an earlier client
+// with the same transactional id has left open. The position that is read then shows whether they
+// were committed.
 
 // errNotOpened is the failure of a batch that comes before OpenPosition, or after a fault.
 var errNotOpened = errors.New("the position was not read since the last fault")
 
-// opened is what one call of OpenPosition leaves to the batches after it.
+// opened holds the state that one call of OpenPosition leaves to later
+// batches.
 type opened struct {
 	p        *producer
 	client   *kgo.Client // the one that p begins with
@@ -36,15 +37,15 @@ type opened struct {
 	calling sync.Mutex // held by a batch
 }
 
-// keeper has what was opened last.
+// keeper holds the client that was opened last.
 type keeper struct {
 	mu     sync.Mutex
 	now    *opened // nil before the first one
 	closed bool
 }
 
-// swap replaces what was opened, and ends its client: a batch that is still in it fails. It reports
-// false if the handler is closed.
+// swap replaces the opened client, and closes the previous one: a batch that still uses that client
+// fails. It reports false if the handler is closed.
 func (k *keeper) swap(next *opened) bool {
 	k.mu.Lock()
 	before := k.now
@@ -166,8 +167,8 @@ func (h *Handler) deliverExactly(ctx context.Context, events []*delivery.Event) 
 }
 
 // commit writes records and the position in a transaction: all of them, or none. After a fault that
-// is not about a record the client is let go of, and nothing more is delivered: whether the
-// transaction was committed, only the position shows.
+// is not about a record, commit drops the client and nothing more is delivered: only the position
+// shows whether the transaction was committed.
 func (p *producer) commit(b *batch, todo []int) {
 	if p.client == nil {
 		b.failAll(todo, errNotOpened)
@@ -196,7 +197,8 @@ func (p *producer) commit(b *batch, todo []int) {
 	case fault != nil:
 		lose(fault)
 	case b.anyFailed(todo):
-		// The transaction goes, and what failed in it is known: the others are tried again.
+		// The transaction is aborted, and the failed records are known: the others are
+		// tried again.
 		if err := p.client.EndTransaction(b.ctx, kgo.TryAbort); err != nil {
 			lose(err)
 		}
@@ -215,7 +217,7 @@ type along struct {
 	err    *error // its failure
 }
 
-// lostError is the fault for which a client was let go of.
+// lostError is the fault for which a client was dropped.
 type lostError struct{ error }
 
 func (e *lostError) Unwrap() error { return e.error }
@@ -237,7 +239,7 @@ func (b *batch) pick(todo []int) []*delivery.Event {
 	return some
 }
 
-// aggregate is what the order of events is kept by.
+// aggregate is the key by which the order of events is kept.
 type aggregate struct{ kind, id string }
 
 // unit returns the unit of order of an event; without an id it is in none.
@@ -248,9 +250,10 @@ func (b *batch) unit(e *delivery.Event) aggregate {
 	return aggregate{e.AggregateType, e.AggregateID}
 }
 
-// settle delivers records, each exactly once or not at all. Records that the cluster refuses for
-// their content are found by halves, as all of a transaction are refused together. One whose topic
-// is missing is known. An event behind one that is to be tried again is not delivered.
+// settle delivers records, each exactly once or not at all. All records of a transaction are
+// refused together, so records that the cluster refuses for their content are found by halving. A
+// record whose topic is missing is known. An event behind one that is to be tried again is not
+// delivered.
 func (b *batch) settle(todo []int) {
 	todo = b.standing(todo)
 	if len(todo) == 0 {
@@ -286,8 +289,8 @@ func (b *batch) settle(todo []int) {
 	b.settle(todo[mid:])
 }
 
-// standing returns those of todo before which no event of their aggregate has failed that will be
-// tried again, and fails the others.
+// standing returns the records of todo before which no event of their aggregate has failed that
+// will be tried again, and fails the others.
 func (b *batch) standing(todo []int) []int {
 	if b.errs == nil {
 		b.errs = make([]error, len(b.events))

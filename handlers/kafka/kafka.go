@@ -30,8 +30,8 @@ import (
 )
 
 // Handler writes events to topics. It implements [delivery.BatchHandler] and
-// io.Closer, and is safe for concurrent use: each batch under way has a producer
-// of its own, which then waits for the next one.
+// io.Closer, and is safe for concurrent use: each batch under way has a separate
+// producer, which the next batch reuses.
 type Handler struct {
 	cfg     Config
 	encoder *encoder
@@ -77,8 +77,8 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 }
 
 // KeepsOrder implements delivery.OrderKeeper: records of one aggregate go to one
-// partition, where none is written after one that failed. A broker with a policy
-// of its own is the exception: it may refuse one record and take the next.
+// partition, where none is written after one that failed. A broker with a custom
+// policy is the exception: it may refuse one record and take the next.
 //
 // In a transaction all records are written, or none, whatever their partitions.
 func (h *Handler) KeepsOrder() bool {
@@ -136,9 +136,9 @@ func (h *Handler) newProducer() *producer {
 	if !h.cfg.Transactional {
 		return newProducer(h.cfg, h.options, "")
 	}
-	// A new id for each process: two relays with one would fence each other
-	// for ever. The broker aborts an open transaction of a killed relay after
-	// the transaction's timeout.
+	// A new id for each process: two relays with the same id would fence each
+	// other forever. The broker aborts an open transaction of a killed relay
+	// after the transaction's timeout.
 	host, _ := os.Hostname() // for people who read the id
 	return newProducer(h.cfg, h.options, fmt.Sprintf("%s-%s-%s-%d", h.cfg.TransactionalID, host, rand.Text()[:8], h.made))
 }

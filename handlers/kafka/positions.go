@@ -14,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// The topic of the positions is compacted, and has all of them in its first partition: a record for
-// each transaction of each shard, of which the last one counts.
+// The topic of the positions is compacted, and its first partition holds all positions: a record
+// for each transaction of each shard. The last record of a shard counts.
 
 const (
 	// positionsSegment is the size of the topic's segments, in bytes. The segment that is written is
@@ -25,8 +25,8 @@ const (
 	positionsReplicas = 3
 	// lookBack is how many records a new owner reads first: its last one is nearly always among them.
 	lookBack = 10_000
-	// markSuffix makes the key of the record by which a new owner finds the end of what was
-	// committed before.
+	// markSuffix makes the key of the record by which a new owner finds the end of earlier
+	// commits.
 	markSuffix = "/opened"
 )
 
@@ -118,9 +118,9 @@ func lookForTopic(ctx context.Context, client *kgo.Client, name string) (found b
 	return false, len(answer.Brokers), nil
 }
 
-// mark commits a record of its own, and returns its offset. The first request of the transaction
-// fences earlier producers with the same id, and ends what they have left open; the offset is above
-// all that they have committed.
+// mark commits a separate record, and returns its offset. The first request of the transaction
+// fences earlier producers with the same id, and ends the transactions that they have left open.
+// The offset is above all records that they have committed.
 func (p *producer) mark(ctx context.Context, id string) (offset int64, err error) {
 	if err := p.client.BeginTransaction(); err != nil {
 		return 0, err
@@ -141,7 +141,7 @@ func (p *producer) mark(ctx context.Context, id string) (offset int64, err error
 }
 
 // readPosition returns the last position of the shard that was committed before the record at the
-// given offset; nil if there is none.
+// given offset, or nil if no position was committed.
 func (p *producer) readPosition(ctx context.Context, id string, before int64) ([]byte, error) {
 	from := max(0, before-lookBack)
 	position, err := p.readFrom(ctx, kgo.NewOffset().At(from), id, before)
@@ -151,8 +151,8 @@ func (p *producer) readPosition(ctx context.Context, id string, before int64) ([
 	return position, err
 }
 
-// readFrom waits for transactions of other shards that are open: what comes behind them is not shown
-// before they have ended.
+// readFrom waits for open transactions of other shards: records behind an open transaction become
+// visible only when the transaction has ended.
 func (p *producer) readFrom(ctx context.Context, from kgo.Offset, id string, before int64) (position []byte, err error) {
 	topic := p.cfg.PositionsTopic
 	client, err := kgo.NewClient(append(slices.Clone(p.common),
@@ -200,8 +200,8 @@ func (h *Handler) checkPositions(ctx context.Context, client *kgo.Client) error 
 }
 
 const (
-	// coordinatorTries and coordinatorPause give a cluster time to make the topic of its transactions:
-	// it does so when it is first asked.
+	// coordinatorTries and coordinatorPause bound the wait for a cluster that has yet to make the
+	// topic of its transactions: the cluster makes the topic at the first request.
 	coordinatorTries = 20
 	coordinatorPause = 250 * time.Millisecond
 )
@@ -233,8 +233,8 @@ func findCoordinator(ctx context.Context, client *kgo.Client, id string) error {
 	}
 }
 
-// checkCompacted wants a topic that keeps the last record of each key. Who may not see the settings
-// of topics is told nothing.
+// checkCompacted requires a topic that keeps the last record of each key. It reports nothing to a
+// user who may not read the settings of topics.
 func checkCompacted(ctx context.Context, client *kgo.Client, topic string) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	resource := kmsg.NewDescribeConfigsRequestResource()

@@ -23,8 +23,9 @@ const (
 	// has trouble. The default of 5 s would make every change of a leader last as
 	// long.
 	metadataAtMost = 500 * time.Millisecond
-	// settleEvery is how long to wait for records that were given up before giving
-	// up those that have turned up since. One round is enough nearly always.
+	// settleEvery is how long to wait for the end of records that were given up,
+	// before giving up records that have appeared since. One round is nearly
+	// always enough.
 	settleEvery = 100 * time.Millisecond
 	// requestTimeout bounds how long a broker may wait for its replicas, and
 	// requestOverhead all else about a request. A request that was given up keeps
@@ -34,9 +35,9 @@ const (
 	requestOverhead   = 5 * time.Second
 	// endWithin bounds the end of a transaction that is given up.
 	endWithin = 5 * time.Second
-	// endedAgain is how often to ask whether the transaction before has come to its end, which takes
-	// the broker a few milliseconds after it has answered. The default of 20 ms is most of the time
-	// that a transaction takes.
+	// endedAgain is how often to ask whether the previous transaction has ended, which takes the
+	// broker a few milliseconds after its answer. The library's default of 20 ms is most of the
+	// duration of a transaction.
 	endedAgain = 2 * time.Millisecond
 )
 
@@ -72,7 +73,7 @@ type tag struct {
 	i     int
 }
 
-// Deadline implements context.Context: there is none.
+// Deadline implements context.Context: a tag never has a deadline.
 func (*tag) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
 // Done implements context.Context: it never is.
@@ -174,9 +175,9 @@ func (p *producer) encode(b *batch) (todo []int) {
 	return p.todo
 }
 
-// ready makes a client where there is none, and after trouble asks whether any
-// broker answers: that takes less time, and explains more, than a delivery that
-// times out.
+// ready makes a client if the producer has no client. After trouble it asks
+// whether any broker answers: that takes less time, and explains more, than a
+// delivery that times out.
 func (p *producer) ready(ctx context.Context) error {
 	if p.client == nil {
 		client, err := kgo.NewClient(p.options...)
@@ -206,7 +207,7 @@ func (p *producer) ready(ctx context.Context) error {
 // produce writes records and waits until each is answered or given up. On return
 // nothing is left in the client.
 func (p *producer) produce(b *batch, todo []int) {
-	if p.client == nil || p.suspect { // an earlier part of the batch has brought trouble
+	if p.client == nil || p.suspect { // an earlier part of the batch has failed
 		if err := p.ready(b.ctx); err != nil {
 			b.failAll(todo, err)
 			return
@@ -239,9 +240,10 @@ func (p *producer) produce(b *batch, todo []int) {
 // send writes records and waits for their answers.
 //
 // The partitions of a topic that the client does not know yet become known while
-// the first records are on their way: it moves the others into the partitions
-// meanwhile, and what it moves just after a record has failed overtakes that one.
-// So one record of such a topic goes ahead of the others.
+// the first records are on their way. Meanwhile the client moves the other
+// records into the partitions. A record that is moved just after another one has
+// failed overtakes the failed one. So one record of such a topic is sent ahead of
+// the others.
 func (p *producer) send(b *batch, todo []int) {
 	ahead, rest := p.scouts(todo)
 	if len(ahead) == 0 {
@@ -336,7 +338,7 @@ func (p *producer) giveUp(ctx context.Context) {
 	}
 }
 
-// close lets go of the client, and of records that it may have on their way.
+// close drops the client, and the records that it may have on their way.
 func (p *producer) close() {
 	if p.client != nil {
 		p.client.Close()

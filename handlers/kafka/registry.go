@@ -57,7 +57,7 @@ type registry struct {
 // schemaRef names a schema: the version is latest or a number.
 type schemaRef struct{ subject, version string }
 
-// known is what the registry has answered.
+// known is an answer of the registry.
 type known struct {
 	header []byte // goes before the payload
 	until  time.Time
@@ -81,8 +81,8 @@ func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, er
 	}, nil
 }
 
-// header returns what goes before the payload of a record with that schema. A content error is about
-// what was asked for, any other error about the registry.
+// header returns the bytes before the payload of a record with that schema. A content error is about
+// the requested schema, any other error about the registry.
 func (r *registry) header(ctx context.Context, ref schemaRef) ([]byte, error) {
 	r.mu.Lock()
 	k, ok := r.known[ref]
@@ -196,7 +196,8 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("error %d, %s", e.code, e.message)
 }
 
-// ofSchema reports whether what was asked for is at fault, and not the registry.
+// ofSchema reports whether the requested schema is at fault, and not the
+// registry.
 func (e *refusal) ofSchema() bool {
 	switch e.code {
 	case codeNoSubject, codeNoVersion, codeNoSchema, codeSubjectDeleted:

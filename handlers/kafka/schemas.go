@@ -27,9 +27,9 @@ const (
 	maxIndex, maxIndexes = 1 << 16, 64
 )
 
-// SchemaRegistry says which schema the payloads have. A record's value then begins with the id of the
-// schema, as the deserializers of Confluent, Apicurio and Karapace read it: a zero byte and four bytes, big
-// endian; with a Protobuf schema the path of the message follows.
+// SchemaRegistry names the schema of the payloads. A record's value then begins with the id of the schema,
+// as the deserializers of Confluent, Apicurio and Karapace read it: a zero byte and four bytes, big endian;
+// with a Protobuf schema the path of the message follows.
 type SchemaRegistry struct {
 	// URL of the registry's API, its path included. Required.
 	URL string `json:"url" yaml:"url" jsonschema_description:"The registry's API, with its path if it has one, such as '/apis/ccompat/v7' for Apicurio." kind:"URL" unset:"required"`
@@ -45,8 +45,9 @@ type SchemaRegistry struct {
 	Subject string `json:"subject,omitempty" yaml:"subject,omitempty" jsonschema_description:"Subject of the schema." kind:"template" unset:"the topic and '-value'"`
 	// Version is the version of the subject (template): a number, or "latest", the default.
 	Version string `json:"version,omitempty" yaml:"version,omitempty" jsonschema_description:"Version of the subject: 'latest', or a number in quotes, such as '\"3\"'." kind:"template" unset:"'latest'"`
-	// MessageIndexes is the path of the message in a Protobuf schema: which of the messages at the top it
-	// is, from 0 on, then which of those within that one. The default is the first one.
+	// MessageIndexes is the path of the message in a Protobuf schema: the index of the message at the top
+	// level, counted from 0, then the index within that message, and so on. The default is the first
+	// message.
 	MessageIndexes []int `json:"message_indexes,omitempty" yaml:"message_indexes,omitempty" jsonschema_description:"With a Protobuf schema: index of the message, counted from 0, then the index of each message nested in it." unset:"'[0]'"`
 }
 
@@ -62,7 +63,8 @@ func (r *SchemaRegistry) withDefaults() *SchemaRegistry {
 	return &c
 }
 
-// validate returns the mistakes with paths below "schema_registry", but those of templates.
+// validate returns the mistakes with paths below "schema_registry", except mistakes in
+// templates.
 func (r *SchemaRegistry) validate(m message.Config) error {
 	if r == nil {
 		return nil
@@ -98,7 +100,7 @@ func (r *SchemaRegistry) where() error {
 	}
 }
 
-// checkVersion wants the word latest, or a number from 1 on.
+// checkVersion accepts the word latest, or a number of at least 1.
 func checkVersion(text string) error {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if text == versionLatest || err == nil && n >= 1 && strconv.FormatInt(n, 10) == text {
@@ -113,7 +115,8 @@ type subjects struct {
 	version *tmpl.Template
 }
 
-// ref returns what to ask the registry for. An error is about the event.
+// ref returns the schema to ask the registry for. An error is about the
+// event.
 func (s *subjects) ref(topic string, v *view) (ref schemaRef, err error) {
 	ref.subject = topic + subjectSuffix
 	if s.subject != nil {
@@ -148,7 +151,7 @@ func (s *subjects) fixed(topic string) schemaRef {
 	return ref
 }
 
-// headerFunc returns what goes before the payload of a record with a schema.
+// headerFunc returns the bytes before the payload of a record with a schema.
 type headerFunc func(schemaRef) ([]byte, error)
 
 // headers returns the headerFunc of a batch, nil without a registry. A schema that the registry does not

@@ -11,10 +11,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// transact writes records in a transaction: all of them, or none. A client whose
-// transaction could not be ended is let go of; the next one takes over its
-// transactional id, which aborts the transaction and fences records still on
-// their way.
+// transact writes records in a transaction: all of them, or none. If the
+// transaction could not be ended, transact drops the client; the next one takes
+// over its transactional id, which aborts the transaction and fences records
+// still on their way.
 func (p *producer) transact(b *batch, todo []int) {
 	if err := p.client.BeginTransaction(); err != nil {
 		p.close()
@@ -93,7 +93,7 @@ func (p *producer) permitted(b *batch, todo []int) []int {
 	}
 	answer, err := request.RequestWith(b.ctx, p.client)
 	if err != nil {
-		return todo // what is wrong shows when the records are sent
+		return todo // the error shows when the records are sent
 	}
 	clear(asked)
 	for _, topic := range answer.Topics {
@@ -118,7 +118,7 @@ func (p *producer) permitted(b *batch, todo []int) []int {
 func (p *producer) abort(b *batch, reason error) {
 	p.suspect = p.suspect || !isContent(reason)
 	if b.ctx.Err() != nil || isFatal(reason) {
-		p.close() // there is no time to wait for a broker that did not answer before
+		p.close() // too late to wait for a broker that did not answer before
 		return
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, endWithin)
@@ -128,8 +128,8 @@ func (p *producer) abort(b *batch, reason error) {
 	}
 }
 
-// firstError returns the most informative error of todo: a fault of a record before
-// those of records that were not tried because of it.
+// firstError returns the most informative error of todo: a fault of a record rather
+// than the errors of records that were not tried because of it.
 func (b *batch) firstError(todo []int) (first error) {
 	if b.errs == nil {
 		return nil

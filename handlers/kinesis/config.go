@@ -13,8 +13,8 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time, as many events as a
-// request takes.
+// DefaultLane returns the recommended settings of a lane: one batch at a time, as many events
+// as a request takes.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: maxEntries, Timeout: time.Minute}
 }
@@ -26,8 +26,8 @@ func DefaultLane() delivery.Lane {
 type Config struct {
 	// Stream is the name of the stream, or its ARN.
 	Stream string `json:"stream" yaml:"stream" jsonschema_description:"Name of the stream, or its ARN: 'arn:aws:kinesis:eu-central-1:123456789012:stream/orders'." unset:"required"`
-	// PartitionKey decides the shard (template). The default is the event's aggregate id, or its
-	// own id where it has none.
+	// PartitionKey decides the shard (template). The default is the event's aggregate id, or the
+	// event's id if the event has no aggregate.
 	PartitionKey string `json:"partition_key,omitempty" yaml:"partition_key,omitempty" jsonschema_description:"Decides the shard." kind:"template" unset:"the aggregate id, else the event's id"`
 	message.Config
 	awsconf.Access

@@ -21,8 +21,8 @@ import (
 // https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html.
 const (
 	maxEntries = 500
-	// maxRequest is what a request holds of several records. AWS takes 10 MiB, and took
-	// half of it for years, as emulators do.
+	// maxRequest is the size limit of a request of several records, in bytes. AWS takes
+	// 10 MiB; it took half of that for years, as emulators still do.
 	maxRequest = 5 << 20
 	// maxRecord is the most for a record with its key. A stream's own limit is 1 MiB unless
 	// it was raised.

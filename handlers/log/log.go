@@ -18,7 +18,7 @@ import (
 
 // Config is the content of a line.
 type Config struct {
-	// Payload says whether the payload is in the line; the default is true.
+	// Payload decides whether the payload is in the line; the default is true.
 	// Leave it out where payloads must not get into logs.
 	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty" jsonschema_description:"Whether the payload is in the line. Switch it off where payloads must not get into logs."`
 }

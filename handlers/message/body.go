@@ -13,7 +13,8 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// checkBody returns the mistakes in the template of the body, and in what goes with it.
+// checkBody returns the mistakes in the template of the body, and in the settings that
+// depend on it.
 func (c Config) checkBody() error {
 	var errs []error
 	if c.Body != "" && c.Format != "" {
@@ -31,7 +32,7 @@ func (c Config) checkBody() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// bodyTemplate returns the parsed body, nil if there is none.
+// bodyTemplate returns the parsed body, or nil without a body.
 func (c Config) bodyTemplate() (*tmpl.Template, error) {
 	if c.Body == "" {
 		return nil, nil //nolint:nilnil // most destinations have none
@@ -77,8 +78,8 @@ func (e *Encoder) Raw(ev *delivery.Event) bool {
 	return e.body == nil && e.format != CloudEventsStructured && !ev.IsJSON()
 }
 
-// Render puts the body that the template makes of ev into m, the encoded event; without a template m stays as it
-// is. data is that of ev, nil if the caller has none. An error is about the event: another
+// Render puts the body that the template makes of ev into m, the encoded event; without a template m stays
+// unchanged. data is the template data of ev; nil makes Render compute it. An error is about the event: another
 // attempt would end the same way.
 func (e *Encoder) Render(m *Message, ev *delivery.Event, data *tmpl.Data) error {
 	if e.body == nil {

@@ -82,8 +82,8 @@ func allowed(s string) string {
 	}, s)
 }
 
-// attributeHeaders writes the attributes as headers. The content type is not
-// among them: each transport has a place of its own for it.
+// attributeHeaders writes the attributes as headers, without the content
+// type: each transport has a separate place for it.
 func (e *Encoder) attributeHeaders(ev *delivery.Event) []Header {
 	attributes := e.attributes(ev)
 	all := make([]Header, 0, len(attributes)+len(ev.Headers))
@@ -100,7 +100,8 @@ func (e *Encoder) attributeHeaders(ev *delivery.Event) []Header {
 	return all
 }
 
-// hasData reports whether an event has data. Of bytes, none are data as well: so a Protobuf message of defaults is encoded.
+// hasData reports whether an event has data. A payload of zero bytes that is not JSON is data too: a Protobuf message
+// of defaults is empty.
 func hasData(ev *delivery.Event) bool { return len(ev.Payload) > 0 || !ev.IsJSON() }
 
 // structured writes the JSON format. A payload that is JSON goes into it byte for byte, because

@@ -64,15 +64,16 @@ type Config struct {
 	// Source is the CloudEvents attribute "source", a URI reference that is
 	// unique together with the event's id; the default is "/notifyd".
 	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The attribute 'source' of a CloudEvent, such as '/shop/orders'." kind:"URI reference" unset:"'/notifyd'"`
-	// Body is the body (template) in place of a form; the headers are those of the form payload. Where
-	// ContentType is JSON, the result must be: write values as {{ json .Payload.name }}.
+	// Body is the body (template) in place of a form; the headers are the same as with the form
+	// payload. If ContentType is JSON, the result must be JSON: write values as {{ json .Payload.name
+	// }}.
 	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Write values into JSON with '{{ json .Payload.name }}'." kind:"template"`
 	// ContentType is the media type of Body; the default is application/json.
 	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of 'body'." unset:"'application/json'"`
 }
 
-// WithDefaults returns a copy with the defaults filled in: without CloudEvents there is
-// no source, and with a body no form.
+// WithDefaults returns a copy with the defaults filled in: Source only with
+// CloudEvents, and a form only without a body.
 func (c Config) WithDefaults() Config {
 	if c.Body != "" {
 		c.ContentType = cmp.Or(c.ContentType, contentJSON)
@@ -122,8 +123,8 @@ type Message struct {
 	text string    // of at
 }
 
-// Binding says how a transport writes the attributes of CloudEvents in binary
-// mode. Its zero value writes them without a prefix.
+// Binding describes how a transport writes the attributes of CloudEvents in
+// binary mode. Its zero value writes them without a prefix.
 type Binding struct {
 	// Prefix stands before the names of attributes: "ce_" for Kafka, "ce-" for
 	// HTTP and NATS, "cloudEvents_" for AMQP.
@@ -132,12 +133,13 @@ type Binding struct {
 	// space, quote, percent and everything outside of printable ASCII.
 	PercentEncode bool
 	// HTTPFields keeps headers to the rules of HTTP: of names that differ by
-	// case only the first in the order of bytes is sent, names that are no
-	// tokens are not sent, and control characters in values become spaces.
+	// case only the first in the order of bytes is sent, names that are not
+	// valid tokens are not sent, and control characters in values become
+	// spaces.
 	HTTPFields bool
 }
 
-// Kafka returns the binding for Kafka. The bindings are those of the
+// Kafka returns the binding for Kafka. All bindings follow the
 // specification 1.0.2.
 func Kafka() Binding { return Binding{Prefix: "ce_"} }
 
@@ -206,7 +208,7 @@ func (e *Encoder) EncodeInto(m *Message, ev *delivery.Event) {
 // contentType is the content type of the payload.
 func contentType(ev *delivery.Event) string { return cmp.Or(ev.ContentType, contentJSON) }
 
-// describe returns the fields of an event beside its payload.
+// describe returns the fields of an event except its payload.
 func describe(ev *delivery.Event) []Header {
 	return appendDescription(make([]Header, 0, 5+len(ev.Headers)), ev, timestamp(ev))
 }
@@ -281,7 +283,7 @@ func (e *Encoder) sendable(name string) bool {
 	}
 }
 
-// isAttribute reports whether a name, in lower case, is that of an attribute of
+// isAttribute reports whether name, in lower case, is an attribute of
 // CloudEvents in any of the bindings.
 func isAttribute(lower string) bool {
 	for _, prefix := range []string{"ce-", "ce_", "cloudevents_", "cloudevents:"} {

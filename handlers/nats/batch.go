@@ -52,8 +52,8 @@ type chain struct {
 	events []int
 }
 
-// chains splits a batch by aggregate, and returns it with the chain of each
-// event. An event without an aggregate is a chain of its own.
+// chains splits a batch by aggregate, and returns the chains and the chain
+// of each event. An event without an aggregate is a separate chain.
 func (b *batch) chains(todo []int) (all []*chain, of map[int]*chain) {
 	type aggregate struct{ kind, id string }
 	known := make(map[aggregate]*chain)
@@ -191,8 +191,8 @@ func (b *batch) publishCore(ctx context.Context, l *link, todo []int) {
 	}
 }
 
-// flush sends events with one subject. The error is that of all that could be
-// sent.
+// flush sends events with one subject. The error belongs to all events that
+// could be sent.
 func (b *batch) flush(ctx context.Context, l *link, run []int) error {
 	before := l.conn.LastError()
 	sent := make([]int, 0, len(run))

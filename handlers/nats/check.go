@@ -64,8 +64,8 @@ func (h *Handler) findStream(ctx context.Context, l *link) (*jetstream.StreamCon
 	return found, err
 }
 
-// DescribeCheck implements delivery.CheckDescriber. What it says about the stream is what
-// the last Check has found.
+// DescribeCheck implements delivery.CheckDescriber. Its description of the stream comes
+// from the last Check.
 func (h *Handler) DescribeCheck() (tested, untested string) {
 	const link = "the connection and the credentials if there are any"
 	h.mu.Lock()

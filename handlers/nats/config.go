@@ -24,14 +24,14 @@ const (
 	maxTimeout            = 10 * time.Minute
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of each aggregate's events, through an outage too. The timeout is for a handler that
-// exceeds its own timeouts.
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order of each aggregate's events, through an outage too. The timeout is for a handler
+// that exceeds its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
 }
 
-// Config says to which subject events go, and how NATS is reached. Fields marked
+// Config names the subject of events, and the NATS servers. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Servers are where to ask for the cluster, as nats://host:4222, or tls:// for
@@ -67,8 +67,8 @@ type Config struct {
 
 	// ConnectTimeout bounds connecting to one server; the default is 5s.
 	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting to one server." kind:"duration, at most '10m'"`
-	// AckTimeout bounds the wait for the acknowledgement of an event, with mode:
-	// core for that of a batch; the default is 5s.
+	// AckTimeout bounds the wait for the acknowledgement of an event, or with
+	// mode: core of a batch; the default is 5s.
 	AckTimeout time.Duration `json:"ack_timeout,omitempty" yaml:"ack_timeout,omitempty" jsonschema_description:"Longest wait for the acknowledgement of an event." kind:"duration, at most '10m'"`
 }
 

@@ -46,7 +46,8 @@ func newEncoder(cfg Config) (*encoder, error) {
 	return e, nil
 }
 
-// msg makes the message for ev. An error is the event's fault for good.
+// msg makes the message for ev. An error is permanent, and the event's
+// fault.
 func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
 	var data *tmpl.Data
 	var err error

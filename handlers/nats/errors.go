@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
-// Error codes of JetStream for which its client has no names. They are those of
+// Error codes of JetStream for which its client has no names. The source is
 // https://github.com/nats-io/nats-server/blob/main/server/errors.json.
 const (
 	codeAccountResources      jetstream.ErrorCode = 10002
@@ -29,7 +29,7 @@ const (
 var (
 	// errNoStream: it is certain that no stream takes the subject of an event.
 	errNoStream = errors.New("no stream takes the subject that was made of this event")
-	// errLost says that the connection ended before the acknowledgement came.
+	// errLost: the connection ended before the acknowledgement came.
 	errLost         = errors.New("the connection was lost")
 	errFlushTimeout = errors.New("no answer within ack_timeout")
 )
@@ -50,7 +50,8 @@ func isReply(err error) bool {
 		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, errNoStream)
 }
 
-// perSubject is what codeStoreFailed, one code for all limits, means for the limit of a subject's messages.
+// perSubject stands for the limit of a subject's messages. JetStream has one code, codeStoreFailed, for all
+// limits.
 const perSubject jetstream.ErrorCode = 1
 
 // codes is the table of JetStream's codes. Own is for a subject made of the event. A code that is not in it is a fault of
@@ -106,7 +107,7 @@ func (h *Handler) lookUp(err error) (class outcome.Class, cure string) {
 		code = perSubject
 	case errors.Is(err, natsgo.ErrPermissionViolation):
 		class, cure = outcome.Unavailable, "allow the user to publish there, and to subscribe to _INBOX.>"
-		if own && refusedSubject(err) != "" { // the answer to a request may be what is forbidden
+		if own && refusedSubject(err) != "" { // the forbidden subject may be the one for the answer to a request
 			class = outcome.Retry
 		}
 		return class, cure

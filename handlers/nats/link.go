@@ -142,8 +142,8 @@ func (h *Handler) dial(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// moreThan returns the error of the last attempt to dial where the library says
-// only that there are no servers.
+// moreThan returns the error of the last attempt to dial if the library reports
+// only the absence of servers.
 func moreThan(err, dial error) error {
 	if errors.Is(err, natsgo.ErrNoServers) && dial != nil {
 		return dial
@@ -245,7 +245,7 @@ func (l *link) ask(ctx context.Context, subject string, request func(context.Con
 
 // dialer lets a context end a connection attempt of the library.
 type dialer struct {
-	ctx     context.Context //nolint:containedctx // the library has none to pass
+	ctx     context.Context //nolint:containedctx // the library passes no context
 	timeout time.Duration
 	stops   []func() bool
 	last    error

@@ -143,7 +143,8 @@ func (h *Handler) Close() error {
 	return nil
 }
 
-// connect returns the connection, and makes one if there is none, or an old one. The caller is a user of it.
+// connect returns the connection. It makes a new one if the handler has no connection, or an old one. The
+// caller becomes a user of the connection.
 func (h *Handler) connect(ctx context.Context) (*link, error) {
 	select {
 	case h.dialing <- struct{}{}:
@@ -177,8 +178,8 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// young returns the connection for another user, nil if there is none, or an old one, or one that is suspected of
-// a fault. That one closes when its users are done.
+// young returns the connection for another user. It returns nil without a connection, or if the connection is old
+// or suspected of a fault. An old or suspected connection closes when its users are done.
 func (h *Handler) young() *link {
 	h.mu.Lock()
 	defer h.mu.Unlock()

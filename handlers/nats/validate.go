@@ -121,7 +121,7 @@ func (c Config) form() error {
 }
 
 // parseSubject parses the template, and checks a subject without actions. It
-// returns nil if there is none.
+// returns nil if the subject is empty.
 func parseSubject(c Config) (*tmpl.Template, error) {
 	if c.Subject == "" {
 		return nil, nil //nolint:nilnil // form complains

@@ -31,8 +31,8 @@ const (
 	maxSource = 255
 )
 
-// DefaultLane is how a relay best calls the handler: one statement at a time keeps the order of the events,
-// and takes many of them.
+// DefaultLane returns the recommended settings of a lane: one statement at a time keeps the order of the
+// events, and takes many of them.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * defaultRequestTimeout}
 }

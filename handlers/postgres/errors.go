@@ -29,25 +29,26 @@ func codes() outcome.Table[string] {
 		{Codes: []string{"42501"}, Class: outcome.Unavailable, Cure: "grant INSERT and SELECT on the table and USAGE on its schema"},
 		{Codes: []string{"40001", "40P01"}, Class: outcome.Unavailable, Cure: "look for transactions that lock rows of the table, or what its triggers use, in another order"},
 		{Codes: []string{stateReadOnly}, Class: outcome.Unavailable, Cure: "url must lead to the primary: name all hosts"},
-		// Bad values, constraints, a row that is too large, and what a trigger has raised.
+		// Bad values, constraints, a row that is too large, and errors raised by a
+		// trigger.
 		{Codes: []string{"22", "23", "54", "P0"}, Class: outcome.Permanent},
 	}
 }
 
-// lookUp returns what a code means.
+// lookUp returns the class and the cure of a code.
 func lookUp(code string) (class outcome.Class, cure string) {
 	class, cure = codes().Find(false, code, code[:min(2, len(code))])
 	return cmp.Or(class, outcome.Unavailable), cure
 }
 
-// isContent reports whether the database refuses a row for what is in it.
+// isContent reports whether the database refuses a row for its content.
 func isContent(code string) bool {
 	class, _ := lookUp(code)
 	return class == outcome.Permanent
 }
 
-// classify returns the error of Deliver for that of a statement. ctx is that of the delivery, and within that
-// of the statement.
+// classify turns the error of a statement into the error of Deliver. ctx is the context of the delivery, and
+// within the context of the statement.
 func (h *Handler) classify(ctx, within context.Context, err error) error {
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || ctx.Err() != nil {

@@ -1,7 +1,7 @@
 // Package postgres delivers events as rows to a table in another PostgreSQL database.
 //
 // An event is delivered once its row is committed. The source and the event's id are the key of the table,
-// so that an event that is delivered again is no further row.
+// so that an event that is delivered again adds no second row.
 package postgres
 
 import (
@@ -24,7 +24,7 @@ import (
 const closeWithin = time.Second
 
 // Handler writes rows. It implements [delivery.BatchHandler] and io.Closer, and is safe for concurrent
-// use: each batch under way has a connection of its own, which then waits for the next one.
+// use: each batch under way has a separate connection, which the next batch reuses.
 type Handler struct {
 	cfg            Config
 	target         *pgx.ConnConfig
@@ -134,8 +134,8 @@ func (l *link) close(ctx context.Context) {
 	l.conn = nil
 }
 
-// leave ends the connection after an error that is not about what was sent: the next statement begins with
-// a new one, on a server that may be another.
+// leave ends the connection after an error that is not about the rows: the next statement begins on a new
+// connection, perhaps to another server.
 func (l *link) leave(ctx context.Context, err error) {
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || !isContent(server.Code) || server.Severity == "FATAL" {

@@ -16,8 +16,8 @@ import (
 // answers after some 20 ms that is 800 keys per second.
 const maxRequests = 16
 
-// batch is a call of DeliverBatch. A goroutine per group writes errs of its own
-// messages only.
+// batch is a call of DeliverBatch. One goroutine per group writes only the errs
+// of its messages.
 type batch struct {
 	h       *Handler
 	entries []*entry
@@ -27,9 +27,9 @@ type batch struct {
 	stop error // why nothing more is sent, nil while it is
 }
 
-// send sends the entries that have no error yet. All messages of a request must have
-// the same ordering key, so each key is a group with requests of its own. In a total order
-// there is one group, and a request ends where the key changes.
+// send sends the entries that have no error yet. All messages of a request must have the
+// same ordering key, so each key is a group with separate requests. In a total order there
+// is one group, and a request ends where the key changes.
 func (b *batch) send(ctx context.Context) {
 	groups := make(map[string][]int)
 	var keys []string // in the order of the events
@@ -147,7 +147,8 @@ func (b *batch) halt(err error) {
 	}
 }
 
-// errUnanswered is for an answer that does not say what became of the messages.
+// errUnanswered is for an answer that does not contain the results of the
+// messages.
 var errUnanswered = errors.New("pubsub: the answer has not an id for each message, maybe sent: is the server Pub/Sub? (check endpoint, and proxies)")
 
 func (b *batch) publish(ctx context.Context, chunk []int) error {

@@ -17,13 +17,14 @@ import (
 const (
 	// connectTimeout bounds TCP, and TLS once more.
 	connectTimeout = 10 * time.Second
-	// idleTimeout is below that of Google's servers, four minutes, and of NATs.
+	// idleTimeout is below the idle timeouts of Google's servers, four minutes,
+	// and of NATs.
 	idleTimeout = 60 * time.Second
 	// maxAnswer bounds an answer: a thousand ids have some twenty bytes each.
 	maxAnswer = 1 << 20
 )
 
-// newTransport speaks HTTP/1.1 alone: a request has a connection of its own, so none
+// newTransport speaks HTTP/1.1 only: each request has a separate connection, so none
 // waits for the lost packet of another, and closing is exact.
 func newTransport(conf *tls.Config) *http.Transport {
 	var protocols http.Protocols

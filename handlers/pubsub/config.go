@@ -17,9 +17,9 @@ const (
 	defaultRequestTimeout = 15 * time.Second
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time. If all of its
-// events have keys of their own, each of the requests at once is followed by fifteen, which
-// have to fit into the timeout also on a slow day.
+// DefaultLane returns the recommended settings of a lane: one batch at a time. If all of
+// its events have different keys, up to sixteen requests follow each other on each
+// connection. All of them must fit into the timeout even if Pub/Sub is slow.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 250, Timeout: time.Minute}
 }
@@ -37,8 +37,8 @@ type Config struct {
 	// place of Project. Required.
 	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Name of the topic, or its full name such as 'projects/shop/topics/orders'." unset:"required"`
 	// OrderingKey is the message's ordering key (template); the default is the event's
-	// aggregate id. With an empty result the message has none. Subscriptions
-	// keep the order only with message ordering enabled.
+	// aggregate id. With an empty result the message has no key. Subscriptions keep
+	// the order only with message ordering enabled.
 	OrderingKey string `json:"ordering_key,omitempty" yaml:"ordering_key,omitempty" jsonschema_description:"Ordering key of the message; an empty result, as of '{{ \"\" }}', means no key." kind:"template" unset:"the aggregate id"`
 	message.Config
 
@@ -49,8 +49,8 @@ type Config struct {
 	// CredentialsFile is a JSON file with the key of a service account, or the
 	// configuration of a workload identity federation. It is read anew for each token.
 	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"JSON file with the key of a service account or the configuration of a workload identity federation, relative to the configuration file." kind:"path" unset:"the application default credentials"`
-	// TLS is for an Endpoint, or a proxy, with a certificate of its own; nil is the
-	// system's authorities. It holds for the server of tokens, too.
+	// TLS is for an Endpoint, or a proxy, with a private certificate; nil trusts
+	// the system's authorities. TLS also applies to the token server.
 	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an endpoint or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting and getting a token included. The
 	// default is 15s.

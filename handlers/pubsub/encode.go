@@ -93,9 +93,9 @@ func (e *encoder) keyOf(ev *delivery.Event) (string, error) {
 	return e.key.Render(data)
 }
 
-// attributes turns headers into attributes. Those that Pub/Sub does not take are
-// left out: an error would make a dead letter of an event that can be
-// understood without them. The first ones are about the event.
+// attributes turns headers into attributes. It omits headers that Pub/Sub does
+// not accept: an error would make a dead letter of an event that can be
+// understood without them. The first attributes are about the event.
 func attributes(m message.Message) map[string]string {
 	all := make(map[string]string, len(m.Headers)+1)
 	if m.ContentType != "" && m.ContentType != "application/json" {

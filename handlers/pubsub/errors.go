@@ -8,7 +8,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
-// codes is the table of Pub/Sub's codes, which are those of gRPC. See
+// codes is the table of Pub/Sub's codes, which are gRPC's codes. See
 // https://cloud.google.com/pubsub/docs/reference/error-codes.
 func codes() outcome.Table[string] {
 	return outcome.Table[string]{
@@ -33,7 +33,7 @@ func statuses() outcome.Table[int] {
 	}
 }
 
-// destination describes failures. secrets may be in what a server says.
+// destination describes failures. A server's text may contain secrets.
 func destination(secrets ...string) *outcome.Destination {
 	return outcome.New("pubsub", "check endpoint, and proxies", secrets...)
 }
@@ -49,7 +49,7 @@ func refused(resp *http.Response, body []byte, token string) error {
 	}
 	readable := json.Unmarshal(body, &said) == nil && said.Error.Status != ""
 	if !readable {
-		said.Error.Status, said.Error.Message = "", "" // of another server: what was read of it before the mistake means nothing
+		said.Error.Status, said.Error.Message = "", "" // another server has answered: the fields decoded before the mistake mean nothing
 	}
 	class, cure := codes().Find(false, said.Error.Status)
 	if class == outcome.Unknown {

@@ -96,15 +96,15 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 }
 
 // DeliverBatch sends a message for each event: all of an ordering key in one request, as
-// far as it takes them, and requests for several keys at the same time. What an
-// error means:
+// far as it takes them, and requests for several keys at the same time. The errors mean:
 //
 //   - [delivery.Permanent]: no message can be made of this event, or Pub/Sub refuses it
 //     for good: it is too large, or not as the schema of the topic wants it.
 //   - [delivery.Unavailable]: Pub/Sub cannot be reached, does not answer in time, has no
-//     such topic, or denies access to it; or there are no credentials.
+//     such topic, or denies access to it; or credentials are missing.
 //   - [delivery.Throttled]: a quota is used up.
-//   - any other: Pub/Sub has refused this message for a reason that is not known here.
+//   - any other: Pub/Sub has refused this message for a reason that this package does
+//     not know.
 //   - ctx's cause, if ctx was done first.
 //
 // An event whose key has failed in an earlier request is not sent: it gets the same

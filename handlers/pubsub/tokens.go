@@ -27,8 +27,8 @@ const (
 	scope = "https://www.googleapis.com/auth/pubsub"
 	// credentialsVariable names the file of the application default credentials.
 	credentialsVariable = "GOOGLE_APPLICATION_CREDENTIALS" //nolint:gosec // a name
-	// freshFor is how long before its end a token is not used any more: above the
-	// time of a request, and of a difference between clocks.
+	// freshFor is how long before its end a token is no longer used: longer than
+	// a request takes, plus a difference between clocks.
 	freshFor = time.Minute
 )
 
@@ -36,7 +36,7 @@ const (
 type tokens struct {
 	path   string // of a file with credentials, "" for the metadata server
 	base   http.RoundTripper
-	turn   chan struct{} // holds a value while nobody fetches
+	turn   chan struct{} // holds a value while no goroutine fetches a token
 	latest *oauth2.Token // of whoever has the turn
 	quota  string        // the project that requests are charged to, "" for the topic's
 }
@@ -174,7 +174,8 @@ func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
 	return token, err
 }
 
-// sayRefusal repeats of an answer only what the protocol has for people.
+// sayRefusal repeats only the parts of an answer that the protocol intends
+// for people.
 func sayRefusal(refusal *oauth2.RetrieveError) string {
 	var said struct {
 		Code string `json:"error"`

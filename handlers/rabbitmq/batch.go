@@ -21,7 +21,7 @@ type batch struct {
 	// alone sends one message at a time, to find out which of several made the
 	// broker close the channel.
 	alone bool
-	// total makes all events those of one aggregate.
+	// total treats all events as events of one aggregate.
 	total bool
 }
 
@@ -92,8 +92,8 @@ func (b *batch) holdBack() {
 	}
 }
 
-// behind is the failure of an event that follows a failed one, with the class of
-// that one.
+// behind returns the failure of an event that follows a failed one. It has the
+// class of head.
 func behind(head *failure) *failure {
 	f := *head
 	f.text = fmt.Sprintf("%s: %s", stageBehind, cmp.Or(head.text, head.at.String()))
@@ -178,9 +178,9 @@ func (b *batch) dropUnfit(next []int, conn *connection) []int {
 	return fit
 }
 
-// collect settles the first n of next as they were answered, and returns those
-// of all of them that were not. A channel that has its answers is ready for
-// others.
+// collect settles the first n of next by their answers, and returns the events
+// of next that have no answer yet. A channel that has its answers is ready for
+// other events.
 func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open []int) {
 	returned := ch.takeReturns()
 	pending := ch.sent[:0]
@@ -259,9 +259,10 @@ func (b *batch) answers() []error {
 	return errs
 }
 
-// repeatBehind has events sent again that were confirmed although an earlier
-// one of their aggregate has to be sent again through no fault of its own: the
-// last one that consumers see is then the last one there is.
+// repeatBehind repeats confirmed events whose earlier event of the same
+// aggregate has to be sent again because of the connection or the broker.
+// Otherwise the last message that consumers see would not be the last event of
+// the aggregate.
 func (b *batch) repeatBehind() {
 	failed := make(map[aggregate]*failure)
 	for i, e := range b.events {

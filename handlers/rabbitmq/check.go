@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
-// Check connects and authenticates up to the vhost, on a connection of its own, and
+// Check connects and authenticates up to the vhost, on a separate connection, and
 // declares nothing. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	ctx, cancel := outcome.Within(ctx, "connect_timeout", h.cfg.ConnectTimeout)

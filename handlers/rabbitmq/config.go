@@ -53,15 +53,16 @@ const (
 	defaultName          = "notifyd"
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too, and more at a time are slower: they compete for the
-// broker's one reader of the connection.
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order of the events, through an outage too. Several at a time are slower, because they
+// compete for the broker's one reader of the connection.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 500, Timeout: time.Minute}
 }
 
-// Config says where events go in RabbitMQ, and how it is reached. Fields marked
-// "template" are templates over the event: .Event, .Payload and .Headers.
+// Config names the exchange and routing key of events, and the broker. Fields
+// marked "template" are templates over the event: .Event, .Payload and
+// .Headers.
 type Config struct {
 	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS, with
 	// reserved characters percent-encoded. Set it, or the six fields after it. [handlers.NewSecret] makes the URL.
@@ -94,19 +95,21 @@ type Config struct {
 	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key. Required without 'exchange'." kind:"template" unset:"the event's type"`
 	message.Config
 	// MessagePriority is the message's priority, 0 to 255 (template). An empty
-	// result is none. The setting "priority" is the destination's own.
+	// result sets no priority. The setting "priority" belongs to the
+	// destination.
 	MessagePriority string `json:"message_priority,omitempty" yaml:"message_priority,omitempty" jsonschema_description:"Priority of the message, 0 to 255, for queues with 'x-max-priority'. An empty result sets none. The setting 'priority' belongs to the destination." kind:"template"`
 	// Expiration is the time after which queues drop the message (template): a
-	// duration such as 30s, or milliseconds. An empty result is none.
+	// duration such as 30s, or milliseconds. An empty result sets no
+	// expiration.
 	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Time after which queues drop the message: '30s', or milliseconds. An empty result sets none." kind:"template"`
 	// AppID is the message's app_id; the default is "notifyd".
 	AppID string `json:"app_id,omitempty" yaml:"app_id,omitempty" jsonschema_description:"The property 'app_id' of the message."`
 	// Transient sends messages that the broker need not write to disk. They are
 	// confirmed sooner, and lost when it restarts.
 	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Messages need not be on disk: they are confirmed sooner, and lost when the broker restarts."`
-	// Unroutable says what becomes of an event that no queue takes: retry (it is
-	// tried again, and dead after max_attempts), wait (all events wait), drop
-	// (it counts as delivered), or auto (default): retry if the exchange or the
+	// Unroutable decides about an event that no queue takes: retry (it is tried
+	// again, and dead after max_attempts), wait (all events wait), drop (it
+	// counts as delivered), or auto (default): retry if the exchange or the
 	// routing key depends on the event, else wait.
 	Unroutable string `json:"unroutable,omitempty" yaml:"unroutable,omitempty" jsonschema_description:"Handling of an event that no queue accepts: 'retry' tries it again until 'max_attempts', 'wait' makes all events wait, 'drop' counts it as delivered. 'auto' retries if 'exchange' or 'routing_key' depends on the event, and waits if not." kind:"'auto', 'retry', 'wait', 'drop'"`
 	// StrictOrder publishes an event only when the earlier ones of its aggregate
@@ -114,15 +117,16 @@ type Config struct {
 	// message and takes a later one: a full queue, a key that leads nowhere.
 	StrictOrder bool `json:"strict_order,omitempty" yaml:"strict_order,omitempty" jsonschema_description:"Publish an event only when the earlier ones of its aggregate are confirmed. Slower where many events in a row belong to one aggregate."`
 
-	// Declare lists what is declared on every connection. What exists must have the
-	// same properties.
+	// Declare lists the objects to declare on every connection. Existing objects
+	// must have the same properties.
 	Declare Declare `json:"declare,omitzero" yaml:"declare,omitempty" jsonschema_description:"Objects to declare on every connection. Existing ones must have the same properties." unset:"nothing"`
 
 	// MaxMessageBytes is the largest body; larger ones are not sent. The default
 	// is 134217728. It should be the broker's max_message_size, or less.
 	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest body; at most the broker's 'max_message_size'." kind:"1 to 536870912"`
-	// Heartbeat is how often each side shows that it lives, 1s to 10m. A broker
-	// that is silent for one and a half of it is given up. The default is 10s.
+	// Heartbeat is how often each side shows that it lives, 1s to 10m. The
+	// connection is closed when the broker is silent for one and a half
+	// intervals. The default is 10s.
 	Heartbeat time.Duration `json:"heartbeat,omitempty" yaml:"heartbeat,omitempty" jsonschema_description:"Interval of heartbeats in both directions. The connection is closed when the broker is silent for one and a half intervals." kind:"duration, '1s' to '10m'"`
 	// ConnectTimeout bounds connecting, the declarations included. The default
 	// is 10s.
@@ -145,8 +149,8 @@ type Declare struct {
 type Exchange struct {
 	// Name is its name. Required.
 	Name string `json:"name" yaml:"name" jsonschema:"required" jsonschema_description:"Name of the exchange."`
-	// Type is direct, fanout, topic, headers, or that of a plugin; the default
-	// is topic.
+	// Type is direct, fanout, topic, headers, or the type of a plugin; the
+	// default is topic.
 	Type string `json:"type,omitempty" yaml:"type,omitempty" jsonschema_description:"'direct', 'fanout', 'topic', 'headers', or the type of a plugin." unset:"'topic'"`
 	// Transient exchanges are gone when the broker restarts.
 	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"The exchange is gone when the broker restarts."`
@@ -171,14 +175,14 @@ type Binding struct {
 	Queue    string `json:"queue" yaml:"queue" jsonschema:"required" jsonschema_description:"Queue that messages go to."`
 	// RoutingKey is the routing key or pattern, by the exchange's type.
 	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key or pattern, such as 'order.#'."`
-	// Arguments are those of a headers exchange.
+	// Arguments are for an exchange of the type headers.
 	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments, for an exchange of the type 'headers'."`
 }
 
 // IsZero reports whether there is nothing to declare.
 func (d Declare) IsZero() bool { return len(d.Exchanges)+len(d.Queues)+len(d.Bindings) == 0 }
 
-// WithDefaults returns a copy with every default filled in but that of the user. With a
+// WithDefaults returns a copy with every default filled in except the user's. With a
 // URL, its parts are left out: see target.
 func (c Config) WithDefaults() Config {
 	c.Config = c.Config.WithDefaults()

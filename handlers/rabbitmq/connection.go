@@ -182,7 +182,8 @@ func (c *connection) loseLocked(why *failure) {
 	}
 }
 
-// enter makes the caller a user of the connection, and reports false if the connection takes none any more.
+// enter makes the caller a user of the connection, and reports false if the connection no longer accepts
+// users.
 func (c *connection) enter() bool {
 	if !c.fit() {
 		return false
@@ -247,8 +248,8 @@ func (c *connection) fit() bool {
 	}
 }
 
-// state returns the failure that keeps anything from being published, nil if
-// there is none, and a channel that is closed with the next alarm.
+// state returns the failure that prevents every publish, or nil, and a
+// channel that is closed with the next alarm.
 func (c *connection) state() (*failure, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,7 +259,8 @@ func (c *connection) state() (*failure, <-chan struct{}) {
 	return c.alarm, c.calm
 }
 
-// lostLocked is why the connection is gone, as a failure of one delivery.
+// lostLocked returns the reason for the loss of the connection, as a
+// failure of one delivery.
 func (c *connection) lostLocked() *failure {
 	f := *c.why
 	f.at = stageLost

@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// declare makes the configured declarations, on a channel of its own: a refusal
+// declare makes the configured declarations on a separate channel: a refusal
 // closes the channel.
 func (h *Handler) declare(conn *amqp.Connection) error {
 	d := h.cfg.Declare

@@ -86,7 +86,7 @@ func places() outcome.Table[place] {
 // failure is a delivery that failed.
 type failure struct {
 	at   stage
-	code int    // the broker's reply code, 0 if there was none
+	code int    // the broker's reply code, 0 without a reply
 	text string // one line, with the cure
 	err  error  // for errors.Is; nil if it could hold a secret
 	own  bool   // the exchange, or the queue, that it is about depends on the event
@@ -101,7 +101,7 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("rabbitmq: %s: %s", f.at, f.text)
 }
 
-// class returns the party at fault. Nothing else decides that.
+// class returns the party at fault. No other function decides this.
 func (f *failure) class() outcome.Class {
 	if f.ours {
 		return outcome.Retry
@@ -137,7 +137,8 @@ func ended(ctx context.Context, at stage) *failure {
 	return &failure{at: at, text: cause.Error(), err: cause}
 }
 
-// connectFailure describes why there is no connection. ctx is that of the try.
+// connectFailure describes why the connection failed. ctx is the context of
+// the attempt.
 func (t target) connectFailure(ctx context.Context, at stage, err error) *failure {
 	if ctx.Err() != nil {
 		f := ended(ctx, at)

@@ -188,7 +188,7 @@ func (k *keeper) untilWanted(ctx context.Context) {
 	}
 }
 
-// current returns the connection, nil if there is none.
+// current returns the connection, or nil.
 func (k *keeper) current() *connection {
 	k.mu.Lock()
 	defer k.mu.Unlock()

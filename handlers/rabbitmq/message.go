@@ -65,7 +65,7 @@ func check[T any](parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// outgoing is an event as it is published.
+// outgoing is an event in the form in which it is published.
 type outgoing struct {
 	exchange, key string
 	publishing    amqp.Publishing
@@ -161,8 +161,8 @@ func (c *encoder) render(out *outgoing, data *tmpl.Data) error {
 	return err
 }
 
-// render returns the parsed result of a template, or unset where there
-// is no template.
+// render returns the parsed result of a template, or unset without a
+// template.
 func render[T any](t *tmpl.Template, data *tmpl.Data, unset T, parse func(string) (T, error)) (T, error) {
 	if t == nil {
 		return unset, nil

@@ -1,13 +1,13 @@
 // Package rabbitmq delivers events to RabbitMQ over AMQP 0.9.1.
 //
-// An event is delivered once the broker has confirmed the message and not
-// returned it: it is in every queue that it was routed to, and on disk if the
-// kind of the queue demands that. The message_id is the event's id, the
-// same for every attempt, so that consumers can drop duplicates.
+// An event is delivered once the broker has confirmed the message and not returned
+// it: it is in every queue that it was routed to, and on disk if the kind of the
+// queue demands that. The message_id is the event's id, the same for every attempt,
+// so that consumers can drop duplicates.
 //
-// A handler keeps one connection, and connects again by itself. Messages
-// without a confirmation when a connection is lost may or may not have arrived; they
-// are sent again.
+// A handler keeps one connection, and reconnects after a loss. Messages without a
+// confirmation when a connection is lost may or may not have arrived; they are sent
+// again.
 package rabbitmq
 
 import (
@@ -27,9 +27,9 @@ import (
 )
 
 // Handler publishes messages. It implements [delivery.BatchHandler] and
-// io.Closer, and is safe for concurrent use; each delivery under way has an AMQP
-// channel of its own. With one delivery at a time, events arrive in the order in
-// which they are given to it.
+// io.Closer, and is safe for concurrent use; each delivery under way has a
+// separate AMQP channel. With one delivery at a time, events arrive in the order
+// of the calls.
 type Handler struct {
 	cfg         Config
 	target      target

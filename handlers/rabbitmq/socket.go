@@ -14,12 +14,12 @@ const blockedPatience = 200 * time.Millisecond
 // that the broker begins with the first while the next are prepared.
 const flushAt = 32 << 10
 
-// socket gives every write a deadline. The library has none: a publish into a
-// full socket would hang for as long as the broker does, and with it even the
-// closing of the connection, which waits for the publish.
+// socket gives every write a deadline. The library sets no deadline: a publish into
+// a full socket would hang for as long as the broker does. The closing of the
+// connection would hang too, because it waits for the publish.
 //
-// The library writes each message for itself. Between gather and flush those writes
-// are put together: each one costs both sides more than a small message does.
+// The library writes each message separately. Between gather and flush those writes
+// are combined: each write costs both sides more than a small message does.
 type socket struct {
 	net.Conn
 	timeout time.Duration
@@ -33,7 +33,7 @@ type socket struct {
 }
 
 // Write implements io.Writer. An error leaves part of a frame on its way, so
-// the connection is of no more use; the library closes it then.
+// the connection is no longer usable; the library then closes it.
 func (s *socket) Write(p []byte) (int, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -57,8 +57,8 @@ func (s *socket) gather() {
 	s.holders++
 }
 
-// flush ends gather, and writes all that was gathered so far, by other deliveries too. Its
-// errors are those of Write.
+// flush ends gather, and writes all gathered bytes, those of other deliveries included. It
+// returns the errors of Write.
 func (s *socket) flush() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -95,7 +95,7 @@ func (s *socket) hurry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blocked = true
-	// An error means that the socket is closed: there is no write to end.
+	// An error means that the socket is closed: then no write is under way.
 	_ = s.SetWriteDeadline(time.Now().Add(min(s.timeout, blockedPatience)))
 }
 

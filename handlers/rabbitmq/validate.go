@@ -127,8 +127,8 @@ func (d Declare) validate() error {
 	return errors.Join(errs...)
 }
 
-// table turns arguments, as a configuration file or Go code gives them, into
-// what the protocol has. Whole numbers become 64 bits wide: the broker compares
+// table converts arguments, as a configuration file or Go code has them, to the
+// types of the protocol. Whole numbers become 64 bits wide: the broker compares
 // them by value.
 func table(args map[string]any) (amqp.Table, error) {
 	if len(args) == 0 {

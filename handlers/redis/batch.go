@@ -110,8 +110,8 @@ func (b *batch) read(s sent) (lost error) {
 		b.failAll(s.commands, err)
 		return err // the server has closed the connection over the next command
 	case isReply(err):
-		// Redis has not begun a transaction, and so has run each command for
-		// itself. A user without the right to MULTI gets here.
+		// Redis has not begun a transaction, and so has run each command
+		// separately. This happens for a user without the right to MULTI.
 		return b.readEach(s)
 	case err != nil:
 		b.failAll(s.commands, err)
@@ -227,8 +227,8 @@ func (b *batch) readWait(wait *goredis.Cmd, all []group) error {
 }
 
 // runCluster sends one group after the other, each to the node that has its
-// key. A single command goes as a transaction too: the library would send it
-// again by itself if its answer is lost.
+// key. A single command is sent as a transaction too: otherwise the library
+// would repeat it if its answer is lost.
 func (b *batch) runCluster(ctx context.Context, l *lane, all []group) {
 	var lost error
 	for _, g := range all {

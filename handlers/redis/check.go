@@ -8,9 +8,10 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Check connects, authenticates and sends PING, on a connection of its own. A user without
-// the right to PING proves as much. It also looks for what loses events that Redis has
-// acknowledged, as far as the user may ask. It implements delivery.Checker.
+// Check connects, authenticates and sends PING, on a separate connection. The server's
+// refusal of PING to a user without that right is enough. Check also looks for settings
+// that lose acknowledged events, as far as the user may read them. It implements
+// delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	l := newLane(ctx, h)
 	defer l.close()
@@ -25,7 +26,7 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-// checkServer returns an error if what is sent gets lost: at a replica, or at a server that deletes
+// checkServer returns an error if the server would lose events: if it is a replica, or deletes
 // streams when its memory is full. In a cluster it asks one node.
 func (h *Handler) checkServer(ctx context.Context, l *lane) error {
 	if !l.cluster {

@@ -30,15 +30,15 @@ const (
 	maxDeduplicate         = 10_000_000
 )
 
-// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too. The timeout is for a handler that exceeds
+// DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
+// order of the events, through an outage too. The timeout is for a handler that exceeds
 // its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
 }
 
-// Config says to which stream or channel events go, and how Redis is reached.
-// Fields marked "template" are templates over the event: .Event, .Payload and
+// Config names the stream or channel of events, and the Redis server. Fields
+// marked "template" are templates over the event: .Event, .Payload and
 // .Headers.
 type Config struct {
 	// URL is the address of one server: redis://user:password@host:6379/0, or rediss://
@@ -54,9 +54,9 @@ type Config struct {
 	// [handlers.NewSecret] makes the SentinelPassword.
 	SentinelUsername string          `json:"sentinel_username,omitempty" yaml:"sentinel_username,omitempty" jsonschema_description:"User for the sentinels themselves."`
 	SentinelPassword handlers.Secret `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password for the sentinels themselves."`
-	// Cluster says that Addresses are nodes of a Redis Cluster.
+	// Cluster is true if Addresses are nodes of a Redis Cluster.
 	Cluster bool `json:"cluster,omitempty" yaml:"cluster,omitempty" jsonschema_description:"The addresses are nodes of a Redis Cluster."`
-	// Username and Password are those of the ACL user; the default user is
+	// Username and Password authenticate the ACL user; the default user is
 	// "default". [handlers.NewSecret] makes the Password.
 	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"User; a password alone is enough." unset:"the user 'default'"`
 	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of the user."`
@@ -81,12 +81,13 @@ type Config struct {
 	// MaxLen has the stream keep about this many entries, the newest ones, whether
 	// or not a consumer has read the others. 0 keeps all.
 	MaxLen int64 `json:"max_len,omitempty" yaml:"max_len,omitempty" jsonschema_description:"Approximate number of entries that the stream keeps; older ones are dropped, read or not." kind:"number, at least 0" unset:"0: all"`
-	// Deduplicate is how many of the newest events of a stream are remembered beside
-	// it, in the same Redis, at least: a copy of one of them is not added, and is
-	// delivered. 1000 to 10,000,000; 0, the default, remembers none.
+	// Deduplicate is how many of the newest events of a stream, at least, are
+	// remembered next to the stream, in the same Redis. A copy of one of these
+	// events is not added, and counts as delivered. 1000 to 10,000,000; 0, the
+	// default, remembers none.
 	Deduplicate int `json:"deduplicate,omitempty" yaml:"deduplicate,omitempty" jsonschema_description:"Newest events of a stream, at least, whose copies are not added. Their ids are kept in sets next to the stream." kind:"1000 to 10000000" unset:"0: none"`
-	// WaitReplicas is how many replicas must have an event, besides the primary,
-	// before the event counts as delivered. The default is 0.
+	// WaitReplicas is how many replicas must have an event, in addition to the
+	// primary, before the event counts as delivered. The default is 0.
 	WaitReplicas int `json:"wait_replicas,omitempty" yaml:"wait_replicas,omitempty" jsonschema_description:"Replicas that must have an event before it is delivered ('WAIT'). Not with a cluster or a channel." kind:"number, at least 0"`
 	// WaitTimeout bounds the wait for the replicas; the default is 1s.
 	WaitTimeout time.Duration `json:"wait_timeout,omitempty" yaml:"wait_timeout,omitempty" jsonschema_description:"Longest wait for 'wait_replicas'." kind:"duration, '1ms' to '10m'" unset:"'1s'"`

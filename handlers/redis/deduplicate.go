@@ -21,7 +21,7 @@ const (
 	// maxArgs is how many arguments XADD may have in a script: the stack of Lua has
 	// room for 8000.
 	maxArgs = 7000
-	// scriptRights are what a user needs who runs it.
+	// scriptRights are the rights of a user who runs the script.
 	scriptRights = "~key ~{key}:notifyd* +eval +evalsha +xadd +exists +sadd +srem +scard +sismember +rename +unlink"
 )
 
@@ -100,8 +100,8 @@ func (b *batch) runScripts(ctx context.Context, l *lane, all []group) {
 }
 
 // call runs a script for each group, all at once, and records the answers. It returns
-// the groups whose server does not know the script. Its error means that the
-// connection is of no use any more.
+// the groups whose server does not know the script. After an error the connection
+// must not be used again.
 func (b *batch) call(ctx context.Context, l *lane, how string, all []group) (unknown []group, lost error) {
 	pipe := l.client.Pipeline()
 	replies := make([]*goredis.Cmd, len(all))

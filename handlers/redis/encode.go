@@ -38,13 +38,14 @@ func fieldName(header string) string {
 	}
 }
 
-// headerContentType is what stands for the content type among the headers: an event has no header of that name.
+// headerContentType stands for the content type among the headers: an event has no header of that name.
 const (
 	headerContentType = "content-type"
 	fieldContentType  = "content_type"
 )
 
-// parseTemplate parses the stream or the channel; nil if there is none.
+// parseTemplate parses the stream or the channel. It returns nil if neither
+// is set.
 func parseTemplate(c Config) (*tmpl.Template, error) {
 	path, text := "stream", c.Stream
 	if text == "" {
@@ -122,7 +123,8 @@ type command struct {
 	args  []any
 }
 
-// command makes the command for ev. An error is the event's fault for good.
+// command makes the command for ev. An error is permanent, and the event's
+// fault.
 func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	var data *tmpl.Data
 	if e.fixed == "" || e.message.Renders() {
@@ -149,7 +151,7 @@ func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	} else {
 		c.args = append(c.args, "xadd", key)
 		c.args = append(c.args, e.head...)
-		if e.message.Raw(ev) { // what readers take for JSON otherwise
+		if e.message.Raw(ev) { // without the content type, readers would take the body for JSON
 			m.Headers = append(m.Headers, message.Header{Name: e.typeField(), Value: m.ContentType})
 		}
 		c.args, size = e.fields(c.args, m, size)
@@ -207,7 +209,7 @@ type group struct {
 	commands []command
 }
 
-// groups splits a batch by key. There is no order between keys.
+// groups splits a batch by key. Order is kept within a key only.
 func groups(all []command) []group {
 	var out []group
 	place := make(map[string]int)

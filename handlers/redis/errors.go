@@ -15,13 +15,13 @@ import (
 )
 
 var (
-	// errReplicas says that only the primary has the events.
+	// errReplicas: only the primary has the events.
 	errReplicas = errors.New("not enough replicas have it")
-	// errReplica says that messages would reach the subscribers of a replica alone.
+	// errReplica: messages would reach only the subscribers of a replica.
 	errReplica = errors.New("the server is a replica")
-	// errEvicts says that entries get lost without an error.
+	// errEvicts: the server would lose entries without an error.
 	errEvicts = errors.New("the server evicts keys when its memory is full, the stream with them")
-	// errConfused says that an answer does not fit its command.
+	// errConfused: an answer does not fit its command.
 	errConfused = errors.New("the server gave an answer that does not fit the question")
 )
 
@@ -31,8 +31,8 @@ func isReply(err error) bool {
 	return errors.As(err, &reply)
 }
 
-// code returns the word that an error of Redis begins with, "" for any other
-// error. It is what Redis has for a code; "ERR" stands for a lot of things.
+// code returns the first word of an error of Redis, which serves as its
+// code, or "" for any other error. "ERR" stands for many errors.
 func code(err error) string {
 	var reply goredis.Error
 	if !errors.As(err, &reply) {
@@ -42,7 +42,8 @@ func code(err error) string {
 	return word
 }
 
-// Redis has one code, ERR, for many things. These are what the texts behind it mean, and which right is missing.
+// Redis uses the code ERR for many errors, and NOPERM for every missing right. These values stand for the texts
+// behind them.
 const (
 	tooLarge       = "ERR too large"
 	tooManyClients = "ERR clients"
@@ -50,7 +51,8 @@ const (
 	noAccess       = "NOPERM access"
 )
 
-// meaning returns the code of an error, or what stands for its text.
+// meaning returns the code of an error, or the value that stands for its
+// text.
 func meaning(err error) string {
 	c := code(err)
 	if c != "ERR" && c != "NOPERM" {
@@ -107,7 +109,8 @@ func (h *Handler) codes() outcome.Table[string] {
 	}
 }
 
-// causes is the table of what notifyd itself finds, and of lost connections.
+// causes is the table of errors that notifyd itself finds, and of lost
+// connections.
 func causes() outcome.Table[error] {
 	return outcome.Table[error]{
 		{Codes: []error{errNoSubscribers}, Class: outcome.Unavailable, Own: outcome.Retry},

@@ -12,9 +12,10 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// poolSize is that of a lane's client, which uses one connection at a time. In a
-// pool as large as the number of its failures go-redis begins to dial in the
-// background once a second, and a lane does not live that long.
+// poolSize is the pool size of a lane's client, which uses one connection at a
+// time. Once its failures reach the size of the pool, go-redis begins to dial in
+// the background once a second. No lane lives long enough to have that many
+// failures.
 const poolSize = 8
 
 // clusterRedirects is how many times a Cluster may redirect a command to another node.
@@ -29,7 +30,7 @@ type lane struct {
 	broken  bool // not to be used again; of the batch that has the lane
 	cfg     Config
 	tls     *tls.Config
-	ctx     context.Context //nolint:containedctx // ends what the library dials in the background
+	ctx     context.Context //nolint:containedctx // ends background dials of the library
 	cancel  context.CancelFunc
 
 	mu    sync.Mutex
@@ -124,7 +125,7 @@ func handshakeError(err error) error {
 	return err
 }
 
-// abort ends everything that goes on in the lane.
+// abort ends all activity in the lane.
 func (l *lane) abort() {
 	l.cancel()
 	l.mu.Lock()
@@ -159,9 +160,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn lets go-redis see, before it uses a connection that was idle,
-// whether the server has closed it. With TLS that shows as well, on the
-// connection below.
+// SyscallConn gives go-redis the raw connection, to check before each use
+// of an idle connection whether the server has closed it. With TLS the
+// close shows on the connection below.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	sc, ok := c.raw.(syscall.Conn)
 	if !ok {

@@ -1,32 +1,30 @@
-// Package redis delivers events as entries of Redis streams, or as messages to
-// the subscribers of a channel.
+// Package redis delivers events as entries of Redis streams, or as messages to the
+// subscribers of a channel.
 //
 // An event for a stream is delivered once the primary has answered XADD with the
-// entry's id. Whether it then survives is up to the server: with appendfsync
-// everysec a crash loses up to a second of acknowledged entries, and a failover
-// loses what the new primary had not received yet. [Config.WaitReplicas] narrows the
-// second case and does not close it: Redis may still promote a replica that
-// lacks the entry.
+// entry's id. Whether the entry then survives depends on the server: with appendfsync
+// everysec a crash loses up to a second of acknowledged entries, and a failover loses
+// entries that the new primary had not received. [Config.WaitReplicas] narrows the second
+// case and does not close it: Redis may still promote a replica that lacks the entry.
 //
-// An event for a channel is delivered once Redis has taken the message, also
-// without a subscriber: Redis does not keep it. [Config.RequireSubscribers] makes
-// that a failure.
+// An event for a channel is delivered once Redis has taken the message, also without a
+// subscriber: Redis does not keep it. [Config.RequireSubscribers] makes that a
+// failure.
 //
 // Redis itself does not drop duplicates. An entry holds the event's id in the field
-// "id", for its readers to do so. With [Config.Deduplicate] a script adds an entry
-// and its id, which it keeps beside the stream, in one step, and no copy of the newest
-// events.
+// "id", by which readers drop duplicates. With [Config.Deduplicate] a script adds an
+// entry and, next to the stream, its id in one step. The script adds no copies of the
+// newest events.
 //
-// Order: the events of a batch that go to the same stream or channel are sent in
-// one transaction (MULTI), so that all of them are added, in their order, or
-// none, and a later event never overtakes one that was refused. Batches that are
-// delivered at the same time have no order; a destination that needs one has a
-// concurrency of 1. A batch whose answer did not come in time may be added when
-// the server wakes up, behind the copy that was sent in its place.
+// Order: the events of a batch that go to the same stream or channel are sent in one
+// transaction (MULTI), so that all of them are added, in their order, or none, and a
+// later event never overtakes one that was refused. Batches that are delivered at the
+// same time have no order; a destination that needs one has a concurrency of 1. A
+// batch whose answer did not come in time may still be added when the server resumes,
+// behind the copy that was sent in its place.
 //
-// The library that this package uses, go-redis, writes a line to standard error
-// when a connection cannot be made. A program that does not want that calls its
-// SetLogger.
+// The library that this package uses, go-redis, writes a line to standard error when a
+// connection cannot be made. A program that does not want that calls its SetLogger.
 package redis
 
 import (
@@ -44,7 +42,7 @@ import (
 
 // Handler adds events to streams or publishes them. It implements
 // [delivery.BatchHandler] and io.Closer, and is safe for concurrent use: each
-// batch under way has a connection of its own, which then waits for the next.
+// batch under way has a separate connection, which the next batch reuses.
 type Handler struct {
 	cfg     Config
 	at      endpoint

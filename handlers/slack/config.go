@@ -18,14 +18,14 @@ const (
 	defaultRequestTimeout = 15 * time.Second
 )
 
-// DefaultLane is how a relay best calls the handler: one channel takes no more than one
-// message at a time, and that keeps them in order. The timeout has room for the turns that
-// deliveries wait for.
+// DefaultLane returns the recommended settings of a lane: one channel takes at most one
+// message at a time, which keeps the messages in order. The timeout includes the time that
+// deliveries wait for their turn.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }
 
-// Config says how events become messages and where they go. Fields marked
+// Config describes the messages and where to send them. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Token is the bot token of the app, "xoxb-...". Set it, or WebhookURL. [handlers.NewSecret] makes the Token.
@@ -33,12 +33,12 @@ type Config struct {
 	// WebhookURL is the URL of an incoming webhook, which stands for one channel.
 	// It is a secret: the URL alone is enough to post. [handlers.NewSecret] makes the WebhookURL.
 	WebhookURL handlers.Secret `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, which stands for one channel, in place of 'token' and 'channel'. The URL alone is enough to post."`
-	// Channel is the id of the channel, or its name (template). An id goes on
+	// Channel is the id of the channel, or its name (template). An id keeps
 	// working when the channel is renamed. Required with Token.
 	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Channel: its id, such as 'C0123456789', or its name. An id outlives a renaming." kind:"template" unset:"required with 'token'"`
 
-	// Text is the text (template), and with Blocks what notifications show. One
-	// of the two is required.
+	// Text is the text (template); with Blocks, notifications show it. One of
+	// the two is required.
 	Text string `json:"text,omitempty" yaml:"text,omitempty" jsonschema_description:"Text; with 'blocks', what notifications show." kind:"template" unset:"'text' or 'blocks' is required"`
 	// Blocks is a JSON array of Block Kit blocks (template). Write values as
 	// {{ json .Payload.x }}.
@@ -50,8 +50,8 @@ type Config struct {
 	// ThreadTS is the timestamp of the message to reply to (template). With an empty
 	// result the message starts no thread.
 	ThreadTS string `json:"thread_ts,omitempty" yaml:"thread_ts,omitempty" jsonschema_description:"Timestamp of the message to reply to, such as '1700000000.000100'. An empty result means no thread." kind:"template"`
-	// UnfurlLinks and UnfurlMedia say whether Slack shows previews of links to
-	// pages and to media; nil is Slack's own default.
+	// UnfurlLinks and UnfurlMedia decide whether Slack shows previews of links
+	// to pages and to media; nil is Slack's own default.
 	UnfurlLinks *bool `json:"unfurl_links,omitempty" yaml:"unfurl_links,omitempty" jsonschema_description:"Whether Slack shows previews of linked pages." unset:"Slack's own choice"`
 	UnfurlMedia *bool `json:"unfurl_media,omitempty" yaml:"unfurl_media,omitempty" jsonschema_description:"Whether Slack shows previews of linked media." unset:"Slack's own choice"`
 	// Username, IconEmoji and IconURL change how the sender looks (templates).
@@ -62,7 +62,7 @@ type Config struct {
 
 	// APIURL is the URL of the Web API; the default is https://slack.com/api/.
 	APIURL string `json:"api_url,omitempty" yaml:"api_url,omitempty" jsonschema_description:"URL of the Web API: 'https://slack-gov.com/api/' for GovSlack, or a gateway of your own." kind:"URL"`
-	// TLS is for a gateway with a certificate of its own; nil is the system's
+	// TLS is for a gateway with a private certificate; nil trusts the system's
 	// authorities.
 	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for a gateway or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting included. The default is 15s.

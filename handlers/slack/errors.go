@@ -70,7 +70,7 @@ func codes() outcome.Table[string] {
 	}
 }
 
-// threadCodes is [codes] for what is wrong with the message to reply to.
+// threadCodes is [codes] for errors about the message to reply to.
 func threadCodes() outcome.Table[string] {
 	return outcome.Table[string]{{
 		Codes: []string{"thread_not_found", "invalid_thread_ts", "cannot_reply_to_message", "message_not_found"},
@@ -87,7 +87,7 @@ func statuses() outcome.Table[int] {
 	}
 }
 
-// destination describes failures. The path of a webhook is what makes it secret.
+// destination describes failures. The path of a webhook is its secret part.
 func destination(token, webhook string) *outcome.Destination {
 	secrets := []string{token, webhook}
 	if u, err := url.Parse(webhook); err == nil {
@@ -96,8 +96,8 @@ func destination(token, webhook string) *outcome.Destination {
 	return outcome.New("slack", "check api_url or webhook_url, and proxies", secrets...)
 }
 
-// verdict returns the error of Deliver for an answer. Nothing else decides that. rctx
-// is the context of the request, and ctx that of the delivery.
+// verdict returns the error of Deliver for an answer. No other function decides this.
+// rctx is the context of the request, and ctx the context of the delivery.
 func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	switch {
 	case a.ok:
@@ -161,7 +161,7 @@ func (a *answer) isCut() bool {
 // codeRegexp matches Slack's error codes.
 var codeRegexp = regexp.MustCompile(`^[a-z][a-z_]{2,60}$`)
 
-// codeIn returns the code in a body, "" if there is none.
+// codeIn returns the code in a body, or "".
 func codeIn(body []byte) string {
 	var said struct {
 		Error string `json:"error"`

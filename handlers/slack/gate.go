@@ -32,7 +32,7 @@ func newGate(limit rate.Limit) *gate {
 	return &gate{limit: limit, channels: make(map[string]*rate.Limiter)}
 }
 
-// busyError says that the turn of a delivery comes too late.
+// busyError is the error of a delivery whose turn would come too late.
 type busyError struct {
 	what  string
 	wait  time.Duration
@@ -68,7 +68,8 @@ func (g *gate) hold(d time.Duration) {
 	}
 }
 
-// held returns how long no message is let through.
+// held returns how long the gate still holds messages back; 0 if it is
+// open.
 func (g *gate) held() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

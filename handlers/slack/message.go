@@ -26,7 +26,8 @@ const (
 	metadataType = "notifyd_event"
 )
 
-// message is a message as it is sent, with a token or a webhook.
+// message is a message in the form in which it is sent, with a token or a
+// webhook.
 type message struct {
 	channel, threadTS            string
 	text                         string
@@ -36,7 +37,8 @@ type message struct {
 	metadata                     map[string]any // the event it came of
 }
 
-// templates are the parsed templates of a [Config]; nil where there is none.
+// templates are the parsed templates of a [Config], nil where it has no
+// template.
 type templates struct {
 	channel, threadTS            *tmpl.Template
 	text, blocks                 *tmpl.Template

@@ -16,8 +16,8 @@ import (
 const (
 	// connectTimeout bounds TCP, and TLS once more.
 	connectTimeout = 10 * time.Second
-	// idleTimeout is below that of load balancers, so that the other end does not
-	// close a connection while a message is being written to it.
+	// idleTimeout is below the idle timeouts of load balancers, so that the other
+	// end does not close a connection while a message is being written to it.
 	idleTimeout = 30 * time.Second
 	// pingAfter and pingTimeout find a dead HTTP/2 connection, which requests that
 	// time out do not.
@@ -46,7 +46,7 @@ func newTransport(conf *tls.Config) *http.Transport {
 type answer struct {
 	status     int           // 0: no answer
 	retryAfter time.Duration // 0: none was asked for
-	code       string        // Slack's error code, "" if there is none
+	code       string        // Slack's error code, or ""
 	details    []string
 	body       []byte // its first bytes
 	ok         bool   // the message is posted

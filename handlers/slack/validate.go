@@ -45,8 +45,8 @@ func (c Config) place() error {
 	return errors.Join(append(errs, tlsconf.Check(c.TLS))...)
 }
 
-// checkToken finds common mistakes for a bot token. It checks no more: the forms of
-// tokens have changed before.
+// checkToken finds common mistakes for a bot token. It makes no other checks: the
+// forms of tokens have changed before.
 func checkToken(token string) error {
 	switch {
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):

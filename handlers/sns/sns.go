@@ -2,8 +2,8 @@
 // FIFO.
 //
 // An event is delivered once SNS lists its message as successful. The message's
-// attribute notifyd-id is the event's id; a FIFO topic drops copies that come
-// within five minutes by itself.
+// attribute notifyd-id is the event's id; a FIFO topic drops copies that arrive
+// within five minutes.
 package sns
 
 import (

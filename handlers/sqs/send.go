@@ -11,7 +11,8 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 )
 
-// begin returns what sends a request to the queue, whose URL it asks for if need be.
+// begin returns the function that sends a request to the queue. It asks SQS for the
+// URL of the queue if necessary.
 func (h *Handler) begin(ctx context.Context) (func(context.Context, []*awsapi.Message) ([]awsapi.Answer, error), error) {
 	queue, err := h.queueURL(ctx)
 	if err != nil {

@@ -2,8 +2,8 @@
 // FIFO.
 //
 // An event is delivered once SQS lists its message as successful. The message's
-// attribute notifyd-id is the event's id; a FIFO queue drops copies that come
-// within five minutes by itself.
+// attribute notifyd-id is the event's id; a FIFO queue drops copies that arrive
+// within five minutes.
 package sqs
 
 import (
@@ -32,7 +32,7 @@ type Handler struct {
 	queue string // its URL, "" while it is not known
 }
 
-// service returns what errors say about SQS.
+// service describes SQS for errors.
 func service() awsapi.Service {
 	return awsapi.Service{
 		Name: "sqs", ID: awssqs.ServiceID, Title: "SQS", Place: "queue", Settings: "queue or queue_url",

@@ -73,7 +73,8 @@ func nameIn(text string) string {
 	return path.Base(u.Path)
 }
 
-// regionOf returns the region in a queue's URL, "" if there is none.
+// regionOf returns the region in a queue's URL, or "" for a URL without a
+// region.
 func regionOf(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Package watermill delivers events with any publisher of Watermill
 // (github.com/ThreeDotsLabs/watermill), and so to every broker that has one.
 //
-// It is a module of its own: Watermill comes only to programs that import it.
+// The package is a separate module: only programs that import it depend on
+// Watermill.
 package watermill
 
 import (
@@ -45,10 +46,10 @@ func Topic(name string) func(*delivery.Event) string {
 
 // New returns a handler that publishes each event to the topic that topic returns for it.
 //
-// The publisher must return from Publish only when the broker has the message: one that
-// buffers, or sends in the background, loses what it has not sent when the process
-// ends. It should give up when the context of the message is done. The handler closes
-// it, and the caller the handler.
+// The publisher must return from Publish only when the broker has the message. A
+// publisher that buffers, or sends in the background, loses unsent messages when the
+// process ends. Publish should return when the context of the message is done. The
+// handler closes the publisher, and the caller closes the handler.
 func New(publisher wm.Publisher, topic func(*delivery.Event) string, options ...Option) (*Handler, error) {
 	if publisher == nil || topic == nil {
 		return nil, errors.New("watermill: there has to be a publisher, and a function that names the topic")
@@ -74,10 +75,10 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return h.DeliverBatch(ctx, []*delivery.Event{e})[0]
 }
 
-// DeliverBatch publishes all events of a topic with one call of Publish. If that fails, it is
-// not known which were published, so each is published once more by itself, unless
-// the error is marked as the destination's: one bad event fails alone, and others
-// may arrive twice.
+// DeliverBatch publishes all events of a topic with one call of Publish. If that call fails,
+// it is not known which events were published, so each event is published once more in a
+// separate call, unless the error is marked as the destination's: one bad event fails alone,
+// and others may arrive twice.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	errs := make([]error, len(events))
 	groups := make(map[string][]int)
@@ -157,8 +158,8 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	return message.Preview(append(fields, m.Headers...), m.Body), nil
 }
 
-// Close closes the publisher, which ends what is being published as it sees fit. Closing
-// again does nothing; a later delivery fails.
+// Close closes the publisher, which decides how messages under way end. Closing again
+// does nothing; a later delivery fails.
 func (h *Handler) Close() error {
 	if h.closed.Swap(true) {
 		return nil

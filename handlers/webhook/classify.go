@@ -23,15 +23,15 @@ const (
 // observation holds the facts about a request that has ended.
 type observation struct {
 	at       stage
-	code     int  // the status, 0 if there was none
+	code     int  // the status, 0 without an answer
 	dynamic  bool // the event chose the host
 	constant bool // the URL is the same for every event
 	proxy    bool // the proxy failed or refused
 	shut     bool // an earlier answer asked to leave the host alone
 }
 
-// statuses is the table of statuses, other than those of a success. They separate refusals of this event from refusals
-// of every event. Own is the class where the URL is not the same for every event.
+// statuses is the table of statuses that are not a success. They separate refusals of this event from refusals of
+// every event. Own is the class where the URL is not the same for every event.
 func statuses() outcome.Table[int] {
 	return outcome.Table[int]{
 		{ // our credentials, our method
@@ -61,7 +61,7 @@ func statuses() outcome.Table[int] {
 	}
 }
 
-// classify decides who is at fault. Nothing else decides that.
+// classify returns the party at fault. No other function decides this.
 func classify(o observation) outcome.Class {
 	switch {
 	case o.at == stageDraft:

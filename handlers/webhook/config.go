@@ -20,8 +20,8 @@ const (
 // ProxyNone is the value of [Config.ProxyURL] for no proxy at all.
 const ProxyNone = "none"
 
-// DefaultLane is how a relay best calls the handler. The timeout has room for the turns
-// that deliveries wait for.
+// DefaultLane returns the recommended settings of a lane. The timeout includes the time
+// that deliveries wait for their turn.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 8, Timeout: 30 * time.Second}
 }
@@ -38,17 +38,16 @@ const (
 	defaultIDPrefix        = "notifyd"
 )
 
-// Config says how events become requests and where these go. Fields marked
+// Config describes the requests and where to send them. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// URL is the URL to send requests to (template). Required. Values are escaped: they
 	// stay within the path segment or parameter where they stand, and the first
 	// one must come behind the slash that ends the host.
 	URL string `json:"url" yaml:"url" jsonschema_description:"URL of the receiver, 'https://' or 'http://'. Values are escaped; the host must be complete before the first template." kind:"template" unset:"required"`
-	// DynamicHost says that the event chooses the host. Values in URL are then
-	// not escaped, the addresses that may be connected to are public ones (see
-	// Addresses), and a failing host costs attempts: events for other hosts must
-	// not wait for it.
+	// DynamicHost lets the event choose the host. Values in URL are then not
+	// escaped, only public addresses may be connected to (see Addresses), and a
+	// failing host costs attempts: events for other hosts must not wait for it.
 	DynamicHost bool `json:"dynamic_host,omitempty" yaml:"dynamic_host,omitempty" jsonschema_description:"The event chooses the host: 'url' may then be '{{ .Payload.callback_url }}'. Values in 'url' are not escaped, only public addresses are connected to, and a failing host costs attempts, so that events for other hosts need not wait for it."`
 	// Method is POST (default), PUT or PATCH.
 	Method string `json:"method,omitempty" yaml:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH" jsonschema_description:"Method of the request."`
@@ -71,17 +70,17 @@ type Config struct {
 	// [handlers.NewSecret] makes the Password.
 	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as 'Authorization: Basic'; with 'password', or neither."`
 	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as 'Authorization: Basic'."`
-	// TLS says which authorities to trust and which certificate to show.
+	// TLS names the authorities to trust and the certificate to present.
 	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present." unset:"the system's certificates"`
 
 	// ProxyURL is the proxy to go through, http, https or socks5, or none. The
-	// default is that of the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+	// default comes from the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 	// [handlers.NewSecret] makes the ProxyURL.
 	ProxyURL handlers.Secret `json:"proxy_url,omitzero" yaml:"proxy_url,omitempty" jsonschema_description:"Proxy, 'http://', 'https://' or 'socks5://', or 'none'." unset:"'HTTPS_PROXY', 'HTTP_PROXY' and 'NO_PROXY'"`
 	// Addresses is any (default) or public (the default with DynamicHost): the
-	// addresses that may be connected to, whatever the name says that led there.
+	// addresses that may be connected to, whatever their name.
 	Addresses string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema:"enum=any,enum=public" jsonschema_description:"Addresses that may be connected to; 'public' keeps requests out of private networks." unset:"'any'; 'public' with 'dynamic_host'"`
-	// AllowAddresses are networks in CIDR form that are allowed beside the
+	// AllowAddresses are networks in CIDR form that are allowed in addition to
 	// public ones.
 	AllowAddresses []string `json:"allow_addresses,omitempty" yaml:"allow_addresses,omitempty" jsonschema_description:"Networks that 'addresses: public' allows in addition, such as '10.1.0.0/16'." kind:"list of networks"`
 
@@ -98,11 +97,11 @@ type Config struct {
 	// RequestTimeout bounds the whole request; the default is 20s.
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for the whole request."`
 
-	// HostRateLimit is the most requests per second to one host, evenly spaced; the
-	// default is no limit.
+	// HostRateLimit is the most requests per second to one host, evenly spaced. 0,
+	// the default, sets no limit.
 	HostRateLimit float64 `json:"host_rate_limit,omitempty" yaml:"host_rate_limit,omitempty" jsonschema_description:"Most requests per second to one host, evenly spaced, per relay. 'rate_limit' is the limit of the destination, over all relays." unset:"none"`
-	// HostConcurrency is the most requests at once to one host, for DynamicHost;
-	// the default is no limit.
+	// HostConcurrency is the most requests at once to one host, for DynamicHost.
+	// 0, the default, sets no limit.
 	HostConcurrency int `json:"host_concurrency,omitempty" yaml:"host_concurrency,omitempty" jsonschema_description:"Most requests at the same time to one host, with 'dynamic_host'." unset:"none"`
 }
 

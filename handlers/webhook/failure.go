@@ -21,8 +21,8 @@ import (
 // minHidden keeps a setting of a few letters from being cut out of every word.
 const minHidden = 6
 
-// failure is a request that was not answered with 2xx. Its text holds the host and
-// no more of the URL: paths and queries may hold tokens.
+// failure is a request that was not answered with 2xx. Its text holds the host,
+// and nothing else of the URL: paths and queries may hold tokens.
 type failure struct {
 	observation
 	line *outcome.Error
@@ -93,7 +93,7 @@ func (t *trip) stale(err error, after time.Duration) bool {
 	return idle > 0 && idle >= after && !t.byteIn.Load() && !isTimeout(err)
 }
 
-// lost describes why there is no answer. ctx is that of the request.
+// lost describes why no answer came. ctx is the context of the request.
 func (h *Handler) lost(ctx context.Context, u *url.URL, t *trip, err error) *failure {
 	o := h.observe(t.stage())
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") && o.at < stageSend {

@@ -71,7 +71,7 @@ func (g *guard) admits(addr netip.Addr) bool {
 	return netip.MustParsePrefix("2000::/3").Contains(addr)
 }
 
-// blockedError says that the guard did not let a connection through.
+// blockedError is the error of a connection that the guard refused.
 type blockedError struct{ network, address string }
 
 // Error names the address and the setting that lets it through.

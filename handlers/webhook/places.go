@@ -43,7 +43,7 @@ func newPlaces(perSecond float64, slots int) *places {
 	return &places{rate: limit, slots: slots, all: make(map[string]*place)}
 }
 
-// busyError says that no turn was free.
+// busyError is the error of a request that got no turn in time.
 type busyError struct {
 	text string
 	wait time.Duration // until there is one, 0 if unknown

@@ -51,7 +51,7 @@ func parseSecrets(texts []handlers.Secret) ([]*standardwebhooks.Webhook, error) 
 		}
 		seen[string(key)] = true
 		signer, err := standardwebhooks.NewWebhook(text.Reveal())
-		if err != nil { // it decodes what was decoded above, and its error may quote it
+		if err != nil { // the library decodes the secret again, and its error may quote the secret
 			errs = append(errs, field.Errorf(path, "is refused by the library that signs"))
 			continue
 		}
@@ -73,9 +73,9 @@ func (h *Handler) sign(id string, now time.Time, body []byte) (string, error) {
 	return strings.Join(signatures, " "), nil
 }
 
-// webhookID is the same for every attempt, so that receivers know a request that
-// is sent again, and another for a replay. The destination is in it because two destinations may lead to
-// one receiver. The signed parts are joined by dots, so the id has none.
+// webhookID is the same for every attempt, so that receivers recognize a repeated request, and differs
+// for a replay. The id contains the destination because two destinations may lead to one receiver. The
+// signed parts are joined by dots, so the id must not contain a dot.
 func webhookID(prefix string, e *delivery.Event) string {
 	id := make([]byte, 0, len(prefix)+len(e.Destination)+24)
 	id = append(id, prefix...)

@@ -99,8 +99,9 @@ func proxyAnswer(_ context.Context, _ *url.URL, _ *http.Request, res *http.Respo
 	return &proxyError{res.StatusCode}
 }
 
-// network holds the connections of a handler, made and in the making. net/http goes
-// on to connect for a request that is over, and does not report the end.
+// network holds the connections of a handler, established and being established.
+// net/http continues to connect for a request that is over, and does not report the
+// end.
 type network struct {
 	mu     sync.Mutex
 	closed bool

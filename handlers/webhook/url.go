@@ -18,7 +18,7 @@ type target struct {
 	dynamic  bool           // the event chooses the host
 	constant *url.URL       // the whole URL where it is the same for every event
 	tmpl     *tmpl.Template // where it is not
-	// scheme and host are those of the URL where the host is not dynamic.
+	// scheme and host are parts of the URL where the host is not dynamic.
 	scheme, host string
 }
 

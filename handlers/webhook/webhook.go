@@ -128,8 +128,8 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return h.verdict(d, f)
 }
 
-// Close closes the connections once no Deliver is under way any more; those that
-// are finish. Closing again does nothing; a later Deliver fails.
+// Close closes the connections once no Deliver is under way; calls under way
+// finish. Closing again does nothing; a later Deliver fails.
 func (h *Handler) Close() error {
 	h.mu.Lock()
 	h.closed = true
@@ -227,7 +227,7 @@ func (h *Handler) verdict(d *draft, f *failure) error {
 	if down {
 		h.transport.Renew()
 	}
-	// A throttled lane waits by itself; where events choose their hosts, only this host waits.
+	// A throttled lane waits already. Where events choose their hosts, only this host waits.
 	if f.wait > 0 && class != outcome.Throttled && (down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
 		h.places.shut(d.url.Host, f.wait) // the pause is for all requests to the host
 	}

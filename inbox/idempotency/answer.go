@@ -41,7 +41,7 @@ func decode(text []byte) (*answer, error) {
 	return a, nil
 }
 
-// chosen returns the headers to store: those of the list.
+// chosen returns the headers to store: the ones in list.
 func chosen(h http.Header, list []string) http.Header {
 	out := make(http.Header, len(list))
 	for _, name := range list {

@@ -16,13 +16,13 @@ const Header = "Idempotency-Key"
 // maxKeyBytes is far more than any unique value needs.
 const maxKeyBytes = 255
 
-// errNoKey says that the request has no key.
+// errNoKey is the error of a request without a key.
 var errNoKey = errors.New("the header " + Header + " is missing")
 
 // Key returns the key of a request, for a handler that stores it with its work:
 // with a unique constraint on it, the work is not even repeated if the process
-// dies between the work and the storing of the answer. The error says what is
-// wrong with the header; the middleware has refused such a request already.
+// dies between the work and the storing of the answer. The error describes the
+// mistake in the header; the middleware has refused such a request already.
 func Key(r *http.Request) (string, error) { return keyOf(r.Header) }
 
 // keyOf returns the key of a request. The draft requires a string of Structured

@@ -11,9 +11,9 @@ import (
 type Problem struct {
 	// Status is the status of the answer: 400, 401, 409, 410, 413, 422, 500 or 503.
 	Status int `json:"status"`
-	// Title says what is wrong, the same for all problems of a kind.
+	// Title describes the problem; it is the same for all problems of a kind.
 	Title string `json:"title"`
-	// Detail says more, for a person. It holds no secrets.
+	// Detail describes this occurrence, for a person. It holds no secrets.
 	Detail string `json:"detail,omitempty"`
 	// RetryAfter is the time until the client may try again, 0 if a retry is useless.
 	RetryAfter time.Duration `json:"-"`

@@ -33,8 +33,8 @@ type Claim struct {
 // Entry is the result of [Store.Begin].
 type Entry struct {
 	State State
-	// Fingerprint is that of the claim that holds the key or has held it. Not needed
-	// if State is Taken.
+	// Fingerprint is the fingerprint of the claim that holds the key or has held it.
+	// It is not needed if State is Taken.
 	Fingerprint string
 	// Answer is the answer that [Finish] has stored, if State is Done.
 	Answer []byte
@@ -86,7 +86,7 @@ type Store interface {
 	Begin(ctx context.Context, c Claim, lease time.Duration) (Entry, error)
 	// Settle changes a key that the claim holds. If another claim has the key, or
 	// has answered, nothing is changed and the error wraps [ErrLost]. Renew of a key
-	// that the store has lost is ErrLost too; Finish of one stores the answer,
-	// because there is no other.
+	// that the store has lost is ErrLost too. Finish of such a key stores the
+	// answer, because the store has no other answer.
 	Settle(ctx context.Context, c Claim, change Change) error
 }

@@ -1,7 +1,7 @@
 // Package oteloutbox writes events as package outbox does, each with the trace of
 // its writer: the span in the context becomes the event's headers traceparent and
 // tracestate (W3C Trace Context), and deliveries and consumers continue its
-// trace. The functions are those of package outbox: changing the import is
+// trace. It has the same functions as package outbox: changing the import is
 // enough.
 //
 // It needs the API of OpenTelemetry and no SDK. Package outbox needs neither: an

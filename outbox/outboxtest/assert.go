@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Wrote ends the test unless an event was written that all matches match, and returns the first one. The
-// failure lists what was written, and what is different about each.
+// Wrote ends the test unless an event was written that all matches match, and returns the first such
+// event. The failure lists the written events, each with its difference from the expected one.
 func Wrote(tb testing.TB, s Source, matches ...Match) *Event {
 	tb.Helper()
 	all := s.Events(tb)
@@ -35,8 +35,8 @@ func WroteNone(tb testing.TB, s Source, matches ...Match) {
 }
 
 // InOrder ends the test unless events were written that the matches match, one each, in this order; there
-// may be others before, between and behind them. It returns those that were matched. Use [All] to say
-// more than one thing about an event.
+// may be others before, between and behind them. It returns the matched events. Use [All] to require
+// several properties of one event.
 func InOrder(tb testing.TB, s Source, matches ...Match) []*Event {
 	tb.Helper()
 	all := s.Events(tb)
@@ -81,7 +81,8 @@ func behind(found []*Event) string {
 // most is how many events a failure lists.
 const most = 20
 
-// list is the end of a failure: what was written, and how it differs from what was wanted.
+// list returns the end of a failure: the written events, each with its difference from the
+// expected one.
 func list(all []*Event, want Match) string {
 	if len(all) == 0 {
 		return "; none was"

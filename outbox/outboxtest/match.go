@@ -9,8 +9,9 @@ import (
 	"reflect"
 )
 
-// Match says whether an event is the expected one: nil if it is, or an error that says what is different,
-// "type is order.paid, want order.created". Write your own for what those of this package do not say.
+// Match compares an event with the expected one: it returns nil if they agree, or an error that names the
+// difference, "type is order.paid, want order.created". Write your own for comparisons that this package
+// lacks.
 type Match func(e *Event) error
 
 // Type matches events of this type.
@@ -72,7 +73,8 @@ func Contains(want any) Match {
 	}
 }
 
-// Payload matches events whose decoded payload passes check, which returns what is wrong.
+// Payload matches events whose decoded payload passes check. check returns nil, or an
+// error that describes the mistake.
 func Payload[T any](check func(payload T) error) Match {
 	return func(e *Event) error {
 		var payload T
@@ -86,8 +88,8 @@ func Payload[T any](check func(payload T) error) Match {
 	}
 }
 
-// ContentType matches events whose payload has this media type: that of a writer who gave none is
-// "application/json" for JSON.
+// ContentType matches events whose payload has this media type. JSON written without a content
+// type has "application/json".
 func ContentType(want string) Match {
 	return func(e *Event) error { return same("content type", e.ContentType, want) }
 }
@@ -127,7 +129,7 @@ func same(what, got, want string) error {
 	return nil
 }
 
-// both decodes the payload and what is wanted in the same way.
+// both decodes the payload and the expected value in the same way.
 func both(e *Event, want any) (got, expected any, err error) {
 	var text []byte
 	switch w := want.(type) {

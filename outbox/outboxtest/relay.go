@@ -36,9 +36,9 @@ func (r *Relay) Handle(tb testing.TB, destination, pattern string, h delivery.Ha
 }
 
 // Deliver calls the handlers for all events that this relay has not delivered yet, delayed ones included,
-// and returns the events that went to at least one destination. The error joins those of the handlers;
-// events behind a failed one are delivered nevertheless, and none is delivered again by the next call.
-// What handlers write into the outbox meanwhile is delivered, too.
+// and returns the events that went to at least one destination. The error joins the handlers' errors.
+// Events behind a failed one are delivered nevertheless, and the next call delivers no event again.
+// Events that handlers write into the outbox meanwhile are delivered, too.
 func (r *Relay) Deliver(tb testing.TB, s Source) (delivered []*Event, err error) {
 	tb.Helper()
 	var errs []error

@@ -1,19 +1,19 @@
-// Package outboxtest is for the tests of applications that write events: it asserts which events a
-// transaction has written, calls their handlers without a daemon, and waits until a relay has delivered
-// everything.
+// Package outboxtest is for the tests of applications that write events: it asserts which events a transaction
+// has written, calls their handlers without a daemon, and waits until a relay has delivered everything.
 //
-// Events are read from where they were written. [Pgx] reads through a transaction, a pool or a connection
-// of pgx, [SQL] through those of database/sql. A source that reads through a transaction has the events
-// that this transaction has written, its savepoints included, and no others: tests that run at the same
-// time on the same tables do not see each other's. So a test that rolls its transaction back reads through it:
+// Events are read where they were written. [Pgx] reads through a transaction, a pool or a connection of pgx,
+// [SQL] through one of database/sql. A source that reads through a transaction has the events that this
+// transaction has written, savepoints included, and no others: tests that run at the same time on the same
+// tables do not see each other's events. A test that rolls its transaction back reads through that
+// transaction:
 //
 //	err := shop.PlaceOrder(ctx, tx, order)
 //	...
 //	outboxtest.Wrote(t, outboxtest.Pgx(tx), outboxtest.Type("order.created"), outboxtest.Aggregate("order", "1042"))
 //
-// A source that reads through a pool or a connection has all committed events of its schema. Call
-// [Source.Now] before the test writes: the source that it returns has only what is written afterwards. Tests
-// that commit at the same time need a schema each ([Source.In]), or a database.
+// A source that reads through a pool or a connection has all committed events of its schema. Call [Source.Now]
+// before the test writes: the returned source has only events written afterwards. Tests that commit at the
+// same time need a schema each ([Source.In]), or a database.
 //
 // Like package outbox, it imports no driver and nothing of the relay.
 package outboxtest
@@ -37,16 +37,17 @@ import (
 type Event struct {
 	// ID is the primary key of the row.
 	ID int64
-	// Type, AggregateType, AggregateID and IdempotencyKey are as written, empty where there is none.
+	// Type, AggregateType, AggregateID and IdempotencyKey are as written, and empty if not set.
 	Type           string
 	AggregateType  string
 	AggregateID    string
 	IdempotencyKey string
-	// Payload is what was written, byte for byte: JSON, unless ContentType says otherwise.
+	// Payload holds the written bytes, unchanged: JSON, unless ContentType names another
+	// media type.
 	Payload []byte
 	// ContentType is the media type of the payload, as relays give it to handlers.
 	ContentType string
-	// Headers are nil where there are none.
+	// Headers are nil for an event without headers.
 	Headers map[string]string
 	// AvailableAt is zero for an event that is delivered at once.
 	AvailableAt time.Time
@@ -70,18 +71,18 @@ type Rows interface {
 	Err() error
 }
 
-// Querier is what pgx queries with: pgx.Tx, *pgxpool.Pool, *pgx.Conn. R is inferred at the call.
+// Querier is implemented by pgx.Tx, *pgxpool.Pool and *pgx.Conn. R is inferred at the call.
 type Querier[R Rows] interface {
 	Query(ctx context.Context, query string, args ...any) (R, error)
 }
 
-// SQLQuerier is what database/sql queries with: *sql.Tx, *sql.DB, *sql.Conn.
+// SQLQuerier is implemented by *sql.Tx, *sql.DB and *sql.Conn.
 type SQLQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Source is where events are read: the table in one schema, as one transaction or database sees it. It is
-// a value; its methods return changed copies. It has nothing to close.
+// Source reads events from the table in one schema, as one transaction or database sees it. It is a
+// value; its methods return changed copies. It has nothing to close.
 type Source struct {
 	query  func(ctx context.Context, query string, args ...any) (Rows, error)
 	schema string
@@ -115,8 +116,8 @@ func (s Source) In(schema string) Source {
 	return s
 }
 
-// Now returns the source of what is written from now on: of ids above the highest one that is visible. Through
-// a pool or a connection that includes what other tests commit from now on.
+// Now returns the source of later events: those with ids above the highest visible one. Through a pool or a
+// connection, events that other tests commit later are included.
 func (s Source) Now(tb testing.TB) Source {
 	tb.Helper()
 	s.after = s.last(tb)
@@ -163,10 +164,10 @@ func (s Source) visible() string {
 	return "true"
 }
 
-// sqlOwn is true for a row that the transaction has written. Transactions and savepoints have ids of one sequence: the row
-// has that of the transaction, or a later one of a savepoint. Of the rows that the transaction sees, the ones of others are
-// committed, and have ids below the end of the snapshot; only for those may PostgreSQL be asked how they ended. The modulus is
-// there because a row has only the low 32 bits of the id.
+// sqlOwn is true for a row that the transaction has written. Transactions and savepoints draw their ids from one
+// sequence: the row has the id of the transaction, or the later id of a savepoint. Rows of other transactions are
+// visible only if they are committed, and have ids below the end of the snapshot. PostgreSQL may be asked how a
+// transaction ended only for such ids. The modulus is needed because a row has only the low 32 bits of the id.
 const sqlOwn = `(SELECT CASE
 		WHEN m.top IS NULL OR m.later >= 2147483648 THEN false
 		WHEN m.later = 0 OR m.top + m.later >= m.ends THEN true
@@ -233,8 +234,8 @@ func (s Source) undelivered(ctx context.Context, last int64) (waiting, dead []st
 	return waiting, dead, err
 }
 
-// release closes rows that were not read to their end. Close of pgx returns nothing, that of
-// database/sql an error, which says nothing that Err has not said.
+// release closes rows that were not read to their end. Close of database/sql returns an
+// error, which repeats the error of Err; Close of pgx returns nothing.
 func release(rows Rows) {
 	switch r := rows.(type) {
 	case interface{ Close() }:
@@ -244,7 +245,7 @@ func release(rows Rows) {
 	}
 }
 
-// String is how failures name an event.
+// String returns the name of an event in failures.
 func (e *Event) String() string {
 	text := fmt.Sprintf("#%d %s", e.ID, e.Type)
 	if e.AggregateType != "" {

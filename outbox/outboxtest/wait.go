@@ -9,10 +9,10 @@ import (
 // pause lies between two looks of [Delivered].
 const pause = 10 * time.Millisecond
 
-// Delivered waits until a relay has delivered all events that are visible now, to all of their
-// destinations, in a queue or a stream. It reads through a pool or a connection, and refuses a transaction: relays do not see
-// what that has written. It ends the test when within has passed, and names what is waiting; and at once if a
-// delivery has become a dead letter. An event type without a route waits.
+// Delivered waits until a relay has delivered all events that are visible now, to all of their destinations, in a queue
+// or a stream. Delivered reads through a pool or a connection, and refuses a transaction: relays do not see the events
+// of an open transaction. When within has passed, Delivered ends the test and names the waiting events. It ends the
+// test at once if a delivery has become a dead letter. An event type without a route waits.
 func Delivered(tb testing.TB, s Source, within time.Duration) {
 	tb.Helper()
 	if s.inTx {
@@ -42,7 +42,8 @@ func Delivered(tb testing.TB, s Source, within time.Duration) {
 }
 
 const (
-	// In a queue an event says itself that it is done. One with rows of its own is named by those.
+	// In a queue the event's row shows that the event is done. The destinations of an event with
+	// stored deliveries come from these.
 	sqlQueue = `(SELECT e.id, e.event_type, '' AS destination, 'not tried yet' AS state, '' AS fault FROM {schema}.outbox_events AS e
 		WHERE e.id > $1 AND e.id <= {last} AND e.state = 'fresh' ORDER BY e.id LIMIT 20)`
 

@@ -110,8 +110,9 @@ func (c *pair) requests() {
 	}
 }
 
-// look mutes the connection if the bytes being sent complete a match. It does so
-// before the server can know, and so before it can answer.
+// look mutes the connection if the bytes being sent complete a match. The
+// connection is muted before the bytes reach the server, and so before the
+// server can answer.
 func (c *pair) look(seen, chunk []byte) []byte {
 	p := c.proxy
 	if p.matches == nil {
@@ -120,8 +121,8 @@ func (c *pair) look(seen, chunk []byte) []byte {
 	seen = append(seen, chunk...)
 	keep := 0
 	for _, match := range p.matches {
-		// A match that was complete before is no more in what is kept, unless
-		// another one is longer.
+		// The kept bytes no longer contain a match that was complete before,
+		// unless another match is longer.
 		from := max(len(seen)-len(chunk)-len(match)+1, 0)
 		if bytes.Contains(seen[from:], match) {
 			p.mu.Lock()

@@ -181,7 +181,8 @@ func (p *Proxy) cut() {
 	}
 }
 
-// Heal ends all faults: held answers go on, and new connections are accepted again.
+// Heal ends all faults: held answers continue, and new connections are accepted
+// again.
 func (p *Proxy) Heal() {
 	p.faults.Lock()
 	defer p.faults.Unlock()
@@ -281,8 +282,8 @@ func (p *Proxy) serve(client net.Conn) {
 	p.work.Go(c.run)
 }
 
-// quiet returns when no answer is on its way to a client that is muted. It is
-// called with mu held, lets go of it, and takes it again.
+// quiet returns when no answer is on its way to a client that is muted. The
+// caller holds mu; quiet releases mu while it waits, and locks it again.
 func (p *Proxy) quiet() {
 	for c := range p.pairs {
 		if !c.muted || !c.writing {

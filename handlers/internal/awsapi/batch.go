@@ -14,27 +14,28 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
-// Entry is what batching has to know of an entry of a request.
+// Entry holds the facts about an entry of a request that batching needs.
 type Entry struct {
 	// Size is in bytes, as the service counts.
 	Size int
-	// Line is the group or key whose order is kept as far as the service lets it: entries behind
-	// one that has failed wait. "" is none.
+	// Line is the group or key whose order is kept as far as the service allows: entries behind
+	// a failed one wait. "" means no group.
 	Line string
 }
 
-// Sender is how a destination delivers events, as entries of type T.
+// Sender delivers the events of a destination, as entries of type T.
 type Sender[T any] struct {
 	Conn *Conn
 	// MaxEntries and MaxBytes bound a request. An entry that is larger is sent alone.
 	MaxEntries, MaxBytes int
-	// Encode makes the entry for an event. Its errors are about the event, and for good.
+	// Encode makes the entry for an event. Its errors are about the event, and
+	// permanent.
 	Encode func(e *delivery.Event) (T, Entry, error)
 	// Send sends one request, and returns the answers for its entries in their order, or the
 	// error of the SDK.
 	Send func(ctx context.Context, entries []T) ([]Answer, error)
-	// Begin, if not nil, is called first in each DeliverBatch, and returns what sends its
-	// requests, in place of Send. Its error is marked, and for all events.
+	// Begin, if not nil, is called first in each DeliverBatch, and returns the function
+	// that sends its requests, in place of Send. Its error is marked, and for all events.
 	Begin func(ctx context.Context) (func(ctx context.Context, entries []T) ([]Answer, error), error)
 	// Lost, if not nil, is called when the service has refused a request for a reason that
 	// is not of the events.
@@ -99,7 +100,7 @@ type batch struct {
 	entries              []Entry
 	errs                 []error
 	// send sends the entries with the given indexes in one request, and records the answers
-	// in errs. Its error is that of Classify, for all of them.
+	// in errs. It returns the error of Classify, which is for all of them.
 	send func(ctx context.Context, chunk []int) error
 
 	blocked map[string]error // why nothing more goes to a line
@@ -131,7 +132,8 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// fail gives err to all from the entry on that have no error of their own.
+// fail sets err for the entry at index from and all later ones that have no
+// error yet.
 func (b *batch) fail(from int, err error) {
 	for i := from; i < len(b.errs); i++ {
 		if b.errs[i] == nil {
@@ -201,14 +203,15 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 	return b.request(ctx, rest)
 }
 
-// Answer is what a service says about one entry; the zero value says nothing.
+// Answer is a service's answer about one entry; the zero value means that the
+// answer is missing.
 type Answer struct {
 	Taken   bool
 	Refused *Reason
 }
 
-// Reason is why a service has not taken an entry. Ours says that the service blames the
-// sender.
+// Reason is why a service has not taken an entry. Ours is true if the service blames
+// the sender.
 type Reason struct {
 	Code, Text string
 	Ours       bool
@@ -221,8 +224,8 @@ func Answered(answers []Answer, id *string, a Answer) {
 	}
 }
 
-// record puts what the service has answered for the entries of chunk, in their order, into
-// errs. Missing answers count as none.
+// record writes the service's answers for the entries of chunk, in their order, into errs.
+// An entry without an answer is delivery.Unavailable: it may have been sent.
 func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 	taken := false
 	for _, a := range answers {
@@ -240,8 +243,8 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 	}
 }
 
-// entryError classifies the failure of one entry. others says that the place has taken
-// other entries of the same request: then it works.
+// entryError classifies the failure of one entry. others is true if the place has
+// taken other entries of the same request: then the place works.
 func (c *Conn) entryError(why Reason, others bool) error {
 	class, cure, code := c.svc.lookUp(why.Code)
 	err := c.out.Line(outcome.Failure{Text: textOf(why.Code, why.Text), Cure: cure})

@@ -1,5 +1,5 @@
-// Package awsapi is what the destinations at AWS have in common: connections, the party at fault
-// by an error, requests of several entries, and the form of messages.
+// Package awsapi is the code that all AWS destinations share: connections, the party at fault by
+// an error, requests of several entries, and the form of messages.
 package awsapi
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
-// Service is a service of AWS, with what its errors say.
+// Service describes a service of AWS, for errors.
 type Service struct {
 	// Name is the type of the destination, which each error begins with.
 	Name string
@@ -23,7 +23,7 @@ type Service struct {
 	ID string
 	// Title is its name for people, such as SQS.
 	Title string
-	// Place is what events are sent to, such as "queue".
+	// Place is the kind of thing that events are sent to, such as "queue".
 	Place string
 	// Settings are those that name the place, such as "queue or queue_url".
 	Settings string
@@ -63,8 +63,8 @@ func Open(svc Service, access awsconf.Access, baseDir string) (*Conn, error) {
 	}, nil
 }
 
-// Endpoint sets the endpoint of a client, BaseEndpoint of its options, unless it is that of AWS.
-// AWS_ENDPOINT_URL and its like count where no endpoint is configured.
+// Endpoint sets the endpoint of a client, BaseEndpoint of its options, if an endpoint is
+// configured. Otherwise the SDK uses AWS_ENDPOINT_URL and similar variables, or AWS.
 func (c *Conn) Endpoint(base **string) {
 	if c.endpoint != "" {
 		*base = aws.String(c.endpoint)

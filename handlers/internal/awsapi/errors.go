@@ -81,7 +81,8 @@ const (
 	keyFailed    = "KMS"
 )
 
-// lookUp returns what a code means, and the code without the prefix that queues have for codes of an older style.
+// lookUp returns the class and cure of a code, and the code without the prefix that queues have for codes of an
+// older style.
 func (s Service) lookUp(code string) (class outcome.Class, cure, short string) {
 	code = strings.TrimPrefix(code, "AWS.SimpleQueueService.")
 	known := code
@@ -96,9 +97,9 @@ func (s Service) lookUp(code string) (class outcome.Class, cure, short string) {
 	return class, cure, code
 }
 
-// Classify returns the error of Deliver for that of a whole request. The error is marked unless
-// the events themselves may be at fault: see [Sender]. ctx is that of the delivery and rctx that
-// of the request.
+// Classify turns the error of a whole request into the error of Deliver. The error is marked
+// unless the events themselves may be at fault: see [Sender]. ctx is the context of the
+// delivery, and rctx the context of the request.
 func (c *Conn) Classify(ctx, rctx context.Context, err error) error {
 	err = c.classify(ctx, rctx, err)
 	if delivery.IsUnavailable(err) {
@@ -127,7 +128,8 @@ func (c *Conn) classify(ctx, rctx context.Context, err error) error {
 	}
 }
 
-// ClassifyQuestion is Classify for a request that holds no event: none is ever at fault.
+// ClassifyQuestion is Classify for a request that holds no event, so that no event is at
+// fault.
 func (c *Conn) ClassifyQuestion(ctx, rctx context.Context, err error) error {
 	err = c.Classify(ctx, rctx, err)
 	if outcome.IsRefusal(err) {
@@ -200,7 +202,7 @@ func textOf(code, text string) string {
 	return code + ": " + text
 }
 
-// noAnswer describes why there is no answer. The SDK's own errors hold the whole request.
+// noAnswer describes why no answer came. The SDK's own errors hold the whole request.
 func (c *Conn) noAnswer(ctx, rctx context.Context, err error) error {
 	if status := statusOf(err); status != 0 && rctx.Err() == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		text, cure := outcome.Stranger(status, c.svc.Title)

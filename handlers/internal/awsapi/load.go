@@ -76,11 +76,11 @@ func load(cfg awsconf.Access, conf *tls.Config) (aws.Config, *httpconn.Transport
 	return loaded, transport, nil
 }
 
-// plainBody hides that requests' bodies have a WriteTo. The SDK closes a body
-// once there is an answer; the transport may only then look whether there is
-// more of it, and WriteTo calls that an error where Read says that this is the
-// end. The transport would take it for a failed write and drop the connection
-// with the rest of the answer on it, and what was sent would be sent twice.
+// plainBody hides the WriteTo of requests' bodies. The SDK closes a body once
+// it has an answer. Only then may the transport look for more bytes in the
+// body, and WriteTo reports an error where Read reports the end. The transport
+// would take the error for a failed write and drop the connection with the
+// rest of the answer on it, and the events would be sent twice.
 type plainBody struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

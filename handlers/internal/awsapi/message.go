@@ -38,7 +38,7 @@ const FIFO = ".fifo"
 const (
 	// attributeContentType is set if the body is not JSON, or more than the payload.
 	attributeContentType = "content-type"
-	// attributeEncoding says that the body is in base64, with the name and the value of MIME: SQS takes text.
+	// attributeEncoding marks a body in base64, with the name and the value of MIME: SQS takes only text.
 	attributeEncoding = "content-transfer-encoding"
 	encodingBase64    = "base64"
 	// attributeMore holds a JSON object with the headers that have no attribute
@@ -67,7 +67,7 @@ type MessageEncoder struct {
 // NewMessageEncoder returns an encoder for the service of that name, SQS or SNS. group is the setting
 // group_id. Each error is a [*handlers.FieldError].
 func NewMessageEncoder(service string, cfg message.Config, group string, fifo bool) (*MessageEncoder, error) {
-	m, err := message.New(cfg, message.Kafka()) // neither has a binding of its own
+	m, err := message.New(cfg, message.Kafka()) // CloudEvents defines no binding for SQS or SNS
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,8 @@ func (e *MessageEncoder) Entry(ev *delivery.Event) (*Message, Entry, error) {
 	}
 }
 
-// MaxBytes returns the largest payload, 0 if its size says nothing about that of the message.
+// MaxBytes returns the largest payload in bytes, or 0 if a template makes the body: the size
+// of the payload then does not decide the size of the message.
 func (e *MessageEncoder) MaxBytes() int {
 	if e.message.Renders() {
 		return 0
@@ -205,10 +206,10 @@ func foreign(s string) (rune, bool) {
 	return 0, false
 }
 
-// attributes turns headers into attributes, of which there may be ten. Headers about
-// the event come first, then the trace, then the other headers by name. Those that do
-// not fit, or that SQS does not take as they are, go into one attribute together: no
-// header is lost, and no message is refused for one.
+// attributes turns headers into attributes, at most ten. Headers about the event come
+// first, then the trace, then the other headers by name. Headers that do not fit, or
+// that SQS does not accept unchanged, are combined in one attribute: no header is
+// lost, and no message is refused because of a header.
 func attributes(m message.Message) []message.Header {
 	var all, more []message.Header
 	if m.ContentType != "" && m.ContentType != "application/json" {
@@ -233,7 +234,8 @@ func attributes(m message.Message) []message.Header {
 	return all
 }
 
-// rank puts notifyd's own headers first and the trace second, behind what the body is.
+// rank puts the encoding of the body first, then notifyd's own headers, then the
+// trace, then all others.
 func rank(name string) int {
 	switch {
 	case name == attributeEncoding: // without it the body cannot be read
@@ -265,8 +267,8 @@ func isValue(s string) bool {
 	return s != "" && !bad
 }
 
-// bundle writes headers as a JSON object, with escapes for what SQS does not
-// take.
+// bundle writes headers as a JSON object, with escapes for characters that
+// SQS does not accept.
 func bundle(headers []message.Header) string {
 	object := make(map[string]string, len(headers))
 	for _, h := range headers {

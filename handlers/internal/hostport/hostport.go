@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// WithPort returns addr, a host or host:port, with the given port if it has none.
+// WithPort returns addr, a host or host:port, with the given port if addr has no
+// port.
 func WithPort(addr, port string) string {
 	if _, _, err := net.SplitHostPort(addr); err == nil {
 		return addr

@@ -21,7 +21,8 @@ type Transport struct {
 	since time.Time // when now got its first request; zero before
 }
 
-// New returns a Transport that begins with the connections of first and replaces them by those of a copy.
+// New returns a Transport that begins with the connections of first and replaces them by connections of a
+// copy.
 func New(first *http.Transport, age time.Duration) *Transport {
 	return &Transport{age: age, now: first}
 }

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// MaxAge is how long a destination without a setting of its own uses a connection. Only a new connection
-// looks the name of the server up again: without an age, events follow the old address for as long as that
-// answers.
+// MaxAge is how long a destination without its own setting uses a connection. Only a new connection
+// resolves the server's name again: without a maximum age, events would go to the old address for as long
+// as it answers.
 const MaxAge = 5 * time.Minute
 
-// Pool keeps what is not in use. The zero value is an empty pool, and it is safe for
-// concurrent use.
+// Pool keeps idle values, such as connections. The zero value is an empty pool, and
+// it is safe for concurrent use.
 type Pool[T any] struct {
 	mu     sync.Mutex
 	idle   []T // the last one is the next to be used
 	closed bool
 }
 
-// Take returns the value that was given back last, so that with one user at a time it is
-// always the same, or what fresh makes if there is none. Two calls of fresh never run at
-// once. It returns false if the pool is closed.
+// Take returns the value that was put back last, so that a single user always gets the
+// same one. From an empty pool it returns the result of fresh. Two calls of fresh never
+// run at once. Take returns false if the pool is closed.
 func (p *Pool[T]) Take(fresh func() T) (value T, open bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,8 +47,8 @@ func (p *Pool[T]) Put(value T) bool {
 	return !p.closed
 }
 
-// Close closes the pool and returns what was idle, for the caller to close. What is in
-// use is refused by Put. Closing again returns nothing.
+// Close closes the pool and returns the idle values, for the caller to close. Put then
+// refuses the values in use. Closing again returns nothing.
 func (p *Pool[T]) Close() []T {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -54,8 +54,8 @@ func Append(buf *bytes.Buffer, l Line) error {
 	return nil
 }
 
-// AppendPayload is [Append] with a payload of JSON. It appends nothing, and fails for good, if the payload is not JSON; the
-// error does not quote it.
+// AppendPayload is [Append] with a payload of JSON. If the payload is not JSON, AppendPayload appends nothing and
+// returns an error, which does not quote the payload. Another attempt would fail alike.
 func AppendPayload(buf *bytes.Buffer, l Line, payload []byte) error {
 	before := buf.Len()
 	if err := Append(buf, l); err != nil {

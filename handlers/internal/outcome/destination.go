@@ -64,10 +64,10 @@ func New(name, plain string, secrets ...string) *Destination {
 	return &Destination{Name: name, Secrets: secret.NewRedactor(secrets...), TLS: TLS{Prefix: "tls.", Plain: plain}}
 }
 
-// Failure is what a [Destination] describes.
+// Failure is a failure that a [Destination] describes.
 type Failure struct {
 	Err error
-	// Text is the description, "" for that of Err.
+	// Text is the description; "" means the text of Err.
 	Text string
 	// Cure tells an operator the remedy. If it is "", the cure of a failed handshake is used.
 	Cure string

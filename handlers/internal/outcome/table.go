@@ -75,7 +75,7 @@ func (c Class) WithoutEvent() Class {
 // code counts.
 type Table[C comparable] []Rule[C]
 
-// Rule is what some codes mean.
+// Rule holds the meaning of some codes.
 type Rule[C comparable] struct {
 	Codes []C
 	// Class is the class where all events go to the same place: the topic, the channel, the URL.

@@ -20,7 +20,7 @@ import (
 //go:embed schema.sql
 var schemaSQL string
 
-// DefaultSchema is the schema of the table where none is named.
+// DefaultSchema is the schema of the table if no schema is named.
 const DefaultSchema = "public"
 
 // maxNameBytes is PostgreSQL's limit for the name of a schema.
@@ -42,7 +42,7 @@ type Store struct {
 // New returns a store that uses db, which the caller closes. schema is the schema of the
 // table; "" is [DefaultSchema]. New does not connect.
 //
-// Give the store a pool of its own: if handlers hold all connections of that pool, no
+// Give the store a separate pool: if handlers hold all connections of that pool, no
 // lease is renewed, and the handlers are interrupted. A few connections suffice.
 func New(db DB, schema string) (*Store, error) {
 	if db == nil {
@@ -126,7 +126,7 @@ func (s *Store) Settle(ctx context.Context, c idempotency.Claim, change idempote
 	case idempotency.Finish:
 		answer := change.Answer
 		if answer == nil {
-			answer = []byte{} // null means that there is none
+			answer = []byte{} // null means no answer
 		}
 		return s.change(ctx, `INSERT INTO `+s.table+` AS t (key, token, fingerprint, expires_at, answer)
 			VALUES ($1::text, $2::text, $3::text, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::bytea)

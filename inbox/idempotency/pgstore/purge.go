@@ -15,10 +15,10 @@ const (
 )
 
 // Purge removes expired keys, in statements that each remove batch rows (1 to
-// 100,000; 0 is [DefaultBatch]), until there are no more (done is true) or budget
-// is used up (0 is [DefaultBudget]). Call it every hour or so; the middleware
-// decides how long a key is kept. Expired keys are free whether they are purged
-// or not.
+// 100,000; 0 is [DefaultBatch]), until no expired keys are left (done is true) or
+// budget is used up (0 is [DefaultBudget]). Call it about once an hour; the
+// middleware decides how long a key is kept. Expired keys are free whether they
+// are purged or not.
 func (s *Store) Purge(ctx context.Context, batch int, budget time.Duration) (removed int64, done bool, err error) {
 	if batch == 0 {
 		batch = DefaultBatch

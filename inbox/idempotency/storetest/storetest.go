@@ -45,7 +45,7 @@ func Run(t *testing.T, s idempotency.Store) {
 	}
 }
 
-// claims returns n claims of one new key, each with a request of its own.
+// claims returns n claims of one new key, each for a separate request.
 func claims(n int) []idempotency.Claim {
 	all := make([]idempotency.Claim, n)
 	key := hash(rand.Text())
