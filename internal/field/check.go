@@ -45,8 +45,8 @@ func Between[T cmp.Ordered](path string, got, low, high T) error {
 	return Errorf(path, "must be %v to %v, not %v", low, high, got)
 }
 
-// Timeout returns an error unless got is positive and at most most. A most of 0 is no bound. A got of 0 stands for the
-// default, which is such.
+// Timeout returns an error unless got is positive and at most most. If most is 0, got has no upper bound. A got of 0
+// stands for the default, which is such.
 func Timeout(path string, got, most, such time.Duration) error {
 	switch {
 	case got >= 0 && (most == 0 || got <= most):

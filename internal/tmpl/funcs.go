@@ -22,7 +22,7 @@ const (
 	escapeURLFunc = "escapeURL"
 )
 
-// funcs returns the functions that a template may use besides those of Go's text/template:
+// funcs returns the functions that a template may use in addition to the functions of Go's text/template:
 //
 //	json V                   compact JSON
 //	get V "a.b"              the value at a path, or nothing if it is absent

@@ -35,7 +35,7 @@ func (a *Arena) Keep(raw []byte) []byte {
 	return a.block[start:len(a.block):len(a.block)]
 }
 
-// Strings is an [Arena] for strings. It serves aggregate ids, almost all of which differ. Blocks start small and grow,
+// Strings is an [Arena] for strings. It serves aggregate ids, which almost all differ. Blocks start small and grow,
 // because the ids are short.
 type Strings struct{ block *strings.Builder }
 
