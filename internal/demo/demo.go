@@ -37,8 +37,8 @@ type Options struct {
 	Spare string
 	// Keep leaves everything running after the last order until ctx ends.
 	Keep bool
-	// Out receives the text for people. Width returns the columns of a terminal on which a progress line can be
-	// rewritten. It is nil if Out is no terminal.
+	// Out receives the text for people. Width returns the columns of a terminal that can rewrite a progress line. Without
+	// a terminal Width is nil.
 	Out   io.Writer
 	Width func() int
 	// Log receives the relay's log.

@@ -90,8 +90,7 @@ func (d *demo) latencies() []float64 {
 	return all
 }
 
-// percentile returns the smallest value that at least the share p of all values does not exceed, 0 if there are no
-// values.
+// percentile returns the smallest value that at least the share p of all values does not exceed, or 0 without values.
 func percentile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return 0

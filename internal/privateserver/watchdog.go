@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// watchScript reads process ids until its owner closes the pipe or dies. The last id is the running server; 0 is no
-// server. Then the script sends the signal $2 to that server's process group, and removes the directory $1. A frozen
-// server needs CONT.
+// watchScript reads process ids until its owner closes the pipe or dies. The last id is the running server, or 0 without
+// one. Then the script sends the signal $2 to that server's process group, and removes the directory $1. A frozen server
+// needs CONT.
 const watchScript = `
 pid=0
 while read -r p; do pid=$p; done

@@ -14,7 +14,7 @@ type Network struct {
 
 	tb     testing.TB
 	link   func(ctx context.Context, up bool) error
-	remove func(ctx context.Context) // nil while there is no path to remove
+	remove func(ctx context.Context) // nil before open and after the removal
 }
 
 // NewNetwork creates a path to the server at target, host:port. It needs a

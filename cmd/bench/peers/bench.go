@@ -18,7 +18,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
-// bench is what a run has open.
+// bench has the open resources of a run.
 type bench struct {
 	options
 	url      *url.URL  // of the server

@@ -103,7 +103,7 @@ func (n *node) install(ctx context.Context, cache string, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(part) //nolint:errcheck // what is left is below .cache
+	defer os.RemoveAll(part) //nolint:errcheck // leftovers are below .cache
 	if err := writeFiles(part); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 // peer is a system under test, in one configuration.
 type peer interface {
-	// preload inserts n events in bulk, while nobody works.
+	// preload inserts n events in bulk, while no worker runs.
 	preload(ctx context.Context, n int) error
 	// insert inserts one event within tx, as the system documents it.
 	insert(ctx context.Context, tx pgx.Tx, seq int) error
@@ -40,20 +40,20 @@ type calls struct {
 	times  bool
 }
 
-// tables are what the benchmark itself has to know of a peer's schema.
+// tables describes the parts of a peer's schema that the benchmark needs.
 type tables struct {
 	names []string // all that hold work, quoted
 	left  string   // query: is anything left to do?
-	done  string   // query: how many are marked as done? "": what is done is deleted
+	done  string   // query: the number of events marked done; "" if the peer deletes them
 }
 
-// database is one of a run: each system has its own.
+// database is one database of a run: each system has one.
 type database struct {
 	url  string
 	pool *pgxpool.Pool // of the writers, with the server's defaults
 }
 
-// measures are what can be measured of a variant.
+// measures are the measurements that a variant supports.
 type measures uint8
 
 const (
@@ -62,7 +62,7 @@ const (
 	inserts
 )
 
-// variant is a peer with what is printed about it.
+// variant is a peer with the texts that describe it.
 type variant struct {
 	name     string
 	settings string

@@ -49,13 +49,13 @@ func (v bossVariant) String() string {
 	return fmt.Sprintf("batchSize %d, localConcurrency %d, burst, %s, %s", v.BatchSize, v.LocalConcurrency, woken, v.commit)
 }
 
-// bossOptions are those of the constructor, page "Constructor": no cron jobs are measured.
+// bossOptions returns the options of the constructor, page "Constructor". It turns cron jobs off, which are not measured.
 func bossOptions(notify bool) map[string]any {
 	return map[string]any{"schedule": false, "useListenNotify": notify}
 }
 
-// openBoss makes pg-boss's tables and queues. Its documentation has no figures; burstWhenBatchFull is what
-// the page "Workers" has for a backlog, and 0.5 s the shortest poll interval. batchSize 5000 was slower.
+// openBoss creates pg-boss's tables and queues. Its documentation has no figures. burstWhenBatchFull is the option for a
+// backlog on the page "Workers", and 0.5 s is the shortest poll interval. A batchSize of 5000 was slower.
 func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
 	out, err := b.node.migrate(ctx, script{file: "pgboss.mjs", url: db.url, settings: map[string]any{
 		"boss":   bossOptions(true), // or no statement would notify
@@ -89,9 +89,9 @@ func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
 	return all, nil
 }
 
-// bossStatements are what send() and insert() of pg-boss execute in a transaction of an
-// application, which their option db gives them: page "Jobs". The bench has its writers execute
-// the same, so that Node.js is no part of what writing costs.
+// bossStatements are the statements that pg-boss's send() and insert() execute in a transaction of an application, with
+// the option db: page "Jobs". The bench's writers execute the same statements, so that the cost of writing does not
+// include Node.js.
 type bossStatements struct {
 	Send   bossStatement `json:"send"`
 	Insert bossStatement `json:"insert"`

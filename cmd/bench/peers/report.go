@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// result is what --json prints. Medians are over the rounds.
+// result is the output of --json. Medians are over the rounds.
 type result struct {
 	Events        int               `json:"events"`
 	LatencyEvents int               `json:"latency_events"`
@@ -76,7 +76,7 @@ func (s summary) waited() string {
 	return fmt.Sprintf(", %d held", s.Held)
 }
 
-// writersResult has events per second: of the writers while nobody works, beside the system at work, and what that handled
+// writersResult has events per second: committed while no worker runs, committed while the system runs, and handled
 // meanwhile.
 type writersResult struct {
 	Alone       float64   `json:"alone"`
@@ -129,7 +129,7 @@ func (l *latencyResult) settle() {
 	}
 }
 
-// ratio is 0 where there is none.
+// ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0

@@ -20,8 +20,7 @@ const (
 	riverStop = 30 * time.Second
 )
 
-// riverSettings are what the variants of River differ in. Zero means River's
-// default.
+// riverSettings are the settings that differ between the variants of River. Zero means River's default.
 type riverSettings struct {
 	workers  int
 	cooldown time.Duration

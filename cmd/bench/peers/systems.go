@@ -9,7 +9,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// opener makes a system's tables in a database of its own and returns the variants of it.
+// opener creates a system's tables in a separate database and returns its variants.
 type opener func(ctx context.Context, b *bench, db database) ([]variant, error)
 
 // system is what --only names.

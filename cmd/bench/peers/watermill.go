@@ -22,7 +22,7 @@ const (
 	waterTarget = "bench_target"
 )
 
-// waterSettings are what the variants of Watermill differ in.
+// waterSettings are the settings that differ between the variants of Watermill.
 type waterSettings struct {
 	// queue chooses PostgreSQLQueueSchema, whose rows are deleted when acknowledged, in place of
 	// DefaultPostgreSQLSchema, which keeps an offset.
@@ -31,7 +31,7 @@ type waterSettings struct {
 	forward bool
 	// batch is SubscribeBatchSize: 100 by default.
 	batch int
-	// poll is PollInterval: 1 s by default. There is no notification.
+	// poll is PollInterval, 1 s by default. Watermill has no notification.
 	poll   time.Duration
 	commit commit
 }
