@@ -123,7 +123,7 @@ func message(groups []*group, source string, now time.Time) *delivery.Event {
 	}
 }
 
-// text says what happened, without saying why.
+// text describes the incidents without their error.
 func (g *group) text() string {
 	switch g.kind {
 	case delivery.IncidentDead:

@@ -10,8 +10,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// blockedParked is how many later events of each blocked aggregate are stored behind
-// the failed one before the backlog comes up.
+// blockedParked is the number of later events of each blocked aggregate that are stored, in addition to the failed one,
+// before the backlog is inserted.
 const blockedParked = 2
 
 // load describes a backlog. The ids begin with 1: stored events first, then fresh ones.

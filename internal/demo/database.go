@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Database says where a PostgreSQL is.
+// Database is a place where a PostgreSQL may run.
 type Database struct {
 	// URL is a connection string: keywords and values if Guessed is true. The PG* variables complete it.
 	URL string

@@ -24,7 +24,7 @@ const emulatorReadyWithin = 2 * time.Minute
 type sharedEmulator struct {
 	name string // for errors
 	env  string // of a shared one
-	// program returns the program, or an error that says how to get it.
+	// program returns the program, or an error that names the way to install it.
 	program func() (name string, args []string, err error)
 
 	mu       sync.Mutex

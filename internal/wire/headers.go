@@ -20,7 +20,7 @@ func DecodeHeaders(raw []byte) map[string]string {
 	for name, value := range values {
 		text := string(value)
 		if value[0] == '"' {
-			_ = json.Unmarshal(value, &text) // a string, as its first byte says
+			_ = json.Unmarshal(value, &text) // the first byte is a quote, so the value is a string
 		}
 		headers[name] = text
 	}

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// bossMarker stands where the data of a job goes.
+	// bossMarker stands for the data of a job in a statement.
 	bossMarker = `{"peers":"data"}`
 	// Queues of pg-boss: with LISTEN/NOTIFY and without.
 	bossNotified, bossPolled = "bench_notified", "bench_polled"
 )
 
-// bossWork are options of work(), page "Workers" of pg-boss's documentation. The default, 1 job every 2
-// seconds, cannot do the work that is measured here.
+// bossWork has the options of work(), page "Workers" of pg-boss's documentation. The default, 1 job every 2 seconds, is
+// too slow for these measurements.
 type bossWork struct {
 	BatchSize        int     `json:"batchSize"`
 	LocalConcurrency int     `json:"localConcurrency"`
@@ -26,7 +26,7 @@ type bossWork struct {
 	Burst            bool    `json:"burstWhenBatchFull"`
 }
 
-// bossVariant are a worker's settings.
+// bossVariant has a worker's settings.
 type bossVariant struct {
 	bossWork
 	// notify wakes workers by LISTEN/NOTIFY: "Low-latency dispatch" on the page "Workers".
@@ -58,7 +58,7 @@ func bossOptions(notify bool) map[string]any {
 // backlog on the page "Workers", and 0.5 s is the shortest poll interval. A batchSize of 5000 was slower.
 func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
 	out, err := b.node.migrate(ctx, script{file: "pgboss.mjs", url: db.url, settings: map[string]any{
-		"boss":   bossOptions(true), // or no statement would notify
+		"boss":   bossOptions(true), // otherwise no statement would notify
 		"marker": json.RawMessage(bossMarker),
 		"queues": map[string]any{bossNotified: map[string]any{"notify": true}, bossPolled: map[string]any{}},
 	}})
@@ -102,10 +102,10 @@ type bossStatement struct {
 	Text   string   `json:"text"`
 	Values []string `json:"values"`
 
-	before, after string // of the data, in the parameter
+	before, after string // the parameter before and after the data
 }
 
-// cut finds the data in the parameter.
+// cut splits the parameter at the data.
 func (s *bossStatement) cut() error {
 	if len(s.Values) != 1 {
 		return fmt.Errorf("pg-boss inserts with %d parameters, not 1", len(s.Values))
