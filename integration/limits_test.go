@@ -326,7 +326,8 @@ func TestNotExpired(t *testing.T) {
 	})
 }
 
-// TestLimitsRefused: what makes no sense together is refused, and what needs a stream says so.
+// TestLimitsRefused: contradictory settings are refused, and settings that need a stream are refused with an error that
+// names it.
 func TestLimitsRefused(t *testing.T) {
 	t.Parallel()
 	r := newLimitRun(t, false)
