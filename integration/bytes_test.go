@@ -39,7 +39,7 @@ const protobuf = "application/x-protobuf"
 // content is a payload and its type.
 type content struct{ body, kind string }
 
-// arrivals is what has come to a destination, by event.
+// arrivals are the events that a destination received, by id.
 type arrivals struct {
 	t    *testing.T
 	name string
@@ -76,7 +76,7 @@ func (a *arrivals) are(want map[int64]content) {
 	}
 }
 
-// contents are what the table holds, as consumers should see it.
+// contents are the events in the table, as consumers should receive them.
 func (e *env) contents() map[int64]content {
 	e.t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT id, coalesce(convert_to(payload::text, 'UTF8'), payload_bytes),

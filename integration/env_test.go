@@ -116,7 +116,7 @@ func (e *env) exec(sql string, args ...any) {
 	testdb.Exec(e.t, e.pool, sql, args...)
 }
 
-// insert writes one event in a transaction of its own and returns its id.
+// insert writes one event in a separate transaction and returns its id.
 func (e *env) insert(eventType, payload string) (id int64) {
 	e.t.Helper()
 	return scan[int64](e, `INSERT INTO outbox_events (event_type, payload) VALUES ($1, $2) RETURNING id`, eventType, payload)

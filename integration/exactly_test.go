@@ -94,7 +94,7 @@ func relayTo(ctx context.Context, url, name string, h closable) {
 	}
 }
 
-// victims are two relays, each a process of its own.
+// victims are two relays, each in a separate process.
 type victims struct {
 	*env
 	environ []string // makes a relay of this test binary
@@ -181,9 +181,9 @@ func (x *exactlyRun) strike(i int) {
 	}
 }
 
-// write writes 2,000 events a second until ctx ends, in transactions of which some are rolled back or
-// stay open for a while. Each key has one writer, so that its commits are in the order of ids. One event
-// in 200 is larger than a record may be.
+// write writes 2,000 events a second until ctx ends. Some of the transactions are rolled back, and some stay open for a
+// while. Each key has one writer, so that its commits are in the order of ids. One event in 200 is larger than a record
+// may be.
 func (x *exactlyRun) write(ctx context.Context, writer int) {
 	const every, events, writers = 20 * time.Millisecond, 10, 4
 	tick := time.NewTicker(every)
@@ -215,9 +215,9 @@ func (x *exactlyRun) write(ctx context.Context, writer int) {
 	}
 }
 
-// TestExactlyOnceUnderKills: relays are killed, frozen and woken late, cut off and stopped, and the
-// broker is killed, while events are written. A consumer that reads what is committed gets each
-// event once, and those of a key in order; one that is too large is a dead letter, once.
+// TestExactlyOnceUnderKills writes events while relays are killed, frozen and resumed late, cut off and stopped, and
+// while the broker is killed. A consumer that reads committed records gets each event once, and the events of a key in
+// order. An event that is too large becomes a dead letter, once.
 func TestExactlyOnceUnderKills(t *testing.T) {
 	t.Parallel()
 	strikes := 7
@@ -256,7 +256,7 @@ func TestExactlyOnceUnderKills(t *testing.T) {
 	x.check()
 }
 
-// check compares the topic, as a consumer sees it who reads what is committed, with the table.
+// check compares the topic, as a consumer of committed records sees it, with the table.
 func (x *exactlyRun) check() {
 	x.t.Helper()
 	written := make(map[int64]bool) // and whether it is too large
@@ -304,8 +304,8 @@ func (x *exactlyRun) check() {
 	x.t.Logf("%d events, lost %d, twice %d, out of order %d, %d dead; %s", len(written), lost, twice, disordered, dead, strings.Trim(string(text), "{}"))
 }
 
-// readCommitted returns the records of a topic that a consumer sees who reads what is committed, in
-// the order of each partition. It writes a record of its own to each, to know the end.
+// readCommitted returns the committed records of a topic, in the order of each partition. It writes a marker record to
+// each partition, to find the end.
 func readCommitted(t *testing.T, addr, topic string, partitions int32) (all []*kgo.Record) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

@@ -157,8 +157,8 @@ func TestFailoverThatLosesTheTail(t *testing.T) {
 	}
 }
 
-// TestFailoverFindsWhatHasNoRoute: the promoted standby lacks the last events, and a call of their destination still runs when the relay goes
-// on there. Events without a route that are given the ids of the lost ones are found.
+// TestFailoverFindsWhatHasNoRoute: the promoted standby lacks the last events, and a call of their destination still runs
+// when the relay continues there. New events without a route get the ids of the lost ones. The relay finds them.
 func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 	t.Parallel()
 	e, primary, standby := newPair(t, outboxsql.ModeStream)

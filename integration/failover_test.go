@@ -13,9 +13,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestFailover kills the primary and promotes its standby, twice, there and back.
-// The relay has the addresses of both and continues by itself, even if the URL
-// does not ask for the server that accepts writes.
+// TestFailover kills the primary and promotes its standby, twice, there and back. The relay has the addresses of both and
+// continues without a restart, even if the URL does not ask for the server that accepts writes.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for attrs, mode := range map[string]outboxsql.Mode{"": outboxsql.ModeStream, "&target_session_attrs=read-write": outboxsql.ModeQueue} {
@@ -41,7 +40,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// newPair creates a database on a server of its own, and a standby of that server.
+// newPair creates a database on a server that only this test uses, and a standby of that server.
 func newPair(t *testing.T, mode outboxsql.Mode) (e *env, primary, standby *pgserver.Server) {
 	t.Helper()
 	primary = testenv.OwnPostgres(t, nil)

@@ -39,7 +39,7 @@ type sieve struct {
 	moved  chan struct{} // capacity 1
 }
 
-// newSieve writes events of ten aggregates, the payload of each of which is a number.
+// newSieve writes events of ten aggregates. The payload of each is a number.
 func newSieve(t *testing.T, stream bool, events int) *sieve {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), testenv.Database(t))
@@ -146,7 +146,7 @@ func (s *sieve) run(filter func(n int) (bool, error), enough func() bool) observ
 	}
 	stop()
 	<-done
-	return relay.Stats() // what was asked last is counted a moment later
+	return relay.Stats() // the last filter result is counted a moment later
 }
 
 func (s *sieve) wait(enough func() bool) bool {
@@ -155,7 +155,7 @@ func (s *sieve) wait(enough func() bool) bool {
 	return !enough()
 }
 
-// rest returns what the tables say is left, in words.
+// rest describes the events that the tables still hold, in words.
 func (s *sieve) rest() (rest []string) {
 	s.t.Helper()
 	rows, err := s.pool.Query(s.t.Context(), `SELECT state || ' ' || destination || ' ' || attempts || ' ' || coalesce(error_class, '') || ' ' || count(*) FROM outbox_deliveries
@@ -217,8 +217,9 @@ func (s *sieve) received(name string, want []int64) {
 	}
 }
 
-// TestFilter: what is delivered is what matches, in both modes, in order, with retries and delays; what does not match leaves
-// nothing behind; what cannot be decided is dead, once, and is decided again when it is replayed.
+// TestFilter: in both modes a destination gets exactly the matching events, in order, with retries and delays. Events
+// that do not match leave nothing behind. An event whose filter fails is a dead letter, once, and its replay evaluates
+// the filter again.
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"queue", "stream"} {
@@ -275,8 +276,8 @@ func (s *sieve) replay(ids []int64) {
 	}
 }
 
-// TestRouteWhen: routes of one pattern have filters of their own, which share what they have read of an event, and the
-// destination's filter comes before them.
+// TestRouteWhen: routes of one pattern have separate filters, which share the decoded event. The destination's filter
+// runs before them.
 func TestRouteWhen(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))

@@ -62,9 +62,9 @@ const explained = `DO $$ DECLARE s text; BEGIN
 		'auto_explain.log_buffers = on', 'auto_explain.log_timing = off', 'auto_explain.log_format = json', 'auto_explain.log_level = notice', 'client_min_messages = notice']
 	LOOP EXECUTE format('ALTER DATABASE %I SET %s', current_database(), s); END LOOP; END $$`
 
-// TestFinishedRowsAreNotRead: with 2,000,000 dead, done and unrouted rows, analysed or not, no statement of a relay reads
-// more rows than a constant, while it takes over, delivers, repeats, gives up, routes and replays some dozens of
-// events. What "notifyd status" counts has a bound of its own.
+// TestFinishedRowsAreNotRead: a table has 2,000,000 dead, done and unrouted rows, analyzed or not. No statement of a
+// relay reads more rows than a constant while it takes over, delivers, repeats, dead-letters, routes and replays some
+// dozens of events. The counts of "notifyd status" have a separate bound.
 func TestFinishedRowsAreNotRead(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -172,8 +172,8 @@ func (e *env) bothCounted(r *notifyd.Relay, x, y *counted) {
 	}
 }
 
-// counted is a handler that says how many events have come to an end: those of the type "fails" with the second try, those
-// of the type "dies" at once.
+// counted is a handler that counts events that have ended. Events of the type "fails" end with the second attempt, events
+// of the type "dies" with the first.
 type counted struct {
 	mu    sync.Mutex
 	tried map[int64]bool
@@ -203,7 +203,7 @@ func (c *counted) Deliver(_ context.Context, e *delivery.Event) error {
 	return nil
 }
 
-// reach waits until so many events have come to an end.
+// reach waits until n events have ended.
 func (c *counted) reach(t *testing.T, name string, n int) {
 	t.Helper()
 	late := time.After(patience)

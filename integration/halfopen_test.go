@@ -22,10 +22,9 @@ func (e *env) cuttable() (*testenv.Network, string) {
 	return network, u.String()
 }
 
-// TestNetworkCut: no packet gets through, and neither side gets an error. The
-// listener and the claimers notice by themselves; events that are written
-// meanwhile are delivered when the network is back. Without TCP_USER_TIMEOUT and
-// keepalive that would take a quarter of an hour, or two hours.
+// TestNetworkCut: all packets are dropped, and neither side gets an error. The listener and the claimers notice the cut,
+// and events that are written meanwhile are delivered when the network is back. Without TCP_USER_TIMEOUT and keepalive
+// that would take a quarter of an hour, or two hours.
 func TestNetworkCut(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

@@ -9,8 +9,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// TestChangedPatternKeepsDeliveries: a release that changes the pattern of a destination
-// delivers what the release before it has stored.
+// TestChangedPatternKeepsDeliveries: a new release changes the pattern of a destination. It still delivers the stored
+// deliveries of the previous release.
 func TestChangedPatternKeepsDeliveries(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

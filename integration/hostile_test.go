@@ -119,8 +119,8 @@ func TestFarOffID(t *testing.T) {
 	}
 }
 
-// TestIDsBeginAgain: a relay of a queue that has seen ids above those to come says so once, and
-// searches for events anew. A stream refuses to go on: see ErrIDs.
+// TestIDsBeginAgain: a relay of a queue has read ids above the next ones. It logs that once, and searches for events
+// anew. A stream stops: see ErrIDs.
 func TestIDsBeginAgain(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]string{

@@ -163,10 +163,9 @@ func (r *kafkaRun) steadily(long time.Duration) {
 	}
 }
 
-// checkTopic checks that n different events are in a topic, that in a stream none
-// of a key came for the first time behind a later one, and that the last copies
-// of each key's events are in the order in which they were delivered: copies of
-// calls that were given up and written all the same come before them.
+// checkTopic checks that n different events are in a topic. In a stream, the first copy of an event must not arrive after
+// a later event of its key. The last copies of each key's events must be in the order of their delivery: copies of
+// abandoned calls that were written all the same are before them.
 func checkTopic(t *testing.T, mode outboxsql.Mode, records []*kgo.Record, n int, delivered []int64) (copies int) {
 	t.Helper()
 	byKey, keyOf := make(map[string][]int64), make(map[int64]string)

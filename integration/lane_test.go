@@ -14,7 +14,7 @@ import (
 	"github.com/notifyd/notifyd/outbox"
 )
 
-// TestLane: a handler is called as its lane has it, and what the lane leaves out has its default.
+// TestLane: a handler is called with the settings of its lane, and unset settings have their defaults.
 func TestLane(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())

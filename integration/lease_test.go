@@ -176,11 +176,9 @@ func TestHandlerThatOutlivesItsLease(t *testing.T) {
 	e.untilOutlived()
 }
 
-// TestClocksThatDiffer: times are compared and written by the clock of the
-// database alone, so the clocks of relays may differ. A Go program cannot have a
-// clock of its own, but the server can. The test runs with a clock that is ahead
-// of the relays, and with one that is behind: a relay's time in a statement would
-// be too early in one case, and too late in the other.
+// TestClocksThatDiffer: only the database's clock compares and writes times, so the clocks of relays may differ. A Go
+// program cannot have a separate clock, but the server can. The test runs with a server clock ahead of the relays, and
+// with one behind. A relay's time in a statement would be too early in one case, and too late in the other.
 func TestClocksThatDiffer(t *testing.T) {
 	t.Parallel()
 	server, set := testenv.ClockPostgres(t, nil)

@@ -50,7 +50,7 @@ func TestLimitsSurviveKills(t *testing.T) {
 	}
 }
 
-// killRun records what was acknowledged of each aggregate.
+// killRun records the acknowledged events of each aggregate.
 type killRun struct {
 	*limitRun
 	acked map[string][]int64

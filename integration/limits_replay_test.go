@@ -25,7 +25,7 @@ func (r *limitRun) replay(what ops.ReplayRange) {
 	}
 }
 
-// TestReplayByRateKeys: a replay goes on although events of a key have to wait for their rate.
+// TestReplayByRateKeys: a replay continues although events of a key have to wait for their rate.
 func TestReplayByRateKeys(t *testing.T) {
 	t.Parallel()
 	r := newLimitRun(t, true)

@@ -185,8 +185,8 @@ func TestRateLimitOverRelays(t *testing.T) {
 	})
 }
 
-// TestTakeOverRefillsNothing: a relay that ends, also one whose sessions are killed, leaves what it has used of a day's limit
-// used.
+// TestTakeOverRefillsNothing: when a relay ends, even by a kill of its sessions, the part of a day's limit that it has
+// used stays used.
 func TestTakeOverRefillsNothing(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, stream bool) {
@@ -212,8 +212,8 @@ func TestTakeOverRefillsNothing(t *testing.T) {
 	})
 }
 
-// TestRateKeys: a key that has used up its rate waits, in rows that say so, and others go on; the order of its aggregates
-// is kept.
+// TestRateKeys: events of a key that has used up its rate wait, in rows that record the reason. Other keys continue. The
+// order of the key's aggregates is kept.
 func TestRateKeys(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, stream bool) {
@@ -302,7 +302,8 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestNotExpired: what is young enough comes, also a retry, and what its writer made available before it was written.
+// TestNotExpired: an event that is young enough is delivered. So is a retry, and an event whose available_at is before
+// its insert.
 func TestNotExpired(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, stream bool) {
@@ -325,7 +326,8 @@ func TestNotExpired(t *testing.T) {
 	})
 }
 
-// TestLimitsRefused: what makes no sense together is refused, and what needs a stream says so.
+// TestLimitsRefused: contradictory settings are refused, and settings that need a stream are refused with an error that
+// names it.
 func TestLimitsRefused(t *testing.T) {
 	t.Parallel()
 	r := newLimitRun(t, false)

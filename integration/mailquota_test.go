@@ -96,8 +96,8 @@ func TestMailQuota(t *testing.T) {
 	}
 }
 
-// TestMailSessionLimit: a server refuses what comes after ten mails of a session, and keeps the session
-// open. Each mail is sent at the first attempt, and the server counts as well all the time.
+// TestMailSessionLimit: a server refuses all mails of a session after the tenth, and keeps the session open. Each mail is
+// sent at the first attempt, and the server counts as reachable all the time.
 func TestMailSessionLimit(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]smtpsink.Fault{

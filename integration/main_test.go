@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	// pgx asks the server to cancel what a closed connection had under way, for up
-	// to 15 s in a goroutine of its own: longer than the networks that tests cut live.
+	// pgx asks the server to cancel the query of a closed connection, for up to 15 s in a separate goroutine. That is
+	// longer than the networks that tests cut exist.
 	testenv.Main(m, goleak.IgnoreAnyFunction("github.com/jackc/pgx/v5/pgconn.(*PgConn).CancelRequest"))
 }

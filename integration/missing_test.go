@@ -96,8 +96,8 @@ func TestMissingEvents(t *testing.T) {
 	}
 }
 
-// TestDetachedBeforeItIsRead: events of a partition that is detached before a stream has read them are no ids that were
-// rolled back: they are delivered when the partition is attached again, also by a relay that has started meanwhile.
+// TestDetachedBeforeItIsRead: a partition is detached before a stream has read its events. Their ids do not count as
+// rolled back. The events are delivered when the partition is attached again, even by a relay that has started meanwhile.
 func TestDetachedBeforeItIsRead(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"", " CONCURRENTLY"} {

@@ -102,8 +102,8 @@ func (e *env) setMode(mode outboxsql.Mode, o outboxsql.ModeOptions) {
 	}
 }
 
-// TestBeginningAfterAQueue: a destination that begins at the beginning gets the events that the queue has
-// delivered to others, and those that it served go on where it has ended.
+// TestBeginningAfterAQueue: a destination that begins at the beginning gets the events that the queue has delivered to
+// others. Destinations that the queue served continue where the queue ended.
 func TestBeginningAfterAQueue(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -154,9 +154,8 @@ func TestStreamKeepsNothing(t *testing.T) {
 	rec.each(250)
 }
 
-// TestQueueBecomesStream: the relay of a stream delivers exactly what the queue
-// has left: events that are open below the beginning, those that were put aside,
-// and stored deliveries.
+// TestQueueBecomesStream: the relay of a stream delivers exactly the events that the queue had left: unfinished events
+// below the beginning, quarantined events, and stored deliveries.
 func TestQueueBecomesStream(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -13,7 +13,7 @@ import (
 type stepKind string
 
 const (
-	stepInsert   stepKind = "insert"    // one statement of several rows; a transaction of its own unless one is open
+	stepInsert   stepKind = "insert"    // one statement of several rows, in a separate transaction unless one is open
 	stepKeyed    stepKind = "keyed"     // the same with ON CONFLICT DO NOTHING, one row in conflict at times
 	stepCopy     stepKind = "copy"      // the same with COPY
 	stepBegin    stepKind = "begin"     // a transaction, beginning with an insert

@@ -9,7 +9,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// pump writes without end, so that a relay goes on polling.
+// pump writes without pause, so that a relay keeps polling.
 type pump struct {
 	stop context.CancelFunc
 	done chan error

@@ -16,9 +16,9 @@ import (
 // plans fail again.
 const shrinking = time.Second
 
-// TestNotify drives relays of a queue that fall asleep and wake with random plans, and with no
-// poll that could hide a fault of the trigger: an event that the protocol lost would
-// be found an hour later. For a stream [TestNotifyEarlyIDs] does so.
+// TestNotify drives relays of a queue that start and stop listening, with random plans. The poll interval is an hour, so
+// that no poll hides a fault of the trigger: an event that the protocol lost would be found only then.
+// [TestNotifyEarlyIDs] tests a stream.
 func TestNotify(t *testing.T) {
 	t.Parallel()
 	checkPlans(t, notifyEnv(t, outboxsql.ModeQueue), everyday, never)
@@ -45,10 +45,9 @@ func TestNotifyEarlyIDs(t *testing.T) {
 	}
 }
 
-// notifyEnv is a database for relays that fall asleep. The relay of a queue does so
-// when the transactions of the whole server have ended, and has a server of its
-// own: transactions of other tests would keep it awake, so that it would find
-// events that it should have lost. For a stream they do not count.
+// notifyEnv is a database for relays that listen. The relay of a queue listens only when the transactions of the whole
+// server have ended. It therefore has a separate server: transactions of other tests would keep it polling, so that it
+// would find events that it should have lost. A stream ignores them.
 func notifyEnv(t *testing.T, mode outboxsql.Mode) *env {
 	t.Helper()
 	if mode == outboxsql.ModeStream {

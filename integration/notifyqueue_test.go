@@ -24,8 +24,8 @@ func smallQueue(t *testing.T) *pgserver.Server {
 	return testenv.OwnNewPostgres(t, 17, map[string]string{"max_notify_queue_pages": "64"})
 }
 
-// fillQueue fills the notification queue of a server from another database than that of the relay, and returns the
-// session that keeps it full: it listens inside a transaction.
+// fillQueue fills the notification queue of a server from a database other than the relay's. It returns the session that
+// keeps the queue full: it listens inside a transaction.
 func fillQueue(t *testing.T, server *pgserver.Server) *pgx.Conn {
 	t.Helper()
 	var sessions [2]*pgx.Conn
@@ -72,7 +72,7 @@ func TestNotifyQueueFull(t *testing.T) {
 				testenv.Await(t, "listening", func() bool { return !first.Stats().Listener.Proven.IsZero() })
 				culprit := fillQueue(t, server)
 				for range 20 {
-					e.insert("order.created", `{}`) // in a transaction of its own, which must not be refused
+					e.insert("order.created", `{}`) // in a separate transaction, which must not be refused
 				}
 				e.untilDone()
 				h.all(e, 20)

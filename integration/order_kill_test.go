@@ -71,7 +71,7 @@ func orderVictim(url string) {
 	}
 }
 
-// askObserver is a delivery by a relay that is a process of its own.
+// askObserver is a delivery by a relay in a separate process.
 func askObserver(ctx context.Context, client *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
 	if err != nil {

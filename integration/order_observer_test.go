@@ -156,8 +156,8 @@ func (o *orderObserver) see(relay, dest string, id int64, what string) {
 	o.sights = append(o.sights, sight{time.Since(o.begin), dest, id, what, relay})
 }
 
-// deliver is one attempt. It records the answer before it sends it: from then on
-// other events may continue, even if the answer is lost.
+// deliver is one attempt. It records the answer before it sends it: other events may continue after that moment, even if
+// the answer is lost.
 func (o *orderObserver) deliver(ctx context.Context, relay, dest string, id int64, attempt int) error {
 	d := o.dests[dest]
 	o.see(relay, dest, id, "begin")

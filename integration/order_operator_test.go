@@ -14,10 +14,9 @@ import (
 // operatorRound is the interval at which the operator handles the dead letters of strict.
 const operatorRound = 200 * time.Millisecond
 
-// operate handles the dead letters of strict, again and again until stop is
-// called: half of them are replayed, and then delivered, the others are
-// discarded. The end of a block is recorded before the call that ends it: from
-// then on other events may continue, even if the answer is lost.
+// operate handles the dead letters of strict repeatedly until stop is called. Half of them are replayed, and then
+// delivered; the others are discarded. It records the end of a block before the call that ends it: other events may
+// continue after that moment, even if the answer is lost.
 func (o *orderObserver) operate(t *testing.T, e *env) (stop func()) {
 	t.Helper()
 	dlq, err := ops.New(e.pool, ops.Config{})
@@ -90,7 +89,7 @@ func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *ops.Client) erro
 	return nil
 }
 
-// fix makes strict accept an event from now on.
+// fix makes strict accept an event that it refused before.
 func (o *orderObserver) fix(id int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -228,7 +228,7 @@ func (e *env) checkPartitioned(h *recorder, relays ...*running) {
 		FROM outbox_events WHERE event_type LIKE 'live%') AS w WHERE before >= id`); n != 0 {
 		e.t.Errorf("%d ids are not above the one before", n)
 	}
-	// All keys are known: those from before, and those written meanwhile.
+	// All keys are known: the earlier ones, and the ones written meanwhile.
 	if n := scan[int](e, `SELECT count(*) FROM outbox_events e FULL JOIN outbox_keys k ON k.event_id = e.id AND k.event_type = e.event_type AND k.idempotency_key = e.idempotency_key
 		WHERE e.idempotency_key IS NOT NULL AND k.event_id IS NULL OR e.id IS NULL`); n != 0 {
 		e.t.Errorf("%d keys are not where they should be", n)

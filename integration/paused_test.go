@@ -10,8 +10,8 @@ import (
 	"github.com/notifyd/notifyd/ops"
 )
 
-// TestPausedFromTheStart: a relay that starts while the database refuses to say what is paused
-// delivers nothing until it knows, and does not call that an outage.
+// TestPausedFromTheStart: a relay starts while it cannot read which destinations are paused. It delivers nothing until it
+// can, and does not report an outage.
 func TestPausedFromTheStart(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

@@ -204,7 +204,7 @@ func (r *rabbitRun) grows(what string, n *atomic.Int64, by int64) {
 	}
 }
 
-// check ends the load and checks the arrivals, with a client of its own.
+// check ends the load and checks the arrivals, with a separate client.
 func (r *rabbitRun) check(faults int) {
 	t := r.t
 	t.Helper()

@@ -126,7 +126,7 @@ func TestReadmeIsExample(t *testing.T) {
 	}
 	args := []string{"run", "-overlay", overlay, "./internal/readme"}
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		args = slices.Insert(args, 1, "-race") // what it imports is compiled already
+		args = slices.Insert(args, 1, "-race") // its imports are compiled already
 	}
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = root

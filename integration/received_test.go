@@ -48,7 +48,7 @@ type received struct {
 	inbox *pgxpool.Pool
 }
 
-// write writes events until ctx ends, of which the inbox refuses one in 200. Each aggregate has one writer.
+// write writes events until ctx ends. The inbox refuses one in 200. Each aggregate has one writer.
 func (r *received) write(ctx context.Context, writer int) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

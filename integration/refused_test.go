@@ -44,7 +44,7 @@ func (e *env) asRelay() (relay *env, role string) {
 	return &env{t: e.t, ctx: e.ctx, url: u.String(), pool: pool, mode: e.mode}, role
 }
 
-// refusal is how a database refuses to record what became of deliveries.
+// refusal is a way in which a database refuses to record the results of deliveries.
 type refusal struct {
 	fails        bool // an attempt has failed; else the event was delivered
 	refuse, cure string
@@ -76,9 +76,9 @@ func waysToRefuse(mode outboxsql.Mode) map[string]refusal {
 	}
 }
 
-// TestRefusedAnswers: while the database refuses to record what became of deliveries, nothing is
-// delivered again and again, and nothing else for which the same holds. The relay says why, and goes
-// on by itself when the cause is gone.
+// TestRefusedAnswers: while the database refuses to record the results of deliveries, the relay does not repeat these
+// deliveries, and starts no others that the refusal affects. The relay logs the reason, and continues without a restart
+// when the cause is gone.
 func TestRefusedAnswers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

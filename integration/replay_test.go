@@ -93,8 +93,8 @@ const (
 	replayAggregates = 40
 )
 
-// TestReplayTakenOver: the relay that replays is killed in the middle. Another one goes on: every event of
-// the range comes under the replay's number, in the order of its aggregate, and what is written meanwhile comes as ever.
+// TestReplayTakenOver: the relay that replays is killed in the middle. Another one continues: every event of the range is
+// delivered with the replay's number, in the order of its aggregate. Live events are delivered as usual.
 func TestReplayTakenOver(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, outboxsql.ModeStream)
@@ -162,7 +162,7 @@ func (r *replayReceiver) inOrder(t *testing.T) {
 	}
 }
 
-// replayVictims starts relays, each of which sends to its path.
+// replayVictims starts relays. Each sends to its path.
 func (e *env) replayVictims(to string, paths ...string) map[string]*exec.Cmd {
 	e.t.Helper()
 	relays := make(map[string]*exec.Cmd)

@@ -9,9 +9,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestSlowStatement: a statement that takes longer than the server allows is no lost database. The
-// relay says which statement it is and what bounds it, goes on trying, and delivers when the
-// statement is quick again.
+// TestSlowStatement: a statement that takes longer than the server allows is not reported as a lost database. The relay
+// names the statement and the limit, keeps trying, and delivers when the statement is quick again.
 func TestSlowStatement(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

@@ -68,7 +68,7 @@ func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 			for line := range strings.Lines(r.log.text()) { // nothing else is logged about it
 				if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") && !strings.Contains(line, "no connection to renew the leases") &&
 					!strings.Contains(line, "leases lost") &&
-					!strings.Contains(line, "answers were refused") && // a crash takes back what was not flushed: the lease of a slow delivery, or its end
+					!strings.Contains(line, "answers were refused") && // a crash loses unflushed changes: the lease of a slow delivery, or its end
 					(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine stalled for 5 s
 					t.Errorf("the relay logged: %s", line)
 				}

@@ -14,10 +14,10 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// lineWriters is how many writers stand in line.
+// lineWriters is the number of serialized writers.
 const lineWriters = 16
 
-// writeInLine makes writers stand in line, and writes random transactions until ctx ends.
+// writeInLine serializes the writers, and writes random transactions until ctx ends.
 func (e *env) writeInLine(ctx context.Context, seed uint64) {
 	e.t.Helper()
 	var writers sync.WaitGroup
@@ -77,8 +77,8 @@ func writeLineOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) (err error
 	return tx.Commit(ctx)
 }
 
-// TestTotalUnderKills: relays are killed while writers in line write. All events of the destination come
-// in the order of commits, which is that of ids, and only a suffix of them repeats.
+// TestTotalUnderKills: relays are killed while serialized writers write. All events of the destination arrive in the
+// order of commits, which is the order of ids, and only a suffix of them repeats.
 func TestTotalUnderKills(t *testing.T) {
 	t.Parallel()
 	c, o := underFaults(t, killsOnly, (*env).writeInLine)

@@ -80,7 +80,7 @@ func TestUnreadableEvents(t *testing.T) {
 	}
 }
 
-// another creates a database with an encoding beside that of e, and returns its URL.
+// another creates a database with an encoding on the server of e, and returns its URL.
 func (e *env) another(encoding string) string {
 	e.t.Helper()
 	name := e.pool.Config().ConnConfig.Database + "_other"

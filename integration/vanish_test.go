@@ -86,7 +86,7 @@ func (v *vanishing) forward(ctx context.Context, client net.Conn) {
 	v.servers = append(v.servers, server)
 	v.mu.Unlock()
 	v.work.Go(func() {
-		_, _ = io.Copy(client, server) // what the server says after the client has vanished is lost
+		_, _ = io.Copy(client, server) // the server's answers after the client has vanished are lost
 		_ = client.Close()
 	})
 	_, _ = io.Copy(server, client)

@@ -154,7 +154,7 @@ func webhookOf(t *testing.T, r *httpReceiver, age time.Duration) *webhook.Handle
 		URL:              "http://" + r.addr + "/events",
 		SigningSecrets:   []handlers.Secret{handlers.NewSecret("whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=")},
 		Headers:          map[string]string{attemptHeader: "{{ .Event.Attempt }}"},
-		// These tests have no receiver that is silent for ever.
+		// The receivers of these tests always answer in the end.
 		ResponseTimeout: patience, RequestTimeout: patience,
 	})
 	if err != nil {
@@ -163,8 +163,8 @@ func webhookOf(t *testing.T, r *httpReceiver, age time.Duration) *webhook.Handle
 	return h
 }
 
-// TestWebhookFollowsItsAddress: another server takes over the address of a receiver, which goes on answering on its
-// connections. Requests leave it when its connections are old, and with the first fault.
+// TestWebhookFollowsItsAddress: another server takes over the address of a receiver, which still answers on its open
+// connections. Requests go to the new server when these connections are old, or at the first fault.
 func TestWebhookFollowsItsAddress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -69,7 +69,7 @@ func TestBenchForPeople(t *testing.T) {
 	}
 }
 
-// TestBenchPrivate: without --database-url the bench starts a server of its own.
+// TestBenchPrivate: without --database-url the bench starts a private server.
 func TestBenchPrivate(t *testing.T) {
 	t.Parallel()
 	testenv.Postgres(t) // skips where PostgreSQL is missing

@@ -279,7 +279,7 @@ func newRelayCmd(p *program) *cobra.Command {
 	}
 }
 
-// checkBlocked refuses contradictory flags about blocked aggregates and urgent events.
+// checkBlocked returns an error for contradictory flags about blocked aggregates and urgent events.
 func checkBlocked(o bench.DrainOptions) error {
 	switch {
 	case o.Urgent > 0 && (o.To != "noop" || o.BlockedKeys > 0 || o.Partitions > 0):
@@ -296,7 +296,7 @@ func checkBlocked(o bench.DrainOptions) error {
 	return nil
 }
 
-// checkDrain refuses other contradictory flags.
+// checkDrain returns an error for other contradictory flags.
 func checkDrain(o bench.DrainOptions) error {
 	switch {
 	case o.Destinations > 1 && (o.To != "noop" || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0):
@@ -320,16 +320,16 @@ const modeUsage = "what the table is: queue, stream, or both in turns"
 // modeFlag returns the flag for the mode of the tables.
 func modeFlag() cli.OneOf { return cli.OneOf{Words: bench.Modes(), Value: string(bench.ModeQueue)} }
 
-// addForeign adds the flag for a transaction that stays open.
+// addForeign adds the flag for an open transaction.
 func addForeign(cmd *cobra.Command, foreign *cli.OneOf, usage string) {
 	cmd.Flags().Var(foreign, "foreign-transaction", usage)
 	cmd.Flags().Lookup("foreign-transaction").NoOptDefVal = bench.ForeignElsewhere
 }
 
-// atLeastOne refuses numbers below 1.
+// atLeastOne returns an error for numbers below 1.
 func atLeastOne(cmd *cobra.Command, names ...string) error { return atLeast(cmd, 1, names...) }
 
-// atLeast refuses numbers below least.
+// atLeast returns an error for numbers below least.
 func atLeast(cmd *cobra.Command, least int, names ...string) error {
 	for _, name := range names {
 		if n, err := cmd.Flags().GetInt(name); err != nil || n < least {

@@ -22,7 +22,7 @@ type result struct {
 	stdout, stderr string
 }
 
-// command runs a command line in an environment of its own.
+// command runs a command line in a separate environment.
 func command(t *testing.T, args ...string) result {
 	t.Helper()
 	var r result

@@ -18,12 +18,12 @@ import (
 // errBench is returned after a bench whose result is not OK.
 var errBench = errors.New("events were lost")
 
-// measured runs a bench with the options that all have in common and prints its result.
+// measured runs a bench with the common options and prints its result.
 func measured[R interface{ OK() bool }](cmd *cobra.Command, p *program, measure func(context.Context, bench.Options) (R, error)) error {
 	p.started = true
 	out := cmd.OutOrStdout()
 	if p.asJSON {
-		out = cmd.ErrOrStderr() // standard output is for the result alone
+		out = cmd.ErrOrStderr() // standard output has only the result
 	}
 	kind, _ := p.lookup("TERM")
 	ctx, stop := untilSignal(cmd.Context())
@@ -58,7 +58,7 @@ func measured[R interface{ OK() bool }](cmd *cobra.Command, p *program, measure 
 	return nil
 }
 
-// profiled calls run and writes the profiles that were asked for.
+// profiled calls run and writes the requested profiles.
 func (p *program) profiled(run func() error) (err error) {
 	if p.cpuProfile != "" {
 		file, err := os.Create(p.cpuProfile)

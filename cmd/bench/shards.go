@@ -63,7 +63,7 @@ The exit code is 1 if an event was lost, or came after a later one of its aggreg
 	return cmd
 }
 
-// upToShards refuses a number that no destination can have as its shards.
+// upToShards returns an error for a number of shards that no destination can have.
 func upToShards(name string, n int) error {
 	if n < 1 || n > delivery.MaxShards {
 		return fmt.Errorf("--%s %d is not from 1 to %d", name, n, delivery.MaxShards)

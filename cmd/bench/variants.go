@@ -66,7 +66,7 @@ stream delivered one out of order; what the others lose is their result.`,
 	return cmd
 }
 
-// wordsOf refuses words of a flag that are not among those known.
+// wordsOf returns an error if a flag has a word that is not known.
 func wordsOf(flag string, words, known []string) error {
 	for _, word := range words {
 		if !slices.Contains(known, word) {

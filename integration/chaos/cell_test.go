@@ -216,7 +216,7 @@ func (c *cell) terminate(name string) (n int) {
 	return n
 }
 
-// begin starts a transaction on a connection of its own, which heal ends.
+// begin starts a transaction on a separate connection; heal ends it.
 func (c *cell) begin(statements ...string) {
 	c.t.Helper()
 	conn, err := pgx.Connect(c.ctx, c.url)
@@ -240,7 +240,8 @@ func (c *cell) commit() {
 	}
 }
 
-// settle waits until everything written so far has arrived, and forgets it: its ids may come again. The writers go on.
+// settle waits until everything written so far has arrived, and then forgets it, because its ids may be reused. The
+// writers continue.
 func (c *cell) settle() {
 	c.t.Helper()
 	steady := c.load.end()

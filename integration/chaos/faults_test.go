@@ -233,7 +233,7 @@ func restartIDs(c *cell) {
 	})
 }
 
-// seekBeginning does what the error says, and starts relays.
+// seekBeginning follows the advice of the error, and starts relays.
 func seekBeginning(c *cell) {
 	s, err := ops.New(c.pool, ops.Config{Schema: outboxsql.DefaultSchema})
 	if err != nil {
@@ -250,8 +250,8 @@ func seekBeginning(c *cell) {
 // unreadable is the number of events that damage writes.
 const unreadable = 5
 
-// damage writes events of which PostgreSQL cannot read the payload, as after a fault of a disk: it has a chunk too many.
-// They belong to no aggregate, so they may come later than the others.
+// damage writes events whose payload PostgreSQL cannot read, as after a fault of a disk: it has a chunk too many. They
+// belong to no aggregate, so they may arrive later than the others.
 func damage(c *cell) {
 	c.begin(`SET allow_system_table_mods = on`,
 		fmt.Sprintf(`CREATE TEMPORARY TABLE bad ON COMMIT DROP AS SELECT nextval('outbox_events_id_seq') AS id FROM generate_series(1, %d)`, unreadable),
@@ -278,7 +278,7 @@ func repair(c *cell) {
 	}
 }
 
-// partitioned gives the table partitions. What is written from then on goes into that of the day.
+// partitioned converts the table to partitions. New events go into the partition of the day.
 func partitioned(c *cell) {
 	c.t.Helper()
 	conn, err := c.pool.Acquire(c.ctx)
@@ -313,7 +313,7 @@ func detach(c *cell) {
 		first).Scan(&c.partition, &c.bounds); err != nil {
 		c.t.Fatal(err)
 	}
-	c.broken = len(c.relays) // what they have under way cannot be marked
+	c.broken = len(c.relays) // the results of their deliveries under way cannot be recorded
 	c.exec(`ALTER TABLE outbox_events DETACH PARTITION ` + c.partition)
 }
 
@@ -367,7 +367,7 @@ func endSessions(c *cell, kind string) {
 	}
 }
 
-// smallServer has a file system of its own, which fill fills up.
+// smallServer has a small file system, which fill fills up.
 func smallServer(c *cell) {
 	dir := testenv.SmallDisk(c.t, 400<<20)
 	c.server = testenv.OwnPostgresIn(c.t, dir+"/pg", map[string]string{"max_wal_size": "64MB", "wal_recycle": "off", "min_wal_size": "32MB"})
@@ -390,8 +390,8 @@ func fillDisk(c *cell) {
 	})
 }
 
-// emptyDisk frees space. A server without space for its log has crashed, and does
-// not restart by itself while the disk is full.
+// emptyDisk frees space and starts the server. A server without space for its log has crashed, and does not restart while
+// the disk is full.
 func emptyDisk(c *cell) {
 	if err := os.Remove(c.ballast); err != nil {
 		c.t.Fatal(err)

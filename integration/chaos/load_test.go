@@ -22,7 +22,7 @@ const (
 // transactions follow one another, because only then is order promised.
 type load struct {
 	cell *cell
-	stop context.CancelFunc // of the writers; nil if there are none
+	stop context.CancelFunc // of the writers; nil without writers
 	work sync.WaitGroup
 
 	mu      sync.Mutex
@@ -67,7 +67,7 @@ func (l *load) end() bool {
 	return steady
 }
 
-// forget returns what was written, and begins anew.
+// forget returns the written events, and clears the record.
 func (l *load) forget() map[int64]bool {
 	written := l.truth()
 	l.written = make(map[int64]bool)

@@ -12,7 +12,7 @@ type kind struct {
 
 func (k kind) String() string { return string(k.mode) + "/" + k.load }
 
-// allKinds are those of the fault, in the order of the table.
+// allKinds are the kinds of faults, in the order of the table.
 func (f *fault) allKinds() (all []kind) {
 	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
 		if f.only == "" || f.only == mode {

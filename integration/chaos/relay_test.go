@@ -208,7 +208,7 @@ func (l *lockedBuffer) has(text string) bool {
 	return bytes.Contains(l.b.Bytes(), []byte(text))
 }
 
-// last returns the last position of the text, -1 if there is none.
+// last returns the last position of the text, or -1 without one.
 func (l *lockedBuffer) last(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

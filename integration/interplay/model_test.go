@@ -96,7 +96,7 @@ func newModel(p *plan, settings []destination) *model {
 	}
 }
 
-// faulty notes that deliveries may repeat from now on.
+// faulty records that deliveries may repeat after this call.
 func (m *model) faulty(clock int) { m.trouble = min(m.trouble, clock) }
 
 // wrote notes events that are about to be committed.
@@ -320,7 +320,7 @@ func (j *judge) fault(format string, args ...any) {
 	j.faults = append(j.faults, fmt.Sprintf(format, args...))
 }
 
-// verdict returns what is wrong with the record, and with the rows that are left.
+// verdict returns the faults of the record and of the remaining rows.
 func (m *model) verdict(s *sink, rows []row, lost bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -378,7 +378,7 @@ func (e *entry) String() string {
 	return fmt.Sprintf("event %d (%d:%s/%d)", e.id, e.n, e.eventType, e.aggregate)
 }
 
-// outcome checks what has become of an event.
+// outcome checks the final state of an event.
 func (j *judge) outcome(e *entry) {
 	somewhere := e.status != routed || len(e.must) > 0
 	for name := range e.may {
@@ -602,7 +602,7 @@ func (j *judge) suffixes(d *destination, o order) {
 func (j *judge) changes(d *destination, clock int) (n int) {
 	for _, s := range j.seeks {
 		if s.destination == d.name {
-			n += count(s.clock <= clock) + count(s.after <= clock) // what was under way may end after the first
+			n += count(s.clock <= clock) + count(s.after <= clock) // calls under way may end after the first
 		}
 	}
 	return n + j.eraAt(clock) + j.periodAt(clock)

@@ -141,7 +141,7 @@ type step struct {
 	rolling     bool          // reload: one relay after the other, the settings stay
 	settings    []destination // reload
 	at          int           // seek: percent of the ids, replay: where the range begins
-	heal        bool          // redeliver: the events succeed from now on
+	heal        bool          // redeliver: the events succeed after this step
 }
 
 // String describes a step.

@@ -36,7 +36,7 @@ type key struct {
 	id          int64
 }
 
-// sink is all destinations: it decides what becomes of each call, and records the calls.
+// sink stands for all destinations: it decides the result of each call, and records the calls.
 type sink struct {
 	plan *plan
 
@@ -72,7 +72,7 @@ func (s *sink) record(n note, destination string, replay int, ids ...int64) {
 	}
 }
 
-// heal makes a destination accept events from now on.
+// heal makes a destination accept all events.
 func (s *sink) heal(destination string, ids ...int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func number(e *delivery.Event) int {
 	return payload.N
 }
 
-// try decides what becomes of an event, and records everything but that it was accepted.
+// try decides the result of an event. It records everything except the acceptance.
 func (s *sink) try(ctx context.Context, d *destination, e *delivery.Event) error {
 	k, f := key{d.name, e.ID}, s.plan.fate(d.name, number(e))
 	end := func(n note, err error) error {

@@ -85,7 +85,7 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// play plays a plan in a database of its own, and returns what it found wrong.
+// play plays a plan in a new database, and returns the faults that it found.
 func play(t *testing.T, p *plan) error {
 	t.Helper()
 	w := &world{
@@ -107,7 +107,7 @@ func play(t *testing.T, p *plan) error {
 	return err
 }
 
-// run runs the script, and checks what has become of it.
+// run runs the script, and checks the result.
 func (w *world) run() error {
 	if err := w.startAll(); err != nil {
 		return err
@@ -324,7 +324,7 @@ func (w *world) stopAll() (err error) {
 	return err
 }
 
-// kill ends a relay that can write nothing any more.
+// kill ends a relay that can no longer write.
 func (w *world) kill(i int) {
 	m := w.relays[i]
 	if m == nil {
@@ -422,7 +422,7 @@ func insert(ctx context.Context, tx pgx.Tx, e event) (id int64, err error) {
 	return id, err
 }
 
-// settle lets everything go on: transactions end, destinations are well, nothing is paused, and all relays work.
+// settle ends all disturbances: transactions end, destinations are healthy, nothing is paused, and all relays run.
 func (w *world) settle() error {
 	for _, m := range w.relays {
 		if m != nil && m.isolated {
@@ -463,7 +463,7 @@ func (w *world) rest() error {
 	}, func() { w.model.rested(w.sink.clock()) })
 }
 
-// await waits until nothing is left to do, and calls then. It fails if nothing moves any more.
+// await waits until no work is left, and calls then. It fails if progress stops.
 func (w *world) await(todo func() (left string, err error), then func()) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -490,7 +490,7 @@ func (w *world) await(todo func() (left string, err error), then func()) error {
 	}
 }
 
-// alive returns an error if a relay has ended by itself.
+// alive returns an error if a relay has ended unasked.
 func (w *world) alive() error {
 	for i, m := range w.relays {
 		if m == nil {
@@ -506,7 +506,7 @@ func (w *world) alive() error {
 	return nil
 }
 
-// left returns what is left to do, "" for nothing.
+// left describes the remaining work, "" for nothing.
 func (w *world) left() (left string, err error) {
 	var routed []string
 	for _, name := range eventTypes() {
@@ -586,8 +586,9 @@ func (w *world) reload(s step) error {
 	if err := w.startAll(); err != nil || !s.noted {
 		return err
 	}
-	// A destination that is new, or was moved by a seek, and gains a route waits for its handover until the transactions
-	// have ended whose ids it has skipped: the router has not seen these ids. A script must not wait for what it does later.
+	// A destination that is new, or was moved by a seek, and gains a route has skipped ids that the router has not read.
+	// It waits for its handover until the transactions with these ids have ended. A script must not wait for one of its
+	// later steps.
 	if err := w.commitLate(); err != nil {
 		return err
 	}
@@ -665,7 +666,7 @@ func (w *world) seek(s step) error {
 		}
 	}
 	clock := w.sink.clock()
-	w.model.faulty(clock) // the owner cannot write any more what has been delivered since its last write
+	w.model.faulty(clock) // the owner can no longer record the deliveries since its last write
 	m, err := w.operator.Seek(w.ctx, s.destination, to, ops.Action{Actor: "test"})
 	if err != nil {
 		if nothingToDo(err) {
@@ -693,7 +694,7 @@ func (w *world) discard(destination string) error {
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	w.sink.record(discarded, destination, 0, ids...) // what is behind them may go on before the call returns
+	w.sink.record(discarded, destination, 0, ids...) // events that wait for them may continue before the call returns
 	r, err := w.operator.DiscardDeadLetters(w.ctx, ops.DeadLetterFilter{Destination: destination, Events: ids}, ops.BulkAction{Actor: "test"})
 	if err == nil && r.Done != int64(len(ids)) {
 		err = fmt.Errorf("%d of %d dead letters were discarded", r.Done, len(ids))

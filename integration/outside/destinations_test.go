@@ -45,7 +45,7 @@ const signing = "whsec_aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg=="
 
 func secret(text string) handlers.Secret { return handlers.NewSecret(text) }
 
-// seed is that of a key that is used nowhere.
+// seed is the seed of an unused key.
 const seed = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 
 func aws() awsconf.Access {
@@ -54,7 +54,7 @@ func aws() awsconf.Access {
 	}
 }
 
-// destination is a destination with its Config, of which New has made handler.
+// destination is a destination with its Config, and the handler that New has made of it.
 type destination struct {
 	config  any
 	handler delivery.Handler
@@ -194,7 +194,7 @@ func shows(text string) bool {
 	return false
 }
 
-// TestSecretsArrive: what a program sets as a secret is what the server gets.
+// TestSecretsArrive: the server gets the secrets that a program sets.
 func TestSecretsArrive(t *testing.T) {
 	t.Parallel()
 	requests := make(chan *http.Request, 1)

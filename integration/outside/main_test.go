@@ -1,4 +1,4 @@
-// Package shop is a program of its own that uses notifyd: it can import, name and match nothing that its users cannot.
+// Package shop is a separate program that uses notifyd: it can import, name and match only what its users can.
 package shop
 
 import (

@@ -74,7 +74,7 @@ func deliveries(s observe.Stats) (n uint64) {
 	return n
 }
 
-// TestShop writes an event in a transaction of its own, and handles it with Go functions.
+// TestShop writes an event in a separate transaction, and handles it with Go functions.
 func TestShop(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
@@ -137,7 +137,7 @@ func TestShop(t *testing.T) {
 	}
 }
 
-// TestShopInTransaction is a test of the shop that commits nothing, beside one that commits into the same tables.
+// TestShopInTransaction is a test of the shop that commits nothing, while another one commits into the same tables.
 func TestShopInTransaction(t *testing.T) {
 	t.Parallel()
 	pool := shop(t, outboxsql.ModeQueue)

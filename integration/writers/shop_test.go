@@ -39,7 +39,7 @@ const sqlOrders = `
 	CREATE CONSTRAINT TRIGGER address AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW WHEN (NEW.email NOT LIKE '%@%') EXECUTE FUNCTION refuse();`
 
-// shop is a database with the tables, and a relay beside the programs that write.
+// shop is a database with the tables, and a relay that runs while the programs write.
 type shop struct {
 	mode  outboxsql.Mode
 	pool  *pgxpool.Pool // of the owner
@@ -47,7 +47,7 @@ type shop struct {
 	url   string        // that of the role of the programs, which may insert and no more
 
 	mu   sync.Mutex
-	came map[int64]string // the traces of what was delivered
+	came map[int64]string // the traces of the delivered events
 }
 
 // newRole creates a role for the programs. The test drops it when its databases are gone.
@@ -134,8 +134,8 @@ func (s *shop) deliver(t *testing.T) {
 	})
 }
 
-// check looks for the orders of the programs, in this order, and for their events: one each, with what
-// the page says, delivered; and none of the orders that were rolled back.
+// check expects the orders of the programs, in this order, and one delivered event for each, with the content of the
+// page. It expects nothing of the orders that were rolled back.
 func (s *shop) check(t *testing.T, programs []string) {
 	t.Helper()
 	src := outboxtest.Pgx(s.pool)
@@ -181,7 +181,7 @@ func (s *shop) check(t *testing.T, programs []string) {
 	}
 }
 
-// lose makes each event that is written from now on another one.
+// lose replaces each event that is written after this call by another one.
 func (s *shop) lose(t *testing.T) {
 	t.Helper()
 	_, err := s.pool.Exec(t.Context(), `CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.event_type := 'order.lost'; RETURN NEW; END $$;

@@ -70,7 +70,7 @@ func (p program) passes(t *testing.T, env []string, command ...string) {
 	}
 }
 
-// start runs a command in the directory, and returns what it prints.
+// start runs a command in the directory, and returns its output.
 func (p program) start(t *testing.T, env []string, command ...string) (out []byte, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)

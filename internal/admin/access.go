@@ -22,8 +22,8 @@ const maxAnswer = 8 << 20
 type Access struct {
 	// Address is the server's host:port; "" for no server.
 	Address string
-	// CertFile is the server's own certificate; "" queries without TLS. The server
-	// must show this very certificate, so neither its name nor its issuer matters.
+	// CertFile is the server's own certificate; "" queries without TLS. The server must present exactly this certificate,
+	// so neither its name nor its issuer matters.
 	CertFile string
 	// Token is the token that the server requires; empty for none.
 	Token handlers.Secret
@@ -64,7 +64,7 @@ func (a Access) Get(ctx context.Context, path string) (code int, body []byte, er
 	return response.StatusCode, body, nil
 }
 
-// errOther is the error of a handshake with another server.
+// errOther is the error of a handshake with a server that presents a different certificate.
 var errOther = errors.New("it shows another certificate than the one in admin.tls.cert_file")
 
 // exactly trusts the certificate in a file, and no other.
@@ -90,8 +90,8 @@ func exactly(file string) (*tls.Config, error) {
 	}, nil
 }
 
-// Failures returns what keeps a relay from being ready, from the answer of /readyz?verbose: a line for each
-// failed check that decides. An answer without details is returned as it is.
+// Failures returns why a relay is not ready, from the answer of /readyz?verbose: a line for each failed check that is not
+// advisory. An answer without details is returned unchanged.
 func Failures(answer string) (all []string) {
 	for line := range strings.Lines(answer) {
 		if failed, ok := strings.CutPrefix(strings.TrimSpace(line), "[-] "); ok {

@@ -26,7 +26,7 @@ const (
 	writeTimeout = 10 * time.Second
 	// idleTimeout closes idle connections.
 	idleTimeout = time.Minute
-	// closeTimeout bounds the answers that are under way when the daemon stops.
+	// closeTimeout bounds the open requests when the daemon stops.
 	closeTimeout = time.Second
 	// maxHeader bounds a request's headers, in bytes.
 	maxHeader = 16 << 10
@@ -37,8 +37,8 @@ const (
 type Check struct {
 	Name string
 	Do   func() error
-	// Advisory marks a condition that is shown and does not decide, because neither
-	// a restart nor less traffic would fix its failure.
+	// Advisory marks a condition that is shown and does not change the status code, because neither a restart nor less
+	// traffic would fix its failure.
 	Advisory bool
 }
 
@@ -55,12 +55,12 @@ type Config struct {
 	Address string
 	// Version is the answer of /version.
 	Version string
-	// Metrics are those of /metrics.
+	// Metrics are served at /metrics.
 	Metrics prometheus.Gatherer
 	// Checks decide the answer of /readyz.
 	Checks []Check
-	// Live decides the answer of /livez: an error says why only a restart is likely to help. It must not block, whatever
-	// hangs; nil is always live.
+	// Live decides the answer of /livez: an error explains why only a restart is likely to help. Live must not block,
+	// even if the rest of the daemon hangs. Nil is always live.
 	Live func() error
 	// TLS are the files of the server's certificate. They are read again when they change.
 	TLS Files
@@ -69,8 +69,8 @@ type Config struct {
 	Token handlers.Secret
 	// Pprof serves /debug/pprof/.
 	Pprof bool
-	// Console serves /console/; nil for none. Its requests need no token here: a
-	// browser cannot send it, so the console has a login of its own.
+	// Console serves /console/; nil for no console. The guard does not check its requests for the token, because a
+	// browser cannot send one. The console has a separate login.
 	Console http.Handler
 }
 
@@ -102,8 +102,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Run serves until ctx ends, and returns nil then. Answers that are under way
-// may take another second.
+// Run serves until ctx ends, and then returns nil. Open requests may take another second.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -159,7 +158,7 @@ func handler(cfg Config, at net.Addr) http.Handler {
 	return mux
 }
 
-// liveness asks live, if there is any.
+// liveness calls live. A nil live is always live.
 func liveness(live func() error) error {
 	if live == nil {
 		return nil

@@ -27,8 +27,8 @@ func (v Verifier) Verify(token string) bool {
 	return subtle.ConstantTimeCompare(sum[:], v.sum[:]) == 1
 }
 
-// guard lets requests with the token pass; all requests if there is no token, except those for a
-// foreign name where the server listens on loopback.
+// guard allows requests with the token. If no token is set, it allows all requests, except requests for a foreign host
+// name where the server listens on loopback.
 type guard struct {
 	Verifier
 
@@ -46,11 +46,10 @@ func newGuard(token handlers.Secret, address string, at net.Addr) guard {
 	return g
 }
 
-// knows reports whether a Host is a name of this server. A web page whose own name was made to lead
-// to this machine (DNS rebinding) could read the answers otherwise: nobody else reaches a server on
-// loopback without a token.
+// knows reports whether host is a name of this server. Without a token, only programs on this machine can reach a server
+// on loopback. A web page whose host name resolves to this machine (DNS rebinding) could otherwise read the answers.
 func (g guard) knows(host string) bool {
-	if !g.open || !g.local || host == "" { // every browser names a host
+	if !g.open || !g.local || host == "" { // every browser sends a Host
 		return true
 	}
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -61,7 +60,7 @@ func (g guard) knows(host string) bool {
 	return err == nil || strings.EqualFold(host, "localhost") || host != "" && strings.EqualFold(host, g.host)
 }
 
-// allows reports whether a request may have everything: it has the token, if there is one.
+// allows reports whether the request has the token, or no token is set.
 func (g guard) allows(r *http.Request) bool {
 	if g.open {
 		return g.knows(r.Host)
@@ -70,7 +69,7 @@ func (g guard) allows(r *http.Request) bool {
 	return g.Verify(strings.TrimSpace(shown)) && strings.EqualFold(scheme, "Bearer")
 }
 
-// protect lets only those requests through to h.
+// protect passes only allowed requests to h.
 func (g guard) protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.knows(r.Host) {

@@ -32,7 +32,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// TestFailures: each reason of a check has a line of its own.
+// TestFailures: each failed check has a separate line.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	address := serve(t, Config{Checks: []Check{

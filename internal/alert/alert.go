@@ -1,11 +1,9 @@
-// Package alert notifies people of what a relay cannot fix by itself: dead
-// letters, destinations that are down, a database that is gone, events that wait
-// too long.
+// Package alert notifies people of problems that a relay cannot fix: dead letters, unavailable destinations, an
+// unavailable database, events that wait too long.
 //
-// Incidents within a few seconds share one message, and messages are at least
-// [Config.Every] apart, however much happens. A message goes straight to its
-// handlers and not through the outbox: it gets out while the database is down. A
-// handler that fails is logged, and never causes an alert.
+// Incidents within a few seconds share one message, and messages are at least [Config.Every] apart, however many
+// incidents occur. A message goes straight to its handlers and not through the outbox, so it is sent while the database
+// is down. A handler that fails is logged, and never causes an alert.
 package alert
 
 import (
@@ -32,11 +30,11 @@ const (
 	gatherFor = 5 * time.Second
 	// sendTimeout bounds one attempt to send a message.
 	sendTimeout = 30 * time.Second
-	// sendFor bounds all attempts; a message that has not got out by then is old news.
+	// sendFor bounds all attempts. A message that was not sent by then is no longer news.
 	sendFor = 10 * time.Minute
 	// farewell bounds the sending of the last message when the relay stops.
 	farewell = 5 * time.Second
-	// returnGrace is how long a handler may take to return after that.
+	// returnGrace is how long a handler may take to return after farewell.
 	returnGrace = time.Second
 	// checkEvery is the interval between two checks for events that wait too long.
 	checkEvery = 15 * time.Second
@@ -48,27 +46,25 @@ type Config struct {
 	Kinds []delivery.IncidentKind
 	// Every is the shortest time between two messages, more than 0.
 	Every time.Duration
-	// OldestWaiting is how long an event may wait, retries included, before its wait
-	// is an incident; 0 means for ever.
+	// OldestWaiting is how long an event may wait, retries included, before its wait is an incident; 0 means forever.
 	OldestWaiting time.Duration
 	// Source names the relay in messages, such as the name of the host.
 	Source string
 }
 
-// DefaultConfig reports all incidents, every 5 minutes at most, and events that
-// have waited for 15 minutes.
+// DefaultConfig reports all incidents, with at least 5 minutes between messages, and events that have waited for 15
+// minutes.
 func DefaultConfig() Config { return Config{Every: 5 * time.Minute, OldestWaiting: 15 * time.Minute} }
 
-// Target is a destination of messages.
+// Target is a destination of alerts.
 type Target struct {
 	// Name is the name of the destination.
 	Name string
-	// Handler gets an event of the type [EventType]. Its creator closes it, after
-	// Run has returned.
+	// Handler gets an event of the type [EventType]. The code that created it closes it after Run has returned.
 	Handler delivery.Handler
 }
 
-// Oldest returns how long an event has waited; Relay.OldestWaiting is one.
+// Oldest returns how long the oldest event has waited; Relay.OldestWaiting is one.
 type Oldest func(ctx context.Context) (time.Duration, error)
 
 // Alerter collects incidents and sends messages about them. It implements
@@ -77,13 +73,13 @@ type Alerter struct {
 	cfg     Config
 	targets []Target
 	log     *slog.Logger
-	wake    chan struct{} // capacity 1: there is something to report
+	wake    chan struct{} // capacity 1: there are incidents to report
 
 	mu     sync.Mutex
-	groups []*group // in the order of their first incident
+	groups []*group // in the order of their first incidents
 }
 
-// New returns an alerter that does nothing until Run runs.
+// New returns an alerter. It sends nothing until Run is called.
 func New(cfg Config, targets []Target, log *slog.Logger) (*Alerter, error) {
 	switch {
 	case cfg.Every <= 0:
@@ -96,7 +92,7 @@ func New(cfg Config, targets []Target, log *slog.Logger) (*Alerter, error) {
 	return &Alerter{cfg: cfg, targets: targets, log: log, wake: make(chan struct{}, 1)}, nil
 }
 
-// Observe takes an incident. It returns at once.
+// Observe records an incident. It does not block.
 func (a *Alerter) Observe(i delivery.Incident) {
 	if a.cfg.Kinds != nil && !slices.Contains(a.cfg.Kinds, i.Kind) {
 		return
@@ -110,10 +106,9 @@ func (a *Alerter) Observe(i delivery.Incident) {
 	}
 }
 
-// Run sends messages until ctx ends, and then the last one. That one, or one that
-// is under way, may take 5 seconds more. Run returns the cause of ctx's end,
-// joined with [ErrHandler] if a handler did not return though its own context had
-// ended. oldest may be nil.
+// Run sends messages until ctx ends, and then sends the last one. The last message, or a message that is being sent at
+// that time, may take 5 seconds more. Run returns the cause of ctx's end, joined with [ErrHandler] if a handler did not
+// return after its context had ended. oldest may be nil.
 func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -131,7 +126,7 @@ func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	for a.gather(ctx, last) {
 		groups := a.take()
 		if len(groups) == 0 {
-			continue // it was in the message before
+			continue // the last message had all incidents
 		}
 		last = time.Now()
 		if err := a.send(ctx, lasting, groups); err != nil {
@@ -141,8 +136,7 @@ func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	return errors.Join(context.Cause(ctx), a.send(ctx, lasting, a.take()))
 }
 
-// gather waits until there is something to report and the interval has passed. It
-// returns false once ctx has ended.
+// gather waits until there is an incident to report and the interval has passed. It returns false once ctx has ended.
 func (a *Alerter) gather(ctx context.Context, last time.Time) bool {
 	select {
 	case <-a.wake:
@@ -168,8 +162,8 @@ func (a *Alerter) take() []*group {
 // ErrHandler is returned by Run if a handler ignores the end of its context.
 var ErrHandler = errors.New("alert: a handler did not return after its context had ended")
 
-// send sends a message to all targets at the same time, so that one that is
-// down does not delay the others. lasting is ctx, some seconds longer.
+// send sends a message to all targets at the same time, so that an unavailable target does not delay the others. lasting
+// ends some seconds after ctx.
 func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 	if len(groups) == 0 {
 		return nil
@@ -202,8 +196,8 @@ func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 	}
 }
 
-// sendTo tries until the message is delivered, refused for good, or old news.
-// The end of ctx makes the next try the last one.
+// sendTo tries until the message is delivered, refused permanently, or too old. When ctx ends, the next try is the last
+// one.
 func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Event) {
 	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second),
 		backoff.WithMaxInterval(time.Minute), backoff.WithMaxElapsedTime(0))
@@ -229,7 +223,7 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Eve
 	}
 }
 
-// deliver calls the handler, whose panic is an error like any other.
+// deliver calls the handler. A panic becomes an error.
 func deliver(ctx context.Context, h delivery.Handler, e *delivery.Event) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, sendTimeout, errors.New("an alert has to be sent within "+sendTimeout.String()))
 	defer cancel()
@@ -241,14 +235,13 @@ func deliver(ctx context.Context, h delivery.Handler, e *delivery.Event) (err er
 	return h.Deliver(ctx, e)
 }
 
-// watch raises an incident when an event has waited too long, and another when
-// none does any longer.
+// watch raises an incident when an event has waited too long, and another when no event has.
 func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 	late := false
 	for sleep(ctx, checkEvery) {
 		age, err := oldest(ctx)
 		if err != nil {
-			continue // the relay reports by itself that the database is gone
+			continue // the relay reports an unavailable database
 		}
 		i := delivery.Incident{Time: time.Now()}
 		switch {
@@ -265,7 +258,7 @@ func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 	}
 }
 
-// sleep waits for d and reports whether ctx is still alive.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

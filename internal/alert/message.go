@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// maxGroups bounds the memory between two messages; there are two groups for
-	// each destination, and a few more.
+	// maxGroups bounds the memory between two messages. A destination has two groups at most, and there are a few more.
 	maxGroups = 200
 	// maxSamples is how many events a group names.
 	maxSamples = 5
@@ -124,7 +123,7 @@ func message(groups []*group, source string, now time.Time) *delivery.Event {
 	}
 }
 
-// text says what happened, without saying why.
+// text describes the incidents without their error.
 func (g *group) text() string {
 	switch g.kind {
 	case delivery.IncidentDead:

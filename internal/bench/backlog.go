@@ -10,8 +10,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// blockedParked is how many later events of each blocked aggregate are stored behind
-// the failed one before the backlog comes up.
+// blockedParked is the number of later events of each blocked aggregate that are stored, in addition to the failed one,
+// before the backlog is inserted.
 const blockedParked = 2
 
 // load describes a backlog. The ids begin with 1: stored events first, then fresh ones.
@@ -19,11 +19,11 @@ type load struct {
 	events  int // to be delivered
 	payload int // bytes of each
 	routes  int // event types and destinations
-	keys    int // aggregates that the events belong to; 0: none
+	keys    int // aggregates that the events belong to; 0: events have no aggregate
 	blocked int // further aggregates, whose first event has failed
 	fresh   int // fresh events of blocked aggregates, at most as many as events
 
-	urgent   int // further events, for a destination of their own, behind all others
+	urgent   int // further events for a separate destination, after all others
 	priority int // of that destination
 
 	partitions int // of the table; 0: a plain table
@@ -32,7 +32,7 @@ type load struct {
 	ahead  int            // events before all others whose transaction stays open
 	copies int            // destinations of each event; 0 is 1
 	shards int            // of each destination; 0 is 1
-	exact  bool           // each event once, with the position at the destination
+	exact  bool           // deliver exactly once: the position is stored at the destination
 }
 
 // stored is the number of events that are stored before the backlog comes up.
@@ -47,9 +47,8 @@ func (l load) held() int { return l.before() + l.fresh }
 // total is the highest id.
 func (l load) total() int { return l.held() + l.events + l.urgent }
 
-// sqlShare is how many of the first i fresh events may not be delivered. These are
-// spread evenly, and none is the last: the relay has met all of them when it delivers
-// the last event.
+// sqlShare is how many of the first i fresh events may not be delivered. They are spread evenly, and the last event is
+// not one of them: the relay has read all of them when it delivers the last event.
 const sqlShare = `((i * $fresh + $half) / $backlog)`
 
 func (l load) half() int64 { return int64(l.events+l.fresh) / 2 }
@@ -76,8 +75,8 @@ CROSS JOIN LATERAL (SELECT
 	CASE WHEN ` + sqlShare + ` > (((i - 1) * $fresh + $half) / $backlog) THEN ` + sqlShare + ` % greatest($blocked, 1) END AS blocked,
 	CASE WHEN $keys > 0 THEN abs(hashint8extended(i, 1) % greatest($keys, 1)) END AS free) AS key`
 
-// sqlBlocked inserts the stored events: of each blocked aggregate one that has failed
-// once and is due again in a day, and later ones behind it.
+// sqlBlocked inserts the stored events of each blocked aggregate: one that has failed once and is due again in a day, and
+// the later events that wait for it.
 const sqlBlocked = `WITH event AS (
 	INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload)
 	SELECT $ahead + i, $type || '.' || i % $blocked % $routes, $aggregate, 'blocked-' || i % $blocked, $payload::json
@@ -89,8 +88,8 @@ SELECT id, $sink || (id - $ahead) % $blocked % $routes, event_type, CASE WHEN fi
 	aggregate_type || '/' || aggregate_id, CASE WHEN first THEN 'event' END, CASE WHEN first THEN 'refused by the bench' END
 FROM (SELECT *, id <= $ahead + $blocked AS first FROM event) AS event`
 
-// fill puts the numbers and names of a load into a statement. No value comes from
-// outside the bench, so none is quoted.
+// fill replaces the placeholders of a statement by the numbers and names of a load. All values come from the bench, so it
+// quotes none.
 func (l load) fill(schema, statement string) string {
 	n := strconv.Itoa
 	return strings.NewReplacer(
@@ -100,7 +99,7 @@ func (l load) fill(schema, statement string) string {
 	).Replace(statement)
 }
 
-// sightings expects the events of a load that may be delivered, and no others.
+// sightings returns a record that expects exactly the events of a load that may be delivered.
 func (l load) sightings() *sightings {
 	s := newSightings(l.total())
 	if l.held() > 0 {
@@ -115,7 +114,7 @@ func (l load) sightings() *sightings {
 	return s
 }
 
-// copied is a sightings for each destination of a load.
+// copied returns one sightings per destination of a load.
 func (l load) copied() []*sightings {
 	all := make([]*sightings, max(1, l.copies))
 	for i := range all {
@@ -124,8 +123,8 @@ func (l load) copied() []*sightings {
 	return all
 }
 
-// backlog creates a table and fills it. The table is never vacuumed nor analysed:
-// an autovacuum in one of two drains would falsify the comparison.
+// backlog creates a table and fills it. The table is never vacuumed or analyzed: an autovacuum in one of two drains would
+// distort the comparison.
 func (d *drain) backlog(ctx context.Context, name string, l load) (schema string, err error) {
 	if schema, err = d.tables(ctx, name, l); err != nil {
 		return "", err
@@ -171,7 +170,7 @@ func (d *drain) insert(ctx context.Context, schema string, l load) error {
 	if err := d.writeAhead(ctx, schema, l); err != nil {
 		return err
 	}
-	// In one transaction: a relay at work sees the ids only as if the sequence had given them.
+	// In the same transaction: a running relay must see the ids as if the sequence had assigned them.
 	statements = append(statements, "SELECT setval(pg_get_serial_sequence($name, 'id'), $total)")
 	for _, statement := range []string{strings.Join(statements, ";\n"), "CHECKPOINT"} {
 		if _, err := d.pool.Exec(ctx, l.fill(schema, statement)); err != nil {

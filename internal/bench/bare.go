@@ -49,9 +49,8 @@ type bareLoop struct {
 	settle string
 	done   atomic.Int64
 
-	// Claims come one after the other, each from the end of the previous one, and
-	// settlements overlap. Concurrent claims would step over one another's rows;
-	// settling and claiming in one flight, over ranges of ids, was no faster.
+	// Claims run one after the other, each from the end of the previous one; settlements overlap. Concurrent claims would
+	// collide on rows. Settling and claiming in one round trip, over ranges of ids, was no faster.
 	mu     sync.Mutex
 	cursor int64
 	end    bool
@@ -93,7 +92,7 @@ func (b *bareLoop) claim(ctx context.Context, conn *pgx.Conn, ids []int64) ([]in
 			if len(values[0]) != 8 {
 				return errors.New("an id is not a bigint")
 			}
-			ids = append(ids, int64(binary.BigEndian.Uint64(values[0]))) //nolint:gosec // the bits are what is meant
+			ids = append(ids, int64(binary.BigEndian.Uint64(values[0]))) //nolint:gosec // all 64 bits are kept
 			return nil
 		},
 	})

@@ -1,7 +1,6 @@
-// Package bench measures notifyd: the latency of an event, the speed of working off a
-// backlog, the cost of the trigger for writers, and all of it over time. Beside each
-// figure it measures the database alone, in the same run, because no other comparison
-// survives a busy machine.
+// Package bench measures notifyd: the latency of an event, the rate of draining a backlog, the cost of the trigger for
+// writers, and all of them over time. In the same run it measures the database alone, because on a busy machine only
+// figures of the same run are comparable.
 package bench
 
 import (
@@ -24,24 +23,23 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Options are what all benches have in common.
+// Options are the options of all benches.
 type Options struct {
 	// DatabaseURL is the database to use, in schemas of the bench that are dropped at
 	// the end. Empty: a private PostgreSQL, installed if need be.
 	DatabaseURL string
-	// Force uses the database even if it holds events, in other schemas.
+	// Force allows a database that holds events in other schemas.
 	Force bool
-	// Out gets the report for people; Live says that Out is a terminal and can show a
-	// progress bar.
+	// Out receives the text for people. Live reports that Out is a terminal that can show a progress bar.
 	Out  io.Writer
 	Live bool
-	// Log takes the relay's log.
+	// Log receives the relay's log.
 	Log *slog.Logger
 	// Relay is the command line of a process that calls [Serve]. Insert and Soak run
 	// the relay apart from the writers, to measure the CPU time of each.
 	Relay []string
 
-	// settings of a private server, in place of the usual ones or beside them.
+	// settings of a private server, which replace the usual ones or add to them.
 	settings map[string]string
 }
 
@@ -49,8 +47,8 @@ type Options struct {
 var ErrInUse = errors.New("the database holds events, and a bench would slow down their delivery")
 
 const (
-	// settleWithin bounds the time from the last commit to a delivery, which then counts
-	// as lost, and the time that a drain may stand still.
+	// settleWithin bounds the time from the last commit to a delivery: a later one counts as lost. It also bounds the
+	// time in which a drain makes no progress.
 	settleWithin = 30 * time.Second
 	// cleanupWithin bounds dropping the schemas and stopping the server.
 	cleanupWithin = time.Minute
@@ -142,7 +140,7 @@ func (e *env) refuseUsed(ctx context.Context) error {
 	return nil
 }
 
-// migrate creates a schema with the tables, to be dropped at the end.
+// migrate creates a schema with the tables. The end of the run drops it.
 func (e *env) migrate(ctx context.Context, name string, notify outboxsql.NotifyMode) (schema string, err error) {
 	schema = e.prefix + "_" + name
 	err = e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
@@ -177,8 +175,8 @@ func (e *env) drop(ctx context.Context, schema string) error {
 	}
 }
 
-// deadlockDetected is the SQLSTATE of a DROP that met the last statement of a relay which has ended: the server notices late that
-// its client is gone.
+// deadlockDetected is the SQLSTATE of a DROP that collided with the last statement of a relay that has ended: the server
+// notices late that the client is gone.
 const deadlockDetected = "40P01"
 
 // connect opens a connection as an application would; close closes it.
@@ -219,14 +217,14 @@ func (e *env) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// printf writes for people. An error means that no reader is left, and is ignored.
+// printf writes for people. An error means that the reader is gone, and is ignored.
 func (e *env) printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, format, args...) }
 
-// in is the quoted name of a table or index of a schema.
+// in returns the quoted name of a table or index in a schema.
 func in(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
 
-// table is the quoted name of a schema's table of events.
+// table returns the quoted name of a schema's table of events.
 func table(schema string) string { return in(schema, "outbox_events") }
 
-// deliveries is the quoted name of a schema's table of stored deliveries.
+// deliveries returns the quoted name of a schema's table of stored deliveries.
 func deliveries(schema string) string { return in(schema, "outbox_deliveries") }

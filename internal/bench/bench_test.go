@@ -109,7 +109,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainBlocked: blocked aggregates stay blocked, and others are measured beside them.
+// TestDrainBlocked: blocked aggregates stay blocked, and others are measured in the same run.
 func TestDrainBlocked(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]DrainOptions{

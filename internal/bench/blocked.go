@@ -11,11 +11,11 @@ import (
 // errUnblocked is returned when an event of a blocked aggregate was touched.
 var errUnblocked = errors.New("events of blocked aggregates are not as they were")
 
-// buffersForBlocked hold the tables with all blocked events. The default buffers hold the
-// backlog and little more: further rows would evict pages that are needed again.
+// buffersForBlocked is large enough for the tables with all blocked events. The default buffers are only slightly larger
+// than the backlog: further rows would evict pages that are needed again.
 const buffersForBlocked = "1GB"
 
-// besideBlocked is the drain without and with blocked aggregates.
+// besideBlocked compares the drain without blocked aggregates and with them.
 func (d *drain) besideBlocked() contrast {
 	c := d.contrast("relay", "blocked")
 	c.loads[1] = d.load(d.want.BlockedKeys)
@@ -34,8 +34,7 @@ func (d *drain) besideBlocked() contrast {
 	return c
 }
 
-// middle has the medians of the rounds, separately of time, CPU time and memory, and
-// the sum of the faults.
+// middle returns the medians of the rounds, separately for time, CPU time and memory, and the sum of the faults.
 func middle(rounds []drained) drained {
 	m := rounds[0]
 	of := func(value func(drained) float64) float64 { return medianOf(rounds, value) }
@@ -68,7 +67,7 @@ func middle(rounds []drained) drained {
 	return m
 }
 
-// seconds lists how long rounds took.
+// seconds lists the durations of rounds.
 func seconds(rounds []drained) string {
 	var all []string
 	for _, one := range rounds {
@@ -77,9 +76,8 @@ func seconds(rounds []drained) string {
 	return strings.Join(all, " ") + " s"
 }
 
-// left counts the events that should be settled and are not. It returns an error
-// unless the events of blocked aggregates are as expected: failed ones unchanged, all
-// others behind them, and nothing else stored.
+// left counts the unsettled events that should be settled. It returns an error unless the events of blocked aggregates
+// are as expected: failed ones unchanged, all others waiting for them, and nothing else stored.
 func (d *drain) left(ctx context.Context, schema string, l load) (int64, error) {
 	left, err := d.unsettled(ctx, schema, l.mode)
 	if err != nil {

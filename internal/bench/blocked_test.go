@@ -13,9 +13,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestBlockedAreSkipped counts the rows that a relay looks at while it drains beside
-// blocked aggregates: load on the machine lowers rates, but not row counts. Stored
-// deliveries are read once, when the relay begins, and not with each of a hundred claims.
+// TestBlockedAreSkipped counts the rows that a relay reads while it drains with blocked aggregates: load on the machine
+// lowers rates, but not row counts. Stored deliveries are read once, when the relay begins, and not with each of a
+// hundred claims.
 func TestBlockedAreSkipped(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]DrainOptions{

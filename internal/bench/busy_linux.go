@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// burn uses the CPU for a time, which does not run while the thread waits for a core.
+// burn uses the CPU for d of the thread's CPU time, which excludes waits for a core.
 func burn(d time.Duration) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -19,7 +19,7 @@ func burn(d time.Duration) {
 func threadCPU() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
-		return 0 // the clock of the own thread cannot fail
+		return 0 // the clock of the calling thread cannot fail
 	}
 	return time.Duration(t.Nano())
 }

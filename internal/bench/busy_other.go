@@ -4,7 +4,7 @@ package bench
 
 import "time"
 
-// burn uses the CPU for a time, in which the thread may have waited for a core.
+// burn uses the CPU for d, which may include waits for a core.
 func burn(d time.Duration) {
 	for from := time.Now(); time.Since(from) < d; {
 	}

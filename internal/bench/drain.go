@@ -20,74 +20,69 @@ import (
 // DrainOptions of [Drain].
 type DrainOptions struct {
 	Options
-	// Events is the size of the backlog, Payload that of an event in bytes.
+	// Events is the size of the backlog. Payload is the size of an event's payload in bytes.
 	Events  int
 	Payload int
 	// Delete deletes delivered events instead of keeping them.
 	Delete bool
-	// Batch is the largest claim and Workers the number of claims in flight,
-	// each with a connection; 0 is the relay's default.
+	// Batch is the largest claim in events. Workers is the number of concurrent claims, each with a connection. 0 is the
+	// relay's default.
 	Batch   int
 	Workers int
 	// To is one of [Sinks]; "" is "noop".
 	To string
-	// Brokers are those of Kafka; none: a private one is started. Topics is how many
-	// topics the events are spread over, at least 1.
+	// Brokers are the brokers of Kafka. If empty, the bench starts a private one. Topics is the number of topics, at
+	// least 1; the events are spread over them.
 	Brokers []string
 	Topics  int
-	// AMQPURL is that of RabbitMQ; "": a private one is started. QueueType is classic
-	// or quorum; "" is classic.
+	// AMQPURL is the URL of RabbitMQ. If empty, the bench starts a private one. QueueType is classic or quorum; "" is
+	// classic.
 	AMQPURL   string
 	QueueType string
-	// Keys is how many aggregates the events belong to, at random but equally in every
-	// run; 0: none, or 10,000 where BlockedKeys is set.
+	// Keys is the number of aggregates. Events are assigned at random, but equally in every run. 0 means events without
+	// an aggregate, or 10,000 aggregates if BlockedKeys is set.
 	Keys int
-	// BlockedKeys is how many further aggregates are blocked: their first event has
-	// failed and is due again in a day, and two later ones wait behind it. The drain is
-	// then measured without and with them, in turns. Requires To "noop".
+	// BlockedKeys is the number of further aggregates that are blocked: their first event has failed and is due again in
+	// a day, and two later ones wait for it. The drain is then measured without and with them, in turns. Requires To
+	// "noop".
 	BlockedKeys int
-	// BlockedFresh is how many further events of blocked aggregates are in the backlog,
-	// to be put behind the failed ones; at most Events.
+	// BlockedFresh is the number of further events of blocked aggregates in the backlog, at most Events. The relay must
+	// store them until the failed event is delivered.
 	BlockedFresh int
-	// Urgent is how many events of another destination are at the end of the backlog:
-	// the drain is then measured with that destination at the same priority and at a
-	// higher one, in turns. Requires To "noop", no BlockedKeys and no Partitions.
+	// Urgent is the number of events for another destination at the end of the backlog. The drain is then measured with
+	// that destination at the same priority and at a higher one, in turns. Requires To "noop", no BlockedKeys and no
+	// Partitions.
 	Urgent int
-	// Partitions is how many partitions the table has; 0: a plain table. Beside it a
-	// relay drains a plain table, in place of SQL alone. Requires To "noop" and no
-	// BlockedKeys.
+	// Partitions is the number of partitions of the table; 0 is a plain table. With partitions the comparison is a drain
+	// of a plain table by a relay, in place of SQL alone. Requires To "noop" and no BlockedKeys.
 	Partitions int
-	// HeldSnapshot keeps a transaction open that can see all of the backlog, so that
-	// vacuum cannot remove any of it.
+	// HeldSnapshot keeps a transaction open that can see the whole backlog, so that vacuum cannot remove any of it.
 	HeldSnapshot bool
-	// Foreign keeps a transaction open that writes: [ForeignElsewhere] or [ForeignHere];
-	// "": none.
+	// Foreign keeps a transaction open that has written: [ForeignElsewhere] or [ForeignHere]. "" keeps no transaction
+	// open.
 	Foreign string
-	// Mode of the tables. With [ModeBoth] the result is that of the queue, with that of
-	// the stream in it.
+	// Mode of the tables. With [ModeBoth] the result is the queue's, and its field Stream has the stream's.
 	Mode Mode
-	// Destinations is how many destinations get each event. From 2 on the drain is
-	// measured with one of them and with all, in turns. Requires To "noop", no
-	// BlockedKeys, no Urgent and no Partitions.
+	// Destinations is the number of destinations that get each event. From 2 the drain is measured with one destination
+	// and with all, in turns. Requires To "noop", no BlockedKeys, no Urgent and no Partitions.
 	Destinations int
-	// Shards is how many shards the destination has. From 2 on the drain is measured with
-	// one shard and with all, in turns. Requires To "noop" and ModeStream, and nothing
-	// else that is measured in turns.
+	// Shards is the number of shards of the destination. From 2 the drain is measured with one shard and with all, in
+	// turns. Requires To "noop" and ModeStream, and nothing else that is measured in turns.
 	Shards int
-	// SinkBatch is the largest number of events in one call to a sink; 0 is the default of
-	// its type. There is one call at a time to each of the Topics, or to the queue.
+	// SinkBatch is the largest number of events in one call to a sink; 0 is the default of its type. Each of the Topics,
+	// or the queue, gets one call at a time.
 	SinkBatch int
 	// Total delivers all events one after the other, in the order of ids. Requires ModeStream and no
 	// BlockedKeys.
 	Total bool
-	// ExactlyOnce measures beside the usual handlers those that deliver exactly once, in turns.
-	// Requires To "kafka" and Mode "stream".
+	// ExactlyOnce also measures handlers that deliver exactly once, in turns with the usual handlers. Requires To "kafka"
+	// and Mode "stream".
 	ExactlyOnce bool
-	// Consume reads RabbitMQ's queue with a consumer meanwhile.
+	// Consume reads RabbitMQ's queue with a consumer during the drain.
 	Consume bool
 }
 
-// Values of [DrainOptions.Foreign]: what the open transaction has written.
+// Values of [DrainOptions.Foreign]: where the open transaction has written.
 const (
 	ForeignElsewhere = "elsewhere" // no event
 	ForeignHere      = "here"      // an event, before all others
@@ -102,19 +97,18 @@ type DrainResult struct {
 	SQLPerSecond    float64 `json:"sql_per_second"`             // of a stream: the read alone
 	PlainPerSecond  float64 `json:"plain_per_second,omitempty"` // with Partitions, in place of SQLPerSecond
 	Ratio           float64 `json:"ratio"`
-	// StartSeconds is the time from the start of the relay to the first delivery;
-	// FlowingPerSecond is the rate from there on.
+	// StartSeconds is the time from the start of the relay to the first delivery. FlowingPerSecond is the rate after the
+	// first delivery.
 	StartSeconds     float64 `json:"start_seconds"`
 	FlowingPerSecond float64 `json:"flowing_per_second"`
 	Lost             int64   `json:"lost"`
 	Duplicates       int64   `json:"duplicates"`
 	WALBytesPerEvent float64 `json:"wal_bytes_per_event"`
 	PeakRSSMiB       float64 `json:"peak_rss_mib"`
-	// DeadRows is PostgreSQL's estimate of the rows that vacuum has to remove, in all
-	// tables.
+	// DeadRows is PostgreSQL's estimate of the rows that vacuum still has to remove, in all tables.
 	DeadRows int64 `json:"dead_rows"`
-	// OutOfOrder counts the events of a stream that came after a later one of their
-	// aggregate; nil without Keys.
+	// OutOfOrder counts the events of a stream that were delivered after a later event of their aggregate; nil without
+	// Keys.
 	OutOfOrder *int64 `json:"out_of_order,omitempty"`
 	// CPU seconds per million events, of private servers.
 	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
@@ -122,12 +116,12 @@ type DrainResult struct {
 	RelayCPU    float64 `json:"relay_cpu_s_per_million,omitempty"`
 	DrainBlocked
 	DrainUrgent
-	// With Destinations: deliveries per second to all of them, and the CPU time per
-	// delivery of the relay and a private PostgreSQL, divided by that with one.
+	// With Destinations: deliveries per second to all of them. The quotient is the CPU time per delivery of the relay and
+	// a private PostgreSQL, divided by the CPU time with one destination.
 	FannedPerSecond float64 `json:"fanned_deliveries_per_second,omitempty"`
 	FannedCPURatio  float64 `json:"fanned_cpu_ratio,omitempty"`
-	// With Shards: the rate with that many, its quotient with the rate with one, and
-	// likewise that of the CPU times of the relay and a private PostgreSQL.
+	// With Shards: the rate with all shards, and its quotient with the rate with one. The same quotient for the CPU times
+	// of the relay and a private PostgreSQL.
 	ShardedPerSecond float64 `json:"sharded_events_per_second,omitempty"`
 	ShardedRatio     float64 `json:"sharded_ratio,omitempty"`
 	ShardedCPURatio  float64 `json:"sharded_cpu_ratio,omitempty"`
@@ -139,9 +133,8 @@ type DrainResult struct {
 	StreamRatio float64      `json:"stream_ratio,omitempty"`
 }
 
-// DrainBlocked has the figures with BlockedKeys: medians of the rounds beside those without.
-// BlockedRatio is the quotient of the two rates, BlockedFlowingRatio likewise from the first
-// delivery on.
+// DrainBlocked has the figures with BlockedKeys, as medians of the rounds. BlockedRatio is the rate with blocked
+// aggregates divided by the rate without. BlockedFlowingRatio is the same quotient of the rates after the first delivery.
 type DrainBlocked struct {
 	BlockedPerSecond        float64 `json:"blocked_events_per_second,omitempty"`
 	BlockedRatio            float64 `json:"blocked_ratio,omitempty"`
@@ -151,9 +144,8 @@ type DrainBlocked struct {
 	BlockedPeakRSSMiB       float64 `json:"blocked_peak_rss_mib,omitempty"`
 }
 
-// DrainUrgent has the figures with Urgent: the rate where that destination goes first, its quotient
-// with the rate at equal priority, and in either case how many events of the backlog were
-// delivered before the last urgent one.
+// DrainUrgent has the figures with Urgent: the rate with that destination at a higher priority, and its quotient with the
+// rate at equal priority. For both it counts the events of the backlog that were delivered before the last urgent event.
 type DrainUrgent struct {
 	UrgentPerSecond   float64 `json:"urgent_events_per_second,omitempty"`
 	UrgentRatio       float64 `json:"urgent_ratio,omitempty"`
@@ -161,13 +153,12 @@ type DrainUrgent struct {
 	UrgentBehind      *int64  `json:"urgent_behind,omitempty"`
 }
 
-// OK reports whether no event was lost or out of order. Duplicates are allowed, but
-// unexpected without a fault.
+// OK reports whether no event was lost or out of order. Duplicates are allowed, but unexpected in a run without faults.
 func (r DrainResult) OK() bool {
 	return r.Lost == 0 && (r.OutOfOrder == nil || *r.OutOfOrder == 0) && (r.Stream == nil || r.Stream.OK())
 }
 
-// sum replaces the faults of one round by those of all.
+// sum replaces the faults of one round by the faults of all rounds.
 func (r *DrainResult) sum(took [][]drained) {
 	r.Lost, r.Duplicates = 0, 0
 	var disordered int64
@@ -179,7 +170,7 @@ func (r *DrainResult) sum(took [][]drained) {
 	}
 }
 
-// verdict is the end of the report.
+// verdict returns the last words of the text for people.
 func (r *DrainResult) verdict() string {
 	s := fmt.Sprintf("ratio=%.3f lost=%d duplicates=%d", r.Ratio, r.Lost, r.Duplicates)
 	if r.OutOfOrder != nil {
@@ -212,9 +203,8 @@ type drained struct {
 	read       *drained // of a stream: the read alone, over the same rows
 }
 
-// Drain measures how fast a relay works off a backlog, with a handler that does
-// nothing or into a sink, and in the same run how fast the same statements are without
-// a relay.
+// Drain measures how fast a relay drains a backlog, to a handler that does nothing or to a sink. In the same run it
+// measures the same statements without a relay.
 func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	if err := o.check(); err != nil {
 		return DrainResult{}, err
@@ -243,7 +233,7 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	return result, err
 }
 
-// keysBesideBlocked is the default of Keys where BlockedKeys is set.
+// keysBesideBlocked is the default of Keys if BlockedKeys is set.
 const keysBesideBlocked = 10_000
 
 // check returns an error for contradictory options.
@@ -292,7 +282,7 @@ func (o *DrainOptions) check() error {
 	return nil
 }
 
-// load is the backlog of a drain beside a number of blocked aggregates.
+// load returns the backlog of a drain with a number of blocked aggregates.
 func (d *drain) load(blocked int) load {
 	l := load{mode: d.mode, events: d.want.Events, payload: d.want.Payload, keys: d.want.Keys, routes: 1, blocked: blocked}
 	if d.place != nil {
@@ -333,7 +323,7 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 	return beside(all[0], all[1]), nil
 }
 
-// plain reports whether a single drain is measured.
+// plain reports whether nothing is measured in turns.
 func (o *DrainOptions) plain() bool {
 	return !o.ExactlyOnce && o.Partitions == 0 && o.BlockedKeys == 0 && o.Urgent == 0 && o.Destinations < 2 && o.Shards < 2
 }
@@ -371,7 +361,7 @@ func (d *drain) runMode(ctx context.Context) (DrainResult, error) {
 	return r, nil
 }
 
-// floor drains by SQL alone. A stream's is measured with each drain by the relay.
+// floor drains by SQL alone. For a stream, each drain by the relay has a measurement of the read alone.
 func (d *drain) floor(ctx context.Context) (drained, error) {
 	if d.mode == outboxsql.ModeStream {
 		return drained{}, nil
@@ -383,8 +373,7 @@ func (d *drain) floor(ctx context.Context) (drained, error) {
 	return bare, nil
 }
 
-// measure creates a backlog in a schema of its own and times its drain. In profiles
-// the label "drain" distinguishes the drains.
+// measure creates a backlog in a new schema and times its drain. In profiles the label "drain" distinguishes the drains.
 func (d *drain) measure(ctx context.Context, name string, l load, work func(context.Context, string, load) (drained, error)) (result drained, err error) {
 	schema, err := d.backlog(ctx, name, l)
 	if err != nil {
@@ -447,11 +436,10 @@ func (d *drain) meter(ctx context.Context, name, schema string, l load, work fun
 	return result, err
 }
 
-// inOneOrder reports whether all events that a sink gets are to come in the order of ids.
+// inOneOrder reports whether a single sink must get all events in the order of ids.
 func (d *drain) inOneOrder() bool { return d.want.Total && len(d.place.handlers) == 1 }
 
-// relay drains by a relay, from its start until it has stopped: then everything is
-// settled.
+// relay drains by a relay. The time runs from its start until it has stopped: then everything is settled.
 func (d *drain) relay(ctx context.Context, schema string, l load) (result drained, err error) {
 	keep := 7 * 24 * time.Hour
 	if d.want.Delete {
@@ -477,7 +465,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 		err = errors.Join(err, one.wait(ctx, r))
 	}
 	if l.fresh > 0 && err == nil {
-		err = d.drained(ctx, schema, l.mode) // the last marks may not be in the table yet
+		err = d.drained(ctx, schema, l.mode) // the table may not have the last settlements yet
 	}
 	err = errors.Join(err, r.stop())
 	result.took, result.start = time.Since(began), time.Unix(0, seen[0].first.Load()).Sub(began)

@@ -15,30 +15,29 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// contrast is a drain that is measured with two loads, in turns.
+// contrast describes a drain that is measured with two loads, in turns.
 type contrast struct {
 	names [2]string
 	loads [2]load
-	about string // what is different, before "medians of"
-	// verdict adds the figures of the comparison to the result, and returns the last lines
-	// of the report.
+	about string // the difference, printed before "medians of"
+	// verdict adds the figures of the comparison to the result, and returns the last lines for people.
 	verdict func(r *DrainResult, c contrasted) string
 }
 
-// contrasted has the medians of both loads, the rate with the other one, its quotient with
-// the rate with the first one, and a line with all rounds.
+// contrasted has the medians of both loads and a line with all rounds. rate is the second load's. ratio is rate divided
+// by the first load's rate.
 type contrasted struct {
 	one, other  drained
 	rate, ratio float64
 	rounds      string
 }
 
-// contrast returns one with two loads that are alike.
+// contrast returns a contrast whose two loads are equal.
 func (d *drain) contrast(one, other string) contrast {
 	return contrast{names: [2]string{one, other}, loads: [2]load{d.load(0), d.load(0)}}
 }
 
-// inTurns drains both loads by the relay.
+// inTurns drains both loads by the relay, in turns.
 func (d *drain) inTurns(ctx context.Context, c contrast) (took [][]drained, found contrasted, err error) {
 	took, err = inTurns(ctx, leastRounds, []int{0, 1}, func(ctx context.Context, i int) (drained, error) {
 		one, err := d.measure(ctx, c.names[i], c.loads[i], d.relay)
@@ -57,7 +56,7 @@ func (d *drain) inTurns(ctx context.Context, c contrast) (took [][]drained, foun
 	return took, found, nil
 }
 
-// compare measures a contrast, and reports it.
+// compare measures a contrast and prints it.
 func (d *drain) compare(ctx context.Context, bare drained, c contrast) (DrainResult, error) {
 	took, found, err := d.inTurns(ctx, c)
 	if err != nil {
@@ -100,13 +99,13 @@ func (d *drain) besideQueue(ctx context.Context) (DrainResult, error) {
 	return r, nil
 }
 
-// beside puts the result of a stream into that of a queue.
+// beside stores the result of a stream in the result of a queue.
 func beside(queue, streamed DrainResult) DrainResult {
 	queue.Stream, queue.StreamRatio = &streamed, round(ratio(streamed.EventsPerSecond, queue.EventsPerSecond), 3)
 	return queue
 }
 
-// besideOne is the drain to one destination and to several.
+// besideOne compares the drain to one destination and to several.
 func (d *drain) besideOne() contrast {
 	c, n := d.contrast("one", strconv.Itoa(d.want.Destinations)), d.want.Destinations
 	c.loads[1].copies = n
@@ -119,7 +118,7 @@ func (d *drain) besideOne() contrast {
 	return c
 }
 
-// besideShards is the drain by one relay to a destination with one shard and with several.
+// besideShards compares the drain by one relay to a destination with one shard and with several.
 func (d *drain) besideShards() contrast {
 	c := d.contrast("1 shard", strconv.Itoa(d.want.Shards)+" shards")
 	c.loads[1].shards = d.want.Shards
@@ -132,7 +131,7 @@ func (d *drain) besideShards() contrast {
 	return c
 }
 
-// besideExact is the drain at least once and exactly once.
+// besideExact compares the drain at least once and exactly once.
 func (d *drain) besideExact() contrast {
 	c := d.contrast("at least", "exactly")
 	c.loads[1].exact = true
@@ -144,7 +143,7 @@ func (d *drain) besideExact() contrast {
 	return c
 }
 
-// hold opens the transactions that stay open all the time.
+// hold opens the transactions that stay open during the whole drain.
 func (d *drain) hold(ctx context.Context) (release func(), err error) {
 	var conns []*pgx.Conn
 	release = func() { closeAll(ctx, conns) }
@@ -169,13 +168,13 @@ func (d *drain) hold(ctx context.Context) (release func(), err error) {
 }
 
 const (
-	// heldSnapshot sees the tables as they are now: the first statement takes the snapshot.
+	// heldSnapshot sees the present state of the tables: the first statement takes the snapshot.
 	heldSnapshot = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_snapshot()`
 	// foreignWrite is a transaction with a transaction id, as if it had written.
 	foreignWrite = `BEGIN; SELECT pg_current_xact_id()`
 )
 
-// transaction begins a transaction on a connection of its own; closing that ends it.
+// transaction begins a transaction on a new connection. Closing the connection ends the transaction.
 func (e *env) transaction(ctx context.Context, statement string) (*pgx.Conn, error) {
 	conn, err := e.connect(ctx)
 	if err != nil {
@@ -193,7 +192,7 @@ func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
 	if l.ahead == 0 {
 		return nil
 	}
-	if d.ahead == nil { // before the schema is dropped: the DROP would wait for these transactions
+	if d.ahead == nil { // they end before the schema is dropped: the DROP would wait for them
 		d.cleanup = append(d.cleanup, func(ctx context.Context) error { d.release(ctx); return nil })
 	}
 	for range l.ahead {
@@ -212,8 +211,8 @@ func (d *drain) release(ctx context.Context) {
 	d.ahead = d.ahead[:0]
 }
 
-// deadRows returns the number of dead rows of a schema. PostgreSQL has counted all of
-// them when the relay's sessions are gone.
+// deadRows returns the number of dead rows of a schema. PostgreSQL counts all of them only after the relay's sessions
+// have ended.
 func (e *env) deadRows(ctx context.Context, schema string) (n int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, errors.New("the relay's sessions have not ended"))
 	defer cancel()

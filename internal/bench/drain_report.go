@@ -7,11 +7,10 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// flowing is the rate of n events from the first delivery on.
+// flowing returns the rate of n events after the first delivery, per second.
 func (r drained) flowing(n float64) float64 { return ratio(n, (r.took - r.start).Seconds()) }
 
-// result compares a drain by the relay with one by SQL alone; that of a stream has its
-// own floor.
+// result compares a drain by the relay with one by SQL alone. A stream has its own comparison: the read alone.
 func (d *drain) result(relay, bare drained) DrainResult {
 	if relay.read != nil {
 		bare = *relay.read
@@ -62,7 +61,7 @@ func (d *drain) report(r DrainResult, relay, bare drained) {
 	d.printf("\n%s; memory is %s\n", r.verdict(), relay.rssHow)
 }
 
-// besideFloor writes the figures of drains, and of the database alone for the first.
+// besideFloor writes the figures of drains, and the figures of the database alone for the first.
 func (d *drain) besideFloor(names []string, bare drained, all ...drained) {
 	if read := all[0].read; read != nil {
 		d.columns(append(names, "read alone"), append(all, *read)...)
@@ -74,7 +73,7 @@ func (d *drain) besideFloor(names []string, bare drained, all ...drained) {
 // columns writes the figures of drains, a column for each.
 func (d *drain) columns(names []string, all ...drained) {
 	s := newSheet(d.Out, names, all)
-	// SQL alone has no start of its own.
+	// SQL alone has no start time.
 	started := func(name string, cell func(drained) string) {
 		s.figure(name, func(one drained) string {
 			if one.start == 0 {

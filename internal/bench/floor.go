@@ -23,9 +23,8 @@ const floorClaims = 4
 // floorBuffer is how many notifications may wait for a claim.
 const floorBuffer = 1024
 
-// startFloor runs the least work that pushing an event takes, without a dispatcher: a
-// connection that listens, and others that claim the row, call the handler and mark the
-// event done.
+// startFloor runs the least work that a pushed event takes, without a dispatcher: one connection that listens, and others
+// that claim the row, call the handler and mark the event done.
 func (l *latency) startFloor(ctx context.Context, to *side) (stop func() error, err error) {
 	connector := &store.Connector{Config: l.pool.Config().ConnConfig, Schema: to.schema}
 	var conns []*pgx.Conn
@@ -62,7 +61,7 @@ func (l *latency) startFloor(ctx context.Context, to *side) (stop func() error, 
 		err := r.stop()
 		closeAll(ctx, conns)
 		if errors.Is(err, context.Canceled) {
-			return nil // that is what stop does
+			return nil // stop ends it
 		}
 		return err
 	}, nil
@@ -105,5 +104,5 @@ func (l *latency) floorClaims(ctx context.Context, conn *pgx.Conn, ids <-chan in
 	return nil
 }
 
-// freshFormats are those of a relay's claim: numbers and times in binary.
+// freshFormats returns the formats of a relay's claim: numbers and times in binary.
 func freshFormats() []int16 { return []int16{1, 0, 0, 0, 0, 0, 1, 1, 0} }

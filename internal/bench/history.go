@@ -16,32 +16,32 @@ import (
 // HistoryOptions of [History].
 type HistoryOptions struct {
 	Options
-	// Events is how many events that were delivered are replayed, of so many aggregates (Keys).
+	// Events is the number of delivered events to replay. Keys is the number of their aggregates.
 	Events, Keys int
 	// ReplayRate is the rate of the replay in events per second, 0 for no limit.
 	ReplayRate float64
-	// Rate is how many events per second are written meanwhile, half of them for the destination of the
-	// replay and half for another one, and Seconds for how long they are measured before it, and again
-	// after it.
+	// Rate is the number of events per second that are written meanwhile, half of them for the destination of the replay
+	// and half for another one. Seconds is how long they are measured before the replay, and again after it.
 	Rate, Seconds int
 }
 
-// HistoryResult is what came of it. Times are those from the return of COMMIT to the call of the handler, in
+// HistoryResult is the result of [History]. Times are from the return of COMMIT to the call of the handler, in
 // milliseconds.
 type HistoryResult struct {
 	Events int64 `json:"events"`
-	// Seconds is how long it took until the last event had come again.
+	// Seconds is the time until the last event was delivered again.
 	Seconds float64 `json:"seconds"`
 	// The destination of the replay, and another one.
 	Same  HistoryTimes `json:"same"`
 	Other HistoryTimes `json:"other"`
-	// Repeats came more than once, and Lost not at all; Disorder came after a later one of their aggregate.
+	// Repeats counts further deliveries of an event, and Lost the missing events. Disorder counts events delivered after
+	// a later event of their aggregate.
 	Repeats  int64 `json:"repeats"`
 	Lost     int64 `json:"lost"`
 	Disorder int64 `json:"disorder"`
 }
 
-// HistoryTimes are the times of live events, without the replay and beside it.
+// HistoryTimes are the times of live events, without the replay and during it.
 type HistoryTimes struct {
 	AloneP50  float64 `json:"alone_p50_ms"`
 	AloneP99  float64 `json:"alone_p99_ms"`
@@ -50,11 +50,11 @@ type HistoryTimes struct {
 	P99Ratio  float64 `json:"p99_ratio"`
 }
 
-// OK reports whether all came, in order.
+// OK reports whether all events were delivered, in order.
 func (r HistoryResult) OK() bool { return r.Lost == 0 && r.Disorder == 0 }
 
-// History replays a range of a stream that was delivered, and measures how long live events of the same
-// destination, and of another one, take meanwhile.
+// History replays a delivered range of a stream. It measures the times of live events of the same destination, and of
+// another one, meanwhile.
 func History(ctx context.Context, o HistoryOptions) (result HistoryResult, err error) {
 	if o.Events < 1 || o.Keys < 1 || o.Rate < 1 || o.Seconds < 1 || o.ReplayRate < 0 {
 		return result, errors.New("events, keys, rate and seconds must be at least 1, and the rate of the replay at least 0")
@@ -74,7 +74,7 @@ type history struct {
 	want HistoryOptions
 }
 
-// sqlHistory inserts events that were delivered.
+// sqlHistory inserts delivered events.
 const sqlHistory = `INSERT INTO $table (event_type, aggregate_type, aggregate_id, payload, state, processed_at)
 	SELECT 'letter', 'bench', 'key-' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
 
@@ -113,7 +113,7 @@ func (h *history) write(ctx context.Context) error {
 	return h.makeStream(ctx, h.schema, h.want.Events)
 }
 
-// replayAll replays the history, and waits until it has come.
+// replayAll replays the history, and waits until all of it is delivered.
 func (h *history) replayAll(ctx context.Context) error {
 	s, err := ops.New(h.pool, ops.Config{Schema: h.schema})
 	if err != nil {

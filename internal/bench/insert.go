@@ -18,16 +18,13 @@ import (
 // InsertOptions of [Insert].
 type InsertOptions struct {
 	Options
-	// Writers is how many connections write at once, as fast as possible, one event
-	// per transaction.
+	// Writers is the number of connections that write concurrently, as fast as possible, one event per transaction.
 	Writers int
-	// Seconds is how long each variant is measured for, in rounds.
+	// Seconds is how long each variant is measured, over all rounds.
 	Seconds int
-	// Mode of the tables. With [ModeBoth] the result is that of queues, with that of
-	// streams in it.
+	// Mode of the tables. With [ModeBoth] the result is the queue's, and its field Stream has the stream's.
 	Mode Mode
-	// Serialized measures writers in line beside the others: without a trigger, like those without a
-	// trigger.
+	// Serialized also measures serialized writers, without a trigger, and compares them with writers without a trigger.
 	Serialized bool
 }
 
@@ -40,12 +37,13 @@ type InsertResult struct {
 	Always       float64 `json:"always"`
 	AutoRatio    float64 `json:"auto_ratio"`    // auto / none
 	TriggerRatio float64 `json:"trigger_ratio"` // silent / none
-	// With Serialized: writers in line; their rate / none, and the commit latencies of both.
+	// With Serialized: the rate of serialized writers, the same divided by the rate without a trigger, and the commit
+	// latencies of both.
 	Serialized      float64        `json:"serialized,omitempty"`
 	SerializedRatio float64        `json:"serialized_ratio,omitempty"`
 	NoneLatency     *CommitLatency `json:"none_latency,omitempty"`
 	LineLatency     *CommitLatency `json:"serialized_latency,omitempty"`
-	// With ModeBoth: the figures of streams, and silent of streams / silent of queues.
+	// With ModeBoth: the figures of streams, and the suppressed rate of streams divided by the queues'.
 	Stream      *InsertResult `json:"stream,omitempty"`
 	StreamRatio float64       `json:"stream_ratio,omitempty"`
 }
@@ -58,7 +56,7 @@ type CommitLatency struct {
 
 func (l *CommitLatency) String() string { return fmt.Sprintf("%.2f and %.2f ms", l.P50, l.P99) }
 
-// latencyOf returns the latency of commits that took that long.
+// latencyOf returns the latency of commits with these durations.
 func latencyOf(took []time.Duration) *CommitLatency {
 	slices.Sort(took)
 	ms := func(p float64) float64 { return round(percentile(took, p).Seconds()*1000, 3) }
@@ -69,7 +67,7 @@ func latencyOf(took []time.Duration) *CommitLatency {
 func (InsertResult) OK() bool { return true }
 
 const (
-	// longestWarmUp is not counted: the relay wakes up at the start of a round.
+	// longestWarmUp bounds the start of a round that is not counted: the relay wakes up in it.
 	longestWarmUp = 250 * time.Millisecond
 )
 
@@ -81,13 +79,13 @@ type variant struct {
 	schema string
 	line   bool // writers are serialized
 	rates  []float64
-	took   []time.Duration // each commit; kept where latencies are reported
+	took   []time.Duration // each commit; kept if latencies are printed
 	cpu    share
-	relay  *process  // at work on the table, or nil
+	relay  *process  // running on the table, or nil
 	behind []float64 // seconds that the relay needed to catch up, per round
 }
 
-// share is CPU time, as a share of the time of all cores.
+// share is CPU time as a share of the time of all cores.
 type share struct {
 	process, sessions, writers, capacity time.Duration
 }
@@ -95,7 +93,7 @@ type share struct {
 type insert struct {
 	*env
 	want     InsertOptions
-	variants []*variant // those of a mode together
+	variants []*variant // the variants of one mode together
 }
 
 // The variants, in the order of the table.
@@ -107,9 +105,8 @@ const (
 	inLine // with Serialized only
 )
 
-// Insert measures how many transactions writers commit per second: without a trigger;
-// with the default trigger and a relay at work on the table; with a suppressed trigger and no
-// relay; and with a notification of every event. The variants take turns.
+// Insert measures how many transactions writers commit per second: without a trigger; with the default trigger and a
+// running relay; with a suppressed trigger and no relay; and with a notification of every event. The variants take turns.
 func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 	if o.Writers < 1 || o.Seconds < 1 {
 		return InsertResult{}, fmt.Errorf("writers and seconds must be at least 1, not %d and %d", o.Writers, o.Seconds)
@@ -175,7 +172,7 @@ func (b *insert) run(ctx context.Context) (err error) {
 	return b.rounds(ctx, writers)
 }
 
-// each is how many variants a mode has.
+// each returns how many variants a mode has.
 func (b *insert) each() int {
 	if b.want.Serialized {
 		return inLine + 1
@@ -183,7 +180,7 @@ func (b *insert) each() int {
 	return inLine
 }
 
-// serialize serializes the writers of a variant, if it says so.
+// serialize serializes the writers of a variant that measures them.
 func (b *insert) serialize(ctx context.Context, v *variant) error {
 	if !v.line {
 		return nil
@@ -196,8 +193,8 @@ func (b *insert) serialize(ctx context.Context, v *variant) error {
 	return outboxsql.SerializeWriters(ctx, conn, v.schema, true, outboxsql.SerializeOptions{})
 }
 
-// attend starts the relay, the lock and the listener of the variants of one mode. The
-// caller calls stop also after an error.
+// attend starts the relay, the lock and the listener of the variants of one mode. The caller calls stop, even after an
+// error.
 func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, err error) {
 	var stops []func() error
 	stop = func() (err error) {
@@ -241,8 +238,7 @@ func (b *insert) hold(ctx context.Context, v *variant) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// listen receives notifications and discards them: without a listener they would be
-// cheaper than in production.
+// listen receives notifications and discards them: without a listener notifications would be cheaper than in production.
 func (b *insert) listen(ctx context.Context, v *variant) (stop func() error, err error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -263,13 +259,13 @@ func (b *insert) listen(ctx context.Context, v *variant) (stop func() error, err
 		err := r.stop()
 		store.Close(ctx, conn)
 		if errors.Is(err, context.Canceled) {
-			return nil // that is what stop does
+			return nil // stop ends it
 		}
 		return err
 	}, nil
 }
 
-// rounds lets the variants take turns.
+// rounds measures the variants in turns.
 func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 	rounds := max(b.want.Seconds, leastRounds)
 	length := time.Duration(b.want.Seconds) * time.Second / time.Duration(rounds)
@@ -296,7 +292,7 @@ func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 	return err
 }
 
-// round lets all writers write into one table for length, and returns the commits per second.
+// round makes all writers write into one table for length, and returns the commits per second.
 func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, length time.Duration) (rate float64, err error) {
 	warm := min(longestWarmUp, length/4)
 	from := time.Now().Add(warm)
@@ -320,8 +316,7 @@ func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, len
 	return float64(len(all)) / length.Seconds(), nil
 }
 
-// writeUntil commits one event after the other and returns how long each commit took
-// that returned between from and to.
+// writeUntil commits one event after the other. It returns the duration of each commit that returned between from and to.
 func writeUntil(ctx context.Context, conn *pgx.Conn, s statement, from, to time.Time) (took []time.Duration, err error) {
 	for last := time.Now(); ; {
 		if res := conn.PgConn().ExecPrepared(ctx, s.name, s.params, inBinary(), nil).Read(); res.Err != nil {

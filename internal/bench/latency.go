@@ -20,22 +20,20 @@ import (
 // LatencyOptions of [Latency].
 type LatencyOptions struct {
 	Options
-	// Events is how many are measured, of the relay and of the floor each.
+	// Events is how many events of the relay, and as many of the floor, are measured.
 	Events int
 	// Rate is how many transactions begin per second.
 	Rate int
-	// Mode of the table. With [ModeBoth] the result is that of the queue, with that of
-	// the stream in it.
+	// Mode of the table. With [ModeBoth] the result is the queue's, and its field Stream has the stream's.
 	Mode Mode
-	// HeldSnapshot and Foreign keep a transaction open, as in [DrainOptions], every other
-	// second: as many events are measured with it as without.
+	// HeldSnapshot and Foreign keep a transaction open, as in [DrainOptions], every other second: half of the events are
+	// measured with the transaction, and half without.
 	HeldSnapshot bool
 	Foreign      string
 }
 
-// LatencyResult is the result of [Latency], in milliseconds from the return of COMMIT to
-// the call of the handler. A time is negative where the handler was called before
-// COMMIT had returned to the writer.
+// LatencyResult is the result of [Latency], in milliseconds from the return of COMMIT to the call of the handler. A time
+// is negative if the handler was called before COMMIT had returned to the writer.
 type LatencyResult struct {
 	P50      float64 `json:"p50_ms"`
 	P90      float64 `json:"p90_ms"`
@@ -44,8 +42,8 @@ type LatencyResult struct {
 	FloorP50 float64 `json:"floor_p50_ms"`
 	FloorP99 float64 `json:"floor_p99_ms"`
 	Lost     int64   `json:"lost"`
-	// With HeldSnapshot or Foreign: the figures while a transaction is open, and these
-	// divided by the figures without.
+	// With HeldSnapshot or Foreign: the figures while a transaction is open, and their quotients with the figures
+	// without.
 	DisturbedP50      float64 `json:"disturbed_p50_ms,omitempty"`
 	DisturbedP99      float64 `json:"disturbed_p99_ms,omitempty"`
 	DisturbedP50Ratio float64 `json:"disturbed_p50_ratio,omitempty"`
@@ -60,10 +58,10 @@ func (r LatencyResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.S
 const (
 	// warmUp events of each side come first and are not measured.
 	warmUp = 100
-	// blockTime is how long the relay and the floor take turns for.
+	// blockTime is the length of a turn of the relay or the floor.
 	blockTime = 250 * time.Millisecond
-	// disturbedBlockTime is blockTime where a transaction is opened in turns: several
-	// intervals at which the relay looks for it.
+	// disturbedBlockTime replaces blockTime if a transaction is opened in turns. It spans several of the intervals at
+	// which the relay checks for open writers.
 	disturbedBlockTime = time.Second
 	// blockPause lets the last events of a block arrive before the next one.
 	blockPause = 20 * time.Millisecond
@@ -84,8 +82,7 @@ type ticket struct {
 	measure bool
 }
 
-// blocks is the schedule: all laps in turns, so that other load on the machine affects
-// all of them.
+// blocks returns the schedule: all laps in turns, so that other load on the machine affects all of them equally.
 func blocks(events, rate int, length time.Duration, laps []lap) []ticket {
 	warm := min(warmUp, events)
 	size := max(1, int(int64(rate)*int64(length)/int64(time.Second)))
@@ -108,13 +105,13 @@ func blocks(events, rate int, length time.Duration, laps []lap) []ticket {
 	return tickets
 }
 
-// turn is when the disturbance begins or ends, in the middle of a pause.
+// turn is a time at which the disturbance begins or ends, in the middle of a pause.
 type turn struct {
 	at time.Duration
 	on bool
 }
 
-// turns returns those of a schedule.
+// turns returns the turns of a schedule.
 func turns(tickets []ticket) (all []turn) {
 	on := false
 	for _, t := range tickets {
@@ -126,13 +123,13 @@ func turns(tickets []ticket) (all []turn) {
 	return all
 }
 
-// mark is the life of one event, in nanoseconds since the start.
+// mark has the times of one event, since the start.
 type mark struct {
 	ticket    int
-	begun     time.Duration // the writer has picked it up
+	begun     time.Duration // the writer has taken it from the schedule
 	commit    time.Duration // COMMIT was sent
-	committed time.Duration // COMMIT has returned; 0: no such event
-	entered   atomic.Int64  // the handler was called; 0: not yet
+	committed time.Duration // COMMIT has returned; 0: no event has this id
+	entered   atomic.Int64  // the handler was called, in nanoseconds; 0: not yet
 }
 
 // side is a relay or the floor: a table, and the marks of its events.
@@ -145,7 +142,7 @@ type side struct {
 	seen   *sightings
 }
 
-// handled notes that the handler was called.
+// handled records the call of the handler.
 func (s *side) handled(id int64, at time.Duration) {
 	if id > 0 && id < int64(len(s.marks)) {
 		s.marks[id].entered.CompareAndSwap(0, int64(at))
@@ -158,12 +155,11 @@ type latency struct {
 	want    LatencyOptions
 	tickets []ticket
 	start   time.Time
-	sides   []*side // those of the relays, and the floor
+	sides   []*side // the relays, then the floor
 }
 
-// Latency measures the time from a commit to the call of the handler at a fixed rate,
-// and in the same run the floor: the same with a bare connection that listens and a
-// claim in SQL.
+// Latency measures the time from a commit to the call of the handler at a fixed rate. In the same run it measures the
+// floor: a bare connection that listens, and a claim in SQL.
 func Latency(ctx context.Context, o LatencyOptions) (LatencyResult, error) {
 	if o.Events < 1 || o.Rate < 1 {
 		return LatencyResult{}, fmt.Errorf("events and rate must be at least 1, not %d and %d", o.Events, o.Rate)
@@ -219,7 +215,7 @@ func (l *latency) plan() {
 	}
 }
 
-// relays are the sides without the floor, which is the last one.
+// relays returns the sides without the floor, which is the last one.
 func (l *latency) relays() []*side { return l.sides[:len(l.sides)-1] }
 
 func (l *latency) floor() int { return len(l.sides) - 1 }
@@ -277,7 +273,7 @@ func (l *latency) relay(to *side) (*notifyd.Relay, error) {
 	})})
 }
 
-// disturb opens and closes the transaction in its turns.
+// disturb opens and closes the transaction at its turns.
 func (l *latency) disturb(ctx context.Context, all []turn) (err error) {
 	var conns []*pgx.Conn
 	defer func() { closeAll(ctx, conns) }()
@@ -301,7 +297,7 @@ func (l *latency) disturb(ctx context.Context, all []turn) (err error) {
 	return nil
 }
 
-// disturbances are the statements that begin the disturbing transactions.
+// disturbances returns the statements that begin the disturbing transactions.
 func (l *latency) disturbances() (all []string) {
 	if l.want.HeldSnapshot {
 		all = append(all, heldSnapshot)
@@ -317,8 +313,7 @@ func (l *latency) disturbances() (all []string) {
 	return all
 }
 
-// writersFor is how many writers keep up with a rate while a flush is slow: at 2,000/s
-// each commit may take 16 ms.
+// writersFor returns how many writers sustain a rate even if a flush is slow: at 2,000/s each commit may take 16 ms.
 func writersFor(rate int) int { return min(max(rate/62, 8), 64) }
 
 func (l *latency) prepareWriter(ctx context.Context, c *pgx.Conn) error {
@@ -329,7 +324,7 @@ func (l *latency) prepareWriter(ctx context.Context, c *pgx.Conn) error {
 	return prepare(ctx, c, statements)
 }
 
-// write writes every event at its time, each in a transaction of its own.
+// write writes every event at its time, each in a separate transaction.
 func (l *latency) write(ctx context.Context, conns []*pgx.Conn) error {
 	sleep, closeSleep, err := newSleeper()
 	if err != nil {
@@ -385,7 +380,7 @@ func (l *latency) writeOne(ctx context.Context, conn *pgx.Conn, i int, data []by
 	return err
 }
 
-// settle waits until everything has arrived, or long enough.
+// settle waits until all events have arrived, or settleWithin has passed.
 func (l *latency) settle(ctx context.Context) error {
 	timeout := time.NewTimer(settleWithin)
 	defer timeout.Stop()
@@ -401,7 +396,7 @@ func (l *latency) settle(ctx context.Context) error {
 	return nil
 }
 
-// times returns the sorted differences that of gives for measured events of a lap.
+// times returns the sorted results of the function of, for the measured events of the laps.
 func (l *latency) times(of func(*mark) time.Duration, laps ...lap) []time.Duration {
 	var all []time.Duration
 	for _, which := range laps {
@@ -417,10 +412,10 @@ func (l *latency) times(of func(*mark) time.Duration, laps ...lap) []time.Durati
 	return all
 }
 
-// arrival is what is measured.
+// arrival returns the measured time: from the commit to the call of the handler.
 func arrival(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.committed }
 
-// result has the figures of a relay.
+// result returns the figures of the i-th relay.
 func (l *latency) result(i int) LatencyResult {
 	relay, floor := l.times(arrival, lap{side: i}), l.times(arrival, lap{side: l.floor()})
 	r := LatencyResult{

@@ -16,7 +16,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// meanwhile measures how long live events take while events of the past are delivered beside them.
+// meanwhile measures the times of live events while past events are delivered.
 type meanwhile struct {
 	*env
 	schema        string
@@ -24,22 +24,22 @@ type meanwhile struct {
 	kinds         []string // types of the live events, in turns
 	rate, seconds int
 	seen          *sightings   // events of the past
-	last          []int64      // by aggregate: the last one; one worker has an aggregate at a time
-	wrong         atomic.Int64 // events of the past that came after a later one, in a stream
+	last          []int64      // by aggregate: the last event; one worker has an aggregate at a time
+	wrong         atomic.Int64 // past events delivered after a later one, in a stream
 
 	mu      sync.Mutex
 	entered map[int64]time.Time // live events
 }
 
-// times are sorted, by the kind of the event.
+// times are the sorted times, by the kind of the event.
 type times [][]time.Duration
 
-// expect prepares for so many events of the past, of so many aggregates.
+// expect prepares for a number of past events and of their aggregates.
 func (b *meanwhile) expect(events, keys int) {
 	b.seen, b.last, b.entered = newSightings(events), make([]int64, keys), make(map[int64]time.Time)
 }
 
-// live notes the first arrival of a live event.
+// live records the first arrival of a live event.
 func (b *meanwhile) live(e *delivery.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +48,7 @@ func (b *meanwhile) live(e *delivery.Event) {
 	}
 }
 
-// past notes an event of the past.
+// past records the delivery of a past event.
 func (b *meanwhile) past(e *delivery.Event) error {
 	var key int
 	if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
@@ -64,13 +64,13 @@ func (b *meanwhile) past(e *delivery.Event) error {
 	return nil
 }
 
-// compared are the times of live events without the work, and beside it, and how long that took.
+// compared are the times of live events without the work and during it, and the duration of the work.
 type compared struct {
 	alone, busy times
 	took        time.Duration
 }
 
-// around measures live events before work, beside it, and after it.
+// around measures live events before work, during it, and after it.
 func (b *meanwhile) around(ctx context.Context, relay *notifyd.Relay, work func(context.Context) error) (c compared, err error) {
 	run := start(ctx, relay.Run)
 	defer func() { err = errors.Join(err, run.stop()) }()
@@ -86,7 +86,7 @@ func (b *meanwhile) around(ctx context.Context, relay *notifyd.Relay, work func(
 		return c, err
 	}
 	c.took = time.Since(began)
-	// Again: whatever else the machine does may have changed meanwhile.
+	// Measure once more without work: other load on the machine may have changed meanwhile.
 	again, err := b.measure(ctx, quietly)
 	if err != nil {
 		return c, err
@@ -98,7 +98,7 @@ func (b *meanwhile) around(ctx context.Context, relay *notifyd.Relay, work func(
 	return c, nil
 }
 
-// measure writes live events until work has ended, and returns how long each took.
+// measure writes live events until work has ended, and returns the time of each.
 func (b *meanwhile) measure(ctx context.Context, work func(context.Context) error) (times, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ func (b *meanwhile) measure(ctx context.Context, work func(context.Context) erro
 	return b.arrivals(ctx, committed)
 }
 
-// arrivals waits for the live events, and returns how long each took.
+// arrivals waits for the live events, and returns the time of each.
 func (b *meanwhile) arrivals(ctx context.Context, committed []map[int64]time.Time) (times, error) {
 	if err := b.drained(ctx, b.schema, b.mode); err != nil {
 		return nil, err
@@ -160,13 +160,13 @@ func (b *meanwhile) arrivals(ctx context.Context, committed []map[int64]time.Tim
 }
 
 // relayWith returns a relay with the destination letters, and another one whose events are live.
-func (m *meanwhile) relayWith(letters delivery.HandlerFunc) (*notifyd.Relay, error) {
-	relay, err := notifyd.New(m.pool, notifyd.Config{Schema: m.schema, Logger: m.Log})
+func (b *meanwhile) relayWith(letters delivery.HandlerFunc) (*notifyd.Relay, error) {
+	relay, err := notifyd.New(b.pool, notifyd.Config{Schema: b.schema, Logger: b.Log})
 	if err != nil {
 		return nil, err
 	}
 	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
-		m.live(e)
+		b.live(e)
 		return nil
 	})
 	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}),

@@ -22,7 +22,7 @@ const (
 // Modes returns the words for the modes.
 func Modes() []string { return []string{string(ModeBoth), string(ModeQueue), string(ModeStream)} }
 
-// check returns an error for a word that is no mode.
+// check returns an error for an unknown mode.
 func (m Mode) check() error {
 	switch m {
 	case "", ModeQueue, ModeStream, ModeBoth:
@@ -32,7 +32,7 @@ func (m Mode) check() error {
 	}
 }
 
-// tables are the modes to measure, one after the other.
+// tables returns the modes to measure, one after the other.
 func (m Mode) tables() []outboxsql.Mode {
 	switch m {
 	case ModeBoth:
@@ -44,8 +44,8 @@ func (m Mode) tables() []outboxsql.Mode {
 	}
 }
 
-// makeStream turns the tables of a schema into a stream, whose destinations begin behind
-// an id. The tables have no other events yet.
+// makeStream converts the tables of a schema into a stream whose destinations begin after the id origin. The tables have
+// no other events yet.
 func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
 	err := e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		return outboxsql.SetMode(ctx, c.Conn(), schema, outboxsql.ModeStream, outboxsql.ModeOptions{})
@@ -59,9 +59,8 @@ func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
 	return nil
 }
 
-// unsettled counts the events that a relay has yet to settle. Patterns of a bench are
-// event types, or an asterisk. A shard need not have read the events of other shards
-// behind its last one.
+// unsettled counts the events that a relay has yet to settle. Route patterns of a bench are event types, or an asterisk.
+// After its last event, a shard need not have read the events of other shards.
 func (e *env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode) (n int64, err error) {
 	query := "SELECT count(*) FROM " + table(schema) + " WHERE state = 'fresh'"
 	if mode == outboxsql.ModeStream {

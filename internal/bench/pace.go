@@ -21,7 +21,7 @@ func sleepTimer(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// schedule says when each of n events is due, in time after start.
+// schedule is when each of n events is due, as the time since start.
 type schedule struct {
 	start time.Time
 	n     int
@@ -30,9 +30,8 @@ type schedule struct {
 
 func (s schedule) due(i int) time.Time { return s.start.Add(s.at(i)) }
 
-// pace sends the numbers of the events, each when it is due, and closes the channel.
-// The schedule is fixed beforehand: a slow receiver catches up, and late events are
-// measured as late.
+// pace sends the numbers of the events, each when it is due, and closes the channel. The schedule is fixed beforehand: a
+// slow receiver catches up, and late events are measured as late.
 func pace(ctx context.Context, s schedule, due chan<- int, sleep sleeper) error {
 	defer close(due)
 	for i := range s.n {
@@ -50,7 +49,7 @@ func pace(ctx context.Context, s schedule, due chan<- int, sleep sleeper) error 
 	return nil
 }
 
-// steadily is the schedule of a constant rate per second.
+// steadily returns the schedule of a constant rate, in events per second.
 func steadily(rate int) func(int) time.Duration {
 	return func(i int) time.Duration {
 		whole, rest := i/rate, i%rate

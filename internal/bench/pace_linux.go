@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newSleeper returns a sleeper that is a few dozen microseconds late at most
-// and uses no CPU while it waits: a timer of the kernel, read like a socket.
-// Go's own timers wait in whole milliseconds, which would bundle the events of
-// 2,000 per second into pairs; spinning would take one core of two.
+// newSleeper returns a sleeper that is at most a few dozen microseconds late and uses no CPU while it waits. It reads a
+// kernel timer like a socket. Go's timers wait in whole milliseconds, which would send 2,000 events per second in pairs.
+// Spinning would take one core of two.
 func newSleeper() (sleep sleeper, closeIt func() error, err error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// besidePlain measures the drain of a table with partitions, and of a plain one.
+// besidePlain compares the drain of a table with partitions and of a plain one.
 func (d *drain) besidePlain(ctx context.Context) (DrainResult, error) {
 	if err := d.openSink(ctx); err != nil {
 		return DrainResult{}, err
@@ -26,7 +26,7 @@ func (d *drain) besidePlain(ctx context.Context) (DrainResult, error) {
 	if err != nil {
 		return DrainResult{}, fmt.Errorf("drain of a table with partitions: %w", err)
 	}
-	parts.read = nil // its floor is the plain table
+	parts.read = nil // it is compared with the plain table
 	r := d.result(parts, plain)
 	r.PlainPerSecond, r.SQLPerSecond = r.SQLPerSecond, 0
 	d.explain()
@@ -35,8 +35,8 @@ func (d *drain) besidePlain(ctx context.Context) (DrainResult, error) {
 	return r, nil
 }
 
-// partition creates n partitions, and returns the statement that keeps autovacuum away.
-// The backlog is in the first one; the others are empty, but every query looks into them.
+// partition creates n partitions, and returns the statement that turns autovacuum off for them. The backlog is in the
+// first one. The others are empty, but every query scans them.
 func (d *drain) partition(ctx context.Context, schema string, n int) (quiet string, err error) {
 	err = d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		return outboxsql.Partition(ctx, c.Conn(), schema, outboxsql.PartitionOptions{})

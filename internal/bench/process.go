@@ -34,7 +34,7 @@ var ErrNoOrder = errors.New("this is started by a bench, not by hand")
 type order struct {
 	URL    string `json:"url"`
 	Schema string `json:"schema"`
-	// Events with ids from 1 to this number will be written; 0: any number.
+	// Events with ids from 1 to this number will be written; 0: the number is unknown.
 	Events int `json:"events"`
 	// Report makes the process write a line for each delivery as it begins.
 	Report bool `json:"report"`
@@ -59,9 +59,8 @@ const (
 	stopWithin = 30 * time.Second
 )
 
-// Serve runs a relay until stdin ends, as the process that Insert, Soak and Takeover
-// start; encoded is the value of [EnvRelay]. When the bench dies, its end of the pipe
-// closes and the relay ends too.
+// Serve runs a relay until stdin ends. Insert, Soak and Takeover start it as a process. encoded is the value of
+// [EnvRelay]. If the bench dies, its end of the pipe closes and the relay ends too.
 func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Logger, encoded string) (err error) {
 	if encoded == "" {
 		return ErrNoOrder
@@ -101,10 +100,10 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	return json.NewEncoder(stdout).Encode(ledger.close(ownCPU() - cpu))
 }
 
-// ledger takes the deliveries of a relay's process.
+// ledger records the deliveries of a relay's process.
 type ledger struct {
 	seen *sightings
-	out  io.Writer // gets a line for each delivery; nil: none
+	out  io.Writer // gets a line for each delivery, unless nil
 
 	mu      sync.Mutex
 	handled int64
@@ -146,7 +145,7 @@ const (
 	dueDigits = 19
 )
 
-// duePayload is a payload of at least n bytes; [setDue] fills in the digits of the time.
+// duePayload returns a payload of at least n bytes; [setDue] fills in the digits of the time.
 func duePayload(n int) []byte {
 	fixed := len(duePrefix) + dueDigits + len(`,"fill":}`)
 	return []byte(duePrefix + string(bytes.Repeat([]byte("1"), dueDigits)) + `,"fill":` + payload(n-fixed) + `}`)
@@ -165,18 +164,16 @@ func readDue(data []byte) (due time.Time, ok bool) {
 	return time.Unix(0, ns), err == nil
 }
 
-// process is a relay in a process of its own.
+// process is a relay in a separate process.
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	out   *bufio.Reader
-	// sessions are the server's processes that work for the relay; known only of a
-	// private server.
+	// sessions are the ids of the server's processes that work for the relay, known only for a private server.
 	sessions []int
 }
 
-// startProcess starts a relay and returns once it listens. The caller calls stop, also
-// after an error of ctx.
+// startProcess starts a relay and returns once it listens. The caller calls stop, even after ctx has ended.
 func (e *env) startProcess(ctx context.Context, schema string, o order) (p *process, err error) {
 	if len(e.Relay) == 0 {
 		return nil, errors.New("the command line of the relay is missing")
@@ -222,7 +219,7 @@ func (e *env) startProcess(ctx context.Context, schema string, o order) (p *proc
 		p.sessions = slices.DeleteFunc(p.sessions, func(pid int) bool { return others[pid] })
 	}
 	if err != nil {
-		_ = p.cmd.Process.Kill() // a relay that ended by itself has written why to stderr
+		_ = p.cmd.Process.Kill() // a relay that ended early has written the reason to stderr
 		_ = p.cmd.Wait()
 		return nil, errors.Join(fmt.Errorf("start the relay: %w", err), context.Cause(ctx))
 	}

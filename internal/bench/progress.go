@@ -10,12 +10,12 @@ import (
 const (
 	barWidth = 30
 	barEvery = 100 * time.Millisecond
-	// barAfter keeps the bar of a short task from flickering.
+	// barAfter delays the bar, so that the bar of a short task does not flicker.
 	barAfter = 500 * time.Millisecond
 )
 
-// progress shows a bar on a terminal until stop is called. done returns how
-// much of total is done; where it is nil the bar shows the time only.
+// progress shows a bar on a terminal until stop is called. done returns how much of total is done. If done is nil, the
+// bar shows only the time.
 func (e *env) progress(label string, total int64, done func() int64) (stop func()) {
 	if !e.Live {
 		return func() {}
@@ -48,7 +48,7 @@ func (e *env) progress(label string, total int64, done func() int64) (stop func(
 	}
 }
 
-// bar is one state of the progress bar.
+// bar returns one state of the progress bar.
 func bar(label string, total, done int64, took time.Duration) string {
 	if total <= 0 {
 		return fmt.Sprintf("%s, %.0f s", label, took.Seconds())

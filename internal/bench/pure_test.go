@@ -285,7 +285,7 @@ func TestInTurns(t *testing.T) {
 	}
 }
 
-// TestSheet: what one scenario does not have is a dash, and what none has is no row.
+// TestSheet: a figure that one scenario lacks is a dash. A figure that all lack has no row.
 func TestSheet(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder

@@ -13,22 +13,22 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// running is a relay, or the floor in its place, at work in this process.
+// running is a relay, or the floor in its place, that runs in this process.
 type running struct {
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-// start runs a task that ends cleanly with its context; the caller calls stop.
+// start runs a task that returns when its context ends. The caller calls stop.
 func start(ctx context.Context, run func(context.Context) error) *running {
-	// Not with the end of ctx: events under way would count as lost.
+	// The end of ctx must not end the task: events under way would count as lost.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &running{cancel: cancel, ended: make(chan error, 1)}
 	go func() { r.ended <- run(ctx) }()
 	return r
 }
 
-// ready waits until the channel is closed.
+// ready waits until the channel is closed. It returns an error if the task ends first.
 func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
 	select {
 	case <-is:
@@ -47,7 +47,7 @@ func (r *running) stop() error {
 	return <-r.ended
 }
 
-// errEndedEarly is returned for a relay that ended before stop.
+// errEndedEarly is the error of a relay that ended before stop.
 var errEndedEarly = errors.New("the relay ended early")
 
 // together runs tasks concurrently, ends all of them with the first error, and returns
@@ -72,37 +72,36 @@ func together(ctx context.Context, tasks ...func(context.Context) error) error {
 	return first
 }
 
-// sightings remembers which events were handled: a bit for each of the ids
-// from 1 to n, so that a million costs 125 kB.
+// sightings records which events were handled: one bit per id from 1 to n, so that a million costs 125 kB.
 type sightings struct {
 	seen       []uint64
 	distinct   atomic.Int64
 	duplicates atomic.Int64
 	unknown    atomic.Int64 // ids that were never inserted
 	strays     atomic.Int64 // events that must not be handled
-	first      atomic.Int64 // when the first one was, in ns since the epoch
+	first      atomic.Int64 // time of the first call, in ns since the epoch
 	all        chan struct{}
 	n          int64
-	want       int64 // how many of them are to be handled
+	want       int64 // how many events are to be handled
 	holds      func(id int64) bool
 
-	// last is the last event that was begun of each aggregate, by its number; nil where
-	// order does not matter.
+	// last is the last event of each aggregate whose delivery has begun, by the aggregate's number; nil if order does not
+	// matter.
 	last       []atomic.Int64
-	total      bool         // all events are in one order, and last has one place
-	disordered atomic.Int64 // events that were begun after a later one of their aggregate
+	total      bool         // all events have one order, and last has one element
+	disordered atomic.Int64 // events whose delivery began after a later event of their aggregate
 
-	urgentFrom int64 // events from this id on are urgent; 0: none are
+	urgentFrom int64 // the first urgent id; 0 without urgent events
 	wantUrgent int64
 	urgent     atomic.Int64 // urgent events that were handled
-	behind     atomic.Int64 // how many others were handled before the last urgent one
+	behind     atomic.Int64 // other events that were handled before the last urgent one
 }
 
 func newSightings(n int) *sightings {
 	return &sightings{seen: make([]uint64, n/64+1), all: make(chan struct{}), n: int64(n), want: int64(n)}
 }
 
-// begin takes an event that is about to be delivered.
+// begin records that the delivery of an event begins.
 func (s *sightings) begin(e *delivery.Event) {
 	if s.total {
 		if s.last[0].Swap(e.ID) >= e.ID {
@@ -120,7 +119,7 @@ func (s *sightings) begin(e *delivery.Event) {
 	}
 }
 
-// note takes a delivery of an event.
+// note records the delivery of an event.
 func (s *sightings) note(id int64) {
 	switch {
 	case id < 1 || id > s.n:
@@ -147,7 +146,7 @@ func (s *sightings) note(id int64) {
 	}
 }
 
-// wait waits until every event was handled, or until none has been for settleWithin.
+// wait waits until all events were handled, or no event was handled for settleWithin.
 func (s *sightings) wait(ctx context.Context, r *running) error {
 	tick := time.NewTicker(settleWithin)
 	defer tick.Stop()
@@ -179,8 +178,7 @@ func (s *sightings) missing() int64 {
 	return s.want - int64(seen)
 }
 
-// noteUrgent counts the urgent events and, with the last of them, how many others were
-// before it.
+// noteUrgent counts the urgent events. At the last of them it records how many other events were handled before.
 func (s *sightings) noteUrgent(distinct int64) {
 	if n := s.urgent.Add(1); n == s.wantUrgent {
 		s.behind.Store(distinct - n)

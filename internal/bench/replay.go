@@ -15,23 +15,23 @@ import (
 // ReplayOptions of [Replay].
 type ReplayOptions struct {
 	Options
-	// Letters is how many dead letters are replayed, of so many aggregates (Keys).
+	// Letters is the number of dead letters to replay. Keys is the number of their aggregates.
 	Letters, Keys int
-	// Rate is how many events per second another destination gets meanwhile, and Seconds
-	// for how long that destination is measured before the replay, and again after it.
+	// Rate is the number of events per second for another destination meanwhile. Seconds is how long that destination is
+	// measured before the replay, and again after it.
 	Rate, Seconds int
-	// Mode is what the table is. With [ModeBoth] the result is that of the queue, and has
-	// that of the stream in it, which is measured after it.
+	// Mode of the table. With [ModeBoth] the stream is measured after the queue. The result is the queue's, and its field
+	// Stream has the stream's.
 	Mode Mode
 }
 
-// ReplayResult is what came of it. Times are those from the return of COMMIT to the call of
-// the handler of the other destination, in milliseconds.
+// ReplayResult is the result of [Replay]. Times are from the return of COMMIT to the call of the handler of the other
+// destination, in milliseconds.
 type ReplayResult struct {
 	Letters int64 `json:"letters"`
-	// Seconds is how long it took until the last letter was delivered.
+	// Seconds is the time until the last dead letter was delivered.
 	Seconds float64 `json:"seconds"`
-	// The other destination, without the replay and beside it.
+	// The times of the other destination, without the replay and during it.
 	AloneP50  float64 `json:"alone_p50_ms"`
 	AloneP99  float64 `json:"alone_p99_ms"`
 	BesideP50 float64 `json:"beside_p50_ms"`
@@ -39,20 +39,19 @@ type ReplayResult struct {
 	P99Ratio  float64 `json:"p99_ratio"`
 	Repeats   int64   `json:"repeats"`
 	Lost      int64   `json:"lost"`
-	// Disorder is how many letters came after a later one of their aggregate, where the table
-	// is a stream.
+	// Disorder counts dead letters of a stream that were delivered after a later one of their aggregate.
 	Disorder int64 `json:"disorder"`
 	// With ModeBoth: the stream's figures.
 	Stream *ReplayResult `json:"stream,omitempty"`
 }
 
-// OK reports whether all went as it should.
+// OK reports whether all dead letters were delivered as they should.
 func (r ReplayResult) OK() bool {
 	return r.Lost == 0 && r.Disorder == 0 && (r.Stream == nil || r.Stream.OK())
 }
 
-// Replay replays many dead letters of few aggregates at once, and measures how long events of
-// another destination take meanwhile.
+// Replay replays many dead letters of few aggregates at once. It measures the times of events of another destination
+// meanwhile.
 func Replay(ctx context.Context, o ReplayOptions) (ReplayResult, error) {
 	if o.Letters < 1 || o.Keys < 1 || o.Rate < 1 || o.Seconds < 1 {
 		return ReplayResult{}, errors.New("letters, keys, rate and seconds must be at least 1")
@@ -86,7 +85,7 @@ type replay struct {
 	want ReplayOptions
 }
 
-// sqlDeadLetters inserts the letters and their events: nobody has them left to do.
+// sqlDeadLetters inserts the dead letters and their events. No destination has these events still to deliver.
 const sqlDeadLetters = `WITH event AS (
 	INSERT INTO $table (event_type, aggregate_type, aggregate_id, payload, state, processed_at)
 	SELECT 'letter', 'bench', 'key-' || i % $keys, $payload::json, $state, now()
@@ -113,7 +112,7 @@ func (r *replay) run(ctx context.Context) (result ReplayResult, err error) {
 	return r.report(c.alone[0], c.busy[0], c.took), nil
 }
 
-// bury makes the dead letters. A stream has them behind its positions.
+// bury creates the dead letters. In a stream they are behind the positions.
 func (r *replay) bury(ctx context.Context) error {
 	defer r.progress(fmt.Sprintf("burying %s letters", number(float64(r.want.Letters))), 0, nil)()
 	_, err := r.pool.Exec(ctx, strings.NewReplacer("$table", table(r.schema), "$deliveries", deliveries(r.schema),
@@ -124,7 +123,7 @@ func (r *replay) bury(ctx context.Context) error {
 	return err
 }
 
-// replayAll replays all letters, and waits until they are delivered.
+// replayAll replays all dead letters, and waits until they are delivered.
 func (r *replay) replayAll(ctx context.Context) error {
 	letters, err := ops.New(r.pool, ops.Config{Schema: r.schema})
 	if err != nil {
@@ -145,7 +144,7 @@ func (r *replay) replayAll(ctx context.Context) error {
 		case <-r.seen.all:
 			timeout.Stop()
 			return nil
-		case <-timeout.C: // what is missing is counted, once nothing moves any more
+		case <-timeout.C: // the caller counts the missing ones
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// probes is how many commits of each kind are timed to measure the cost of a flush.
+// probes is how many commits of each kind are timed for the cost of a flush.
 const probes = 200
 
-// describe prints the machine, the server and the settings that the figures depend on.
+// describe prints the machine, the server and the settings that affect the figures.
 func (e *env) describe(ctx context.Context) error {
 	var version string
 	if err := e.pool.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&version); err != nil {
@@ -84,7 +84,7 @@ func timeCommits(ctx context.Context, c *pgxpool.Conn, synchronous, schema strin
 	return took[len(took)/2], nil
 }
 
-// serverCPU returns the CPU time that a private server has used so far, 0 of another.
+// serverCPU returns the CPU time that a private server has used so far, or 0 for another server.
 func (e *env) serverCPU(ctx context.Context) (time.Duration, error) {
 	if e.DatabaseURL != "" {
 		return 0, nil
@@ -102,7 +102,7 @@ func (e *env) walEnd(ctx context.Context) (lsn string, err error) {
 	return lsn, err
 }
 
-// walSince returns how many bytes of write-ahead log there are since.
+// walSince returns how many bytes of write-ahead log were written since the position from.
 func (e *env) walSince(ctx context.Context, from string) (bytes float64, err error) {
 	err = e.pool.QueryRow(ctx, "SELECT (pg_current_wal_insert_lsn() - $1::pg_lsn)::float8", from).Scan(&bytes)
 	return bytes, err

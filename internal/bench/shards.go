@@ -18,15 +18,15 @@ import (
 // ShardsOptions of [Shards].
 type ShardsOptions struct {
 	Options
-	// Events is the size of the backlog for each relay, Payload that of an event in bytes,
-	// and Keys the number of aggregates.
+	// Events is the size of the backlog per relay. Payload is the size of an event's payload in bytes. Keys is the number
+	// of aggregates.
 	Events, Payload, Keys int
-	// Concurrency is how many calls of the handler a shard has at once.
+	// Concurrency is the number of concurrent handler calls of a shard.
 	Concurrency int
 	// HandlerTime is how long a call waits, or uses the CPU if Busy.
 	HandlerTime time.Duration
 	Busy        bool
-	// Relays are the numbers of relays, and of shards, to measure. The first is 1.
+	// Relays are the numbers of relays to measure. The number of shards is the same. The first is 1.
 	Relays []int
 }
 
@@ -40,21 +40,21 @@ type ShardsScenario struct {
 	Relays int   `json:"relays"`
 	Shards int   `json:"shards"`
 	Events int64 `json:"events"`
-	// EventsPerSecond is the rate between the release of the backlog and the last delivery.
-	// Ratio compares with one relay.
+	// EventsPerSecond is the rate from the release of the backlog to the last delivery. Ratio divides it by the rate with
+	// one relay.
 	EventsPerSecond float64 `json:"events_per_second"`
 	Ratio           float64 `json:"ratio"`
 	// FlowingPerSecond is the rate while all relays deliver: until the first one has
 	// delivered its last event.
 	FlowingPerSecond float64 `json:"flowing_per_second"`
 	FlowingRatio     float64 `json:"flowing_ratio"`
-	// LargestShare is the share of the relay that has delivered the most events.
+	// LargestShare is the share of the relay that delivered the most events.
 	LargestShare float64 `json:"largest_share"`
 	// Faults of all rounds.
 	Lost       int64 `json:"lost"`
 	Duplicates int64 `json:"duplicates"`
 	OutOfOrder int64 `json:"out_of_order"`
-	// CPU seconds per million events; PostgresCPU of a private server only.
+	// CPU seconds per million events. PostgresCPU is known only for a private server.
 	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
 	RelayCPU    float64 `json:"relay_cpu_s_per_million"`
 }
@@ -90,14 +90,13 @@ func (o *ShardsOptions) check() error {
 	return nil
 }
 
-// shards measures with the tables and the checks of a drain.
+// shards uses the tables and the checks of a drain.
 type shards struct {
 	drain
 	want ShardsOptions
 }
 
-// sharded is the measurement of one backlog. Of drained it has no start: the relays are at
-// work before.
+// sharded is the measurement of one backlog. The field start of drained is unused: the relays run before the release.
 type sharded struct {
 	drained
 	whole, flowing float64 // events per second
@@ -122,7 +121,7 @@ func (b *shards) run(ctx context.Context) (result ShardsResult, err error) {
 	return result, nil
 }
 
-// scenario has the medians of the rounds with n relays.
+// scenario returns the medians of the rounds with n relays.
 func (b *shards) scenario(n int, rounds []sharded) ShardsScenario {
 	var all []drained
 	for _, one := range rounds {
@@ -169,8 +168,7 @@ func (b *shards) round(ctx context.Context, n int) (result sharded, err error) {
 	return result, b.drop(ctx, schema)
 }
 
-// relayGroup is the relays of a round, with one pool each. Calls of the handler wait until
-// released is closed.
+// relayGroup has the relays of a round, each with a pool. Calls of the handler wait until released is closed.
 type relayGroup struct {
 	bench      *shards
 	seen       *sightings
@@ -188,7 +186,7 @@ type deliveryTimes struct {
 	begun chan struct{} // closed by the first call
 
 	mu  sync.Mutex
-	all []time.Duration // in the order of time
+	all []time.Duration // in the order of the deliveries
 }
 
 // start starts the relays, waits until each has its shard, inserts the backlog, and waits
@@ -236,11 +234,10 @@ func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
 	return nil
 }
 
-// shardsName is the destination of [Shards].
+// shardsName is the name of the destination of [Shards].
 const shardsName = "slow"
 
-// errNoShard is returned if the relays do not share the shards evenly, or a shard gets no
-// event.
+// errNoShard is the error if the relays do not share the shards evenly, or a shard gets no event.
 var errNoShard = errors.New("a relay has no shard, or no event: measure more aggregates")
 
 // held waits until each relay has one shard.
@@ -255,7 +252,7 @@ func (g *relayGroup) held(ctx context.Context, schema string) error {
 	return nil
 }
 
-// handler is the slow handler of the i-th relay.
+// handler returns the slow handler of the i-th relay.
 func (g *relayGroup) handler(i int) delivery.Handler {
 	work, times := g.bench.work(), &g.deliveries[i]
 	return noting(delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
@@ -275,7 +272,7 @@ func (g *relayGroup) handler(i int) delivery.Handler {
 	}), g.seen)
 }
 
-// work returns what a call of the handler does.
+// work returns the work of one call of the handler.
 func (b *shards) work() func(context.Context) error {
 	if b.want.Busy {
 		return func(context.Context) error { burn(b.want.HandlerTime); return nil }
@@ -308,7 +305,7 @@ func (g *relayGroup) stop() (err error) {
 	return err
 }
 
-// rates takes the rates from the times of the deliveries. The relays have stopped.
+// rates computes the rates from the times of the deliveries. The relays must have stopped.
 func (g *relayGroup) rates(result *sharded) {
 	total, most := 0, 0
 	var last, from time.Duration

@@ -16,23 +16,23 @@ import (
 type place struct {
 	// note describes the place for people.
 	note string
-	// handlers take the events, spread evenly over them by event type.
+	// handlers get the events, spread evenly over them by event type.
 	handlers []delivery.Handler
 	lane     delivery.Lane
-	// exact are handlers that deliver to the same places exactly once, nil where there are none.
+	// exact are handlers that deliver to the same places exactly once; nil if the place does not support that.
 	exact []delivery.Handler
 	// exactly is their lane.
 	exactly delivery.Lane
 	// pid is the process of a private server, or 0.
 	pid int
-	// arrived notes the id of every event in the place; nil: the place cannot be read
-	// back, and handled events count.
+	// arrived calls note with the id of every event in the place. If nil, the place cannot be read back, and handled
+	// events count.
 	arrived func(ctx context.Context, note func(id int64)) error
 	// close ends a private server, or removes the drain's topics or queue.
 	close func(ctx context.Context) error
 }
 
-// sinks has the function that opens each place, by the word of [DrainOptions.To].
+// sinks returns the function that opens each place, by the word of [DrainOptions.To].
 func sinks() map[string]func(context.Context, DrainOptions) (*place, error) {
 	return map[string]func(context.Context, DrainOptions) (*place, error){
 		"noop":     openNoop,
@@ -44,7 +44,7 @@ func sinks() map[string]func(context.Context, DrainOptions) (*place, error) {
 // Sinks returns the words for [DrainOptions.To].
 func Sinks() []string { return slices.Sorted(maps.Keys(sinks())) }
 
-// openNoop delivers to a Go function that does nothing.
+// openNoop opens a place whose handler does nothing.
 func openNoop(context.Context, DrainOptions) (*place, error) {
 	return &place{
 		note:     "a Go function that does nothing",
@@ -69,10 +69,10 @@ func (d *drain) openSink(ctx context.Context) (err error) {
 // sinkName is the prefix of the names of destinations; a number follows.
 const sinkName = "sink-"
 
-// routeType is the type of the events for the i-th handler.
+// routeType returns the type of the events for the i-th handler.
 func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
-// register gives the relay its destinations, and notes their deliveries.
+// register adds the destinations to the relay, and records their deliveries.
 func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error {
 	handlers, lane := d.place.handlers, d.place.lane
 	if l.exact {
@@ -101,7 +101,7 @@ func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error 
 	return nil
 }
 
-// noting notes the deliveries of h.
+// noting returns h with its deliveries recorded in seen.
 func noting(h delivery.Handler, seen *sightings) delivery.Handler {
 	if batches, ok := h.(delivery.BatchHandler); ok {
 		return notedBatches{batches, seen}
@@ -116,7 +116,7 @@ func noting(h delivery.Handler, seen *sightings) delivery.Handler {
 	})
 }
 
-// notedBatches notes the deliveries of a handler of batches.
+// notedBatches records the deliveries of a handler of batches.
 type notedBatches struct {
 	delivery.BatchHandler
 	seen *sightings
@@ -149,15 +149,14 @@ func (b notedBatches) DeliverBatch(ctx context.Context, events []*delivery.Event
 // Unwrap returns the handler, for delivery.As.
 func (b notedBatches) Unwrap() delivery.Handler { return b.BatchHandler }
 
-// KeepsOrder implements delivery.OrderKeeper with the answer of the handler. Without
-// this method a batch would have at most one event of an aggregate.
+// KeepsOrder implements delivery.OrderKeeper with the handler's result. Without this method a batch would have at most
+// one event of an aggregate.
 func (b notedBatches) KeepsOrder() bool {
 	k, ok := b.BatchHandler.(delivery.OrderKeeper)
 	return ok && k.KeepsOrder()
 }
 
-// recount replaces the handled events by those that have arrived, where the place can be
-// read back.
+// recount counts the events that have arrived, instead of the handled events, if the place can be read back.
 func (d *drain) recount(ctx context.Context, result *drained) error {
 	if d.place == nil || d.place.arrived == nil {
 		return nil
@@ -192,5 +191,5 @@ func (s split) since(from split) split {
 	return split{postgres: s.postgres - from.postgres, sink: s.sink - from.sink, relay: s.relay - from.relay}
 }
 
-// own is the CPU time that does not depend on the sink.
+// own returns the CPU time that does not depend on the sink.
 func (s split) own() time.Duration { return s.postgres + s.relay }

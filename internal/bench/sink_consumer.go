@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// rabbitReader reads a queue as a consumer does, and keeps the ids.
+// rabbitReader reads a queue as a consumer does, and records the ids.
 type rabbitReader struct {
 	conn *amqp.Connection
 	all  int // events of a drain
@@ -35,7 +35,7 @@ func (r *rabbitReader) begin(s *rabbitSink) (<-chan amqp.Delivery, error) {
 	return ch.Consume(s.queue, "", false, false, false, false, nil)
 }
 
-// read ends when the connection does; close waits for it.
+// read ends when the connection ends; close waits for it.
 func (r *rabbitReader) read(got <-chan amqp.Delivery) {
 	defer close(r.done)
 	n := 0
@@ -55,8 +55,8 @@ func (r *rabbitReader) read(got <-chan amqp.Delivery) {
 	}
 }
 
-// arrived notes the ids since the last call. It returns when these are all events of a
-// drain, or when no more come.
+// arrived calls note with the ids since the last call. It returns when they are all events of a drain, or when no more
+// arrive.
 func (r *rabbitReader) arrived(ctx context.Context, note func(id int64)) error {
 	for noted := 0; ; {
 		r.mu.Lock()

@@ -22,10 +22,9 @@ import (
 )
 
 const (
-	// kafkaIDHeader has the event's id in the format "payload".
+	// kafkaIDHeader is the header with the event's id in the format "payload".
 	kafkaIDHeader = "notifyd-id"
-	// A private broker is warmed up with as many records as the drain has, within these
-	// bounds.
+	// A private broker is warmed up with as many records as the drain has, within these bounds.
 	leastWarmUp, mostWarmUp = 200_000, 1_000_000
 	warmUpKeys              = 1000
 	// readWithin bounds the wait for the next records when reading back.
@@ -65,7 +64,7 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 	return p, nil
 }
 
-// brokers returns the brokers to use; a private one if none were named.
+// brokers returns the brokers to use. If none are named, it starts a private one.
 func (s *kafkaSink) brokers(ctx context.Context, o DrainOptions) ([]string, error) {
 	if len(o.Brokers) > 0 {
 		return o.Brokers, nil
@@ -95,9 +94,9 @@ func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err erro
 	return err
 }
 
-// warmUp makes a new broker compile its code: until then it takes several times the CPU
-// time, and the compiler as much again. The calls are those of the drain: other sizes,
-// or records without headers, would run other code.
+// warmUp makes a new broker compile its code. Before that, the broker takes several times the CPU time, and the compiler
+// takes as much again. The calls must equal the calls of the drain: other sizes, or records without headers, would run
+// other code.
 func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions) error {
 	topics := make([]string, len(s.topics))
 	for i, topic := range s.topics {
@@ -190,7 +189,7 @@ func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 	return nil
 }
 
-// recordID returns the event's id, 0 for a record of another writer.
+// recordID returns the event's id, or 0 for a record of another writer.
 func recordID(r *kgo.Record) int64 {
 	for _, h := range r.Headers {
 		if h.Key == kafkaIDHeader {

@@ -109,7 +109,7 @@ func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
 	})
 }
 
-// messageID returns the event's id, 0 for a message of another writer.
+// messageID returns the event's id, or 0 for a message of another writer.
 func messageID(d amqp.Delivery) int64 {
 	id, err := strconv.ParseInt(d.MessageId, 10, 64)
 	if err != nil {
@@ -118,7 +118,7 @@ func messageID(d amqp.Delivery) int64 {
 	return id
 }
 
-// with calls f with a channel on a connection of its own.
+// with calls f with a channel on a new connection.
 func (s *rabbitSink) with(f func(ch *amqp.Channel) error) error {
 	conn, err := amqp.Dial(s.url)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *rabbitSink) close(ctx context.Context) error {
 	})
 }
 
-// consume begins to read the queue, and declares it if the handler has not.
+// consume starts a consumer of the queue. It declares the queue if the handler has not.
 func (s *rabbitSink) consume(all int) error {
 	conn, err := amqp.Dial(s.url)
 	if err != nil {

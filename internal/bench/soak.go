@@ -15,17 +15,16 @@ import (
 // SoakOptions of [Soak].
 type SoakOptions struct {
 	Options
-	// Rate is how many transactions begin per second, for so many Seconds.
+	// Rate is how many transactions begin per second, during Seconds.
 	Rate    int
 	Seconds int
-	// Mode of the table. With [ModeBoth] the result is that of the queue, with that of
-	// the stream in it, which is measured afterwards.
+	// Mode of the table. With [ModeBoth] the stream is measured after the queue. The result is the queue's, and its field
+	// Stream has the stream's.
 	Mode Mode
 }
 
-// SoakResult is the result of [Soak]. Times are milliseconds from the moment at which an
-// event was due to be written to the call of the handler: those of writer, commit and
-// relay together.
+// SoakResult is the result of [Soak]. Times are milliseconds from the moment at which an event was due to be written to
+// the call of the handler. They include the writer, the commit and the relay.
 type SoakResult struct {
 	Events          int64   `json:"events"`
 	EventsPerSecond float64 `json:"events_per_second"`
@@ -35,12 +34,11 @@ type SoakResult struct {
 	Max             float64 `json:"max_ms"`
 	Lost            int64   `json:"lost"`
 	Duplicates      int64   `json:"duplicates"`
-	// RelayCPU is the CPU time of the relay's process, and SessionsCPU that of its
-	// sessions in a private server; seconds per million events.
+	// RelayCPU is the CPU time of the relay's process, and SessionsCPU the CPU time of its sessions in a private server,
+	// in seconds per million events.
 	RelayCPU    float64 `json:"relay_cpu_s_per_million"`
 	SessionsCPU float64 `json:"sessions_cpu_s_per_million"`
-	// DeadTuples is the largest number seen; TableMiB is the size at the end, with
-	// indexes.
+	// DeadTuples is the largest number in a sample. TableMiB is the size at the end, with indexes.
 	DeadTuples int64   `json:"dead_tuples"`
 	TableMiB   float64 `json:"table_mib"`
 	// With ModeBoth: the stream's figures.
@@ -53,9 +51,9 @@ func (r SoakResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stre
 const (
 	// sampleEvery is the interval of samples.
 	sampleEvery = time.Second
-	// shownSamples is how many of them the table for people has.
+	// shownSamples is how many samples the table for people shows.
 	shownSamples = 12
-	// soakWriters write: at 5,000/s a commit may take 6 ms.
+	// soakWriters is the number of writers: at 5,000/s a commit may take 6 ms.
 	soakWriters = 32
 )
 
@@ -76,8 +74,8 @@ type soak struct {
 	samples []sample
 }
 
-// Soak writes events at a fixed rate for a while, and measures their latency, the growth
-// of the table, and the CPU time of the relay.
+// Soak writes events at a fixed rate for a while. It measures their latency, the growth of the table, and the CPU time of
+// the relay.
 func Soak(ctx context.Context, o SoakOptions) (SoakResult, error) {
 	if o.Rate < 1 || o.Seconds < 1 {
 		return SoakResult{}, fmt.Errorf("rate and seconds must be at least 1, not %d and %d", o.Rate, o.Seconds)

@@ -15,7 +15,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// statement is one of a flight.
+// statement is one statement of a round trip.
 type statement struct {
 	name    string
 	params  [][]byte
@@ -68,7 +68,7 @@ func prepare(ctx context.Context, conn *pgx.Conn, statements map[string]string) 
 	return nil
 }
 
-// payload is a JSON string of n bytes, which PostgreSQL cannot compress.
+// payload returns a JSON string of n bytes that PostgreSQL cannot compress.
 func payload(n int) string {
 	const digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
 	text := make([]byte, max(n, 2))
@@ -79,7 +79,7 @@ func payload(n int) string {
 	return string(text)
 }
 
-// eventType of all events of a bench.
+// eventType is the type of all events of a bench.
 const eventType = "bench.event"
 
 // insertSQL inserts one event; $1 is the payload.
@@ -121,7 +121,7 @@ func closeAll(ctx context.Context, conns []*pgx.Conn) {
 func int8Param(v int64) []byte { return binaryAppend(nil, v) }
 
 func binaryAppend(b []byte, v int64) []byte {
-	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // the bits are what is meant
+	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // all 64 bits are kept
 }
 
 // int8Array is a bigint[] in binary.

@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// percentile returns the smallest value that at least the share p of all values does not
-// exceed, 0 of none.
+// percentile returns the smallest value that at least the share p of all values does not exceed, or 0 without values.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
-	// The subtraction undoes what 0.9*10 is above 9.
+	// The subtraction corrects rounding: 0.9*10 is above 9.
 	i := int(math.Ceil(float64(len(sorted))*p-1e-9)) - 1
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
@@ -31,7 +30,7 @@ func median(values []float64) float64 {
 	return (sorted[mid-1] + sorted[mid]) / 2
 }
 
-// ratio is a/b, 0 where b is 0.
+// ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
@@ -39,13 +38,13 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// round keeps that many decimals: more would claim a false precision.
+// round rounds to a number of decimals: more would suggest false precision.
 func round(v float64, decimals int) float64 {
 	scale := math.Pow10(decimals)
 	return math.Round(v*scale) / scale
 }
 
-// ms is d in milliseconds, to the microsecond.
+// ms returns d in milliseconds, rounded to the microsecond.
 func ms(d time.Duration) float64 { return round(milliseconds(d), 3) }
 
 // histogram counts times in buckets that are 1/128 of their value wide, so that memory
@@ -66,8 +65,7 @@ func (h *histogram) add(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// bucket returns where d is counted: as it is while it is small, else by its
-// highest bit and the subBits below that.
+// bucket returns the bucket of d: d while it is small, else computed from its highest bit and the subBits below that.
 func bucket(d time.Duration) int {
 	v := uint64(d) //nolint:gosec // add has made it positive
 	shift := bits.Len64(v) - subBits - 1
@@ -86,7 +84,7 @@ func highest(i int) time.Duration {
 	return time.Duration((i-shift<<subBits+1)<<shift - 1)
 }
 
-// percentile is never below the true one, and above it by less than 1 %.
+// percentile returns a percentile that is never below the exact one, and less than 1 % above it.
 func (h *histogram) percentile(p float64) time.Duration {
 	rank := max(1, uint64(math.Ceil(float64(h.total)*p-1e-9)))
 	var seen uint64

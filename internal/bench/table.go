@@ -12,7 +12,7 @@ const (
 	otherColumn = 12
 )
 
-// grid writes the tables for people: a name, and numbers below one another.
+// grid writes the tables for people: a name, and aligned numbers.
 type grid struct{ out io.Writer }
 
 func newTable(out io.Writer, first string, columns ...string) grid {
@@ -39,7 +39,7 @@ func (g grid) times(name string, sorted []time.Duration) {
 	g.row(name, cells...)
 }
 
-// note says what the figures do not.
+// note explains the limits of the figures.
 func (g grid) note() {
 	_, _ = fmt.Fprintln(g.out, "\n-: not measured, or there is no such thing. A queue promises no order, a stream does.")
 }

@@ -17,22 +17,21 @@ import (
 // TakeoverOptions of [Takeover].
 type TakeoverOptions struct {
 	Options
-	// Rate is how many transactions begin per second, for so many Seconds: in the middle
-	// of them a relay is killed.
+	// Rate is how many transactions begin per second, during Seconds. In the middle of the run a relay is killed.
 	Rate    int
 	Seconds int
-	// Mode of the table. With [ModeBoth] the result is that of the queue, with that of
-	// the stream in it, which is measured afterwards.
+	// Mode of the table. With [ModeBoth] the stream is measured after the queue. The result is the queue's, and its field
+	// Stream has the stream's.
 	Mode Mode
 }
 
 // TakeoverResult is the result of [Takeover].
 type TakeoverResult struct {
 	Events int64 `json:"events"`
-	// Resumed is the longest time of an event that was delivered after the kill, from
-	// the moment at which it was due to be written to the call of the handler.
+	// Resumed is the longest time of an event that was delivered after the kill, in milliseconds from the moment at which
+	// it was due to be written to the call of the handler.
 	Resumed float64 `json:"resumed_ms"`
-	// Repeats are deliveries of events whose delivery had begun before.
+	// Repeats counts deliveries of events whose delivery had begun before.
 	Repeats int64 `json:"repeats"`
 	Lost    int64 `json:"lost"`
 	// With ModeBoth: the stream's figures.
@@ -42,8 +41,8 @@ type TakeoverResult struct {
 // OK reports whether no event was lost.
 func (r TakeoverResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
 
-// Takeover kills one of two relays, the one that delivered last, with SIGKILL, and
-// measures how long events wait for the other one, and how many deliveries repeat.
+// Takeover kills one of two relays with SIGKILL: the one that delivered last. It measures how long events wait for the
+// other relay, and counts repeated deliveries.
 func Takeover(ctx context.Context, o TakeoverOptions) (TakeoverResult, error) {
 	if o.Rate < 1 || o.Seconds < 1 {
 		return TakeoverResult{}, fmt.Errorf("rate and seconds must be at least 1, not %d and %d", o.Rate, o.Seconds)
@@ -139,7 +138,7 @@ func (t *takeover) hear(relay int, out *bufio.Reader) {
 		}
 		id, late, ok := parseTold(line)
 		if !ok {
-			continue // the account at the end
+			continue // not a delivery: the account at the end
 		}
 		t.mu.Lock()
 		before := t.seen.distinct.Load()
@@ -152,7 +151,7 @@ func (t *takeover) hear(relay int, out *bufio.Reader) {
 	}
 }
 
-// writeDelivery writes the line for a delivery: the event's id, and how late it is.
+// writeDelivery writes the line for a delivery: the event's id, and its lateness.
 func writeDelivery(out io.Writer, id int64, late time.Duration) error {
 	_, err := fmt.Fprintf(out, "%d %d\n", id, late)
 	return err

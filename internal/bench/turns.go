@@ -6,12 +6,11 @@ import (
 	"io"
 )
 
-// leastRounds make a median, however short the run.
+// leastRounds is the smallest number of rounds for a median, however short the run.
 const leastRounds = 3
 
-// inTurns measures each scenario in each round, a round beginning with the scenario after
-// the first one of the round before, so that what drifts on the machine affects all alike.
-// It returns the measurements of each scenario, in the order of the rounds.
+// inTurns measures each scenario in each round. Each round begins with the next scenario, so that slow changes on the
+// machine affect all scenarios equally. It returns the measurements of each scenario, in the order of the rounds.
 func inTurns[S, M any](ctx context.Context, rounds int, scenarios []S, measure func(context.Context, S) (M, error)) ([][]M, error) {
 	took := make([][]M, len(scenarios))
 	for i := range rounds {
@@ -47,7 +46,7 @@ func newSheet[M any](out io.Writer, names []string, scenarios []M) sheet[M] {
 	return sheet[M]{newTable(out, "", names...), scenarios}
 }
 
-// figure writes a row. An empty cell is unknown, and a row without a known one is left out.
+// figure writes a row. An empty cell means unknown. A row of empty cells is left out.
 func (s sheet[M]) figure(name string, cell func(M) string) {
 	cells, known := make([]string, len(s.scenarios)), false
 	for i, one := range s.scenarios {
@@ -62,7 +61,7 @@ func (s sheet[M]) figure(name string, cell func(M) string) {
 	}
 }
 
-// fixed writes a row of numbers with so many decimals.
+// fixed writes a row of numbers with a fixed number of decimals.
 func (s sheet[M]) fixed(name string, decimals int, value func(M) float64) {
 	s.figure(name, func(one M) string { return fmt.Sprintf("%.*f", decimals, value(one)) })
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// urgentType is the type of the urgent events behind a backlog, and urgentName their
-// destination.
+// urgentType is the type of the urgent events at the end of a backlog, and urgentName their destination.
 const (
 	urgentType = "urgent"
 	urgentName = "urgent"
@@ -21,8 +20,8 @@ const (
 const sqlUrgent = `INSERT INTO $table (id, event_type, payload)
 SELECT $before + $backlog + i, '` + urgentType + `', $payload::json FROM generate_series(1, $urgent::bigint) AS i`
 
-// besideUrgent is the drain with events of another destination at the end of the backlog, at
-// the same priority and at a higher one.
+// besideUrgent compares the drain with events of another destination at the end of the backlog, at the same priority and
+// at a higher one.
 func (d *drain) besideUrgent() contrast {
 	c := d.contrast("alike", "urgent first")
 	for i := range c.loads {
@@ -37,7 +36,7 @@ func (d *drain) besideUrgent() contrast {
 	return c
 }
 
-// registerUrgent gives the relay the destination of urgent events.
+// registerUrgent adds the destination of urgent events to the relay.
 func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) error {
 	if l.urgent == 0 {
 		return nil

@@ -10,7 +10,7 @@ import (
 func ownCPU() time.Duration {
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) != nil {
-		return 0 // getrusage of the own process cannot fail
+		return 0 // getrusage of the calling process cannot fail
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

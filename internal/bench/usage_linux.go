@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// resetPeak resets the peak, and says how it is measured.
+// resetPeak resets the peak, and returns how the peak is measured.
 func resetPeak() (how string, err error) {
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 		return "VmHWM since the start of this process", nil //nolint:nilerr // a sandbox may forbid it, and the peak is an upper bound then
@@ -16,7 +16,7 @@ func resetPeak() (how string, err error) {
 	return "VmHWM of this process, reset before the drain", nil
 }
 
-// peak returns the most memory that was resident, in bytes.
+// peak returns the peak of the resident memory, in bytes.
 func peak() (int64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -31,11 +31,10 @@ func peak() (int64, error) {
 	return kib << 10, err
 }
 
-// clockTick is the unit of CPU times in /proc, which is the same on every
-// architecture that Go runs on.
+// clockTick is the unit of CPU times in /proc. It is the same on every architecture that Go supports.
 const clockTick = 10 * time.Millisecond
 
-// The fields of /proc/PID/stat behind the name, by their numbers in proc(5) less 3.
+// Fields of /proc/PID/stat after the name: their numbers in proc(5) minus 3.
 const (
 	statParent = 1
 	statCPU    = 11 // utime and stime
@@ -43,13 +42,13 @@ const (
 	statFields = 15
 )
 
-// stat returns the fields of a process behind its name, nil if it is gone.
+// stat returns the fields of a process after its name, or nil if the process is gone.
 func stat(pid int) []string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return nil
 	}
-	// The second field is a name that may hold anything, in parentheses.
+	// The second field is a name in parentheses, which may contain any character.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < statFields {
 		return nil
@@ -69,8 +68,8 @@ func ticks(fields []string) (total time.Duration, ok bool) {
 	return total, true
 }
 
-// cpuOf returns the CPU time that processes on this machine have used; ok is false where
-// it is unknown. Processes that are gone count nothing.
+// cpuOf returns the CPU time that processes on this machine have used; ok is false if it is unknown. A process that is
+// gone counts as 0.
 func cpuOf(pids []int) (total time.Duration, ok bool) {
 	for _, pid := range pids {
 		fields := stat(pid)
@@ -99,8 +98,7 @@ func parentOf(pid int) int {
 	return parent
 }
 
-// cpuOfFamily returns the CPU time of a process and of its children, those that
-// have ended included.
+// cpuOfFamily returns the CPU time of a process and its children, including ended children.
 func cpuOfFamily(pid int) (total time.Duration) {
 	entries, err := os.ReadDir("/proc")
 	if pid == 0 || err != nil {

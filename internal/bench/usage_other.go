@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resetPeak says how the peak is measured; only Linux can reset it.
+// resetPeak returns how the peak is measured. Only Linux can reset it.
 func resetPeak() (how string, err error) {
 	return "the most that was resident since the start of this process", nil
 }
 
-// peak returns the most memory that was resident, in bytes.
+// peak returns the peak of the resident memory, in bytes.
 func peak() (int64, error) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
@@ -26,11 +26,11 @@ func peak() (int64, error) {
 	return usage.Maxrss << 10, nil
 }
 
-// cpuOf does not know the CPU time of other processes.
+// cpuOf returns false: the CPU time of other processes is unknown.
 func cpuOf([]int) (total time.Duration, ok bool) { return 0, false }
 
-// parentOf does not know the parent of another process.
+// parentOf returns 0: the parent of another process is unknown.
 func parentOf(int) int { return 0 }
 
-// cpuOfFamily does not know the CPU time of other processes.
+// cpuOfFamily returns 0: the CPU time of other processes is unknown.
 func cpuOfFamily(int) time.Duration { return 0 }

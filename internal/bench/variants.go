@@ -17,23 +17,23 @@ import (
 // VariantsOptions of [Variants].
 type VariantsOptions struct {
 	Options
-	// Only are the variants to measure, of [VariantNames]; none: all.
+	// Only are the variants to measure, of [VariantNames]. If empty, all are measured.
 	Only []string
-	// Parts are what to measure of them, of [VariantParts]; none: all.
+	// Parts are the parts to measure, of [VariantParts]. If empty, all are measured.
 	Parts []string
-	// Events is the size of the backlog, Payload that of an event in bytes, and Keys how
-	// many aggregates the events belong to.
+	// Events is the size of the backlog. Payload is the size of an event's payload in bytes. Keys is the number of
+	// aggregates.
 	Events  int
 	Payload int
 	Keys    int
 	// Batch is the largest number of events that a worker reads at once.
 	Batch int
-	// Writers write at once, for so many Seconds, in the parts writers and order.
+	// Writers is the number of concurrent writers in the parts writers and order, which last Seconds.
 	Writers int
 	Seconds int
 	// OpenSeconds is how long a transaction stays open in the part open.
 	OpenSeconds int
-	// Brokers are those of Kafka; none: a private one is started.
+	// Brokers are the brokers of Kafka. If empty, the bench starts a private one.
 	Brokers []string
 }
 
@@ -70,22 +70,21 @@ type VariantsResult struct {
 // VariantResult has the figures of one variant.
 type VariantResult struct {
 	Name string `json:"name"`
-	// Notifyd is whether it is a relay of ours.
+	// Notifyd reports whether the variant is a relay of notifyd.
 	Notifyd bool            `json:"notifyd"`
 	Drains  []VariantDrain  `json:"drains,omitempty"`
 	Writers *VariantWriters `json:"writers,omitempty"`
 	Open    []VariantOpen   `json:"open,omitempty"`
 	Order   []VariantOrder  `json:"order,omitempty"`
 
-	inOrder bool // order per aggregate is promised
+	inOrder bool // the variant promises order per aggregate
 }
 
-// Tally is what reading the topics back has found, against the events that were committed.
+// Tally compares the topics, read back, with the committed events.
 type Tally struct {
 	Lost       int64 `json:"lost"`
 	Duplicates int64 `json:"duplicates"`
-	// OutOfOrder counts the events that came after a later one of their aggregate;
-	// events that were there before do not count.
+	// OutOfOrder counts the events that arrived after a later one of their aggregate. Duplicates do not count.
 	OutOfOrder int64 `json:"out_of_order"`
 }
 
@@ -93,19 +92,19 @@ type Tally struct {
 type VariantDrain struct {
 	Workers int     `json:"workers"`
 	Seconds float64 `json:"seconds"`
-	// PostgresCPU of a private server and WorkerCPU of all workers are in seconds.
+	// PostgresCPU, of a private server, and WorkerCPU, of all workers, are in seconds.
 	PostgresCPU float64 `json:"postgres_cpu_s"`
 	WorkerCPU   float64 `json:"worker_cpu_s"`
-	// ChangedRows are the rows that were updated or deleted, each of which leaves a dead
-	// one; DeadRows is PostgreSQL's estimate of those that vacuum has not removed yet.
+	// ChangedRows is the number of updated or deleted rows. Each leaves a dead row. DeadRows is PostgreSQL's estimate of
+	// the dead rows that vacuum has not removed yet.
 	ChangedRows int64 `json:"changed_rows"`
 	DeadRows    int64 `json:"dead_rows"`
-	// WALBytes is the write-ahead log of the drain.
+	// WALBytes is the size of the write-ahead log of the drain.
 	WALBytes float64 `json:"wal_bytes"`
 	Tally
 }
 
-// VariantWriters is what writers reach beside a worker that follows them.
+// VariantWriters is the rate of the writers while a worker follows them.
 type VariantWriters struct {
 	InsertsPerSecond float64 `json:"inserts_per_second"`
 	// CaughtUpSeconds is how long the worker needs after the last commit.
@@ -113,27 +112,26 @@ type VariantWriters struct {
 	Tally
 }
 
-// VariantOpen is what a transaction does that stays open.
+// VariantOpen is the effect of a transaction that stays open.
 type VariantOpen struct {
 	// Transaction is [ForeignElsewhere] or [ForeignHere].
 	Transaction string `json:"transaction"`
-	// SilentSeconds is the longest time without a delivery while it was open, and
-	// LongestCommitMS the longest time that another writer needed for an event.
+	// SilentSeconds is the longest time without a delivery while the transaction was open. LongestCommitMS is the longest
+	// time that another writer needed for an event.
 	SilentSeconds   float64 `json:"silent_seconds"`
 	LongestCommitMS float64 `json:"longest_commit_ms"`
 	Tally
 }
 
-// VariantOrder is what becomes of events whose transactions commit in another order than
-// they began in.
+// VariantOrder is the result for transactions that commit in a different order than they began.
 type VariantOrder struct {
 	Workers int   `json:"workers"`
 	Written int64 `json:"written"`
 	Tally
 }
 
-// OK reports whether notifyd lost no event, and a stream kept the order of each
-// aggregate. What became of the others' events is a result.
+// OK reports whether notifyd lost no event, and a stream kept the order of each aggregate. Faults of the other variants
+// are results, not failures.
 func (r VariantsResult) OK() bool {
 	return !slices.ContainsFunc(r.Variants, func(v VariantResult) bool {
 		return v.Notifyd && slices.ContainsFunc(v.tallies(), func(t Tally) bool {
@@ -142,7 +140,7 @@ func (r VariantsResult) OK() bool {
 	})
 }
 
-// tallies are those of all runs.
+// tallies returns the tallies of all runs.
 func (v *VariantResult) tallies() (all []Tally) {
 	for _, d := range v.Drains {
 		all = append(all, d.Tally)
@@ -160,16 +158,16 @@ func (v *VariantResult) tallies() (all []Tally) {
 }
 
 const (
-	// variantTopics have one partition each.
+	// variantTopics is the number of topics, with one partition each.
 	variantTopics = 2
-	// variantWorkers is the largest number of workers that is measured; 1 is the other.
+	// variantWorkers is the larger number of workers; the other one is 1.
 	variantWorkers = 2
-	// variantLease is that of the comparison.
+	// variantLease is the lease of the comparison.
 	variantLease = 15 * time.Second
 )
 
-// vacuumSoon has a private server look for dead rows every few seconds: workers that delete
-// have to step over those that it has not removed.
+// vacuumSoon makes a private server vacuum every few seconds: workers that delete have to skip dead rows that vacuum has
+// not removed.
 func vacuumSoon() map[string]string { return map[string]string{"autovacuum_naptime": "5s"} }
 
 // compare is a run of the bench.
@@ -210,7 +208,7 @@ func Variants(ctx context.Context, o VariantsOptions) (VariantsResult, error) {
 	return r, err
 }
 
-// check returns an error for options that cannot be measured.
+// check returns an error for invalid options.
 func (o *VariantsOptions) check() error {
 	for _, n := range []int{o.Events, o.Payload, o.Keys, o.Batch, o.Writers, o.Seconds, o.OpenSeconds} {
 		if n < 1 {
@@ -235,7 +233,7 @@ func (o *VariantsOptions) has(part string) bool {
 	return len(o.Parts) == 0 || slices.Contains(o.Parts, part)
 }
 
-// openBroker starts a private broker and warms it up, or uses those that are named.
+// openBroker starts a private broker and warms it up, or uses the named brokers.
 func (c *compare) openBroker(ctx context.Context) (err error) {
 	load := DrainOptions{Events: c.want.Events, Payload: c.want.Payload, SinkBatch: max(1, c.want.Batch/variantTopics), Brokers: c.want.Brokers}
 	sink := &kafkaSink{}
@@ -279,8 +277,8 @@ func (c *compare) measure(ctx context.Context, who contender) (r VariantResult, 
 	return r, nil
 }
 
-// sinkBatch is how many events go to a topic in one call of notifyd, so that it has as many
-// on their way as the workers of a variant have, all topics together.
+// sinkBatch returns the batch per topic of notifyd. All topics together then have as many events under way as the workers
+// of a variant.
 func (t *trial) sinkBatch() int {
 	return min(max(1, t.want.Batch*t.workers/variantTopics), kafka.DefaultLane().Batch)
 }

@@ -18,22 +18,22 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// contender is one of the outboxes that are compared.
+// contender is one of the compared outboxes.
 type contender struct {
 	name  string
 	about string
 	most  int           // workers; 0: any number
 	way   *variants.Way // nil: notifyd
 	mode  outboxsql.Mode
-	// inOrder is whether events of an aggregate come in their order.
+	// inOrder reports whether the events of an aggregate arrive in order.
 	inOrder bool
-	// into and more are the statement that inserts an event around the three values that
-	// are common to all: where to, the aggregate, the payload.
+	// into and more are the parts of the INSERT before and after the three values that all contenders have: address,
+	// aggregate, payload.
 	into, more string
 	before     string // what a writer executes before it inserts
 }
 
-// contenders returns all, in the order of the table.
+// contenders returns all contenders, in the order of the table.
 func contenders() []contender {
 	var all []contender
 	for _, way := range variants.All() {
@@ -43,24 +43,24 @@ func contenders() []contender {
 	queue, stream := ours, ours
 	queue.name, queue.about, queue.mode = "queue", "notifyd, competing relays, events are marked and kept, at least once", outboxsql.ModeQueue
 	stream.name, stream.about, stream.mode, stream.inOrder = "stream", "notifyd, a position for each topic, in order per aggregate, at least once", outboxsql.ModeStream, true
-	// A stream that is exactly once goes here, when the Kafka destination can do it. Its
-	// topics have records of control: readBack then needs another end than the offsets.
+	// A stream that delivers exactly once belongs here, once the Kafka destination supports it. Its topics will have
+	// control records: readBack must then find the end by other means than offsets.
 	return append(all, queue, stream)
 }
 
-// insert is the statement of a writer: where to, aggregate, payload.
+// insert returns the statement of a writer. Its parameters are address, aggregate and payload.
 func (who contender) insert() string {
 	return "INSERT INTO " + who.into + " VALUES ($1, $2, $3" + who.more + ")"
 }
 
-// backlog inserts $1 events of $2 aggregates to the addresses $3, with the filling $4.
+// backlog returns the statement that inserts $1 events of $2 aggregates for the addresses $3, with the filling $4.
 func (who contender) backlog() string {
 	return "INSERT INTO " + who.into + ` SELECT ($3::text[])[1 + key % cardinality($3::text[])], '` + freeAggregate + `' || key,
 		('{"n":"' || lpad(n::text, ` + strconv.Itoa(numberDigits) + `, '0') || '","fill":"' || $4::text || '"}')::json` + who.more + `
 		FROM (SELECT (i - 1) % $2::bigint AS key, (i - 1) / $2::bigint AS n FROM generate_series(1, $1::bigint) AS i) AS event`
 }
 
-// addresses are where events go to: the topic, or the type that is routed there.
+// addresses returns the targets of events: the topics, or the event types that are routed to them.
 func (t *trial) addresses() []string {
 	if t.who.way != nil {
 		return t.topics
@@ -99,7 +99,7 @@ func (t *trial) create(ctx context.Context) (err error) {
 	return nil
 }
 
-// inside opens a connection in the schema of the trial, after a statement.
+// inside opens a connection with the trial's schema as search_path, and runs the statement first on it.
 func (t *trial) inside(ctx context.Context, first string) (*pgx.Conn, error) {
 	conn, err := t.connect(ctx)
 	if err != nil {
@@ -123,24 +123,24 @@ func (t *trial) left(ctx context.Context) (bool, error) {
 	return left, err
 }
 
-// crew are the workers of a trial.
+// crew has the workers of a trial.
 type crew struct {
 	*running
 	settled atomic.Int64 // by the workers of a way
-	seen    *sightings   // by relays; nil of a way
+	seen    *sightings   // by relays; nil for a way
 	isReady []<-chan struct{}
 	closers []io.Closer
 }
 
-// done is how many events are settled, or delivered by a relay.
+// done returns how many events are settled, or delivered by a relay.
 func (w *crew) done() int64 {
 	if w.seen == nil {
 		return w.settled.Load()
 	}
-	return w.seen.distinct.Load() + w.seen.unknown.Load() // unknown are all where no number is known
+	return w.seen.distinct.Load() + w.seen.unknown.Load() // all ids are unknown if their number is
 }
 
-// awake waits until all are at work.
+// awake waits until all workers are running.
 func (w *crew) awake(ctx context.Context) error {
 	for _, ready := range w.isReady {
 		if err := w.ready(ctx, ready); err != nil {
@@ -150,7 +150,7 @@ func (w *crew) awake(ctx context.Context) error {
 	return nil
 }
 
-// dismiss ends the workers, after they have settled what they can, and closes what is theirs.
+// dismiss ends the workers, after they have settled the events under way, and closes their resources.
 func (w *crew) dismiss() (err error) {
 	if w.running != nil {
 		err, w.running = w.stop(), nil
@@ -162,8 +162,7 @@ func (w *crew) dismiss() (err error) {
 	return err
 }
 
-// hire starts the workers; the caller dismisses them. events is how many there will be, 0 if
-// that is unknown.
+// hire starts the workers; the caller calls dismiss. events is the expected number of events, or 0 if that is unknown.
 func (t *trial) hire(ctx context.Context, events int) (*crew, error) {
 	w := &crew{}
 	add := t.addWorker
@@ -182,12 +181,12 @@ func (t *trial) hire(ctx context.Context, events int) (*crew, error) {
 	return w, nil
 }
 
-// closer calls a function as io.Closer.
+// closer implements io.Closer with a function.
 type closer func()
 
 func (f closer) Close() error { f(); return nil }
 
-// addWorker prepares a worker of a way, with a connection and a producer of its own.
+// addWorker prepares a worker of a way, with a separate connection and producer.
 func (t *trial) addWorker(ctx context.Context, w *crew) (func(context.Context) error, error) {
 	connector := &store.Connector{Config: t.pool.Config().ConnConfig, Schema: t.schema}
 	conn, err := connector.Connect(ctx, "variant")

@@ -30,7 +30,7 @@ func (t Tally) String() string {
 	return fmt.Sprintf("lost=%d duplicates=%d out_of_order=%d", t.Lost, t.Duplicates, t.OutOfOrder)
 }
 
-// cell is the tally in a cell of the table.
+// cell returns the tally for a cell of the table: lost/duplicates/out of order.
 func (t Tally) cell() string { return fmt.Sprintf("%d/%d/%d", t.Lost, t.Duplicates, t.OutOfOrder) }
 
 // drain times the workers, from their start until they have settled everything and ended.
@@ -76,8 +76,8 @@ func (t *trial) drainAll(ctx context.Context) (err error) {
 	return t.settled(ctx, w, int64(t.want.Events))
 }
 
-// fill inserts the backlog. All tables are vacuumed and analysed then, so that none meets an
-// autovacuum for its insertion.
+// fill inserts the backlog. Then it vacuums and analyzes all tables, so that no variant meets an autovacuum caused by the
+// inserts.
 func (t *trial) fill(ctx context.Context) error {
 	defer t.progress("inserting "+number(float64(t.want.Events))+" events for "+t.who.name, 0, nil)()
 	if _, err := t.look.Exec(ctx, t.who.backlog(), t.want.Events, t.want.Keys, t.addresses(), filling(t.want.Payload)); err != nil {
@@ -104,9 +104,9 @@ func (t *trial) fill(ctx context.Context) error {
 	return nil
 }
 
-// leftBehind counts the rows that were changed, and those that are dead now.
+// leftBehind counts the changed rows and the dead rows.
 func (t *trial) leftBehind(ctx context.Context, d *VariantDrain) (err error) {
-	if d.DeadRows, err = t.deadRows(ctx, t.schema); err != nil { // the sessions of the workers have told all then
+	if d.DeadRows, err = t.deadRows(ctx, t.schema); err != nil { // the workers' sessions have reported all changes by then
 		return err
 	}
 	return t.pool.QueryRow(ctx, `SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = $1`,

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// openWriters write at openPace each while a transaction stays open.
+	// openWriters is how many writers write while a transaction stays open, each at openPace.
 	openWriters = 4
 	openPace    = 20 * time.Millisecond
 )
 
-// opens measures what each kind of open transaction does.
+// opens measures the effect of each kind of open transaction.
 func (c *compare) opens(ctx context.Context, who contender, r *VariantResult) error {
 	for _, foreign := range Foreigns() {
 		o := VariantOpen{Transaction: foreign}
@@ -40,7 +40,7 @@ func (c *compare) opens(ctx context.Context, who contender, r *VariantResult) er
 	return nil
 }
 
-// pending is a trial beside an open transaction.
+// pending is a trial with an open transaction.
 type pending struct {
 	*trial
 	crew   *crew
@@ -50,7 +50,7 @@ type pending struct {
 
 	mu      sync.Mutex
 	arrived []time.Time
-	longest time.Duration // that a commit took since the transaction was opened
+	longest time.Duration // longest commit since the transaction was opened
 	from    time.Time     // when it was opened
 }
 
@@ -79,7 +79,7 @@ func (p *pending) run(ctx context.Context, all []*author, o *VariantOpen) (err e
 	return errors.Join(err, reader.stop())
 }
 
-// listen notes the time of each delivery.
+// listen records the time of each delivery.
 func (p *pending) listen(ctx context.Context, client *kgo.Client) error {
 	for ctx.Err() == nil {
 		fetches := client.PollFetches(ctx)
@@ -95,7 +95,7 @@ func (p *pending) listen(ctx context.Context, client *kgo.Client) error {
 	return nil
 }
 
-// hold keeps a transaction open once events arrive, and returns when it was closed.
+// hold opens a transaction once events arrive, and returns when it has closed it.
 func (p *pending) hold(ctx context.Context, foreign string) (to time.Time, err error) {
 	wait, cancel := context.WithTimeoutCause(ctx, settleWithin, errors.New("no event has arrived"))
 	defer cancel()
@@ -132,7 +132,7 @@ func (p *pending) hold(ctx context.Context, foreign string) (to time.Time, err e
 	return to, sleepTimer(ctx, time.Second) // as things are again
 }
 
-// write commits events, at a rate at which any variant keeps up.
+// write commits events, at a rate that every variant sustains.
 func (p *pending) write(ctx context.Context, i int, a *author) error {
 	tick := time.NewTicker(openPace)
 	defer tick.Stop()
@@ -156,7 +156,7 @@ func (p *pending) write(ctx context.Context, i int, a *author) error {
 	}
 }
 
-// silence is the longest time without a delivery while the transaction was open.
+// silence returns the longest time without a delivery while the transaction was open.
 func (p *pending) silence(to time.Time) (longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

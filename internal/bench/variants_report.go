@@ -30,11 +30,11 @@ func (c *compare) report(r VariantsResult) {
 type variantSheet struct {
 	sheet[VariantResult]
 
-	private bool // the server is, and its CPU time known
+	private bool // the server is private, so its CPU time is known
 }
 
-// part returns a function that writes rows of a part of the bench; of returns what was measured
-// of a variant, or nil.
+// part returns a function that writes rows of a part of the bench. of returns the measurement of a variant in that part,
+// or nil.
 func part[P any](s variantSheet, of func(VariantResult) *P) func(name string, cell func(*P) string) {
 	return func(name string, cell func(*P) string) {
 		s.figure(name, func(v VariantResult) string {
@@ -46,7 +46,7 @@ func part[P any](s variantSheet, of func(VariantResult) *P) func(name string, ce
 	}
 }
 
-// first returns the first one that is wanted, or nil.
+// first returns the first element that is wanted, or nil.
 func first[P any](all []P, wanted func(P) bool) *P {
 	if i := slices.IndexFunc(all, wanted); i >= 0 {
 		return &all[i]

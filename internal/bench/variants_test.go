@@ -20,8 +20,8 @@ func miniature(t *testing.T, url string) (o VariantsOptions, report func() strin
 	}, out.String
 }
 
-// TestVariants: every variant delivers its backlog in each number of workers, and what may
-// not be lost or out of order is not, beside writers and open transactions too.
+// TestVariants: every variant delivers its backlog with each number of workers. Events that it must not lose or reorder
+// are neither lost nor reordered, even with writers and open transactions.
 func TestVariants(t *testing.T) {
 	t.Parallel()
 	for _, who := range contenders() {
@@ -50,7 +50,7 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// checkVariant checks what is known of a variant's figures, whatever the machine is like.
+// checkVariant checks the figures of a variant that do not depend on the machine.
 func checkVariant(t *testing.T, who contender, v VariantResult) {
 	t.Helper()
 	rounds := variantWorkers
@@ -92,7 +92,7 @@ func checkVariant(t *testing.T, who contender, v VariantResult) {
 	}
 }
 
-// TestVariantsOptions: what cannot be measured is refused before a server is started.
+// TestVariantsOptions: invalid options are refused before a server is started.
 func TestVariantsOptions(t *testing.T) {
 	t.Parallel()
 	good := VariantsOptions{Events: 1, Payload: 1, Keys: 1, Batch: 1, Writers: 1, Seconds: 1, OpenSeconds: 1}

@@ -15,7 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// trial is one run of a contender, with tables and topics of its own.
+// trial is one run of a contender, with separate tables and topics.
 type trial struct {
 	*compare
 	who     contender
@@ -23,12 +23,12 @@ type trial struct {
 	schema  string
 	topics  []string
 	look    *pgx.Conn // inspects the tables
-	// written is how many events of each aggregate are committed. They are numbered
-	// from 0, and one writer at a time writes those of an aggregate.
+	// written is the number of committed events of each aggregate. They are numbered from 0, and one writer at a time
+	// writes to an aggregate.
 	written []int64
 }
 
-// trial prepares tables and topics, lets do run, and reads the topics back.
+// trial prepares tables and topics, calls do, and reads the topics back.
 func (c *compare) trial(ctx context.Context, who contender, workers int, do func(context.Context, *trial) error) (tally Tally, err error) {
 	c.trials++
 	t := &trial{compare: c, who: who, workers: workers}
@@ -64,7 +64,7 @@ func (t *trial) makeTopics(ctx context.Context) error {
 	if err = errors.Join(err, made.Error()); err != nil {
 		return err
 	}
-	// Until the leaders are known, a producer's first batch would wait for some of its own
+	// Wait until the leaders are known. Otherwise a producer's first batch would wait for several of the client's
 	// intervals.
 	for ctx.Err() == nil {
 		ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
@@ -78,7 +78,7 @@ func (t *trial) makeTopics(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// idlePoll is the pause between two questions to a broker.
+// idlePoll is the pause between two queries of a broker.
 const idlePoll = 10 * time.Millisecond
 
 // consume returns a client that reads the topics from their beginning.
@@ -86,7 +86,7 @@ func (t *trial) consume() (*kgo.Client, error) {
 	return kgo.NewClient(kgo.SeedBrokers(t.brokers...), kgo.ConsumeTopics(t.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 }
 
-// readBack reads the topics to their end, and compares them with what was written.
+// readBack reads the topics to their end, and compares them with the committed events.
 func (t *trial) readBack(ctx context.Context) (Tally, error) {
 	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
 	if err = errors.Join(err, ends.Error()); err != nil {
@@ -118,7 +118,7 @@ func (t *trial) readBack(ctx context.Context) (Tally, error) {
 	return found.tally(), nil
 }
 
-// findings are what was found in the topics.
+// findings are the records found in the topics.
 type findings struct {
 	seen   [][]bool // by aggregate and number
 	last   []int64  // the highest number of each aggregate
@@ -134,7 +134,7 @@ func newFindings(written []int64) *findings {
 	return f
 }
 
-// note takes a record. One that nobody has committed counts as a duplicate.
+// note records a record of a topic. A record that was never committed counts as a duplicate.
 func (f *findings) note(aggregate string, value []byte) {
 	digits, _ := strings.CutPrefix(aggregate, freeAggregate)
 	key, err := strconv.Atoi(digits)
@@ -159,13 +159,13 @@ const (
 	numberDigits = 10
 )
 
-// filling makes payloads as large as they are to be.
+// filling returns the text that makes payloads as large as wanted.
 func filling(bytes int) string {
 	rest := bytes - len(numberPrefix) - numberDigits - len(`","fill":""}`)
 	return strings.Trim(payload(max(0, rest)+2), `"`)
 }
 
-// numbered is the payload of an event.
+// numbered returns the payload of an event.
 func numbered(n int64, fill string) string {
 	return fmt.Sprintf(`%s%0*d","fill":"%s"}`, numberPrefix, numberDigits, n, fill)
 }
@@ -179,13 +179,12 @@ func readNumber(value []byte) (n int64, ok bool) {
 	return n, err == nil && n >= 0
 }
 
-// settled waits until so many events are settled, or none has been for settleWithin: what
-// is missing counts as lost.
+// settled waits until n events are settled, or no event was settled for settleWithin. Missing events count as lost.
 func (t *trial) settled(ctx context.Context, w *crew, n int64) error {
 	return t.until(ctx, w, func(context.Context) (bool, error) { return w.done() >= n, nil })
 }
 
-// caughtUp waits until no event is left that the workers will find.
+// caughtUp waits until the workers would find no more events.
 func (t *trial) caughtUp(ctx context.Context, w *crew) error {
 	return t.until(ctx, w, func(ctx context.Context) (bool, error) {
 		left, err := t.left(ctx)
@@ -193,7 +192,7 @@ func (t *trial) caughtUp(ctx context.Context, w *crew) error {
 	})
 }
 
-// until waits until something is so, or nothing has been settled for settleWithin.
+// until waits until is returns true, or nothing was settled for settleWithin.
 func (t *trial) until(ctx context.Context, w *crew, is func(context.Context) (bool, error)) error {
 	const lookEvery = 2 * time.Millisecond
 	tick := time.NewTicker(lookEvery)

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// keysOfWriter is how many aggregates a writer has, and sharedKeys how many all
-	// have in common where they commit out of order.
+	// keysOfWriter is the number of aggregates of a writer. sharedKeys is the number of aggregates that all writers share
+	// when they commit out of order.
 	keysOfWriter = 8
 	sharedKeys   = 100
 )
@@ -55,7 +55,7 @@ func (a *author) queue(flight *pgx.Batch, key int) {
 	flight.Queue(a.who.insert(), a.addresses[key%len(a.addresses)], freeAggregate+strconv.Itoa(key), numbered(a.written[key], a.fill))
 }
 
-// commit writes an event in a transaction of its own: one flight.
+// commit writes an event in a separate transaction, in one round trip.
 func (a *author) commit(ctx context.Context, key int) error {
 	var flight pgx.Batch
 	a.queue(&flight, key)
@@ -66,7 +66,7 @@ func (a *author) commit(ctx context.Context, key int) error {
 	return nil
 }
 
-// writers measures how many events writers commit, and how soon a worker has them.
+// writers measures how many events writers commit, and how soon a worker has delivered them.
 func (c *compare) writers(ctx context.Context, who contender, r *VariantResult) error {
 	r.Writers = &VariantWriters{}
 	tally, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
@@ -82,7 +82,7 @@ func (c *compare) writers(ctx context.Context, who contender, r *VariantResult) 
 	return err
 }
 
-// beside lets do run beside workers and with connected writers.
+// beside calls do while workers run, with connected writers.
 func (t *trial) beside(ctx context.Context, writers int, do func(context.Context, *crew, []*author) error) (err error) {
 	w, err := t.hire(ctx, 0)
 	if err != nil {
@@ -100,7 +100,7 @@ func (t *trial) beside(ctx context.Context, writers int, do func(context.Context
 	return do(ctx, w, all)
 }
 
-// race lets all writers commit as fast as they can.
+// race makes all writers commit as fast as they can.
 func (t *trial) race(ctx context.Context, w *crew, all []*author, r *VariantWriters) error {
 	defer t.progress(fmt.Sprintf("%d writers, %s follows", len(all), t.who.name), 0, nil)()
 	var commits atomic.Int64
@@ -119,7 +119,7 @@ func (t *trial) race(ctx context.Context, w *crew, all []*author, r *VariantWrit
 	return err
 }
 
-// all lets each writer write one after the other for as long as is wanted.
+// all makes each writer call one repeatedly, for Seconds.
 func (t *trial) all(ctx context.Context, all []*author, one func(ctx context.Context, i int, a *author) error) error {
 	end := time.Now().Add(time.Duration(t.want.Seconds) * time.Second)
 	tasks := make([]func(context.Context) error, len(all))
@@ -136,7 +136,7 @@ func (t *trial) all(ctx context.Context, all []*author, one func(ctx context.Con
 	return together(ctx, tasks...)
 }
 
-// orders counts what becomes of events of writers that commit out of order.
+// orders counts the lost, repeated and disordered events of writers that commit out of order.
 func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) error {
 	for workers := 1; workers <= variantWorkers && (who.most == 0 || workers <= who.most); workers++ {
 		o := VariantOrder{Workers: workers}
@@ -160,9 +160,8 @@ func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) e
 	return nil
 }
 
-// scramble lets writers commit out of order. Those of an aggregate are in order: each
-// locks it before it writes its event, as an application locks the row that the event is
-// about, and keeps it until its transaction has ended.
+// scramble makes writers commit out of order, but in order within an aggregate. Each locks the aggregate before it writes
+// its event, as an application locks the row that the event is about, and unlocks it after its transaction has ended.
 func (t *trial) scramble(ctx context.Context, all []*author) error {
 	defer t.progress(fmt.Sprintf("writers commit out of order, %s follows, %d at work", t.who.name, t.workers), 0, nil)()
 	locks := make([]sync.Mutex, sharedKeys)
@@ -172,8 +171,8 @@ func (t *trial) scramble(ctx context.Context, all []*author) error {
 	})
 }
 
-// slowly writes an event in a transaction that has written something else before and
-// takes a while, and rolls one in twenty back.
+// slowly writes an event in a transaction that has written something else before and takes a while. It rolls one in
+// twenty back.
 func (a *author) slowly(ctx context.Context, key int, lock *sync.Mutex) error {
 	const rolledBack = 20
 	if _, err := a.conn.Exec(ctx, foreignWrite); err != nil {
@@ -203,7 +202,7 @@ func (a *author) slowly(ctx context.Context, key int, lock *sync.Mutex) error {
 	return nil
 }
 
-// aWhile is up to 5 ms, and of one transaction in fifty up to 100 ms.
+// aWhile returns up to 5 ms, and for one transaction in fifty up to 100 ms.
 func aWhile() time.Duration {
 	const oneInFifty, short, long = 50, 5 * time.Millisecond, 100 * time.Millisecond
 	most := short

@@ -23,7 +23,7 @@ func TestReplayTellsWhatBecame(t *testing.T) {
 	}
 	errorGroup := query[string](s, `SELECT DISTINCT error_fingerprint FROM outbox_deliveries`)
 	group := Path + "dead/group?" + url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}}.Encode()
-	// A destination that refuses again what is replayed, within the same transaction.
+	// A destination that refuses a replayed event again, within the same transaction.
 	s.exec(`CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF NEW.event_id = 1 THEN NEW.state := 'dead'; NEW.last_error := 'still no user'; END IF; RETURN NEW; END $$;
 		CREATE TRIGGER again BEFORE UPDATE ON outbox_deliveries FOR EACH ROW EXECUTE FUNCTION again()`)

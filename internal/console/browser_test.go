@@ -37,7 +37,7 @@ type tab struct {
 	troubles []string // errors of the pages and their scripts
 }
 
-// openTab starts a browser, or skips the test where there is none.
+// openTab starts a browser, or skips the test without one.
 func openTab(t *testing.T) *tab {
 	t.Helper()
 	path := testenv.Program(t, "chromium")
@@ -164,7 +164,7 @@ func furnish(s *site) (event int64) {
 	return event
 }
 
-// replayed replays three letters, of which one dies again, and returns the id of the replay.
+// replayed replays three dead letters. One is dead-lettered again. It returns the id of the replay.
 func (s *site) replayed() string {
 	s.Helper()
 	for range 3 {
@@ -273,7 +273,7 @@ const sourceUnnamed = `[...document.querySelectorAll('button, a, input:not([type
 	.filter((e) => !(e.getAttribute('aria-label') || e.textContent.trim() || (e.labels && e.labels.length)))
 	.map((e) => e.outerHTML.slice(0, 200))`
 
-// sourceClipped finds what is wider than its place, and text that reaches out of the window.
+// sourceClipped finds elements that are wider than their place, and text outside the window.
 const sourceClipped = `[...document.querySelectorAll('main *')]
 	.filter((e) => !e.closest('.hidden, svg, thead') && e.getClientRects().length > 0
 		&& (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline' && getComputedStyle(e).overflowX !== 'visible'

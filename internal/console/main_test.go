@@ -149,7 +149,7 @@ func prepare(t *testing.T, change func(*Config)) *site {
 	return s
 }
 
-// browser returns a client with cookies of its own, which follows no redirect.
+// browser returns a client with separate cookies, which follows no redirect.
 func (s *site) browser() *http.Client {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -216,8 +216,8 @@ func (s *site) get(path string) string {
 	return a.body
 }
 
-// post sends a form as a browser does from the page on, which must have the form. An empty
-// on is a page of the console that has lost it meanwhile.
+// post sends a form as a browser does on the page on, which must have the form. An empty on stands for a page of the
+// console that has lost the form meanwhile.
 func (s *site) post(on, path string, form url.Values) answer {
 	s.Helper()
 	if on != "" && !strings.Contains(s.get(on), `action="`+path+`"`) {

@@ -75,7 +75,7 @@ func (s snapshot) delivered(name string) bool {
 	return slices.ContainsFunc(s.reading.backlog.Positions, func(p observe.Position) bool { return p.Destination == name && p.Session != nil })
 }
 
-// downFor says since when a destination is down, as far as that is known.
+// downFor returns how long a destination has been down, or "" if that is unknown.
 func downFor(now, since time.Time) string {
 	if since.IsZero() {
 		return ""

@@ -36,7 +36,7 @@ type rangeRow struct {
 	Outcome ops.ReplayOutcome
 }
 
-// planBody is the page that says what will be done, and asks.
+// planBody is the page that describes the planned change and asks for confirmation.
 type planBody struct {
 	Name, Back string
 	Seek       *ops.Moved // nil for a replay
@@ -95,7 +95,7 @@ func (c *Console) positionOf(ctx context.Context, name string) (b positionBody, 
 	return b, nil
 }
 
-// plan says what a seek or a replay would do, with a form that does just that.
+// plan describes the effect of a seek or a replay, with a form that starts exactly that.
 func (c *Console) plan(w http.ResponseWriter, r *http.Request, s session) error {
 	q, client := r.URL.Query(), c.tables.Load().client
 	b := planBody{Name: q.Get("name"), Back: positionPath(q.Get("name")), Reason: q.Get("reason")}
@@ -188,7 +188,7 @@ func (c *Console) backTo(w http.ResponseWriter, r *http.Request, name, done stri
 	return nil
 }
 
-// Holding says what keeps events above an id from being purged, "" if it is not this destination.
+// Holding names what prevents a purge of events above an id; "" if this destination does not prevent it.
 func (b positionBody) Holding() string {
 	i := slices.IndexFunc(b.Parts, func(p observe.Position) bool { return p.HoldsBack })
 	switch {

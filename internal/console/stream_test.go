@@ -25,9 +25,8 @@ func (router) DestinationsOf(eventType string) []string {
 	return []string{"hook"}
 }
 
-// serveStream is serve with a stream of six events. Its destination hook has
-// reached the first; a session owns the shards of mail and audit, the second of
-// which is another relay's.
+// serveStream is serve with a stream of six events. Its destination hook has reached the first. A session owns the shards
+// of mail and audit; audit is a destination of another relay.
 func serveStream(t *testing.T, partitioned bool) *site {
 	t.Helper()
 	s := serve(t, func(c *Config) { c.Router = router{} })

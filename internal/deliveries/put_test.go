@@ -46,7 +46,7 @@ func TestPut(t *testing.T) {
 	dead := entry(3, deliveries.Dead)
 	dead.Class, dead.Err, dead.Failures = "relay", "gone", 3
 	again := entry(1, deliveries.Retry)
-	again.Own, again.Replays = true, 9 // its event has no time of its own
+	again.Own, again.Replays = true, 9 // its event has no available_at
 	put("keyed", deliveries.SQLPutKeyed, []deliveries.Entry{again, dead},
 		"1 x a retry 0 event no 2 0m", "2 x a retry 0 k 0 own", "3 x a dead 3 relay gone 0 0m")
 

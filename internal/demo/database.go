@@ -13,14 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Database says where a PostgreSQL is.
+// Database is a place where a PostgreSQL may run.
 type Database struct {
-	// URL is a connection string; of keywords and values, if Guessed. The PG* variables complete it.
+	// URL is a connection string: keywords and values if Guessed is true. The PG* variables complete it.
 	URL string
-	// Place says, for messages, where the URL comes from or which place was tried.
+	// Place names, for messages, the source of the URL or the place that was tried.
 	Place string
-	// Guessed: the user has not named the database. Then it may be the database
-	// postgres, and it has to answer within seconds.
+	// Guessed is true if the user has not named the database. The demo may then use the database postgres, and the server
+	// must answer within seconds.
 	Guessed bool
 }
 
@@ -33,7 +33,7 @@ func Local() []Database {
 	return append(all, Database{URL: "host=localhost port=5432", Place: "localhost:5432", Guessed: true})
 }
 
-// NotFoundError is returned where no database can be used by the demo.
+// NotFoundError reports that the demo can use none of the databases.
 type NotFoundError struct{ Tried []Tried }
 
 // Tried is a database that the demo cannot use, and why.
@@ -53,7 +53,7 @@ func (e *NotFoundError) Error() string {
 }
 
 const (
-	// guessWithin bounds the look at a server that the user has not named.
+	// guessWithin bounds the check of a server that the user has not named.
 	guessWithin = 5 * time.Second
 	// oldest is the oldest PostgreSQL that notifyd works with, as server_version_num.
 	oldest = 140000
@@ -77,7 +77,7 @@ func find(ctx context.Context, databases []Database) (*pgxpool.Config, string, e
 	return nil, "", missing
 }
 
-// look returns how to connect and a description, or why the demo cannot use the database.
+// look returns how to connect to the database and a description of it, or why the demo cannot use it.
 func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	cfg, err := pgxpool.ParseConfig(db.URL)
 	if err != nil {
@@ -135,7 +135,7 @@ func (d *demo) connect(ctx context.Context) error {
 	d.cleanup = append(d.cleanup, func() error { d.pool.Close(); return nil })
 	d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
 	name := pgx.Identifier{d.schema}.Sanitize()
-	// Not IF NOT EXISTS: the demo must drop a schema of its own only.
+	// Not IF NOT EXISTS: the demo must drop only a schema that it created.
 	if _, err := d.pool.Exec(ctx, "CREATE SCHEMA "+name); err != nil {
 		return fmt.Errorf("create a schema for the demo: %w", err)
 	}

@@ -28,21 +28,20 @@ import (
 type Options struct {
 	// Orders is how many orders to commit, at least 1.
 	Orders int
-	// Databases are tried in this order. The demo uses the first usable one, in a
-	// schema of its own that is dropped at the end.
+	// Databases are tried in this order. The demo uses the first usable one. It creates a schema there, and drops it at
+	// the end.
 	Databases []Database
 	// Mode is how the relay reads the table; "" is a queue.
 	Mode outboxsql.Mode
-	// Spare is the URL of an empty database that Keep offers for a configuration of the
-	// user's; "" for none.
+	// Spare is the URL of an empty database that Keep offers to the user for another configuration; "" for none.
 	Spare string
 	// Keep leaves everything running after the last order until ctx ends.
 	Keep bool
-	// Out gets the report for people. Width returns the columns of a terminal that can
-	// rewrite a line, for a progress line; it is nil where Out is anything else.
+	// Out receives the text for people. Width returns the columns of a terminal that can rewrite a progress line. Without
+	// a terminal Width is nil.
 	Out   io.Writer
 	Width func() int
-	// Log takes the relay's log.
+	// Log receives the relay's log.
 	Log *slog.Logger
 }
 
@@ -78,8 +77,7 @@ type demo struct {
 	cleanup []func() error
 }
 
-// say prints for the user. Where Out has no reader any more, as behind "| head", the
-// demo still runs on to its cleanup.
+// say prints for the user. If the reader of Out is gone, as after "| head", the demo still continues to its cleanup.
 func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.Out, format, args...) }
 
 func (d *demo) run(ctx context.Context) (Result, error) {
@@ -107,7 +105,7 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 		return Result{}, errors.Join(err, <-ended)
 	}
 	d.settle(ctx)
-	if ctx.Err() != nil { // the wait was too short to call anything lost
+	if ctx.Err() != nil { // the wait was too short to count an event as lost
 		stopRelay()
 		return Result{}, errors.Join(context.Cause(ctx), <-ended)
 	}
@@ -191,7 +189,7 @@ func (d *demo) warehouse(_ context.Context, e *delivery.Event) error {
 	return nil
 }
 
-// settle waits until everything committed has arrived, at most settleWithin.
+// settle waits until all committed events have arrived, at most settleWithin.
 func (d *demo) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
@@ -211,8 +209,8 @@ func (d *demo) settle(ctx context.Context) {
 	}
 }
 
-// left returns the query whether an event is left to be delivered. A queue marks
-// delivered events; in a stream every destination has a position.
+// left returns a query that is true while an event is still to be delivered. A queue marks delivered events; in a stream
+// every destination has a position.
 func (d *demo) left() string {
 	table := func(name string) string { return pgx.Identifier{d.schema, name}.Sanitize() }
 	if d.Mode != outboxsql.ModeStream {

@@ -30,7 +30,7 @@ func (d *demo) followed() string {
 	return "SELECT id, event_type, state, processed_at - created_at AS took FROM " + d.schema + ".outbox_events ORDER BY id DESC LIMIT 5"
 }
 
-// showMails prints a line for each mail that arrives from now on, until ctx ends.
+// showMails prints a line for each mail that arrives while it runs. It returns when ctx ends.
 func (d *demo) showMails(ctx context.Context) {
 	for shown := len(d.sink.Mails()); ; {
 		mails, err := d.sink.Wait(ctx, shown+1)

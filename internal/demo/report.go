@@ -65,7 +65,7 @@ func (j journal) Write(p []byte) (int, error) {
 	defer j.s.mu.Unlock()
 	for line := range strings.Lines(string(p)) {
 		var l logged
-		_ = json.Unmarshal([]byte(line), &l) // an unreadable line counts for no order
+		_ = json.Unmarshal([]byte(line), &l) // an unreadable line belongs to no order
 		j.s.lines[l]++
 		j.s.lastLine = strings.TrimSuffix(line, "\n")
 	}
@@ -90,8 +90,7 @@ func (d *demo) latencies() []float64 {
 	return all
 }
 
-// percentile returns the smallest value that at least the share p of all values does not
-// exceed, 0 of none.
+// percentile returns the smallest value that at least the share p of all values does not exceed, or 0 without values.
 func percentile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -137,8 +136,7 @@ func (d *demo) result() Result {
 	return r
 }
 
-// count compares the committed orders with how often each of them arrived at one
-// destination.
+// count compares the committed orders with the number of times each of them arrived at one destination.
 func (r *Result) count(placed map[string]time.Time, got map[string]int) {
 	for order := range placed {
 		if got[order] == 0 {

@@ -22,11 +22,11 @@ const (
 	stockReserved = "stock.reserved"
 )
 
-// eventsPerOrder are written in the order's transaction.
+// eventsPerOrder is how many events the transaction of an order writes.
 const eventsPerOrder = 2
 
-// shop places orders. An order and its events are one transaction, some of which are
-// rolled back, as after a refused card.
+// shop places orders. An order and its events share one transaction. Some of the transactions are rolled back, as after a
+// refused card.
 type shop struct {
 	pool   *pgxpool.Pool
 	schema string
@@ -51,7 +51,7 @@ func (s *shop) open(ctx context.Context) error {
 	return nil
 }
 
-// errCardRefused rolls an order back.
+// errCardRefused makes order roll back.
 var errCardRefused = errors.New("card refused")
 
 // order places one order. An error of card, which is called before the commit, rolls
@@ -94,7 +94,7 @@ func (s *shop) order(ctx context.Context, card func() error) error {
 	return nil
 }
 
-// note records an order with the time of its commit, zero if it was rolled back.
+// note records an order with the time of its commit, or zero if it was rolled back.
 func (s *shop) note(id string, committed time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,13 +120,12 @@ func (s *shop) refused() int {
 const (
 	// meanPause is the mean time between orders.
 	meanPause = 40 * time.Millisecond
-	// refusedShare of the orders are rolled back.
+	// refusedShare is the share of the orders that are rolled back.
 	refusedShare = 0.15
 )
 
-// place places orders at random intervals, until as many as wished are committed. The
-// second one is always rolled back, so that even a short demo shows that such an order
-// sends nothing.
+// place places orders at random intervals until Orders are committed. The second one is always rolled back, so that even
+// a short demo shows that such an order sends nothing.
 func (d *demo) place(ctx context.Context) error {
 	for n := 0; d.shop.committed() < d.Orders; n++ {
 		pause := time.NewTimer(time.Duration(rand.ExpFloat64() * float64(meanPause))) //nolint:gosec // an interval of the demo

@@ -19,7 +19,7 @@ type Destination struct {
 	// Describe returns the parts that Check tests and those that it does not; nil if unknown. See
 	// delivery.CheckDescriber.
 	Describe func() (tested, untested string)
-	// Total says that it gets all events one after the other.
+	// Total reports that the destination gets all events one after the other.
 	Total bool
 	// MaxBytes is the limit of a message, in bytes; 0 for no limit.
 	MaxBytes int

@@ -299,7 +299,7 @@ func (p *patient) until(query string) {
 	}
 }
 
-// TestIllnesses produces each illness in a database of its own.
+// TestIllnesses produces each illness in a separate database.
 func TestIllnesses(t *testing.T) {
 	t.Parallel()
 	all := illnesses()

@@ -24,8 +24,7 @@ func (p *patient) grant(schema string, roles outboxsql.Roles) {
 	p.Exec(script)
 }
 
-// role creates a role with a name of its own, and returns the quoted name and a
-// function to connect as the role.
+// role creates a role with a unique name, and returns the quoted name and a function to connect as the role.
 func (p *patient) role(what string) (name, quoted string, connect Connect) {
 	p.Helper()
 	db := p.Conn.Config().Database

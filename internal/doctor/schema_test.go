@@ -10,7 +10,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the descriptions of the schema")
 
-// TestExpectedSchema: the embedded description is that of migrate's result.
+// TestExpectedSchema: the embedded description equals the description of migrate's result.
 func TestExpectedSchema(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]string{"schema.tsv": expectedSchema, "schema_partitioned.tsv": expectedPartitioned} {

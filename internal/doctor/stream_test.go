@@ -132,7 +132,7 @@ func TestHealthyStream(t *testing.T) {
 			}
 			p.stream()
 			p.member("", "mail")
-			// An event that is being read is no problem, nor is one of another destination.
+			// An event that is being read is not a problem. Neither is an event of another destination.
 			p.Exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
 			r := p.examine(func(o *Options) {
 				routed(o)

@@ -10,7 +10,7 @@ import (
 const (
 	// ClassMissing is the error class of a stored delivery whose event was missing at the last check.
 	ClassMissing = "missing"
-	// MissingCure tells a person what to do about such deliveries.
+	// MissingCure is the action for an operator of such deliveries.
 	MissingCure = "attach the partition or restore the events; to discard the deliveries: notifyd dlq discard --missing"
 
 	// missingFirst and missingLongest bound the pause between two checks of such a delivery.

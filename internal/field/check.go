@@ -10,8 +10,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 )
 
-// Under puts the mistakes in err, which may be joined, below the setting at path.
-// Under(path, nil) is nil.
+// Under prefixes the paths of the mistakes in err, which may be joined, with path. Under(path, nil) is nil.
 func Under(path string, err error) error {
 	var errs []error
 	for _, e := range Split(err) {
@@ -25,7 +24,7 @@ func Under(path string, err error) error {
 	return errors.Join(errs...)
 }
 
-// Word wants one of the known words; "" stands for the default.
+// Word returns an error unless got is one of the known words. "" stands for the default.
 func Word[T ~string](path string, got T, known ...T) error {
 	if got == "" || slices.Contains(known, got) {
 		return nil
@@ -37,7 +36,7 @@ func Word[T ~string](path string, got T, known ...T) error {
 	return Errorf(path, "unknown word %q: use %s", got, strings.Join(words, ", "))
 }
 
-// Between wants a value from low to high; zero stands for the default.
+// Between returns an error unless got is from low to high. Zero stands for the default.
 func Between[T cmp.Ordered](path string, got, low, high T) error {
 	var unset T
 	if got == unset || got >= low && got <= high {
@@ -46,8 +45,8 @@ func Between[T cmp.Ordered](path string, got, low, high T) error {
 	return Errorf(path, "must be %v to %v, not %v", low, high, got)
 }
 
-// Timeout wants a positive time that is not above most, if most is not 0; 0 stands for the
-// default, such.
+// Timeout returns an error unless got is positive and at most most. If most is 0, got has no upper bound. A got of 0
+// stands for the default, which is such.
 func Timeout(path string, got, most, such time.Duration) error {
 	switch {
 	case got >= 0 && (most == 0 || got <= most):
@@ -59,7 +58,7 @@ func Timeout(path string, got, most, such time.Duration) error {
 	}
 }
 
-// Login wants both username and password, or neither. The error suggests variable for the
+// Login returns an error unless both username and password are set, or neither. The error suggests variable for the
 // password.
 func Login(username string, password interface{ IsZero() bool }, variable string) error {
 	switch {

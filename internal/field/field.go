@@ -15,7 +15,7 @@ type formattedError struct {
 	format string
 }
 
-// Unwrap returns the error that the format was made into.
+// Unwrap returns the formatted error.
 func (e formattedError) Unwrap() error { return e.error }
 
 // Errorf returns a [*handlers.FieldError] about the setting at path. [Own] returns its format.
@@ -23,19 +23,19 @@ func Errorf(path, format string, args ...any) error {
 	return &handlers.FieldError{Path: path, Err: formatted(format, args...)}
 }
 
-// Own returns the format that the first [*handlers.FieldError] of err's chain was made with, "" if it is not known. Its words
-// are no secrets, even where a secret has them, too.
+// Own returns the format of the first [*handlers.FieldError] in err's chain, or "" if it is unknown. The words of a
+// format are not secret, even if a secret contains the same words.
 func Own(err error) string {
 	if fe, ok := errors.AsType[*handlers.FieldError](err); ok {
-		if f, ok := fe.Err.(formattedError); ok { //nolint:errorlint // what it wraps has a format of its own
+		if f, ok := fe.Err.(formattedError); ok { //nolint:errorlint // the wrapped error has another format
 			return f.format
 		}
 	}
 	return ""
 }
 
-// Split flattens the result of errors.Join, however deep, so that each mistake
-// can be printed on a line of its own. Split(nil) is nil.
+// Split flattens the result of errors.Join, however deep, so that each mistake can be printed on a separate line.
+// Split(nil) is nil.
 func Split(err error) []error {
 	if err == nil {
 		return nil
@@ -51,7 +51,7 @@ func Split(err error) []error {
 	return all
 }
 
-// Path returns the path of the first [*handlers.FieldError] in err's chain, "" if there is none.
+// Path returns the path of the first [*handlers.FieldError] in err's chain, or "" without one.
 func Path(err error) string {
 	if fe, ok := errors.AsType[*handlers.FieldError](err); ok {
 		return fe.Path

@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 )
 
-// Rule is what the tags of a struct's field declare about a setting. A setting is declared there once: the library, the
+// Rule holds the tags that declare a setting on a struct's field. A setting is declared only there: the library, the
 // daemon, the schema and the reference page read the same tags.
 type Rule struct {
 	// Required is true for `jsonschema:"required"`.
@@ -78,11 +78,11 @@ func bound(text string) *float64 {
 	return nil
 }
 
-// none stands for 0 in a field whose 0 is replaced by a default.
+// none stands for 0 in a field where a default replaces 0.
 const none = -1
 
-// Fill sets the fields of a struct that are zero to their defaults. A field with a default whose 0 means something else holds
-// -1 for it: Fill replaces -1 by 0. to is a pointer to the struct.
+// Fill sets the zero fields of a struct to their defaults. A field with a default whose 0 means something else holds -1
+// for 0: Fill replaces -1 by 0. to is a pointer to the struct.
 func Fill(to any) {
 	for f, v := range reflect.ValueOf(to).Elem().Fields() {
 		r := RuleOf(f.Tag)
@@ -98,8 +98,8 @@ func Fill(to any) {
 // hidesZero reports whether the field cannot hold its 0, because a default replaces it.
 func (r Rule) hidesZero() bool { return r.Zero != "" && r.Default != "" }
 
-// Literal prepares a struct that was read from a file, where 0 is never the default: it replaces each 0 that Fill would
-// replace by -1. to is a pointer to the struct.
+// Literal prepares a struct that was read from a file, where 0 is never the default. It replaces 0 by -1 in each field
+// whose -1 Fill replaces by 0. to is a pointer to the struct.
 func Literal(to any) {
 	for f, v := range reflect.ValueOf(to).Elem().Fields() {
 		if RuleOf(f.Tag).hidesZero() && v.CanInt() && v.Int() == 0 {
@@ -108,7 +108,7 @@ func Literal(to any) {
 	}
 }
 
-// set sets v to the text of a default. It panics if the text is none: a mistake in a tag.
+// set sets v to the parsed text of a default. It panics if the text is invalid, which is a mistake in a tag.
 func set(v reflect.Value, text string) {
 	var err error
 	switch {
@@ -134,8 +134,9 @@ func set(v reflect.Value, text string) {
 	}
 }
 
-// Check returns an error for each field of a struct that breaks the bounds or is none of the words of its tag, joined, with
-// the field's key in the file as the path. A zero passes: it stands for the default, or for what the tag zero names.
+// Check returns an error for each field of a struct that breaks the bounds or the enum of its tag, joined. The path of
+// each error is the field's key in the file. A zero passes: it stands for the default, or for the meaning that the tag
+// zero names.
 func Check(s any) error {
 	var errs []error
 	for f, v := range reflect.Indirect(reflect.ValueOf(s)).Fields() {

@@ -39,7 +39,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// TestLiteral: a zero that was read from a file stays zero, if it has a meaning of its own.
+// TestLiteral: a zero from a file stays zero if 0 has a special meaning.
 func TestLiteral(t *testing.T) {
 	t.Parallel()
 	s := settings{Number: 2}

@@ -12,8 +12,8 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
-// TestWatermark: what is at the lane, what it has returned, what is invisible and what is still to be written is open, and nothing else is. A
-// stored delivery is not: its row counts.
+// TestWatermark: the open ids are exactly the events that the lane has, has returned, or does not see yet, and the events
+// still to be written. A stored delivery is not open: its row counts.
 func TestWatermark(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -71,7 +71,7 @@ func TestWatermark(t *testing.T) {
 	})
 }
 
-// TestReturn: what the lane returns is sorted by id, in whatever order it comes.
+// TestReturn: events that the lane returns are sorted by id, whatever the order of their return.
 func TestReturn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

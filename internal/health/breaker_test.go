@@ -39,8 +39,8 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// TestBreakerRamps: each round of answers doubles what is allowed, and the breaker closes when it
-// allows all the room.
+// TestBreakerRamps: each round of successes doubles the allowed calls, and the breaker closes when it allows the full
+// capacity.
 func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -115,8 +115,7 @@ func TestBreakerFallsBack(t *testing.T) {
 	}
 }
 
-// TestBreakerTurns: new and old probes take turns, and neither waits for long where there
-// is none of the other kind.
+// TestBreakerTurns: new and old probes take turns. Neither kind waits for long while the other has no probes.
 func TestBreakerTurns(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

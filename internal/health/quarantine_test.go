@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// trial is a quarantine with a clock of its own.
+// trial is a quarantine with a test clock.
 type trial struct {
 	*testing.T
 	quarantine

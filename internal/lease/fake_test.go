@@ -24,7 +24,7 @@ type fakeRow struct {
 	id       int32
 	epoch    int64
 	owner    int64
-	released bool // the owner before had released it, or there was none
+	released bool // released by the previous owner, or never owned
 	orphan   bool // the owner before an arrangement had not released it
 	layout   string
 }
@@ -257,7 +257,7 @@ type fakeWriter struct {
 	moves  time.Duration // what an arrangement lasts
 }
 
-// call is one round trip, on a connection of its own.
+// call is one round trip on a separate connection.
 func (w *fakeWriter) call(life string, do func()) (err error) {
 	w.relay.awake()
 	if w.relay.is(func() bool { return w.relay.cut }) {
@@ -327,7 +327,7 @@ type fakeRelay struct {
 	hasRead bool          // guarded by the mutex of the server
 
 	mu     sync.Mutex
-	frozen chan struct{} // closed when it goes on, nil while it does
+	frozen chan struct{} // closed when it resumes; nil while it runs
 	cut    bool
 	killed bool
 	denied bool // the database refuses arrangements

@@ -627,7 +627,7 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 	return soonest, nil
 }
 
-// dropFenced gives up shards whose position a person has moved or forgotten. They are taken again with the current
+// dropFenced drops shards whose position a person has moved or forgotten. The holder takes them again with the current
 // position.
 func (h *Holder) dropFenced(rows map[shardKey]*row) {
 	for at, s := range maps.Clone(h.held) {

@@ -70,15 +70,15 @@ func TestModeWaitsForLeases(t *testing.T) {
 	if !testdb.One[bool](l.DB, l.Conn, `SELECT clock_timestamp() >= alive_until FROM outbox_members`) {
 		t.Error("the mode was changed while a lease was valid")
 	}
-	// One that nobody renews has expired, whatever the clock says.
+	// A lease that is not renewed has expired, whatever the clock shows.
 	l.Exec(`UPDATE outbox_mode SET mode = 'stream'; UPDATE outbox_members SET alive_until = clock_timestamp() + interval '1 h'`)
 	if err := outboxsql.SetMode(t.Context(), l.Dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestModeOfSharedRelay: a relay behind a pooler has no session that keeps the mode. While it renews, the mode does not change.
-// One that was killed is removed, however long its lease seems to be valid, so that it finds out if it comes to life again.
+// TestModeOfSharedRelay: a relay behind a pooler has no session that keeps the mode. While it renews, the mode does not
+// change. A killed relay is removed, however long its lease seems to be valid, so that it notices if it resumes.
 func TestModeOfSharedRelay(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -240,7 +240,7 @@ func TestLostSession(t *testing.T) {
 	}
 }
 
-// TestRemoved: a relay whose row is gone takes everything anew, and what it had is not valid any more.
+// TestRemoved: a relay whose row is gone takes all shards anew, and its earlier leases are no longer valid.
 func TestRemoved(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -255,7 +255,7 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// TestRestored: a relay whose row is that of an older backup has lost everything, too.
+// TestRestored: a relay whose row comes from an older backup has lost all leases, too.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -317,7 +317,7 @@ func TestFrozen(t *testing.T) {
 	other.untilHas(1)
 }
 
-// TestLockedRow: a position that is locked costs no other shard, and is taken when it is not any more.
+// TestLockedRow: a locked position delays no other shard, and is taken when it is unlocked.
 func TestLockedRow(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -453,7 +453,8 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// TestRestart: after a restart and after a crash all shards are taken anew, and what a relay had before is no lease of this server.
+// TestRestart: after a restart and after a crash all shards are taken anew. The earlier leases do not count on the new
+// server.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, nil)

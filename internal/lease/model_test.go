@@ -40,23 +40,22 @@ func (s step) String() string {
 type plan struct {
 	deaf  bool
 	slow  time.Duration // what a delivery takes now and then
-	takes time.Duration // what the write of an owner takes
+	takes time.Duration // taken by the write of an owner
 	moves time.Duration // what an arrangement takes
 	wants [modelRelays][]string
-	// layouts are those of the first starts.
+	// layouts are the layouts of the first starts.
 	layouts [modelRelays]map[string]string
 	steps   []step
 }
 
-// model runs a plan in virtual time. No delivery may start below one that a later owner has
-// started, and none may be running when a shard is handed over, or when its destination gets another
-// layout. A relay works only with shards of its own layout. In the end each destination has a layout of
-// its relays, and all shards are shared fairly and stay so.
+// model runs a plan in virtual time. No delivery may start below a delivery that a later owner has started. None may be
+// running when a shard is handed over, or when its destination gets another layout. A relay works only with shards that
+// have its layout. In the end each destination has a layout of its relays, and all shards are shared fairly and stay so.
 type model struct {
 	plan   plan
 	server *fakeServer
 	relays [modelRelays]*fakeRelay
-	// layouts are those of the next starts.
+	// layouts are the layouts of the next starts.
 	layouts [modelRelays]map[string]string
 	owners  int64
 	all     []*fakeRelay
@@ -106,7 +105,7 @@ func (m *model) gains(r *fakeRelay, l *Lease) {
 		}
 	}
 	if !released {
-		delete(m.running, at) // what an owner still does that was cut off, nobody can wait for
+		delete(m.running, at) // the remaining calls of an owner that was cut off cannot be awaited
 	}
 	if own := r.holder.options.Layouts[l.Destination]; layout != own && released {
 		m.breaksLocked("%v with layout %q gained %v with layout %q", r, own, at, layout)

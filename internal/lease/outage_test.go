@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// TestOneIncident: a write of a position that fails while the log says that the database is away is no news;
-// what the database has answered is, and so is a write that still fails afterwards.
+// TestOneIncident: a failed write of a position is not reported while the log already reports that the database is
+// unavailable. A refusal by the database is reported, and so is a write that still fails afterwards.
 func TestOneIncident(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -106,7 +106,7 @@ func genPicture(t *rapid.T) view {
 		}
 	}
 	for id := int32(1); id <= count; id++ {
-		// 0 is no relay, and one more than there are members is a relay that stops.
+		// 0 adds no relay; one more than the number of members stops a relay.
 		owner := rapid.Int64Range(0, members+1).Draw(t, "owner")
 		if owner > 0 && (owner > members || p.wantedBy(owner, id)) {
 			p.owners[id] = owner

@@ -164,8 +164,8 @@ func TestFrozenIsTakenOver(t *testing.T) {
 // valid reports whether the relay may start something.
 func (r *fakeRelay) valid() bool { return r.holder.term.valid() }
 
-// TestValidEnds: once the term is nearly over nothing starts, whatever the relay knows of its connection by then; a
-// renewal makes its leases valid again if nobody has removed it.
+// TestValidEnds: once the term is nearly over no delivery starts, whatever the state of the connection. A renewal makes
+// the leases valid again unless the relay was removed.
 func TestValidEnds(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *model) {

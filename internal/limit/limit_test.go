@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// table is outbox_limits, with the arithmetic of the statement and a clock of its own.
+// table is outbox_limits, with the arithmetic of the statement and a test clock.
 type table struct {
 	tats  map[string]time.Time
 	ahead time.Duration // its clock is ahead of the relays'
@@ -159,8 +159,8 @@ func TestAhead(t *testing.T) {
 	})
 }
 
-// TestLine: events of a key that has to wait get their turns, one behind the other, also those that come when a turn
-// is free: it is for those that wait already. Other keys go on.
+// TestLine: waiting events of a key get turns one after the other. An event that arrives when a turn is free waits, too:
+// the turn is for the events that wait already. Other keys continue.
 func TestLine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,8 @@ func TestKeysAreForgotten(t *testing.T) {
 	})
 }
 
-// TestNeverMore: whatever relays do, in no time t more than rate * t + burst go of a key, and what waits goes in the end.
+// TestNeverMore: whatever relays do, in any time t at most rate * t + burst events of a key start. Waiting events start
+// in the end.
 func TestNeverMore(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -264,9 +265,9 @@ func neverMore(r *rapid.T) string {
 			key = rapid.SampledFrom([]string{"a", "b"}).Draw(r, "key")
 		}
 		switch rapid.IntRange(0, 9).Draw(r, "what") {
-		case 0: // killed: what it has taken is spent
+		case 0: // killed: its reserve is spent
 			relays[i] = New("d", rate, keyed, db.reserve)
-		case 1: // a row that says nothing any more is deleted
+		case 1: // a row without effect is deleted
 			for k, tat := range db.tats {
 				if tat.Before(time.Now().Add(db.ahead)) {
 					delete(db.tats, k)

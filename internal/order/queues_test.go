@@ -288,7 +288,7 @@ func TestFailureRevokesLeads(t *testing.T) {
 	}
 }
 
-// TestParks: in a total order, a delivery that is no row is returned.
+// TestParks: in a total order, a delivery without a row is returned.
 func TestParks(t *testing.T) {
 	t.Parallel()
 	var a, b task

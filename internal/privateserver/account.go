@@ -10,7 +10,7 @@ import (
 
 // Account runs a server. The zero value is the account of this process.
 type Account struct {
-	name     string // "" for that of this process
+	name     string // "" for the account of this process
 	uid, gid uint32
 }
 
@@ -50,7 +50,7 @@ func lookup(name string) (Account, error) {
 	return Account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 }
 
-// Other reports whether the account is not that of this process.
+// Other reports whether the account differs from the account of this process.
 func (a Account) Other() bool { return a.name != "" }
 
 // UID returns the account's user id.
@@ -61,7 +61,7 @@ func (a Account) UID() int {
 	return os.Geteuid()
 }
 
-// own gives path to the account.
+// own changes the owner of path to the account.
 func (a Account) own(path string) error {
 	if !a.Other() {
 		return nil
@@ -69,7 +69,7 @@ func (a Account) own(path string) error {
 	return os.Chown(path, int(a.uid), int(a.gid))
 }
 
-// topMode is the mode of the directory above the data, which another account has to pass.
+// topMode is the mode of the directory above the data, which another account must be able to enter.
 func (a Account) topMode() os.FileMode {
 	if a.Other() {
 		return 0o711

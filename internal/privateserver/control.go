@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// startAgainFor and startAgainEvery are for a start while an ending process still
-	// holds the port or the memory of the last run.
+	// startAgainFor and startAgainEvery bound a start while an ending process still holds the port or the memory of the
+	// last run.
 	startAgainFor   = 5 * time.Second
 	startAgainEvery = 100 * time.Millisecond
-	// obeyWithin and lookEvery are for processes that have not yet acted on a signal.
+	// obeyWithin and lookEvery bound the wait for processes that have not yet acted on a signal.
 	obeyWithin = 10 * time.Second
 	lookEvery  = 5 * time.Millisecond
 )
@@ -55,8 +55,8 @@ func (s *Server) startAgain(ctx context.Context) error {
 	}
 }
 
-// Stop kills the server and removes its directory. (An orderly end can be slow: a Redis
-// that cannot save does not end at all.) A second Stop does nothing.
+// Stop kills the server and removes its directory. An orderly end can be slow: a Redis that cannot save does not end at
+// all. A second Stop does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,13 +101,13 @@ func (s *Server) halt(ctx context.Context, sig os.Signal) error {
 		return ErrDown
 	}
 	if s.frozen {
-		// A stopped process does not see the signal that follows.
+		// A stopped process does not see the next signal.
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
 	}
 	p := s.proc.Load()
-	// Listed while the server runs: descendants outlive it for a moment.
+	// List the descendants while the server runs: they outlive it for a moment.
 	tree, err := descendants(ctx, p.pid)
 	if err := errors.Join(err, p.signal(sig)); err != nil {
 		return err
@@ -138,9 +138,9 @@ func (s *Server) kill(ctx context.Context) error {
 	var tree []entry
 	var listErr error
 	if !p.exited() {
-		// Children end by themselves when their parent is gone, but only at their
-		// next wait: a busy session could commit after the crash. A stopped parent
-		// forks no more of them. An error of the signal does not matter.
+		// A child notices that its parent has ended, but only at its next wait: a busy session could still commit after
+		// the crash. So kill the children too. Stop the parent first, so that it forks no more of them. An error of the
+		// signal does not matter.
 		_ = p.signal(sigStop)
 		tree, listErr = descendants(ctx, p.pid)
 	}
@@ -177,7 +177,7 @@ func (s *Server) Pause(ctx context.Context) error {
 	}
 	s.frozen = true
 	p := s.proc.Load()
-	// The parent first: a stopped parent forks no children.
+	// Stop the parent first: a stopped parent forks no children.
 	if err := p.signal(sigStop); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (s *Server) thaw(ctx context.Context) error {
 
 func (s *Server) running() bool { return s.PID() != 0 }
 
-// signalDescendants sends sig to every child of pid, and to theirs.
+// signalDescendants sends sig to all descendants of pid.
 func signalDescendants(ctx context.Context, pid int, sig syscall.Signal) (sent []int, err error) {
 	for {
 		tree, err := descendants(ctx, pid)
@@ -225,7 +225,7 @@ func signalDescendants(ctx context.Context, pid int, sig syscall.Signal) (sent [
 			return nil, err
 		}
 		tree = slices.DeleteFunc(tree, func(e entry) bool { return slices.Contains(sent, e.pid) })
-		// One more look after each round, for a child whose fork was under way.
+		// List them again after each round, for a child whose fork was under way.
 		if len(tree) == 0 {
 			return sent, nil
 		}
@@ -238,7 +238,7 @@ func signalDescendants(ctx context.Context, pid int, sig syscall.Signal) (sent [
 	}
 }
 
-// await polls for a change by the kernel that no event announces.
+// await polls for a change by the kernel, which sends no event.
 func await(ctx context.Context, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, obeyWithin, errDisobeyed)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// NATS is NATS with JetStream. conf is its configuration without address and store, such
-// as "authorization { token: t }".
+// NATS describes a NATS server with JetStream. conf is its configuration without address and store, such as
+// "authorization { token: t }".
 func NATS(conf string) Program {
 	return Program{
 		Name: "NATS",

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PgBouncer is PgBouncer in front of the PostgreSQL at host and port. mode is its
-// pool_mode. It accepts every client, as the given user of PostgreSQL.
+// PgBouncer describes a PgBouncer in front of the PostgreSQL at host and port. mode is its pool_mode. It accepts every
+// client, as the given user of PostgreSQL.
 func PgBouncer(host, port, user, mode string) Program {
 	return Program{
 		Name: "PgBouncer",

@@ -17,11 +17,11 @@ const (
 	// readyEvery is the interval of checks during a start. The fastest servers take some
 	// milliseconds, PostgreSQL 50 ms; more checks would only compete for the CPU.
 	readyEvery = 20 * time.Millisecond
-	// readyWithin is for a busy machine, and for a start that recovers from a long log.
+	// readyWithin bounds a start. It allows for a busy machine, and for recovery from a long log.
 	readyWithin = 2 * time.Minute
 	// answerWithin bounds one answer.
 	answerWithin = 2 * time.Second
-	// tailBytes of a log go into an error: Erlang writes much, with the reason first.
+	// tailBytes is how much of a log goes into an error, in bytes. Erlang writes much, with the reason first.
 	tailBytes = 8192
 )
 
@@ -63,7 +63,7 @@ func (s *Server) Command(ctx context.Context, program string, args ...string) *e
 	return cmd
 }
 
-// start runs the server and waits until it answers. On an error no process is left.
+// start runs the server and waits until it answers. After an error no process is left.
 func (s *Server) start(ctx context.Context) error {
 	path, args, err := s.program.Command(s)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Server) ask(ctx context.Context) error {
 	return s.program.Ask(ctx, s)
 }
 
-// logTail returns the end of the log behind offset from.
+// logTail returns the end of the log after offset from, in at most tailBytes.
 func (s *Server) logTail(from int64) string {
 	b, err := os.ReadFile(s.LogFile())
 	if err != nil {

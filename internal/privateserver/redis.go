@@ -9,9 +9,8 @@ import (
 	"strconv"
 )
 
-// Redis is Redis. It writes every change to its disk before it answers, so that
-// acknowledged changes survive a kill. args are options for its command line, which
-// override the usual ones: "--maxmemory", "1mb".
+// Redis describes a Redis. It writes every change to its disk before it answers, so that acknowledged changes survive a
+// kill. args are options for its command line, which override the usual ones: "--maxmemory", "1mb".
 func Redis(args ...string) Program {
 	return redis(func(s *Server) ([]string, error) {
 		return append([]string{
@@ -21,10 +20,9 @@ func Redis(args ...string) Program {
 	})
 }
 
-// Sentinel is a Redis Sentinel that watches the server at master, under the name
-// "mymaster". A server counts as down after five seconds: the limit is also that of the
-// replicas, and a busy machine may stop one for a second. A failover that found no good
-// replica is tried again after 20 s instead of 6 min.
+// Sentinel describes a Redis Sentinel that watches the server at master, under the name "mymaster". A server counts as
+// down after five seconds: the same limit applies to the replicas, and a busy machine may stop one for a second. A
+// failover that found no good replica is repeated after 20 s instead of 6 min.
 func Sentinel(master string) Program {
 	return redis(func(s *Server) ([]string, error) {
 		host, port, err := net.SplitHostPort(master)
@@ -58,8 +56,7 @@ func command(program, cure string, args func(*Server) ([]string, error)) func(*S
 	}
 }
 
-// askRedis compares the process id. A Redis that wants a password or TLS counts as ready
-// without that.
+// askRedis compares the process id. A Redis that requires a password or TLS counts as ready without the comparison.
 func askRedis(ctx context.Context, s *Server) error {
 	answer, err := talk(ctx, s.Addr(), "INFO server\r\n")
 	switch {

@@ -19,17 +19,15 @@ import (
 const portTries = 5
 
 var (
-	// ErrNotFound says that this machine lacks the programs of a server. The
-	// error that wraps it names the cure.
+	// ErrNotFound reports that the programs of a server are not installed. The error that wraps it names the cure.
 	ErrNotFound = errors.New("not installed")
-	// ErrBusy says that a port of the server is in use, or that its last run has not
-	// ended completely.
+	// ErrBusy reports that a port of the server is in use, or that its last run has not ended completely.
 	ErrBusy = errors.New("a port is in use, or the last run is not over")
-	// ErrStopped says that [Server.Stop] has ended the server for good.
+	// ErrStopped reports that [Server.Stop] has removed the server and its data.
 	ErrStopped = errors.New("the server is stopped and its data removed")
-	// ErrDown says that the server does not run.
+	// ErrDown reports that the server does not run.
 	ErrDown = errors.New("the server is not running")
-	// ErrRunning says that the server runs already.
+	// ErrRunning reports that the server already runs.
 	ErrRunning = errors.New("the server is already running")
 	// ErrForced reports an orderly stop that took too long.
 	ErrForced = errors.New("the server did not stop in time and was killed")
@@ -48,7 +46,7 @@ type Program struct {
 	Port int
 	// MorePorts are set to free ports before Create runs.
 	MorePorts []*int
-	// Env returns the environment of its programs. Nil is that of this process.
+	// Env returns the environment of its programs. Nil uses the environment of this process.
 	Env func(*Server) []string
 	// Create fills the directory of a new server. Nil leaves it empty.
 	Create func(context.Context, *Server) error
@@ -58,7 +56,7 @@ type Program struct {
 	// Ask returns an error until the server is ready, and if another server has the
 	// port.
 	Ask func(context.Context, *Server) error
-	// Busy are texts in its log by which it reports that its last run is not over.
+	// Busy are texts that the server logs while its last run has not ended completely.
 	Busy []string
 	// Orphan names the signal that ends a server whose owner has died, such as "QUIT".
 	// "" is KILL.

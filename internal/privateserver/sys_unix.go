@@ -16,8 +16,8 @@ const (
 	sigCont = syscall.SIGCONT
 )
 
-// ProcAttr gives a child the account, and a process group of its own: Ctrl-C reaches this
-// process alone, which then ends the child.
+// ProcAttr makes a child run as the account, in a separate process group. Ctrl-C then reaches only this process, which
+// ends the child.
 func (a Account) ProcAttr() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a.Other() {
@@ -27,8 +27,7 @@ func (a Account) ProcAttr() *syscall.SysProcAttr {
 	return attr
 }
 
-// CanEnter returns an error unless the account can pass path and every directory on the
-// way.
+// CanEnter returns an error unless the account can enter path and every directory above it.
 func (a Account) CanEnter(path string) error {
 	if !a.Other() {
 		return nil

@@ -83,8 +83,8 @@ func fromPS(out string) []entry {
 	return all
 }
 
-// descendants returns the children of pid, and theirs. No process group has all of them:
-// backends of PostgreSQL and helpers of Erlang are in sessions of their own.
+// descendants returns all descendants of pid. No process group contains all of them: backends of PostgreSQL and helpers
+// of Erlang have separate sessions.
 func descendants(ctx context.Context, pid int) ([]entry, error) {
 	all, err := processes(ctx)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// watchScript reads process ids until its owner closes the pipe or dies; the last one is
-// the running server (0: none). Then it sends the signal $2 to that server's process
-// group, and removes the directory $1. CONT is for a frozen server.
+// watchScript reads process ids until its owner closes the pipe or dies. The last id is the running server, or 0 without
+// one. Then the script sends the signal $2 to that server's process group, and removes the directory $1. A frozen server
+// needs CONT.
 const watchScript = `
 pid=0
 while read -r p; do pid=$p; done
@@ -36,7 +36,7 @@ type watchdog struct {
 func startWatchdog(ctx context.Context, dir, signal string) (*watchdog, error) {
 	// The watchdog lives as long as the server, not as ctx.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", watchScript, "notifyd-watchdog", dir, signal)
-	// A process group of its own, against Ctrl-C and a kill of this process's group.
+	// A separate process group, against Ctrl-C and a kill of this process's group.
 	cmd.SysProcAttr = Account{}.ProcAttr()
 	cmd.Dir = "/"
 	pipe, err := cmd.StdinPipe()
@@ -49,14 +49,14 @@ func startWatchdog(ctx context.Context, dir, signal string) (*watchdog, error) {
 	return &watchdog{cmd: cmd, pipe: pipe}, nil
 }
 
-// watch names the process to end. A killed watchdog cannot read it, which is ignored.
+// watch tells the watchdog which process to end. A watchdog that was killed cannot read the id; the error is ignored.
 func (w *watchdog) watch(pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, _ = fmt.Fprintln(w.pipe, pid)
 }
 
-// forget names no process: the id of an ended one may be reused.
+// forget clears the process to end: the id of an ended process may be reused.
 func (w *watchdog) forget() { w.watch(0) }
 
 // dismiss ends the watchdog once the server is gone and forgotten.

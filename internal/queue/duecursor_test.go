@@ -14,8 +14,8 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// TestDueClaimsReadNoMoreWithTime: a claim of due deliveries does not step over what the claims
-// before it have settled, while an old snapshot keeps all of that in the index.
+// TestDueClaimsReadNoMoreWithTime: a claim of due deliveries does not step over the entries that earlier claims have
+// settled, while an old snapshot keeps them in the index.
 func TestDueClaimsReadNoMoreWithTime(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// fakeDB is the database in memory, with the behaviour that the package relies on: row locks that
-// others skip, rows that become visible when their transaction commits, due times, leases with
-// owner and token. Its clock is that of the bubble.
+// fakeDB is the database in memory, with the behavior that the package relies on: row locks that others skip, rows that
+// become visible when their transaction commits, due times, leases with owner and token. Its clock is the clock of the
+// synctest bubble.
 type fakeDB struct {
 	roundTrip time.Duration
 	routes    map[string][]string // by event type: used to compute settled
@@ -293,7 +293,7 @@ func (db *fakeDB) unfinished() int {
 	return n
 }
 
-// row returns a copy of a row, false if there is none.
+// row returns a copy of a row, or false without one.
 func (db *fakeDB) row(id int64, dest string) (fakeRow, bool) {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -15,9 +15,8 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// fakeSession claims and settles like Session: it reconnects by itself,
-// a lost connection unlocks everything, and after a lost claim it writes only
-// what was acknowledged. After a refusal it rehearses the whole.
+// fakeSession claims and settles like Session: it reconnects, a lost connection unlocks everything, and after a lost
+// claim it writes only acknowledged results. After a refusal it rehearses the whole.
 type fakeSession struct {
 	db    *fakeDB
 	owner int64

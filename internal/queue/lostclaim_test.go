@@ -36,8 +36,8 @@ func TestRunSavesWhatWasDeliveredWhenTheDatabaseGoes(t *testing.T) {
 	}
 }
 
-// TestRunStandsStillWhileASettlementIsRefused: what cannot be recorded is not delivered again, and
-// nothing else is delivered either, until the database accepts it.
+// TestRunStandsStillWhileASettlementIsRefused: a delivery whose result cannot be recorded is not repeated, and no other
+// delivery starts, until the database accepts the result.
 func TestRunStandsStillWhileASettlementIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, handle := range map[string]func(context.Context, *delivery.Event) error{
@@ -62,7 +62,7 @@ func TestRunStandsStillWhileASettlementIsRefused(t *testing.T) {
 				<-r.Ready()
 				ids := db.write("x", 1)
 				after(10 * time.Minute)
-				more := db.write("x", 20) // of which each claim takes some
+				more := db.write("x", 20) // each claim takes some of them
 				after(10 * time.Minute)
 				if n := c.n(); n != 1 {
 					t.Errorf("%d attempts while nothing could be recorded", n)
@@ -212,8 +212,8 @@ func (s *slowTail) takeOver(done func() bool) (twice int) {
 	return twice
 }
 
-// Deliveries that wait behind slow ones in a relay that cannot reach the database are not started
-// when the lease is about to end: other relays may have them from then on.
+// Deliveries wait for slow ones in a relay that cannot reach the database. They do not start when the lease is about to
+// end: other relays may claim them then.
 func TestRunShedsTheTailOfALease(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -14,7 +14,7 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// lease writes a running delivery for an event of its own and returns its entry.
+// lease writes a running delivery for a new event and returns its entry.
 func (d *db) lease(owner, token int64, until string) deliveries.Entry {
 	d.Helper()
 	id := d.Insert("a", 1)[0]
@@ -189,8 +189,8 @@ func TestReroute(t *testing.T) {
 	}
 }
 
-// TestRerouteMany: rerouting goes on in pages that are small enough for the server, whatever else is
-// in the table, and each row is read once.
+// TestRerouteMany: rerouting continues in pages that are small enough for the server, whatever else is in the table, and
+// reads each row once.
 func TestRerouteMany(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -36,7 +36,7 @@ type modelPlan struct {
 	batches     map[string]bool // which destinations take several events
 	pauses      []lanePause
 	personEvery time.Duration // how often a person handles dead letters, 0: never
-	patience    time.Duration // how long no delivery may start while some are left, 0: for ever
+	patience    time.Duration // how long no delivery may start while some are left, 0: forever
 }
 
 type modelEvent struct {

@@ -35,7 +35,7 @@ type model struct {
 	calls    map[deliveries.Ref]int
 	began    map[deliveries.Ref]time.Duration // the first call
 	failed   map[deliveries.Ref]map[int]bool  // attempts that failed because of the event
-	resolved map[deliveries.Ref]deed          // what was done to dead letters
+	resolved map[deliveries.Ref]deed          // actions on dead letters
 	moved    time.Time                        // when a delivery last started, or a dead letter was last handled
 	relays   [modelRelays]*relay              // running now
 	broken   []string

@@ -225,7 +225,7 @@ func TestRunProbesWithADueDeliveryAfterThePause(t *testing.T) {
 		var c calls
 		var n atomic.Int32
 		r.to(t, "a", c.handler(func(ctx context.Context, _ *delivery.Event) error {
-			sleep(ctx, 10*time.Millisecond) // long enough for others to search in vain
+			sleep(ctx, 10*time.Millisecond) // long enough for others to find nothing
 			switch n.Add(1) {
 			case 1:
 				return delivery.RetryAfter(time.Second, errors.New("once"))

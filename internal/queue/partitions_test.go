@@ -85,9 +85,9 @@ func TestSessionBesideExtension(t *testing.T) {
 	d.expect("left", `SELECT count(*)::text FROM outbox_events WHERE state <> 'done'`, "0")
 }
 
-// TestSettleDetached: deliveries whose events are in a partition that is detached do not end, by a lease or
-// after the connection of a claim was lost, and are made again once it is attached. An event without
-// a delivery would be deferred for ever.
+// TestSettleDetached: deliveries whose events are in a detached partition do not end, by a lease or after a lost
+// connection of a claim. They are repeated once the partition is attached. An event without a delivery would be deferred
+// forever.
 func TestSettleDetached(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)

@@ -20,7 +20,7 @@ func partitionDay(n int) time.Time {
 	return time.Date(2031, 3, 1, 12, 0, 0, 0, time.UTC).AddDate(0, 0, n)
 }
 
-// newPartitionedDB is newDB with partitions, of which the first gets events.
+// newPartitionedDB is newDB with partitions. The first one gets events.
 func newPartitionedDB(tb testing.TB) *db {
 	tb.Helper()
 	d := newDB(tb)

@@ -38,7 +38,7 @@ func (a *arrivals) before(name string) (others int) {
 	return others - n + 1
 }
 
-// ranked adds destinations of the given priorities, each with a type of its own.
+// ranked adds destinations of the given priorities, each with a separate event type.
 func (a *arrivals) ranked(t *bubble, priorities map[string]int) {
 	t.Helper()
 	for name, n := range priorities {
@@ -77,7 +77,7 @@ func TestPriorityComesFirstInABacklog(t *testing.T) {
 	}
 }
 
-// Less urgent destinations do not wait for ever, and equal ones take turns.
+// Less urgent destinations do not wait forever, and equal ones take turns.
 func TestPriorityLeavesTurnsToOthers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

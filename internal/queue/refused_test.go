@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestIdleClaimersAreAccepted: claims that were refused are accepted when the database does, also by
-// claimers for which there is no work.
+// TestIdleClaimersAreAccepted: refused claims are accepted when the database accepts claims again, even for claimers
+// without work.
 func TestIdleClaimersAreAccepted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -30,7 +30,7 @@ type relay struct {
 	ended   chan error
 }
 
-// logBuffer collects what was logged, from any goroutine.
+// logBuffer collects the log, from any goroutine.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -40,7 +40,7 @@ func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow 
 	return s, d, d.QueueLanes()[0]
 }
 
-// lag makes a lane lag from the id on.
+// lag makes a lane lag, beginning with the id.
 func (s *scheduler) lag(l dispatch.QueueLane, after int64) {
 	s.passedOver(map[dispatch.QueueLane]int64{l: after + 1})
 }

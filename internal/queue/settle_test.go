@@ -70,7 +70,7 @@ func TestSettle(t *testing.T) {
 	d.expect("the last one is dead", events, "1 done t", "2 done t", "3 done t", "4 deferred f", "5 fresh f", "6 fresh f")
 	d.expect("no lease is left", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE lease_owner IS NOT NULL`)
 
-	// Put splits the undecided row: it goes, those of its destinations come.
+	// Put splits the undecided row: it removes that row, and inserts a row per destination.
 	d.Exec(`UPDATE outbox_deliveries SET state = 'retry' WHERE event_id = 4`)
 	d.claim(s, dueFor(""))
 	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(4, "")}, Put: []deliveries.Entry{entry(4, "x", deliveries.Retry), entry(4, "y", deliveries.Retry)}})

@@ -246,7 +246,7 @@ func (m *watermarkModel) begin() {
 	m.phase = 1
 }
 
-// read takes the rows, with a snapshot of its own.
+// read reads the rows with a separate snapshot.
 func (m *watermarkModel) read() {
 	if m.phase != 1 {
 		return
@@ -345,8 +345,8 @@ func TestWatermarksSkipALongTransaction(t *testing.T) {
 	}
 }
 
-// TestWatermarksResetWhenIDsBeginAgain: with a sequence behind the highest id, all watermarks are those
-// of a new relay. Otherwise an event below the near watermark is a late one.
+// TestWatermarksResetWhenIDsBeginAgain: if the sequence is behind the highest id, all watermarks are reset to the
+// watermarks of a new relay. Otherwise an event below the near watermark is a late one.
 func TestWatermarksResetWhenIDsBeginAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 )
 
-// none are the leases of a relay that has none yet.
+// none are the leases of a new relay.
 func none() deliveries.Tokens { return deliveries.Tokens{} }
 
 func (d *db) takeOver(k *Maintenance) int {

@@ -19,7 +19,7 @@ func TestMemory(t *testing.T) {
 		{Event: &delivery.Event{ID: 1, Payload: make([]byte, room/2)}},
 		{Event: &delivery.Event{ID: 2, Payload: make([]byte, room/2)}},
 	}
-	// There is no connection: a read would panic.
+	// Without a connection: a read would panic.
 	if did, err := s.read(t.Context(), nil, Live{Head: 100, FreeBytes: room}); did || err != nil {
 		t.Errorf("it reads although its memory is full: %v, %v", did, err)
 	}

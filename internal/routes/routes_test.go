@@ -63,7 +63,7 @@ type world struct {
 	got    map[string]map[int64]int
 	always map[string]map[int64]bool // events whose type has always gone to the destination
 	moves  map[string]int            // how often positions were moved back
-	rows   map[string]map[int64]bool // stored deliveries, of which none begins before the destination is handed all
+	rows   map[string]map[int64]bool // stored deliveries; none begins before the handover of all to the destination
 }
 
 type standing struct {
@@ -129,7 +129,7 @@ func (w *world) write(t *rapid.T) {
 	}
 }
 
-// configure changes the routes with which all relays start from now on.
+// configure changes the routes of all relays that start afterwards.
 func (w *world) configure(t *rapid.T) {
 	for _, name := range slices.Sorted(maps.Keys(w.config)) {
 		var r Routes
@@ -328,8 +328,9 @@ func (w *world) judge(t *rapid.T, names []string) {
 			wanted = wanted || routes.Gets(eventType)
 			if n := w.got[name][id]; n > 0 {
 				where = append(where, fmt.Sprintf("%s %d times", name, n))
-				// Where the search was behind a position that is moved back, it hands out anew what was passed by routes that have ended. And
-				// what was kept for one destination goes to all that have the route then, also to one that had it before and lost it.
+				// If the unrouted scanner was behind a position that is moved back, it hands out again the events that
+				// passed by routes that have ended. The events kept for one destination go to all destinations that have
+				// the route then, including one that had it before and lost it.
 				if n > 1+w.moves[name] && !w.found[id] {
 					t.Errorf("event %d of type %s came %s", id, eventType, where)
 				}

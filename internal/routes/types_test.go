@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestTypesMet: all types that were read are met, also those that are skipped; too many are none, and only so many are skipped.
+// TestTypesMet: all types that were read are recorded, including skipped ones. Above the limit none are recorded, and the
+// number of skipped types is bounded.
 func TestTypesMet(t *testing.T) {
 	t.Parallel()
 	types := NewTypes()

@@ -11,23 +11,23 @@ import (
 // Redacted is printed in place of a secret.
 const Redacted = "[redacted]"
 
-// shortest is the length from which a secret is redacted anywhere in a text. A shorter one would match parts of
-// ordinary words: it is redacted only where it stands by itself.
+// shortest is the length in bytes from which a secret is redacted anywhere in a text. A shorter secret could match parts
+// of ordinary words, so it is redacted only between delimiters.
 const shortest = 4
 
-// delimiters are the characters around a short secret that stands by itself.
+// delimiters are the characters that may surround a short secret.
 const delimiters = " \t\r\n\"'`()[]<>{},;:=@/.!?"
 
-// Redactor takes secrets out of texts: of servers, of parsers, of libraries. It is the only code that does so. A
-// nil Redactor has no secrets.
+// Redactor takes secrets out of texts of servers, parsers and libraries. No other code does. A nil Redactor has no
+// secrets.
 type Redactor struct {
 	long    *strings.Replacer
 	short   []string
 	longest int
 }
 
-// NewRedactor returns a Redactor of secrets: a password, a token, the user info of a URL. Each is looked for as a
-// whole, as it is, and as URLs and quotes have it; never its parts, which may be ordinary words.
+// NewRedactor returns a Redactor of secrets: a password, a token, the user info of a URL. It searches for each whole
+// secret, as it is and as URLs and quotes encode it. It never searches for parts, which may be ordinary words.
 func NewRedactor(secrets ...string) *Redactor {
 	r := &Redactor{}
 	var long []string
@@ -45,7 +45,7 @@ func NewRedactor(secrets ...string) *Redactor {
 			}
 		}
 	}
-	slices.SortFunc(long, func(a, b string) int { return len(b) - len(a) }) // of two at a place, the longer one
+	slices.SortFunc(long, func(a, b string) int { return len(b) - len(a) }) // if two match at the same place, the longer one wins
 	pairs := make([]string, 0, 2*len(long))
 	for _, form := range long {
 		pairs = append(pairs, form, Redacted)
@@ -56,8 +56,8 @@ func NewRedactor(secrets ...string) *Redactor {
 	return r
 }
 
-// Longest returns the length of the longest secret that is redacted anywhere: a text that was cut may end with so
-// many bytes of one, less one.
+// Longest returns the length in bytes of the longest secret that is redacted anywhere. A text that was cut may end with
+// up to one byte less of a secret.
 func (r *Redactor) Longest() int {
 	if r == nil {
 		return 0

@@ -33,7 +33,8 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// FuzzRedact: no secret of four bytes or more is left, a shorter one not by itself, and what has none is unchanged.
+// FuzzRedact: no secret of four bytes or more is left, no shorter one between delimiters, and a text without secrets is
+// unchanged.
 func FuzzRedact(f *testing.F) {
 	f.Add("from: is not an e-mail address", "notifyd", "not")
 	f.Add("invalid port \":hunter2\" after host", "hunter2", "u")
@@ -52,7 +53,7 @@ func FuzzRedact(f *testing.F) {
 			quoted := strconv.Quote(s)
 			for _, form := range []string{s, url.QueryEscape(s), url.PathEscape(s), url.User(s).String(), quoted[1 : len(quoted)-1]} {
 				found = found || strings.Contains(text, form)
-				// What is next to a mark is not what was next to the secret.
+				// The text next to a mark differs from the text next to the secret.
 				for piece := range strings.SplitSeq(got, secret.Redacted) {
 					for i := range piece {
 						rest, ok := strings.CutPrefix(piece[i:], form)

@@ -104,7 +104,8 @@ func TestSharedSettings(t *testing.T) {
 	}
 }
 
-// TestSharedEnds: what fails is rolled back, and what succeeds is committed, also where nobody reads to the end.
+// TestSharedEnds: a failed call is rolled back, and a successful one is committed, even if its rows are not read to the
+// end.
 func TestSharedEnds(t *testing.T) {
 	t.Parallel()
 	d := testdb.New(t, testdb.Tables{})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// listener returns connections with the faults built in.
+// listener returns connections that inject the faults.
 type listener struct {
 	net.Listener
 	sink *Sink
@@ -89,7 +89,7 @@ func (c *lineConn) Close() error {
 	return err
 }
 
-// Read returns lines of the client that no fault has swallowed.
+// Read returns the client's lines that no fault has answered.
 func (c *lineConn) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
 		line, err := c.r.ReadString('\n')
@@ -164,7 +164,7 @@ func (c *lineConn) fault(stage Stage, text string) (answered bool, err error) {
 	return answered, nil
 }
 
-// pause waits out the delay of a fault, or its hang.
+// pause waits for the delay of a fault, or for the end of its hang.
 func (c *lineConn) pause(f Fault) error {
 	if f.Delay <= 0 && !f.Hang {
 		return nil

@@ -92,7 +92,7 @@ func (s *Sink) take(stage Stage, text string, mails int) (Fault, bool) {
 	return Fault{}, false
 }
 
-// reply returns the lines of the fault's answer, "" if it has none.
+// reply returns the lines of the fault's answer, or "" if the fault does not answer.
 func (f Fault) reply() string {
 	if f.Code == 0 {
 		return ""

@@ -23,7 +23,7 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// TLS says how connections are encrypted.
+// TLS is how connections are encrypted.
 type TLS int
 
 const (
@@ -42,7 +42,7 @@ type Options struct {
 	// [Sink.Restart]. Nil takes any free port of 127.0.0.1, which another process may
 	// take while the sink is closed: a test with a restart uses freeport.At.
 	Listen func(ctx context.Context, addr string) (net.Listener, error)
-	// TLS says how connections are encrypted.
+	// TLS is how connections are encrypted.
 	TLS TLS
 	// Username and Password, if set, must be given by AUTH PLAIN or LOGIN
 	// before a mail is accepted.

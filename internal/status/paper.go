@@ -61,7 +61,7 @@ func cut(line string, width int) string {
 	return string([]rune(line)[:max(0, width-1)]) + ">"
 }
 
-// grid is a table. Its first columns, as many as left says, are flush left, the others flush right.
+// grid is a table. Its first left columns are flush left, the others flush right.
 type grid struct {
 	head []string
 	left int

@@ -31,7 +31,7 @@ func (s *Status) positions(p *paper) {
 	s.replays(p)
 }
 
-// holding says what of a position no purge passes.
+// holding names the part of a position that holds back a purge: the position or its replay.
 func holding(p *observe.Position) string {
 	switch {
 	case p.HoldsBack:

@@ -114,8 +114,8 @@ var (
 	label    = regexp.MustCompile(`(\w+)="([^"\\]*)"`)
 )
 
-// parseRelay reads the text format of Prometheus, as far as a relay writes it;
-// nil if the metrics are not those of a relay.
+// parseRelay reads the metrics of a relay in the text format of Prometheus, and only the features that a relay uses. It
+// returns nil for other metrics.
 func parseRelay(address, outbox string, r io.Reader) *Relay {
 	relay := &Relay{Address: address}
 	known := false

@@ -133,8 +133,8 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-// TestStateOfDestinations: the word in the table for what is known of a destination, what it says of
-// the next try, and whether a person is asked for.
+// TestStateOfDestinations: the word in the table for the state of a destination, the text about the next try, and whether
+// action is required.
 func TestStateOfDestinations(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1e9, 0)

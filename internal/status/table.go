@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// View says how a status is printed.
+// View describes how to print a status.
 type View struct {
 	// Width is the longest line, in characters; 0 means no limit.
 	Width int

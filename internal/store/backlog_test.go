@@ -121,8 +121,8 @@ queue: fresh 2 retry 2 running 0 parked 1 dead 0 oldest 2/8h0m0s due 30m0s error
 	}
 }
 
-// TestBacklogLastError: in an outage the probes take one event after the other, so that what failed
-// last is due after hundreds that have only been held back.
+// TestBacklogLastError: in an outage the probes take one event after the other, so that the last failed event is due
+// after hundreds that were only held back.
 func TestBacklogLastError(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -196,9 +196,8 @@ func TestWatchBacklog(t *testing.T) {
 	}
 }
 
-// TestBacklogPlans reads a table of 300,000 events of which 10,000 wait, and a hundred thousand
-// deliveries. Each index scan has a condition, or ends at a limit: no query reads a whole table or
-// index.
+// TestBacklogPlans reads a table of 300,000 events, with 10,000 waiting ones, and a hundred thousand deliveries. Each
+// index scan has a condition, or ends at a limit: no query reads a whole table or index.
 func TestBacklogPlans(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/limit"
 )
 
-// TestReserve: the table grants the burst, then the rate, and what it grants to one session another one does not get.
+// TestReserve: the table grants the burst, then the rate. A session does not get the reserve of another one.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -54,7 +54,7 @@ func TestReserve(t *testing.T) {
 	if got := fmt.Sprint(ask(b, limit.Terms{Gap: time.Minute, Burst: 60}, limit.Request{Key: "k", N: 1})); got != "[k 0 1]" {
 		t.Error(got)
 	}
-	// Rows that say nothing any more go, others stay.
+	// Rows without effect are deleted, others stay.
 	d.exec(`UPDATE outbox_limits SET tat = now() - interval '2 minutes' WHERE key = 'k'`)
 	a.tidy = time.Time{}
 	ask(a, hour, limit.Request{Key: "", N: 1})
@@ -71,7 +71,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestReserveTogether: sessions that take at once get no more than there is, and none waits for the other for ever.
+// TestReserveTogether: sessions that reserve at once get no more than the limit, and no deadlock occurs.
 func TestReserveTogether(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

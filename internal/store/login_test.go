@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestRefusedLogins: after a refusal no part of a relay logs in again before its time, and each is told why. Other
+// TestRefusedLogins: after a refusal no part of a relay logs in again before its time, and each gets the reason. Other
 // credentials are tried at once.
 func TestRefusedLogins(t *testing.T) {
 	t.Parallel()

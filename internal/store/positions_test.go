@@ -16,7 +16,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// width is that of a partition, in ids.
+// width is the width of a partition, in ids.
 const width = 4294967296
 
 // newStream is newDB with a table that is a stream, plain or partitioned.

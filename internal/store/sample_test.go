@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSampleWaiting has payloads of both kinds, of which the large ones are left out.
+// TestSampleWaiting has payloads of both kinds. The large ones are left out.
 func TestSampleWaiting(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -103,8 +103,8 @@ func (d *db) session(user, application string, statements ...string) *pgx.Conn {
 	return conn
 }
 
-// TestReadForeignHolders: sessions of notifyd, writers and changes of the schema are none; a name is no
-// proof for a role that may not read events.
+// TestReadForeignHolders: sessions of notifyd, writers and schema changes do not count as foreign. If the role of a
+// session may not read events, its name proves nothing.
 func TestReadForeignHolders(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

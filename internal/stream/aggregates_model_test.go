@@ -34,8 +34,9 @@ type modelRow struct {
 	at       time.Time
 }
 
-// model drives the stored deliveries of one destination, with the lane of a relay and a table in memory: events are read,
-// fail, die, become rows and go on; a person replays and discards; the relay is killed and its successor loads the table.
+// model drives the stored deliveries of one destination, with the lane of a relay and a table in memory. Events are read,
+// fail, are dead-lettered, become rows and continue. A person replays and discards. The relay is killed, and its
+// successor loads the table.
 type model struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -57,7 +58,7 @@ type model struct {
 
 	mu    sync.Mutex      // held by the driver but while time passes, and by a call where it begins and ends
 	done  map[int64]int   // the life in which an event was delivered
-	ended map[int64]bool  // delivered, or a dead letter that lets others go on
+	ended map[int64]bool  // delivered, or a dead letter that does not block others
 	late  map[int64]bool  // delayed, or replayed by a person: in no order with those read before
 	runs  map[string]bool // queues with a call that runs
 }
@@ -91,7 +92,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	return m
 }
 
-// begin begins a relay with what is stored.
+// begin begins a relay with the stored state.
 func (m *model) begin() {
 	m.life++
 	d, err := dispatch.New(dispatch.Config{Window: 50 * time.Millisecond}, nil, slog.New(slog.DiscardHandler))
@@ -147,7 +148,7 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if life != m.life {
-		return errModelDown // of a relay that is dead: nobody sees the answer
+		return errModelDown // of a dead relay: its answer is ignored
 	}
 	if m.down {
 		if e.Attempt >= m.order.MaxAttempts { // the lane may blame the event for the outage, and bury it
@@ -212,7 +213,7 @@ func (m *model) stored(id int64) deliveries.Row {
 	return s
 }
 
-// write writes what is pending, and looks at what may go on.
+// write writes the pending changes, and checks which events may continue.
 func (m *model) write() {
 	s := &m.u.stored
 	now := time.Now()
@@ -482,7 +483,7 @@ func (m *model) behind(key string) *modelRow {
 	return nil
 }
 
-// kill ends the relay as it is: its successor finds the table, and what the position shows as open.
+// kill ends the relay in its present state: its successor reads the table, and the open ids of the position.
 func (m *model) kill() {
 	ids := append(m.u.inFlight.events.OpenIDs(), m.u.stored.pending.fresh...)
 	ids = append(ids, m.open...)

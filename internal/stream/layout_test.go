@@ -54,8 +54,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestCombine: from the positions of several shards follow those of others: what all have passed, what any has read, and what is
-// done beyond.
+// TestCombine: the positions of several shards combine into the positions of others: the ids that all have passed, the
+// highest id that any has read, and the ids that are done beyond.
 func TestCombine(t *testing.T) {
 	t.Parallel()
 	at := func(head int64, open string) shardPosition {
@@ -78,7 +78,7 @@ func TestCombine(t *testing.T) {
 			t.Errorf("%d with hash %d is done: %t", c.id, c.hash, !c.want)
 		}
 	}
-	// The next change, while the new shards have not come to where one of the former was.
+	// The next change, while the new shards have not reached the position of a former one.
 	next := at(200, "{}")
 	next.former = former
 	read, passed, former = combine([]shardPosition{next})
@@ -94,7 +94,7 @@ func TestCombine(t *testing.T) {
 	if _, _, former = combine([]shardPosition{next}); len(former) > 0 {
 		t.Errorf("%v is left over", former)
 	}
-	// More ranges than are written: what is above is read again, and done.
+	// More ranges than are written: the ids above are read again, and done.
 	var many tail.Ranges
 	for i := range int64(5000) {
 		many = append(many, tail.Range{From: 1 + 2*i, To: 1 + 2*i})

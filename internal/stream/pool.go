@@ -162,7 +162,7 @@ func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 		}
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err //nolint:wrapcheck // the error names the failed step
 	}
 	c.life, c.mode = l.Server, c.mode && !c.conn.IsShared()
 	c.conn.Require(requires)

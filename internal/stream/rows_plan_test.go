@@ -38,7 +38,7 @@ func TestRowStatementsAreBounded(t *testing.T) {
 			names := []string{"order/0", "order/1", "order/2"}
 			destination := "x"
 			if o.shard > 0 {
-				destination = "z" // of which another shard has many rows that are due
+				destination = "z" // another shard of it has many due rows
 			}
 			statements := map[string][]any{
 				sqlDue(1000, o):        {destination, dueStart().at, dueStart().id, 100, false},
@@ -57,7 +57,7 @@ func TestRowStatementsAreBounded(t *testing.T) {
 			for query, args := range statements {
 				plan := testdb.List[string](l.DB, relay, `EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) `+query, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
 				read := 0
-				for _, line := range plan { // the first line has those of all others
+				for _, line := range plan { // the first line includes all others
 					if m := pages.FindStringSubmatch(line); m != nil {
 						hit, _ := strconv.Atoi(m[1])
 						miss, _ := strconv.Atoi(m[2])

@@ -11,8 +11,8 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// TestStoredRowsCount: all that is large in the event of a stored delivery counts, and what is too
-// large is not read.
+// TestStoredRowsCount: all large parts of the event of a stored delivery count, and an event that is too large is not
+// read.
 func TestStoredRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, insert := range map[string]string{

@@ -36,7 +36,7 @@ func New(lookup func(name string) (string, bool)) (*Notifier, error) {
 	}
 	n.socket = socket
 	usec, _ := lookup("WATCHDOG_USEC")
-	// Children inherit the variable, which is meant for one process.
+	// Children inherit the variable, which is meant for the process $WATCHDOG_PID only.
 	if pid, _ := lookup("WATCHDOG_PID"); usec == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return n, nil
 	}
@@ -86,8 +86,8 @@ func (n *Notifier) Alive(ctx context.Context) error {
 	return n.send(ctx, "WATCHDOG=1")
 }
 
-// send sends the lines as one datagram, also after ctx has ended: a daemon reports then
-// that it is stopping.
+// send sends the lines as one datagram. It also sends after ctx has ended, because the daemon then reports that it is
+// stopping.
 func (n *Notifier) send(ctx context.Context, lines ...string) (err error) {
 	if n.socket == "" {
 		return nil
@@ -103,7 +103,7 @@ func (n *Notifier) send(ctx context.Context, lines ...string) (err error) {
 		_ = conn.SetWriteDeadline(deadline) // an error shows in Write
 	}
 	for i, line := range lines {
-		lines[i] = strings.ReplaceAll(line, "\n", " ") // each line is a message of its own
+		lines[i] = strings.ReplaceAll(line, "\n", " ") // a line is one KEY=VALUE
 	}
 	if _, err := conn.Write([]byte(strings.Join(lines, "\n"))); err != nil {
 		return fmt.Errorf("notify the service manager: %w", err)

@@ -81,7 +81,7 @@ func TestIDsOfAll(t *testing.T) {
 	}
 }
 
-// TestParseRanges reads what PostgreSQL writes, and writes what it reads.
+// TestParseRanges reads PostgreSQL's output, and writes its input unchanged.
 func TestParseRanges(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -117,7 +117,7 @@ func FuzzParseRanges(f *testing.F) {
 	})
 }
 
-// TestRangesCommon: the intersection of two sets is that of their ids.
+// TestRangesCommon: the intersection of two sets has exactly the ids of both.
 func TestRangesCommon(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -30,7 +30,7 @@ func stream(d *testdb.DB) *testdb.DB {
 	return d
 }
 
-// follower is a reader of a log and what it needs.
+// follower is a reader of a log, with the resources that it needs.
 type follower struct {
 	*testdb.DB
 	*Reader

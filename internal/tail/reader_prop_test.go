@@ -152,8 +152,8 @@ func (s *propRun) phase() {
 	}
 }
 
-// second is a reader that follows the first one at times, and reads by itself at others. The first one has all events of what the
-// second has taken over.
+// second is a reader that sometimes follows the first one and sometimes reads alone. The first one has all events that
+// the second has taken over.
 type second struct {
 	reader  *Reader
 	from    int64          // where the first has begun
@@ -202,7 +202,7 @@ func (s *propRun) step() {
 	}
 }
 
-// poll reads once, or takes what was read ahead, and stores the position or loses it now and then.
+// poll reads once, or takes the batch that was read ahead. It stores the position, or sometimes loses it.
 func (s *propRun) poll() (full bool) {
 	s.Helper()
 	q := Query{Limit: 1 + s.rng.IntN(2000), Bytes: s.rng.IntN(2) * (1 + s.rng.IntN(100_000))}

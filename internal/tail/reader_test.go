@@ -85,8 +85,8 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// TestPassed: a reader of a range that another one has passed reads what is open of it, and the rest up to the last id, each event
-// once, and waits for none.
+// TestPassed: a reader of a range that another one has passed reads the open ids of the range, and the rest up to the
+// last id, each event once, and waits for none.
 func TestPassed(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -97,7 +97,7 @@ func TestPassed(t *testing.T) {
 		open       Ranges
 	}{
 		{0, 5000, nil},
-		{0, 3000, nil}, // it ends where there is no event
+		{0, 3000, nil}, // the range ends at an id without an event
 		{1000, 4500, Ranges{{5, 5}, {17, 400}, {999, 1000}}},
 		{4500, 4500, Ranges{{5, 5}, {17, 400}, {1500, 3500}, {4500, 4500}}},
 		{4500, 4500, nil},
@@ -219,7 +219,7 @@ func TestLimits(t *testing.T) {
 	l.Exec(`INSERT INTO outbox_events (id, event_type, payload) SELECT i, 'a', to_json(repeat('x', 1000)) FROM generate_series(1, 20) i WHERE i NOT IN (3, 4, 9)`)
 	l.Exec(`SELECT setval('outbox_events_id_seq', 20)`)
 	for _, q := range []Query{{Limit: 1}, {Limit: 2}, {Limit: 3}, {Limit: 1000, Bytes: 1}, {Limit: 1000, Bytes: 2500}, {Limit: 3, Bytes: 5000}, {Limit: 1000}} {
-		// Ids up to 10 were open, and no transaction can fill them any more.
+		// Ids up to 10 were open, and no transaction can fill them now.
 		r := follow(l, 10, Ranges{{1, 5}, {7, 10}})
 		r.scan()
 		var all []int64
@@ -233,7 +233,7 @@ func TestLimits(t *testing.T) {
 			if len(all) > 0 {
 				last = all[len(all)-1]
 			}
-			for id := range int64(20) { // what is to come is open, or above the head
+			for id := range int64(20) { // ids that may still get an event are open, or above the head
 				if id > last && id < 10 && id != 6 && id != 9 && !r.Gaps().Contains(id) {
 					t.Fatalf("%+v: %d is no gap any more after %d", q, id, last)
 				}
@@ -467,7 +467,7 @@ func plans(l *testdb.DB, first int64, partitioned bool) {
 	}
 }
 
-// TestLooksAhead: a reader that comes to the end of its lookahead continues.
+// TestLooksAhead: a reader continues at the end of its lookahead.
 func TestLooksAhead(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)

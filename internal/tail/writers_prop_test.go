@@ -17,7 +17,7 @@ type propWriter struct {
 	n           int
 	rng         *rand.Rand
 	main, aside *pgx.Conn
-	open        []string // what is left of a transaction that stays open over others
+	open        []string // the rest of a transaction that stays open during others
 	prepared    []string // transactions, over a restart of the server
 	count       int
 	bulk        int
@@ -51,7 +51,7 @@ func (w *propWriter) choose(step int) func(context.Context) error {
 	return all[w.rng.IntN(len(all))]
 }
 
-// turn waits until the writer may go on.
+// turn waits until the writer may continue.
 func (w *propWriter) turn(ctx context.Context) error {
 	select {
 	case <-w.turns:
@@ -80,7 +80,7 @@ func insertion(aggregate string, n int) string {
 // own is the aggregate that only this writer writes to, one transaction after the other.
 func (w *propWriter) own() string { return fmt.Sprintf("ordered/%d", w.n) }
 
-// loose is an aggregate of its own for each transaction that others overtake.
+// loose is a separate aggregate for each transaction that others overtake.
 func (w *propWriter) loose() string {
 	w.count++
 	return fmt.Sprintf("loose/%d/%d", w.n, w.count)

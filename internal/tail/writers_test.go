@@ -175,8 +175,8 @@ func TestOneStatement(t *testing.T) {
 	r.expect("one statement", "{}", 1, 3)
 }
 
-// TestCache: a session holds no lock for ids that it has in advance. So no scan at such a sequence
-// tells anything, and once the sequence has CACHE 1 again the session does not have them any more.
+// TestCache: a session holds no lock for ids that it has reserved in advance. So no scan with such a sequence proves
+// anything. Once the sequence has CACHE 1 again, the session no longer has them.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -224,7 +224,7 @@ func TestPrepared(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Conn, r.on = l.Dial(), session.Direct(l.Relay())
-	r.scan() // and the reader goes on, although a shard would begin anew
+	r.scan() // the reader continues, although a shard would begin anew
 	if pids := r.GapStats().PIDs; !slices.Equal(pids, []int32{0}) {
 		t.Errorf("after the restart: %v", pids)
 	}

@@ -10,11 +10,10 @@ import (
 // an emulator that accepts any credentials.
 const EnvAWSEndpoint = "NOTIFYD_TEST_AWS_ENDPOINT"
 
-// awsScript runs the emulator on the loopback and prints its URL. Connections are kept, which
-// its own program does not do. One request at a time reaches the emulator, whose Kinesis loses
-// records that are put concurrently; bodies are read before, so that a client that sends half
-// a request stops nobody else. It ends with its standard input, and so with this process,
-// however that dies.
+// awsScript runs the emulator on loopback and prints its URL. It keeps connections open, which the emulator's program
+// does not do. It passes one request at a time to the emulator, whose Kinesis loses records of concurrent puts. It reads
+// each body before that, so that a client that sends half a request blocks no other client. The script ends with its
+// standard input, and so with this process, even if that is killed.
 const awsScript = `
 import io, logging, os, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -40,9 +39,9 @@ var errNoAWS = errors.New("the emulator of AWS is missing: make setup fetches it
 // aws is state of the package for the same reason as postgres.
 var aws = sharedEmulator{name: "AWS", env: EnvAWSEndpoint, program: awsProgram} //nolint:gochecknoglobals // see postgres
 
-// AWS returns the URL of the EventBridge and Kinesis that all tests of this binary share: the one of
-// [EnvAWSEndpoint], or a private emulator that [Main] ends. It accepts any credentials. Tests
-// create buses and streams of their own. For SQS and SNS, [SQS] is many times faster.
+// AWS returns the URL of the EventBridge and Kinesis that all tests of this binary share: the one of [EnvAWSEndpoint], or
+// a private emulator that [Main] ends. It accepts any credentials. Each test creates its buses and streams. For SQS and
+// SNS, [SQS] is many times faster.
 func AWS(tb testing.TB) (endpoint string) {
 	tb.Helper()
 	endpoint, err := aws.get(tb.Context())
@@ -55,7 +54,7 @@ func AWS(tb testing.TB) (endpoint string) {
 
 // awsProgram returns the emulator that scripts/aws/setup has fetched into this checkout.
 func awsProgram() (name string, args []string, err error) {
-	// The file is the last that setup writes.
+	// Setup writes this file last.
 	last, ok := fetched("scripts/aws/requirements.txt", "aws", "requirements.txt")
 	if !ok {
 		return "", nil, errNoAWS

@@ -19,12 +19,12 @@ import (
 // emulatorReadyWithin allows for a busy machine; a start takes a second or some.
 const emulatorReadyWithin = 2 * time.Minute
 
-// sharedEmulator is one emulator for all tests of a test binary: a program that prints its URL,
-// and ends with its standard input.
+// sharedEmulator is one emulator for all tests of a test binary: a program that prints its URL, and ends when its
+// standard input does.
 type sharedEmulator struct {
 	name string // for errors
 	env  string // of a shared one
-	// program returns the program, or an error that says how to get it.
+	// program returns the program, or an error that names the way to install it.
 	program func() (name string, args []string, err error)
 
 	mu       sync.Mutex
@@ -56,7 +56,7 @@ func (s *sharedEmulator) get(ctx context.Context) (string, error) {
 	return s.endpoint, nil
 }
 
-// emulator is a running one.
+// emulator is a running emulator.
 type emulator struct {
 	name     string
 	endpoint string

@@ -1,8 +1,7 @@
 package testenv
 
-// Fills returns statements by name that bring the migrated tables of a queue into states
-// for which PostgreSQL may plan. The name describes the statistics. Autovacuum is off,
-// because it would analyse a never-analysed table while the test runs.
+// Fills returns statements by name that bring the migrated tables of a queue into states for which PostgreSQL may plan.
+// The name describes the statistics. Autovacuum is off, because it would analyze the table while the test runs.
 func Fills() map[string][]string {
 	const (
 		still1 = `ALTER TABLE outbox_events SET (autovacuum_enabled = off)`

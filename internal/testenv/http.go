@@ -29,5 +29,5 @@ func Ask(tb testing.TB, client *http.Client, request *http.Request) Answer {
 	return Answer{Code: response.StatusCode, Body: string(body), Header: response.Header}
 }
 
-// Quiet is the log of a server whose complaints are expected.
+// Quiet returns the log of a server whose errors are expected: it discards them.
 func Quiet() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -10,13 +10,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// KafkaTopic creates a topic of the test's own; configs may be nil. A slow broker
-// answers late, the client repeats the request, and the broker answers that the
-// topic exists, which is success.
+// KafkaTopic creates a topic for the test; configs may be nil. A slow broker answers late, the client repeats the
+// request, and the broker answers that the topic exists, which is success.
 func KafkaTopic(tb testing.TB, brokers []string, name string, partitions int32, configs map[string]*string) {
 	tb.Helper()
-	// A broker that is busy starting closes a connection now and then. The client
-	// takes that for a lack of SASL, which is not the case here.
+	// A broker that is busy starting sometimes closes a connection. The client would take that for missing SASL.
 	client, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF())
 	if err != nil {
 		tb.Fatal(err)
@@ -25,7 +23,7 @@ func KafkaTopic(tb testing.TB, brokers []string, name string, partitions int32, 
 	if _, err := client.CreateTopic(tb.Context(), partitions, 1, configs, name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		tb.Fatalf("create the topic %s: %v", name, err)
 	}
-	// The controller has made it, and the broker learns of it a moment later.
+	// The controller has created the topic. The broker learns of it a moment later.
 	for {
 		known, err := client.ListTopics(tb.Context(), name)
 		if err == nil && known[name].Err == nil && len(known[name].Partitions) == int(partitions) {

@@ -14,7 +14,7 @@ type Network struct {
 
 	tb     testing.TB
 	link   func(ctx context.Context, up bool) error
-	remove func(ctx context.Context) // nil while there is nothing to remove
+	remove func(ctx context.Context) // nil before open and after the removal
 }
 
 // NewNetwork creates a path to the server at target, host:port. It needs a
@@ -38,10 +38,10 @@ func NewNetwork(tb testing.TB, target string) *Network {
 	return n
 }
 
-// Cut drops all packets from now on.
+// Cut drops all packets until Restore.
 func (n *Network) Cut() { n.set(false) }
 
-// Restore lets packets through again.
+// Restore forwards packets again.
 func (n *Network) Restore() { n.set(true) }
 
 func (n *Network) set(up bool) {

@@ -36,8 +36,7 @@ var (
 type Place struct {
 	// URL is the URL of the server.
 	URL string
-	// Name is the prefix of the test's keys, streams and subjects. It has letters,
-	// digits and underscores.
+	// Name is the prefix of the test's keys, streams and subjects: letters, digits and underscores.
 	Name string
 }
 

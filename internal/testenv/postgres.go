@@ -35,7 +35,7 @@ type sharedPostgres struct {
 	server Server
 	err    error // why the start failed; it is tried once
 
-	templates map[string]string // names of databases, by what is in them
+	templates map[string]string // names of databases, by their content
 }
 
 // postgres is state of the package because TestMain runs before the tests and
@@ -52,15 +52,14 @@ func Postgres(tb testing.TB) Server {
 	return server
 }
 
-// Database creates an empty database on the shared server and returns its URL.
-// It is dropped after the test, even with open connections. Notifications
-// stay within a database, so that tests do not hear each other.
+// Database creates an empty database on the shared server and returns its URL. It is dropped after the test, even with
+// open connections. Notifications stay within a database, so that tests do not receive each other's.
 func Database(tb testing.TB) string {
 	tb.Helper()
 	return DatabaseIn(tb, "")
 }
 
-// DatabaseIn is [Database] in an encoding of PostgreSQL; "" is that of the server.
+// DatabaseIn is [Database] in an encoding of PostgreSQL; "" is the encoding of the server.
 func DatabaseIn(tb testing.TB, encoding string) string {
 	tb.Helper()
 	options := ""
@@ -70,8 +69,8 @@ func DatabaseIn(tb testing.TB, encoding string) string {
 	return create(tb, Postgres(tb), options)
 }
 
-// Copy is [Database] with what fill puts into it, under a name of that content. It is filled once: each other test of this
-// binary gets a copy, which takes a third of the time of a migration. fill must close its connections.
+// Copy is [Database] with the content that fill writes; content names it. The first test of this binary fills it. Each
+// other test gets a copy, which takes a third of the time of a migration. fill must close its connections.
 func Copy(tb testing.TB, content string, fill func(ctx context.Context, databaseURL string) error) string {
 	tb.Helper()
 	server := Postgres(tb)
@@ -123,9 +122,8 @@ func create(tb testing.TB, server Server, options string) string {
 	return server.URL(name)
 }
 
-// OwnPostgres starts a server for this test alone, which may kill or pause it.
-// settings are added to those of the shared one, or replace them. The end of the
-// test stops it.
+// OwnPostgres starts a server for this test alone, which may kill or pause it. settings are added to the settings of the
+// shared server, or replace them. The end of the test stops it.
 func OwnPostgres(tb testing.TB, settings map[string]string) *pgserver.Server {
 	tb.Helper()
 	return OwnPostgresIn(tb, "", settings)
@@ -141,7 +139,7 @@ func OwnPostgresIn(tb testing.TB, dir string, settings map[string]string) *pgser
 	return server
 }
 
-// OwnNewPostgres is [OwnPostgres] of a version, major or newer, that need not be that of the other tests.
+// OwnNewPostgres is [OwnPostgres] with a version, major or newer, that may differ from the version of the other tests.
 func OwnNewPostgres(tb testing.TB, major int, settings map[string]string) *pgserver.Server {
 	tb.Helper()
 	binDir, err := pgserver.FindNewer(tb.Context(), major)
@@ -152,8 +150,8 @@ func OwnNewPostgres(tb testing.TB, major int, settings map[string]string) *pgser
 	return server
 }
 
-// Standby starts a standby of primary, which goes down for a moment.
-// port is its own, 0 for a free one. The end of the test stops it.
+// Standby starts a standby of primary, which is stopped for a moment. port is the standby's port, 0 for a free one. The
+// end of the test stops it.
 func Standby(tb testing.TB, primary *pgserver.Server, port int) *pgserver.Server {
 	tb.Helper()
 	server, err := pgserver.StartStandby(tb.Context(), primary, pgserver.Config{Port: port})
@@ -200,7 +198,7 @@ func startPostgres(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, 
 	return pgserver.Start(ctx, cfg)
 }
 
-// external is a server that the tests do not run.
+// external is a server that the tests did not start.
 type external struct{ url url.URL }
 
 func newExternal(raw string) (Server, error) {
@@ -224,7 +222,7 @@ func (e external) URL(db string) string {
 	return u.String()
 }
 
-// administer runs one statement that cannot be in a transaction.
+// administer runs one statement that cannot run in a transaction.
 func administer(ctx context.Context, server Server, statement string) error {
 	conn, err := pgx.Connect(ctx, server.URL(""))
 	if err != nil {

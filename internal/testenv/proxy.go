@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Proxy is the way of one program to a server. It can be cut, as by kill -9 or a firewall that resets: both sides
-// notice at once.
+// Proxy is a path from one program to a server. It can be cut, as by kill -9 or a firewall that resets: both sides notice
+// at once.
 type Proxy struct {
 	target string
 	work   sync.WaitGroup

@@ -18,8 +18,8 @@ const EnvAMQPURL = "NOTIFYD_TEST_AMQP_URL"
 // Broker is a vhost on the shared RabbitMQ. A test must not stop it: use
 // [OwnRabbitMQ] for that.
 type Broker struct {
-	// URL is the AMQP URL of the vhost, which is the test's own except on a broker
-	// of [EnvAMQPURL]. Tests give their queues names of their own.
+	// URL is the AMQP URL of the vhost. The vhost belongs to the test alone, except on a broker of [EnvAMQPURL]. Tests
+	// name their queues uniquely.
 	URL string
 	// Server is the node, nil for a broker of [EnvAMQPURL]. It gives access to Addr and Ctl.
 	Server *rabbitserver.Server
@@ -49,7 +49,7 @@ func RabbitMQ(tb testing.TB) Broker {
 	server, err := rabbitmq.get(tb.Context())
 	orSkip(tb, "rabbitmq", err)
 	vhost := databaseName(tb.Name())
-	// One command instead of three, because each starts an Erlang of its own.
+	// One command instead of three, because each starts an Erlang VM.
 	add := fmt.Sprintf(`ok = rabbit_vhost:add(<<"%s">>, <<"test">>), `+
 		`rabbit_auth_backend_internal:set_permissions(<<"%s">>, <<"%[1]s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>).`,
 		vhost, rabbitserver.User)

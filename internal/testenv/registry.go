@@ -6,8 +6,8 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 )
 
-// EnvSchemaRegistryURL names the environment variable with the URL of the shared schema registry, whose API
-// is at [kafkaserver.RegistryPath]: one that lets everybody register schemas.
+// EnvSchemaRegistryURL names the environment variable with the URL of the shared schema registry, whose API is at
+// [kafkaserver.RegistryPath]. It must allow anyone to register schemas.
 const EnvSchemaRegistryURL = "NOTIFYD_TEST_SCHEMA_REGISTRY_URL"
 
 // registry is state of the package for the same reason as postgres.

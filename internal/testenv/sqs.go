@@ -10,9 +10,8 @@ import (
 // an emulator that accepts any credentials.
 const EnvSQSEndpoint = "NOTIFYD_TEST_SQS_ENDPOINT"
 
-// sqsScript runs the emulator on the loopback, which its own program cannot, and
-// prints its port. It ends with its standard input, and so with this process,
-// however that dies.
+// sqsScript runs the emulator on loopback, which the emulator's program cannot, and prints its port. The script ends with
+// its standard input, and so with this process, even if that is killed.
 const sqsScript = `
 import { pathToFileURL } from "node:url";
 const { buildApp } = await import(pathToFileURL(process.argv[1]).href);

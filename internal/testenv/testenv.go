@@ -99,7 +99,7 @@ func (s *stoppers) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// complain reports an error after the last test.
+// complain prints an error after the last test, and returns the exit code.
 func complain(code int, err error) int {
 	fmt.Fprintln(os.Stderr, "testenv:", err)
 	return max(code, 1)

@@ -10,11 +10,10 @@ import (
 	texttemplate "text/template"
 )
 
-// funcError is an error of a function of this package. Its text holds nothing from the
-// payload, so it may be shown.
+// funcError is an error of one of the template functions. Its text holds nothing from the payload, so it may be shown.
 type funcError struct {
 	text string
-	at   string // what the author has written there, "" where the template packages say it
+	at   string // the expression in the template; "" if the template packages name it
 }
 
 func (e *funcError) Error() string { return e.text }
@@ -23,8 +22,7 @@ func funcErrorf(format string, args ...any) error {
 	return &funcError{text: fmt.Sprintf(format, args...)}
 }
 
-// parseError rewrites an error of the template packages into: the template, the
-// line, the mistake, the cure.
+// parseError rewrites an error of the template packages: it names the template, the line, the mistake and the cure.
 func parseError(name string, err error) error {
 	if bad, ok := errors.AsType[*htmltemplate.Error](err); ok {
 		return fmt.Errorf("template %q, line %d: %s: close the tag, quote or comment that is open where the value stands",

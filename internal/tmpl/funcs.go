@@ -22,7 +22,7 @@ const (
 	escapeURLFunc = "escapeURL"
 )
 
-// funcs returns the functions that a template may use besides those of Go's text/template:
+// funcs returns the functions that a template may use in addition to the functions of Go's text/template:
 //
 //	json V                   compact JSON
 //	get V "a.b"              the value at a path, or nothing if it is absent
@@ -60,7 +60,7 @@ func funcs() map[string]any {
 		"address":     address,
 		"int":         toInt,
 		"fixed":       fixed,
-		// Those of Go, with a limit: in a loop they could exhaust the memory.
+		// print, printf and println of Go, with a limit: in a loop they could exhaust the memory.
 		"print":   func(args ...any) (string, error) { return bounded(fmt.Sprint(args...)) },
 		"println": func(args ...any) (string, error) { return bounded(fmt.Sprintln(args...)) },
 		"printf": func(format string, args ...any) (string, error) {
@@ -69,8 +69,7 @@ func funcs() map[string]any {
 	}
 }
 
-// FuncNames returns the names of the functions that templates have besides those
-// of text/template, sorted.
+// FuncNames returns the names of the functions of this package, sorted, without those of text/template.
 func FuncNames() []string {
 	names := slices.Sorted(maps.Keys(funcs()))
 	return slices.DeleteFunc(names, func(n string) bool {
@@ -85,7 +84,7 @@ func bounded(s string) (string, error) {
 	return s, nil
 }
 
-// present refuses to print nothing in place of what the author has written.
+// present returns v, or an error that names the expression if v is null or absent. written is the expression.
 func present(written string, v any) (any, error) {
 	if v == nil {
 		return nil, &funcError{text: "the value is null or absent: fix the event, or use get and default", at: written}

@@ -7,15 +7,14 @@ import (
 )
 
 var (
-	// fieldPath finds what a template takes from a payload: .Payload.a.b, and a.b in
-	// get .Payload "a.b".
+	// fieldPath finds the payload members that a template uses: .Payload.a.b, and a.b in get .Payload "a.b".
 	fieldPath = regexp.MustCompile(`\.Payload((?:\.[A-Za-z_][A-Za-z0-9_]*)+)|\.Payload\s+"([A-Za-z0-9_.]+)"`)
-	// headerName finds the same for headers.
+	// headerName finds the headers that a template uses.
 	headerName = regexp.MustCompile(`\.Headers(?:\.([A-Za-z_][A-Za-z0-9_]*)|\s+"([^"]+)")`)
 )
 
-// Sample returns an event that has what the template asks for, as far as that can be
-// guessed: leaf for every value of the payload, and text for all else.
+// Sample returns an event with the members and headers that the text of the template names. Each payload value is leaf,
+// and each header and every other field is text.
 func (t *Template) Sample(text string, leaf any) *Data {
 	payload, headers := make(map[string]any), make(map[string]string)
 	for _, m := range fieldPath.FindAllStringSubmatch(t.text, -1) {

@@ -70,21 +70,21 @@ type Data struct {
 	Headers map[string]string
 
 	payload any
-	missing error // why there is no payload
+	missing error // why the event has no decoded payload
 }
 
-// Payload returns the decoded payload, for .Payload. It fails where the content type says that the payload
-// is not JSON: templates that do not ask for it work.
+// Payload returns the decoded payload, for .Payload. It fails if the content type is not JSON. Templates that do not use
+// .Payload still work.
 func (d *Data) Payload() (any, error) { return d.payload, d.missing }
 
-// MapPayload replaces the decoded payload, if there is one, by what f makes of it.
+// MapPayload replaces the decoded payload by f's result. It does nothing without a payload.
 func (d *Data) MapPayload(f func(payload any) any) {
 	if d.missing == nil {
 		d.payload = f(d.payload)
 	}
 }
 
-// NewData decodes the payload of e if its content type says that it is JSON, and fails if it is not.
+// NewData decodes the payload of e if its content type is JSON. It returns an error if the payload is not valid JSON.
 func NewData(e *delivery.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
@@ -100,7 +100,7 @@ func NewData(e *delivery.Event) (*Data, error) {
 	dec := json.NewDecoder(bytes.NewReader(e.Payload))
 	dec.UseNumber()
 	if err := dec.Decode(&d.payload); err != nil {
-		// The decoder's error can quote the payload.
+		// The decoder's error can quote the payload, so it is not wrapped.
 		return nil, fmt.Errorf("the payload is not JSON (near byte %d)", dec.InputOffset())
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
@@ -180,8 +180,8 @@ func (t *Template) Render(d *Data) (string, error) {
 	return w.buf.String(), nil
 }
 
-// limitWriter holds the result and stops the template at a limit. Every step of a
-// template ends in a Write, even an empty one: see prepare.
+// limitWriter holds the result and stops the template at [MaxOutput] or [MaxSteps]. Every step of a template ends in a
+// Write, even an empty one: see prepare.
 type limitWriter struct {
 	buf   bytes.Buffer
 	steps int

@@ -26,8 +26,7 @@ func prepare(name string, trees map[string]*parse.Tree, escapers ...string) erro
 	return refuseRecursion(name, trees)
 }
 
-// tick puts an empty text in front of a list: it prints nothing, but calls Write,
-// which counts the steps.
+// tick puts an empty text in front of a list. The text prints nothing, but calls Write, which counts the steps.
 func tick(l *parse.ListNode) {
 	l.Nodes = slices.Insert(l.Nodes, 0, parse.Node(&parse.TextNode{NodeType: parse.NodeText, Pos: l.Pos}))
 }
@@ -57,7 +56,7 @@ func (w *walker) node(n parse.Node) {
 			written := n.Pipe.String()
 			for _, name := range w.behind {
 				args := []parse.Node{parse.NewIdentifier(name).SetPos(n.Pos)}
-				if name == presentFunc { // its error has to name what the author has written
+				if name == presentFunc { // present's error names the expression
 					args = append(args, &parse.StringNode{NodeType: parse.NodeString, Pos: n.Pos, Quoted: strconv.Quote(written), Text: written})
 				}
 				n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: args})

@@ -45,11 +45,10 @@ func Wanted(lookup func(name string) (string, bool)) (bool, error) {
 // rule checks variables of one kind.
 type rule struct {
 	names []string
-	wrong func(value string) string // the mistake and the cure; "" if there is none
+	wrong func(value string) string // the mistake and the cure; "" for a valid value
 }
 
-// ofExporter returns both names of an exporter's setting: that for all signals,
-// and that for traces.
+// ofExporter returns both names of an exporter's setting: the name for all signals, and the name for traces.
 func ofExporter(setting string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_" + setting, "OTEL_EXPORTER_OTLP_TRACES_" + setting}
 }
@@ -90,7 +89,7 @@ func (e environment) check() error {
 		e.checkClientCertificate("OTEL_EXPORTER_OTLP_TRACES_"))...)
 }
 
-// checkProtocol checks the variable that counts.
+// checkProtocol checks the variable that takes precedence.
 func (e environment) checkProtocol() error {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
 		switch p := e.get(name); p {
@@ -129,7 +128,7 @@ func (e environment) checkClientCertificate(prefix string) error {
 	return nil
 }
 
-// wrongURL does not show the value: a password may be in it.
+// wrongURL describes the mistake without the value, which may contain a password.
 func wrongURL(value string) string {
 	u, err := url.Parse(value)
 	switch {
@@ -141,7 +140,7 @@ func wrongURL(value string) string {
 	return ""
 }
 
-// wrongPairs does not show the value: headers are secrets.
+// wrongPairs describes the mistake without the value: headers are secrets.
 func wrongPairs(value, example string) string {
 	for pair := range strings.SplitSeq(value, ",") {
 		name, text, found := strings.Cut(pair, "=")

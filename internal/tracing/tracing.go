@@ -38,7 +38,7 @@ func New(ctx context.Context, version string, log *slog.Logger) (*sdktrace.Trace
 type loggingExporter struct {
 	sdktrace.SpanExporter
 	log  *slog.Logger
-	lost int // spans, since the last that arrived
+	lost int // spans, since the last span that arrived
 }
 
 // ExportSpans implements sdktrace.SpanExporter.

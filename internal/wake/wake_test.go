@@ -54,7 +54,7 @@ func failure(t *testing.T) func(error) {
 	}
 }
 
-// TestListensAgain: a relay that hears itself poll does not go on polling.
+// TestListensAgain: a relay returns to listening although it receives notifications that it has caused.
 func TestListensAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,8 +208,8 @@ func TestBesideAnother(t *testing.T) {
 	})
 }
 
-// TestWokenAtItsStart: a relay that is woken up while it looks for silent writers at its start
-// looks for them again, and reads what they have committed without a notification.
+// TestWokenAtItsStart: a relay is woken while it searches for silent writers at its start. It searches again, and reads
+// the events that they have committed without a notification.
 func TestWokenAtItsStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestBesideAnOpenWriter(t *testing.T) {
 	})
 }
 
-// TestRateIsOfOneReader: the rate from which on a relay polls is one per reader.
+// TestRateIsOfOneReader: the rate above which a relay polls is per reader.
 func TestRateIsOfOneReader(t *testing.T) {
 	t.Parallel()
 	m := New(Options{})
@@ -318,8 +318,8 @@ type queueingTrigger struct{ echoTrigger }
 
 func (*queueingTrigger) Queued(context.Context) (int, error) { return queueLength, nil }
 
-// TestQueuedWriters: writers that queue up to notify make the relay poll, if they notify often enough, and it goes on only
-// while they get more done than before.
+// TestQueuedWriters: writers that queue to notify make the relay poll, if they notify often enough. It keeps polling only
+// while they achieve more than before.
 func TestQueuedWriters(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

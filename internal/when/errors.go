@@ -12,15 +12,15 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// CompileError is why an expression does not compile.
+// CompileError explains why an expression does not compile.
 type CompileError struct {
 	// Line and Column are the place in the expression, both from 1.
 	Line, Column int
-	// Text says what is wrong, and the cure as far as it is known.
+	// Text describes the mistake, and the cure if one is known.
 	Text string
 }
 
-// Error returns "column 9: what is wrong", with the line where it is not the first.
+// Error returns "column 9: TEXT". It adds the line if that is not the first.
 func (m *CompileError) Error() string { return place(m.Line, m.Column) + ": " + m.Text }
 
 func place(line, column int) string {
@@ -30,7 +30,7 @@ func place(line, column int) string {
 	return fmt.Sprintf("column %d", column)
 }
 
-// mistakeOf is the first of the mistakes in an expression: the others often follow from it.
+// mistakeOf returns the first mistake in an expression. The others often follow from the first.
 func mistakeOf(text string, all []*cel.Error) *CompileError {
 	if strings.TrimSpace(text) == "" {
 		return &CompileError{Line: 1, Column: 1, Text: "the expression is empty: write a condition such as payload.total > 100, or leave when out"}
@@ -41,7 +41,7 @@ func mistakeOf(text string, all []*cel.Error) *CompileError {
 	return &CompileError{Line: max(1, first.Location.Line()), Column: max(0, first.Location.Column()) + 1, Text: explain(text, first.Message)}
 }
 
-// explain rewrites a message of the compiler.
+// explain rewrites a message of the CEL compiler.
 func explain(text, message string) string {
 	message = oneLine(message)
 	if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
@@ -59,7 +59,7 @@ func explain(text, message string) string {
 	return message
 }
 
-// syntaxCure is a hint at what people write who come from other languages.
+// syntaxCure returns a hint for syntax of other languages.
 func syntaxCure(text, syntax string) string {
 	lower := " " + strings.ToLower(text) + " "
 	switch {
@@ -74,17 +74,17 @@ func syntaxCure(text, syntax string) string {
 	}
 }
 
-// EvalError is why an expression could not be evaluated for an event. It repeats no value of the event.
+// EvalError explains why an expression could not be evaluated for an event. It repeats no value of the event.
 type EvalError struct {
-	// Expression is the text of the whole, and Part the part that has failed.
+	// Expression is the whole text, and Part is the part that failed.
 	Expression, Part string
-	// Line and Column are the place of the part, both from 1.
+	// Line and Column are the place of the part in the expression, both from 1.
 	Line, Column int
-	// Text says what is wrong.
+	// Text describes the mistake.
 	Text string
 }
 
-// Error returns the expression, the place in it, and what is wrong there.
+// Error returns the expression, the place in it, and the mistake.
 func (f *EvalError) Error() string {
 	return fmt.Sprintf("%s: %s, at %s: %s", oneLine(f.Expression), place(f.Line, f.Column), oneLine(f.Part), f.Text)
 }
@@ -106,7 +106,7 @@ func (x *Expression) failure(err error) *EvalError {
 	return f
 }
 
-// reason is an error of CEL in words that repeat nothing of it: it may hold a value.
+// reason rewrites an error of CEL without repeating its text, which may hold a value.
 func reason(text, part string) string {
 	switch {
 	case strings.Contains(text, errText):

@@ -19,15 +19,15 @@ const (
 	nameHeaders       = "headers"
 )
 
-// names are all of them.
+// names returns all names that an expression may use.
 func names() []string {
 	return []string{namePayload, nameHeaders, nameType, nameAggregateType, nameAggregateID, nameID, nameCreatedAt}
 }
 
-// facts has what expressions ask about one event. One goroutine uses it.
+// facts holds the values that expressions ask for about one event. Only one goroutine may use it.
 type facts struct {
 	event   *delivery.Event
-	payload ref.Val // nil until it is asked for
+	payload ref.Val // nil until an expression reads it
 }
 
 // ResolveName implements interpreter.Activation.

@@ -33,7 +33,7 @@ func (x *Expression) Key(c *delivery.Candidate) (string, error) {
 	return "", &EvalError{Expression: x.text, Line: 1, Column: 1, Part: x.text, Text: fmt.Sprintf("it yields %s here, and must be a text or a whole number", article(out.Type().TypeName()))}
 }
 
-// factsOf returns what is known of a candidate already.
+// factsOf returns the facts of a candidate, which all expressions about the candidate share.
 func factsOf(c *delivery.Candidate) *facts {
 	f, ok := c.Memo.(*facts)
 	if !ok {

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 )
 
-// The payload is read member by member: an expression asks for two of them, and a decoder would make all the
-// others as well. PostgreSQL has checked that the text is JSON; in any other text nothing is
-// found, and nothing is read outside of it.
+// This file reads the payload member by member: an expression asks for one or two members, and a decoder would build all
+// of them. PostgreSQL has checked that the text is JSON. In any other text the functions find nothing, and read nothing
+// outside of the text.
 
-// space returns the index of the first character at or behind i that is no white space.
+// space returns the index of the first character from i that is not white space.
 func space(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
 		i++
@@ -17,7 +17,7 @@ func space(b []byte, i int) int {
 	return i
 }
 
-// end returns the index behind the value that begins at i; -1 if none does.
+// end returns the index after the value that begins at i, or -1 if no value begins there.
 func end(b []byte, i int) int {
 	if i >= len(b) {
 		return -1
@@ -31,7 +31,7 @@ func end(b []byte, i int) int {
 	return endOfWord(b, i)
 }
 
-// endOfWord is for numbers, true, false and null.
+// endOfWord returns the index after a number, true, false or null.
 func endOfWord(b []byte, from int) int {
 	i := from
 	for ; i < len(b); i++ {
@@ -76,8 +76,8 @@ func endOfNested(b []byte, i int) int {
 	return -1
 }
 
-// members calls f for each member of an object, with the place of its key, quotes and all, and that of
-// its value. It reports whether the text is an object, as far as it had to look.
+// members calls f for each member of an object, with the bounds of its key, including the quotes, and of its value. It
+// reports whether the text is an object, as far as it was read.
 func members(b []byte, f func(key, keyEnd, text, textEnd int)) bool {
 	i := space(b, 1)
 	for i < len(b) && b[i] == '"' {

@@ -12,14 +12,14 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// errText is why a value cannot be read.
+// errText is the error for a value that cannot be read.
 const errText = "the payload is not JSON, or has a number that is out of range"
 
-// errBytes is why an event has no value.
+// errBytes is the error for an event whose payload is not JSON.
 const errBytes = "the payload is not JSON by its content type: a condition for such events can ask for event and headers alone"
 
-// payloadOf returns the value of the payload of an event. Bytes that are not JSON could look like it: those of a
-// number are a digit in ASCII.
+// payloadOf returns the value of an event's payload. Only the content type decides whether it is JSON: a binary payload
+// can look like JSON, such as one byte that is an ASCII digit.
 func payloadOf(e *delivery.Event) ref.Val {
 	if !e.IsJSON() {
 		return types.NewErrFromString(errBytes)
@@ -27,8 +27,8 @@ func payloadOf(e *delivery.Event) ref.Val {
 	return valueOf(e.Payload)
 }
 
-// valueOf returns the value of a JSON text. Numbers without a fraction and an exponent are ints, as far
-// as an int64 goes; all others are doubles.
+// valueOf returns the value of a JSON text. Numbers without a fraction and an exponent are ints if they fit an int64; all
+// others are doubles.
 func valueOf(b []byte) ref.Val {
 	b = bytes.Trim(b, " \n\r\t")
 	if len(b) == 0 {
@@ -62,8 +62,8 @@ func valueOf(b []byte) ref.Val {
 	return types.NewErrFromString(errText)
 }
 
-// list reads the list that begins at i, and returns the index behind it; -1 if none does. Lists within it are read on
-// the way: to look for their ends first would read the innermost one once for each of the others.
+// list reads the list that begins at i, and returns the index after it, or -1 if no list begins there. It reads nested
+// lists on the way: a search for their ends first would read the innermost list once per level.
 func list(b []byte, i int) (ref.Val, int) {
 	var all []ref.Val
 	for i = space(b, i+1); i < len(b) && b[i] != ']'; {
@@ -93,24 +93,24 @@ func number(s string) (ref.Val, bool) {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return types.Int(n), true
 	}
-	if c := s[0]; c != '-' && (c < '0' || c > '9') { // ParseFloat takes Inf and NaN
+	if c := s[0]; c != '-' && (c < '0' || c > '9') { // ParseFloat accepts Inf and NaN
 		return nil, false
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	return types.Double(f), err == nil
 }
 
-// object is a JSON object whose members are read when they are asked for.
+// object is a JSON object. A member is read when an expression asks for it.
 type object struct {
 	text    []byte
 	scanned bool
 	broken  bool // it is not JSON
 	members []member
-	all     traits.Mapper // nil until all of it is asked for
+	all     traits.Mapper // nil until an expression needs all members
 }
 
-// member is a member of an object: where its key and its value stand in the text, and the value once
-// it was asked for. A text is shorter than 2 GiB.
+// member is a member of an object: the bounds of its key and its value in the text, and the value once it was read. A
+// text is shorter than 2 GiB.
 type member struct {
 	key, keyEnd, text, textEnd int32
 	value                      ref.Val
@@ -127,7 +127,7 @@ func (o *object) scan() {
 	})
 }
 
-// Find implements traits.Mapper. Of a name that comes twice the last value counts, as for jsonb.
+// Find implements traits.Mapper. If a name occurs twice, the last value counts, as for jsonb.
 func (o *object) Find(key ref.Val) (ref.Val, bool) {
 	name, ok := key.(types.String)
 	if !ok {

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// MaxText is the length of an expression, in characters.
+	// MaxText is the longest expression, in characters.
 	MaxText = 4096
-	// maxDepth bounds the parentheses and operators within one another.
+	// maxDepth bounds the nesting of parentheses and operators.
 	maxDepth = 100
-	// maxLoops is how deep a macro over a list, such as exists, may stand within another.
+	// maxLoops bounds the nesting of macros over a list, such as exists.
 	maxLoops = 2
-	// maxCost bounds one evaluation of an expression with a macro, in the units of CEL: a step of a
-	// loop takes a few. The others take no more steps than they have parts.
+	// maxCost bounds one evaluation of an expression with a macro, in CEL's units of cost: one step of a loop costs a
+	// few. An expression without a macro takes no more steps than it has parts.
 	maxCost = 200_000
 )
 
@@ -56,7 +56,7 @@ func (l *Language) Compile(text string) (*Expression, error) {
 	return l.compile(text, "true or false: compare it with something", cel.BoolType)
 }
 
-// compile checks an expression that may yield one of the kinds, which want names.
+// compile checks an expression that must yield one of the kinds. want names the kinds in errors.
 func (l *Language) compile(text, want string, kinds ...*cel.Type) (*Expression, error) {
 	checked, issues := l.env.Compile(text)
 	if err := issues.Err(); err != nil {
@@ -77,7 +77,7 @@ func (l *Language) compile(text, want string, kinds ...*cel.Type) (*Expression, 
 	return &Expression{text: text, program: program, tree: tree}, nil
 }
 
-// loops reports whether an expression has a macro that goes through a list or an object.
+// loops reports whether an expression has a macro that iterates over a list or an object.
 func loops(tree *ast.AST) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(tree), ast.KindMatcher(ast.ComprehensionKind))) > 0
 }
@@ -85,8 +85,8 @@ func loops(tree *ast.AST) bool {
 // String returns the text of the expression.
 func (x *Expression) String() string { return x.text }
 
-// Match evaluates the expression for an event: it is a [delivery.Filter]. Expressions that are asked about the
-// same candidate read its payload once. The error is a [*EvalError].
+// Match evaluates the expression for an event. It implements [delivery.Filter]. All expressions about the same candidate
+// share one decoded payload. The error is a [*EvalError].
 func (x *Expression) Match(c *delivery.Candidate) (bool, error) {
 	out, _, err := x.program.Eval(factsOf(c))
 	if err != nil {

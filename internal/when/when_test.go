@@ -164,8 +164,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestPayloadIsReadOnceAndOnlyIfAsked: expressions that are asked about one candidate share what they have read, and
-// one that does not ask for the payload does not read it.
+// TestPayloadIsReadOnceAndOnlyIfAsked: expressions about one candidate share the decoded payload, and an expression that
+// does not use the payload does not read it.
 func TestPayloadIsReadOnceAndOnlyIfAsked(t *testing.T) {
 	t.Parallel()
 	a, b, c := compile(t, `payload.total > 1`), compile(t, `payload.qty > 1`), compile(t, `event.type != ""`)

@@ -15,7 +15,7 @@ const (
 // zero value is ready for use.
 type Arena struct{ block []byte }
 
-// Keep returns a copy of raw without spare capacity, nil of nil.
+// Keep returns a copy of raw without spare capacity. The copy of nil is nil.
 func (a *Arena) Keep(raw []byte) []byte {
 	if raw == nil {
 		return nil
@@ -35,8 +35,8 @@ func (a *Arena) Keep(raw []byte) []byte {
 	return a.block[start:len(a.block):len(a.block)]
 }
 
-// Strings is an [Arena] of strings, for aggregate ids, of which nearly every one is different. Its
-// blocks start small and grow, because the ids are short.
+// Strings is an [Arena] for strings. It serves aggregate ids, which almost all differ. Blocks start small and grow,
+// because the ids are short.
 type Strings struct{ block *strings.Builder }
 
 // Sizes of the blocks of [Strings].

@@ -5,13 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxErrorBytes is how much of an error's text is kept in last_error: enough for a server's answer
-// with some context, little enough to list many.
+// MaxErrorBytes is how much of an error's text last_error keeps, in bytes: enough for a server's answer with some
+// context, little enough to list many errors.
 const MaxErrorBytes = 1000
 
-// ErrorText makes s valid for a text column: shortened, UTF-8, without zero bytes. encoding is that of the
-// database. One that is not for all characters gets ASCII alone, with \u00e9 for é: a character that it lacks
-// would make PostgreSQL refuse the whole write.
+// ErrorText makes s valid for a text column: shortened, UTF-8, without zero bytes. encoding is the encoding of the
+// database. Unless the encoding has all characters, the result is ASCII, with \u00e9 in place of é. PostgreSQL would
+// refuse the whole write for one character that the encoding lacks.
 func ErrorText(s, encoding string) string {
 	if len(s) > MaxErrorBytes {
 		s = s[:MaxErrorBytes] + "..."

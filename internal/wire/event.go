@@ -7,7 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// The columns of an event: its id, and those of [EventColumns].
+// The columns of an event: its id, then the columns of [EventColumns].
 const (
 	ColumnID = iota
 	ColumnType
@@ -24,14 +24,16 @@ const (
 	EventWidth // number of columns
 )
 
-// EventSource are the columns of outbox_events that such a subquery has.
+// EventSource lists the columns of outbox_events that the subquery of [EventColumns] must select.
 const EventSource = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent`
 
-// EventColumns returns the columns of an event after its id. They are read from a subquery with [EventBytes] as
-// the column bytes; prefix is its alias with a dot, or empty. limit is that of [EventBytes].
+// EventColumns returns the columns of an event after its id. The statement reads them from a subquery that has
+// [EventBytes] as the column bytes. prefix is the subquery's alias with a dot, or empty. limit must be the limit of
+// [EventBytes].
 //
-// The delay is in microseconds: negative since the event became available, NULL for an event that was not delayed. It is
-// bounded, because neither infinity nor the ends of PostgreSQL's calendar can be subtracted or fit into a duration.
+// The delay is in microseconds. It is negative once the event is available, and NULL for an event that was not delayed.
+// It is bounded, because infinity and the ends of PostgreSQL's calendar can neither be subtracted nor fit into a
+// duration.
 func EventColumns(prefix string, limit int) []string {
 	name := func(column string) string { return Name(prefix+column, limit) }
 	unread := func(column string) string { return Unread(prefix+column, limit) }
@@ -54,7 +56,7 @@ func EventFormats() []int16 {
 	return f
 }
 
-// Events decodes events of one statement, whose payloads and aggregate ids share memory.
+// Events decodes the events of one statement. Their payloads and aggregate ids share memory.
 type Events struct {
 	Names    *Names // of all statements
 	payloads Arena

@@ -5,9 +5,9 @@ import "encoding/json"
 // UnreadableHeaders is the name of a header that holds all of them.
 const UnreadableHeaders = "notifyd-unreadable-headers"
 
-// DecodeHeaders reads an object. A value that is not a string, which only SQL clients can write, is
-// passed on as its JSON text. PostgreSQL nests deeper than encoding/json reads. Such an object is
-// passed on as a whole, because an error would hold up all events claimed with it.
+// DecodeHeaders reads an object. Only SQL clients can write a value that is not a string: its JSON text is passed on.
+// PostgreSQL nests deeper than encoding/json reads. An object that is nested too deep is passed on as a whole, under
+// [UnreadableHeaders], because an error would hold up all events claimed with it.
 func DecodeHeaders(raw []byte) map[string]string {
 	if len(raw) == 0 || string(raw) == "{}" {
 		return nil
@@ -20,7 +20,7 @@ func DecodeHeaders(raw []byte) map[string]string {
 	for name, value := range values {
 		text := string(value)
 		if value[0] == '"' {
-			_ = json.Unmarshal(value, &text) // a string, as its first byte says
+			_ = json.Unmarshal(value, &text) // the first byte is a quote, so the value is a string
 		}
 		headers[name] = text
 	}

@@ -27,7 +27,7 @@ func Int8(v int64) []byte { return AppendInt8(nil, v) }
 
 // AppendInt8 appends [Int8] of v to b.
 func AppendInt8(b []byte, v int64) []byte {
-	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // the bits are what is meant
+	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // all 64 bits are kept
 }
 
 // AppendInt8Array encodes ids as a binary bigint[] (array_send in PostgreSQL's

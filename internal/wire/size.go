@@ -13,14 +13,16 @@ func Size(row [][]byte) (n int) {
 	return n
 }
 
-// compression is more than any method of PostgreSQL achieves.
+// compression is a ratio that no compression method of PostgreSQL reaches.
 const compression = 256
 
-// EventBytes is an SQL expression for the size of an event's payload and headers; limit 0 is no
-// limit. It is NULL where the stored size shows that they have at most limit bytes: only the others
-// are decompressed, if they fulfil the condition, which begins with AND unless it is empty. That is
-// expensive, so a statement uses the expression once, in a subquery that is not flattened. With [Bare] and
-// [Escaped] it reads nothing.
+// EventBytes returns an SQL expression for the size of an event's payload and headers, in bytes. A limit of 0 means no
+// limit. condition begins with AND, or is empty.
+//
+// The expression is NULL where the stored size proves that the event has at most limit bytes. PostgreSQL decompresses
+// only the other events, and of those only the ones that meet the condition. Decompression is expensive, so a statement
+// uses the expression once, in a subquery that is not flattened. With the limits [Bare] and [Escaped] the expression
+// reads nothing.
 func EventBytes(limit int, condition string) string {
 	if limit < 0 {
 		return `NULL::bigint`
@@ -36,8 +38,8 @@ func bound(limit int) int64 {
 	return int64(limit)
 }
 
-// Unread is an SQL expression for a column of such a subquery that is read from events of at most
-// limit bytes alone. The subquery has [EventBytes] as the column bytes.
+// Unread returns an SQL expression for a column of the subquery of [EventBytes]. It is NULL for events of more than limit
+// bytes. The subquery has [EventBytes] as the column bytes.
 func Unread(column string, limit int) string {
 	if limit < 0 {
 		return `NULL`
@@ -45,8 +47,7 @@ func Unread(column string, limit int) string {
 	return fmt.Sprintf(`CASE WHEN bytes > %d THEN NULL ELSE %s END`, bound(limit), column)
 }
 
-// TooLarge returns the error of an event that was not read, and nil if it was read: raw is its
-// [EventBytes].
+// TooLarge returns the error of an event that was too large to be read, or nil. raw is the value of [EventBytes].
 func TooLarge(raw []byte, limit int) error {
 	if raw == nil {
 		return nil

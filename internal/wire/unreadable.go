@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Values of EventBytes, as limits of events, with which nothing of an event is read that may be large:
-// for events that cannot be read. With Escaped its names come with everything but ASCII escaped.
+// Limits for [EventBytes] and [EventColumns] with which a statement reads neither payload nor headers, for events that
+// PostgreSQL cannot read. With Escaped the names in the event are escaped to ASCII, too.
 const (
 	Bare    = -1
 	Escaped = -2
@@ -20,19 +20,19 @@ func (e *UnreadableError) Error() string {
 	return fmt.Sprintf("event cannot be read: %v: replace its payload or its headers, or restore its row from a backup, then replay it", e.err)
 }
 
-// Unwrap returns what PostgreSQL has answered.
+// Unwrap returns PostgreSQL's error.
 func (e *UnreadableError) Unwrap() error { return e.err }
 
-// Care is how a statement reads events.
+// Care describes how a statement reads events.
 type Care struct {
 	Rows       int   // at most
 	EventBytes int   // a limit, Bare or Escaped
 	Why        error // set unless EventBytes is a limit: why the one event is not delivered
 }
 
-// Retreat calls read with up to rows events. Where one of them cannot be read, it calls it with half as
-// many, and so on. The one that is left is read without its payload. retreated reports that there may be
-// more events than were read. After an error that is returned the caller reads nothing.
+// Retreat calls read with up to rows events. If PostgreSQL cannot read one of them, Retreat halves the number and calls
+// read again, down to one event. That event is read without its payload and headers. retreated reports that there may be
+// more events than were read. If Retreat returns an error, the caller must not use any rows.
 func Retreat(rows, limit int, read func(Care) error) (retreated bool, err error) {
 	for c := (Care{Rows: rows, EventBytes: limit}); ; {
 		err := read(c)
@@ -51,8 +51,8 @@ func Retreat(rows, limit int, read func(Care) error) (retreated bool, err error)
 	}
 }
 
-// unreadable reports whether PostgreSQL could not read a value: it is damaged, or has no equivalent in the
-// encoding of the client. Where the answer has ended the connection, the next read says so.
+// unreadable reports whether PostgreSQL could not read a value: the value is damaged, or the client's encoding cannot
+// represent it. If the error also ended the connection, the next read reports that.
 func unreadable(err error) bool {
 	var answer interface{ SQLState() string } // of *pgconn.PgError, which this package does not import
 	if !errors.As(err, &answer) || len(answer.SQLState()) < 2 {

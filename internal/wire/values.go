@@ -13,15 +13,15 @@ func DecodeInt8(raw []byte) (int64, error) {
 	if len(raw) != 8 {
 		return 0, fmt.Errorf("bigint of %d bytes", len(raw))
 	}
-	return int64(binary.BigEndian.Uint64(raw)), nil //nolint:gosec // the bits are what is meant
+	return int64(binary.BigEndian.Uint64(raw)), nil //nolint:gosec // all 64 bits are kept
 }
 
 // postgresEpoch is 2000-01-01 UTC in microseconds since 1970, the zero of
 // PostgreSQL's binary timestamps.
 const postgresEpoch = 946684800 * 1_000_000
 
-// The times that [DecodeTime] returns, in microseconds since 1970: the years 1 to 9999, which every format of a time has.
-// PostgreSQL's calendar is larger, and has infinity at its ends.
+// The bounds of [DecodeTime], in microseconds since 1970: the years 1 to 9999, which every format of a time can
+// represent. PostgreSQL's calendar is larger, and has infinity at its ends.
 const (
 	firstTime = -62135596800 * 1_000_000
 	lastTime  = 253402300799 * 1_000_000
@@ -36,8 +36,8 @@ func DecodeTime(raw []byte) (time.Time, error) {
 	return time.UnixMicro(min(max(us, firstTime-postgresEpoch), lastTime-postgresEpoch) + postgresEpoch).UTC(), nil
 }
 
-// maxNames bounds the table of names: event types and aggregate types are few, and if they are not,
-// sharing them is not worth the memory.
+// maxNames bounds the table of names. Event types and aggregate types are few; if they are not, sharing them is not worth
+// the memory.
 const maxNames = 4096
 
 // Names converts recurring names to strings, and returns the same string for equal names. The zero
@@ -62,8 +62,8 @@ func (n *Names) Intern(raw []byte) string {
 	return name
 }
 
-// Payload returns the payload of an event and its content type, of which one recurs for all events of a
-// type. An event has one of the first two columns: payload as text, or payload_bytes in binary format.
+// Payload returns the payload of an event and its content type. The content type is interned, because all events of a
+// type usually share one. An event has one of the first two columns: payload as text, or payload_bytes in binary format.
 func (n *Names) Payload(text, bytes, contentType []byte) (payload []byte, kind string) {
 	payload, kind = text, delivery.ContentTypeJSON
 	if bytes != nil {

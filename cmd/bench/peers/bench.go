@@ -18,7 +18,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
-// bench is what a run has open.
+// bench has the open resources of a run.
 type bench struct {
 	options
 	url      *url.URL  // of the server
@@ -32,7 +32,7 @@ type bench struct {
 	cleanup  []func() error
 }
 
-// measure does all that options ask for.
+// measure measures everything that the options request.
 func measure(ctx context.Context, o options) (result, error) {
 	b := &bench{
 		options: o,
@@ -89,19 +89,19 @@ func (b *bench) inTurns(ctx context.Context, r *result, of measures, one func(co
 			if err := one(ctx, v, &r.Systems[i]); err != nil {
 				return fmt.Errorf("%s (%s): %w", v.name, v.settings, err)
 			}
-			// Nobody else's connections are open while another is measured.
+			// No connections of another system are open during a measurement.
 			v.db.pool.Reset()
 		}
 	}
 	return nil
 }
 
-// oursEvery is how many variants of others come between two turns of notifyd's.
+// oursEvery is how many variants of other systems run between two turns of notifyd's.
 const oursEvery = 4
 
-// order lets notifyd's variants run before every fourth of the others: every ratio has their
-// figures in it, and their drains are so short that a burst of other work on the machine would decide
-// a single one. Every second round goes backwards, against whatever drifts.
+// order inserts notifyd's variants before every fourth of the others. Every ratio contains their figures, and their
+// drains are short: a burst of other work on the machine would distort a single one. Every second round runs backwards,
+// against drift on the machine.
 func order(round int, ours, others []int) []int {
 	if round%2 == 1 {
 		ours, others = slices.Clone(ours), slices.Clone(others)
@@ -122,7 +122,7 @@ func order(round int, ours, others []int) []int {
 func (b *bench) open(ctx context.Context) (err error) {
 	text := b.databaseURL
 	if text == "" {
-		// A pool of 16 writers, two dozen workers, and whatever a pool of the one before has not closed yet.
+		// A pool of 16 writers, two dozen workers, and connections that the previous pool has not closed yet.
 		server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: b.progress, Settings: map[string]string{"max_connections": "200"}})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)
@@ -141,7 +141,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// database makes one for a system.
+// database creates a database for a system.
 func (b *bench) database(ctx context.Context, system string) (database, error) {
 	name := b.prefix + strings.ReplaceAll(system, "-", "_")
 	if _, err := b.admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
@@ -163,7 +163,7 @@ func (b *bench) database(ctx context.Context, system string) (database, error) {
 		return database{}, err
 	}
 	b.cleanup = append(b.cleanup, func() error { pool.Close(); return nil })
-	// What the foreign transactions write into.
+	// The foreign transactions write into this table.
 	_, err = pool.Exec(ctx, "CREATE TABLE "+bystander+" (n int)")
 	return database{url: u.String(), pool: pool}, err
 }
@@ -197,14 +197,14 @@ func (b *bench) clear(ctx context.Context, v variant) error {
 	return err
 }
 
-// calm brings tables and server into the same state before each measurement.
+// calm resets tables and server to the same state before each measurement.
 func (b *bench) calm(ctx context.Context, v variant) error {
 	for _, table := range v.peer.tables().names {
 		if _, err := v.db.pool.Exec(ctx, "VACUUM (ANALYZE) "+table); err != nil {
 			return err
 		}
 	}
-	if b.private { // elsewhere it may not be allowed, and others would feel it
+	if b.private { // on another server it may be forbidden, and would disturb other users
 		if _, err := v.db.pool.Exec(ctx, "CHECKPOINT"); err != nil {
 			return err
 		}

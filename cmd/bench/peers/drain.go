@@ -10,7 +10,7 @@ import (
 const (
 	// drainWithin bounds one drain. 200,000 events take seconds.
 	drainWithin = 15 * time.Minute
-	// settleEvery is how often the table is looked at once all were handled.
+	// settleEvery is the interval of checks of the table once all events were handled.
 	settleEvery = 2 * time.Millisecond
 )
 
@@ -33,9 +33,8 @@ func (b *bench) drainRound(ctx context.Context, v variant, r *systemResult) erro
 	return nil
 }
 
-// drain takes the time from the start of the system on a full table until the
-// last event is marked as done there, and counts calls of the handler beyond
-// one per event.
+// drain starts the system on a full table. It returns the time until the last event is marked as done there, and the
+// number of handler calls beyond one per event.
 func (b *bench) drain(ctx context.Context, v variant) (took time.Duration, repeats int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
@@ -83,7 +82,7 @@ func (b *bench) fill(ctx context.Context, v variant) error {
 	return b.calm(ctx, v)
 }
 
-// settled waits until nothing is left to do in the tables.
+// settled waits until the tables have no more work.
 func (b *bench) settled(ctx context.Context, v variant) error {
 	query := v.peer.tables().left
 	tick := time.NewTicker(settleEvery)

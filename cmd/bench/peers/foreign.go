@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// bystander is a table in each database that has nothing to do with the system.
+// bystander is a table in each database that the system does not use.
 const bystander = "peers_bystander"
 
-// foreigners are transactions of somebody else that stay open.
+// foreigners are open transactions that do not belong to the system.
 type foreigners []*pgx.Conn
 
-// foreign are the statements that begin them: one has written and is idle, the other holds an old snapshot, as a
+// foreign returns the statements that begin them. One has written and is idle. The other holds an old snapshot, as a
 // migration, a dump, a report or a forgotten session of the same database does.
 func foreign() []string {
 	return []string{

@@ -21,14 +21,14 @@ type graphileQueue struct {
 	Size int `json:"size"`
 }
 
-// batching are graphile-worker's three settings for throughput, page "Performance".
+// batching returns graphile-worker's three settings for throughput, page "Performance".
 func batching(jobs, queue, delay int) graphileSettings {
 	return graphileSettings{
 		ConcurrentJobs: jobs, MaxPoolSize: jobs + 1, LocalQueue: &graphileQueue{Size: queue}, CompleteDelay: &delay, FailDelay: &delay,
 	}
 }
 
-// graphileVariant is a worker's settings, and how many processes have them.
+// graphileVariant is the settings of a worker, and the number of processes with them.
 type graphileVariant struct {
 	graphileSettings
 	processes int
@@ -81,7 +81,7 @@ func (p *graphilePeer) tables() tables {
 	}
 }
 
-// preload is how graphile-worker's own measurement does it.
+// preload inserts as graphile-worker's own measurement does.
 func (p *graphilePeer) preload(ctx context.Context, n int) error {
 	type job struct {
 		Identifier string `json:"identifier"`
@@ -101,7 +101,7 @@ func (p *graphilePeer) preload(ctx context.Context, n int) error {
 	})
 }
 
-// insert is of the page "Adding jobs through SQL".
+// insert executes the statement of the page "Adding jobs through SQL".
 func (p *graphilePeer) insert(ctx context.Context, tx pgx.Tx, seq int) error {
 	_, err := tx.Exec(ctx, "SELECT graphile_worker.add_job($1, $2::json)", jobName, newEvent(seq).json())
 	return err

@@ -44,9 +44,9 @@ type flight struct {
 	begin     time.Time
 	written   []time.Duration // how long the writer's transaction took
 	committed []time.Duration
-	handled   []atomic.Int64 // the first call, 0: none
+	handled   []atomic.Int64 // time of the first call; 0: not handled
 	missing   atomic.Int64
-	arrived   chan struct{} // closed when none is missing
+	arrived   chan struct{} // closed when all have arrived
 }
 
 func newFlight(p peer, n int) *flight {
@@ -58,8 +58,8 @@ func newFlight(p peer, n int) *flight {
 	return f
 }
 
-// handle is the handler. Another process tells the time by the clock on the wall: that of this one, unless
-// somebody sets it meanwhile.
+// handle is the handler. A handler in another process reports the time of the wall clock. Both processes run on one
+// machine, so the times are comparable unless the clock is set during the run.
 func (f *flight) handle(seq int, at time.Time) {
 	took := time.Since(f.begin)
 	if !at.IsZero() {
@@ -147,8 +147,8 @@ func (f *flight) writeOne(ctx context.Context, db database, seq int) error {
 	return err
 }
 
-// wait waits until all have arrived. Foreign transactions end after a while, and held is how many events had
-// not arrived before that.
+// wait waits until all events have arrived. It ends the foreign transactions after patience, and returns how many events
+// had not arrived before that.
 func (f *flight) wait(ctx context.Context, others foreigners, patience time.Duration) (held int, err error) {
 	if others != nil {
 		timer := time.NewTimer(patience)
@@ -176,7 +176,7 @@ func (f *flight) wait(ctx context.Context, others foreigners, patience time.Dura
 	}
 }
 
-// summary leaves out the first events.
+// summary summarizes the events without the first skip ones.
 func (f *flight) summary(skip int) summary {
 	latencies := make([]float64, 0, len(f.handled)-skip)
 	writes := make([]float64, 0, len(f.handled)-skip)

@@ -51,7 +51,7 @@ type options struct {
 	require       bool
 	databaseURL   string
 	asJSON        bool
-	// progress takes what a person reads while it runs.
+	// progress gets text for people during the run.
 	progress io.Writer
 }
 

@@ -196,7 +196,7 @@ func TestWithOption(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// node-postgres takes a plus sign for what it is.
+		// node-postgres takes a plus sign literally.
 		if !strings.HasSuffix(u.Query().Get("options"), "-c synchronous_commit=off") || strings.Contains(u.RawQuery, "+") {
 			t.Errorf("withOption(%q) = %q", database, got)
 		}

@@ -21,7 +21,7 @@ import (
 // nodeStop is how long a program may take to stop; it is killed then.
 const nodeStop = 30 * time.Second
 
-// script is a program of node/ with its settings.
+// script is a program in node/ and its settings.
 type script struct {
 	file     string
 	url      string // of the database
@@ -46,7 +46,7 @@ func (n *node) command(ctx context.Context, s script, args ...string) (*exec.Cmd
 	return cmd, nil
 }
 
-// withOption adds what psql's PGOPTIONS would.
+// withOption adds an option to the URL, as PGOPTIONS does for psql.
 func withOption(database, option string) (string, error) {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -73,7 +73,7 @@ func (n *node) migrate(ctx context.Context, s script) ([]byte, error) {
 	return out, nil
 }
 
-// launch starts programs that work, and returns once they are loaded.
+// launch starts the worker programs, and returns once they are loaded.
 func (n *node) launch(ctx context.Context, s script, processes int, c calls) (worker, error) {
 	var all nodeWorker
 	for range processes {
@@ -137,7 +137,7 @@ func (w nodeWorker) stop() (err error) {
 	return err
 }
 
-// nodeProcess is one of them. Its standard output has what node/report.mjs says.
+// nodeProcess is one process of a worker. node/report.mjs describes its standard output.
 type nodeProcess struct {
 	name   string
 	cmd    *exec.Cmd
@@ -191,7 +191,7 @@ func (p *nodeProcess) line(line string) error {
 	}
 }
 
-// await waits until it says a word.
+// await waits until the process prints word.
 func (p *nodeProcess) await(ctx context.Context, word string) error {
 	select {
 	case said := <-p.said:

@@ -22,10 +22,10 @@ import (
 //go:embed node/*.mjs node/package.json node/package-lock.json node/.npmrc
 var nodeFiles embed.FS
 
-// errNoNode says why peers on Node.js cannot be had on this machine.
+// errNoNode reports that this machine cannot run peers on Node.js.
 var errNoNode = errors.New("no Node.js peers here")
 
-// The oldest Node.js that graphile-worker 0.18 and pg-boss 12.38 start with.
+// The oldest Node.js that graphile-worker 0.18 and pg-boss 12.38 support.
 const (
 	nodeMajor = 22
 	nodeMinor = 18
@@ -58,7 +58,7 @@ func installNode(ctx context.Context, log io.Writer) (node, error) {
 	return n, n.findProgram(ctx)
 }
 
-// checkoutCache is .cache of the checkout around the working directory.
+// checkoutCache returns the directory .cache of the checkout around the working directory.
 func checkoutCache() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -90,7 +90,8 @@ func (n *node) complete() bool {
 	return err == nil
 }
 
-// install works under a temporary name first: an interrupted copy must not look complete.
+// install installs into a directory with a temporary name, and renames it: an interrupted installation must not look
+// complete.
 func (n *node) install(ctx context.Context, cache string, log io.Writer) error {
 	npm, err := exec.LookPath("npm")
 	if err != nil {
@@ -103,7 +104,7 @@ func (n *node) install(ctx context.Context, cache string, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(part) //nolint:errcheck // what is left is below .cache
+	defer os.RemoveAll(part) //nolint:errcheck // leftovers are below .cache
 	if err := writeFiles(part); err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func writeFiles(dir string) error {
 	return nil
 }
 
-// findProgram takes the Node.js of the packages, or one on the path that is new enough.
+// findProgram finds the Node.js of the packages, or one in PATH that is new enough.
 func (n *node) findProgram(ctx context.Context) error {
 	private, _ := filepath.Glob(filepath.Join(n.dir, "node_modules", "node-*", "bin", "node")) // only this platform's is installed
 	for _, program := range append(private, "node") {
@@ -151,7 +152,7 @@ func (n *node) findProgram(ctx context.Context) error {
 		errNoNode, runtime.GOOS, runtime.GOARCH, nodeMajor, nodeMinor)
 }
 
-// newEnough understands what node --version prints.
+// newEnough parses the output of node --version.
 func newEnough(version string) bool {
 	parts := strings.Split(strings.TrimPrefix(version, "v"), ".")
 	if len(parts) < 2 {
@@ -162,7 +163,7 @@ func newEnough(version string) bool {
 	return err == nil && minorErr == nil && (major > nodeMajor || major == nodeMajor && minor >= nodeMinor)
 }
 
-// packageVersion is the installed version of a package.
+// packageVersion returns the installed version of a package.
 func (n *node) packageVersion(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(n.dir, "node_modules", name, "package.json"))
 	if err != nil {
@@ -174,7 +175,7 @@ func (n *node) packageVersion(name string) (string, error) {
 	return p.Version, json.Unmarshal(text, &p)
 }
 
-// lastLines is the end of a program's output.
+// lastLines returns the end of a program's output.
 func lastLines(text string) string {
 	const most = 2000
 	text = strings.TrimSpace(text)

@@ -19,7 +19,7 @@ import (
 
 const (
 	eventType = "bench.event"
-	// outboxSchema is where notifyd's tables are.
+	// outboxSchema is the schema of notifyd's tables.
 	outboxSchema = "public"
 )
 
@@ -30,7 +30,7 @@ type relayPeer struct {
 	log  *slog.Logger
 }
 
-// openNotifyd makes the tables of one mode.
+// openNotifyd returns an opener that creates the tables of one mode.
 func openNotifyd(mode outboxsql.Mode) opener {
 	return func(ctx context.Context, b *bench, db database) ([]variant, error) {
 		err := db.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {

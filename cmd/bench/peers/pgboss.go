@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// bossMarker stands where the data of a job goes.
+	// bossMarker stands for the data of a job in a statement.
 	bossMarker = `{"peers":"data"}`
 	// Queues of pg-boss: with LISTEN/NOTIFY and without.
 	bossNotified, bossPolled = "bench_notified", "bench_polled"
 )
 
-// bossWork are options of work(), page "Workers" of pg-boss's documentation. The default, 1 job every 2
-// seconds, cannot do the work that is measured here.
+// bossWork has the options of work(), page "Workers" of pg-boss's documentation. The default, 1 job every 2 seconds, is
+// too slow for these measurements.
 type bossWork struct {
 	BatchSize        int     `json:"batchSize"`
 	LocalConcurrency int     `json:"localConcurrency"`
@@ -26,7 +26,7 @@ type bossWork struct {
 	Burst            bool    `json:"burstWhenBatchFull"`
 }
 
-// bossVariant are a worker's settings.
+// bossVariant has a worker's settings.
 type bossVariant struct {
 	bossWork
 	// notify wakes workers by LISTEN/NOTIFY: "Low-latency dispatch" on the page "Workers".
@@ -49,16 +49,16 @@ func (v bossVariant) String() string {
 	return fmt.Sprintf("batchSize %d, localConcurrency %d, burst, %s, %s", v.BatchSize, v.LocalConcurrency, woken, v.commit)
 }
 
-// bossOptions are those of the constructor, page "Constructor": no cron jobs are measured.
+// bossOptions returns the options of the constructor, page "Constructor". It turns cron jobs off, which are not measured.
 func bossOptions(notify bool) map[string]any {
 	return map[string]any{"schedule": false, "useListenNotify": notify}
 }
 
-// openBoss makes pg-boss's tables and queues. Its documentation has no figures; burstWhenBatchFull is what
-// the page "Workers" has for a backlog, and 0.5 s the shortest poll interval. batchSize 5000 was slower.
+// openBoss creates pg-boss's tables and queues. Its documentation has no figures. burstWhenBatchFull is the option for a
+// backlog on the page "Workers", and 0.5 s is the shortest poll interval. A batchSize of 5000 was slower.
 func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
 	out, err := b.node.migrate(ctx, script{file: "pgboss.mjs", url: db.url, settings: map[string]any{
-		"boss":   bossOptions(true), // or no statement would notify
+		"boss":   bossOptions(true), // otherwise no statement would notify
 		"marker": json.RawMessage(bossMarker),
 		"queues": map[string]any{bossNotified: map[string]any{"notify": true}, bossPolled: map[string]any{}},
 	}})
@@ -89,9 +89,9 @@ func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
 	return all, nil
 }
 
-// bossStatements are what send() and insert() of pg-boss execute in a transaction of an
-// application, which their option db gives them: page "Jobs". The bench has its writers execute
-// the same, so that Node.js is no part of what writing costs.
+// bossStatements are the statements that pg-boss's send() and insert() execute in a transaction of an application, with
+// the option db: page "Jobs". The bench's writers execute the same statements, so that the cost of writing does not
+// include Node.js.
 type bossStatements struct {
 	Send   bossStatement `json:"send"`
 	Insert bossStatement `json:"insert"`
@@ -102,10 +102,10 @@ type bossStatement struct {
 	Text   string   `json:"text"`
 	Values []string `json:"values"`
 
-	before, after string // of the data, in the parameter
+	before, after string // the parameter before and after the data
 }
 
-// cut finds the data in the parameter.
+// cut splits the parameter at the data.
 func (s *bossStatement) cut() error {
 	if len(s.Values) != 1 {
 		return fmt.Errorf("pg-boss inserts with %d parameters, not 1", len(s.Values))

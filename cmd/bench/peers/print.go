@@ -44,7 +44,7 @@ func (r *result) print(out io.Writer) error {
 	return err
 }
 
-// versions are in the order of their names.
+// versions returns the versions, sorted by name.
 func (r *result) versions() string {
 	var all []string
 	for name, version := range r.Versions {
@@ -54,7 +54,7 @@ func (r *result) versions() string {
 	return strings.Join(all, ", ")
 }
 
-// cells are a line of the table. What was not measured is a dash.
+// cells returns a line of the table, with a dash for figures that were not measured.
 func (s *systemResult) cells() []string {
 	const none = "-"
 	cells := []string{s.System, none, none, none, s.Latency.cell(), s.Behind.cell(), none, none, s.Settings}

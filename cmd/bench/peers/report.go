@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// result is what --json prints. Medians are over the rounds.
+// result is the output of --json. Medians are over the rounds.
 type result struct {
 	Events        int               `json:"events"`
 	LatencyEvents int               `json:"latency_events"`
@@ -30,7 +30,7 @@ type server struct {
 	SharedBuffers     string `json:"shared_buffers"`
 }
 
-// systemResult is a system with one set of settings. What was not measured with them is nil.
+// systemResult is a system with one set of settings. Figures that were not measured are nil.
 type systemResult struct {
 	System    string         `json:"system"`
 	Settings  string         `json:"settings"`
@@ -47,7 +47,7 @@ type drainResult struct {
 	EachSeconds   []float64 `json:"each_seconds"`
 	EachPerSecond []float64 `json:"each"`
 	Repeats       int64     `json:"repeats"` // calls beyond one per event, in all rounds
-	// Ratios are the rates of notifyd's variants by this one, in their order.
+	// Ratios are the rates of notifyd's variants divided by this rate, in their order.
 	Ratios []float64 `json:"notifyd_ratios,omitempty"`
 }
 
@@ -56,9 +56,9 @@ type latencyResult struct {
 	Each   []summary `json:"each"`
 }
 
-// summary has milliseconds, from the return of COMMIT to the handler; WriteP50
-// is the writer's transaction from BEGIN to the return of COMMIT. Held is how many events were handled only when the
-// foreign transactions had ended, warm-up included.
+// summary has milliseconds, from the return of COMMIT to the handler. WriteP50 is the writer's transaction from BEGIN to
+// the return of COMMIT. Held is how many events were handled only after the foreign transactions had ended, including
+// warm-up.
 type summary struct {
 	P50      float64 `json:"p50_ms"`
 	P95      float64 `json:"p95_ms"`
@@ -68,7 +68,7 @@ type summary struct {
 	Held     int     `json:"held"`
 }
 
-// waited says how many were held, if any.
+// waited returns the number of held events as text, or "" if no event was held.
 func (s summary) waited() string {
 	if s.Held == 0 {
 		return ""
@@ -76,7 +76,7 @@ func (s summary) waited() string {
 	return fmt.Sprintf(", %d held", s.Held)
 }
 
-// writersResult has events per second: of the writers while nobody works, beside the system at work, and what that handled
+// writersResult has events per second: committed while no worker runs, committed while the system runs, and handled
 // meanwhile.
 type writersResult struct {
 	Alone       float64   `json:"alone"`
@@ -87,7 +87,7 @@ type writersResult struct {
 	EachHandled []float64 `json:"each_handled"`
 }
 
-// compare fills in medians and ratios; the first ones are notifyd's.
+// compare computes medians and ratios. The first ours systems are notifyd's.
 func (r *result) compare(ours int) {
 	for i := range r.Systems {
 		s := &r.Systems[i]
@@ -110,7 +110,7 @@ func (r *result) compare(ours int) {
 	}
 }
 
-// settle fills in the medians.
+// settle computes the medians.
 func (l *latencyResult) settle() {
 	if l == nil {
 		return
@@ -129,7 +129,7 @@ func (l *latencyResult) settle() {
 	}
 }
 
-// ratio is 0 where there is none.
+// ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
@@ -137,7 +137,7 @@ func ratio(a, b float64) float64 {
 	return math.Round(a/b*100) / 100
 }
 
-// median does not change values.
+// median returns the median. It leaves values unchanged.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -147,8 +147,7 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// percentile returns the smallest value that at least the share p of all is
-// not above.
+// percentile returns the smallest value that at least the share p of all values does not exceed.
 func percentile(sorted []float64, p float64) float64 {
 	i := int(math.Ceil(float64(len(sorted))*p)) - 1
 	return sorted[min(max(i, 0), len(sorted)-1)]

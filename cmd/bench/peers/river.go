@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	// riverConns is more than River was ever seen to use; notifyd opens seven.
+	// riverConns is more connections than River was ever observed to use; notifyd opens seven.
 	riverConns = 20
 	// riverStop is how long a client may take to stop.
 	riverStop = 30 * time.Second
 )
 
-// riverSettings are what the variants of River differ in. Zero means River's
-// default.
+// riverSettings are the settings that differ between the variants of River. Zero means River's default.
 type riverSettings struct {
 	workers  int
 	cooldown time.Duration
@@ -74,7 +73,7 @@ func openRiver(ctx context.Context, b *bench, db database) ([]variant, error) {
 			{drains | latencies | inserts, riverSettings{workers: 100, cooldown: cooldown, poll: poll, commit: commit}},
 			{drains, riverSettings{workers: 1000, cooldown: cooldown, poll: poll, commit: commit}},
 			{drains, riverSettings{workers: 2000, cooldown: cooldown, poll: poll, commit: commit}},
-			// Those of River's own benchmark: `river bench`.
+			// The settings of River's own benchmark: `river bench`.
 			{drains, riverSettings{workers: 2000, cooldown: 2 * time.Millisecond, poll: 20 * time.Millisecond, commit: commit}},
 		} {
 			if err := add(more.measures, more.riverSettings); err != nil {
@@ -85,8 +84,8 @@ func openRiver(ctx context.Context, b *bench, db database) ([]variant, error) {
 	return all, nil
 }
 
-// newRiver makes the client of the writers, too. It has the cooldown of the
-// workers' one: River notifies at most once per cooldown and client.
+// newRiver also creates the client of the writers. Its cooldown must equal the cooldown of the workers' client: River
+// notifies at most once per cooldown and client.
 func newRiver(b *bench, db database, s riverSettings) (*riverPeer, error) {
 	p := &riverPeer{riverSettings: s, db: db, log: b.log}
 	var err error

@@ -9,14 +9,14 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// opener makes a system's tables in a database of its own and returns the variants of it.
+// opener creates a system's tables in a separate database and returns its variants.
 type opener func(ctx context.Context, b *bench, db database) ([]variant, error)
 
-// system is what --only names.
+// system is a word of --only.
 type system struct {
 	name string
 	open opener
-	// module or package is where the version is looked up; "" is this tree.
+	// module or npm is the package whose version is printed; "" is this tree.
 	module, npm string
 }
 
@@ -32,7 +32,7 @@ func systems() []system {
 	}
 }
 
-// names are the words of --only.
+// names returns the words of --only.
 func names() (all []string) {
 	for _, s := range systems() {
 		all = append(all, s.name)
@@ -40,7 +40,7 @@ func names() (all []string) {
 	return all
 }
 
-// version returns the version of a system that takes part.
+// version returns the version of a system that is measured.
 func (s *system) version(n *node) (string, error) {
 	switch {
 	case s.npm != "":
@@ -58,8 +58,7 @@ func (s *system) version(n *node) (string, error) {
 	return "unknown", nil
 }
 
-// enter makes a system's tables. Systems that this machine cannot have are left out, unless
-// --require is given.
+// enter creates a system's tables. It skips systems that this machine cannot run, unless --require is set.
 func (b *bench) enter(ctx context.Context, r *result, s system) error {
 	if s.npm != "" && b.node == nil {
 		n, err := installNode(ctx, b.progress)

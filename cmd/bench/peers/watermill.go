@@ -18,20 +18,20 @@ import (
 const (
 	// waterConns is more than one subscriber uses.
 	waterConns = 4
-	// waterTarget is the topic that forwarded messages are for.
+	// waterTarget is the target topic of forwarded messages.
 	waterTarget = "bench_target"
 )
 
-// waterSettings are what the variants of Watermill differ in.
+// waterSettings are the settings that differ between the variants of Watermill.
 type waterSettings struct {
-	// queue chooses PostgreSQLQueueSchema, whose rows are deleted when acknowledged, in place of
-	// DefaultPostgreSQLSchema, which keeps an offset.
+	// queue selects PostgreSQLQueueSchema, which deletes acknowledged rows, in place of DefaultPostgreSQLSchema, which
+	// keeps an offset.
 	queue bool
-	// forward puts the Forwarder component behind the subscriber, with a publisher that counts.
+	// forward adds the Forwarder component after the subscriber, with a publisher that counts.
 	forward bool
 	// batch is SubscribeBatchSize: 100 by default.
 	batch int
-	// poll is PollInterval: 1 s by default. There is no notification.
+	// poll is PollInterval, 1 s by default. Watermill has no notification.
 	poll   time.Duration
 	commit commit
 }
@@ -47,7 +47,8 @@ func (s waterSettings) String() string {
 	return fmt.Sprintf("%s, batch %d, poll %v, %s", schema, s.batch, s.poll, s.commit)
 }
 
-// topic is also a part of the table's name. A forwarder gets envelopes, hence its own.
+// topic returns the topic, which is also a part of the table's name. A forwarder reads envelopes, so it has a separate
+// topic.
 func (s waterSettings) topic() string {
 	switch {
 	case s.queue:
@@ -59,9 +60,9 @@ func (s waterSettings) topic() string {
 	}
 }
 
-// openWatermill makes Watermill's tables. The page "SQL Pub/Sub" of its documentation and the comments
-// of SubscriberConfig name the settings. More subscribers do not help: those of one consumer
-// group wait for each other, or start anew after "could not serialize access".
+// openWatermill creates Watermill's tables. The page "SQL Pub/Sub" of its documentation and the comments of
+// SubscriberConfig name the settings. More subscribers do not help: subscribers of one consumer group wait for each
+// other, or restart after "could not serialize access".
 func openWatermill(ctx context.Context, _ *bench, db database) ([]variant, error) {
 	var all []variant
 	for _, v := range []struct {
@@ -112,8 +113,8 @@ func (p *waterPeer) subscriber(pool *pgxpool.Pool) (*watersql.Subscriber, error)
 	}, watermill.NopLogger{})
 }
 
-// migrate makes the tables, as a subscriber with InitializeSchema does. The offset is there from
-// the first subscription on, so that the table can be looked at.
+// migrate creates the tables, as a subscriber with InitializeSchema does. The offset exists after the first subscription,
+// so that the table can be checked.
 func (p *waterPeer) migrate(ctx context.Context) error {
 	s, err := p.subscriber(p.db.pool)
 	if err != nil {
@@ -149,7 +150,7 @@ func (p *waterPeer) insert(ctx context.Context, tx pgx.Tx, seq int) error {
 	return p.publish(ctx, tx, seq, seq+1)
 }
 
-// publish makes a publisher for the transaction, as the documentation has it.
+// publish creates a publisher for the transaction, as the documentation describes.
 func (p *waterPeer) publish(ctx context.Context, tx pgx.Tx, from, to int) error {
 	var publisher message.Publisher
 	publisher, err := watersql.NewPublisher(watersql.TxFromPgx(tx), watersql.PublisherConfig{SchemaAdapter: p.schema()}, watermill.NopLogger{})
@@ -250,7 +251,7 @@ func (w *waterWorker) stop() (err error) {
 	return err
 }
 
-// waterPublisher is where the forwarder sends messages: to the handler.
+// waterPublisher is the forwarder's publisher: it calls the handler.
 type waterPublisher struct {
 	handle func(payload []byte) error
 }

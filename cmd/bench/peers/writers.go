@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// writersRound takes the writers' rate while nobody works, and beside the system at work.
+// writersRound measures the writers' rate while no worker runs, and while the system runs.
 func (b *bench) writersRound(ctx context.Context, v variant, r *systemResult) error {
 	if b.writeFor == 0 {
 		return nil
@@ -34,7 +34,7 @@ func (b *bench) writersRound(ctx context.Context, v variant, r *systemResult) er
 	return nil
 }
 
-// writeAlone returns how many events writers commit per second while nobody works.
+// writeAlone returns how many events writers commit per second while no worker runs.
 func (b *bench) writeAlone(ctx context.Context, v variant) (written float64, err error) {
 	if err := errors.Join(b.clear(ctx, v), b.calm(ctx, v)); err != nil {
 		return 0, err
@@ -43,8 +43,7 @@ func (b *bench) writeAlone(ctx context.Context, v variant) (written float64, err
 	return float64(committed) / took.Seconds(), err
 }
 
-// writeBeside is [bench.writeAlone] beside the system at work, and returns how many events were handled per second
-// meanwhile, too.
+// writeBeside returns the same rate while the system runs, and how many events per second the system handled meanwhile.
 func (b *bench) writeBeside(ctx context.Context, v variant) (written, handled float64, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -68,7 +67,7 @@ func (b *bench) writeBeside(ctx context.Context, v variant) (written, handled fl
 	return float64(committed) / took.Seconds(), float64(n.Load()) / took.Seconds(), err
 }
 
-// writeFlatOut has writers insert one event after the other, each in a transaction of its own, as fast as they can.
+// writeFlatOut makes writers insert one event after the other, each in a separate transaction, as fast as they can.
 func (b *bench) writeFlatOut(ctx context.Context, v variant) (committed int64, took time.Duration, err error) {
 	var n, seq atomic.Int64
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -1,6 +1,5 @@
-// Command go writes an order with each program of docs/writers.md in Go into each database
-// of the command line. The order commits, and one more fails at its commit, because its
-// e-mail address is none.
+// Command go writes an order with each Go program of docs/writers.md into each database of the command line. One order
+// commits. Another one fails at its commit, because its e-mail address is invalid.
 package main
 
 import (

@@ -7,9 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// advisoryLock has one worker at a time, which holds an advisory lock, locks no rows, and
-// remembers the last id that it has delivered. An event whose transaction commits after one
-// with a higher id was delivered is never seen.
+// advisoryLock has one worker at a time. The worker holds an advisory lock, locks no rows, and stores the last id that it
+// has delivered. If an event commits after an event with a higher id was delivered, it is never read.
 func advisoryLock() Way {
 	return Way{
 		Name:  "advisory",
@@ -23,18 +22,17 @@ func advisoryLock() Way {
 	}
 }
 
-// lockKey is the advisory lock of this way and that of writers in line. The two are never at
-// work on one database at once.
+// lockKey is the advisory lock of this way, and of serialized writers. The two never run on one database at once.
 const lockKey = "7738151094537"
 
 type advisory struct {
 	Config
 	locked   bool
-	messages []Message // produced, and to be passed
+	messages []Message // produced; the position is still to move past them
 }
 
-// Step implements Worker. The lock belongs to the session, so that it costs nothing per
-// batch; the position of a batch and the read of the next are one flight.
+// Step implements Worker. The lock belongs to the session, so that it costs nothing per batch. The position of a batch
+// and the read of the next share one round trip.
 func (w *advisory) Step(ctx context.Context) (settled int, idle bool, err error) {
 	if !w.locked {
 		err := w.Conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+lockKey+`)`).Scan(&w.locked)
@@ -52,7 +50,7 @@ func (w *advisory) Step(ctx context.Context) (settled int, idle bool, err error)
 	return settled, false, w.Produce(ctx, w.messages)
 }
 
-// next passes what was produced, and reads what comes after.
+// next moves the position past the produced messages, and reads the next ones.
 func (w *advisory) next(ctx context.Context) (err error) {
 	var flight pgx.Batch
 	passed := len(w.messages) > 0

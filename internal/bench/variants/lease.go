@@ -9,10 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// leases takes events for a while by a time in their rows, in one short transaction, and
-// deletes them in another. As with locked rows, an event may overtake another of its
-// aggregate. There is no index on available_after, which the query does not need, and
-// a page has room for the second version of its rows: a lease then changes no index.
+// leases takes events for a while by a time in their rows, in one short transaction, and deletes them in another. As with
+// locked rows, an event may overtake another of its aggregate.
+//
+// available_after has no index: the query does not need one. A page has room for the second version of its rows. A lease
+// therefore changes no index.
 func leases() Way {
 	return Way{
 		Name:   "lease",
@@ -29,8 +30,7 @@ type lease struct {
 	ids      []int64 // produced, and to be deleted
 }
 
-// Step implements Worker. The deletion of a batch and the lease of the next are one flight
-// and one commit.
+// Step implements Worker. The deletion of a batch and the lease of the next share one round trip and one commit.
 func (w *lease) Step(ctx context.Context) (settled int, idle bool, err error) {
 	if settled, err = w.next(ctx); err != nil {
 		return 0, false, err
@@ -42,7 +42,7 @@ func (w *lease) Step(ctx context.Context) (settled int, idle bool, err error) {
 	return settled, false, w.Produce(ctx, w.messages)
 }
 
-// next deletes what was produced, and leases the next events, in the order of ids.
+// next deletes the produced events, and leases the next ones, in the order of ids.
 func (w *lease) next(ctx context.Context) (settled int, err error) {
 	var flight pgx.Batch
 	if len(w.ids) > 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// longTransaction locks the rows, produces and deletes in one transaction. Workers skip what
-// others have locked, so an event may overtake another of its aggregate.
+// longTransaction locks the rows, produces and deletes in one transaction. Workers skip rows that others have locked, so
+// an event may overtake another of its aggregate.
 func longTransaction() Way {
 	return Way{
 		Name:   "long-tx",
@@ -25,8 +25,7 @@ type longTx struct {
 	ids      []int64 // produced, and to be deleted in the open transaction
 }
 
-// Step implements Worker. The DELETE and COMMIT of a batch, and the BEGIN and SELECT of the
-// next, are one flight.
+// Step implements Worker. The DELETE and COMMIT of a batch, and the BEGIN and SELECT of the next, share one round trip.
 func (w *longTx) Step(ctx context.Context) (settled int, idle bool, err error) {
 	var flight pgx.Batch
 	if len(w.ids) > 0 {

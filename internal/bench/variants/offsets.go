@@ -8,12 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// subscribe makes a virtual partition of a topic.
+// subscribe creates a virtual partition of a topic.
 const subscribe = `INSERT INTO outbox_offsets (topic, partition) VALUES ($1, 0)`
 
-// partitionWorker serves the two ways with a position for each virtual partition. It takes
-// a partition for a while by a time in its row, reads behind its position, produces, and
-// moves the position.
+// partitionWorker serves the two ways with a position per virtual partition. It leases a partition by a time in its row,
+// reads after its position, produces, and moves the position.
 type partitionWorker struct {
 	Config
 	release string // moves the position: topic, partition, transaction, id
@@ -22,19 +21,19 @@ type partitionWorker struct {
 
 	at       position
 	held     bool      // at is claimed
-	messages []Message // produced, and to be passed
+	messages []Message // produced; the position is still to move past them
 }
 
-// position is how far a virtual partition was delivered.
+// position is the last delivered event of a virtual partition.
 type position struct {
 	topic     string
 	partition int
-	tx        string // of the last event, "0" where it does not matter
+	tx        string // of the last event; "0" if the way does not use it
 	id        int64
 }
 
-// Step implements Worker. Moving a position and claiming the next partition are one flight
-// and one commit. The read is another: it must have a snapshot of its own, after the claim.
+// Step implements Worker. Moving a position and claiming the next partition share one round trip and one commit. The read
+// is a separate round trip: it must have a snapshot taken after the claim.
 func (w *partitionWorker) Step(ctx context.Context) (settled int, idle bool, err error) {
 	settled = len(w.messages)
 	if err := w.next(ctx); err != nil || !w.held {
@@ -48,15 +47,14 @@ func (w *partitionWorker) Step(ctx context.Context) (settled int, idle bool, err
 		return 0, false, err
 	}
 	if len(w.messages) == 0 {
-		return settled, false, nil // another partition may have some
+		return settled, false, nil // another partition may have events
 	}
 	last := &w.messages[len(w.messages)-1]
 	w.at.tx, w.at.id = last.tx, last.ID
 	return settled, false, w.Produce(ctx, w.messages)
 }
 
-// next moves the position of the partition that is held, and claims the one that has
-// waited longest.
+// next moves the position of the leased partition, and claims the partition that has waited longest.
 func (w *partitionWorker) next(ctx context.Context) (err error) {
 	var flight pgx.Batch
 	if w.held {
@@ -79,8 +77,7 @@ func (w *partitionWorker) next(ctx context.Context) (err error) {
 	return err
 }
 
-// pause is how long a partition is left alone: where nothing was to be read, others come
-// first.
+// pause returns how long no worker claims the partition: after an empty read, other partitions come first.
 func (w *partitionWorker) pause() time.Duration {
 	if len(w.messages) == 0 {
 		return idleFor

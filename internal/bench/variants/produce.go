@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// ProducerSettings describes the producers for people. notifyd's has the same.
+// ProducerSettings describes the producers for people. notifyd's producer has the same settings.
 const ProducerSettings = "acks=all, idempotent, no compression, batches of up to 1,000,012 B, linger 0 and a flush for each batch"
 
 // Producer writes batches to topics, for one worker.
@@ -30,8 +30,8 @@ func NewProducer(brokers []string) (*Producer, error) {
 	return &Producer{client: client}, nil
 }
 
-// Produce writes messages in their order, with the key and the payload as they are and the
-// id as a header, and returns once all are acknowledged.
+// Produce writes messages in order, with key and payload unchanged and the id as a header. It returns once all are
+// acknowledged.
 func (p *Producer) Produce(ctx context.Context, messages []Message) error {
 	if len(p.records) < len(messages) {
 		p.records, p.headers = make([]kgo.Record, len(messages)), make([]kgo.RecordHeader, len(messages))
@@ -56,7 +56,7 @@ func (p *Producer) Produce(ctx context.Context, messages []Message) error {
 		})
 	}
 	if err := p.client.Flush(ctx); err != nil {
-		return err // the promises may still run: the caller gives up the producer
+		return err // the promises may still run: the caller must close the producer
 	}
 	waiting.Wait()
 	return failed

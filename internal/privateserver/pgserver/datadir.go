@@ -13,8 +13,8 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// maxSocketDir bounds the path of the socket's directory, in bytes: a socket address has
-// 104 on macOS (108 on Linux), for "/.s.PGSQL.65535.lock" and the final zero as well.
+// maxSocketDir bounds the path of the socket's directory, in bytes. A socket address has 104 bytes on macOS (108 on
+// Linux), which include "/.s.PGSQL.65535.lock" and the final zero.
 const maxSocketDir = 104 - 21
 
 // initdb creates the cluster and its configuration.

@@ -20,10 +20,9 @@ const EnvBinDir = "NOTIFYD_PG_BIN"
 // MinMajor is the oldest major version that notifyd works with.
 const MinMajor = 14
 
-// Find returns the directory of postgres and initdb, version [MinMajor] or newer, that the
-// server's account can reach. It looks at [EnvBinDir], PATH, pg_config, the places of
-// Debian, Homebrew and Postgres.app, and those of package pginstall; within one place the
-// newest wins. The error wraps [privateserver.ErrNotFound], lists the places, and names
+// Find returns the directory of postgres and initdb, version [MinMajor] or newer, that the server's account can enter. It
+// searches [EnvBinDir], PATH, pg_config, the places of Debian, Homebrew and Postgres.app, and the places of package
+// pginstall. Within one place the newest wins. The error wraps [privateserver.ErrNotFound], lists the places, and names
 // the cure.
 func Find(ctx context.Context) (binDir string, err error) {
 	acc, err := serverAccount()
@@ -33,8 +32,8 @@ func Find(ctx context.Context) (binDir string, err error) {
 	return systemPlaces(acc).find(ctx)
 }
 
-// FindNewer is [Find] for a test that needs what an older version lacks: the newest server in all places, major
-// or newer.
+// FindNewer is [Find] for a test that needs a feature of newer versions. It returns the newest server in all places,
+// major or newer.
 func FindNewer(ctx context.Context, major int) (binDir string, err error) {
 	acc, err := serverAccount()
 	if err != nil {
@@ -55,7 +54,7 @@ func FindNewer(ctx context.Context, major int) (binDir string, err error) {
 	return filepath.Abs(dir)
 }
 
-// places is where to look. Tests replace it.
+// places lists where Find searches. Tests replace it.
 type places struct {
 	account privateserver.Account
 	binEnv  string // the value of EnvBinDir
@@ -167,7 +166,7 @@ func (p places) fromPath(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", errors.New("no postgres")
 	}
-	// A link into the real place is common; initdb is beside its target.
+	// A link to the installation is common; initdb is in the directory of its target.
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return "", err
 	}

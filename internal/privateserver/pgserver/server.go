@@ -102,8 +102,8 @@ func serverAccount() (privateserver.Account, error) {
 	return privateserver.Unprivileged("postgres", "_postgres", "nobody")
 }
 
-// environment is that of this process, without variables that would change the server or
-// the language of the messages that a start looks for.
+// environment returns the environment of this process, without variables that would change the server or the language of
+// the messages that a start reads.
 func environment(*privateserver.Server) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "PG") || strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "LANG")

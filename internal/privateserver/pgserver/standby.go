@@ -13,10 +13,9 @@ import (
 // promoteWithin bounds how long a promotion may take, in seconds.
 const promoteWithin = 60
 
-// StartStandby starts a server that follows primary by streaming replication. primary goes
-// down for a moment to be copied: pg_basebackup is missing in some packages of PostgreSQL.
-// The settings are those of primary, with those of cfg added. The caller calls
-// [Server.Stop].
+// StartStandby starts a server that follows primary by streaming replication. It stops primary for a moment to copy its
+// data, because some packages of PostgreSQL lack pg_basebackup. The standby has the settings of primary, and cfg adds to
+// them. The caller calls [Server.Stop].
 func StartStandby(ctx context.Context, primary *Server, cfg Config) (*Server, error) {
 	cfg.BinDir = primary.binDir
 	return start(ctx, cfg, func(ctx context.Context, s *privateserver.Server) error { return follow(ctx, s, primary, cfg) })

@@ -53,9 +53,8 @@ func (r *Server) environment(s *privateserver.Server) []string {
 		"ERL_CRASH_DUMP_SECONDS=0", // none
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"ERL_EPMD_PORT="+strconv.Itoa(r.epmd),
-		// Makes the start script exec the node instead of being its parent, so that
-		// signals reach the node. It has no other effect: RabbitMQ recognises systemd by
-		// NOTIFY_SOCKET.
+		// Makes the start script exec the node instead of being its parent, so that signals reach the node. The variable
+		// has no other effect: RabbitMQ detects systemd by NOTIFY_SOCKET.
 		"RUNNING_UNDER_SYSTEMD=true",
 		"NOTIFY_SOCKET=",
 	)
@@ -66,7 +65,7 @@ func nodeName(s *privateserver.Server) string {
 	return "notifyd" + strconv.Itoa(s.Port()) + "@localhost"
 }
 
-// ask connects once. It accepts s only: the port may belong to another node.
+// ask connects once. It returns an error if another node has the port.
 func ask(_ context.Context, s *privateserver.Server) error {
 	conn, err := amqp.DialConfig(vhostURL(s.Addr(), ""), amqp.Config{Dial: amqp.DefaultDial(answerWithin)})
 	if err != nil {

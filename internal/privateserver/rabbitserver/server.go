@@ -90,8 +90,7 @@ func vhostURL(addr, vhost string) string {
 	return u.String()
 }
 
-// TLSAddr returns host and port of the listener of [Config.TLS]. Addr returns those of the
-// listener without TLS.
+// TLSAddr returns host and port of the listener of [Config.TLS]. Addr returns host and port of the listener without TLS.
 func (r *Server) TLSAddr() string { return privateserver.Local(r.tls) }
 
 // writeConfig writes the configuration of the node.

@@ -34,8 +34,8 @@ func TestExactlyOnceRateLimited(t *testing.T) {
 	l.cluster.verdict(t, written)
 }
 
-// TestExactlyOnceExpires: what has expired is behind the position for good, and all else comes once, also where transactions
-// fail, and where the position in the database has lost what the destination knows.
+// TestExactlyOnceExpires: expired events stay behind the position, and all others arrive once. That holds even if
+// transactions fail, and if the position in the database is older than the destination's.
 func TestExactlyOnceExpires(t *testing.T) {
 	t.Parallel()
 	l := newExactLife(t)

@@ -54,7 +54,7 @@ func TestExactlyOnceMovedBehindTheCopy(t *testing.T) {
 	l.more(11)
 	l.exec(`UPDATE outbox_positions SET open = '{[4,7)}' WHERE destination = 'exactly'`)
 	l.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (2, 'exactly', 'one', 'retry', 'a/2')`)
-	l.more(2) // a row, of which the copy knows from now on
+	l.more(2) // a row that the copy includes after this step
 	l.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (2, 'exactly', 'one', 'retry', 'a/2')`)
 	l.exec(`UPDATE outbox_positions SET open = '{[4,7)}' WHERE destination = 'exactly'`)
 	l.seek("10")
@@ -183,8 +183,8 @@ func (l *exactLife) live(ids map[string]string, until func() bool) {
 	}
 }
 
-// TestExactlyOnceShared: of two destinations that keep their positions under one id, the first to deliver goes on,
-// exactly once, and the other one is refused, until it has an id of its own.
+// TestExactlyOnceShared: two destinations keep their positions under one id. The first to deliver continues, exactly
+// once. The other one is refused until it has a different id.
 func TestExactlyOnceShared(t *testing.T) {
 	t.Parallel()
 	l := newExactLife(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/ops"
 )
 
-// breaking is a client of which each eighth transaction is not committed, and is the last.
+// breaking is a client that does not commit its eighth transaction, and must be opened again then.
 type breaking struct {
 	*client
 
@@ -75,8 +75,8 @@ func TestExactlyOnceReplayGoesOn(t *testing.T) {
 	}
 }
 
-// TestExactlyOnceBehindManyGaps: where a transaction that is open for long hides what became of many ids, the
-// position that the destination keeps does not grow without bound; and once it ends, all that is left comes.
+// TestExactlyOnceBehindManyGaps: a transaction that is open for long hides the results of many ids. The position that the
+// destination keeps does not grow without bound. Once the transaction ends, all remaining events arrive.
 func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	t.Parallel()
 	l := newExactLife(t)
@@ -122,7 +122,8 @@ func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	}
 }
 
-// TestStreamReplaySimulationExactly is TestStreamSimulationExactly with replays beside it: each ends, and all of its range has come.
+// TestStreamReplaySimulationExactly is TestStreamSimulationExactly with concurrent replays: each ends, and all of its
+// range has arrived.
 func TestStreamReplaySimulationExactly(t *testing.T) {
 	t.Parallel()
 	for seed := range 3 {
@@ -155,7 +156,7 @@ func TestStreamReplaySimulationExactly(t *testing.T) {
 	}
 }
 
-// checkExactReplay compares what was to come of a replay with what was committed.
+// checkExactReplay compares the expected events of a replay with the committed ones.
 func (p *simulation) checkExactReplay(s *ops.Client, id int64) {
 	p.t.Helper()
 	r, o, err := s.Replay(p.t.Context(), id)

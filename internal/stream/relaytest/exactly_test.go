@@ -33,7 +33,7 @@ type cluster struct {
 	committed []committed
 	died      map[int64]bool
 	calm      bool // nothing fails any more
-	unsure    int  // commits of which the relay did not hear
+	unsure    int  // commits whose success the relay did not learn
 	fenced    int
 	largest   int // ranges in a position
 	late      sync.WaitGroup
@@ -228,8 +228,8 @@ func (c *cluster) commit(shard string, number int, events []*delivery.Event, pos
 	return true
 }
 
-// verdict checks that what was written is there, each event once, and each aggregate in order
-// except for what was dead first.
+// verdict checks that all written events arrived, each once, and each aggregate in order except for events that were dead
+// letters first.
 func (c *cluster) verdict(t *testing.T, written map[string][]int64) {
 	t.Helper()
 	c.late.Wait()
@@ -283,7 +283,7 @@ func TestStreamSimulationExactly(t *testing.T) {
 	}
 }
 
-// exactLife is a relay with the destination that keeps its position, and what it reports.
+// exactLife is a relay with the destination that keeps its position, and the incidents of the relay.
 type exactLife struct {
 	t         *testing.T
 	pool      *pgxpool.Pool
@@ -322,8 +322,8 @@ func (l *exactLife) write(n int) {
 	l.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'one', 'a', i::text, '{}' FROM generate_series(1, $1::int) i`, n)
 }
 
-// run lets a relay live until n events are committed in all, and its position is written, or until
-// it ends by itself, with its error.
+// run runs a relay until n events are committed in all and its position is written. If the relay ends before, run returns
+// its error.
 func (l *exactLife) run(n int) error {
 	l.t.Helper()
 	r, err := notifyd.New(l.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(l.t.Output(), nil)), Observer: l})
@@ -364,7 +364,7 @@ func (l *exactLife) run(n int) error {
 	}
 }
 
-// ids returns what was committed since the given number of events, in order.
+// ids returns the ids committed since the given number of events, in order.
 func (l *exactLife) ids(from int) (ids []int64) {
 	l.cluster.mu.Lock()
 	defer l.cluster.mu.Unlock()
@@ -377,12 +377,12 @@ func (l *exactLife) ids(from int) (ids []int64) {
 
 const savePosition = `CREATE TABLE kept AS SELECT head, open, sealed, void FROM outbox_positions WHERE destination = 'exactly'`
 
-// restorePosition gives the database back what it knew then.
+// restorePosition restores the position in the database to an earlier state.
 const restorePosition = `UPDATE outbox_positions AS p SET head = k.head, open = k.open, sealed = k.sealed, void = k.void FROM kept AS k WHERE p.destination = 'exactly'`
 
-// TestExactlyOnceRestored: a database that has lost what the destination knows stops the relay while
-// it would give out ids again; and once it would not, the events above its own position are
-// delivered again, with an incident, and never passed over. The time after that is as usual.
+// TestExactlyOnceRestored: a database has lost events that the destination knows. The relay stops while the database
+// would assign ids again. Once it would not, the events above the database's position are delivered again, with an
+// incident, and none are skipped. After that the relay works as usual.
 func TestExactlyOnceRestored(t *testing.T) {
 	t.Parallel()
 	l := newExactLife(t)
@@ -404,7 +404,7 @@ func TestExactlyOnceRestored(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "has given out ids up to 15") || !strings.Contains(err.Error(), "SELECT setval('public.outbox_events_id_seq', 20)") {
 		t.Fatalf("the relay ended with: %v", err)
 	}
-	l.write(15) // 16 to 30: as if nobody had started a relay before
+	l.write(15) // 16 to 30: as if no relay had started before
 	if err := l.run(40); err != nil {
 		t.Fatal(err)
 	}

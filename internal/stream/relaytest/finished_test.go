@@ -43,8 +43,8 @@ func beginBehind(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// TestManyDeadLettersOfOneLine: 400,000 dead letters of one aggregate, or of one order of all events,
-// hold up neither the replay of some of them nor what is live.
+// TestManyDeadLettersOfOneLine: 400,000 dead letters of one aggregate, or of one order of all events, delay neither the
+// replay of some of them nor live events.
 func TestManyDeadLettersOfOneLine(t *testing.T) {
 	t.Parallel()
 	const dead = 400_000
@@ -80,7 +80,7 @@ func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, lan
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a person replays goes in any case, and what comes later in the aggregate does not where dead letters block.
+	// Replayed events are always delivered. Later events of the aggregate are not if dead letters block.
 	later := writeLive(t, pool, "order", 1)
 	want := live - 1 + replayedOrders
 	if !block {

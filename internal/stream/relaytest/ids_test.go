@@ -51,7 +51,7 @@ func (i *idsTest) exec(statements ...string) {
 	}
 }
 
-// writer returns a session that writes one event per call; with an id of its own unless that is 0.
+// writer returns a session that writes one event per call. The event has the given id unless that is 0.
 func (i *idsTest) writer() func(id int64) {
 	i.t.Helper()
 	conn, err := pgx.ConnectConfig(i.t.Context(), i.pool.Config().ConnConfig.Copy())
@@ -114,7 +114,7 @@ func (i *idsTest) start() *idsRelay {
 	return r
 }
 
-// refused waits until the relay ends by itself, and returns why.
+// refused waits until the relay stops, and returns its error.
 func (r *idsRelay) refused(want error, texts ...string) string {
 	r.i.t.Helper()
 	var err error
@@ -134,7 +134,7 @@ func (r *idsRelay) refused(want error, texts ...string) string {
 	return err.Error()
 }
 
-// missing returns what was written and has not arrived.
+// missing returns the written events that have not arrived.
 func (i *idsTest) missing() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -305,7 +305,7 @@ func (i *idsTest) seek(text string) {
 	}
 	if cure[1] != "" {
 		i.exec(cure[1])
-		i.start().refused(notifyd.ErrIDs, "positions seek") // what was written meanwhile is still not delivered
+		i.start().refused(notifyd.ErrIDs, "positions seek") // events written meanwhile are still not delivered
 	}
 	s, err := ops.New(i.pool, ops.Config{Schema: "public"})
 	if err != nil {
@@ -316,9 +316,9 @@ func (i *idsTest) seek(text string) {
 	}
 }
 
-// TestStreamIDsAgain: ids that were delivered are given out again, while no relay is connected or while one runs, and the
-// sequence passes the position before it looks, or after it was refused. The relay refuses until a person has moved the
-// position, and then delivers what has got such an id.
+// TestStreamIDsAgain: delivered ids are assigned again, while no relay is connected or while one runs. The sequence
+// passes the position before the relay checks it, or after the relay was refused. The relay refuses until a person has
+// moved the position, and then delivers the events with such ids.
 func TestStreamIDsAgain(t *testing.T) {
 	t.Parallel()
 	const restart, back = `TRUNCATE outbox_events RESTART IDENTITY`, `SELECT setval('outbox_events_id_seq', 1, false)`
@@ -424,8 +424,8 @@ func (i *idsTest) partition() {
 	}
 }
 
-// TestStreamIDsGoOn: what gives rows another transaction, or the sequence and the table other files, is no sign that ids
-// were given out again.
+// TestStreamIDsGoOn: rows with a new transaction id, or new files of the sequence and the table, do not mean that ids
+// were assigned again.
 func TestStreamIDsGoOn(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(i *idsTest){

@@ -89,9 +89,8 @@ func rolledBack(ctx context.Context, tx pgx.Tx, insert func(pgx.Tx) error) error
 	return errors.Join(insert(inner), inner.Rollback(ctx))
 }
 
-// TestStreamOneOrder: with writers in line, the order of commits, of ids and of deliveries is one, while
-// 16 writers roll back, use savepoints and stay open, destinations fail in every way, and relays
-// stop, are cut off and come back.
+// TestStreamOneOrder: with serialized writers, commits, ids and deliveries have the same order. Meanwhile 16 writers roll
+// back, use savepoints and stay open. Destinations fail in every way, and relays stop, are cut off and restart.
 func TestStreamOneOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range 2 {

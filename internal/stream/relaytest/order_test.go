@@ -9,7 +9,7 @@ import (
 // insert writes n events of a type in one transaction, of ten aggregates.
 func (p *simulation) insert(eventType, delay string, n int) {
 	p.t.Helper()
-	p.checker.mu.Lock() // nobody gets what is not noted
+	p.checker.mu.Lock() // no event is checked before it is recorded
 	defer p.checker.mu.Unlock()
 	rows, err := p.pool.Query(p.t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at)
 		SELECT $1, 'a', (g % 10)::text, '{}', now() + nullif($3, '')::interval FROM generate_series(1, $2::int) AS g RETURNING id, aggregate_id`, eventType, n, delay)

@@ -61,8 +61,8 @@ func (r *replayed) disorder() (faults []string) {
 	return faults
 }
 
-// TestStreamReplaySimulation is a simulation with replays beside it: every event of a range comes again with the
-// number of the replay, or is passed over and counted, in the order of its aggregate. What is live is as in
+// TestStreamReplaySimulation is a simulation with concurrent replays: every event of a range arrives again with the
+// number of the replay, or is skipped and counted, in the order of its aggregate. Live events behave as in
 // [TestStreamSimulationExactly], in relays without a destination that keeps its position.
 func TestStreamReplaySimulation(t *testing.T) {
 	t.Parallel()
@@ -108,7 +108,7 @@ func TestStreamReplaySimulation(t *testing.T) {
 	}
 }
 
-// checkReplay compares what was to come of a replay with what came.
+// checkReplay compares the expected events of a replay with the received ones.
 func (p *simulation) checkReplay(s *ops.Client, id int64) {
 	p.t.Helper()
 	r, o, err := s.Replay(p.t.Context(), id)
@@ -150,8 +150,8 @@ func (p *simulation) checkReplay(s *ops.Client, id int64) {
 	}
 }
 
-// TestReplayAfterAStoppedOne: a replay that was stopped before a new owner had sent again what the one before
-// had in flight is not in the way of the next one.
+// TestReplayAfterAStoppedOne: a replay was stopped before a new owner had sent the previous owner's in-flight events
+// again. It does not block the next replay.
 func TestReplayAfterAStoppedOne(t *testing.T) {
 	t.Parallel()
 	l := newExactLife(t)

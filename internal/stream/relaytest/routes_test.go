@@ -44,8 +44,8 @@ func (r *routing) shut(destination string) (open func()) {
 	return func() { close(c) }
 }
 
-// deliver records what it gets. All events of a type and an aggregate were written in the order of
-// ids; there is no order between types of which one had no route.
+// deliver records its events. All events of a type and an aggregate were written in the order of ids. Types have no order
+// between them if one had no route.
 func (r *routing) deliver(ctx context.Context, e *delivery.Event) error {
 	r.mu.Lock()
 	gate := r.closed[e.Destination]
@@ -281,8 +281,8 @@ func TestStreamRouteMoves(t *testing.T) {
 	r.has("x", start["a"], first["b"], second["b"], slices.DeleteFunc(slices.Clone(first["a"]), func(id int64) bool { return !slices.Contains(r.got["x"], id) }))
 }
 
-// TestStreamRouteOfMany: a route is added for two destinations, one of which is behind the other,
-// and for a router that is behind both.
+// TestStreamRouteOfMany: a route is added for two destinations, one behind the other, and for an unrouted scanner that is
+// behind both.
 func TestStreamRouteOfMany(t *testing.T) {
 	t.Parallel()
 	r := newRouting(t)

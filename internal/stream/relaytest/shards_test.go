@@ -47,7 +47,7 @@ func TestStreamShardsExactly(t *testing.T) {
 	p.exact.verdict(t, p.checker.written)
 }
 
-// TestStreamShardsChange: the number of shards changes with events waiting, of which some are stored, and so do the routes.
+// TestStreamShardsChange: the number of shards changes while events wait, some of them stored, and so do the routes.
 func TestStreamShardsChange(t *testing.T) {
 	t.Parallel()
 	p := newSimulation(t, 2)
@@ -76,8 +76,9 @@ func TestStreamShardsChange(t *testing.T) {
 	p.verdict()
 }
 
-// TestStreamShardsBehind: shards and routes change while one of them is far behind the others. The new ones go on where the former
-// shard of an event has stopped: nothing comes twice, nothing is lost, and no event comes before an earlier one of its aggregate.
+// TestStreamShardsBehind: shards and routes change while one of them is far behind the others. The new shards continue at
+// the position of the former shard of an event: none repeats, none is lost, and no event arrives before an earlier one of
+// its aggregate.
 func TestStreamShardsBehind(t *testing.T) {
 	t.Parallel()
 	for name, lives := range map[string][]shardsLife{

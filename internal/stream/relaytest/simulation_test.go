@@ -42,7 +42,7 @@ func simulatedDestinations() map[string]delivery.Lane {
 	}
 }
 
-// checker records what was written and what each destination has received.
+// checker records the written events and the events that each destination received.
 type checker struct {
 	mu      sync.Mutex
 	written map[string][]int64 // committed ids per aggregate, and per shard of a total order, in order

@@ -178,8 +178,8 @@ func TestTotalHoldsAll(t *testing.T) {
 	}
 }
 
-// TestTotalBehindDeadLetter: a dead letter lets the others go on, or with on_dead: block holds them back until it
-// is replayed or discarded.
+// TestTotalBehindDeadLetter: after a dead letter the others continue. With on_dead: block they wait until it is replayed
+// or discarded.
 func TestTotalBehindDeadLetter(t *testing.T) {
 	t.Parallel()
 	for name, free := range map[string]func(context.Context, *ops.Client) error{
@@ -277,7 +277,7 @@ func TestTotalAtSlowDestination(t *testing.T) {
 	}
 }
 
-// TestTotalAndBack: a destination changes its order across restarts, and what it has stored follows.
+// TestTotalAndBack: a destination changes its order across restarts, and its stored deliveries follow.
 func TestTotalAndBack(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
@@ -353,8 +353,8 @@ func (k *totalKeeper) DeliverBatch(ctx context.Context, events []*delivery.Event
 	return errs
 }
 
-// TestTotalBatches: a handler that keeps order gets batches of all aggregates, and another one a single event;
-// what waits behind a failure in a call is not stored and does not count an attempt.
+// TestTotalBatches: a handler that keeps order gets batches of all aggregates, and another one a single event. Events
+// that wait after a failure in a call are not stored and do not count an attempt.
 func TestTotalBatches(t *testing.T) {
 	t.Parallel()
 	for name, keeps := range map[string]bool{"keeper": true, "other": false} {
@@ -395,8 +395,8 @@ func TestTotalBatches(t *testing.T) {
 	}
 }
 
-// TestTotalTakesOpenOver: what was in the memory of a relay that kept the order of aggregates comes before what it
-// had parked, where a destination is taken over in total order.
+// TestTotalTakesOpenOver: a destination is taken over in total order. Events in the memory of a relay that kept the order
+// of aggregates arrive before the events that it had parked.
 func TestTotalTakesOpenOver(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
@@ -507,7 +507,7 @@ func TestTotalDelayedTogether(t *testing.T) {
 	}
 }
 
-// TestTotalDespiteDeadLetters: dead letters that were in no order, as those of a former queue, hold back nothing.
+// TestTotalDespiteDeadLetters: dead letters without an order, as of a former queue, delay nothing.
 func TestTotalDespiteDeadLetters(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
@@ -540,8 +540,8 @@ func TestTotalNoMore(t *testing.T) {
 	}
 }
 
-// TestReplayedRowKeepsItsName: a row of a replay with the ids of the first time is told from that of a live event by its name,
-// also where a destination keeps no order: it does not expire.
+// TestReplayedRowKeepsItsName: a row of a replay with the ids of the first time differs from the row of a live event by
+// its name, even if a destination keeps no order: it does not expire.
 func TestReplayedRowKeepsItsName(t *testing.T) {
 	t.Parallel()
 	r := newTotalRun(t)
@@ -558,8 +558,8 @@ func TestReplayedRowKeepsItsName(t *testing.T) {
 	}
 }
 
-// TestTotalTakesDueOver: what was in the memory of the relay before comes before a delayed event, or one without a name, that has
-// a higher id and is due, and before what is stored behind it.
+// TestTotalTakesDueOver: events in the memory of the previous relay arrive before an event that has a higher id and is
+// due: a delayed event, or one without a name. They also arrive before the events stored after it.
 func TestTotalTakesDueOver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -1,4 +1,4 @@
-// Package awstest is what the tests of the destinations at AWS have in common.
+// Package awstest has the code that the tests of the AWS destinations share.
 package awstest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
-// Main is [testenv.Main], away from whatever AWS this machine knows.
+// Main is [testenv.Main] without the AWS settings of this machine.
 func Main(m *testing.M) {
 	isolate()
 	testenv.Main(m)
@@ -43,18 +43,18 @@ func isolate() {
 // patience bounds a test that waits for something that must happen.
 const patience = 2 * time.Minute
 
-// Secret belongs to no account.
+// Secret is a secret access key of no account.
 const Secret = "correct/horse+battery/staple0123456789ab"
 
-// Region is where tests put everything.
+// Region is the region of all tests.
 const Region = "eu-central-1"
 
-// Access is complete, for the server at endpoint.
+// Access returns a complete configuration for the server at endpoint.
 func Access(endpoint string) awsconf.Access {
 	return awsconf.Access{Endpoint: endpoint, Region: Region, AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: handlers.NewSecret(Secret)}
 }
 
-// Context returns a context for what must happen in tb.
+// Context returns a context with the deadline of patience.
 func Context(tb testing.TB) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
@@ -94,15 +94,15 @@ type Said struct {
 	Header map[string]string
 }
 
-// Fake is a server that answers as a test says.
+// Fake is a server whose answers the test chooses.
 type Fake struct {
 	*httptest.Server
 	mu    sync.Mutex
 	asked []Asked
 }
 
-// StartFake starts a server that answers what answer returns. The nth request is number 0. The
-// operation is that of the header X-Amz-Target, or of the form of a service with the query protocol.
+// StartFake starts a server that sends the results of answer. n counts the requests from 0. The operation comes from the
+// header X-Amz-Target or, for a service with the query protocol, from the form.
 func StartFake(tb testing.TB, answer func(n int, a Asked) Said) *Fake {
 	tb.Helper()
 	f := &Fake{}
@@ -137,7 +137,7 @@ func (f *Fake) Asked() []Asked {
 	return f.asked
 }
 
-// Problem is the answer to a request that is refused, by a service with a protocol of JSON.
+// Problem is the refusal of a request, in a service with a JSON protocol.
 func Problem(status int, code, text string) Said {
 	body, err := json.Marshal(map[string]string{"__type": "com.amazonaws#" + code, "message": text})
 	if err != nil {

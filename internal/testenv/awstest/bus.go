@@ -47,8 +47,8 @@ func NewBus(tb testing.TB, endpoint string) *Bus {
 	return b
 }
 
-// logs calls CloudWatch Logs, whose client would be a module for this alone. The emulator takes
-// the region from the signature, and does not check it.
+// logs calls CloudWatch Logs. Its client would be a module for this call only. The emulator takes the region from the
+// signature, and does not check it.
 func (b *Bus) logs(tb testing.TB, operation string, in, out any) {
 	tb.Helper()
 	body, err := json.Marshal(in)
@@ -87,7 +87,7 @@ type Arrived struct {
 	Detail     json.RawMessage
 }
 
-// Header returns the value of the resource that begins with the name, "" if there is none.
+// Header returns the value of the resource that begins with the name, or "".
 func (a Arrived) Header(name string) string {
 	for _, r := range a.Resources {
 		if value, ok := strings.CutPrefix(r, name+":"); ok {

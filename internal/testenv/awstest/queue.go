@@ -22,14 +22,14 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// names keeps the places of the tests of a binary apart.
+// names makes the names of tests in one binary unique.
 var names atomic.Int64 //nolint:gochecknoglobals // they share a server
 
 // Name returns a name that no other test has.
 func Name() string { return fmt.Sprintf("t-%d-%d", os.Getpid(), names.Add(1)) }
 
-// Config is for clients of the tests. Their connections end with each request: they are made
-// within tests that look for connections left behind.
+// Config is for clients of the tests. Each request closes its connection, because these tests check for connections that
+// were left open.
 func Config(endpoint string) aws.Config {
 	return aws.Config{
 		Region: Region, BaseEndpoint: aws.String(endpoint), Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", Secret, ""),
@@ -114,7 +114,7 @@ func Number(tb testing.TB, text string) (id int64) {
 	return id
 }
 
-// Message returns what has arrived of an event, as a consumer decodes it.
+// Message returns an event as it arrived, decoded as a consumer does.
 func (q *Queue) Message(tb testing.TB, id int64) (body []byte, contentType string) {
 	tb.Helper()
 	attribute := func(m types.Message, name string) string { return aws.ToString(m.MessageAttributes[name].StringValue) }

@@ -35,7 +35,7 @@ func Open[C any, H io.Closer](tb testing.TB, construct func(C, ...handlers.Optio
 	return h
 }
 
-// Changed returns a configuration after some changes.
+// Changed returns a copy of a configuration with changes.
 func Changed[C any](cfg C, changes ...func(*C)) C {
 	for _, change := range changes {
 		change(&cfg)
@@ -43,7 +43,7 @@ func Changed[C any](cfg C, changes ...func(*C)) C {
 	return cfg
 }
 
-// Opener returns [Open] as the suite of destinations calls it.
+// Opener returns [Open] in the form that the suite of destinations expects.
 func Opener[C any, H handler](construct func(C, ...handlers.Option) (H, error), cfg C) func(testing.TB) delivery.Handler {
 	return func(tb testing.TB) delivery.Handler {
 		tb.Helper()
@@ -148,7 +148,7 @@ func WantClasses(tb testing.TB, errs []error, want string) {
 	}
 }
 
-// WantText reports each text that the message of an error lacks. No error lacks all of them.
+// WantText reports each text that the message of an error lacks. A nil error lacks all of them.
 func WantText(tb testing.TB, err error, texts ...string) {
 	tb.Helper()
 	for _, text := range texts {

@@ -28,7 +28,7 @@ func Pool(tb testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpool.
 	return pool
 }
 
-// InSchema makes the names in statements lead to a schema.
+// InSchema makes unqualified names in statements refer to a schema.
 func InSchema(schema string) func(*pgxpool.Config) {
 	return func(cfg *pgxpool.Config) {
 		cfg.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()

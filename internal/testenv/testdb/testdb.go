@@ -15,7 +15,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Tables say what a database has.
+// Tables describes the tables of a database.
 type Tables struct {
 	// Schema is "public" where it is empty.
 	Schema string
@@ -23,11 +23,11 @@ type Tables struct {
 	Notify outboxsql.NotifyMode
 	// Mode is the mode of the tables, empty for a queue.
 	Mode outboxsql.Mode
-	// Partitioned says that they have partitions of a day.
+	// Partitioned makes partitions of one day each.
 	Partitioned bool
 }
 
-// URL returns the URL of a database with these tables, of this test alone.
+// URL creates a database with these tables for this test alone, and returns its URL.
 func URL(tb testing.TB, tables Tables) string {
 	tb.Helper()
 	return testenv.Copy(tb, fmt.Sprintf("%+v", tables), tables.make)
@@ -55,7 +55,7 @@ func (t Tables) make(ctx context.Context, url string) error {
 	return outboxsql.SetMode(ctx, conn, schema, t.Mode, outboxsql.ModeOptions{})
 }
 
-// DB is a database with the tables in schema public, seen by its administrator. It fails the test where a statement fails.
+// DB is a database with the tables in schema public, seen by its administrator. The test fails if a statement fails.
 type DB struct {
 	testing.TB
 	URL  string
@@ -68,7 +68,7 @@ func New(tb testing.TB, tables Tables) *DB {
 	return open(tb, URL(tb, tables))
 }
 
-// At makes the tables in the database of a URL, on a server of the test's own.
+// At makes the tables in the database of a URL, on a server that only this test uses.
 func At(tb testing.TB, url string, tables Tables) *DB {
 	tb.Helper()
 	if err := tables.make(tb.Context(), url); err != nil {
@@ -183,7 +183,7 @@ func One[T any](tb testing.TB, q Querier, query string, args ...any) T {
 	return all[0]
 }
 
-// Member makes the session of conn a relay of a stream that holds these destinations for ever. Relays that run remove it.
+// Member makes the session of conn a relay of a stream that leases these destinations forever. Running relays remove it.
 func Member(tb testing.TB, conn *pgx.Conn, owner int64, destinations ...string) {
 	tb.Helper()
 	Exec(tb, conn, `INSERT INTO outbox_members (owner, renewals, alive_until, pid, wants) VALUES ($1, 1, 'infinity', pg_backend_pid(), $2)

@@ -1,4 +1,4 @@
-// Package schema is what the client in ../ent is generated from.
+// Package schema is the schema of the generated client in ../ent.
 package schema
 
 import (
