@@ -32,7 +32,7 @@ type member struct {
 	ended func()
 	log   *slog.Logger
 
-	alerting sync.WaitGroup // alerters of relays that are over: their last alerts hold up no delivery
+	alerting *sync.WaitGroup // alerters of relays that have ended: their last alerts delay no delivery
 
 	// For the goroutine that starts and stops it.
 	config *config.Config // nil before the first start

@@ -46,8 +46,9 @@ type supervisor struct {
 	logins  pace.Gate        // of the query that is repeated; a reload is not held back
 	unclean map[string]error // errors of removed outboxes whose last delivery still runs
 
-	ended     chan struct{} // capacity 1: a member has ended
-	ready     chan struct{} // closed when the first relay delivers, or when there is no outbox
+	alerting  sync.WaitGroup // alerters of relays that have ended
+	ended     chan struct{}  // capacity 1: a member has ended
+	ready     chan struct{}  // closed when the first relay delivers, or when there is no outbox
 	readyOnce sync.Once
 
 	mu      sync.Mutex // guards the fields below
@@ -383,7 +384,7 @@ func (s *supervisor) member(name string) *member {
 		return m
 	}
 	m := &member{
-		name: name, once: s.once, log: s.logOf(name, s.log), unclean: s.unclean[name], over: make(chan struct{}), ready: s.delivers,
+		name: name, once: s.once, log: s.logOf(name, s.log), unclean: s.unclean[name], alerting: &s.alerting, over: make(chan struct{}), ready: s.delivers,
 		build: func(ctx context.Context, c *config.Config) (*generation, error) { return s.build(ctx, name, c) },
 		ended: func() {
 			select {
@@ -419,9 +420,7 @@ func (s *supervisor) endAll() {
 		ending.Go(m.end)
 	}
 	ending.Wait()
-	for _, m := range s.all() {
-		m.alerting.Wait()
-	}
+	s.alerting.Wait()
 }
 
 // all returns the members, by name.
