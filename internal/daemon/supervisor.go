@@ -108,17 +108,16 @@ func (s *supervisor) run(ctx context.Context, reloads <-chan struct{}) error {
 	return s.watch(ctx, reloads)
 }
 
-// watch handles reloads and repeats the query, until ctx ends or, if once is set, every relay has ended.
+// watch handles reloads and repeats the query, until ctx ends or, if once is set, every relay has ended. It returns
+// why relays failed or did not stop cleanly.
 func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
-	for !s.over() {
+	for ctx.Err() == nil && !s.over() {
 		var due <-chan time.Time // of the query, if there is one
 		if s.config.Outboxes.Query != "" {
 			due = time.After(s.untilLook())
 		}
 		select {
 		case <-ctx.Done():
-			s.endAll()
-			return errors.Join(s.errors((*member).unstopped), s.failures())
 		case <-s.ended:
 		case <-reloads:
 			s.reload(ctx)
@@ -126,15 +125,12 @@ func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
 			s.look(ctx)
 		}
 	}
-	return s.failures()
-}
-
-// failures returns why relays have ended that are not replaced.
-func (s *supervisor) failures() error {
-	if !s.once {
-		return nil
+	s.endAll()
+	errs := s.errors((*member).unstopped)
+	if s.once { // a relay that failed has no successor
+		errs = errors.Join(errs, s.errors((*member).failure))
 	}
-	return s.errors((*member).failure)
+	return errs
 }
 
 // buildOnly builds the relay of the only outbox, or returns nil if there are many. A mistake in the file ends the

@@ -95,6 +95,14 @@ func TestHungDelivery(t *testing.T) {
 			s.log.await(t, `"outbox":"one","err":"a delivery has not ended: restart notifyd`)
 			return s.member("one").failure()
 		}},
+		"stop in a reload": {"", func(t *testing.T, s *supervised, write func(int, string)) error {
+			t.Helper()
+			write(2, "")
+			s.reloads <- struct{}{}
+			s.log.await(t, "reloading the configuration")
+			s.stop()
+			return <-s.ended
+		}},
 		"stop": {"outboxes: {list: [{name: one}]}\n", func(_ *testing.T, s *supervised, _ func(int, string)) error {
 			s.stop()
 			return <-s.ended
