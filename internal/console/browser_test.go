@@ -310,7 +310,7 @@ func TestLiveInABrowser(t *testing.T) {
 	if _, err := s.relay.Resume(t.Context(), "mail", ops.Action{}); err != nil {
 		t.Fatal(err)
 	}
-	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'ok'`)
+	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'up'`)
 	b.run(chromedp.Click("#live-toggle"))
 	b.awaits(`document.getElementById('live-state').textContent === 'Stopped'`)
 	b.noTrouble("destinations")
