@@ -12,7 +12,7 @@
 //
 // Who owns which goroutine:
 //
-//   - Run's own goroutine starts and stops members, sends the query for outboxes, and reloads. Nobody else does.
+//   - Run's own goroutine starts and stops members, sends the query for outboxes, and reloads. No other goroutine does.
 //   - Each member has one for its relay. Member.end waits for it, and the supervisor for all of them before Run
 //     returns.
 //   - The alerter of a generation outlives its relay, to send the last alert; the member waits for it at the end.
