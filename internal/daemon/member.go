@@ -53,6 +53,9 @@ type member struct {
 func (m *member) start(ctx context.Context, c *config.Config, g *generation, paused time.Time) {
 	m.config = c
 	m.stopped(nil)
+	if m.once {
+		_ = m.failed(nil) // of the relay before
+	}
 	ctx, m.stop = context.WithCancel(ctx)
 	m.over = make(chan struct{})
 	go func() { // end waits for it

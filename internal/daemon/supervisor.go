@@ -233,22 +233,26 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 		}
 	}
 	ending.Wait()
+	for _, name := range slices.Concat(removed, changed) {
+		m := s.member(name)
+		if err := m.unstopped(); err != nil {
+			m.log.WarnContext(ctx, "the relay that was stopped did not end cleanly", "err", err)
+		}
+	}
 	for _, name := range removed {
 		s.forget(name)
 	}
-	for _, name := range added {
-		s.member(name).start(ctx, wanted[name], next[name], time.Time{})
-	}
-	for _, name := range changed {
+	for _, name := range slices.Concat(added, changed) {
 		m := s.member(name)
-		if err := m.unstopped(); err != nil {
-			m.log.WarnContext(ctx, "the relay before the reload did not end cleanly", "err", err)
-		}
-		if ctx.Err() != nil || s.once && m.failure() != nil { // the daemon ends, and no relay has to begin
+		if ctx.Err() != nil || !s.many && m.failure() != nil { // the daemon ends
 			_ = next[name].abandon()
 			continue
 		}
-		m.start(ctx, wanted[name], next[name], paused)
+		since := paused
+		if !slices.Contains(changed, name) {
+			since = time.Time{}
+		}
+		m.start(ctx, wanted[name], next[name], since)
 	}
 	if s.many && len(added)+len(removed)+len(changed) > 0 {
 		for _, names := range [][]string{added, removed, changed} {
@@ -256,7 +260,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 		}
 		s.log.InfoContext(ctx, "outboxes", "all", len(wanted), "added", added, "removed", removed, "changed", changed)
 	}
-	if len(wanted) == 0 {
+	if len(wanted) == 0 && s.isKnown() {
 		s.delivers()
 	}
 }
@@ -346,7 +350,7 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 	var errs []error
 	s.each(func(m *member) {
 		c := r.wanted[m.name]
-		if c == nil || s.many && config.SameWork(m.config, c) || m.failure() != nil {
+		if c == nil || m.failure() != nil || s.many && (config.SameWork(m.config, c) || m.health() != nil) {
 			return
 		}
 		g, err := s.build(ctx, m.name, c)

@@ -139,6 +139,24 @@ func TestHungDelivery(t *testing.T) {
 	}
 }
 
+// TestNotReadyBeforeTheQuery: a daemon that has not listed its outboxes yet is not ready.
+func TestNotReadyBeforeTheQuery(t *testing.T) {
+	t.Parallel()
+	path := testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), "version: 1\ndatabase: {url: 'postgres://u@127.0.0.1:1/d?sslmode=disable'}\n"+
+		"destinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\noutboxes: {query: SELECT name FROM tenants}\n")
+	s := supervise(t, path, &hung{})
+	s.log.await(t, "the outboxes cannot be listed")
+	select {
+	case <-s.ready:
+		t.Error("it is ready")
+	default:
+	}
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSharedHandlers: outboxes share a handler while its settings are the same; a destination that has changed gets
 // another one beside it; the last one to give a handler back closes it.
 func TestSharedHandlers(t *testing.T) {
