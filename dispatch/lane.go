@@ -575,7 +575,7 @@ func (l *lane) startWorkersLocked() {
 	}
 }
 
-// take returns a worker's next jobs, nil if the worker is no longer needed.
+// take returns the next jobs of a worker. It returns nil when the worker must end.
 func (l *lane) take(w *worker, buf []*job) []*job {
 	l.mu.Lock()
 	buf = l.takeLocked(buf)

@@ -395,22 +395,23 @@ func TestOutboxesCommands(t *testing.T) {
 			t.Errorf("%q: exit code %d although an outbox fails: %s", args, got.code, got.stderr)
 		}
 	}
-	got := invoke(t, "status", "-c", s.path, "-o", "json")
-	var all map[string]struct {
+	type section struct {
 		Error string
 		Mode  string
 		Relay *struct{ Destinations []struct{ Name string } }
 	}
-	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil {
-		t.Fatalf("%v: %+v", err, got)
-	}
+	var all map[string]section
+	got := commandUntil(t, "the relays answer", func(r result) bool {
+		all = nil
+		return json.Unmarshal([]byte(r.stdout), &all) == nil && all["north"].Relay != nil && all["south"].Relay != nil
+	}, "status", "-c", s.path, "-o", "json")
 	if all["away"].Error == "" || all["north"].Mode != "stream" || all["south"].Mode != "queue" {
 		t.Errorf("status: %s", got.stdout)
 	}
-	if r := all["south"].Relay; r == nil || len(r.Destinations) != 2 {
+	if len(all["south"].Relay.Destinations) != 2 {
 		t.Errorf("the relay of south: %s", got.stdout)
 	}
-	if r := all["north"].Relay; r == nil || len(r.Destinations) != 1 {
+	if len(all["north"].Relay.Destinations) != 1 {
 		t.Errorf("the relay of north: %s", got.stdout)
 	}
 }

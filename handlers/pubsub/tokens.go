@@ -27,8 +27,8 @@ const (
 	scope = "https://www.googleapis.com/auth/pubsub"
 	// credentialsVariable names the file of the application default credentials.
 	credentialsVariable = "GOOGLE_APPLICATION_CREDENTIALS" //nolint:gosec // a name
-	// freshFor is how long before its end a token is no longer used: longer than
-	// a request takes, plus a difference between clocks.
+	// freshFor is the least remaining lifetime of a token in use. It covers the duration of
+	// a request and the difference between clocks.
 	freshFor = time.Minute
 )
 

@@ -32,8 +32,8 @@ type socket struct {
 	blocked bool
 }
 
-// Write implements io.Writer. An error leaves part of a frame on its way, so
-// the connection is no longer usable; the library then closes it.
+// Write implements io.Writer. An error leaves part of a frame on its way. The
+// connection is unusable then, and the library closes it.
 func (s *socket) Write(p []byte) (int, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()

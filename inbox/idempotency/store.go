@@ -65,8 +65,8 @@ type Change struct {
 
 // Errors of stores.
 var (
-	// ErrLost means that another claim has taken the key, or that a key to be
-	// renewed is no longer held.
+	// ErrLost means that another claim has taken the key, or that the claim to renew
+	// has expired.
 	ErrLost = errors.New("the idempotency key is no longer held")
 	// ErrUnusable wraps an error that a retry cannot cure, such as a missing table.
 	// Calls are retried after all other errors but ErrLost.

@@ -30,7 +30,7 @@ const (
 	gatherFor = 5 * time.Second
 	// sendTimeout bounds one attempt to send a message.
 	sendTimeout = 30 * time.Second
-	// sendFor bounds all attempts. A message that was not sent by then is no longer news.
+	// sendFor bounds all attempts. A message that was not sent by then is discarded.
 	sendFor = 10 * time.Minute
 	// farewell bounds the sending of the last message when the relay stops.
 	farewell = 5 * time.Second

@@ -320,7 +320,7 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 		}
 		d.printf("\n")
 	}
-	return beside(all[0], all[1]), nil
+	return withStream(all[0], all[1]), nil
 }
 
 // plain reports whether nothing is measured in turns.

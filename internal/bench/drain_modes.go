@@ -91,7 +91,7 @@ func (d *drain) besideQueue(ctx context.Context) (DrainResult, error) {
 	queue, streamed := found.one, found.other
 	r := d.result(queue, bare)
 	d.mode = outboxsql.ModeStream
-	r = beside(r, d.result(streamed, drained{}))
+	r = withStream(r, d.result(streamed, drained{}))
 	d.explain()
 	d.printf("medians of %d rounds, in turns\n\n", leastRounds)
 	d.columns([]string{"queue", "SQL alone", "stream", "read alone"}, queue, bare, streamed, *streamed.read)
@@ -99,8 +99,8 @@ func (d *drain) besideQueue(ctx context.Context) (DrainResult, error) {
 	return r, nil
 }
 
-// beside stores the result of a stream in the result of a queue.
-func beside(queue, streamed DrainResult) DrainResult {
+// withStream adds the result of a stream to that of a queue.
+func withStream(queue, streamed DrainResult) DrainResult {
 	queue.Stream, queue.StreamRatio = &streamed, round(ratio(streamed.EventsPerSecond, queue.EventsPerSecond), 3)
 	return queue
 }

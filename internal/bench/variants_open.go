@@ -24,7 +24,7 @@ func (c *compare) opens(ctx context.Context, who contender, r *VariantResult) er
 		o := VariantOpen{Transaction: foreign}
 		tally, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
 			t.written = make([]int64, openWriters*keysOfWriter+1)
-			return t.beside(ctx, openWriters+1, func(ctx context.Context, w *crew, all []*author) error {
+			return t.withWorkers(ctx, openWriters+1, func(ctx context.Context, w *crew, all []*author) error {
 				p := &pending{trial: t, crew: w, holder: all[openWriters], first: make(chan struct{}), over: make(chan struct{})}
 				return p.run(ctx, all[:openWriters], &o)
 			})

@@ -71,7 +71,7 @@ func (c *compare) writers(ctx context.Context, who contender, r *VariantResult) 
 	r.Writers = &VariantWriters{}
 	tally, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
 		t.written = make([]int64, c.want.Writers*keysOfWriter)
-		return t.beside(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
+		return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
 			return t.race(ctx, w, all, r.Writers)
 		})
 	})
@@ -82,8 +82,8 @@ func (c *compare) writers(ctx context.Context, who contender, r *VariantResult) 
 	return err
 }
 
-// beside calls do while workers run, with connected writers.
-func (t *trial) beside(ctx context.Context, writers int, do func(context.Context, *crew, []*author) error) (err error) {
+// withWorkers calls do with connected writers while workers run.
+func (t *trial) withWorkers(ctx context.Context, writers int, do func(context.Context, *crew, []*author) error) (err error) {
 	w, err := t.hire(ctx, 0)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) e
 		o := VariantOrder{Workers: workers}
 		tally, err := c.trial(ctx, who, workers, func(ctx context.Context, t *trial) error {
 			t.written = make([]int64, sharedKeys)
-			return t.beside(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
+			return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
 				err := t.scramble(ctx, all)
 				for _, n := range t.written {
 					o.Written += n

@@ -26,11 +26,11 @@ type App struct {
 	LogLevel   cli.OneOf
 	LogFormat  cli.OneOf
 
-	// role and schema are those of the last connection of a command, for messages.
+	// Role and Schema belong to the last connection, for messages.
 	Role, Schema string
 
-	// started is set once a command's own code runs. An error before that is a
-	// mistake in the command line.
+	// started is set when the code of a command begins. An earlier error is a mistake in
+	// the command line.
 	started bool
 }
 

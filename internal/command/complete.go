@@ -36,8 +36,8 @@ func complete(a *App, cmd *cobra.Command) {
 	}
 }
 
-// names reads names from the configuration file. Variables that the shell does not have are no mistake: names do not
-// depend on them.
+// names reads names from the configuration file. Environment variables may be missing, because names do not depend on
+// them.
 func names(a *App, of func(*config.Config) []string) ([]string, cobra.ShellCompDirective) {
 	path, err := config.Find(a.ConfigPath, a.Lookup)
 	if err != nil {

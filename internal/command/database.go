@@ -53,9 +53,8 @@ func (f *DatabaseFlags) RegisterSchema(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Schema, "schema", "", "schema of the tables, in place of database.schema of the file")
 }
 
-// Resolve fills in settings that the flags leave open from the configuration file, or
-// from the environment where there is no file. Of the file it reads database, retention and
-// outboxes only.
+// Resolve completes the flags from the configuration file, or from DATABASE_URL if there is no file. It reads only
+// database, retention and outboxes of the file.
 func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 	if f.Schema != "" {
 		if err := outboxsql.ValidateSchema(f.Schema); err != nil {
@@ -94,16 +93,15 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 // loader is a function of package config that reads a file, or a part of it.
 type loader func(path, url string, lookup config.LookupEnv) (*config.Config, error)
 
-// Optional returns the result of load for the configuration file, with the flags on
-// top, nil if there is no file and none is asked for. Where the file has many outboxes, it is the
-// configuration of the chosen one.
+// Optional loads the configuration file and applies the flags. It returns nil if there is no file and --outbox is not
+// set. If the file has many outboxes, it returns the configuration of the chosen one.
 func (f *DatabaseFlags) Optional(ctx context.Context, a *App, load loader) (*config.Config, string, error) {
 	path, err := config.Find(a.ConfigPath, a.Lookup)
 	if err != nil {
 		if f.Outbox != "" {
 			return nil, "", err
 		}
-		return nil, "", nil // there is no file at all
+		return nil, "", nil // no file exists
 	}
 	c, err := load(path, f.Given, a.Lookup)
 	if err == nil {
@@ -149,7 +147,7 @@ func (f *DatabaseFlags) Connector(cfg *pgx.ConnConfig, role string) doctor.Conne
 	}
 }
 
-// explain adds where a connection string came from that nobody wrote.
+// explain adds to an error that the connection string is empty and why.
 func (f *DatabaseFlags) explain(err error) error {
 	if err == nil || !f.unset {
 		return err
@@ -214,7 +212,7 @@ func (f *DatabaseFlags) Several(ctx context.Context, a *App) ([]string, error) {
 	}
 	path, err := config.Find(a.ConfigPath, a.Lookup)
 	if err != nil {
-		return nil, nil //nolint:nilerr // there is no file at all
+		return nil, nil //nolint:nilerr // no file exists
 	}
 	c, err := config.LoadDatabase(path, f.URL, a.Lookup)
 	if err != nil || !c.Outboxes.Used() {
@@ -226,8 +224,7 @@ func (f *DatabaseFlags) Several(ctx context.Context, a *App) ([]string, error) {
 	return append([]string{}, namesOfOutboxes(f.found)...), nil
 }
 
-// Each calls do with the flags, or where there are several outboxes and none is chosen with those of each, in a section of
-// its own.
+// Each calls do with the flags. If there are many outboxes and none is chosen, it calls do for each, under a heading.
 func (f *DatabaseFlags) Each(cmd *cobra.Command, a *App, do func(one DatabaseFlags) error) error {
 	names, err := f.Several(cmd.Context(), a)
 	if err != nil {

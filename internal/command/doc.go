@@ -1,3 +1,3 @@
-// Package command contains what the commands of notifyd share: the global flags, the choice of a database and an
+// Package command is shared by the commands of notifyd. It has the global flags, the choice of a database and an
 // outbox, exit codes, and output. The commands are in its subpackages, by subject. Package main builds the tree.
 package command

@@ -48,7 +48,7 @@ type supervisor struct {
 
 	alerting  sync.WaitGroup // alerters of relays that have ended
 	ended     chan struct{}  // capacity 1: a member has ended
-	ready     chan struct{}  // closed when the first relay delivers, or when there is no outbox
+	ready     chan struct{}  // closed when the first relay delivers, or if no outbox exists
 	readyOnce sync.Once
 
 	mu      sync.Mutex // guards the fields below
@@ -376,7 +376,7 @@ func (s *supervisor) build(ctx context.Context, name string, c *config.Config) (
 	return newGeneration(ctx, c, from, s.spans, s.logOf(name, newLogger(s.out, c)))
 }
 
-// member returns the member with that name, and creates it if there is none.
+// member returns the member with that name. It creates a missing one.
 func (s *supervisor) member(name string) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()

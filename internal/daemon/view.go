@@ -17,7 +17,7 @@ import (
 	"github.com/notifyd/notifyd/observe/metrics"
 )
 
-// view is what the admin server and the service manager show: details of the only outbox, or a summary of many.
+// view is read by the admin server and the service manager. It shows details of the only outbox, or a summary of many.
 type view struct{ s *supervisor }
 
 // shownDown bounds the names in the status for the service manager.

@@ -149,7 +149,7 @@ func messages(fake *pstest.Server, topic string) ([]byte, error) {
 	return json.Marshal(map[string]any{"messages": all})
 }
 
-// check returns what the documentation of Pub/Sub forbids.
+// check returns an error for requests that the documentation of Pub/Sub forbids.
 func check(in *pubsubpb.PublishRequest, refused string) error {
 	bad := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
 	switch {

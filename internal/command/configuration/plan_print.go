@@ -22,7 +22,7 @@ func (p planPrinter) plan(plan *Plan) error {
 		if _, err := fmt.Fprintln(p.Out, "no changes"); err != nil {
 			return err
 		}
-	} // what waits without a route, or for a destination that neither has, is shown in any case
+	} // the sections below are always printed
 	for _, section := range []struct {
 		title string
 		lines []string

@@ -1,8 +1,6 @@
 package events
 
 import (
-	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -11,8 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -32,39 +28,9 @@ actions are recorded in outbox_audit.`,
 
 // dlqFlags are the flags of all commands of "notifyd dlq".
 type dlqFlags struct {
-	db     command.DatabaseFlags
-	output cli.OneOf
-	forget bool // delete events of which nothing is left, whatever the file says
-}
+	command.OpsFlags
 
-func (f *dlqFlags) register(cmd *cobra.Command) {
-	f.db.Register(cmd)
-	f.output = cli.OneOf{Words: []string{"table", "json"}, Value: "table"}
-	cmd.Flags().VarP(&f.output, "output", "o", "table, for people, or json")
-}
-
-func (f *dlqFlags) json() bool { return f.output.Value == "json" }
-
-// with calls do with a store on the database of the flags.
-func (f *dlqFlags) with(ctx context.Context, a *command.App, do func(s *ops.Client) error) error {
-	conn, err := f.db.ConnectTable(ctx, a)
-	if err != nil {
-		return err
-	}
-	defer store.Close(ctx, conn)
-	s, err := ops.New(conn, ops.Config{Schema: f.db.Schema, DeleteEvents: f.forget || f.db.Keep == 0})
-	if err != nil {
-		return err
-	}
-	return mistaken(do(s))
-}
-
-// mistaken turns an error about the filter into a mistake in the command line.
-func mistaken(err error) error {
-	if errors.Is(err, ops.ErrInvalid) {
-		return command.UsageErrorf("%w", err)
-	}
-	return err
+	forget bool // delete an event with its last dead letter, whatever retention.keep is
 }
 
 // dlqFilter are the flags that choose dead letters.
@@ -95,7 +61,7 @@ func (f *dlqFilter) filter(args []string) (ops.DeadLetterFilter, error) {
 		}
 		f.Events = append(f.Events, id)
 	}
-	return f.DeadLetterFilter, mistaken(f.Validate())
+	return f.DeadLetterFilter, command.Mistaken(f.Validate())
 }
 
 // given reports whether anything was chosen at all.
@@ -126,8 +92,8 @@ quoted values are of one kind, and have one fingerprint.`,
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
-				p := printer{command.NewPrinter(cmd, f.json())}
+			return f.With(cmd.Context(), a, f.forget, func(s *ops.Client) error {
+				p := printer{command.NewPrinter(cmd, f.JSON())}
 				if group {
 					groups, err := s.DeadLetterGroups(cmd.Context(), chosen, limit)
 					if err != nil {
@@ -143,7 +109,7 @@ quoted values are of one kind, and have one fingerprint.`,
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	filter.register(cmd, true)
 	cmd.Flags().BoolVar(&group, "group", false, "show groups")
 	cmd.Flags().IntVar(&limit, "limit", 50, "most letters, or groups, to show")
@@ -152,7 +118,7 @@ quoted values are of one kind, and have one fingerprint.`,
 	return cmd
 }
 
-// parseAfter reads DESTINATION/EVENT; the name may have slashes of its own.
+// parseAfter parses DESTINATION/EVENT. The name may contain slashes.
 func parseAfter(s string) (ops.DeliveryRef, error) {
 	if s == "" {
 		return ops.DeliveryRef{}, nil
@@ -180,16 +146,16 @@ have replaced.`,
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, f.forget, func(s *ops.Client) error {
 				c, err := s.Case(cmd.Context(), id)
 				if err != nil {
 					return err
 				}
-				p := printer{command.NewPrinter(cmd, f.json())}
+				p := printer{command.NewPrinter(cmd, f.JSON())}
 				return p.show(c)
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	return cmd
 }

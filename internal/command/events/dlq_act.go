@@ -84,7 +84,7 @@ for good, nothing else ends them.`,
 
 func (d *dlqAction) register(cmd *cobra.Command) {
 	cmd.Args = cobra.ArbitraryArgs
-	d.dlqFlags.register(cmd)
+	d.Register(cmd)
 	d.filter.register(cmd, d.past == "discarded")
 	command.RegisterActor(cmd, &d.action.Actor, &d.action.Reason)
 	flags := cmd.Flags()
@@ -106,19 +106,19 @@ func (d *dlqAction) run(cmd *cobra.Command, a *command.App, args []string) error
 		return command.UsageErrorf("--all and a choice of dead letters: leave out one of them")
 	}
 	chosen.All = d.all
-	if err := mistaken(d.action.Validate()); err != nil {
+	if err := command.Mistaken(d.action.Validate()); err != nil {
 		return err
 	}
 	d.action.Actor = command.First(d.action.Actor, command.CurrentActor())
 	// The first signal ends it between two transactions, and the result so far is printed.
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return d.with(ctx, a, func(s *ops.Client) error { return d.act(ctx, cmd, s, chosen) })
+	return d.With(ctx, a, d.forget, func(s *ops.Client) error { return d.act(ctx, cmd, s, chosen) })
 }
 
 // act counts the letters, asks, and acts.
 func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, chosen ops.DeadLetterFilter) error {
-	p := printer{command.NewPrinter(cmd, d.json())}
+	p := printer{command.NewPrinter(cmd, d.JSON())}
 	dry := d.action
 	dry.DryRun = true
 	r, err := d.do(s, ctx, chosen, dry)
@@ -245,16 +245,16 @@ any bytes, from a file or standard input. It delivers nothing: "dlq replay" does
 				return command.UsageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
 			}
 			action.Actor = command.First(action.Actor, command.CurrentActor())
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, f.forget, func(s *ops.Client) error {
 				if err := s.EditEvent(cmd.Context(), id, payload, action); err != nil {
 					return err
 				}
-				p := printer{command.NewPrinter(cmd, f.json())}
+				p := printer{command.NewPrinter(cmd, f.JSON())}
 				return p.edited(id)
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	command.RegisterActor(cmd, &action.Actor, &action.Reason)
 	return cmd
 }

@@ -3,7 +3,6 @@ package events
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 
@@ -12,9 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -34,35 +31,7 @@ each has received it or passed it over by expires_after or a condition.`,
 }
 
 // eventsFlags are the flags of all commands of "notifyd events".
-type eventsFlags struct {
-	db     command.DatabaseFlags
-	output *cli.OneOf
-}
-
-func (f *eventsFlags) register(cmd *cobra.Command) {
-	f.db.Register(cmd)
-	f.output = command.NewFormat()
-	command.AddFormat(cmd, f.output)
-}
-
-func (f *eventsFlags) json() bool { return f.output.Value == "json" }
-
-// with calls do with a store on the database of the flags.
-func (f *eventsFlags) with(ctx context.Context, a *command.App, do func(s *ops.Client) error) error {
-	conn, err := f.db.ConnectTable(ctx, a)
-	if err != nil {
-		return err
-	}
-	defer store.Close(ctx, conn)
-	s, err := ops.New(conn, ops.Config{Schema: f.db.Schema})
-	if err == nil {
-		err = do(s)
-	}
-	if errors.Is(err, ops.ErrInvalid) {
-		return command.UsageErrorf("%w", err)
-	}
-	return err
-}
+type eventsFlags struct{ command.OpsFlags }
 
 func newEventsListCmd(a *command.App) *cobra.Command {
 	var f eventsFlags
@@ -95,17 +64,17 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 					return command.UsageErrorf("--aggregate %q is not TYPE/ID, such as order/1042", aggregate)
 				}
 			}
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				page, err := s.Events(cmd.Context(), filter, limit)
 				if err != nil {
 					return err
 				}
-				p := printer{command.NewPrinter(cmd, f.json())}
+				p := printer{command.NewPrinter(cmd, f.JSON())}
 				return p.events(&page, limit)
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&filter.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*")
 	flags.StringVar(&aggregate, "aggregate", "", "of this aggregate: `type/id`")
@@ -136,7 +105,7 @@ by the conditions (when) of the routes in the configuration file, if there is on
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				e, err := s.WholeEvent(cmd.Context(), id)
 				if err != nil {
 					return err
@@ -147,7 +116,7 @@ by the conditions (when) of the routes in the configuration file, if there is on
 				if !payload {
 					e.Headers, e.Payload, e.PayloadBytes, e.ContentType = nil, nil, nil, ""
 				}
-				p := printer{command.NewPrinter(cmd, f.json())}
+				p := printer{command.NewPrinter(cmd, f.JSON())}
 				if p.JSON {
 					return p.Encode(e)
 				}
@@ -155,7 +124,7 @@ by the conditions (when) of the routes in the configuration file, if there is on
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	cmd.Flags().BoolVar(&payload, "payload", false, "print headers and payload, too")
 	return cmd
 }
@@ -163,17 +132,17 @@ by the conditions (when) of the routes in the configuration file, if there is on
 // filter marks the destinations that an event is kept from by a condition of the configuration file. With
 // another database than the file's it does nothing.
 func (f *eventsFlags) filter(ctx context.Context, a *command.App, e *ops.Event) error {
-	if f.db.Given != "" || e.Gone {
+	if f.DB.Given != "" || e.Gone {
 		return nil
 	}
-	c, _, err := f.db.Optional(ctx, a, config.LoadRoutes)
+	c, _, err := f.DB.Optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return err
 	}
 	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, CreatedAt: e.CreatedAt}
 	ev.Payload, ev.ContentType = e.Content()
 	if len(e.Headers) > 0 {
-		_ = json.Unmarshal(e.Headers, &ev.Headers) // headers that are no map of texts are none to a relay either
+		_ = json.Unmarshal(e.Headers, &ev.Headers) // a relay ignores headers that are not a map of strings, too
 	}
 	candidate := delivery.Candidate{Event: ev}
 	for _, r := range c.RoutesOf(e.Type) {

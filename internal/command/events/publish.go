@@ -141,7 +141,7 @@ func (e *keyHeldError) Error() string {
 	return fmt.Sprintf("%s of type %q with the idempotency key %q already", who, e.eventType, e.key)
 }
 
-// publish inserts the event in a transaction of its own and returns its id.
+// publish inserts the event in its own transaction and returns its id.
 func publish(ctx context.Context, a *command.App, db *command.DatabaseFlags, e outbox.Event) (id int64, err error) {
 	conn, err := db.Connect(ctx, a)
 	if err != nil {

@@ -85,8 +85,8 @@ that condition fails.`,
 	return cmd
 }
 
-// conditions says whether the event meets the condition of the route that leads it to the destination; nothing
-// if there is no condition, or no route.
+// conditions reports whether the event meets the condition of the route to the destination. It returns nothing if there
+// is no route or no condition.
 func conditions(c *config.Config, name string, e *delivery.Event) (string, error) {
 	for _, r := range c.RoutesOf(e.Type) {
 		f := r.Filter()

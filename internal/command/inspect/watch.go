@@ -126,7 +126,7 @@ func (t *terminal) keys(quit func()) {
 	}
 }
 
-// watchScreen shows the status on a screen of its own.
+// watchScreen shows the status on an alternate screen.
 func watchScreen(ctx context.Context, look *looker, t *terminal, colored bool) (err error) {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -154,7 +154,7 @@ func watchScreen(ctx context.Context, look *looker, t *terminal, colored bool) (
 	})
 }
 
-// picture is one screen: the status, or why there is none.
+// picture returns one screen: the status, or the error.
 func picture(s *status.Status, err error, v status.View, height int) string {
 	var text string
 	if err != nil {

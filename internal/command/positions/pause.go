@@ -135,7 +135,7 @@ var errUnconfirmed = errors.New("has not confirmed")
 // confirmPoll is how often the table is read for the confirmations of relays.
 const confirmPoll = 50 * time.Millisecond
 
-// await waits until each live relay has confirmed that a destination is paused, or resumed, and returns what is known.
+// await waits until each live relay has confirmed the pause or its end. It returns the last known state.
 func (f *pauseFlags) await(ctx context.Context, conn *pgx.Conn, name, state string) (string, error) {
 	cure := ""
 	if state == "paused" {
@@ -182,8 +182,8 @@ func whoIs(all []store.RelaySession) string {
 	return strings.Join(names, "; ")
 }
 
-// unknownDestination is an error unless the configuration has the destinations, or there is none: a
-// misspelt name would pause nothing.
+// unknownDestination returns an error if a configuration exists and does not have the destinations: a misspelt name would
+// pause nothing.
 func (f *pauseFlags) unknownDestination(ctx context.Context, a *command.App, names []string) error {
 	c, path, err := f.db.Optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {

@@ -1,8 +1,6 @@
 package positions
 
 import (
-	"context"
-	"errors"
 	"fmt"
 
 	"github.com/notifyd/notifyd/internal/command"
@@ -10,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -31,46 +28,18 @@ and relays keep running.`,
 
 // positionsFlags are the flags of all commands of "notifyd positions".
 type positionsFlags struct {
-	db     command.DatabaseFlags
-	output *cli.OneOf
+	command.OpsFlags
+
 	action ops.Action
 	yes    bool
 }
 
-func (f *positionsFlags) register(cmd *cobra.Command) {
-	f.db.Register(cmd)
-	f.output = command.NewFormat()
-	command.AddFormat(cmd, f.output)
-}
-
 func (f *positionsFlags) registerAction(cmd *cobra.Command) {
-	f.register(cmd)
+	f.Register(cmd)
 	flags := cmd.Flags()
 	command.RegisterActor(cmd, &f.action.Actor, &f.action.Reason)
 	flags.BoolVar(&f.action.DryRun, "dry-run", false, "show what would be done")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
-}
-
-func (f *positionsFlags) json() bool { return f.output.Value == "json" }
-
-// with calls do with a store on the database of the flags.
-func (f *positionsFlags) with(ctx context.Context, a *command.App, do func(s *ops.Client) error) error {
-	conn, err := f.db.ConnectTable(ctx, a)
-	if err != nil {
-		return err
-	}
-	defer store.Close(ctx, conn)
-	s, err := ops.New(conn, ops.Config{Schema: f.db.Schema})
-	if err == nil {
-		err = do(s)
-	}
-	switch {
-	case errors.Is(err, ops.ErrInvalid):
-		return command.UsageErrorf("%w", err)
-	case errors.Is(err, ops.ErrQueue):
-		return fmt.Errorf("%w; notifyd migrate --mode stream makes it one", err)
-	}
-	return err
 }
 
 func newPositionsListCmd(a *command.App) *cobra.Command {
@@ -84,19 +53,19 @@ counts no rows. "held" in the column purge says that no position is lower: no ev
 above it is deleted before it moves. A replay that is lower stands there instead.`,
 		Example: "  notifyd positions list\n  notifyd positions list -o json | jq '.[] | select(.lag > 1000)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				all, err := s.Positions(cmd.Context())
 				if err != nil {
 					return err
 				}
-				if f.json() {
+				if f.JSON() {
 					return command.WriteJSON(cmd.OutOrStdout(), append([]observe.Position{}, all...))
 				}
 				return printPositions(cmd.OutOrStdout(), all)
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	return cmd
 }
 
@@ -109,19 +78,19 @@ func newPositionsShowCmd(a *command.App) *cobra.Command {
 		Example: "  notifyd positions show warehouse",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				d, err := s.Position(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
-				if f.json() {
+				if f.JSON() {
 					return command.WriteJSON(cmd.OutOrStdout(), d)
 				}
 				return printPosition(cmd.OutOrStdout(), &d)
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	return cmd
 }
 
@@ -139,7 +108,7 @@ relay that delivers goes on from there within about a second; stop nothing.`,
 		Example: "  notifyd positions seek warehouse beginning\n  notifyd positions seek warehouse 2026-11-01T00:00:00Z --reason \"rebuild of the stock\" --yes\n  notifyd positions seek warehouse now --dry-run",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), a, func(s *ops.Client) error { return f.seek(cmd, s, args[0], args[1]) })
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error { return f.seek(cmd, s, args[0], args[1]) })
 		},
 	}
 	f.registerAction(cmd)
@@ -164,7 +133,7 @@ func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string
 			return err
 		}
 	}
-	if f.json() {
+	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), m)
 	}
 	verb := "continues"
@@ -205,7 +174,7 @@ name that comes back is a new one.`,
 		Example: "  notifyd positions forget crm --dry-run\n  notifyd positions forget crm --reason \"replaced by the warehouse\"",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), a, func(s *ops.Client) error { return f.forget(cmd, s, args[0]) })
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error { return f.forget(cmd, s, args[0]) })
 		},
 	}
 	f.registerAction(cmd)
@@ -232,7 +201,7 @@ func (f *positionsFlags) forget(cmd *cobra.Command, s *ops.Client, name string) 
 		}
 		verb = "removed "
 	}
-	if f.json() {
+	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), done)
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), verb+what)
@@ -240,7 +209,7 @@ func (f *positionsFlags) forget(cmd *cobra.Command, s *ops.Client, name string) 
 }
 
 func (f *positionsFlags) outcome(cmd *cobra.Command, at *ReplayAt) error {
-	if f.json() {
+	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), at)
 	}
 	return printReplay(cmd.OutOrStdout(), at)

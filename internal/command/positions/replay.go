@@ -55,7 +55,7 @@ With --wait it reports the outcome: it waits until each event is delivered or de
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return f.with(ctx, a, func(s *ops.Client) error { return f.run(ctx, cmd, s) })
+			return f.With(ctx, a, false, func(s *ops.Client) error { return f.run(ctx, cmd, s) })
 		},
 	}
 	f.registerAction(cmd)
@@ -113,7 +113,7 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) 
 	if f.wait {
 		return f.await(ctx, cmd, s, r.ID)
 	}
-	if f.json() {
+	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), r)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "replay %d: %s receives events %d to %d again%s; `notifyd replay show %d` says how far it has come\n",
@@ -123,7 +123,7 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) 
 
 func (f *replayCmd) planned(cmd *cobra.Command, r observe.Replay, counts []ops.TypeCount) error {
 	all := plannedReplay{Replay: r, Events: append([]ops.TypeCount{}, counts...), Total: total(counts)}
-	if f.json() {
+	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), all)
 	}
 	return printPlanned(cmd.OutOrStdout(), &all)
@@ -181,19 +181,19 @@ func newReplayListCmd(a *command.App) *cobra.Command {
 		Example: "  notifyd replay list",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				all, err := s.Replays(cmd.Context())
 				if err != nil {
 					return err
 				}
-				if f.json() {
+				if f.JSON() {
 					return command.WriteJSON(cmd.OutOrStdout(), append([]observe.Replay{}, all...))
 				}
 				return printReplays(cmd.OutOrStdout(), all)
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	return cmd
 }
 
@@ -210,7 +210,7 @@ func newReplayShowCmd(a *command.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				r, o, err := s.Replay(cmd.Context(), id)
 				if err != nil {
 					return err
@@ -219,7 +219,7 @@ func newReplayShowCmd(a *command.App) *cobra.Command {
 			})
 		},
 	}
-	f.register(cmd)
+	f.Register(cmd)
 	return cmd
 }
 
@@ -239,12 +239,12 @@ dead letter does.`,
 			}
 			action := f.action
 			action.Actor = command.First(action.Actor, command.CurrentActor())
-			return f.with(cmd.Context(), a, func(s *ops.Client) error {
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				r, err := s.StopReplay(cmd.Context(), id, action)
 				switch {
 				case err != nil:
 					return err
-				case f.json():
+				case f.JSON():
 					return command.WriteJSON(cmd.OutOrStdout(), r)
 				}
 				verb := "is stopped"

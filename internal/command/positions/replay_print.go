@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/ops"
 )
 
-// ReplayAt is a replay, and what has become of it.
+// ReplayAt is a replay with its outcome.
 type ReplayAt struct {
 	observe.Replay
 	Outcome ops.ReplayOutcome `json:"outcome"`

@@ -52,7 +52,7 @@ relay may deliver them. The owner of the tables runs it, after each migration.`,
 	return cmd
 }
 
-// upFlags are those of "migrate up".
+// upFlags are the flags of "migrate up".
 type upFlags struct {
 	command.DatabaseFlags
 	notify     string
@@ -169,8 +169,7 @@ func (f *upFlags) setMode(cmd *cobra.Command, conn *pgx.Conn, o outboxsql.ModeOp
 	return outboxsql.SetMode(cmd.Context(), conn, f.Schema, outboxsql.Mode(f.mode), o)
 }
 
-// noteOthers says that there are other outboxes, where a new one is in the default schema: nobody may
-// have chosen it.
+// noteOthers lists the other outboxes of the database when a new one is created in the default schema, perhaps by mistake.
 func noteOthers(ctx context.Context, conn *pgx.Conn, schema string, applied []outboxsql.Version, errOut io.Writer) error {
 	if schema != outboxsql.DefaultSchema || len(applied) == 0 || applied[0].Number != 1 {
 		return nil

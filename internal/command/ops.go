@@ -1,0 +1,55 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/ops"
+)
+
+// OpsFlags are the flags of commands that work with an [ops.Client].
+type OpsFlags struct {
+	DB     DatabaseFlags
+	output *cli.OneOf
+}
+
+// Register adds the flags of the database, and --output.
+func (f *OpsFlags) Register(cmd *cobra.Command) {
+	f.DB.Register(cmd)
+	f.output = NewFormat()
+	AddFormat(cmd, f.output)
+}
+
+// JSON reports whether the result is printed as JSON.
+func (f *OpsFlags) JSON() bool { return f.output.Value == "json" }
+
+// With connects and calls do with a client. The client deletes an event with its last dead letter if forget is set, or
+// if retention.keep is 0.
+func (f *OpsFlags) With(ctx context.Context, a *App, forget bool, do func(s *ops.Client) error) error {
+	conn, err := f.DB.ConnectTable(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	s, err := ops.New(conn, ops.Config{Schema: f.DB.Schema, DeleteEvents: forget || f.DB.Keep == 0})
+	if err == nil {
+		err = do(s)
+	}
+	if errors.Is(err, ops.ErrQueue) {
+		return fmt.Errorf("%w; notifyd migrate --mode stream makes it one", err)
+	}
+	return Mistaken(err)
+}
+
+// Mistaken returns a mistake in the command line if an operation has refused its arguments, and err otherwise.
+func Mistaken(err error) error {
+	if errors.Is(err, ops.ErrInvalid) {
+		return UsageErrorf("%w", err)
+	}
+	return err
+}
