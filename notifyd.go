@@ -68,7 +68,7 @@ type session interface{ Close(ctx context.Context) }
 type Relay struct {
 	config     Config // with its defaults
 	program    store.Program
-	beat       time.Duration // between two readings of the audit
+	beat       time.Duration // between two readings of the check
 	pool       *pgxpool.Pool
 	ops        *ops.Client
 	connector  *store.Connector
@@ -78,7 +78,7 @@ type Relay struct {
 	sessions   []session // closed at the end
 	session    *store.Session
 	watch      *store.Watch
-	audit      *audit
+	hangCheck  *hangCheck
 	limits     *store.Limits
 	listener   *listener.Listener // nil when polling only
 	trigger    *listener.Trigger  // nil when polling only
@@ -92,7 +92,7 @@ type Relay struct {
 	ready      chan struct{}
 	pauses     pauses
 	refused    chan error                   // capacity 1: the error that ends Run
-	engine     atomic.Pointer[anEngine]     // nil before Run knows the mode of the table
+	engine     atomic.Pointer[eventEngine]  // nil before Run knows the mode of the table
 	queue      atomic.Pointer[queue.Engine] // nil unless the table is a queue; asked for figures before it is there
 	ran        atomic.Bool
 	stream     bool // the table is a stream; set by prepare
@@ -128,7 +128,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 		owner:     store.NewOwner(),
 		starts:    make(map[string]engine.Start),
 	}
-	r.pauses.relay, r.audit = r, newAudit(r)
+	r.pauses.relay, r.hangCheck = r, newHangCheck(r)
 	r.ops, err = ops.New(pool, ops.Config{Schema: config.Schema, DeleteEvents: config.Retention.Keep == 0, Paused: r.pauses.changed})
 	if err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
@@ -197,7 +197,7 @@ func (r *Relay) wireListener() error {
 // because it could not connect for another reason before.
 func (r *Relay) pooled(ctx context.Context, err error) {
 	if trouble := r.listener.State().Trouble; trouble != nil && !errors.Is(trouble, store.ErrPooler) {
-		r.log.WarnContext(ctx, "notifications will not be heard", "err", err)
+		r.log.WarnContext(ctx, "notifications will not arrive", "err", err)
 	}
 }
 
@@ -248,7 +248,7 @@ func (r *Relay) Add(d Destination) error {
 		}
 	}
 	needs := d.Lane.NeedsStream()
-	if session, is := delivery.As[delivery.PositionKeeper](h); is && session.KeepsPosition() {
+	if positions, is := delivery.As[delivery.PositionStore](h); is && positions.StoresPosition() {
 		if err := keepsPosition(d); err != nil {
 			return invalid(err)
 		}
@@ -314,7 +314,7 @@ func (r *Relay) Stats() observe.Stats {
 		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
 	}
-	s.Connections, s.Hangs = r.connections(), r.audit.hangs()
+	s.Connections, s.Hangs = r.connections(), r.hangCheck.hangs()
 	return s
 }
 
@@ -386,7 +386,7 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 //   - [ErrRunTwice] if Run was called before.
 //
 // When ctx ends it stops in order: it claims nothing more; running deliveries may finish within the
-// shutdown timeout; then their contexts are cancelled and their events given back without counting
+// shutdown timeout; then their contexts are cancelled and their events are released without counting
 // an attempt. Run returns nil after a clean stop, and [ErrShutdownIncomplete] if a handler did not
 // return though its context had ended. Run does not close handlers: their creator does, after Run
 // has returned.
@@ -475,7 +475,7 @@ func (p *pauses) follow(ctx context.Context) {
 		case store.IsDown(err): // reported once for all sessions
 			p.relay.dispatcher.ReportDatabase(err)
 		case !failing:
-			p.relay.log.WarnContext(ctx, "pauses of destinations cannot be read: those that are known hold", "err", err)
+			p.relay.log.WarnContext(ctx, "pauses cannot be read", "err", err)
 		}
 		failing = err != nil
 	}

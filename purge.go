@@ -105,7 +105,7 @@ func (p *purger) report(ctx context.Context, err error) {
 	case store.IsDown(err): // reported once for all sessions
 		p.dispatcher.ReportDatabase(err)
 	default:
-		p.log.WarnContext(ctx, "purging failed; it is retried", "err", err)
+		p.log.WarnContext(ctx, "purge failed", "err", err)
 	}
 }
 
@@ -120,7 +120,7 @@ func (p *purger) keepPartitions(ctx context.Context) []store.Range {
 		p.report(ctx, fmt.Errorf("partitions: %w", err))
 	}
 	for _, name := range u.Made {
-		p.log.InfoContext(ctx, "partition made", "partition", name)
+		p.log.InfoContext(ctx, "partition created", "partition", name)
 	}
 	for _, name := range u.Dropped {
 		p.log.InfoContext(ctx, "partition dropped", "partition", name)
@@ -134,7 +134,7 @@ func (p *purger) keepPartitions(ctx context.Context) []store.Range {
 	case !u.Partitioned:
 		if !p.plain {
 			p.plain = true
-			p.log.WarnContext(ctx, "outbox_events is not partitioned: delivered events are deleted one by one; run `notifyd migrate --partitions daily`")
+			p.log.WarnContext(ctx, "outbox_events is not partitioned: run `notifyd migrate --partitions daily` to purge by partitions")
 		}
 		return []store.Range{store.AllIDs()}
 	}
@@ -158,7 +158,7 @@ func (p *purger) lookForRemoved(ctx context.Context) {
 		return
 	}
 	for _, i := range p.removed.look(time.Now(), all) {
-		p.log.WarnContext(ctx, "a destination that is gone holds back the purge", "destination", i.Destination, "err", i.Err)
+		p.log.WarnContext(ctx, "removed destination holds back the purge", "destination", i.Destination, "err", i.Err)
 		p.dispatcher.Observe(i)
 	}
 }

@@ -161,7 +161,7 @@ func (r *Relay) run(ctx context.Context) error {
 	if r.config.UntilIdle {
 		outside.Go(func() {
 			if r.awaitIdle(ctx, purger.once) {
-				r.log.InfoContext(ctx, "the relay is idle")
+				r.log.InfoContext(ctx, "relay idle")
 				stop(nil)
 			}
 		})
@@ -224,11 +224,11 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// anEngine finds the events to deliver: package queue for a queue, package stream for a stream.
-type anEngine interface {
+// eventEngine finds the events to deliver: package queue for a queue, package stream for a stream.
+type eventEngine interface {
 	runner
-	hearer
-	Heard(word string) bool
+	hintReceiver
+	Payload(word string) bool
 }
 
 // runner runs an engine.
@@ -238,10 +238,10 @@ type runner interface {
 	Stats(s *observe.Stats)
 }
 
-// hearer receives notifications.
-type hearer interface {
+// hintReceiver receives notifications.
+type hintReceiver interface {
 	Wake(id int64)
-	Look()
+	Rescan()
 	Blind(is bool)
 	Polling() bool
 }
@@ -301,7 +301,7 @@ func (h hints) Notify(ctx context.Context, channel, payload string) error {
 	})
 }
 
-func (r *Relay) use(e anEngine) { r.engine.Store(&e) }
+func (r *Relay) use(e eventEngine) { r.engine.Store(&e) }
 
 // refuse ends Run, because the table has another mode.
 func (r *Relay) refuse(err error) {
@@ -339,15 +339,15 @@ func (h hints) Wake(id int64) {
 	}
 }
 
-// Look implements listener.Hints.
-func (h hints) Look() {
+// Rescan implements listener.Hints.
+func (h hints) Rescan() {
 	if e := h.r.engine.Load(); e != nil {
-		(*e).Look()
+		(*e).Rescan()
 	}
 }
 
-// Heard implements listener.Words. Notifications of this relay's own trigger session are ignored.
-func (h hints) Heard(word string, from uint32) bool {
+// Payload implements listener.PayloadHints. Notifications of this relay's own trigger session are ignored.
+func (h hints) Payload(word string, from uint32) bool {
 	e := h.r.engine.Load()
 	if e == nil {
 		return false
@@ -355,7 +355,7 @@ func (h hints) Heard(word string, from uint32) bool {
 	if word == listener.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
 		return true
 	}
-	return (*e).Heard(word)
+	return (*e).Payload(word)
 }
 
 // Blind is called with true when notifications are not heard, and with false when they are again.
@@ -390,7 +390,7 @@ func (r *Relay) awaitIdle(ctx context.Context, purged <-chan struct{}) bool {
 		now, busy := progress(r.dispatcher)
 		b, err := r.Backlog(ctx)
 		if err != nil && !failing && !store.IsDown(err) && ctx.Err() == nil {
-			r.log.WarnContext(ctx, "the backlog cannot be read: the relay cannot tell whether it is idle", "err", err)
+			r.log.WarnContext(ctx, "backlog cannot be read", "err", err)
 		}
 		failing = err != nil
 		is := !busy && err == nil && !leftover{relay: r, backlog: &b}.any()

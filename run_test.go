@@ -336,7 +336,7 @@ type outages chan delivery.Incident
 
 // Observe implements Observer.
 func (o outages) Observe(i delivery.Incident) {
-	if i.Kind == delivery.IncidentUnavailable {
+	if i.Kind == delivery.IncidentDown {
 		o <- i
 	}
 }

@@ -6,7 +6,7 @@
 // [Permanent], [RetryAfter], [Unavailable] and [Throttled] mark it, and an unmarked error
 // is tried again. What else a destination can do, it says by its methods: [Checker],
 // [Previewer], [Sizer], [Reporter], which [As] finds behind [Middleware], and
-// [OrderKeeper], which asks [TotalOrder]. Package handlers/handlertest proves that a handler keeps the contract.
+// [OrderedBatchHandler], which asks [TotalOrder]. Package handlers/handlertest proves that a handler keeps the contract.
 //
 // The package imports only the standard library.
 package delivery

@@ -38,10 +38,10 @@ type BatchHandler interface {
 	DeliverBatch(ctx context.Context, events []*Event) (errs []error)
 }
 
-// OrderKeeper is implemented by a [BatchHandler] that may get several events of one aggregate in
+// OrderedBatchHandler is implemented by a [BatchHandler] that may get several events of one aggregate in
 // one call even if their order is kept. Other batch handlers then get one event of each aggregate
 // at a time. Without order, as in a queue, a call may hold any events.
-type OrderKeeper interface {
+type OrderedBatchHandler interface {
 	// KeepsOrder reports whether DeliverBatch delivers the events of an aggregate in the order of
 	// the batch, and none of them after an earlier one has failed with an error that is not
 	// [Permanent]. In a [TotalOrder] all events of the call count as events of one aggregate.
@@ -57,7 +57,7 @@ func WithTotalOrder(ctx context.Context) context.Context {
 }
 
 // TotalOrder reports whether the call serves a destination with total order, which gets all events one after the other,
-// whatever their aggregates. An [OrderKeeper] that orders by aggregate must ask. A destination with an inherent order,
+// whatever their aggregates. An [OrderedBatchHandler] that orders by aggregate must ask. A destination with an inherent order,
 // such as a partition of a topic, keeps that order.
 func TotalOrder(ctx context.Context) bool { return ctx.Value(totalOrder{}) != nil }
 
@@ -69,7 +69,7 @@ func WithShard(ctx context.Context, part int) context.Context {
 }
 
 // Shard returns the number of the shard on whose behalf a handler is called, and 0 for a destination with one shard. A
-// [PositionKeeper] has to ask, because it keeps a position for each shard.
+// [PositionStore] has to ask, because it keeps a position for each shard.
 func Shard(ctx context.Context) int {
 	part, _ := ctx.Value(shard{}).(int)
 	return part

@@ -10,10 +10,10 @@ type IncidentKind uint8
 const (
 	// IncidentDead means that an event became a dead letter.
 	IncidentDead IncidentKind = iota + 1
-	// IncidentUnavailable means that a destination is unavailable, and its lane pauses.
-	IncidentUnavailable
-	// IncidentAvailable means that a destination answers again.
-	IncidentAvailable
+	// IncidentDown means that a destination is down, and its lane pauses.
+	IncidentDown
+	// IncidentUp means that a destination is up again.
+	IncidentUp
 	// IncidentDatabaseLost means that the database does not answer.
 	IncidentDatabaseLost
 	// IncidentDatabaseBack means that the database answers again, and has for a while.
@@ -23,10 +23,10 @@ const (
 	IncidentRefused
 	// IncidentAccepted means that the database accepts all of the relay's statements again.
 	IncidentAccepted
-	// IncidentListenerLost means that notifications are not heard, or not known to be heard; events are found
+	// IncidentListenerLost means that notifications do not arrive, or are not known to arrive; events are found
 	// by polling.
 	IncidentListenerLost
-	// IncidentListenerBack means that notifications are heard again, and have been for a while.
+	// IncidentListenerBack means that notifications have arrived again for a while.
 	IncidentListenerBack
 	// IncidentHang means that the relay hangs: work is due, nothing holds it back, and nothing moves. Err names the work, and how
 	// long it has waited.
@@ -49,10 +49,10 @@ func (k IncidentKind) String() string {
 	switch k {
 	case IncidentDead:
 		return "dead_letter"
-	case IncidentUnavailable:
-		return "destination_unavailable"
-	case IncidentAvailable:
-		return "destination_available"
+	case IncidentDown:
+		return "destination_down"
+	case IncidentUp:
+		return "destination_up"
 	case IncidentDatabaseLost:
 		return "database_lost"
 	case IncidentDatabaseBack:

@@ -41,7 +41,7 @@ const (
 	// are delivered, or dead letters. Only a stream can.
 	OrderAggregate Order = "aggregate"
 	// OrderTotal delivers all events of the destination one after the other, in the order of their ids. A [BatchHandler]
-	// gets several in one call if it is an [OrderKeeper]. Ids are in the order of commits if outboxsql.SerializeWriters
+	// gets several in one call if it is an [OrderedBatchHandler]. Ids are in the order of commits if outboxsql.SerializeWriters
 	// serializes the writers. Only a stream can.
 	OrderTotal Order = "total"
 )

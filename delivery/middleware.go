@@ -20,7 +20,7 @@ var ErrMiddleware = errors.New("the middleware does not fit the handler")
 // A chain loses nothing unless a middleware declares it. [As] finds what else h can do behind
 // any middleware. What decides how events are delivered is not passed on, because it would
 // go past the middleware: around a [BatchHandler] each middleware has to return one, and
-// around one that keeps the order of a batch it has to be an [OrderKeeper]. The error
+// around one that keeps the order of a batch it has to be an [OrderedBatchHandler]. The error
 // about one that does not wraps [ErrMiddleware]. Who wants to give up batches wraps the
 // handler with [OneByOne].
 func Chain(h Handler, mw ...Middleware) (Handler, error) {
@@ -38,7 +38,7 @@ func Chain(h Handler, mw ...Middleware) (Handler, error) {
 func fits(outer, inner Handler) error {
 	_, batches := inner.(BatchHandler)
 	_, stillBatches := outer.(BatchHandler)
-	_, says := outer.(OrderKeeper)
+	_, says := outer.(OrderedBatchHandler)
 	switch {
 	case outer == nil:
 		return errors.New("returned no handler")
@@ -54,7 +54,7 @@ func fits(outer, inner Handler) error {
 
 // keepsOrder reports whether h may be given several events of an aggregate in one call.
 func keepsOrder(h Handler) bool {
-	k, ok := h.(OrderKeeper)
+	k, ok := h.(OrderedBatchHandler)
 	return ok && k.KeepsOrder()
 }
 
@@ -84,13 +84,13 @@ type batchLink struct {
 
 func (l *batchLink) parts() []Handler { return []Handler{l.BatchHandler, l.inner} }
 
-// KeepsOrder implements OrderKeeper: as the middleware's handler has it.
+// KeepsOrder implements OrderedBatchHandler: as the middleware's handler has it.
 func (l *batchLink) KeepsOrder() bool { return keepsOrder(l.BatchHandler) }
 
 // As returns h as a T, or the outermost handler that is one of those which h wraps: those
 // below [Chain], and those that a handler returns by a method Unwrap() Handler. It is
 // for [Checker], [Previewer], [Reporter], [Sizer] and interfaces of your own that change
-// nothing about deliveries. Whether a handler is a [BatchHandler] or an [OrderKeeper] is for
+// nothing about deliveries. Whether a handler is a [BatchHandler] or an [OrderedBatchHandler] is for
 // the outermost one alone to say.
 func As[T any](h Handler) (found T, ok bool) {
 	if found, ok = h.(T); ok || h == nil {
@@ -195,7 +195,7 @@ func endAll(ends []func(error), from int, answer func(i int) error) {
 	}
 }
 
-// KeepsOrder implements OrderKeeper: as the handler has it.
+// KeepsOrder implements OrderedBatchHandler: as the handler has it.
 func (a *batchAround) KeepsOrder() bool { return keepsOrder(a.batch) }
 
 // miscounted is the answer to a batch of a handler that did not answer for each event.

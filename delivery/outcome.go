@@ -20,7 +20,7 @@ const (
 	ClassDestination
 	// ClassRelay is a fault of the relay: it is stopping, lost its database, or its machine has no
 	// files, ports or memory left (EMFILE and its like in the error's chain, whatever else the error
-	// is marked with). The event is given back as if it had never been tried.
+	// is marked with). The event is released as if it had never been tried.
 	ClassRelay
 )
 

@@ -11,7 +11,7 @@ import (
 )
 
 // TestLaneGivesBackAggregatesInTheQueue: when a destination turns out to be down, the first job of
-// an aggregate that waits for a worker is given back with all jobs behind it.
+// an aggregate that waits for a worker is released with all jobs behind it.
 func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ func (m *batchModel) feed() bool {
 	if o := m.lane.Order(Key{}); o.Stopped {
 		m.collect()
 		if !m.gone && !m.lane.GoOn(o.Returned) {
-			m.t.Fatal("a delivery was given back meanwhile")
+			m.t.Fatal("a delivery was released meanwhile")
 		}
 	}
 	again := m.again

@@ -36,7 +36,7 @@ func (m *batchModel) finish(t *rapid.T) {
 		for id, r := range m.rows {
 			stuck = append(stuck, fmt.Sprintf("%d of %q: %d", id, m.events[id-1].AggregateID, r.state))
 		}
-		t.Fatalf("%d of %d are delivered, %d given back, %d batches under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.batches), stuck)
+		t.Fatalf("%d of %d are delivered, %d released, %d batches under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.batches), stuck)
 	}
 	if m.l.load != 0 || m.l.agg.Waiting() != 0 || m.l.agg.Len() != 0 || len(m.l.queue) > m.l.head {
 		t.Fatalf("load %d, %d followers, %d lines, %d queued", m.l.load, m.l.agg.Waiting(), m.l.agg.Len(), len(m.l.queue)-m.l.head)

@@ -209,13 +209,13 @@ func (d *Dispatcher) Wanted(destination, eventType string) bool {
 // does. Otherwise the shard's lane pauses, as after a failed delivery, and probes. ReportDestination returns the
 // remaining pause. With news, the outage is reported again even if the destination is already unavailable for another
 // reason.
-func (d *Dispatcher) ReportDestination(name string, shard int, err error, news bool) (pause time.Duration) {
+func (d *Dispatcher) ReportDestination(name string, shard int, err error, repeat bool) (pause time.Duration) {
 	l := d.byName[name][shard]
 	if err == nil {
 		l.answers()
 		return 0
 	}
-	return l.fault(time.Now(), err, news)
+	return l.fault(time.Now(), err, repeat)
 }
 
 // first returns the first lane of a destination, nil for an unknown name. An engine without order uses only first
@@ -373,9 +373,9 @@ func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
 	}
 	switch {
 	case changed && paused:
-		d.log.Info("destination is paused", "destination", lanes[0].dest.Name)
+		d.log.Info("destination paused", "destination", lanes[0].dest.Name)
 	case changed:
-		d.log.Info("destination is resumed", "destination", lanes[0].dest.Name)
+		d.log.Info("destination resumed", "destination", lanes[0].dest.Name)
 	}
 }
 
@@ -483,7 +483,7 @@ func (g safeObserver) Observe(incident delivery.Incident) {
 	}()
 	<-over
 	if err != nil {
-		g.log.Error("the observer of incidents has failed", "incident", incident.Kind.String(), "destination", incident.Destination, "err", err)
+		g.log.Error("incident observer failed", "incident", incident.Kind.String(), "destination", incident.Destination, "err", err)
 	}
 }
 

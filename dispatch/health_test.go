@@ -141,9 +141,9 @@ func (b *batches) DeliverBatch(_ context.Context, events []*delivery.Event) []er
 	return make([]error, len(events))
 }
 
-// TestSuspectBehindItsAggregateGoesAlone: a suspect shares no call, also where it comes as the successor of an
+// TestQuarantinedBehindItsAggregateGoesAlone: a quarantined event shares no call, also where it comes as the successor of an
 // earlier event of its aggregate.
-func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
+func TestQuarantinedBehindItsAggregateGoesAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
@@ -154,7 +154,7 @@ func TestSuspectBehindItsAggregateGoesAlone(t *testing.T) {
 		l.Own(func() {})
 		l.mu.Lock()
 		l.health.Lost(time.Now(), 2, health.Call{}, delivery.Unavailable(errors.New("down")), false)
-		l.health.Responds(time.Now(), 1) // the destination is well, and the event is a suspect
+		l.health.Responds(time.Now(), 1) // the destination is well, and the event is quarantined
 		l.mu.Unlock()
 		all := make([]Delivery, 4)
 		for i := range all {

@@ -80,10 +80,10 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	}
 	l.workers = workers{lane: l, epoch: time.Now()}
 	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
-	if k, ok := delivery.As[delivery.PositionKeeper](h); ok && k.KeepsPosition() {
+	if k, ok := delivery.As[delivery.PositionStore](h); ok && k.StoresPosition() {
 		l.dest.Position = k
 	}
-	if k, ok := h.(delivery.OrderKeeper); ok {
+	if k, ok := h.(delivery.OrderedBatchHandler); ok {
 		l.together = k.KeepsOrder() && !l.dest.BlockOnDead
 	}
 	return l
@@ -834,7 +834,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 	}
 	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; a panic does
 	if lost {
-		if out, released := l.unavailable(log, j, c, r); released {
+		if out, released := l.faultOf(log, j, c, r); released {
 			return out
 		}
 	} else if r.throttled {
@@ -881,7 +881,7 @@ func (l *lane) follows(out *outcome) Verdict {
 
 // unavailable records that the destination failed over an event, and reports an outage once for all its lanes. It
 // returns false if the event is at fault: the attempt counts.
-func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, released bool) {
+func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, released bool) {
 	l.mu.Lock()
 	now := time.Now()
 	f := l.health.Lost(now, j.Value.event.ID, *c, err, j.Value.failures()+1 >= l.dest.MaxAttempts)
@@ -904,19 +904,19 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *health.Call, err *result
 	case f.Again && f.Longer:
 		log.Info("destination failed again during recovery", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	default:
-		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
+		log.Debug("destination still down", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	}
 	return out, true
 }
 
 func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
-	log.Warn("destination is unavailable", "class", delivery.ClassDestination, "err", err)
-	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: now, Destination: l.dest.Name, Err: err})
+	log.Warn("destination down", "class", delivery.ClassDestination, "err", err)
+	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentDown, Time: now, Destination: l.dest.Name, Err: err})
 }
 
 // fault records that the destination did not answer a request that began at the given time and concerned no single
 // event. With news, fault always reports the outage.
-func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration) {
+func (l *lane) fault(began time.Time, err error, repeat bool) (pause time.Duration) {
 	l.mu.Lock()
 	now := time.Now()
 	f := l.health.Fault(now, began, err)
@@ -925,11 +925,11 @@ func (l *lane) fault(began time.Time, err error, news bool) (pause time.Duration
 	}
 	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
-	if begins || news {
+	if begins || repeat {
 		l.reportUnavailable(l.log, now, err)
 		return f.Pause
 	}
-	l.log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
+	l.log.Debug("destination still down", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	return f.Pause
 }
 
@@ -977,7 +977,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) 
 	case t.Quarantined:
 		log.Info("event throttled and quarantined", "class", out.class, "retry_in", out.delay, "err", err)
 	case t.Begins && err.exhausted:
-		log.Warn("the machine has no room for more calls", "class", out.class, "gap", t.Gap, "err", err)
+		log.Warn("machine has no resources for more calls", "class", out.class, "gap", t.Gap, "err", err)
 	case t.Begins:
 		log.Warn("destination throttles", "class", delivery.ClassDestination, "gap", t.Gap, "wait", err.delay, "err", err)
 	default:
@@ -1110,11 +1110,11 @@ func (l *lane) logChange(c health.Change, ends bool) {
 // available reports the end of an outage, unless another lane of the destination is still down.
 func (l *lane) available(ends bool) {
 	if !ends {
-		l.log.Debug("destination answers again for this shard")
+		l.log.Debug("destination up for this shard")
 		return
 	}
-	l.log.Info("destination answers again")
-	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: l.dest.Name})
+	l.log.Info("destination up")
+	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUp, Time: time.Now(), Destination: l.dest.Name})
 }
 
 // returnLocked returns unused tokens to the pacer. Its result is the function to call after unlocking.
@@ -1224,7 +1224,7 @@ func (l *lane) stats() observe.DestinationStats {
 	if counts {
 		is := l.health.Snapshot(now)
 		s.State, s.Gap, s.Trouble.DownSince, s.Trouble.NextProbe = is.State, is.Gap, is.DownSince, is.NextProbe
-		s.Room, s.Pace, s.RateLimited = l.capacityLocked(now), l.throughput.pace, l.limitWaitsLocked(now)
+		s.Capacity, s.Pace, s.RateLimited = l.capacityLocked(now), l.throughput.pace, l.limitWaitsLocked(now)
 		s.Unavailable = l.health.Down() || l.workers.allowedLocked() <= 0
 		if l.agg != nil {
 			s.Aggregates = l.agg.Len() + l.agg.Blocked()
@@ -1241,7 +1241,7 @@ func (l *lane) stats() observe.DestinationStats {
 			report.Reason = safecall.Clean(report.Reason)
 			s.Report = &report
 		} else if !l.figures.reported.Swap(true) { // logged once, not with each scrape
-			l.log.Error("the Report method of the handler has failed", "err", err)
+			l.log.Error("handler's Report method failed", "err", err)
 		}
 	}
 	return s

@@ -60,7 +60,7 @@ func (f *figures) read(s *observe.DestinationStats) {
 	defer f.mu.Unlock()
 	s.Delivered, s.Failed, s.Dead, s.Expired = f.total[VerdictDelivered], f.total[VerdictFailed], f.total[VerdictDead], f.total[VerdictExpired]
 	s.Released, s.Parked = f.total[VerdictReleased]+f.total[VerdictQuarantined], f.total[VerdictParked]
-	s.Classes, s.Begun, s.Acked = f.classes, f.begun, f.acked
+	s.Classes, s.Started, s.Acked = f.classes, f.begun, f.acked
 }
 
 // readTrouble sets the failure figures of t.

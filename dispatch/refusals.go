@@ -62,7 +62,7 @@ func (f *refusals) report(r observe.Refusal) {
 	known.Count++
 	if last := f.logged[r.Part]; last.code != r.Code || now.Sub(last.at) >= repeatAfter {
 		f.logged[r.Part] = loggedRefusal{r.Code, now, true}
-		f.log.Error("the database refuses a statement of the relay", "part", r.Part,
+		f.log.Error("database refuses a statement", "part", r.Part,
 			"err", r.Err, "cure", r.Cure, "refusals", known.Count)
 	}
 }
@@ -75,7 +75,7 @@ func (f *refusals) endLocked(now time.Time, known *observe.Refusal) {
 	if last := f.logged[known.Part]; last.open { // otherwise its start was not logged either
 		last.open = false
 		f.logged[known.Part] = last
-		f.log.Info("the database accepts the statements again", "part", known.Part, "after", now.Sub(known.Since).Round(time.Millisecond), "refusals", known.Count)
+		f.log.Info("database accepts statements again", "part", known.Part, "after", now.Sub(known.Since).Round(time.Millisecond), "refusals", known.Count)
 	}
 	if f.open.Add(-1) == 0 {
 		f.observer.Observe(delivery.Incident{Kind: delivery.IncidentAccepted, Time: now})

@@ -20,7 +20,7 @@ func TestRefusalsThatComeAndGo(t *testing.T) {
 		var log bytes.Buffer
 		f := &refusals{log: slog.New(slog.NewTextHandler(&log, nil)), observer: &overheard{}}
 		logged := func() (begins, ends int) {
-			return strings.Count(log.String(), "the database refuses"), strings.Count(log.String(), "the database accepts")
+			return strings.Count(log.String(), "database refuses"), strings.Count(log.String(), "database accepts")
 		}
 		for range 28 { // a second's worth, as it was seen
 			f.report(observe.Refusal{Part: "shard of mail", Code: "XX001", Err: errors.New("missing chunk")})

@@ -24,7 +24,7 @@ type result struct {
 	throttled   bool
 	exhausted   bool          // this machine had no file, port or memory for the call: the relay is at fault
 	late        bool          // the lane's timeout is used up
-	reopen      bool          // the outcome of the events is unknown: see delivery.PositionKeeper
+	reopen      bool          // the outcome of the events is unknown: see delivery.PositionStore
 	unanswered  bool          // the handler panicked or ended its goroutine, which says nothing about the destination
 	delay       time.Duration // the delay that the error requests, if delays is set
 	delays      bool

@@ -199,7 +199,7 @@ func TestObserversAndReportersMayPanic(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		}
-		if n, m := o.logged("the observer of incidents has failed"), o.logged("the Report method of the handler has failed"); n != 3 || m != 1 {
+		if n, m := o.logged("incident observer failed"), o.logged("handler's Report method failed"); n != 3 || m != 1 {
 			t.Errorf("logged %d times for the observer, %d times for the handler", n, m)
 		}
 		l.drop()

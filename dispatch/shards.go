@@ -58,9 +58,9 @@ func merge(all, one *observe.DestinationStats) {
 	all.Filtered += one.Filtered
 	all.Expired += one.Expired
 	all.RateLimits += one.RateLimits
-	all.Begun.Add(&one.Begun)
+	all.Started.Add(&one.Started)
 	all.Acked.Add(&one.Acked)
-	all.Room += one.Room
+	all.Capacity += one.Capacity
 	all.Aggregates += one.Aggregates
 	all.Running += one.Running
 	all.Queued += one.Queued

@@ -135,7 +135,7 @@ func TestPauseReachesAllShards(t *testing.T) {
 		if got := capacities(); !slices.Equal(got, []bool{c.runs, c.runs, c.runs, c.othersGo}) {
 			t.Errorf("step %d: capacity %v", i, got)
 		}
-		if n, m := o.logged("destination is paused"), o.logged("destination is resumed"); n != c.pauses || m != c.resumes {
+		if n, m := o.logged("destination paused"), o.logged("destination resumed"); n != c.pauses || m != c.resumes {
 			t.Errorf("step %d: logged %d pauses and %d ends", i, n, m)
 		}
 		if s := d.Stats().Destinations; len(s) != 2 || s[0].Paused == c.runs || s[1].Paused {
@@ -179,7 +179,7 @@ func TestFiguresOfShards(t *testing.T) {
 		}
 		synctest.Wait()
 		s := d.Stats().Destinations
-		if len(s) != 2 || s[0].Name != "a" || s[0].Running != 3 || s[0].Aggregates != 3 || s[0].Room != d.lanes[0].stats().Room+d.lanes[1].stats().Room {
+		if len(s) != 2 || s[0].Name != "a" || s[0].Running != 3 || s[0].Aggregates != 3 || s[0].Capacity != d.lanes[0].stats().Capacity+d.lanes[1].stats().Capacity {
 			t.Errorf("%+v", s)
 		}
 		if r := s[0].Report; r == nil || !r.Connected || asked != 3 {
@@ -195,7 +195,7 @@ func TestFiguresOfShards(t *testing.T) {
 		l := d.lanes[1]
 		l.Withdraw()
 		l.Disown()
-		if s, p := d.Stats().Destinations[0], d.Progress()[0]; s.Delivered != 3 || s.Acked.Count != 3 || s.Aggregates != 1 || s.Room != d.lanes[0].stats().Room || p.Answers != 3 {
+		if s, p := d.Stats().Destinations[0], d.Progress()[0]; s.Delivered != 3 || s.Acked.Count != 3 || s.Aggregates != 1 || s.Capacity != d.lanes[0].stats().Capacity || p.Answers != 3 {
 			t.Errorf("%+v, %+v", s, p)
 		}
 		if n := d.Blocked("a"); n != 1 {
@@ -289,7 +289,7 @@ func TestOutageOfShards(t *testing.T) {
 				t.Errorf("%s: reported %v, want %v", step, kinds, want)
 			}
 		}
-		const down, up = delivery.IncidentUnavailable, delivery.IncidentAvailable
+		const down, up = delivery.IncidentDown, delivery.IncidentUp
 		handTo(d.lanes[0], 1)
 		heard("one lane is down", down)
 		p := handTo(d.lanes[2], 3)
@@ -297,12 +297,12 @@ func TestOutageOfShards(t *testing.T) {
 		if all, _ := verdicts(t, p); all[VerdictDelivered] != 1 {
 			t.Errorf("another lane has answered %v", all)
 		}
-		if s, p := d.Stats().Destinations[0], d.Progress()[0]; !s.Unavailable || s.State != observe.BreakerOpen || s.Delivered != 1 || s.Room == 0 || p.Well {
+		if s, p := d.Stats().Destinations[0], d.Progress()[0]; !s.Unavailable || s.State != observe.BreakerOpen || s.Delivered != 1 || s.Capacity == 0 || p.Well {
 			t.Errorf("%+v, %+v", s, p)
 		}
 		handTo(d.lanes[1], 2)
 		heard("two are", down)
-		if n := o.logged("destination is unavailable"); n != 1 || !strings.Contains(o.text.String(), "shard=0") {
+		if n := o.logged("destination down"); n != 1 || !strings.Contains(o.text.String(), "shard=0") {
 			t.Errorf("logged %d times:\n%s", n, o.text.String())
 		}
 		d.ReportDestination("a", 0, nil, false)
@@ -311,7 +311,7 @@ func TestOutageOfShards(t *testing.T) {
 		d.ReportDestination("a", 1, nil, false)
 		after(2 * rampCalm)
 		heard("both are", down, up)
-		if s, p := d.Stats().Destinations[0], d.Progress()[0]; s.Unavailable || s.State != observe.BreakerClosed || !p.Well || o.logged("destination answers again") != 1 {
+		if s, p := d.Stats().Destinations[0], d.Progress()[0]; s.Unavailable || s.State != observe.BreakerClosed || !p.Well || o.logged("destination up") != 1 {
 			t.Errorf("%+v, %+v", s, p)
 		}
 

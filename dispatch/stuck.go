@@ -24,7 +24,7 @@ const (
 var errStuck = fmt.Errorf("the handler has not returned %v after the end of its context: it may still deliver, and its answer is ignored", returnGrace)
 
 // errExited is the error of a handler or observer that ended its goroutine.
-var errExited = errors.New("it has ended its goroutine (runtime.Goexit)")
+var errExited = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
 // errAllStuck is the error of a destination with so many stuck calls that no more begin.
 var errAllStuck = errors.New("too many calls of the handler do not return: restart the relay if none of them returns")
@@ -141,7 +141,7 @@ func (c *workers) watch() {
 		c.lane.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
 	}
 	if begins {
-		c.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: c.lane.dest.Name, Err: errAllStuck})
+		c.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentDown, Time: time.Now(), Destination: c.lane.dest.Name, Err: errAllStuck})
 	}
 }
 
@@ -195,7 +195,7 @@ func (c *workers) returned(w *worker) {
 	}
 	call := c.lane.wakeLocked()
 	c.lane.mu.Unlock()
-	c.lane.log.Warn("a stuck call has returned", "after", time.Since(w.chunk.begin))
+	c.lane.log.Warn("stuck call returned", "after", time.Since(w.chunk.begin))
 	if well {
 		c.lane.available(ends)
 	}

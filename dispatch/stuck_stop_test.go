@@ -79,7 +79,7 @@ func TestDisown(t *testing.T) {
 		}
 		claimOf(l, 1)
 		l.goroutines.Wait()
-		if s := l.stats(); !s.Unavailable || s.Room != 0 {
+		if s := l.stats(); !s.Unavailable || s.Capacity != 0 {
 			t.Fatalf("%+v", s)
 		}
 		l.Withdraw()

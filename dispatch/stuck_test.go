@@ -88,11 +88,11 @@ func overheardLane(h delivery.Handler, cfg LaneConfig) (*lane, *overheard) {
 	return l, o
 }
 
-// tally counts verdicts.
-type tally [VerdictExpired + 1]int
+// verdictCounts counts verdicts.
+type verdictCounts [VerdictExpired + 1]int
 
 // verdicts counts the answers by verdict.
-func verdicts(t *testing.T, p *Batch) (all tally, left int) {
+func verdicts(t *testing.T, p *Batch) (all verdictCounts, left int) {
 	t.Helper()
 	n, answers, left := p.Take()
 	all[VerdictDelivered] = n
@@ -130,7 +130,7 @@ func TestLaneReplacesWorkersThatDoNotReturn(t *testing.T) {
 				if all, left := verdicts(t, p); all[VerdictFailed] != 4 || all[VerdictDelivered] != 16 || left != 0 {
 					t.Fatalf("answers %v, %d have none", all, left)
 				}
-				if s := l.stats(); s.Stuck != 4 || s.Running != 0 || s.Unavailable || s.Room == 0 || s.Failed != 4 {
+				if s := l.stats(); s.Stuck != 4 || s.Running != 0 || s.Unavailable || s.Capacity == 0 || s.Failed != 4 {
 					t.Errorf("%+v", s)
 				}
 				if n := o.logged("has not returned 5s after the end of its context"); n != 4 {
@@ -180,7 +180,7 @@ func TestLaneIsStuck(t *testing.T) {
 		if all, left := verdicts(t, p); all[VerdictFailed] != 4 || all[VerdictReleased] != 6 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
-		if s := l.stats(); !s.Unavailable || s.Room != 0 || l.Reserve(Request{N: 1}) != 0 {
+		if s := l.stats(); !s.Unavailable || s.Capacity != 0 || l.Reserve(Request{N: 1}) != 0 {
 			t.Errorf("%+v", s)
 		}
 		if n := o.logged("destination is stuck"); n != 1 {
@@ -192,7 +192,7 @@ func TestLaneIsStuck(t *testing.T) {
 		if s := l.stats(); s.Unavailable || s.Stuck != 0 || woken == 0 {
 			t.Errorf("after they have returned: %+v, woken %d times", s, woken)
 		}
-		if k := o.kinds(); len(k) != 2 || k[0] != delivery.IncidentUnavailable || k[1] != delivery.IncidentAvailable {
+		if k := o.kinds(); len(k) != 2 || k[0] != delivery.IncidentDown || k[1] != delivery.IncidentUp {
 			t.Errorf("incidents %v", k)
 		}
 		p = claimOf(l, cfg.Concurrency)

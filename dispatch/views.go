@@ -84,7 +84,7 @@ type Destination struct {
 	// Unordered, Total and BlockOnDead are decoded from LaneConfig.Order and OnDead.
 	Unordered, Total, BlockOnDead bool
 	// Position is the handler if it keeps the position of its destination; otherwise nil.
-	Position delivery.PositionKeeper
+	Position delivery.PositionStore
 
 	clock *clock // the database's clock
 }

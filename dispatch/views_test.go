@@ -91,10 +91,10 @@ func TestRefusalIsNews(t *testing.T) {
 		o := &overheard{}
 		l.observer = o
 		for i, c := range []struct {
-			news bool
-			want int
+			repeat bool
+			want   int
 		}{{false, 1}, {false, 1}, {true, 2}} {
-			if l.fault(time.Now(), delivery.Unavailable(errors.New("down")), c.news); len(o.kinds()) != c.want {
+			if l.fault(time.Now(), delivery.Unavailable(errors.New("down")), c.repeat); len(o.kinds()) != c.want {
 				t.Errorf("call %d: reported %v, want %d", i, o.kinds(), c.want)
 			}
 		}

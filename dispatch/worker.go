@@ -208,7 +208,7 @@ func (w *worker) expires(jobs []*job) []*job {
 	var late, rest []*job
 	for _, j := range jobs {
 		if d := &j.Value.batch.events[j.Value.index]; d.late(now) {
-			l.log.Info("event has expired", "event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
+			l.log.Info("event expired", "event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
 			late = append(late, j)
 			continue
 		}

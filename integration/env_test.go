@@ -326,7 +326,7 @@ func (l *logBuffer) text() string {
 }
 
 func (l *logBuffer) lostClaim() bool {
-	return strings.Contains(l.text(), "claim was lost") || strings.Contains(l.text(), "no connection to renew the leases")
+	return strings.Contains(l.text(), "claim lost") || strings.Contains(l.text(), "no connection to renew the leases")
 }
 
 // recorder is a handler that records its calls.

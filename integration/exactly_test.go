@@ -343,7 +343,7 @@ type outages chan error
 
 // Observe implements delivery.Observer.
 func (r outages) Observe(i delivery.Incident) {
-	if i.Kind != delivery.IncidentUnavailable {
+	if i.Kind != delivery.IncidentDown {
 		return
 	}
 	select {

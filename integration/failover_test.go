@@ -105,7 +105,7 @@ func TestStandbyBehindAPooler(t *testing.T) {
 	testenv.Await(t, "the standby is noticed", func() bool { return r.count("database does not answer") == 1 })
 	next := e.failOver(primary, standby)
 	next.untilDone()
-	if n := r.count("the database refuses"); n != 0 {
+	if n := r.count("database refuses"); n != 0 {
 		t.Errorf("the log is:\n%s", r.log.text())
 	}
 }

@@ -271,7 +271,7 @@ func TestListenerTerminated(t *testing.T) {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
 			e.untilDone()
-			if n := r.count("not listening"); n != 1 && r.Stats().Listener.Unheard == 0 {
+			if n := r.count("not listening"); n != 1 && r.Stats().Listener.Overdue == 0 {
 				t.Errorf("the loss was reported %d times, want once", n)
 			}
 		})

@@ -67,7 +67,7 @@ func TestIncidents(t *testing.T) {
 			e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
 			down.Store(true)
 			e.insert("down", "1")
-			if i := seen.until(t, delivery.IncidentUnavailable); i.Destination != "down" || i.Err == nil {
+			if i := seen.until(t, delivery.IncidentDown); i.Destination != "down" || i.Err == nil {
 				t.Errorf("unavailable: %+v", i)
 			}
 			if age, err := r.OldestWaiting(t.Context()); err != nil || age <= 0 {
@@ -79,7 +79,7 @@ func TestIncidents(t *testing.T) {
 				t.Errorf("the backlog of the destination that is down: %+v", d)
 			}
 			down.Store(false)
-			seen.until(t, delivery.IncidentAvailable)
+			seen.until(t, delivery.IncidentUp)
 			e.untilDone()
 			if age, err := r.OldestWaiting(t.Context()); err != nil || age != 0 {
 				t.Errorf("OldestWaiting() = %v, %v; want 0", age, err)

@@ -221,7 +221,7 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 		frozen.tell(sayFenced)
 		settled = scan[bool](e, `SELECT state = 'done' FROM outbox_events WHERE id = $1`, held)
 		// They are counted before they are logged.
-		return settled || frozen.has(refused) && strings.Contains(frozen.said.text(), "answers were refused")
+		return settled || frozen.has(refused) && strings.Contains(frozen.said.text(), "results refused")
 	})
 	if settled {
 		t.Error("the late answer for an event that another relay is delivering was accepted")

@@ -213,7 +213,7 @@ func TestPastAPooler(t *testing.T) {
 			}
 			e.untilDone()
 			testenv.Await(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
-			if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
+			if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 && r.Stats().Listener.Overdue == 0 {
 				t.Errorf("the log is:\n%s", r.log.text())
 			}
 			sessions := scan[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1853122159
@@ -240,7 +240,7 @@ func TestPoolInSessionMode(t *testing.T) {
 			e.untilState(id, "done")
 			e.untilDone()
 			h.each(3001, r)
-			if r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
+			if r.count("not listening") != 0 && r.Stats().Listener.Overdue == 0 {
 				t.Errorf("the log is:\n%s", r.log.text())
 			}
 		})

@@ -57,8 +57,8 @@ func (r *running) untilDestination(what string, ok func(d *observe.DestinationSt
 	}
 }
 
-// tally counts the events that a receiver accepts, and further copies of them.
-type tally struct {
+// receipts counts the events that a receiver accepts, and further copies of them.
+type receipts struct {
 	t    *testing.T
 	keys int64 // aggregates
 
@@ -67,20 +67,20 @@ type tally struct {
 	copies int
 }
 
-func newTally(t *testing.T, keys int64) *tally {
+func newReceipts(t *testing.T, keys int64) *receipts {
 	t.Helper()
-	return &tally{t: t, keys: keys, seen: make(map[int64]bool)}
+	return &receipts{t: t, keys: keys, seen: make(map[int64]bool)}
 }
 
 // insert writes n events, whose aggregate is their id modulo the number of keys.
-func (y *tally) insert(e *env, n int) {
+func (y *receipts) insert(e *env, n int) {
 	e.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload)
 		SELECT id, 'order.placed', 'order', (id % $2)::text, to_json(id)
 		FROM (SELECT nextval(pg_get_serial_sequence('outbox_events', 'id')) AS id FROM generate_series(1, $1::int)) AS n`, n, y.keys)
 }
 
 // came records an event that the receiver accepts.
-func (y *tally) came(req *http.Request) {
+func (y *receipts) came(req *http.Request) {
 	id, err := strconv.ParseInt(req.Header.Get("notifyd-id"), 10, 64)
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -129,7 +129,7 @@ func meetLongOutage(t *testing.T, mode outboxsql.Mode, events int, away http.Han
 	t.Helper()
 	const before, probes = 500, 300
 	e := newEnvIn(t, mode)
-	taken := newTally(t, 1000)
+	taken := newReceipts(t, 1000)
 	var down atomic.Bool
 	r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
 		if n := req.Header.Get(attemptHeader); n != "1" {
@@ -181,7 +181,7 @@ func meetLongOutage(t *testing.T, mode outboxsql.Mode, events int, away http.Han
 }
 
 // checkComplete requires that n events have come, and no more copies than were under way.
-func (y *tally) checkComplete(want int) {
+func (y *receipts) checkComplete(want int) {
 	y.t.Helper()
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -212,7 +212,7 @@ func TestQuota(t *testing.T) {
 				t.Parallel()
 				const events, perSecond, burst = 600, 60, 20 // a pace that even a busy machine exceeds
 				e := newEnvIn(t, mode)
-				taken := newTally(t, 100)
+				taken := newReceipts(t, 100)
 				quota := rate.NewLimiter(perSecond, burst)
 				r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
 					if quota.Allow() {
@@ -245,7 +245,7 @@ func TestQuota(t *testing.T) {
 					t.Errorf("%d of %d requests were refused", refused, requests)
 				}
 				for range len(seen) {
-					if i := <-seen; i.Kind == delivery.IncidentUnavailable {
+					if i := <-seen; i.Kind == delivery.IncidentDown {
 						t.Errorf("the receiver was reported as down: %v", i.Err)
 					}
 				}

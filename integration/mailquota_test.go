@@ -88,7 +88,7 @@ func TestMailQuota(t *testing.T) {
 				t.Errorf("not one mail for each of %d events: %v", events, came)
 			}
 			for range len(seen) {
-				if i := <-seen; i.Kind == delivery.IncidentUnavailable {
+				if i := <-seen; i.Kind == delivery.IncidentDown {
 					t.Errorf("the server was reported as down: %v", i.Err)
 				}
 			}

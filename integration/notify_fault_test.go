@@ -65,7 +65,7 @@ func TestNotifyAfterARelayIsKilled(t *testing.T) {
 					victim.kill()
 					e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 					if survivor == "started before" {
-						e.letDoze()
+						e.letSettle()
 					}
 					commit()
 					if survivor == "started after" {
@@ -82,10 +82,10 @@ func TestNotifyAfterARelayIsKilled(t *testing.T) {
 	}
 }
 
-// letDoze gives the relay of a stream time to fall asleep, if it is going to: it
-// has shown some signs of life. A later event would make it look for ids that
+// letSettle waits until the relay of a stream has renewed its lease three times, so that it
+// has had time to begin to listen. A later event would make it search for ids that
 // were drawn before.
-func (e *env) letDoze() {
+func (e *env) letSettle() {
 	e.t.Helper()
 	if e.mode != outboxsql.ModeStream {
 		return
@@ -121,7 +121,7 @@ func TestNotifyAfterARelayDied(t *testing.T) {
 			dead.kill()
 			e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 			e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: never})
-			e.letDoze()
+			e.letSettle()
 			if err := writer.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -231,8 +231,8 @@ const foundWithin = 5 * time.Second
 
 // untilFoundFast writes one event after the other until ten in a row were found
 // without a notification. With a long poll interval, a look at the table must
-// make the relay suspicious first. That may take several looks, because they
-// count only once the relay is asleep, and no signal shows when it is.
+// make the relay poll first. That may take several looks, because they
+// count only while the relay is listening, and no signal shows when it is.
 func (e *env) untilFoundFast() {
 	e.t.Helper()
 	deadline := time.Now().Add(patience)

@@ -45,7 +45,7 @@ func (e *env) commitLate(level pgx.TxIsoLevel) (silent bool) {
 	heard := e.listen() // the transaction's notifications come with its commit
 	e.untilDone()
 	e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
-	e.letDoze()
+	e.letSettle()
 	if err := tx.Commit(e.ctx); err != nil {
 		e.t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func (y *planRun) empty() error {
 	return err
 }
 
-// finish lets the relays fall asleep before the last transactions commit, and
+// finish waits until the relays are listening before the last transactions commit, and
 // compares the committed events with the delivered ones.
 func (y *planRun) finish() error {
 	if err := y.rouse(); err != nil {

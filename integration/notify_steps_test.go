@@ -130,7 +130,7 @@ func (y *planRun) outside(w *session, s step) error {
 
 // crowd lets n writers insert over and over until the trigger is released. The last
 // insert of each, right before or right after that, is committed some
-// statements later, when the relay may have fallen asleep.
+// statements later, when the relay may be listening already.
 func (y *planRun) crowd(n, trips int) error {
 	if err := y.hush(); err != nil {
 		return err

@@ -73,7 +73,7 @@ func checkPlans(t *testing.T, e *env, kinds []stepKind, poll time.Duration) {
 // protocol which random plans seldom hit.
 func TestNotifyPlans(t *testing.T) {
 	t.Parallel()
-	// No signal shows when a relay has fallen asleep. By the end of these steps it has.
+	// No signal shows when a relay begins to listen. By the end of these steps it has.
 	var meanwhile []step
 	for range 20 {
 		meanwhile = append(meanwhile, step{kind: stepInsert, slot: 2, event: "b", rows: 1}, step{kind: stepAwait})

@@ -218,7 +218,7 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
 				t.Errorf("%d deliveries left", n)
 			}
-			if n := strings.Count(r.log.text(), "destination is unavailable"); n != 1 {
+			if n := strings.Count(r.log.text(), "destination down"); n != 1 {
 				t.Errorf("outage was reported %d times, want once", n)
 			}
 		})

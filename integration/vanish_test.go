@@ -130,10 +130,10 @@ func TestVanishBehindAPooler(t *testing.T) {
 			if mode == outboxsql.ModeQueue {
 				e.until("a lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'running')`)
 			}
-			e.untilAwake(way.vanish)
+			e.untilPolling(way.vanish)
 			close(answer)
 			e.untilDone()
-			// From here on the relay sleeps, and only a notification can name an event.
+			// From here on the relay is listening, and only a notification can name an event.
 			e.until("notifications released", `SELECT NOT (`+suppressed+`)`)
 			e.insert("fast", "1")
 			e.untilDone()
@@ -142,8 +142,8 @@ func TestVanishBehindAPooler(t *testing.T) {
 	}
 }
 
-// untilAwake writes events until a relay suppresses the trigger, and calls then while it does.
-func (e *env) untilAwake(then func()) {
+// untilPolling writes events until a relay suppresses the trigger, and calls then while it does.
+func (e *env) untilPolling(then func()) {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
 	var load sync.WaitGroup

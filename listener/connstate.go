@@ -45,9 +45,9 @@ type State struct {
 	Proven time.Time
 	// RoundTrip is the time from sending to receiving that canary.
 	RoundTrip time.Duration
-	// Sent counts canaries, Unheard the canaries that did not arrive in time, and Unsent the canaries that could not
+	// Sent counts canaries, Overdue the canaries that did not arrive in time, and Unsent the canaries that could not
 	// be sent.
-	Sent, Unheard, Unsent uint64
+	Sent, Overdue, Unsent uint64
 	// Lost counts connections that were lost or closed as dead.
 	Lost uint64
 	// Trouble is the reason why no notifications arrive, nil while they
@@ -191,7 +191,7 @@ func (l *connState) closeDead(conn *pgx.Conn) {
 func (l *connState) markDead(conn *pgx.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state.Unheard++
+	l.state.Overdue++
 	if l.conn != conn {
 		return false
 	}

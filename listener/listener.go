@@ -26,15 +26,15 @@ type Connect func(ctx context.Context) (*pgx.Conn, error)
 type Hints interface {
 	// Wake reports the id of a committed event.
 	Wake(id int64)
-	// Look reports that any number of unnamed events may exist.
-	Look()
+	// Rescan reports that any number of unnamed events may exist.
+	Rescan()
 }
 
-// Words is implemented by [Hints] that understand notifications without an id.
-type Words interface {
-	// Heard receives the payload, and the process id of the sending server process. It reports whether it has handled
-	// the notification; if not, Look is called. It must not block.
-	Heard(word string, from uint32) bool
+// PayloadHints is implemented by [Hints] that understand notifications without an id.
+type PayloadHints interface {
+	// Payload receives the payload, and the process id of the sending server process. It reports whether it has handled
+	// the notification; if not, Rescan is called. It must not block.
+	Payload(word string, from uint32) bool
 }
 
 const (
@@ -166,7 +166,7 @@ type handler struct{ l *Listener }
 // HandleBacklog runs right after LISTEN. Notifications of earlier commits did not arrive, so the table must be swept
 // after LISTEN, in this order.
 func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
-	h.l.hints.Look()
+	h.l.hints.Rescan()
 	if h.l.onListen != nil {
 		h.l.onListen()
 	}
@@ -179,8 +179,8 @@ func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) erro
 func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
 	if id, ok := ParsePayload(n.Payload); ok {
 		h.l.hints.Wake(id)
-	} else if w, ok := h.l.hints.(Words); !ok || !w.Heard(n.Payload, n.PID) {
-		h.l.hints.Look()
+	} else if w, ok := h.l.hints.(PayloadHints); !ok || !w.Payload(n.Payload, n.PID) {
+		h.l.hints.Rescan()
 	}
 	return nil
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
-// ears takes hints, in order: "look" or an id.
-type ears chan string
+// hintLog takes hints, in order: "rescan" or an id.
+type hintLog chan string
 
-func (e ears) Wake(id int64) { e <- strconv.FormatInt(id, 10) }
-func (e ears) Look()         { e <- "look" }
+func (e hintLog) Wake(id int64) { e <- strconv.FormatInt(id, 10) }
+func (e hintLog) Rescan()       { e <- "rescan" }
 
-func (e ears) expect(tb testing.TB, want ...string) {
+func (e hintLog) expect(tb testing.TB, want ...string) {
 	tb.Helper()
 	for _, w := range want {
 		if got := <-e; got != w {
@@ -37,26 +37,26 @@ const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' 
 func TestListen(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	d, heard, log := &dialer{url: url}, make(ears, 1000), &logbook{}
+	d, heard, log := &dialer{url: url}, make(hintLog, 1000), &logbook{}
 	listens := 0
 	l := New(d.connect, "outbox_events", heard, slog.New(log), func() { listens++ })
 	stop := start(t, l.Run)
-	heard.expect(t, "look")
+	heard.expect(t, "rescan")
 
 	testdb.Exec(t, conn, insert, 3)
 	heard.expect(t, "1", "2", "3")
 	testdb.Exec(t, conn, insert, 100)
-	heard.expect(t, "look")
+	heard.expect(t, "rescan")
 	testdb.Exec(t, conn, `NOTIFY outbox_events, 'what?'`)
 	testdb.Exec(t, conn, `NOTIFY other, '1'`)
 	testdb.Exec(t, conn, `NOTIFY outbox_events, '42'`)
-	heard.expect(t, "look", "42")
+	heard.expect(t, "rescan", "42")
 
 	for range 3 {
 		d.terminate(t, conn)
 		// Committed while no session listens, or just then: the look finds the event.
 		testdb.Exec(t, conn, insert, 65)
-		heard.expect(t, "look")
+		heard.expect(t, "rescan")
 		testdb.Exec(t, conn, `NOTIFY outbox_events, '43'`)
 		for got := range heard { // 65 may have been heard as well
 			if got == "43" {
@@ -79,26 +79,26 @@ func TestListen(t *testing.T) {
 func TestListensBeforeItLooks(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	d, heard := &dialer{url: url}, make(ears, 1000)
-	l := New(d.connect, "outbox_events", lookers{heard, func() { testdb.Exec(t, conn, `NOTIFY outbox_events, '7'`) }}, slog.New(&logbook{}), nil)
+	d, heard := &dialer{url: url}, make(hintLog, 1000)
+	l := New(d.connect, "outbox_events", rescanHook{heard, func() { testdb.Exec(t, conn, `NOTIFY outbox_events, '7'`) }}, slog.New(&logbook{}), nil)
 	stop := start(t, l.Run)
 	admin := testdb.Connect(t, url)
 	for range 3 {
-		heard.expect(t, "look", "7")
+		heard.expect(t, "rescan", "7")
 		d.terminate(t, admin)
 	}
-	heard.expect(t, "look", "7")
+	heard.expect(t, "rescan", "7")
 	stop()
 }
 
-// lookers runs a function at every look.
-type lookers struct {
-	ears
+// rescanHook runs a function at every rescan.
+type rescanHook struct {
+	hintLog
 	look func()
 }
 
-func (l lookers) Look() {
-	l.ears.Look()
+func (l rescanHook) Rescan() {
+	l.hintLog.Rescan()
 	l.look()
 }
 
@@ -106,10 +106,10 @@ func (l lookers) Look() {
 func TestChannelOfAnotherSchema(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	heard := make(ears, 1000)
+	heard := make(hintLog, 1000)
 	channel := `Odd "name".outbox_events`
 	start(t, New((&dialer{url: url}).connect, channel, heard, slog.New(&logbook{}), nil).Run)
-	heard.expect(t, "look")
+	heard.expect(t, "rescan")
 	testdb.Exec(t, conn, `SELECT pg_notify('outbox_events', '1'), pg_notify($1, '2')`, channel)
 	heard.expect(t, "2")
 }
@@ -119,7 +119,7 @@ func TestChannelOfAnotherSchema(t *testing.T) {
 func TestReportsOnce(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	d, heard, log := &dialer{url: url}, make(ears, 1000), &logbook{}
+	d, heard, log := &dialer{url: url}, make(hintLog, 1000), &logbook{}
 	refusals := 5
 	l := New(func(ctx context.Context) (*pgx.Conn, error) {
 		if refusals > 0 {
@@ -131,12 +131,12 @@ func TestReportsOnce(t *testing.T) {
 	changes := make(chan error, 10)
 	l.OnChange(func(err error) { changes <- err })
 	stop := start(t, l.Run)
-	heard.expect(t, "look")
+	heard.expect(t, "rescan")
 	testdb.Exec(t, conn, insert, 1)
 	heard.expect(t, "1")
 	for range 3 { // none of which is an incident of its own
 		d.terminate(t, conn)
-		heard.expect(t, "look")
+		heard.expect(t, "rescan")
 	}
 	if err := <-changes; err == nil {
 		t.Error("the first report is not the loss")
@@ -160,7 +160,7 @@ func TestPauses(t *testing.T) {
 				l := New(func(context.Context) (*pgx.Conn, error) {
 					tries = append(tries, time.Now())
 					return nil, errors.New("connection refused")
-				}, "c", make(ears, 1), slog.New(&logbook{}), nil)
+				}, "c", make(hintLog, 1), slog.New(&logbook{}), nil)
 				if before >= 0 { // as if it had been connected then, after trouble
 					for range 20 {
 						l.pauses.NextBackOff()
@@ -194,7 +194,7 @@ func TestRunEndsWhileItWaits(t *testing.T) {
 		once()
 		<-ctx.Done()
 		return nil, ctx.Err()
-	}, "c", make(ears, 1), slog.New(&logbook{}), nil).Run)
+	}, "c", make(hintLog, 1), slog.New(&logbook{}), nil).Run)
 	<-connecting
 	stop()
 }

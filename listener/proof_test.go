@@ -24,7 +24,7 @@ const patience = time.Minute
 // proving is a listener that proves itself, and its reports.
 type proving struct {
 	*Listener
-	heard   ears
+	heard   hintLog
 	log     *logbook
 	blind   chan bool
 	changes chan error
@@ -33,7 +33,7 @@ type proving struct {
 // proved starts a listener that connects by connect; trigger is the URL for its canaries.
 func proved(tb testing.TB, connect Connect, trigger string) *proving {
 	tb.Helper()
-	p := &proving{heard: make(ears, 1000), log: &logbook{}, blind: make(chan bool, 1000), changes: make(chan error, 1000)}
+	p := &proving{heard: make(hintLog, 1000), log: &logbook{}, blind: make(chan bool, 1000), changes: make(chan error, 1000)}
 	p.Listener = New(connect, "outbox_events", p.heard, slog.New(p.log), nil)
 	p.OnBlind(func(is bool) { p.blind <- is })
 	p.OnChange(func(err error) { p.changes <- err })
@@ -66,11 +66,11 @@ func TestCanary(t *testing.T) {
 	p.until(t, "proof", func(s State) bool {
 		return s.Sent > 5 && !s.Proven.IsZero() && s.RoundTrip > 0 && s.Listening && s.Trouble == nil
 	})
-	p.heard.expect(t, "look")
+	p.heard.expect(t, "rescan")
 	testdb.Exec(t, conn, insert, 1)
 	p.heard.expect(t, "1") // no canary is a hint
 	stop()
-	if p.State().Unheard > 0 {
+	if p.State().Overdue > 0 {
 		return // a machine that takes seconds for a canary is too slow for the rest
 	}
 	p.log.expect(t)
@@ -126,7 +126,7 @@ func TestDeadConnection(t *testing.T) {
 		return pgx.ConnectConfig(ctx, cfg)
 	}, url)
 	stop := start(t, p.Run)
-	p.heard.expect(t, "look")
+	p.heard.expect(t, "rescan")
 	p.until(t, "proof", func(s State) bool { return !s.Proven.IsZero() })
 	close(cut)
 	if !testenv.Receive(t, patience, "blindness", p.blind) {
@@ -138,7 +138,7 @@ func TestDeadConnection(t *testing.T) {
 	if err := testenv.Receive(t, patience, "the incident", p.changes); !errors.Is(err, errDead) {
 		t.Errorf("reported %v", err)
 	}
-	p.heard.expect(t, "look")
+	p.heard.expect(t, "rescan")
 	testdb.Exec(t, conn, insert, 1)
 	p.heard.expect(t, "1")
 	if err := testenv.Receive(t, patience, "the end of the incident", p.changes); err != nil {
@@ -146,7 +146,7 @@ func TestDeadConnection(t *testing.T) {
 	}
 	stop()
 	p.log.expect(t, "WARN not listening", "INFO listening again")
-	if s := p.State(); s.Lost < 1 || s.Unheard < 1 {
+	if s := p.State(); s.Lost < 1 || s.Overdue < 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -159,14 +159,14 @@ func TestPoolerIsFound(t *testing.T) {
 	d := &dialer{url: testenv.PgBouncer(t, url, "transaction") + "&default_query_exec_mode=exec"}
 	p := proved(t, d.connect, url)
 	stop := start(t, p.Run)
-	p.heard.expect(t, "look")
+	p.heard.expect(t, "rescan")
 	if err := testenv.Receive(t, patience, "the incident", p.changes); !errors.Is(err, ErrDeaf) {
 		t.Errorf("reported %v", err)
 	}
 	if !testenv.Receive(t, patience, "blindness", p.blind) {
 		t.Error("not blind behind a pooler")
 	}
-	p.until(t, "another attempt", func(s State) bool { return s.Unheard >= 2 })
+	p.until(t, "another attempt", func(s State) bool { return s.Overdue >= 2 })
 	stop()
 	p.log.expect(t, "WARN not listening")
 	if len(p.blind)+len(p.changes) > 0 {
@@ -226,7 +226,7 @@ func TestStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log, changes := &logbook{}, 0
-		l := New(nil, "c", make(ears, 1), slog.New(log), nil)
+		l := New(nil, "c", make(hintLog, 1), slog.New(log), nil)
 		l.OnChange(func(error) { changes++ })
 		for range 20 {
 			l.conn.listens(&pgx.Conn{}, false)
@@ -289,7 +289,7 @@ func TestIncompleteProof(t *testing.T) {
 		"no time":         {Channel: "d", Notify: notify},
 		"no notify":       {Channel: "d", Every: 1},
 	} {
-		if err := New(nil, "c", make(ears, 1), slog.New(&logbook{}), nil).Prove(p); err == nil {
+		if err := New(nil, "c", make(hintLog, 1), slog.New(&logbook{}), nil).Prove(p); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

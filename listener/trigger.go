@@ -318,7 +318,7 @@ func (t *Trigger) keptByOther(ctx context.Context) (kept bool, err error) {
 	})
 	if kept && !strings.HasPrefix(application, "notifyd/") && t.foreign != pid {
 		t.foreign = pid
-		t.log.WarnContext(ctx, "a session that is not a relay suppresses the trigger",
+		t.log.WarnContext(ctx, "session that is not a relay suppresses the trigger",
 			"pid", pid, "user", user, "application_name", application, "cure", "run notifyd doctor")
 	}
 	return kept, wrap("check whether another relay suppresses the trigger", err)
@@ -334,7 +334,7 @@ const limitIdle = `set_config('idle_session_timeout', $1, false) IS NOT NULL`
 // unlock releases the lock and draws a transaction id, in two statements: one statement could draw the id first.
 func (t *Trigger) unlock(ctx context.Context) (xid uint64, err error) {
 	if !t.held {
-		_, _ = t.keptByOther(ctx) // for its log: no one else checks while the relay sleeps
+		_, _ = t.keptByOther(ctx) // for its log: no one else checks while the relay is listening
 	}
 	err = t.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if t.held {
@@ -369,7 +369,7 @@ func (t *Trigger) session(ctx context.Context, f func(context.Context, *pgx.Conn
 	}
 	err := f(ctx, t.conn)
 	if err != nil {
-		t.log.DebugContext(ctx, "the connection of the notify lock is closed", "err", err)
+		t.log.DebugContext(ctx, "connection of the notify lock closed", "err", err)
 		t.closeConn(ctx)
 	}
 	return err

@@ -229,5 +229,5 @@ func TestForeignHolderOfTheTrigger(t *testing.T) {
 	for range 3 {
 		mustRelease(t, b)
 	}
-	log.expect(t, "WARN a session that is not a relay suppresses the trigger")
+	log.expect(t, "WARN session that is not a relay suppresses the trigger")
 }

@@ -128,7 +128,7 @@ type NotBegun struct {
 type DestinationStats struct {
 	Name string
 	// Delivered, Failed, Dead and Released count answers: acknowledged, to be retried, dead, and
-	// given back or put aside without counting an attempt.
+	// released or quarantined without counting an attempt.
 	Delivered, Failed, Dead, Released uint64
 	// Parked counts deliveries that shared a call with an earlier one of their aggregate, and wait
 	// because that one failed.
@@ -136,14 +136,14 @@ type DestinationStats struct {
 	// Classes counts answers by [Class]; index 0 has those without an error.
 	Classes [delivery.ClassRelay + 1]uint64
 	NotBegun
-	// Begun is the age of events when their first attempt began, and Acked their age when the
+	// Started is the age of events when their first attempt began, and Acked their age when the
 	// destination acknowledged them, retries included. The age counts from Event.CreatedAt, which
 	// is when the writer's transaction began, to the relay's clock. Events with available_at and
 	// replays are omitted where they are known.
-	Begun, Acked Histogram
-	// Room is for how many more deliveries there is room now, and Aggregates how many aggregates
-	// have a delivery that is running or put aside.
-	Room, Aggregates int
+	Started, Acked Histogram
+	// Capacity is how many more deliveries fit into memory now, and Aggregates how many aggregates
+	// have a delivery that is running or quarantined.
+	Capacity, Aggregates int
 	// Running is how many calls of the handler are running, and Queued how many deliveries wait for
 	// one in memory.
 	Running, Queued int
@@ -192,18 +192,17 @@ type Trouble struct {
 
 // ListenerStats are the figures of the connection that listens.
 type ListenerStats struct {
-	// Listening reports that notifications are heard, as far as known.
+	// Listening reports that a connection listens, and that no evidence shows lost notifications.
 	Listening bool
-	// Proven is when the last canary was heard; zero before the first.
+	// Proven is when the last canary arrived; zero before the first.
 	Proven time.Time
-	// RoundTrip is how long that canary took from being sent to being heard.
+	// RoundTrip is the time from sending to receiving that canary.
 	RoundTrip time.Duration
-	// Sent counts canaries, Unheard those that were not heard in time, and Unsent those that could
-	// not be sent.
-	Sent, Unheard, Unsent uint64
-	// Lost counts the connections that were lost or given up.
+	// Sent counts canaries, Overdue the canaries that did not arrive in time, and Unsent the canaries that could not
+	// be sent.
+	Sent, Overdue, Unsent uint64
+	// Lost counts connections that were lost or closed as dead.
 	Lost uint64
-	// Trouble is the reason why notifications are not heard, or not known to be heard; nil while
-	// they are.
+	// Trouble is the reason why no notifications arrive, nil while they arrive.
 	Trouble error
 }

@@ -5,7 +5,7 @@ package observe
 const (
 	// StateUp means that the destination accepts deliveries.
 	StateUp = "up"
-	// StateDown means that the destination is unavailable and the relay probes it.
+	// StateDown means that the destination does not accept deliveries, and the relay probes it.
 	StateDown = "down"
 	// StateFailing means that the destination answers, and deliveries fail.
 	StateFailing = "failing"

@@ -124,7 +124,7 @@ func TestWatchWithoutRelay(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	d.exec(`DELETE FROM outbox_deliveries WHERE event_id > 2400`)
-	b, err := w.Look(t.Context())
+	b, err := w.Update(t.Context())
 	if err != nil || b.Discarded != 1 || b.Dead != 2 || b.Delivered != 0 || b.Gone != 100 || b.Waiting != 2398 || len(b.Groups) != 1 || b.Groups[0].Count != 2 {
 		t.Errorf("%+v, %v", b, err)
 	}

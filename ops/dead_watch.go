@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Became counts the outcomes of replayed dead letters.
-type Became struct {
+// WatchCounts counts the outcomes of replayed dead letters.
+type WatchCounts struct {
 	// Delivered letters were acknowledged by their destination.
 	Delivered int64 `json:"delivered"`
 	// Dead letters died again.
@@ -31,9 +31,9 @@ type Became struct {
 
 const (
 	// watchBatch is the number of letters that one statement looks at, and watchLook the number that
-	// one Look looks at.
-	watchBatch, watchLook = 1000, 20_000
-	// watchGroups bounds Became.Groups.
+	// one Update reads.
+	watchBatch, watchUpdate = 1000, 20_000
+	// watchGroups bounds WatchCounts.Groups.
 	watchGroups = 5000
 	// The pause between two looks, which is longer the longer nothing changes.
 	watchFirst, watchLast = 20 * time.Millisecond, time.Second
@@ -44,12 +44,12 @@ const (
 type Watch struct {
 	store *Client
 
-	looking sync.Mutex // held during a Look
+	updating sync.Mutex // held during an Update
 
 	mu      sync.Mutex // guards the fields below
 	names   []string
 	pending []pending // those that waited last longest ago come first
-	became  Became
+	counts  WatchCounts
 	groups  map[groupKey]*DeadLetterGroup
 }
 
@@ -77,11 +77,11 @@ func (w *Watch) Add(letters []DeadLetter) {
 	}
 }
 
-// Became returns the counts of the last Look.
-func (w *Watch) Became() Became {
+// Counts returns the counts of the last Update.
+func (w *Watch) Counts() WatchCounts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	b := w.became
+	b := w.counts
 	b.Waiting, b.Groups = int64(len(w.pending)), []DeadLetterGroup{}
 	for _, g := range w.groups {
 		b.Groups = append(b.Groups, *g)
@@ -94,10 +94,10 @@ func (w *Watch) Became() Became {
 
 // Await looks until no letter waits, or until ctx ends; then the error is
 // from ctx.
-func (w *Watch) Await(ctx context.Context) (Became, error) {
+func (w *Watch) Await(ctx context.Context) (WatchCounts, error) {
 	for pause := watchFirst; ; pause = min(2*pause, watchLast) {
-		before := w.Became().Waiting
-		b, err := w.Look(ctx)
+		before := w.Counts().Waiting
+		b, err := w.Update(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return b, context.Cause(ctx)
@@ -110,27 +110,26 @@ func (w *Watch) Await(ctx context.Context) (Became, error) {
 	}
 }
 
-// Look looks once at some thousands of the letters that wait, those first that it has not looked at
-// for longest.
-func (w *Watch) Look(ctx context.Context) (Became, error) {
-	w.looking.Lock()
-	defer w.looking.Unlock()
+// Update reads the state of some thousands of the waiting letters, those first that it has not read for longest.
+func (w *Watch) Update(ctx context.Context) (WatchCounts, error) {
+	w.updating.Lock()
+	defer w.updating.Unlock()
 	w.mu.Lock()
-	left := min(watchLook, len(w.pending))
+	left := min(watchUpdate, len(w.pending))
 	w.mu.Unlock()
 	for left > 0 {
-		n, err := w.look(ctx, min(watchBatch, left))
+		n, err := w.update(ctx, min(watchBatch, left))
 		if err != nil {
-			return w.Became(), err
+			return w.Counts(), err
 		}
 		left -= n
 	}
-	return w.Became(), nil
+	return w.Counts(), nil
 }
 
-// sqlBecame reads the outcomes of deliveries, and returns no row for one that waits. For a deleted delivery the last
+// sqlOutcomes reads the outcomes of deliveries, and returns no row for one that waits. For a deleted delivery the last
 // audit entry gives the reason, unless that entry is the replay.
-const sqlBecame = `SELECT p.n, CASE WHEN d.event_id IS NULL THEN coalesce((SELECT a.action FROM {audit} AS a
+const sqlOutcomes = `SELECT p.n, CASE WHEN d.event_id IS NULL THEN coalesce((SELECT a.action FROM {audit} AS a
 		WHERE a.event_id = p.event_id AND a.destination = p.destination AND a.action IN ('replay', 'discard', 'delivered') ORDER BY a.id DESC LIMIT 1), 'replay') ELSE '' END,
 	p.event_id, p.destination, coalesce(d.event_type, ''), coalesce(d.error_fingerprint, ''), coalesce(d.updated_at, now()),
 	coalesce(d.attempts, 0), coalesce(d.replays, 0), coalesce(d.error_class, ''), coalesce(d.last_error, '')
@@ -146,7 +145,7 @@ type result struct {
 }
 
 // look looks at the first n that wait.
-func (w *Watch) look(ctx context.Context, n int) (int, error) {
+func (w *Watch) update(ctx context.Context, n int) (int, error) {
 	w.mu.Lock()
 	batch := slices.Clone(w.pending[:n])
 	ids, names := make([]int64, n), make([]string, n)
@@ -160,7 +159,7 @@ func (w *Watch) look(ctx context.Context, n int) (int, error) {
 		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, w.store.sql(sqlBecame), ids, names)
+		rows, err := tx.Query(ctx, w.store.sql(sqlOutcomes), ids, names)
 		if err != nil {
 			return err
 		}
@@ -194,13 +193,13 @@ func (w *Watch) look(ctx context.Context, n int) (int, error) {
 func (w *Watch) count(r *result) {
 	switch l := r.letter; r.last {
 	case "discard":
-		w.became.Discarded++
+		w.counts.Discarded++
 	case "delivered":
-		w.became.Delivered++
+		w.counts.Delivered++
 	case "replay":
-		w.became.Gone++
+		w.counts.Gone++
 	default:
-		w.became.Dead++
+		w.counts.Dead++
 		key := groupKey{l.Destination, l.Type, l.Fingerprint}
 		g := w.groups[key]
 		if g == nil {

@@ -37,7 +37,7 @@ type eventPosition struct {
 }
 
 // eventSpan is a row of outbox_routes: by which routes a destination reads which ids.
-type eventSpan struct {
+type routeRange struct {
 	destination      string
 	patterns, others []string
 	drops            []string // settings by which the destination may pass an event that it has not acknowledged
@@ -46,10 +46,10 @@ type eventSpan struct {
 	skipped          bool // a person has moved the position past these ids
 }
 
-func (s *eventSpan) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
+func (s *routeRange) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
 
 // leads reports whether the most specific pattern leads to the destination.
-func (s *eventSpan) leads(eventType string) bool {
+func (s *routeRange) leads(eventType string) bool {
 	best := delivery.BestPattern(slices.Concat(s.patterns, s.others), eventType)
 	return best >= 0 && best < len(s.patterns)
 }
@@ -59,7 +59,7 @@ type tables struct {
 	stream    bool
 	positions []eventPosition // by destination and shard
 	former    []eventPosition // of shards before their number changed
-	spans     []eventSpan
+	ranges    []routeRange
 }
 
 // row is a row of outbox_deliveries.
@@ -172,8 +172,8 @@ func (t *tables) positioned(r *raw, e *Event) {
 // stateAt is the state of a delivery without a row, and by which settings the destination may have passed it.
 func (t *tables) stateAt(name string, e *raw) (state State, drops []string) {
 	known, reads, skipped := false, false, false
-	for i := range t.spans {
-		s := &t.spans[i]
+	for i := range t.ranges {
+		s := &t.ranges[i]
 		switch {
 		case s.destination != name || !s.contains(e.ID):
 		case s.skipped:

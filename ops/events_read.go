@@ -85,7 +85,7 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.spans, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p eventSpan, err error) {
+	t.ranges, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p routeRange, err error) {
 		err = row.Scan(&p.destination, &p.patterns, &p.others, &p.from.head, &p.from.open.low, &p.from.open.high,
 			&p.ended, &p.until.head, &p.until.open.low, &p.until.open.high, &p.drops, &p.skipped)
 		return p, err

@@ -47,7 +47,7 @@ func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m 
 	case err != nil:
 		return m, fmt.Errorf("%w: %q: %w", ErrInvalid, to, err)
 	case start.Kind == engine.StartDefault:
-		return m, fmt.Errorf("%w: %q is no place: want beginning, now, an id or a time", ErrInvalid, to)
+		return m, fmt.Errorf("%w: %q is no position: use beginning, now, an id or a time", ErrInvalid, to)
 	case destination == "":
 		return m, fmt.Errorf("%w: a position has a destination; that of the search for events without a route cannot be moved", ErrInvalid)
 	}

@@ -482,7 +482,7 @@ func TestSeekShards(t *testing.T) {
 	exec(`INSERT INTO outbox_positions (destination, shard, shards, layout, head, former) SELECT 'sharded', shard, 2, '2 x', 100 + 800 * shard, '[[{"head": 950, "open": "{}"}]]' FROM generate_series(0, 1) AS shard`)
 	exec(`INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('sharded', 1, '{a}', 0), ('sharded', 2, '{b}', 900)`)
 	exec(`UPDATE outbox_routes SET until_head = 900 WHERE destination = 'sharded' AND since = 1`)
-	for _, step := range []struct{ to, want, spans string }{
+	for _, step := range []struct{ to, want, ranges string }{
 		{"501", "500 900 former", "1 2"}, // the routes stay as they are
 		{"951", "950 950 former", "1 2"},
 		{"301", "300 300", "1 5"},
@@ -491,9 +491,9 @@ func TestSeekShards(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := value[string](d, `SELECT concat_ws(' ', string_agg(head::text, ' ' ORDER BY shard), CASE WHEN bool_and(former <> '[]') THEN 'former' END) FROM outbox_positions WHERE destination = 'sharded'`)
-		spans := value[string](d, `SELECT string_agg(since::text, ' ' ORDER BY since) FROM outbox_routes WHERE destination = 'sharded' AND past IS NULL`)
-		if got != step.want || spans != step.spans {
-			t.Errorf("to %s: heads %s, want %s; routes %s, want %s", step.to, got, step.want, spans, step.spans)
+		ranges := value[string](d, `SELECT string_agg(since::text, ' ' ORDER BY since) FROM outbox_routes WHERE destination = 'sharded' AND past IS NULL`)
+		if got != step.want || ranges != step.ranges {
+			t.Errorf("to %s: heads %s, want %s; routes %s, want %s", step.to, got, step.want, ranges, step.ranges)
 		}
 	}
 	exec(`INSERT INTO outbox_replays (destination, from_id, to_id, head, number, created_by) VALUES ('sharded', 1, 100, 0, 1000, 'test')`)

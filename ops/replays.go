@@ -75,9 +75,9 @@ func (s *Client) StartReplay(ctx context.Context, what ReplayRange, a Action) (r
 	to, terr := engine.ParseStart(cmp.Or(what.To, "now"))
 	switch {
 	case ferr != nil || from.Kind == engine.StartDefault || from.Kind == engine.StartNow:
-		return r, fmt.Errorf("%w: from %q: want beginning, an id, or a time such as 2026-11-01T00:00:00Z", ErrInvalid, what.From)
+		return r, fmt.Errorf("%w: from %q: use beginning, an id, or a time such as 2026-11-01T00:00:00Z", ErrInvalid, what.From)
 	case terr != nil || to.Kind == engine.StartDefault || to.Kind == engine.StartAtBeginning:
-		return r, fmt.Errorf("%w: to %q: want now, an id, or a time such as 2026-11-01T00:00:00Z", ErrInvalid, what.To)
+		return r, fmt.Errorf("%w: to %q: use now, an id, or a time such as 2026-11-01T00:00:00Z", ErrInvalid, what.To)
 	}
 	if err := errors.Join(what.validate(), a.validate()); err != nil {
 		return r, err

@@ -134,7 +134,7 @@ func encodePayload(payload any) (json.RawMessage, error) {
 func checkType(name string) error {
 	switch {
 	case name == "":
-		return errors.New(`type is empty: say what has happened, "order.created" for example`)
+		return errors.New(`type is empty: name what has happened, such as "order.created"`)
 	case len(name) > maxTypeBytes:
 		return fmt.Errorf("type %.20q... has %d bytes, at most %d are allowed", name, len(name), maxTypeBytes)
 	case strings.ContainsAny(name, "* \t\r\n\v\f"):

@@ -11,7 +11,7 @@ import (
 type reach struct {
 	destination string
 	head        int64
-	open        []span
+	open        []idRange
 }
 
 // misses reports whether the reader has not received the event yet.
@@ -19,7 +19,7 @@ func (r *reach) misses(id int64) bool {
 	if id > r.head {
 		return true
 	}
-	i, _ := slices.BinarySearchFunc(r.open, id, func(s span, id int64) int { return cmp.Compare(s.high-1, id) })
+	i, _ := slices.BinarySearchFunc(r.open, id, func(s idRange, id int64) int { return cmp.Compare(s.high-1, id) })
 	return i < len(r.open) && r.open[i].low <= id
 }
 
@@ -120,12 +120,12 @@ func longest(patterns []string, eventType string) int {
 }
 
 // disputed returns the ids up to the highest head that some readers miss and others do not.
-func (r *readers) disputed() (spans []span) {
+func (r *readers) disputed() (ranges []idRange) {
 	// The change at an id: the number of readers that miss the following ids.
 	changes := make(map[int64]int)
 	top := r.head() + 1
 	for _, one := range r.all {
-		for _, s := range append(slices.Clip(one.open), span{one.head + 1, top}) {
+		for _, s := range append(slices.Clip(one.open), idRange{one.head + 1, top}) {
 			changes[s.low]++
 			changes[s.high]--
 		}
@@ -139,8 +139,8 @@ func (r *readers) disputed() (spans []span) {
 	for i, id := range at {
 		missing += changes[id]
 		if missing > 0 && missing < len(r.all) && i+1 < len(at) {
-			spans = append(spans, span{id, at[i+1]})
+			ranges = append(ranges, idRange{id, at[i+1]})
 		}
 	}
-	return spans
+	return ranges
 }

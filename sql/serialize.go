@@ -44,7 +44,7 @@ func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on boo
 		state = "on"
 	}
 	if err := c.alone(ctx, "SET LOCAL notifyd.serialize = '"+state+"';\n"+triggersSQL); err != nil {
-		return fmt.Errorf("turn the line of writers of schema %q %s: %w", schema, state, err)
+		return fmt.Errorf("switch serialized writers of schema %q %s: %w", schema, state, err)
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func serialized(ctx context.Context, q Querier, schema string) (on bool, err err
 		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A') AND p.proname = 'outbox_serialize')`,
 		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&on)
 	if err != nil {
-		return false, fmt.Errorf("find the line of writers: %w", err)
+		return false, fmt.Errorf("check whether writers are serialized: %w", err)
 	}
 	return on, nil
 }

@@ -128,7 +128,7 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 		}
 		if low != nil && high != nil {
 			one := all[len(all)-1]
-			one.open = append(one.open, span{*low, *high})
+			one.open = append(one.open, idRange{*low, *high})
 		}
 		return nil
 	})
@@ -164,9 +164,9 @@ func (m *modeChange) formerRoutes(ctx context.Context) (all []formerRoutes, err 
 }
 
 // spans returns the spans with these bounds.
-func spans(low, high []int64) (all []span) {
+func spans(low, high []int64) (all []idRange) {
 	for i := range low {
-		all = append(all, span{low[i], high[i]})
+		all = append(all, idRange{low[i], high[i]})
 	}
 	return all
 }
@@ -202,7 +202,7 @@ func (m *modeChange) abandoned(ctx context.Context, r *readers) error {
 		m.say("dropping the positions of %s", strings.Join(found, "; "))
 		return nil
 	}
-	return fmt.Errorf("%w: %s: configure them with their routes, or let these events go", ErrAbandoned, strings.Join(found, "; "))
+	return fmt.Errorf("%w: %s: configure them with their routes, or discard these events", ErrAbandoned, strings.Join(found, "; "))
 }
 
 // waiting counts the events that the reader has not received, of all types, up to one above [abandonedLook].

@@ -12,11 +12,11 @@ import (
 )
 
 // span is the range of ids from low (inclusive) to high (exclusive).
-type span struct{ low, high int64 }
+type idRange struct{ low, high int64 }
 
 const (
 	// lookBatch is how many events one statement reads.
-	lookBatch = 20_000
+	readBatch = 20_000
 	// drawersPoll is how often to check whether transactions have ended.
 	drawersPoll = 50 * time.Millisecond
 )
@@ -38,7 +38,7 @@ const (
 // Until the last step the table is a queue, and an interrupted change loses nothing.
 func (m *modeChange) toStream(ctx context.Context) error {
 	if err := m.giveBack(ctx); err != nil {
-		return fmt.Errorf("give back leases: %w", err)
+		return fmt.Errorf("release leases: %w", err)
 	}
 	m.say("storing the aggregates of deliveries to retry")
 	if err := m.keyRows(ctx); err != nil {
@@ -49,7 +49,7 @@ func (m *modeChange) toStream(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find the last event that is not fresh: %w", err)
 	}
-	var open []span
+	var open []idRange
 	if head > 0 {
 		m.say("waiting for transactions that may have written below event %d", head)
 		if err := m.awaitDrawers(ctx); err != nil {
@@ -66,15 +66,15 @@ func (m *modeChange) toStream(ctx context.Context) error {
 }
 
 // asStream makes the table a stream that begins there.
-func asStream(head int64, open []span) string {
+func asStream(head int64, open []idRange) string {
 	return fmt.Sprintf(`DROP INDEX IF EXISTS outbox_events_fresh;
 		UPDATE outbox_mode SET mode = 'stream', becoming = NULL, origin_head = %d, origin_open = '%s', origin_sequence = `+SQLSequence+`, changed_at = clock_timestamp();`, head, multirange(open))
 }
 
 // multirange returns the spans as PostgreSQL writes them.
-func multirange(spans []span) string {
+func multirange(ranges []idRange) string {
 	var b strings.Builder
-	for i, s := range spans {
+	for i, s := range ranges {
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -169,7 +169,7 @@ func (m *modeChange) lastMarked(ctx context.Context) (head int64, err error) {
 		var n int64
 		err := m.step(ctx, func(tx pgx.Tx) error {
 			return tx.QueryRow(ctx, `SELECT min(id), max(id) FILTER (WHERE state <> 'fresh'), count(*) FROM (
-				SELECT id, state FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT $2) AS e`, upto, lookBatch).Scan(&lowest, &marked, &n)
+				SELECT id, state FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT $2) AS e`, upto, readBatch).Scan(&lowest, &marked, &n)
 		})
 		switch {
 		case err != nil:
@@ -190,8 +190,8 @@ func (m *modeChange) lastMarked(ctx context.Context) (head int64, err error) {
 func (m *modeChange) awaitDrawers(ctx context.Context) error {
 	const drawers = ` FROM pg_locks WHERE locktype = 'relation' AND relation = to_regclass(pg_get_serial_sequence($1, 'id'))
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'RowExclusiveLock' AND granted`
-	var witnesses []string
-	err := m.conn.QueryRow(ctx, `SELECT coalesce(array_agg(virtualtransaction), '{}')`+drawers, m.table("outbox_events")).Scan(&witnesses)
+	var open []string
+	err := m.conn.QueryRow(ctx, `SELECT coalesce(array_agg(virtualtransaction), '{}')`+drawers, m.table("outbox_events")).Scan(&open)
 	if err != nil {
 		return fmt.Errorf("find transactions that have drawn ids: %w", err)
 	}
@@ -199,7 +199,7 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 	for {
 		// One of them may have been prepared. It then has another name and no process.
 		var left int
-		err := m.conn.QueryRow(ctx, `SELECT count(*)`+drawers+` AND (virtualtransaction = ANY($2) OR pid IS NULL)`, m.table("outbox_events"), witnesses).Scan(&left)
+		err := m.conn.QueryRow(ctx, `SELECT count(*)`+drawers+` AND (virtualtransaction = ANY($2) OR pid IS NULL)`, m.table("outbox_events"), open).Scan(&left)
 		switch {
 		case err != nil:
 			return fmt.Errorf("find transactions that have drawn ids: %w", err)
@@ -207,7 +207,7 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 			return nil
 		case w.tired():
 			return fmt.Errorf("for %v transactions that have drawn ids have not ended (%s; prepared ones: see pg_prepared_xacts): end them, and repeat the command",
-				time.Since(w.began).Round(time.Millisecond), m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), witnesses))
+				time.Since(w.began).Round(time.Millisecond), m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), open))
 		case !rest(ctx, drawersPoll):
 			return fmt.Errorf("wait for transactions that have drawn ids: %w", context.Cause(ctx))
 		}
@@ -217,11 +217,11 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 // freshBelow returns ranges that contain all fresh events up to head and no other event: at most
 // maxOpen of them, the highest ones. Events below those are stored in outbox_deliveries, where the
 // router finds them.
-func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []span, err error) {
+func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []idRange, err error) {
 	m.say("finding waiting events")
 	dropped := 0
-	for low, n := int64(math.MinInt64), lookBatch; n == lookBatch; {
-		var found []span
+	for low, n := int64(math.MinInt64), readBatch; n == readBatch; {
+		var found []idRange
 		if found, n, err = m.freshFrom(ctx, low, head); err != nil {
 			return nil, fmt.Errorf("find waiting events: %w", err)
 		}
@@ -244,25 +244,25 @@ func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []span, e
 		m.count("%d ranges found", int64(dropped+len(open)))
 	}
 	if dropped > 0 {
-		m.say("%d ranges are too many: the events of the first %d are put aside", dropped+len(open), dropped)
-		err = m.putAside(ctx, open[0].low)
+		m.say("%d ranges are too many: the events of the first %d are deferred", dropped+len(open), dropped)
+		err = m.deferFresh(ctx, open[0].low)
 	}
 	return open, err
 }
 
-// freshFrom returns the ranges of the first lookBatch fresh events from low on, and the count of these events.
-func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []span, n int, err error) {
+// freshFrom returns the ranges of the first readBatch fresh events from low on, and the count of these events.
+func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []idRange, n int, err error) {
 	err = m.step(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `WITH f AS MATERIALIZED (
 				SELECT id FROM outbox_events WHERE state = 'fresh' AND id >= $1 AND id <= $2 ORDER BY id LIMIT $3),
 			pairs AS (SELECT id, lag(id) OVER (ORDER BY id) AS before FROM f),
 			seen AS (SELECT id, before + 1 < id AND EXISTS (SELECT FROM outbox_events AS e WHERE e.id > p.before AND e.id < p.id) AS apart FROM pairs AS p),
 			numbered AS (SELECT id, count(*) FILTER (WHERE apart) OVER (ORDER BY id) AS n FROM seen)
-			SELECT min(id), max(id) + 1, count(*)::int FROM numbered GROUP BY n ORDER BY n`, low, head, lookBatch)
+			SELECT min(id), max(id) + 1, count(*)::int FROM numbered GROUP BY n ORDER BY n`, low, head, readBatch)
 		if err != nil {
 			return err
 		}
-		var s span
+		var s idRange
 		var some int
 		found, n = nil, 0
 		_, err = pgx.ForEachRow(rows, []any{&s.low, &s.high, &some}, func() error {
@@ -275,9 +275,8 @@ func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []sp
 	return found, n, err
 }
 
-// putAside gives fresh events below an id the form of delayed or undecided events, which queues and
-// streams treat alike.
-func (m *modeChange) putAside(ctx context.Context, below int64) error {
+// deferFresh turns fresh events below an id into deferred events, which queues and streams treat alike.
+func (m *modeChange) deferFresh(ctx context.Context, below int64) error {
 	var done int64
 	for n := int64(modeBatch); n == modeBatch; {
 		err := m.step(ctx, func(tx pgx.Tx) error {
@@ -289,10 +288,10 @@ func (m *modeChange) putAside(ctx context.Context, below int64) error {
 				SELECT count(*) FROM f`, below, modeBatch).Scan(&n)
 		})
 		if err != nil {
-			return fmt.Errorf("put events aside: %w", err)
+			return fmt.Errorf("defer events: %w", err)
 		}
 		done += n
-		m.count("%d events put aside", done)
+		m.count("%d events deferred", done)
 	}
 	return nil
 }

@@ -13,23 +13,23 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ears hears the trigger of a schema.
-type ears struct {
+// triggerLog receives the notifications of a schema.
+type triggerLog struct {
 	conn    *pgx.Conn
 	channel string
 	marks   int
 }
 
-func listen(tb testing.TB, url, schema string) *ears {
+func listen(tb testing.TB, url, schema string) *triggerLog {
 	tb.Helper()
-	e := &ears{conn: testdb.Connect(tb, url), channel: outboxsql.Channel(schema)}
+	e := &triggerLog{conn: testdb.Connect(tb, url), channel: outboxsql.Channel(schema)}
 	testdb.Exec(tb, e.conn, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
 	return e
 }
 
 // heard returns the payloads of all commits before the call: notifications arrive in order, so a
 // marker of its own ends them.
-func (e *ears) heard(tb testing.TB) []string {
+func (e *triggerLog) heard(tb testing.TB) []string {
 	tb.Helper()
 	e.marks++
 	mark := "mark " + strconv.Itoa(e.marks)
@@ -48,7 +48,7 @@ func (e *ears) heard(tb testing.TB) []string {
 }
 
 // expect fails the test unless exactly these payloads were heard.
-func (e *ears) expect(tb testing.TB, what string, want ...string) {
+func (e *triggerLog) expect(tb testing.TB, what string, want ...string) {
 	tb.Helper()
 	if got := e.heard(tb); !slices.Equal(got, want) {
 		tb.Errorf("%s: heard %d payloads %.300q, want %d %.300q", what, len(got), got, len(want), want)
@@ -164,7 +164,7 @@ func TestTriggerWhileARelayPolls(t *testing.T) {
 		insertMany(t, conn, 3)
 		insertMany(t, conn, 100)
 		testdb.Exec(t, conn, "COMMIT")
-		ears.expect(t, "awake, "+isolation)
+		ears.expect(t, "suppressed, "+isolation)
 	}
 	id := testdb.One[string](t, conn, `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id::text`)
 	others.expect(t, "the relay of another schema", id)
@@ -179,7 +179,7 @@ func TestTriggerWhileARelayPolls(t *testing.T) {
 
 	testdb.Exec(t, relay, takeLock)
 	insertMany(t, conn, 1)
-	ears.expect(t, "awake again")
+	ears.expect(t, "suppressed again")
 	if err := relay.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

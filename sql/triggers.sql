@@ -37,8 +37,8 @@ DECLARE
     channel pg_catalog.text;
     ids     bigint[];
 BEGIN
-    -- Taken and given back in one expression: a long transaction must not hold
-    -- it. Not got: a relay polls and will see the rows without being told.
+    -- Locked and unlocked in one expression: a long transaction must not hold the
+    -- lock. If it is taken, a relay polls and finds the rows without a notification.
     -- Locks are not subject to snapshots, so this is right at every isolation level.
     -- Nor does it notify while the server's queue is more than half full: at its end this commit would be
     -- refused. Asking moves the tail of the queue; relays poll meanwhile.

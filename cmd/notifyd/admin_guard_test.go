@@ -46,7 +46,7 @@ routes: [{match: '*', to: audit}]
 	path, wrong := write("notifyd.yaml", token), write("wrong.yaml", token+"0")
 	d := startDaemon(t, nil, "run", "-c", path)
 	d.stderr.await(t, `"relay started"`)
-	d.stderr.await(t, `"admin server","listen":"127.0.0.1:`)
+	d.stderr.await(t, `"admin server listening","listen":"127.0.0.1:`)
 	for deadline := time.Now().Add(patience); ; {
 		got := invoke(t, "healthcheck", "-c", path, "--timeout", "1m")
 		if got.code == 0 {

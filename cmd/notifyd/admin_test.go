@@ -20,7 +20,7 @@ func TestAdmin(t *testing.T) {
 	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())+"\nadmin:\n  listen: 127.0.0.1:0\n"))
 	d.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
+	address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
 	if address == nil {
 		t.Fatalf("the address is not said:\n%s", d.stderr.text())
 	}

@@ -29,7 +29,7 @@ type visitor struct {
 func visit(t *testing.T, r *reloadable) visitor {
 	t.Helper()
 	r.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
+	address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
 	if address == nil {
 		t.Fatalf("the address is not said:\n%s", r.stderr.text())
 	}
@@ -159,7 +159,7 @@ func TestConsoleFollows(t *testing.T) {
 	p.stderr.awaitN(t, saidDelivers, 2)
 	shows("of.second", "of.first")
 	until(t, first, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND datname = current_database())`)
-	if strings.Contains(p.stderr.text(), "a restart is needed") || strings.Contains(p.stderr.text(), "restart notifyd") {
+	if strings.Contains(p.stderr.text(), "need a restart") || strings.Contains(p.stderr.text(), "restart notifyd") {
 		t.Errorf("a restart is asked for:\n%s", p.stderr.text())
 	}
 	form := url.Values{"destination": {"audit"}, "event": {"1"}, "sure": {"yes"}}

@@ -32,7 +32,7 @@ func checkRun(t *testing.T, url string) {
 	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())))
 	d.stderr.await(t, `"relay started"`)
 	for _, want := range []string{
-		`"msg":"notifyd starts","version":`, `"msg":"database","host":`,
+		`"msg":"notifyd starting","version":`, `"msg":"database","host":`,
 		`"msg":"destination","name":"mail","type":"email","concurrency":4,"max_attempts":20}`,
 		`"msg":"destination","name":"audit","type":"log"`, `"msg":"route","match":"order.placed","to":["mail","audit"]}`,
 	} {
@@ -88,7 +88,7 @@ func TestSignalFinishesDelivery(t *testing.T) {
 			mails(t, sink, 1)
 			for _, s := range signals {
 				p.signal(t, s)
-				p.stderr.await(t, `"stopping; a second signal exits at once"`)
+				p.stderr.await(t, `"stopping: a second signal exits at once"`)
 			}
 			close(slow.open)
 			if code := p.wait(t); code != 0 {
@@ -116,7 +116,7 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 			publishTo(t, url, "order.placed", order)
 			mails(t, sink, 1)
 			p.signal(t, syscall.SIGTERM)
-			p.stderr.await(t, `"stopping; a second signal exits at once"`)
+			p.stderr.await(t, `"stopping: a second signal exits at once"`)
 			if code := p.insist(t, second); code != 1 || !strings.Contains(p.stderr.text(), `"second signal, exiting at once"`) {
 				t.Errorf("exit code %d:\n%s", code, p.stderr.text())
 			}
@@ -198,7 +198,7 @@ func TestRunWaitsForMailServer(t *testing.T) {
 	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())))
 	publishTo(t, url, "order.placed", order)
 	publishTo(t, url, "order.placed", order)
-	d.stderr.await(t, `"destination is still unavailable"`) // in the debug log: the probe failed too
+	d.stderr.await(t, `"destination still down"`) // in the debug log: the probe failed too
 	if err := sink.Restart(); err != nil {
 		t.Fatal(err)
 	}
@@ -208,11 +208,11 @@ func TestRunWaitsForMailServer(t *testing.T) {
 		}
 	}
 	until(t, url, "SELECT bool_and(state = 'done') FROM outbox_events")
-	d.stderr.await(t, `"destination answers again"`) // some seconds later: nothing more comes that could show it
+	d.stderr.await(t, `"destination up"`) // some seconds later: nothing more comes that could show it
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	for _, once := range []string{`"destination is unavailable"`, `"destination answers again"`} {
+	for _, once := range []string{`"destination down"`, `"destination up"`} {
 		if n := strings.Count(d.stderr.text(), once); n != 1 {
 			t.Errorf("%s was said %d times:\n%s", once, n, d.stderr.text())
 		}

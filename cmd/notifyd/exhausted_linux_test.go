@@ -51,7 +51,7 @@ func TestFewFiles(t *testing.T) {
 				t.Errorf("exit code %d, or no cure in the log", code)
 			}
 			for line := range strings.Lines(log) {
-				if strings.Contains(line, "destination is unavailable") || strings.Contains(line, `"delivery failed"`) || strings.Contains(line, `"class":"event"`) {
+				if strings.Contains(line, "destination down") || strings.Contains(line, `"delivery failed"`) || strings.Contains(line, `"class":"event"`) {
 					t.Error(line)
 				}
 			}

@@ -102,7 +102,7 @@ func TestLeastPrivilege(t *testing.T) {
 			second := startDaemon(t, nil, "run", "-c", file(t, strictConfig(asRelay, sink.Port(), keep, placed+", {match: nowhere, to: mail}")))
 			mails(t, sink, 3)
 			until(t, owner, "SELECT array_agg(payload->>'n') = '{2}' FROM outbox_events") // the others are deleted, or purged
-			address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(second.stderr.text())
+			address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(second.stderr.text())
 			if address == nil {
 				t.Fatalf("the address is not said:\n%s", second.stderr.text())
 			}

@@ -19,7 +19,7 @@ func TestHealthcheck(t *testing.T) {
 	const config = "version: 1\ndatabase: {url: '%s'}\nadmin: {listen: '%s:%d'}\n"
 	path := file(t, fmt.Sprintf(config, url, "0.0.0.0", port)) // to be asked on the loopback
 	d := startDaemon(t, nil, "run", "-c", file(t, fmt.Sprintf(config, url, "127.0.0.1", port)))
-	d.stderr.await(t, `admin server`)
+	d.stderr.await(t, `admin server listening`)
 	ready := fmt.Sprintf("http://127.0.0.1:%d/readyz", port)
 	untilReady(t, ready)
 	untilSays(t, ready+"?verbose", "[+] listener: ok")

@@ -141,7 +141,7 @@ func TestKafkaForeignTopic(t *testing.T) {
 				t.Errorf("deliveries: %s", got)
 			}
 			for line := range strings.Lines(d.stderr.text()) {
-				if strings.Contains(line, `"event_type":"two"`) || strings.Contains(line, "destination is unavailable") {
+				if strings.Contains(line, `"event_type":"two"`) || strings.Contains(line, "destination down") {
 					t.Fatal(line)
 				}
 			}

@@ -23,7 +23,7 @@ func TestRefusedLogin(t *testing.T) {
 		publishTo(t, url, "order.placed", order)
 	}
 	r := startReloadable(t, nil, text)
-	r.stderr.await(t, `"destination is unavailable"`)
+	r.stderr.await(t, `"destination down"`)
 	r.stderr.await(t, "check password, then username")
 	until(t, url, "SELECT count(*) > 0 FROM outbox_deliveries WHERE destination = 'mail' AND attempts = 0 AND last_error LIKE '%535%'")
 	_, page := fetch(t, "http://"+listenOf(r.runningDaemon)+"/metrics")

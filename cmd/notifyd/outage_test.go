@@ -47,7 +47,7 @@ func startBadDay(t *testing.T, mode string) *badDay {
 	t.Cleanup(func() { close(b.ended) })
 	d := startDaemon(t, nil, "run", "-c", file(t, fmt.Sprintf(badDayConfig, b.url, "127.0.0.1:0", server.URL)))
 	d.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
+	address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
 	untilReady(t, "http://"+address+"/readyz")
 	b.config = file(t, fmt.Sprintf(badDayConfig, b.url, address, server.URL))
 	return b

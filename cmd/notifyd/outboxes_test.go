@@ -221,7 +221,7 @@ destinations: {audit: {type: log}}
 routes: [{match: '*', to: audit}]
 outboxes: {query: SELECT name FROM tenants}
 `))
-	d.stderr.await(t, `"msg":"admin server"`)
+	d.stderr.await(t, `"msg":"admin server listening"`)
 	address := "http://" + listenOf(d)
 	if code, body := fetch(t, address+"/readyz?verbose"); code != http.StatusServiceUnavailable || !strings.Contains(body, "[-] started") {
 		t.Errorf("%d:\n%s", code, body)

@@ -23,7 +23,7 @@ func adminOf(t *testing.T, d *runningDaemon) string {
 
 // listenOf is the same of a daemon that has said so, and may not have started.
 func listenOf(d *runningDaemon) string {
-	return regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
+	return regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
 }
 
 const pauseConfig = `version: 1

@@ -74,7 +74,7 @@ func TestRunBesideAPooler(t *testing.T) {
 			p := startProcess(t, "", "run", "-c", config)
 			p.stderr.await(t, c.says)
 			p.stderr.await(t, `"relay started"`)
-			address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(p.stderr.text())
+			address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(p.stderr.text())
 			if address == nil {
 				t.Fatalf("the address is not said:\n%s", p.stderr.text())
 			}

@@ -40,7 +40,7 @@ func TestRabbitMQPage(t *testing.T) {
 		}
 	}
 	d := startDaemon(t, env, "run", "-c", path, "--log-format", "json")
-	d.stderr.await(t, `"rabbitmq is connected"`)
+	d.stderr.await(t, `"rabbitmq connected"`)
 	until(t, env["DATABASE_URL"], "SELECT count(*) = 1 FROM outbox_events WHERE state = 'done'")
 	conn, err := amqp.Dial(url)
 	if err != nil {

@@ -67,9 +67,9 @@ func (r *reloadable) write(t *testing.T, text string) {
 }
 
 const (
-	saidDelivers = `"the relay delivers with the new configuration"`
-	saidWrong    = `"the configuration is wrong: the previous one stays in force"`
-	saidReloaded = `"the configuration was reloaded"`
+	saidDelivers = `"relay delivers with the new configuration"`
+	saidWrong    = `"configuration refused: the previous one stays in force"`
+	saidReloaded = `"configuration reloaded"`
 )
 
 // awaitN waits until a text was printed n times.
@@ -273,7 +273,7 @@ func TestReloadWrong(t *testing.T) {
 	hook := "  hook: {type: webhook, url: 'https://example.com', bearer_token: '${file:" + secret + "}'}\n"
 	r := startReloadable(t, nil, text(hook))
 	r.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
+	address := regexp.MustCompile(`"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
 	if address == nil {
 		t.Fatal("the address is not said")
 	}

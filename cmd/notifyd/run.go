@@ -22,7 +22,7 @@ func newRunCmd(a *command.App) *cobra.Command {
 configuration file. It waits for a database or a destination that is down.
 
 SIGTERM and SIGINT stop it in order: running deliveries may finish within
-relay.shutdown_timeout, the rest is given back. A second signal ends it at once.
+relay.shutdown_timeout, the rest is released. A second signal ends it at once.
 SIGHUP makes it read the configuration again; a file with mistakes changes nothing.
 The OTEL_* variables of OpenTelemetry make it send a span for each attempt.
 

@@ -75,7 +75,7 @@ func TestRunbookPage(t *testing.T) {
 	b.recovered()
 	b.awaitLog(`"database answers again"`)
 	b.stop()
-	for _, said := range []string{`"database does not answer`, `"destination is paused`} {
+	for _, said := range []string{`"database does not answer`, `"destination paused`} {
 		if !strings.Contains(b.log(), said) {
 			t.Errorf("the log does not say %s:\n%s", said, b.log())
 		}

@@ -51,7 +51,7 @@ func TestSecrets(t *testing.T) {
 		all.WriteString(got.stdout + got.stderr)
 	}
 	d := startDaemon(t, env, "run", "-c", path, "--log-level", "debug")
-	d.stderr.await(t, `"destination is unavailable"`)
+	d.stderr.await(t, `"destination down"`)
 	url := server.URL("")
 	until(t, url, "SELECT count(*) = 2 FROM outbox_deliveries WHERE state = 'dead'")
 	all.WriteString(query[string](t, url, "SELECT string_agg(d::text, E'\n') FROM outbox_deliveries d"))

@@ -43,7 +43,7 @@ func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, 
 func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.Context, reloads <-chan struct{}, stop func()) {
 	wanted := make(chan struct{}, 1)
 	if signal.Ignored(syscall.SIGHUP) {
-		log.WarnContext(ctx, "SIGHUP is ignored, as under nohup: it will not reload the configuration; to reload by SIGHUP, start without nohup")
+		log.WarnContext(ctx, "SIGHUP is ignored, as under nohup: start without nohup to reload by SIGHUP")
 	}
 	attended := cli.IsTerminal(os.Stdin)
 	// Without it a write to a closed pipe on standard output or error would end the process,
@@ -95,7 +95,7 @@ func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, rel
 				log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
 				os.Exit(command.ExitFailure)
 			case first:
-				log.InfoContext(ctx, "stopping; a second signal exits at once", "signal", s.String())
+				log.InfoContext(ctx, "stopping: a second signal exits at once", "signal", s.String())
 				cancel()
 			}
 		}

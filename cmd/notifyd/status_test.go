@@ -121,7 +121,7 @@ func TestStatusOfRelay(t *testing.T) {
 	base := shopConfig(url, sink.Port())
 	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
 	d.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
+	address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
 	path := file(t, base+"\nadmin:\n  listen: "+address[1]+"\n")
 	untilReady(t, "http://"+address[1]+"/readyz")
 	w := startDaemon(t, nil, "status", "-c", path, "--watch")
@@ -159,7 +159,7 @@ func TestStatusOfOutage(t *testing.T) {
 	base := strings.Replace(shopConfig(url, sink.Port()), "    tls: none\n", "    tls: none\n    concurrency: 1\n", 1)
 	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
 	d.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
+	address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
 	path := file(t, base+"\nadmin:\n  listen: "+address+"\n")
 	untilReady(t, "http://"+address+"/readyz")
 	shows := func(unavailable int, word string, state observe.BreakerState) {

@@ -53,7 +53,7 @@ func TestStandardLogger(t *testing.T) {
 			t.Errorf("the log has %q", line)
 		}
 	}
-	if !strings.Contains(p.stderr.text(), `"msg":"a library reports","text":"Unsolicited response received on idle HTTP channel"`) {
+	if !strings.Contains(p.stderr.text(), `"msg":"library message","text":"Unsolicited response received on idle HTTP channel"`) {
 		t.Errorf("the log does not have it:\n%s", p.stderr.text())
 	}
 }

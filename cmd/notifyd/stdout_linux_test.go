@@ -47,7 +47,7 @@ func TestStandardOutputFails(t *testing.T) {
 				path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\nlog: {format: text}\ndestinations: {out: {type: log}, other: {type: log, output: stderr}}\nroutes: [{match: '*', to: [out, other]}]\n")
 				p := c.start(t, "run", "-c", path)
 				first := publishTo(t, url, "order.created", "{}")
-				p.stderr.await(t, "destination is unavailable")
+				p.stderr.await(t, "destination down")
 				p.stderr.await(t, c.want)
 				p.stderr.await(t, `"event_id":`+first+`,"event_type":"order.created"`)
 				second := publishTo(t, url, "order.created", "{}") // it goes on

@@ -53,7 +53,7 @@ func TestWatchStream(t *testing.T) {
 			}
 			d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
 			d.stderr.await(t, `"relay started"`)
-			address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
+			address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
 			path := file(t, base+"\nadmin:\n  listen: "+address+"\n")
 			untilReady(t, "http://"+address+"/readyz")
 

@@ -96,7 +96,7 @@ func TestSystemdDeaf(t *testing.T) {
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if n := strings.Count(d.stderr.text(), "the service manager cannot be notified"); n != 1 {
+	if n := strings.Count(d.stderr.text(), "service manager not notified"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, d.stderr.text())
 	}
 	d = startDaemon(t, vars{"NOTIFY_SOCKET": "vsock:2:1"}, "run", "-c", path)

@@ -215,7 +215,7 @@ func TestCollectorAway(t *testing.T) {
 	until(t, url, "SELECT bool_and(state = 'done') FROM outbox_events")
 	began := time.Now()
 	d.endInOrder(t)
-	if text := d.stderr.text(); !strings.Contains(text, "spans cannot be sent") && !strings.Contains(text, "the last spans could not be sent") {
+	if text := d.stderr.text(); !strings.Contains(text, "spans not sent") && !strings.Contains(text, "last spans not sent") {
 		t.Errorf("after %v the lost spans are not logged:\n%s", time.Since(began), text)
 	}
 }

@@ -43,7 +43,7 @@ func forIdleRuns(t *testing.T, lane string, test func(r *idleRuns)) {
 	}
 }
 
-const saysIdle = `"msg":"the relay is idle"`
+const saysIdle = `"msg":"relay idle"`
 
 func (r *idleRuns) start() *runningDaemon {
 	r.Helper()
@@ -69,7 +69,7 @@ func (r *idleRuns) insert(n int) {
 // keepsRunning expects that a run has checked three times more whether it is idle, and is not. Each check opens a connection.
 func (r *idleRuns) keepsRunning(d *runningDaemon) {
 	r.Helper()
-	d.stderr.await(r.T, `"msg":"admin server"`)
+	d.stderr.await(r.T, `"msg":"admin server listening"`)
 	checks := func() (n int) {
 		_, text := fetch(r.T, "http://"+listenOf(d)+"/metrics")
 		_, after, _ := strings.Cut(text, `notifyd_connections_opened_total{role="watch"} `)

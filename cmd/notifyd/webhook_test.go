@@ -111,7 +111,7 @@ func TestWebhookSecrets(t *testing.T) {
 	d := startDaemon(t, nil, "run", "-c", path)
 	publishTo(t, url, "order.placed", order)
 	d.stderr.await(t, `"event is a dead letter"`)
-	d.stderr.awaitN(t, `"destination is unavailable"`, 2) // locked, gone
+	d.stderr.awaitN(t, `"destination down"`, 2) // locked, gone
 	d.end(t)
 	all := d.stderr.text() + d.stdout.text() + shown.stdout + query[string](t, url, "SELECT coalesce(string_agg(last_error, ' '), '') FROM outbox_deliveries")
 	if !strings.Contains(all, "[redacted]") || !strings.Contains(all, "nobody.invalid") {

@@ -41,8 +41,8 @@ type files struct {
 }
 
 // shrink closes the files that were not used for longest, for some others to be opened.
-func (s *files) shrink(room int) {
-	for len(s.open) > maxOpen-room {
+func (s *files) shrink(needed int) {
+	for len(s.open) > maxOpen-needed {
 		oldest := ""
 		for path, a := range s.open {
 			if oldest == "" || a.use < s.open[oldest].use {

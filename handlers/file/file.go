@@ -64,7 +64,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
-// KeepsOrder implements delivery.OrderKeeper: lines are written in the order of the events, and none is acknowledged behind an
+// KeepsOrder implements delivery.OrderedBatchHandler: lines are written in the order of the events, and none is acknowledged behind an
 // event that failed.
 func (*Handler) KeepsOrder() bool { return true }
 
@@ -185,6 +185,6 @@ func (h *Handler) pathOf(e *delivery.Event) (string, error) {
 }
 
 var (
-	_ delivery.BatchHandler = (*Handler)(nil)
-	_ delivery.OrderKeeper  = (*Handler)(nil)
+	_ delivery.BatchHandler        = (*Handler)(nil)
+	_ delivery.OrderedBatchHandler = (*Handler)(nil)
 )

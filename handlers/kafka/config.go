@@ -147,14 +147,14 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// PositionID returns the transactional id with ExactlyOnce, which is also the key of the position. shard is the
-// stream's name for a shard, and part the number of the shard. The first shard has TransactionalID, the others append
-// their number to it. Without TransactionalID the id is made of shard.
-func (c Config) PositionID(shard string, part int) string {
-	if c.TransactionalID != "" && part > 0 {
-		return fmt.Sprintf("%s/%d", c.TransactionalID, part)
+// PositionID returns the transactional id with ExactlyOnce, which is also the key of the position. name is the
+// stream's name for a shard, and shard its number. The first shard has TransactionalID, the others append their number
+// to it. Without TransactionalID the id is made of name.
+func (c Config) PositionID(name string, shard int) string {
+	if c.TransactionalID != "" && shard > 0 {
+		return fmt.Sprintf("%s/%d", c.TransactionalID, shard)
 	}
-	return cmp.Or(c.TransactionalID, defaultTxnPrefix+"/"+shard)
+	return cmp.Or(c.TransactionalID, defaultTxnPrefix+"/"+name)
 }
 
 // Within returns how long a batch may take before the handler gives up on it: the delivery

@@ -37,8 +37,8 @@ type opened struct {
 	calling sync.Mutex // held by a batch
 }
 
-// keeper holds the client that was opened last.
-type keeper struct {
+// session holds the client that was opened last.
+type session struct {
 	mu     sync.Mutex
 	now    *opened // nil before the first one
 	closed bool
@@ -46,7 +46,7 @@ type keeper struct {
 
 // swap replaces the opened client, and closes the previous one: a batch that still uses that client
 // fails. It reports false if the handler is closed.
-func (k *keeper) swap(next *opened) bool {
+func (k *session) swap(next *opened) bool {
 	k.mu.Lock()
 	before := k.now
 	k.now = next
@@ -58,40 +58,40 @@ func (k *keeper) swap(next *opened) bool {
 	return !closed
 }
 
-func (k *keeper) get() *opened {
+func (k *session) get() *opened {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.now
 }
 
-func (k *keeper) close() {
+func (k *session) close() {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
 	k.swap(nil)
 }
 
-// keepers has one for each shard of the destination.
-type keepers struct {
+// sessions has one for each shard of the destination.
+type sessions struct {
 	mu     sync.Mutex
-	all    map[int]*keeper
+	all    map[int]*session
 	closed bool
 }
 
-// of returns the keeper of a shard.
-func (k *keepers) of(part int) *keeper {
+// of returns the session of a shard.
+func (k *sessions) of(shard int) *session {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.all == nil {
-		k.all = make(map[int]*keeper)
+		k.all = make(map[int]*session)
 	}
-	if k.all[part] == nil {
-		k.all[part] = &keeper{closed: k.closed}
+	if k.all[shard] == nil {
+		k.all[shard] = &session{closed: k.closed}
 	}
-	return k.all[part]
+	return k.all[shard]
 }
 
-func (k *keepers) close() {
+func (k *sessions) close() {
 	k.mu.Lock()
 	k.closed = true
 	all := slices.Collect(maps.Values(k.all))
@@ -101,17 +101,17 @@ func (k *keepers) close() {
 	}
 }
 
-// KeepsPosition implements delivery.PositionKeeper: with exactly_once.
-func (h *Handler) KeepsPosition() bool { return h.cfg.ExactlyOnce }
+// StoresPosition implements delivery.PositionStore: with exactly_once.
+func (h *Handler) StoresPosition() bool { return h.cfg.ExactlyOnce }
 
-// OpenPosition implements delivery.PositionKeeper. It makes the topic of the positions where it is
+// OpenPosition implements delivery.PositionStore. It makes the topic of the positions where it is
 // missing. An error is a fault of the cluster, or of the rights there.
-func (h *Handler) OpenPosition(ctx context.Context, shard string, progress delivery.Progress) (stored []byte, err error) {
-	part := delivery.Shard(ctx)
-	h.keepers.of(part).swap(nil)
+func (h *Handler) OpenPosition(ctx context.Context, name string, progress delivery.Progress) (stored []byte, err error) {
+	shard := delivery.Shard(ctx)
+	h.sessions.of(shard).swap(nil)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
-	id := h.cfg.PositionID(shard, part)
+	id := h.cfg.PositionID(name, shard)
 	p := newProducer(h.cfg, h.options, id)
 	stored, err = p.open(within, id)
 	if err != nil {
@@ -125,7 +125,7 @@ func (h *Handler) OpenPosition(ctx context.Context, shard string, progress deliv
 		class, _ := lookUp(err, false)
 		return nil, class.WithoutEvent().Mark(0, h.describe(err))
 	}
-	if k := h.keepers.of(part); !k.swap(&opened{p: p, client: p.client, progress: progress, id: id}) {
+	if k := h.sessions.of(shard); !k.swap(&opened{p: p, client: p.client, progress: progress, id: id}) {
 		k.swap(nil)
 		return nil, h.out.Closed()
 	}
@@ -150,7 +150,7 @@ func (p *producer) open(ctx context.Context, id string) ([]byte, error) {
 
 // deliverExactly is DeliverBatch with exactly_once.
 func (h *Handler) deliverExactly(ctx context.Context, events []*delivery.Event) []error {
-	o := h.keepers.of(delivery.Shard(ctx)).get()
+	o := h.sessions.of(delivery.Shard(ctx)).get()
 	// A batch that the lane has given up may still be in there.
 	free := o != nil && o.calling.TryLock()
 	if free {
@@ -335,4 +335,4 @@ func (b *batch) verdict(err error) error {
 	}
 }
 
-var _ delivery.PositionKeeper = (*Handler)(nil)
+var _ delivery.PositionStore = (*Handler)(nil)

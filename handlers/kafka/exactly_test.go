@@ -101,20 +101,20 @@ func TestExactlyOnceShards(t *testing.T) {
 		t.Helper()
 		h := exactlyTo(t, brokers, topic)
 		shards := []context.Context{t.Context(), delivery.WithShard(t.Context(), 1)}
-		open := func(part int, want string) {
+		open := func(shard int, want string) {
 			t.Helper()
 			c := &counter{}
-			got, err := h.OpenPosition(shards[part], fmt.Sprint("unit/", part), c)
+			got, err := h.OpenPosition(shards[shard], fmt.Sprint("unit/", shard), c)
 			if err != nil || string(got) != want {
-				t.Fatalf("the position of shard %d is %q, want %q: %v", part, got, want, err)
+				t.Fatalf("the position of shard %d is %q, want %q: %v", shard, got, want, err)
 			}
 			c.all = strings.Fields(want)
 		}
-		deliver := func(part int, ids ...int64) {
+		deliver := func(shard int, ids ...int64) {
 			t.Helper()
-			for _, err := range h.DeliverBatch(shards[part], events(ids...)) {
+			for _, err := range h.DeliverBatch(shards[shard], events(ids...)) {
 				if err != nil {
-					t.Errorf("shard %d: %v", part, err)
+					t.Errorf("shard %d: %v", shard, err)
 				}
 			}
 		}

@@ -41,9 +41,9 @@ type Handler struct {
 
 	registry *registry // nil without one
 
-	keepers keepers // with exactly_once
-	idle    idle.Pool[*producer]
-	made    int // producers, for transactional ids; guarded by idle
+	sessions sessions // with exactly_once
+	idle     idle.Pool[*producer]
+	made     int // producers, for transactional ids; guarded by idle
 }
 
 // New returns a handler for cfg. It reads the certificates that cfg names, and
@@ -76,7 +76,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
-// KeepsOrder implements delivery.OrderKeeper: records of one aggregate go to one
+// KeepsOrder implements delivery.OrderedBatchHandler: records of one aggregate go to one
 // partition, where none is written after one that failed. A broker with a custom
 // policy is the exception: it may refuse one record and take the next.
 //
@@ -122,7 +122,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 // Close closes all producers. It waits for nothing: a batch that is under way
 // closes its own, and a later one fails. Closing again does nothing.
 func (h *Handler) Close() error {
-	h.keepers.close()
+	h.sessions.close()
 	for _, p := range h.idle.Close() {
 		p.close()
 	}

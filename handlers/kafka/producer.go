@@ -48,13 +48,13 @@ var errTimeout = errors.New("delivery_timeout is over")
 // is buffered before anything of it is sent, so that no record can be buffered
 // behind one that has just failed, and overtake it.
 type producer struct {
-	cfg     Config
-	common  []kgo.Opt // of all clients of the handler
-	options []kgo.Opt
-	link    *link
-	client  *kgo.Client     // nil before the first batch, and after a fatal error
-	suspect bool            // ask whether a broker answers before buffering anything
-	known   map[string]bool // topics that the client knows the partitions of
+	cfg       Config
+	common    []kgo.Opt // of all clients of the handler
+	options   []kgo.Opt
+	link      *link
+	client    *kgo.Client     // nil before the first batch, and after a fatal error
+	unchecked bool            // ask whether a broker answers before buffering anything
+	known     map[string]bool // topics that the client knows the partitions of
 
 	// Of the batch under way; the memory is used again by the next one.
 	records []kgo.Record
@@ -184,9 +184,9 @@ func (p *producer) ready(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.client, p.suspect, p.known = client, true, make(map[string]bool)
+		p.client, p.unchecked, p.known = client, true, make(map[string]bool)
 	}
-	if !p.suspect {
+	if !p.unchecked {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, reachWithin)
@@ -200,14 +200,14 @@ func (p *producer) ready(ctx context.Context) error {
 	case err != nil:
 		return p.link.explain(err)
 	}
-	p.suspect = false
+	p.unchecked = false
 	return nil
 }
 
 // produce writes records and waits until each is answered or given up. On return
 // nothing is left in the client.
 func (p *producer) produce(b *batch, todo []int) {
-	if p.client == nil || p.suspect { // an earlier part of the batch has failed
+	if p.client == nil || p.unchecked { // an earlier part of the batch has failed
 		if err := p.ready(b.ctx); err != nil {
 			b.failAll(todo, err)
 			return
@@ -226,7 +226,7 @@ func (p *producer) produce(b *batch, todo []int) {
 	fatal, undecided := false, false
 	for _, i := range todo {
 		err := b.errs[i]
-		p.suspect = p.suspect || err != nil && !isContent(err)
+		p.unchecked = p.unchecked || err != nil && !isContent(err)
 		fatal = fatal || isFatal(err)
 		undecided = undecided || isUndecided(err)
 	}

@@ -20,9 +20,9 @@ import (
 
 // unsigned returns a token that the broker of the test takes: without a signature.
 func unsigned(subject string) string {
-	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	shard := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	now := time.Now().Unix()
-	return part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, subject, now, now+3600)) + "."
+	return shard(`{"alg":"none"}`) + "." + shard(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, subject, now, now+3600)) + "."
 }
 
 // TestSecured has one broker with TLS, SASL and ACLs, and clients that lack one

@@ -116,7 +116,7 @@ func (p *producer) permitted(b *batch, todo []int) []int {
 
 // abort ends the transaction that reason has spoilt.
 func (p *producer) abort(b *batch, reason error) {
-	p.suspect = p.suspect || !isContent(reason)
+	p.unchecked = p.unchecked || !isContent(reason)
 	if b.ctx.Err() != nil || isFatal(reason) {
 		p.close() // too late to wait for a broker that did not answer before
 		return

@@ -20,7 +20,7 @@ import (
 )
 
 // Handler puts records. It implements [delivery.BatchHandler] and io.Closer,
-// and is safe for concurrent use. It is no [delivery.OrderKeeper]: PutRecords may write
+// and is safe for concurrent use. It is no [delivery.OrderedBatchHandler]: PutRecords may write
 // records behind one that has failed, and promises no order.
 type Handler struct {
 	cfg     Config

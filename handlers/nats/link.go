@@ -100,12 +100,12 @@ func loginOption(cfg Config, baseDir string) (natsgo.Option, error) {
 
 // link is a connection.
 type link struct {
-	conn    *natsgo.Conn
-	stream  jetstream.JetStream
-	gone    chan struct{} // closed when the connection is
-	born    time.Time
-	suspect atomic.Bool    // the destination has failed on it
-	users   sync.WaitGroup // batches; a new one begins only while the handler has the link
+	conn   *natsgo.Conn
+	stream jetstream.JetStream
+	gone   chan struct{} // closed when the connection is
+	born   time.Time
+	failed atomic.Bool    // the destination has failed on it
+	users  sync.WaitGroup // batches; a new one begins only while the handler has the link
 
 	mu      sync.Mutex
 	refused map[string]error // by subject: publishing is not allowed

@@ -124,7 +124,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	}
 	answers := b.answers(ctx)
 	if slices.ContainsFunc(answers, delivery.IsUnavailable) {
-		l.suspect.Store(true)
+		l.failed.Store(true)
 	}
 	return answers
 }
@@ -187,7 +187,7 @@ func (h *Handler) young() *link {
 	switch {
 	case l == nil || l.isClosed():
 		return nil
-	case time.Since(l.born) > h.age || l.suspect.Load():
+	case time.Since(l.born) > h.age || l.failed.Load():
 		h.link = nil
 		go func() {
 			stop := context.AfterFunc(h.closing, l.close)

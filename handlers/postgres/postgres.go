@@ -56,7 +56,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
-// KeepsOrder implements delivery.OrderKeeper: the rows of a batch are committed in its order, and none
+// KeepsOrder implements delivery.OrderedBatchHandler: the rows of a batch are committed in its order, and none
 // behind one that will be delivered again.
 func (*Handler) KeepsOrder() bool { return true }
 
@@ -144,6 +144,6 @@ func (l *link) leave(ctx context.Context, err error) {
 }
 
 var (
-	_ delivery.BatchHandler = (*Handler)(nil)
-	_ delivery.OrderKeeper  = (*Handler)(nil)
+	_ delivery.BatchHandler        = (*Handler)(nil)
+	_ delivery.OrderedBatchHandler = (*Handler)(nil)
 )

@@ -121,7 +121,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	return b.errs
 }
 
-// KeepsOrder implements delivery.OrderKeeper: messages of one aggregate have one
+// KeepsOrder implements delivery.OrderedBatchHandler: messages of one aggregate have one
 // key, unless a template makes it.
 func (h *Handler) KeepsOrder() bool { return h.encoder.key == nil }
 
@@ -134,6 +134,6 @@ func (h *Handler) Close() error {
 }
 
 var (
-	_ delivery.BatchHandler = (*Handler)(nil)
-	_ delivery.OrderKeeper  = (*Handler)(nil)
+	_ delivery.BatchHandler        = (*Handler)(nil)
+	_ delivery.OrderedBatchHandler = (*Handler)(nil)
 )

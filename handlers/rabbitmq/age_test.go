@@ -41,7 +41,7 @@ func TestConnectionsHaveAnAge(t *testing.T) {
 	more := func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		if c := h.keeper.current(); c != nil {
+		if c := h.connector.current(); c != nil {
 			seen[c] = true
 		}
 		if len(seen) == 5 {

@@ -125,7 +125,7 @@ func (b *batch) failAll(f *failure) {
 // send publishes events, waits for the answers and settles the answered events. A
 // failure is the destination's, for all events that are still open.
 func (b *batch) send(ctx context.Context, next []int) *failure {
-	conn, err := b.h.keeper.get(ctx)
+	conn, err := b.h.connector.get(ctx)
 	if err != nil {
 		return asFailure(err)
 	}
@@ -279,7 +279,7 @@ func (b *batch) repeatBehind() {
 	}
 }
 
-// asFailure returns the *failure that keeper.get has returned.
+// asFailure returns the *failure that connector.get has returned.
 func asFailure(err error) *failure {
 	f, ok := err.(*failure) //nolint:errorlint // it is not wrapped
 	if !ok {

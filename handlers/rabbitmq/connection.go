@@ -109,7 +109,7 @@ func (h *Handler) amqpConfig() amqp.Config {
 	return amqp.Config{
 		SASL: []amqp.Authentication{auth}, Vhost: h.target.vhost, FrameSize: frameMax,
 		Heartbeat: h.cfg.Heartbeat, Locale: locale, Properties: properties,
-		// Recovery stays nil: only the keeper connects again.
+		// Recovery stays nil: only the connector connects again.
 	}
 }
 

@@ -37,8 +37,8 @@ func TestAlarm(t *testing.T) {
 	}
 	// The broker notifies a connection only when it publishes.
 	begin := time.Now()
-	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocked publishers", "memory")
-	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocked publishers", "memory")
+	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocks publishers", "memory")
+	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocks publishers", "memory")
 	if took := time.Since(begin); took > patience/2 {
 		t.Errorf("it took %v to say so", took)
 	}
@@ -49,10 +49,10 @@ func TestAlarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled(t, "delivery after the alarm", func() error { return h.Deliver(t.Context(), event(11)) })
-	if n := log.count("blocked publishers; events wait"); n != 1 {
+	if n := log.count("blocks publishers"); n != 1 {
 		t.Errorf("the alarm is logged %d times:\n%s", n, log.String())
 	}
-	log.tells(t, "takes messages again", 1) // a moment after it takes them
+	log.tells(t, "accepts publishers again", 1) // a moment after it takes them
 	got := ids(b.take("q"))
 	slices.Sort(got)
 	if got = slices.Compact(got); len(got) != 11 {
@@ -369,7 +369,7 @@ func TestClosedByOperator(t *testing.T) {
 	if len(got) != int(next-1) {
 		t.Errorf("%d of %d arrived", len(got), next-1)
 	}
-	log.tells(t, "is connected", log.count("is not connected")+1) // the last one perhaps a moment after it is used
+	log.tells(t, "rabbitmq connected", log.count("rabbitmq not connected")+1) // the last one perhaps a moment after it is used
 }
 
 // TestStrictOrder: the second event of an aggregate is not even published while

@@ -37,7 +37,7 @@ type Handler struct {
 	enc         *encoder
 	ownExchange bool // the exchange depends on the event
 	ownRoute    bool // whether a queue takes a message depends on the event
-	keeper      *keeper
+	connector   *connector
 	age         time.Duration // the longest use of a connection
 	unconfirmed atomic.Int64
 }
@@ -68,7 +68,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	h.ownExchange, h.ownRoute = depends(ts.exchange), routesByEvent(cfg, ts)
-	h.keeper = newKeeper(h.dial, o.Log)
+	h.connector = newConnector(h.dial, o.Log)
 	return h, nil
 }
 
@@ -90,7 +90,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
-// KeepsOrder implements delivery.OrderKeeper: with strict_order nothing is sent
+// KeepsOrder implements delivery.OrderedBatchHandler: with strict_order nothing is sent
 // behind an event of the same aggregate that has failed.
 func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
 
@@ -125,7 +125,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 // the broker has blocked publishers. It contacts nothing.
 func (h *Handler) Report() delivery.Report {
 	s := delivery.Report{Unconfirmed: int(h.unconfirmed.Load())}
-	conn := h.keeper.current()
+	conn := h.connector.current()
 	if conn == nil || !conn.fit() {
 		return s
 	}
@@ -140,7 +140,7 @@ func (h *Handler) Report() delivery.Report {
 // called after the last delivery has returned; a later one fails. Closing again
 // does nothing.
 func (h *Handler) Close() error {
-	h.keeper.close()
+	h.connector.close()
 	return nil
 }
 

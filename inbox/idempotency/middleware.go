@@ -56,7 +56,7 @@ func (m *middleware) body(w http.ResponseWriter, r *http.Request) ([]byte, *http
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		p = Problem{Status: http.StatusRequestEntityTooLarge, Title: "The request's body is too large"}
 	} else if errors.Is(err, errParsed) {
-		m.Log.ErrorContext(r.Context(), "idempotency: the middleware is in the wrong place", "error", err)
+		m.Log.ErrorContext(r.Context(), "idempotency: middleware in the wrong place", "error", err)
 		p = Problem{Status: http.StatusInternalServerError, Title: "The request's body cannot be compared"}
 	}
 	m.Refuse(w, r, p)
@@ -89,9 +89,9 @@ func (m *middleware) claim(w http.ResponseWriter, r *http.Request, c Claim) {
 func (m *middleware) noteStore(ctx context.Context, err error) {
 	if down := err != nil; m.down.Swap(down) != down {
 		if down {
-			m.Log.ErrorContext(ctx, "idempotency: the store does not answer", "error", err, "fail_open", m.FailOpen)
+			m.Log.ErrorContext(ctx, "idempotency: store does not answer", "error", err, "fail_open", m.FailOpen)
 		} else {
-			m.Log.InfoContext(ctx, "idempotency: the store answers again")
+			m.Log.InfoContext(ctx, "idempotency: store answers again")
 		}
 	}
 }
@@ -189,13 +189,13 @@ func (m *middleware) finish(ctx context.Context, l *lock, a *answer) error {
 		err = l.settle(ctx, Change{Action: Finish, For: m.Keep, Answer: text})
 	}
 	if err != nil {
-		m.Log.ErrorContext(ctx, "idempotency: an answer could not be stored", "error", err, "key", l.claim.Key, "status", a.Status)
+		m.Log.ErrorContext(ctx, "idempotency: answer not stored", "error", err, "key", l.claim.Key, "status", a.Status)
 	}
 	return err
 }
 
 func (m *middleware) release(ctx context.Context, l *lock) {
 	if err := l.settle(ctx, Change{Action: Release}); err != nil && !errors.Is(err, ErrLost) {
-		m.Log.WarnContext(ctx, "idempotency: a key could not be freed and is held until its lease ends", "error", err, "key", l.claim.Key)
+		m.Log.WarnContext(ctx, "idempotency: key not released before its lease ends", "error", err, "key", l.claim.Key)
 	}
 }

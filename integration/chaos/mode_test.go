@@ -115,7 +115,7 @@ func (c *cell) inFlight() (n int) {
 		return n
 	}
 	if c.broken == 0 { // but the machine may have kept a relay from its claims for too long
-		c.broken = c.saying("claim was lost")
+		c.broken = c.saying("claim lost")
 	}
 	return c.broken*claimed + c.unleased*leasedMost + c.volatile
 }

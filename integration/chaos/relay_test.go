@@ -170,7 +170,7 @@ func (o outage) noticed(r *child) bool { return r.log.last(o.begins) > r.log.las
 func noDatabase() outage { return outage{"database does not answer", "database answers again"} }
 
 func refused() outage {
-	return outage{"the database refuses a statement", "the database accepts the statements again"}
+	return outage{"database refuses a statement", "database accepts statements again"}
 }
 
 func noListener() outage { return outage{"not listening", "listening again"} }

@@ -191,7 +191,7 @@ type batchHandler struct {
 	keeps, ordered bool
 }
 
-// KeepsOrder implements delivery.OrderKeeper.
+// KeepsOrder implements delivery.OrderedBatchHandler.
 func (b batchHandler) KeepsOrder() bool { return b.keeps }
 
 // DeliverBatch implements delivery.BatchHandler.
@@ -227,7 +227,7 @@ type cluster struct {
 	commits   int
 }
 
-// client is a relay's way to a cluster. It implements delivery.PositionKeeper.
+// client is a relay's way to a cluster. It implements delivery.PositionStore.
 type client struct {
 	sink        *sink
 	cluster     *cluster
@@ -260,13 +260,13 @@ func (c *client) link(ctx context.Context) *link {
 	return c.links[part]
 }
 
-// KeepsPosition implements delivery.PositionKeeper.
-func (*client) KeepsPosition() bool { return true }
+// StoresPosition implements delivery.PositionStore.
+func (*client) StoresPosition() bool { return true }
 
-// KeepsOrder implements delivery.OrderKeeper.
+// KeepsOrder implements delivery.OrderedBatchHandler.
 func (*client) KeepsOrder() bool { return true }
 
-// OpenPosition implements delivery.PositionKeeper.
+// OpenPosition implements delivery.PositionStore.
 func (c *client) OpenPosition(ctx context.Context, unit string, p delivery.Progress) ([]byte, error) {
 	l := c.link(ctx)
 	l.mu.Lock()

@@ -783,7 +783,7 @@ func (w *world) verdict() error {
 	if err := w.pool.QueryRow(w.ctx, `SELECT count(*) FROM outbox_deliveries WHERE lease_owner IS NOT NULL`).Scan(&held); err != nil {
 		return err
 	}
-	faults := w.model.verdict(w.sink, stored, strings.Contains(w.log.String(), "claim was lost") || strings.Contains(w.log.String(), "no connection to renew the leases"))
+	faults := w.model.verdict(w.sink, stored, strings.Contains(w.log.String(), "claim lost") || strings.Contains(w.log.String(), "no connection to renew the leases"))
 	if held > 0 {
 		faults = append(faults, fmt.Sprintf("%d leases are left", held))
 	}

@@ -79,10 +79,10 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.read = versions
 	cert, err := k.load()
 	if err != nil {
-		k.log.Warn("the new certificate of the admin server cannot be used; the previous one stays in use", "err", err)
+		k.log.Warn("admin certificate not reloaded", "err", err)
 		return k.current, nil
 	}
 	k.current = cert
-	k.log.Info("the admin server has a new certificate", "cert_file", k.files.Cert)
+	k.log.Info("admin certificate reloaded", "cert_file", k.files.Cert)
 	return k.current, nil
 }

@@ -159,7 +159,7 @@ func (a *Alerter) take() []*group {
 	return groups
 }
 
-// ErrHandler is returned by Run if a handler ignores the end of its context.
+// ErrHandler is returned by Run if handler ignores the end of its context.
 var ErrHandler = errors.New("alert: a handler did not return after its context had ended")
 
 // send sends a message to all targets at the same time, so that an unavailable target does not delay the others. lasting
@@ -191,7 +191,7 @@ func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 	case <-sent:
 		return nil
 	case <-grace.C:
-		a.log.ErrorContext(ctx, "the handler of an alert ignores the end of its context")
+		a.log.ErrorContext(ctx, "alert handler ignores the end of its context")
 		return ErrHandler
 	}
 }
@@ -213,11 +213,11 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Eve
 			pause = max(pause, login.First*time.Duration(e.Attempt))
 		}
 		if delivery.IsPermanent(err) || time.Since(began)+pause > sendFor || stopping {
-			a.log.ErrorContext(ctx, "an alert could not be sent", "destination", t.Name, "attempts", e.Attempt, "err", err)
+			a.log.ErrorContext(ctx, "alert not sent", "destination", t.Name, "attempts", e.Attempt, "err", err)
 			return
 		}
 		if e.Attempt == 1 {
-			a.log.WarnContext(ctx, "an alert could not be sent, trying again", "destination", t.Name, "err", err)
+			a.log.WarnContext(ctx, "alert not sent yet", "destination", t.Name, "err", err)
 		}
 		sleep(ctx, pause)
 	}

@@ -92,14 +92,14 @@ func TestIncidentsShareAMessage(t *testing.T) {
 		for id := range int64(7) {
 			a.Observe(dead(id + 1))
 		}
-		a.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: "shop", Err: errors.New("connection refused")})
+		a.Observe(delivery.Incident{Kind: delivery.IncidentDown, Time: time.Now(), Destination: "shop", Err: errors.New("connection refused")})
 		time.Sleep(gatherFor) //nolint:forbidigo // the bubble's clock
 		synctest.Wait()
 		if len(in.got) != 1 {
 			t.Fatalf("got %d messages, want 1", len(in.got))
 		}
 		p := in.got[0]
-		if p.Title != "notifyd host1: 7 dead letters for mail; shop is unavailable" {
+		if p.Title != "notifyd host1: 7 dead letters for mail; shop is down" {
 			t.Errorf("title = %q", p.Title)
 		}
 		for _, want := range []string{"550 no such user", "[event 1 order.placed 2 order.placed", "5 order.placed ...]", "connection refused"} {
@@ -154,7 +154,7 @@ func TestTargetThatFails(t *testing.T) {
 				return delivery.Unavailable(errors.New("refused"))
 			}
 			return nil
-		}, 4, 1, "trying again"},
+		}, 4, 1, "not sent yet"},
 		"for good":   {func(*delivery.Event) error { return delivery.Permanent(errors.New("bad blocks")) }, 1, 0, "bad blocks"},
 		"always":     {func(*delivery.Event) error { return errors.New("refused") }, 0, 0, "attempts="},
 		"by a panic": {func(*delivery.Event) error { panic("oops") }, 0, 0, "oops"},

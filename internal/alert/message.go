@@ -131,10 +131,10 @@ func (g *group) text() string {
 			return "a dead letter for " + g.destination
 		}
 		return fmt.Sprintf("%d dead letters for %s", g.count, g.destination)
-	case delivery.IncidentUnavailable:
-		return g.destination + " is unavailable" + g.times()
-	case delivery.IncidentAvailable:
-		return g.destination + " answers again" + g.times()
+	case delivery.IncidentDown:
+		return g.destination + " is down" + g.times()
+	case delivery.IncidentUp:
+		return g.destination + " is up" + g.times()
 	case delivery.IncidentDatabaseLost:
 		return "no connection to the database" + g.times()
 	case delivery.IncidentDatabaseBack:
@@ -148,7 +148,7 @@ func (g *group) text() string {
 	case delivery.IncidentListenerBack:
 		return "listening again" + g.times()
 	case delivery.IncidentHang:
-		return "the relay hangs" + g.times()
+		return "relay hangs" + g.times()
 	case delivery.IncidentHangOver:
 		return "the relay goes on" + g.times()
 	case delivery.IncidentHeldBack:

@@ -259,7 +259,7 @@ func TestBoth(t *testing.T) {
 	}
 	insert, err := Insert(t.Context(), InsertOptions{Options: o, Writers: 2, Seconds: 1, Mode: ModeBoth, Serialized: true})
 	if err == nil && (insert.Serialized <= 0 || insert.SerializedRatio <= 0 || insert.Stream.Serialized <= 0 || insert.NoneLatency.P50 <= 0 || insert.LineLatency.P99 < insert.LineLatency.P50) {
-		t.Errorf("insert, writers in line: %+v", insert)
+		t.Errorf("insert, serialized writers: %+v", insert)
 	}
 	if err != nil || insert.StreamRatio <= 0 || insert.Stream == nil || insert.Stream.None <= 0 || insert.Stream.Auto <= 0 || insert.Stream.Always <= 0 || insert.Stream.TriggerRatio <= 0 {
 		t.Errorf("insert: result %+v, error %v", insert, err)

@@ -397,7 +397,7 @@ func (b *insert) rows(g grid, of []*variant) InsertResult {
 	}
 	names := []string{"none: no trigger", "auto: a relay at work", "silent: the trigger alone", "always: NOTIFY every time"}
 	if b.want.Serialized {
-		names = append(names, "serialized: writers in line")
+		names = append(names, "serialized writers")
 		r.Serialized, r.SerializedRatio = medians[inLine], round(ratio(medians[inLine], r.None), 3)
 		r.NoneLatency, r.LineLatency = latencyOf(of[noTrigger].took), latencyOf(of[inLine].took)
 	}

@@ -323,7 +323,7 @@ func TestNotingKeepsOrder(t *testing.T) {
 		true:  ordered{},
 		false: delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { return nil }),
 	} {
-		k, ok := noting(h, newSightings(1)).(delivery.OrderKeeper)
+		k, ok := noting(h, newSightings(1)).(delivery.OrderedBatchHandler)
 		if !ok || k.KeepsOrder() != want {
 			t.Errorf("%T: keeps order: %v, want %v", h, !want, want)
 		}

@@ -149,10 +149,10 @@ func (b notedBatches) DeliverBatch(ctx context.Context, events []*delivery.Event
 // Unwrap returns the handler, for delivery.As.
 func (b notedBatches) Unwrap() delivery.Handler { return b.BatchHandler }
 
-// KeepsOrder implements delivery.OrderKeeper with the handler's result. Without this method a batch would have at most
+// KeepsOrder implements delivery.OrderedBatchHandler with the handler's result. Without this method a batch would have at most
 // one event of an aggregate.
 func (b notedBatches) KeepsOrder() bool {
-	k, ok := b.BatchHandler.(delivery.OrderKeeper)
+	k, ok := b.BatchHandler.(delivery.OrderedBatchHandler)
 	return ok && k.KeepsOrder()
 }
 

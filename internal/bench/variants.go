@@ -80,8 +80,8 @@ type VariantResult struct {
 	inOrder bool // the variant promises order per aggregate
 }
 
-// Tally compares the topics, read back, with the committed events.
-type Tally struct {
+// Counts compares the topics, read back, with the committed events.
+type Counts struct {
 	Lost       int64 `json:"lost"`
 	Duplicates int64 `json:"duplicates"`
 	// OutOfOrder counts the events that arrived after a later one of their aggregate. Duplicates do not count.
@@ -101,7 +101,7 @@ type VariantDrain struct {
 	DeadRows    int64 `json:"dead_rows"`
 	// WALBytes is the size of the write-ahead log of the drain.
 	WALBytes float64 `json:"wal_bytes"`
-	Tally
+	Counts
 }
 
 // VariantWriters is the rate of the writers while a worker follows them.
@@ -109,7 +109,7 @@ type VariantWriters struct {
 	InsertsPerSecond float64 `json:"inserts_per_second"`
 	// CaughtUpSeconds is how long the worker needs after the last commit.
 	CaughtUpSeconds float64 `json:"caught_up_seconds"`
-	Tally
+	Counts
 }
 
 // VariantOpen is the effect of a transaction that stays open.
@@ -120,39 +120,39 @@ type VariantOpen struct {
 	// time that another writer needed for an event.
 	SilentSeconds   float64 `json:"silent_seconds"`
 	LongestCommitMS float64 `json:"longest_commit_ms"`
-	Tally
+	Counts
 }
 
 // VariantOrder is the result for transactions that commit in a different order than they began.
 type VariantOrder struct {
 	Workers int   `json:"workers"`
 	Written int64 `json:"written"`
-	Tally
+	Counts
 }
 
 // OK reports whether notifyd lost no event, and a stream kept the order of each aggregate. Faults of the other variants
 // are results, not failures.
 func (r VariantsResult) OK() bool {
 	return !slices.ContainsFunc(r.Variants, func(v VariantResult) bool {
-		return v.Notifyd && slices.ContainsFunc(v.tallies(), func(t Tally) bool {
+		return v.Notifyd && slices.ContainsFunc(v.tallies(), func(t Counts) bool {
 			return t.Lost > 0 || v.inOrder && t.OutOfOrder > 0
 		})
 	})
 }
 
 // tallies returns the tallies of all runs.
-func (v *VariantResult) tallies() (all []Tally) {
+func (v *VariantResult) tallies() (all []Counts) {
 	for _, d := range v.Drains {
-		all = append(all, d.Tally)
+		all = append(all, d.Counts)
 	}
 	if v.Writers != nil {
-		all = append(all, v.Writers.Tally)
+		all = append(all, v.Writers.Counts)
 	}
 	for _, o := range v.Open {
-		all = append(all, o.Tally)
+		all = append(all, o.Counts)
 	}
 	for _, o := range v.Order {
-		all = append(all, o.Tally)
+		all = append(all, o.Counts)
 	}
 	return all
 }

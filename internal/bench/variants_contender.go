@@ -123,8 +123,8 @@ func (t *trial) left(ctx context.Context) (bool, error) {
 	return left, err
 }
 
-// crew has the workers of a trial.
-type crew struct {
+// workers are the workers of a trial.
+type workers struct {
 	*running
 	settled atomic.Int64 // by the workers of a way
 	seen    *sightings   // by relays; nil for a way
@@ -133,15 +133,15 @@ type crew struct {
 }
 
 // done returns how many events are settled, or delivered by a relay.
-func (w *crew) done() int64 {
+func (w *workers) done() int64 {
 	if w.seen == nil {
 		return w.settled.Load()
 	}
 	return w.seen.distinct.Load() + w.seen.unknown.Load() // all ids are unknown if their number is
 }
 
-// awake waits until all workers are running.
-func (w *crew) awake(ctx context.Context) error {
+// awaitRunning waits until all workers are running.
+func (w *workers) awaitRunning(ctx context.Context) error {
 	for _, ready := range w.isReady {
 		if err := w.ready(ctx, ready); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (w *crew) awake(ctx context.Context) error {
 }
 
 // dismiss ends the workers, after they have settled the events under way, and closes their resources.
-func (w *crew) dismiss() (err error) {
+func (w *workers) dismiss() (err error) {
 	if w.running != nil {
 		err, w.running = w.stop(), nil
 	}
@@ -163,8 +163,8 @@ func (w *crew) dismiss() (err error) {
 }
 
 // hire starts the workers; the caller calls dismiss. events is the expected number of events, or 0 if that is unknown.
-func (t *trial) hire(ctx context.Context, events int) (*crew, error) {
-	w := &crew{}
+func (t *trial) hire(ctx context.Context, events int) (*workers, error) {
+	w := &workers{}
 	add := t.addWorker
 	if t.who.way == nil {
 		w.seen, add = newSightings(events), t.addRelay
@@ -187,7 +187,7 @@ type closer func()
 func (f closer) Close() error { f(); return nil }
 
 // addWorker prepares a worker of a way, with a separate connection and producer.
-func (t *trial) addWorker(ctx context.Context, w *crew) (func(context.Context) error, error) {
+func (t *trial) addWorker(ctx context.Context, w *workers) (func(context.Context) error, error) {
 	connector := &store.Connector{Config: t.pool.Config().ConnConfig, Schema: t.schema}
 	conn, err := connector.Connect(ctx, "variant")
 	if err != nil {
@@ -206,7 +206,7 @@ func (t *trial) addWorker(ctx context.Context, w *crew) (func(context.Context) e
 }
 
 // addRelay prepares a relay with one claim at a time, and a destination for each topic.
-func (t *trial) addRelay(ctx context.Context, w *crew) (func(context.Context) error, error) {
+func (t *trial) addRelay(ctx context.Context, w *workers) (func(context.Context) error, error) {
 	pool, err := pgxpool.New(ctx, t.url)
 	if err != nil {
 		return nil, err

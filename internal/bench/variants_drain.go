@@ -14,24 +14,24 @@ import (
 func (c *compare) drains(ctx context.Context, who contender, r *VariantResult) error {
 	for workers := 1; workers <= variantWorkers && (who.most == 0 || workers <= who.most); workers++ {
 		d := VariantDrain{Workers: workers}
-		tally, err := c.trial(ctx, who, workers, func(ctx context.Context, t *trial) error { return t.drain(ctx, &d) })
+		counts, err := c.trial(ctx, who, workers, func(ctx context.Context, t *trial) error { return t.drain(ctx, &d) })
 		if err != nil {
 			return err
 		}
-		d.Tally = tally
+		d.Counts = counts
 		r.Drains = append(r.Drains, d)
-		c.printf("%s, %d at work: drained in %.1f s, %s\n", who.name, workers, d.Seconds, tally)
+		c.printf("%s, %d at work: drained in %.1f s, %s\n", who.name, workers, d.Seconds, counts)
 	}
 	return nil
 }
 
 // String is for people.
-func (t Tally) String() string {
+func (t Counts) String() string {
 	return fmt.Sprintf("lost=%d duplicates=%d out_of_order=%d", t.Lost, t.Duplicates, t.OutOfOrder)
 }
 
-// cell returns the tally for a cell of the table: lost/duplicates/out of order.
-func (t Tally) cell() string { return fmt.Sprintf("%d/%d/%d", t.Lost, t.Duplicates, t.OutOfOrder) }
+// cell returns the counts for a cell of the table: lost/duplicates/out of order.
+func (t Counts) cell() string { return fmt.Sprintf("%d/%d/%d", t.Lost, t.Duplicates, t.OutOfOrder) }
 
 // drain times the workers, from their start until they have settled everything and ended.
 func (t *trial) drain(ctx context.Context, d *VariantDrain) (err error) {

@@ -22,20 +22,20 @@ const (
 func (c *compare) opens(ctx context.Context, who contender, r *VariantResult) error {
 	for _, foreign := range Foreigns() {
 		o := VariantOpen{Transaction: foreign}
-		tally, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
+		counts, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
 			t.written = make([]int64, openWriters*keysOfWriter+1)
-			return t.withWorkers(ctx, openWriters+1, func(ctx context.Context, w *crew, all []*author) error {
-				p := &pending{trial: t, crew: w, holder: all[openWriters], first: make(chan struct{}), over: make(chan struct{})}
+			return t.withWorkers(ctx, openWriters+1, func(ctx context.Context, w *workers, all []*author) error {
+				p := &pending{trial: t, workers: w, holder: all[openWriters], first: make(chan struct{}), over: make(chan struct{})}
 				return p.run(ctx, all[:openWriters], &o)
 			})
 		})
 		if err != nil {
 			return err
 		}
-		o.Tally = tally
+		o.Counts = counts
 		r.Open = append(r.Open, o)
 		c.printf("%s: nothing delivered for %.2f s beside a transaction that had written %s for %d s, %s\n",
-			who.name, o.SilentSeconds, foreign, c.want.OpenSeconds, tally)
+			who.name, o.SilentSeconds, foreign, c.want.OpenSeconds, counts)
 	}
 	return nil
 }
@@ -43,10 +43,10 @@ func (c *compare) opens(ctx context.Context, who contender, r *VariantResult) er
 // pending is a trial with an open transaction.
 type pending struct {
 	*trial
-	crew   *crew
-	holder *author
-	first  chan struct{} // closed with the first delivery
-	over   chan struct{} // closed when writers are to end
+	workers *workers
+	holder  *author
+	first   chan struct{} // closed with the first delivery
+	over    chan struct{} // closed when writers are to end
 
 	mu      sync.Mutex
 	arrived []time.Time
@@ -73,7 +73,7 @@ func (p *pending) run(ctx context.Context, all []*author, o *VariantOpen) (err e
 	}
 	err = together(ctx, tasks...)
 	if err == nil {
-		err = p.caughtUp(ctx, p.crew)
+		err = p.caughtUp(ctx, p.workers)
 	}
 	o.LongestCommitMS = ms(p.longest)
 	return errors.Join(err, reader.stop())

@@ -78,11 +78,11 @@ func checkVariant(t *testing.T, who contender, v VariantResult) {
 		}
 	}
 	loses := who.name == "advisory" // it passes what commits late
-	for _, tally := range v.tallies() {
-		if tally.Lost != 0 && !loses {
+	for _, counts := range v.tallies() {
+		if counts.Lost != 0 && !loses {
 			t.Errorf("lost events: %+v", v)
 		}
-		if tally.OutOfOrder != 0 && (who.inOrder || who.name == "serialised") {
+		if counts.OutOfOrder != 0 && (who.inOrder || who.name == "serialised") {
 			t.Errorf("events out of order: %+v", v)
 		}
 	}
@@ -115,16 +115,16 @@ func TestVariantsOptions(t *testing.T) {
 // TestVariantsOK: only what notifyd loses, or a stream delivers out of order, is a failure.
 func TestVariantsOK(t *testing.T) {
 	t.Parallel()
-	lost, late := Tally{Lost: 1}, Tally{OutOfOrder: 1}
+	lost, late := Counts{Lost: 1}, Counts{OutOfOrder: 1}
 	for name, test := range map[string]struct {
 		v    VariantResult
 		want bool
 	}{
-		"other, lost":          {VariantResult{Drains: []VariantDrain{{Tally: lost}}}, true},
-		"queue, out of order":  {VariantResult{Notifyd: true, Order: []VariantOrder{{Tally: late}}}, true},
-		"queue, lost":          {VariantResult{Notifyd: true, Open: []VariantOpen{{Tally: lost}}}, false},
-		"stream, out of order": {VariantResult{Notifyd: true, inOrder: true, Writers: &VariantWriters{Tally: late}}, false},
-		"stream, twice":        {VariantResult{Notifyd: true, inOrder: true, Order: []VariantOrder{{Tally: Tally{Duplicates: 1}}}}, true},
+		"other, lost":          {VariantResult{Drains: []VariantDrain{{Counts: lost}}}, true},
+		"queue, out of order":  {VariantResult{Notifyd: true, Order: []VariantOrder{{Counts: late}}}, true},
+		"queue, lost":          {VariantResult{Notifyd: true, Open: []VariantOpen{{Counts: lost}}}, false},
+		"stream, out of order": {VariantResult{Notifyd: true, inOrder: true, Writers: &VariantWriters{Counts: late}}, false},
+		"stream, twice":        {VariantResult{Notifyd: true, inOrder: true, Order: []VariantOrder{{Counts: Counts{Duplicates: 1}}}}, true},
 	} {
 		if got := (VariantsResult{Variants: []VariantResult{test.v}}).OK(); got != test.want {
 			t.Errorf("%s: OK is %v", name, got)
@@ -153,7 +153,7 @@ func TestFindings(t *testing.T) {
 		f.note(r.aggregate, []byte(value))
 	}
 	f.note("free-0", []byte(`{"n":2}`)) // not one of ours
-	if want := (Tally{Lost: 2, Duplicates: 7, OutOfOrder: 1}); f.tally() != want {
-		t.Errorf("got %+v, want %+v", f.tally(), want)
+	if want := (Counts{Lost: 2, Duplicates: 7, OutOfOrder: 1}); f.total() != want {
+		t.Errorf("got %+v, want %+v", f.total(), want)
 	}
 }

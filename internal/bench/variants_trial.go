@@ -29,26 +29,26 @@ type trial struct {
 }
 
 // trial prepares tables and topics, calls do, and reads the topics back.
-func (c *compare) trial(ctx context.Context, who contender, workers int, do func(context.Context, *trial) error) (tally Tally, err error) {
+func (c *compare) trial(ctx context.Context, who contender, workers int, do func(context.Context, *trial) error) (counts Counts, err error) {
 	c.trials++
 	t := &trial{compare: c, who: who, workers: workers}
 	if err := t.makeTopics(ctx); err != nil {
-		return tally, err
+		return counts, err
 	}
 	defer func() {
 		_, dropErr := c.admin.DeleteTopics(context.WithoutCancel(ctx), t.topics...)
 		err = errors.Join(err, dropErr)
 	}()
 	if err := t.create(ctx); err != nil {
-		return tally, err
+		return counts, err
 	}
 	defer func() { err = errors.Join(err, c.drop(context.WithoutCancel(ctx), t.schema)) }()
 	if t.look, err = t.inside(ctx, ""); err != nil {
-		return tally, err
+		return counts, err
 	}
 	defer store.Close(ctx, t.look)
 	if err := do(ctx, t); err != nil {
-		return tally, err
+		return counts, err
 	}
 	return t.readBack(ctx)
 }
@@ -87,10 +87,10 @@ func (t *trial) consume() (*kgo.Client, error) {
 }
 
 // readBack reads the topics to their end, and compares them with the committed events.
-func (t *trial) readBack(ctx context.Context) (Tally, error) {
+func (t *trial) readBack(ctx context.Context) (Counts, error) {
 	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
 	if err = errors.Join(err, ends.Error()); err != nil {
-		return Tally{}, err
+		return Counts{}, err
 	}
 	var end, read int64
 	for _, topic := range t.topics {
@@ -99,7 +99,7 @@ func (t *trial) readBack(ctx context.Context) (Tally, error) {
 	}
 	client, err := t.consume()
 	if err != nil {
-		return Tally{}, err
+		return Counts{}, err
 	}
 	defer client.Close()
 	found := newFindings(t.written)
@@ -108,21 +108,21 @@ func (t *trial) readBack(ctx context.Context) (Tally, error) {
 		fetches := client.PollFetches(polling)
 		cancel()
 		if err := fetches.Err0(); err != nil {
-			return Tally{}, fmt.Errorf("read the topics back: %w", err)
+			return Counts{}, fmt.Errorf("read the topics back: %w", err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			read++
 			found.note(string(r.Key), r.Value)
 		})
 	}
-	return found.tally(), nil
+	return found.total(), nil
 }
 
 // findings are the records found in the topics.
 type findings struct {
 	seen   [][]bool // by aggregate and number
 	last   []int64  // the highest number of each aggregate
-	counts Tally
+	counts Counts
 }
 
 func newFindings(written []int64) *findings {
@@ -151,7 +151,7 @@ func (f *findings) note(aggregate string, value []byte) {
 	f.last[key] = max(f.last[key], n)
 }
 
-func (f *findings) tally() Tally { return f.counts }
+func (f *findings) total() Counts { return f.counts }
 
 // The payload begins with the number of the event in its aggregate.
 const (
@@ -180,12 +180,12 @@ func readNumber(value []byte) (n int64, ok bool) {
 }
 
 // settled waits until n events are settled, or no event was settled for settleWithin. Missing events count as lost.
-func (t *trial) settled(ctx context.Context, w *crew, n int64) error {
+func (t *trial) settled(ctx context.Context, w *workers, n int64) error {
 	return t.until(ctx, w, func(context.Context) (bool, error) { return w.done() >= n, nil })
 }
 
 // caughtUp waits until the workers would find no more events.
-func (t *trial) caughtUp(ctx context.Context, w *crew) error {
+func (t *trial) caughtUp(ctx context.Context, w *workers) error {
 	return t.until(ctx, w, func(ctx context.Context) (bool, error) {
 		left, err := t.left(ctx)
 		return !left, err
@@ -193,7 +193,7 @@ func (t *trial) caughtUp(ctx context.Context, w *crew) error {
 }
 
 // until waits until is returns true, or nothing was settled for settleWithin.
-func (t *trial) until(ctx context.Context, w *crew, is func(context.Context) (bool, error)) error {
+func (t *trial) until(ctx context.Context, w *workers, is func(context.Context) (bool, error)) error {
 	const lookEvery = 2 * time.Millisecond
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

@@ -69,27 +69,27 @@ func (a *author) commit(ctx context.Context, key int) error {
 // writers measures how many events writers commit, and how soon a worker has delivered them.
 func (c *compare) writers(ctx context.Context, who contender, r *VariantResult) error {
 	r.Writers = &VariantWriters{}
-	tally, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
+	counts, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
 		t.written = make([]int64, c.want.Writers*keysOfWriter)
-		return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
+		return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *workers, all []*author) error {
 			return t.race(ctx, w, all, r.Writers)
 		})
 	})
-	r.Writers.Tally = tally
+	r.Writers.Counts = counts
 	if err == nil {
-		c.printf("%s: %s inserts/s of %d writers, %s\n", who.name, number(r.Writers.InsertsPerSecond), c.want.Writers, tally)
+		c.printf("%s: %s inserts/s of %d writers, %s\n", who.name, number(r.Writers.InsertsPerSecond), c.want.Writers, counts)
 	}
 	return err
 }
 
 // withWorkers calls do with connected writers while workers run.
-func (t *trial) withWorkers(ctx context.Context, writers int, do func(context.Context, *crew, []*author) error) (err error) {
+func (t *trial) withWorkers(ctx context.Context, writers int, do func(context.Context, *workers, []*author) error) (err error) {
 	w, err := t.hire(ctx, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.dismiss()) }()
-	if err := w.awake(ctx); err != nil {
+	if err := w.awaitRunning(ctx); err != nil {
 		return err
 	}
 	all, err := t.authors(ctx, writers)
@@ -101,7 +101,7 @@ func (t *trial) withWorkers(ctx context.Context, writers int, do func(context.Co
 }
 
 // race makes all writers commit as fast as they can.
-func (t *trial) race(ctx context.Context, w *crew, all []*author, r *VariantWriters) error {
+func (t *trial) race(ctx context.Context, w *workers, all []*author, r *VariantWriters) error {
 	defer t.progress(fmt.Sprintf("%d writers, %s follows", len(all), t.who.name), 0, nil)()
 	var commits atomic.Int64
 	began := time.Now()
@@ -138,14 +138,14 @@ func (t *trial) all(ctx context.Context, all []*author, one func(ctx context.Con
 
 // orders counts the lost, repeated and disordered events of writers that commit out of order.
 func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) error {
-	for workers := 1; workers <= variantWorkers && (who.most == 0 || workers <= who.most); workers++ {
-		o := VariantOrder{Workers: workers}
-		tally, err := c.trial(ctx, who, workers, func(ctx context.Context, t *trial) error {
+	for n := 1; n <= variantWorkers && (who.most == 0 || n <= who.most); n++ {
+		o := VariantOrder{Workers: n}
+		counts, err := c.trial(ctx, who, n, func(ctx context.Context, t *trial) error {
 			t.written = make([]int64, sharedKeys)
-			return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
+			return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *workers, all []*author) error {
 				err := t.scramble(ctx, all)
-				for _, n := range t.written {
-					o.Written += n
+				for _, written := range t.written {
+					o.Written += written
 				}
 				return errors.Join(err, t.caughtUp(ctx, w))
 			})
@@ -153,9 +153,9 @@ func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) e
 		if err != nil {
 			return err
 		}
-		o.Tally = tally
+		o.Counts = counts
 		r.Order = append(r.Order, o)
-		c.printf("%s, %d at work: %s events of writers that commit out of order, %s\n", who.name, workers, number(float64(o.Written)), tally)
+		c.printf("%s, %d at work: %s events of writers that commit out of order, %s\n", who.name, n, number(float64(o.Written)), counts)
 	}
 	return nil
 }

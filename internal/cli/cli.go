@@ -90,7 +90,7 @@ type libraries struct{ log *slog.Logger }
 // Write implements io.Writer.
 func (l libraries) Write(line []byte) (int, error) {
 	text, _, cut := strings.Cut(strings.TrimSpace(string(line)), " starting with ")
-	l.log.Debug("a library reports", "text", text, "cut", cut)
+	l.log.Debug("library message", "text", text, "cut", cut)
 	return len(line), nil
 }
 

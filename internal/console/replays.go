@@ -58,7 +58,7 @@ type replayBody struct {
 	*replay
 
 	Result   ops.BulkResult
-	Became   ops.Became
+	Became   ops.WatchCounts
 	Groups   []groupRow
 	Over     bool // no further letter is replayed
 	Watched  bool // its letters are still watched
@@ -141,7 +141,7 @@ func (r *replay) look(ctx context.Context) {
 	var until time.Time
 	for pause := replayLook; ctx.Err() == nil; pause = min(2*pause, replayLookLast) {
 		over := closed(r.over) // before the look, which then sees all letters
-		b, err := r.watch.Look(ctx)
+		b, err := r.watch.Update(ctx)
 		if over && until.IsZero() {
 			until = time.Now().Add(replayWatched)
 		}
@@ -181,7 +181,7 @@ func (l *replays) find(id string) *replay {
 
 // body is the current state of a replay.
 func (c *Console) replayBody(r *replay) replayBody {
-	b := replayBody{replay: r, Became: r.watch.Became(), ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
+	b := replayBody{replay: r, Became: r.watch.Counts(), ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
 	r.mu.Lock()
 	b.Result = r.result
 	err := r.err

@@ -31,7 +31,7 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 		s.console.close()
 		return nil, err
 	}
-	log.InfoContext(ctx, "admin server", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(),
+	log.InfoContext(ctx, "admin server listening", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(),
 		"pprof", c.Admin.Pprof, "console", c.Admin.Console)
 	if !c.Admin.Token.IsZero() && c.Admin.TLS.CertFile == "" && !c.Admin.Local() {
 		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
@@ -42,7 +42,7 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 	}
 	running.Go(func() {
 		if err := server.Run(ctx); err != nil {
-			log.ErrorContext(ctx, "the admin server has ended", "err", err)
+			log.ErrorContext(ctx, "admin server ended", "err", err)
 		}
 	})
 	return func() {

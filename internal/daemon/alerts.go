@@ -55,7 +55,7 @@ func kindsOf(words []string) []delivery.IncidentKind {
 		case "dead_letter":
 			kinds = append(kinds, delivery.IncidentDead)
 		case "destination":
-			kinds = append(kinds, delivery.IncidentUnavailable, delivery.IncidentAvailable, delivery.IncidentRepeats)
+			kinds = append(kinds, delivery.IncidentDown, delivery.IncidentUp, delivery.IncidentRepeats)
 		case "database":
 			kinds = append(kinds, delivery.IncidentDatabaseLost, delivery.IncidentDatabaseBack, delivery.IncidentRefused, delivery.IncidentAccepted)
 		case "listener":

@@ -38,7 +38,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	sd, err := systemd.New(o.Lookup)
 	if err != nil {
-		o.Log.WarnContext(ctx, "the service manager cannot be notified of everything", "err", err)
+		o.Log.WarnContext(ctx, "service manager notifications limited", "err", err)
 	}
 	spans, err := startTracing(ctx, o.Lookup, o.Version, o.Log)
 	if err != nil {

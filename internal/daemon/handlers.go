@@ -84,7 +84,7 @@ func (s *sharedHandlers) opener(c *config.Config, log *slog.Logger) opener {
 			if err != nil {
 				return nil, nil, err
 			}
-			if keeper, is := delivery.As[delivery.PositionKeeper](handler); is && keeper.KeepsPosition() {
+			if store, is := delivery.As[delivery.PositionStore](handler); is && store.StoresPosition() {
 				return handler, closer, nil
 			}
 			i = len(slot.all)

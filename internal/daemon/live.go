@@ -98,7 +98,7 @@ func addCounters(s, past observe.Stats) observe.Stats {
 		sum := *l
 		sum.Lost += p.Lost
 		sum.Sent += p.Sent
-		sum.Unheard += p.Unheard
+		sum.Overdue += p.Overdue
 		sum.Unsent += p.Unsent
 		s.Listener = &sum
 	}
@@ -123,7 +123,7 @@ func addCounters(s, past observe.Stats) observe.Stats {
 		for class := range d.Classes {
 			d.Classes[class] += p.Classes[class]
 		}
-		d.Begun.Add(&p.Begun)
+		d.Started.Add(&p.Started)
 		d.Acked.Add(&p.Acked)
 	}
 	for _, name := range slices.Sorted(maps.Keys(before)) {

@@ -95,7 +95,7 @@ func (m *member) run(ctx context.Context, c *config.Config, g *generation, pause
 			pause.Reset()
 		}
 		if before == nil || before.Error() != err.Error() {
-			m.log.ErrorContext(ctx, "the outbox is not relayed; it is tried again, and the others go on", "err", err)
+			m.log.ErrorContext(ctx, "outbox not relayed", "err", err)
 		}
 		timer := time.NewTimer(pause.NextBackOff())
 		select {
@@ -128,7 +128,7 @@ func (m *member) serve(ctx context.Context, c *config.Config, g *generation, pau
 		case <-g.relay.Ready():
 			m.runs()
 			if !paused.IsZero() {
-				g.log.InfoContext(ctx, "the relay delivers with the new configuration", "paused", time.Since(paused))
+				g.log.InfoContext(ctx, "relay delivers with the new configuration", "paused", time.Since(paused))
 			}
 		case <-ended:
 		}
@@ -144,7 +144,7 @@ func (m *member) serve(ctx context.Context, c *config.Config, g *generation, pau
 	closed := g.close()
 	m.alerting.Go(func() {
 		if err := g.closeAlerts(); err != nil {
-			g.log.WarnContext(ctx, "the destinations of alerts were not closed cleanly", "err", err)
+			g.log.WarnContext(ctx, "alert destinations not closed cleanly", "err", err)
 		}
 	})
 	return errors.Join(err, closed)
@@ -259,6 +259,6 @@ func (m *member) note(ctx context.Context, why string) {
 		return
 	}
 	if err := live.Relay().ReloadRefused(ctx, why); err != nil {
-		m.log.DebugContext(ctx, "the outcome of the reload cannot be written down", "err", err)
+		m.log.DebugContext(ctx, "reload outcome not stored", "err", err)
 	}
 }

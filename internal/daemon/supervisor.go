@@ -204,10 +204,10 @@ func (s *supervisor) found(ctx context.Context, wrong, err error) {
 		return
 	}
 	if err != nil {
-		s.log.WarnContext(ctx, "the outboxes cannot be listed: those that are known go on", "err", cli.OneLine(err))
+		s.log.WarnContext(ctx, "outboxes cannot be listed", "err", cli.OneLine(err))
 		return
 	}
-	s.log.WarnContext(ctx, "rows that describe no outbox", "err", cli.OneLine(wrong))
+	s.log.WarnContext(ctx, "outbox rows ignored", "err", cli.OneLine(wrong))
 }
 
 // apply stops the outboxes that are gone or have changed, and then starts new and changed ones. next has the
@@ -236,7 +236,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 	for _, name := range slices.Concat(removed, changed) {
 		m := s.member(name)
 		if err := m.unstopped(); err != nil {
-			m.log.WarnContext(ctx, "the relay that was stopped did not end cleanly", "err", err)
+			m.log.WarnContext(ctx, "previous relay did not end cleanly", "err", err)
 		}
 	}
 	for _, name := range removed {
@@ -291,11 +291,11 @@ func (s *supervisor) reload(ctx context.Context) {
 	restart := NeedRestart(s.first, r.config)
 	s.state.succeeded(restart)
 	if err := s.console.follow(ctx, r.config); err != nil {
-		s.log.WarnContext(ctx, "the web console continues with the previous database: restart notifyd", "err", err)
+		s.log.WarnContext(ctx, "web console keeps the previous database: restart notifyd", "err", err)
 	}
-	s.log.InfoContext(ctx, "the configuration was reloaded", "config", s.from.path, "changed", changed)
+	s.log.InfoContext(ctx, "configuration reloaded", "config", s.from.path, "changed", changed)
 	if len(restart) > 0 {
-		s.log.WarnContext(ctx, "settings have changed that a reload cannot apply: restart notifyd", "settings", restart)
+		s.log.WarnContext(ctx, "changed settings need a restart", "settings", restart)
 	}
 	s.tell(ctx, func() error { return s.sd.Ready(ctx, "delivering") })
 	s.each(func(m *member) { // those that were not touched
@@ -308,7 +308,7 @@ func (s *supervisor) reload(ctx context.Context) {
 // refuse reports that the reload failed. The previous configuration stays in force.
 func (s *supervisor) refuse(ctx context.Context, err error) {
 	s.state.failed(err)
-	s.log.ErrorContext(ctx, "the configuration is wrong: the previous one stays in force", "config", s.from.path, "err", cli.OneLine(err))
+	s.log.ErrorContext(ctx, "configuration refused: the previous one stays in force", "config", s.from.path, "err", cli.OneLine(err))
 	s.tell(ctx, func() error {
 		return s.sd.Ready(ctx, "delivering with the previous configuration, because the reload failed: see the log")
 	})
@@ -395,7 +395,7 @@ func (s *supervisor) member(name string) *member {
 	}
 	m.begun = func(relay *live) {
 		if err := s.metrics.register(name, relay); err != nil {
-			m.log.Error("bug: the metrics of an outbox cannot be shown", "err", err)
+			m.log.Error("bug: metrics of an outbox cannot be shown", "err", err)
 		}
 	}
 	s.members[name] = m
@@ -530,7 +530,7 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 	select {
 	case <-s.ready:
 		if err := say(); err != nil {
-			s.log.DebugContext(ctx, "the service manager cannot be notified", "err", err)
+			s.log.DebugContext(ctx, "service manager not notified", "err", err)
 		}
 	default:
 	}
@@ -538,7 +538,7 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 
 // logStart logs the configuration, one fact per line. only is the relay of the only outbox, or nil.
 func (s *supervisor) logStart(ctx context.Context, only *generation) {
-	s.log.InfoContext(ctx, "notifyd starts", "version", s.from.version, "config", s.from.path)
+	s.log.InfoContext(ctx, "notifyd starting", "version", s.from.version, "config", s.from.path)
 	if only != nil {
 		db := only.pool.Config().ConnConfig
 		s.log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", s.config.Database.Schema)

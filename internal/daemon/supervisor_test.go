@@ -145,7 +145,7 @@ func TestNotReadyBeforeTheQuery(t *testing.T) {
 	path := testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), "version: 1\ndatabase: {url: 'postgres://u@127.0.0.1:1/d?sslmode=disable'}\n"+
 		"destinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\noutboxes: {query: SELECT name FROM tenants}\n")
 	s := supervise(t, path, &hung{})
-	s.log.await(t, "the outboxes cannot be listed")
+	s.log.await(t, "outboxes cannot be listed")
 	select {
 	case <-s.ready:
 		t.Error("it is ready")
@@ -196,7 +196,7 @@ func TestSharedHandlers(t *testing.T) {
 		t.Errorf("%p, %p, for alerts %p, changed %p", first, second, alerts, changed)
 	}
 	if left := []int{closeFirst(), closeSecond(), closeChanged(), closeAlerts()}; fmt.Sprint(left) != "[2 1 0 0]" {
-		t.Errorf("handlers left after each is given back: %v", left)
+		t.Errorf("handlers left after each is released: %v", left)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestOutboxesLogOnce(t *testing.T) {
 		_, message, _ := strings.Cut(line, " msg=")
 		got = append(got, strings.TrimSpace(message))
 	}
-	fails, row := `"the outboxes cannot be listed: those that are known go on" err="it fails"`, `"rows that describe no outbox" err="a row"`
+	fails, row := `"outboxes cannot be listed" err="it fails"`, `"outbox rows ignored" err="a row"`
 	if want := []string{fails, row, fails}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

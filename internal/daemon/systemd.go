@@ -100,7 +100,7 @@ func (m *manager) say(ctx context.Context, status string) {
 // heard logs the first error: an unreachable manager is not a reason to stop.
 func (m *manager) heard(ctx context.Context, err error) {
 	if err != nil && !m.deaf {
-		m.log.WarnContext(ctx, "the service manager cannot be notified", "err", err)
+		m.log.WarnContext(ctx, "service manager not notified", "err", err)
 	}
 	m.deaf = err != nil
 }
@@ -121,7 +121,7 @@ func statusOf(s observe.Stats) string {
 	case len(s.Refusals) > 0:
 		return "the database refuses: " + s.Refusals[0].Err.Error()
 	case len(down) > 0:
-		return "delivering; unavailable: " + strings.Join(down, ", ")
+		return "delivering; down: " + strings.Join(down, ", ")
 	default:
 		return "delivering"
 	}

@@ -40,7 +40,7 @@ func startTracing(ctx context.Context, lookup func(string) (string, bool), versi
 	if err != nil {
 		return nil, err
 	}
-	log.InfoContext(ctx, "traces of deliveries are sent, as the OTEL_* variables say")
+	log.InfoContext(ctx, "tracing started")
 	return &tracer{provider, log}, nil
 }
 
@@ -60,6 +60,6 @@ func (t *tracer) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingShutdown) // ctx has ended: that is why it stops
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
-		t.log.WarnContext(ctx, "the last spans could not be sent", "err", err)
+		t.log.WarnContext(ctx, "last spans not sent", "err", err)
 	}
 }

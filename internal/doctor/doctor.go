@@ -91,8 +91,8 @@ type Options struct {
 
 // Limits are the thresholds of findings.
 type Limits struct {
-	// RoundTrip is the time that a notification may take; one that takes Unheard counts as lost.
-	RoundTrip, Unheard time.Duration
+	// RoundTrip is the time that a notification may take; one that takes Canary counts as lost.
+	RoundTrip, Canary time.Duration
 	// Skew is the largest difference between the clocks of the database and of this machine.
 	Skew time.Duration
 	// Frozen is how long events may wait while a relay suppresses the trigger and
@@ -112,7 +112,7 @@ type Limits struct {
 // DefaultLimits are far above what a healthy system has.
 func DefaultLimits() Limits {
 	return Limits{
-		RoundTrip: time.Second, Unheard: 10 * time.Second, Skew: 5 * time.Second, Frozen: 30 * time.Second,
+		RoundTrip: time.Second, Canary: 10 * time.Second, Skew: 5 * time.Second, Frozen: 30 * time.Second,
 		Transaction: 5 * time.Minute, Gap: time.Minute, DeadRows: 10_000, QueueUsage: 0.1,
 	}
 }

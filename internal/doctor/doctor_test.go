@@ -24,7 +24,7 @@ const patience = 60 * time.Second
 // calm are limits that a busy machine does not reach.
 func calm() Limits {
 	l := DefaultLimits()
-	l.RoundTrip, l.Unheard, l.Skew = time.Hour, patience, time.Hour
+	l.RoundTrip, l.Canary, l.Skew = time.Hour, patience, time.Hour
 	return l
 }
 
@@ -185,11 +185,11 @@ func troubles() map[string]illness {
 		}, "clock", Warning, "behind that of the database", "NTP"},
 		"slow notification": {func(_ *patient, o *Options) { o.Limits.RoundTrip = 1 }, "notify", Warning, "takes", "load"},
 		"listens elsewhere": {func(p *patient, o *Options) {
-			o.Listen, o.Limits.Unheard = connectTo(testenv.Postgres(p).URL("")), time.Second
+			o.Listen, o.Limits.Canary = connectTo(testenv.Postgres(p).URL("")), time.Second
 		}, "notify", Error, "no notification arrives", "database.listen_url"},
 		"cannot listen": {func(_ *patient, o *Options) { o.Listen = connectTo("postgres://127.0.0.1:1/x") }, "notify", Error, "cannot be opened", "listen_url"},
 		"transaction pooler": {func(p *patient, o *Options) {
-			o.Connect, o.Limits.Unheard = connectTo(p.through(startPooler(p, p.URL))), time.Second
+			o.Connect, o.Limits.Canary = connectTo(p.through(startPooler(p, p.URL))), time.Second
 			o.Listen = connectTo(p.URL)
 		}, "pooler", Error, "transaction pooler", "pool_mode = session"},
 		"transaction pooler of a stream": {func(p *patient, o *Options) {
@@ -199,7 +199,7 @@ func troubles() map[string]illness {
 			o.Connect, o.Listen = connectTo(p.through(startPooler(p, p.URL))), connectTo(p.URL)
 		}, "pooler", Note, "but for LISTEN", "database.listen_url"},
 		"listens through a transaction pooler": {func(p *patient, o *Options) {
-			o.Listen, o.Limits.Unheard = connectTo(p.through(startPooler(p, p.URL))), time.Second
+			o.Listen, o.Limits.Canary = connectTo(p.through(startPooler(p, p.URL))), time.Second
 		}, "notify", Error, "no notification arrives", "listen_url"},
 		"row level security": {func(p *patient, _ *Options) {
 			p.Exec(`ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)

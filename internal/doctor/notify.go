@@ -39,7 +39,7 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 		took, err := e.notify(ctx, listening, channel)
 		if errors.Is(err, errSilent) {
 			return "", []Finding{found(Error, "point database.listen_url at PostgreSQL itself, or run notifyd migrate --notify off to poll",
-				"LISTEN is accepted and no notification arrives within %v: a transaction pooler is in between, or listen_url leads to another database.", e.Limits.Unheard)}, nil
+				"LISTEN is accepted and no notification arrives within %v: a transaction pooler is in between, or listen_url leads to another database.", e.Limits.Canary)}, nil
 		}
 		if err != nil {
 			return "", nil, err
@@ -63,7 +63,7 @@ func (e *exam) notify(ctx context.Context, listening *pgx.Conn, channel string) 
 	if _, err := e.conn.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, rand.Text()); err != nil {
 		return 0, fmt.Errorf("notify: %w", err)
 	}
-	within, cancel := context.WithTimeout(ctx, e.Limits.Unheard)
+	within, cancel := context.WithTimeout(ctx, e.Limits.Canary)
 	defer cancel()
 	if _, err := listening.WaitForNotification(within); err != nil {
 		if within.Err() != nil && ctx.Err() == nil {

@@ -22,7 +22,7 @@ import (
 
 // Host is a position's interface to its shard. Only the position's Sequence changes.
 type Host struct {
-	Keeper   delivery.PositionKeeper
+	Store    delivery.PositionStore
 	Position *position.Position
 	Name     string // of the destination
 	Schema   string // of the outbox
@@ -32,7 +32,7 @@ type Host struct {
 	// Use lends a connection.
 	Use func(ctx context.Context, f func(conn *session.Conn) error) error
 	// Report reports why the destination cannot be opened, and nil once it can: see dispatch.ReportDestination.
-	Report func(err error, news bool) (pause time.Duration)
+	Report func(err error, repeat bool) (pause time.Duration)
 	// Observe reports an incident.
 	Observe func(delivery.Incident)
 }
@@ -228,7 +228,7 @@ func (r *unusable) Unwrap() error { return r.error }
 
 // copied returns the destination's copy of the position, or nil.
 func (x *Position) copied(ctx context.Context, p *progress) (*positionCopy, error) {
-	text, err := x.Keeper.OpenPosition(delivery.WithShard(ctx, p.owner.Shard), p.owner.shardName(), p)
+	text, err := x.Store.OpenPosition(delivery.WithShard(ctx, p.owner.Shard), p.owner.shardName(), p)
 	if err != nil {
 		return nil, err
 	}

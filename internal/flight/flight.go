@@ -69,13 +69,13 @@ func (f *Events) Return(d dispatch.Delivery) {
 // Take collects the answers, and returns how many events were acknowledged and whether there was any answer. It begins
 // with the last batch: if it finds an event of an aggregate answered, earlier events of the aggregate are answered as
 // well. In the other order, a row might be removed and an earlier one kept, and a crash would repeat that one alone.
-func (f *Events) Take(answered func(*dispatch.Answer)) (acknowledged int64, news bool) {
+func (f *Events) Take(answered func(*dispatch.Answer)) (acknowledged int64, changed bool) {
 	taken := make([]batchAnswers, len(f.Batches))
 	for i, p := range slices.Backward(f.Batches) {
 		n, answers, left := p.Take()
 		taken[i] = batchAnswers{answers, left}
 		acknowledged += int64(n)
-		news = news || n > 0 || len(answers) > 0
+		changed = changed || n > 0 || len(answers) > 0
 	}
 	f.Unanswered = 0
 	kept := f.Batches[:0]
@@ -95,7 +95,7 @@ func (f *Events) Take(answered func(*dispatch.Answer)) (acknowledged int64, news
 	}
 	clear(f.Batches[len(kept):])
 	f.Batches = kept
-	return acknowledged, news
+	return acknowledged, changed
 }
 
 // batchAnswers are a batch's answers in Take.

@@ -55,7 +55,7 @@ func TestSuspectsAreProven(t *testing.T) {
 	s.answers(10)
 	s.loses(7, blameMaybe, blameAgain) // one answer is evidence for one loss
 	s.answers(10)
-	s.loses(7, blameEvent, blameStale) // a proven suspect stays one where no other event comes
+	s.loses(7, blameEvent, blameStale) // a proven quarantine lasts where no other event comes
 	if got := s.lose(s.now, 7, time.Time{}, true); got != blameAgain {
 		t.Errorf("an outage counts against the event: blame %d", got)
 	}

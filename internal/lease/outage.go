@@ -56,7 +56,7 @@ func (a *outage) end(least time.Duration) {
 	if a.timer == nil || time.Since(a.restored) < least {
 		return
 	}
-	a.log.Info("the leases are renewed again", "after", a.restored.Sub(a.since).Round(time.Millisecond), "lost", a.lost)
+	a.log.Info("leases renewed again", "after", a.restored.Sub(a.since).Round(time.Millisecond), "lost", a.lost)
 	a.stopLocked()
 	a.since, a.lost = time.Time{}, 0
 }

@@ -36,12 +36,12 @@ func (b *bucket) available(now time.Time) int {
 // reservable estimates how many the table would reserve now; other relays reserve from it, too.
 func (b *bucket) reservable(now time.Time, t Terms) int {
 	lead := max(0, b.tat.Sub(now))
-	return max(0, int((t.span()-lead)/t.Gap))
+	return max(0, int((t.accrual()-lead)/t.Gap))
 }
 
 // reservableIn returns the time until the table would reserve n, at most the burst.
 func (b *bucket) reservableIn(now time.Time, t Terms, n int) time.Duration {
-	return max(0, b.tat.Sub(now)-t.span()+time.Duration(min(n, t.Burst))*t.Gap)
+	return max(0, b.tat.Sub(now)-t.accrual()+time.Duration(min(n, t.Burst))*t.Gap)
 }
 
 // enqueue returns the wait of an event that cannot begin now, behind the events that already wait.

@@ -40,10 +40,10 @@ func (t *table) reserve(_ context.Context, _ string, terms Terms, requests []Req
 		if base.Before(now) {
 			base = now
 		}
-		if limit := now.Add(terms.span()); base.After(limit) {
+		if limit := now.Add(terms.accrual()); base.After(limit) {
 			base = limit
 		}
-		n := min(a.N, int((terms.span()-base.Sub(now))/terms.Gap))
+		n := min(a.N, int((terms.accrual()-base.Sub(now))/terms.Gap))
 		t.tats[a.Key] = base.Add(time.Duration(n) * terms.Gap)
 		all = append(all, Reservation{Key: a.Key, N: n, Lead: t.tats[a.Key].Sub(now)})
 	}

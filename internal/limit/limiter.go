@@ -99,7 +99,7 @@ func (l *Limiter) unknown(wants []Want, left []remaining) []time.Duration {
 	waits := make([]time.Duration, len(wants))
 	for _, r := range left {
 		if r.requested {
-			l.bucketLocked(now, wants[r.index].Key).tat = now.Add(l.plan.span() - l.plan.Gap + unknownWait)
+			l.bucketLocked(now, wants[r.index].Key).tat = now.Add(l.plan.accrual() - l.plan.Gap + unknownWait)
 		}
 		waits[r.index] = unknownWait
 	}

@@ -28,7 +28,7 @@ type Terms struct {
 }
 
 // span is the time in which the whole burst accrues.
-func (t Terms) span() time.Duration { return time.Duration(t.Burst) * t.Gap }
+func (t Terms) accrual() time.Duration { return time.Duration(t.Burst) * t.Gap }
 
 // Reserve reserves events of a destination from its limit, for all requests at once. The results are in no order;
 // keys without a result got nothing.

@@ -303,7 +303,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 		return nil
 	}
 	c.e.report(c.answers, err)
-	c.log.DebugContext(ctx, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.DeadLettered))
+	c.log.DebugContext(ctx, "claim lost before it was settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.DeadLettered))
 	held.unwritten.Store(true)
 	c.e.sched.pauseClaims(+1)
 	defer c.e.sched.pauseClaims(-1)
@@ -322,7 +322,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			until, unexplained = ctx, false
 		}
 		if until.Err() != nil {
-			c.log.ErrorContext(ctx, "answers could not be recorded", "err", again, "events", len(held.work))
+			c.log.ErrorContext(ctx, "results not recorded", "err", again, "events", len(held.work))
 			return errors.Join(err, again)
 		}
 		sleep(until, c.pauses.After(again))

@@ -82,22 +82,22 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.work = e.d.Begin(ctx)
 	// Three groups stop in this order: claimers, deliveries, and the goroutines that write late answers and renew
 	// leases.
-	var claimers, keepers sync.WaitGroup
+	var claimers, maintainers sync.WaitGroup
 	for i, session := range e.Claimers {
 		c := newClaimer(e, session, i)
 		claimers.Go(func() { c.run(ctx) })
 	}
-	keepCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
+	maintainCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopKeeping()
-	keepers.Go(func() { e.leases.run(keepCtx, lastWrite) })
-	keepers.Go(func() { e.relay.Run(keepCtx) })
-	keepers.Go(func() { e.keepHouse(keepCtx) })
+	maintainers.Go(func() { e.leases.run(maintainCtx, lastWrite) })
+	maintainers.Go(func() { e.relay.Run(maintainCtx) })
+	maintainers.Go(func() { e.maintain(maintainCtx) })
 
 	<-ctx.Done()
 	e.sched.stop()
 	err := e.d.Drain(&claimers)
 	stopKeeping()
-	keepers.Wait()
+	maintainers.Wait()
 	return err
 }
 
@@ -119,14 +119,14 @@ func (e *Engine) lanesOf(w *Work) []dispatch.QueueLane {
 // Wake passes the id of a newly committed event. It never blocks.
 func (e *Engine) Wake(id int64) { e.sched.hint(id) }
 
-// Look requests a full sweep after possibly missed notifications. It never blocks.
-func (e *Engine) Look() { e.sched.sweepAll() }
+// Rescan requests a full sweep after possibly missed notifications. It never blocks.
+func (e *Engine) Rescan() { e.sched.sweepAll() }
 
 // wordDeliveries is the notification of changed stored deliveries, for example after a replay of dead letters.
 const wordDeliveries = "deliveries"
 
-// Heard passes a notification that is not an id, and reports whether it is known. If not, call Look. It never blocks.
-func (e *Engine) Heard(word string) bool {
+// Payload passes a notification that is not an id, and reports whether it is known. If not, call Rescan. It never blocks.
+func (e *Engine) Payload(word string) bool {
 	if word != wordDeliveries {
 		return false
 	}
@@ -173,8 +173,8 @@ const houseEvery = time.Second
 // houseAgain is the pause between two rounds while work remains: it leaves the database to the deliveries.
 const houseAgain = 100 * time.Millisecond
 
-// keepHouse takes over leases of dead relays, and finds unrouted events with a new route.
-func (e *Engine) keepHouse(ctx context.Context) {
+// maintain takes over leases of dead relays, and finds unrouted events with a new route.
+func (e *Engine) maintain(ctx context.Context) {
 	failing := store.NewPauses()
 	for ctx.Err() == nil {
 		more, err := e.houseRound(ctx)

@@ -107,7 +107,7 @@ func TestRunDoesNotHammerWhatFallsOver(t *testing.T) {
 			t.Errorf("%d of %d faults were counted as attempts", counted, faults)
 		}
 		after(10 * time.Second)
-		if n, m := r.log.count("destination is unavailable"), r.log.count("destination answers again"); n != 1 || m != 1 {
+		if n, m := r.log.count("destination down"), r.log.count("destination up"); n != 1 || m != 1 {
 			t.Errorf("%d times unavailable, %d times back: it was one outage", n, m)
 		}
 	})
@@ -131,7 +131,7 @@ func TestRunClosesWithoutMoreEvents(t *testing.T) {
 			t.Errorf("the breaker is %v after the first answer", s)
 		}
 		eventually(t, "closed", func() bool { return r.stateNow() == observe.BreakerClosed })
-		if r.log.count("destination answers again") != 1 {
+		if r.log.count("destination up") != 1 {
 			t.Error("recovery was not logged")
 		}
 		p.once(t, ids)
@@ -371,7 +371,7 @@ func TestRunThrottledProbe(t *testing.T) {
 		ids := db.write("x", 300)
 		eventually(t, "all delivered", db.empty)
 		c.once(t, ids)
-		if n := r.log.count("destination is unavailable"); n != 1 {
+		if n := r.log.count("destination down"); n != 1 {
 			t.Errorf("%d outages", n)
 		}
 	})

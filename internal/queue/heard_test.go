@@ -8,7 +8,7 @@ func TestHeardDeliveries(t *testing.T) {
 	t.Parallel()
 	s, _, _ := newTestScheduler(t)
 	e := &Engine{sched: s}
-	if !e.Heard(wordDeliveries) || e.Heard("another word") {
+	if !e.Payload(wordDeliveries) || e.Payload("another word") {
 		t.Error("the engine knows the wrong words")
 	}
 	if q := s.pick(t); q.Source != SourceDue {

@@ -143,7 +143,7 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 		err = ls.flush(ctx)
 	}
 	if err != nil {
-		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written", "err", err)
+		ls.log.ErrorContext(ctx, "results of leased deliveries not recorded", "err", err)
 	}
 }
 
@@ -224,7 +224,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	ls.tokens.End(slices.Concat(done, put)...)
 	if fenced > 0 {
 		ls.fenced.Add(uint64(fenced))
-		ls.log.WarnContext(ctx, "answers were refused, their leases are gone", "deliveries", fenced)
+		ls.log.WarnContext(ctx, "results refused: leases expired", "deliveries", fenced)
 	}
 	for _, e := range put {
 		if e.State == deliveries.Retry {
@@ -240,7 +240,7 @@ func (ls *leases) renew(ctx context.Context) {
 	now := time.Now()
 	for token, l := range ls.live {
 		if now.After(l.until) {
-			ls.log.ErrorContext(ctx, "a handler ignores the end of its context", "token", token)
+			ls.log.ErrorContext(ctx, "handler ignores the end of its context", "token", token)
 			delete(ls.live, token)
 			ls.tokens.End(l.entry)
 			ls.lost.Add(1)

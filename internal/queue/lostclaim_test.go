@@ -152,7 +152,7 @@ func TestRunFencesALostLease(t *testing.T) {
 			t.Error(err)
 		}
 		row, ok := db.row(id, "a")
-		if here, there := r.Stats().Fenced, next.Stats().Fenced; ok || r.log.count("were refused") != 1 || here != 1 || there != 0 {
+		if here, there := r.Stats().Fenced, next.Stats().Fenced; ok || r.log.count("refused") != 1 || here != 1 || there != 0 {
 			t.Errorf("the late answer was not fenced off: %+v, %d answers refused here and %d there", row, here, there)
 		}
 	})

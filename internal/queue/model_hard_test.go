@@ -106,7 +106,7 @@ func (db *fakeDB) resolve(choose func(deliveries.Ref) deed) (n int) {
 	db.mu.Unlock()
 	for _, d := range ears {
 		if n > 0 && !mute {
-			d.Look()
+			d.Rescan()
 		}
 	}
 	return n

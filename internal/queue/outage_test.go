@@ -68,7 +68,7 @@ func TestRunProbesADestinationThatIsDown(t *testing.T) {
 						t.Fatalf("an attempt was counted: %+v", one)
 					}
 				}
-				if n := r.log.count("destination is unavailable"); n != 1 {
+				if n := r.log.count("destination down"); n != 1 {
 					t.Errorf("reported %d times", n)
 				}
 			})

@@ -80,7 +80,7 @@ func TestRunPutsAside(t *testing.T) {
 				eventually(t, "all delivered", db.empty)
 				c.once(t, ids)
 				c.uncounted(t.T)
-				if n, m := r.log.count("destination is unavailable"), r.log.count("answers a probe"); n != 1 || m != 1 {
+				if n, m := r.log.count("destination down"), r.log.count("answers a probe"); n != 1 || m != 1 {
 					t.Errorf("%d times unavailable, %d times answered: it was one outage", n, m)
 				}
 			})

@@ -72,7 +72,7 @@ func TestRefusalIsHeardLate(t *testing.T) {
 					db.set(func() { is = settled > 0 })
 					return is
 				})
-				r.Look()
+				r.Rescan()
 				after(lateAnswer / 2)
 				db.set(func() {
 					if db.claims == claims {

@@ -106,7 +106,7 @@ func (s *scheduler) hint(id int64) {
 	if s.sweep.polling {
 		return // the sweep will find it
 	}
-	s.relay.Heard()
+	s.relay.Notified()
 	if s.ids = append(s.ids, id); len(s.ids) >= wake.Pressure {
 		s.relay.Poke()
 	}

@@ -134,12 +134,12 @@ func (s *Sender) Holds(key string) bool {
 // Take collects the answers, and reports whether there was any. It calls settle for answers other than a plain
 // delivery, with the row that the event may become. It calls returned for events that will be sent again, with the
 // reason.
-func (s *Sender) Take(settle func(*dispatch.Answer, deliveries.Entry), returned func(error)) (news bool) {
+func (s *Sender) Take(settle func(*dispatch.Answer, deliveries.Entry), returned func(error)) (changed bool) {
 	r := s.active
 	if r == nil {
 		return false
 	}
-	_, news = r.flight.Take(func(a *dispatch.Answer) {
+	_, changed = r.flight.Take(func(a *dispatch.Answer) {
 		switch {
 		case a.Verdict != dispatch.VerdictReleased:
 			settle(a, r.entryOf(a))
@@ -150,7 +150,7 @@ func (s *Sender) Take(settle func(*dispatch.Answer, deliveries.Entry), returned 
 			returned(a.Err)
 		}
 	})
-	return news
+	return changed
 }
 
 // Live describes the live events of the shard.
@@ -225,16 +225,16 @@ func (s *Sender) admit(all []dispatch.Delivery) int {
 // read reads the next events of the range, up to the live head, and keeps the ones to send.
 func (s *Sender) read(ctx context.Context, conn *session.Conn, live Live) (did bool, err error) {
 	r, limits := s.active, &s.shard.Limits
-	room := live.FreeBytes - r.flight.Bytes - flight.Size(r.flight.Returned)
+	capacity := live.FreeBytes - r.flight.Bytes - flight.Size(r.flight.Returned)
 	upto := min(r.lastID, live.Head)
 	was, gaps := r.reader.Head(), r.reader.Gaps()
-	if room <= 0 || upto < was || upto == was && gaps.Len() == 0 {
+	if capacity <= 0 || upto < was || upto == was && gaps.Len() == 0 {
 		return false, nil
 	}
 	began := time.Now()
 	defer func() { r.restsUntil = time.Now().Add(restFactor * time.Since(began)) }()
 	b, err := r.reader.Read(ctx, conn, tail.Query{
-		Limit: page, Rows: skipAhead * page, Bytes: min(limits.Bytes, room), EventBytes: limits.EventBytes, Skip: r.types.Skip,
+		Limit: page, Rows: skipAhead * page, Bytes: min(limits.Bytes, capacity), EventBytes: limits.EventBytes, Skip: r.types.Skip,
 		Assigned: upto, Passed: true,
 	})
 	if err == nil {

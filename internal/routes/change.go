@@ -35,18 +35,18 @@ func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 }
 
 const (
-	// sqlUntil ends a span at the position of the destination or the scanner: ids that either has seen have these
+	// sqlUntil ends a range at the position of the destination or the scanner: ids that either has seen have these
 	// routes.
 	sqlUntil = `UPDATE outbox_routes SET until_head = greatest($3::bigint, $5::bigint),
 		until_open = ($4::text::int8multirange + int8multirange(int8range($3, greatest($3::bigint, $5::bigint), '(]')))
 			* ($6::text::int8multirange + int8multirange(int8range($5, greatest($3::bigint, $5::bigint), '(]')))
 		WHERE destination = $1 AND since = $2`
 
-	// sqlSpan begins a span. It is handed at once if it brings no new events.
-	sqlSpan = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
+	// sqlSpan begins a range. It is handed at once if it brings no new events.
+	sqlRange = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
 		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean, $7::text[]`
 
-	// sqlDrops adds settings to earlier spans, if they may still apply to stored deliveries of these.
+	// sqlDrops adds settings to earlier ranges, if they may still apply to stored deliveries of these.
 	sqlDrops = `UPDATE outbox_routes AS r SET drops = ARRAY(SELECT DISTINCT d FROM unnest(r.drops || $2::text[]) AS d ORDER BY d)
 		WHERE r.destination = $1 AND r.since > 0 AND NOT r.drops @> $2::text[] AND (
 			EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.state = 'retry')
@@ -59,11 +59,11 @@ type Change struct {
 	All []Wanted
 	// To are the new routes.
 	To Wanted
-	// Last is the span by which the destination has read: see [Newest].
-	Last *Span
+	// Last is the range by which the destination has read: see [Newest].
+	Last *Range
 	// At has the ids that any shard of the destination has read.
 	At tail.Watermark
-	// Passed has the ids that all its shards have read. A span that ends above it stays in force.
+	// Passed has the ids that all its shards have read. A range that ends above it stays in force.
 	Passed tail.Watermark
 }
 
@@ -85,11 +85,11 @@ func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("end routes: %w", err)
 		}
 	}
-	if err := dropSpans(ctx, tx, w.Destination, c.Passed, scanner); err != nil {
+	if err := dropRanges(ctx, tx, w.Destination, c.Passed, scanner); err != nil {
 		return err
 	}
 	patterns, others := w.lists()
-	if _, err := tx.Exec(ctx, sqlSpan, w.Destination, patterns, others, at.Head, at.Open.String(), handed, append([]string{}, w.Drops...)); err != nil {
+	if _, err := tx.Exec(ctx, sqlRange, w.Destination, patterns, others, at.Head, at.Open.String(), handed, append([]string{}, w.Drops...)); err != nil {
 		return fmt.Errorf("begin routes: %w", err)
 	}
 	if len(w.Drops) > 0 && last != nil {
@@ -128,7 +128,7 @@ func Unhanded(ctx context.Context, db querier, destination string) (is bool, err
 
 // Handed records that the events from before a span are stored deliveries of its destination. The transaction must hold
 // the position of the scanner. The caller sets Span.Handed after the commit.
-func Handed(ctx context.Context, tx pgx.Tx, s *Span) error {
+func Handed(ctx context.Context, tx pgx.Tx, s *Range) error {
 	if _, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, s.Destination, s.since); err != nil {
 		return fmt.Errorf("record handed routes: %w", err)
 	}
@@ -145,7 +145,7 @@ const (
 )
 
 // dropSpans marks spans as past that have ended for both the destination and the scanner.
-func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, scanner tail.Watermark) error {
+func dropRanges(ctx context.Context, tx pgx.Tx, destination string, at, scanner tail.Watermark) error {
 	all, err := Read(ctx, tx, &destination)
 	if err != nil {
 		return err
@@ -197,8 +197,8 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 }
 
 const (
-	// sqlOwed copies ended spans for the ids that the destination has not passed ($2 is its head, $3 its open ids). It
-	// returns the numbers of the copies, which the next two statements spare. The original spans end at the new head,
+	// sqlOwed copies ended ranges for the ids that the destination has not passed ($2 is its head, $3 its open ids). It
+	// returns the numbers of the copies, which the next two statements spare. The original ranges end at the new head,
 	// and keep the history below it.
 	sqlOwed = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, until_head, until_open, handed, drops)
 		SELECT destination, (SELECT max(since) FROM outbox_routes WHERE destination = $1) + row_number() OVER (ORDER BY since), patterns, others, greatest(head, $2),

@@ -76,16 +76,16 @@ type Wanted struct {
 }
 
 // Newest returns the last span that the owner of one destination has stored; nil without one.
-func Newest(all []Span) *Span {
+func Newest(all []Range) *Range {
 	if n := len(all); n > 0 && all[n-1].since != expected {
 		return &all[n-1]
 	}
 	return nil
 }
 
-// Span is a row of outbox_routes: the destination reads the ids between two watermarks by these routes. If two of its
+// Range is a row of outbox_routes: the destination reads the ids between two watermarks by these routes. If two of its
 // spans contain an id, both apply.
-type Span struct {
+type Range struct {
 	// Destination is the name of the destination.
 	Destination string
 	Routes
@@ -105,18 +105,18 @@ type Span struct {
 const expected = 0
 
 // Reads reports whether the destination reads an event by these routes.
-func (s *Span) Reads(eventType string, id int64) bool { return s.contains(id) && s.Gets(eventType) }
+func (s *Range) Reads(eventType string, id int64) bool { return s.contains(id) && s.Gets(eventType) }
 
 // Gets reports whether events of the type go to the destination.
 func (r *Routes) Gets(eventType string) bool { return r.way(eventType) == here }
 
 // contains reports whether the destination reads the id by these routes.
-func (s *Span) contains(id int64) bool { return !s.From.Has(id) && (!s.Ended || s.Until.Has(id)) }
+func (s *Range) contains(id int64) bool { return !s.From.Has(id) && (!s.Ended || s.Until.Has(id)) }
 
 // waits reports whether the destination begins with these routes, and waits for events that had no route before.
-func (s *Span) waits() bool { return s.since != expected && !s.Ended && !s.Handed }
+func (s *Range) waits() bool { return s.since != expected && !s.Ended && !s.Handed }
 
-func (s *Span) equal(o *Span) bool {
+func (s *Range) equal(o *Range) bool {
 	return s.Destination == o.Destination && s.since == o.since && s.Handed == o.Handed && s.Ended == o.Ended &&
 		s.Equal(&o.Routes) && s.From.Equal(&o.From) && s.Until.Equal(&o.Until)
 }
@@ -133,12 +133,12 @@ type querier interface {
 
 // Read returns the spans by which events are still read or handed, of all destinations or of one, by destination and
 // time.
-func Read(ctx context.Context, db querier, destination *string) ([]Span, error) {
+func Read(ctx context.Context, db querier, destination *string) ([]Range, error) {
 	rows, err := db.Query(ctx, sqlRoutes, destination)
 	if err != nil {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Span, err error) {
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Range, err error) {
 		var from, until string
 		err = row.Scan(&s.Destination, &s.since, &s.Patterns, &s.Others, &s.Drops, &s.From.Head, &from, &s.Until.Head, &until, &s.Ended, &s.Handed)
 		if err != nil {

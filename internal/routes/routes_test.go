@@ -112,7 +112,7 @@ func (w *world) tx(t *rapid.T, f func(context.Context, pgx.Tx) error) {
 	}
 }
 
-func (w *world) spans(t *rapid.T, destination *string) []Span {
+func (w *world) spans(t *rapid.T, destination *string) []Range {
 	all, err := Read(w.Context(), w.Conn, destination)
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func (w *world) read(t *rapid.T, name string, n int, leaves func(id int64) bool)
 	all := w.spans(t, &name)
 	take := func(id int64) {
 		eventType := w.types[id-1]
-		if s.routes.Gets(eventType) || slices.ContainsFunc(all, func(p Span) bool { return p.Ended && p.Reads(eventType, id) }) {
+		if s.routes.Gets(eventType) || slices.ContainsFunc(all, func(p Range) bool { return p.Ended && p.Reads(eventType, id) }) {
 			w.got[name][id]++
 		}
 	}

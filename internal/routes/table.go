@@ -10,24 +10,24 @@ const rememberedTypes = 500
 
 // Table decides which destinations get an event, or are owed one. One goroutine uses it.
 type Table struct {
-	all     []Span
+	ranges  []Range
 	readers []reader           // by destination
 	byType  map[string]Verdict // a cache
 }
 
 // reader is a destination and the indices of its spans in all.
 type reader struct {
-	spans  []int // its stored spans, in order
-	newest int   // the newest stored span; -1: none
-	coming int   // the expected span; -1: none
+	ranges []int // its stored ranges, in order
+	newest int   // the newest stored range; -1: none
+	coming int   // the expected range; -1: none
 }
 
 // Verdict has, for each span of a table, where the span sends events of one type.
 type Verdict []way
 
 // NewTable returns a table of the spans that [Read] returns for all destinations.
-func NewTable(all []Span) Table {
-	t := Table{all: all, byType: make(map[string]Verdict)}
+func NewTable(all []Range) Table {
+	t := Table{ranges: all, byType: make(map[string]Verdict)}
 	for i := range all {
 		if i == 0 || all[i].Destination != all[i-1].Destination {
 			t.readers = append(t.readers, reader{newest: -1, coming: -1})
@@ -37,21 +37,21 @@ func NewTable(all []Span) Table {
 			r.coming = i
 			continue
 		}
-		r.spans, r.newest = append(r.spans, i), i
+		r.ranges, r.newest = append(r.ranges, i), i
 	}
 	return t
 }
 
 // Is reports whether the table has exactly these spans.
-func (t *Table) Is(all []Span) bool {
-	return slices.EqualFunc(all, t.all, func(a, b Span) bool { return a.equal(&b) })
+func (t *Table) Is(all []Range) bool {
+	return slices.EqualFunc(all, t.ranges, func(a, b Range) bool { return a.equal(&b) })
 }
 
 // Waiting returns the spans that are not handed yet. The caller may set their Handed.
-func (t *Table) Waiting() iter.Seq[*Span] {
-	return func(yield func(*Span) bool) {
-		for i := range t.all {
-			if s := &t.all[i]; s.waits() && !yield(s) {
+func (t *Table) Waiting() iter.Seq[*Range] {
+	return func(yield func(*Range) bool) {
+		for i := range t.ranges {
+			if s := &t.ranges[i]; s.waits() && !yield(s) {
 				return
 			}
 		}
@@ -63,9 +63,9 @@ func (t *Table) Of(eventType string) Verdict {
 	if v, ok := t.byType[eventType]; ok {
 		return v
 	}
-	v := make(Verdict, len(t.all))
-	for i := range t.all {
-		v[i] = t.all[i].way(eventType)
+	v := make(Verdict, len(t.ranges))
+	for i := range t.ranges {
+		v[i] = t.ranges[i].way(eventType)
 	}
 	if len(t.byType) < rememberedTypes {
 		t.byType[eventType] = v
@@ -91,11 +91,11 @@ func (t *Table) Awaited(v Verdict) bool {
 
 // Takers returns the newest span of each destination that gets such events now, and whose position will not pass this
 // event.
-func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Span] {
-	return func(yield func(*Span) bool) {
+func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Range] {
+	return func(yield func(*Range) bool) {
 		for i := range t.readers {
 			r := &t.readers[i]
-			if v.gets(r) && !t.reads(v, r, id) && !yield(&t.all[r.newest]) {
+			if v.gets(r) && !t.reads(v, r, id) && !yield(&t.ranges[r.newest]) {
 				return
 			}
 		}
@@ -104,7 +104,7 @@ func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Span] {
 
 // reads reports whether the reader's position passes the event by a span that routes it here.
 func (t *Table) reads(v Verdict, r *reader, id int64) bool {
-	return slices.ContainsFunc(r.spans, func(i int) bool { return v[i] == here && t.all[i].contains(id) })
+	return slices.ContainsFunc(r.ranges, func(i int) bool { return v[i] == here && t.ranges[i].contains(id) })
 }
 
 // read reports whether any reader's position passes the event by a span that routes it here.
@@ -119,15 +119,15 @@ func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 	if v.awaits(r) {
 		latest = r.coming
 	}
-	if latest < 0 || v[latest] != here || !t.all[latest].From.Has(id) || t.reads(v, r, id) {
+	if latest < 0 || v[latest] != here || !t.ranges[latest].From.Has(id) || t.reads(v, r, id) {
 		return false
 	}
 	if !read {
 		return true
 	}
 	passed := false
-	for _, i := range r.spans {
-		if t.all[i].contains(id) {
+	for _, i := range r.ranges {
+		if t.ranges[i].contains(id) {
 			if v[i] != nowhere {
 				return false
 			}
@@ -155,7 +155,7 @@ func (t *Table) Settled(v Verdict, id int64) bool {
 	some := false
 	for i := range t.readers {
 		r := &t.readers[i]
-		if v.awaits(r) && t.all[r.coming].From.Head > id || v.gets(r) && t.all[r.newest].From.Head > id {
+		if v.awaits(r) && t.ranges[r.coming].From.Head > id || v.gets(r) && t.ranges[r.newest].From.Head > id {
 			return false
 		}
 		some = some || v.gets(r)

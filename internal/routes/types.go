@@ -12,7 +12,7 @@ type Types struct {
 	// Skip has the types whose ids alone are read. Its elements never change.
 	Skip []string
 	// Former are ended routes by which the destination still has to read.
-	Former []Span
+	Former []Range
 	// Before has the ids that the destination reads only by Former: another shard passed them before the current routes
 	// began.
 	Before tail.Watermark
@@ -40,7 +40,7 @@ func (t *Types) Wants(eventType string, gets func(eventType string) bool) bool {
 	if gets(eventType) {
 		return true
 	}
-	everGot := slices.ContainsFunc(t.Former, func(s Span) bool { return s.Gets(eventType) })
+	everGot := slices.ContainsFunc(t.Former, func(s Range) bool { return s.Gets(eventType) })
 	if len(t.Skip) < MaxTypes && !everGot {
 		t.known[eventType] = true
 		t.Skip = append(t.Skip, eventType)
@@ -50,7 +50,7 @@ func (t *Types) Wants(eventType string, gets func(eventType string) bool) bool {
 
 // Formerly reports whether the destination gets an event by ended routes.
 func (t *Types) Formerly(eventType string, id int64) bool {
-	return slices.ContainsFunc(t.Former, func(s Span) bool { return s.Reads(eventType, id) })
+	return slices.ContainsFunc(t.Former, func(s Range) bool { return s.Reads(eventType, id) })
 }
 
 // Met returns the types of all events that were read, nil if there are too many. Its elements never change.
@@ -63,5 +63,5 @@ func (t *Types) Met() []string {
 
 // Forget drops the routes by which no id above a position is left to read.
 func (t *Types) Forget(head int64, gaps tail.Ranges) {
-	t.Former = slices.DeleteFunc(t.Former, func(s Span) bool { return s.Until.Within(head, gaps) })
+	t.Former = slices.DeleteFunc(t.Former, func(s Range) bool { return s.Until.Within(head, gaps) })
 }

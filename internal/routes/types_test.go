@@ -33,7 +33,7 @@ func TestTypesMet(t *testing.T) {
 func TestTypesOfEndedRoutes(t *testing.T) {
 	t.Parallel()
 	types := NewTypes()
-	types.Former = []Span{{Routes: Routes{Patterns: []string{"old.*"}}, Ended: true}}
+	types.Former = []Range{{Routes: Routes{Patterns: []string{"old.*"}}, Ended: true}}
 	types.Former[0].Until.Head = 100
 	never := func(string) bool { return false }
 	if types.Wants("old.event", never) || types.Wants("other", never) {

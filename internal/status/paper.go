@@ -30,17 +30,17 @@ func (t tone) escape() string {
 }
 
 // paper collects lines.
-type paper struct{ lines []toned }
+type output struct{ lines []toned }
 
 type toned struct {
 	tone tone
 	text string
 }
 
-func (p *paper) line(t tone, text string) { p.lines = append(p.lines, toned{t, text}) }
+func (p *output) line(t tone, text string) { p.lines = append(p.lines, toned{t, text}) }
 
 // print returns the lines. Escape sequences are added last, so that none comes from the tables.
-func (p *paper) print(v View) string {
+func (p *output) print(v View) string {
 	var b strings.Builder
 	for _, l := range p.lines {
 		text := cut(strings.TrimRight(v.Clean(l.text), " "), v.Width)
@@ -79,7 +79,7 @@ func (g *grid) row(t tone, cells ...string) { g.rows = append(g.rows, gridRow{t,
 const gap = "  "
 
 // grid prints a table below an empty line, nothing if it has no rows.
-func (p *paper) grid(g grid) {
+func (p *output) grid(g grid) {
 	if len(g.rows) == 0 {
 		return
 	}

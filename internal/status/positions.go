@@ -9,7 +9,7 @@ import (
 )
 
 // positions prints a line for each position of a stream.
-func (s *Status) positions(p *paper) {
+func (s *Status) positions(p *output) {
 	if len(s.Backlog.Positions) == 0 {
 		return
 	}
@@ -43,7 +43,7 @@ func holding(p *observe.Position) string {
 }
 
 // replays prints a line for each replay that runs.
-func (s *Status) replays(p *paper) {
+func (s *Status) replays(p *output) {
 	g := grid{head: []string{"replay of", "number", "ids left", "delivered", "failed", "skipped", "rate"}, left: 1}
 	for i := range s.Backlog.Positions {
 		if r := s.Backlog.Positions[i].Replay; r != nil {

@@ -22,7 +22,7 @@ type View struct {
 
 // Table returns the status as text for people.
 func (s *Status) Table(v View) string {
-	p := &paper{}
+	p := &output{}
 	s.head(p)
 	s.destinations(p)
 	s.positions(p)
@@ -38,7 +38,7 @@ func (s *Status) Table(v View) string {
 	return p.print(v)
 }
 
-func (s *Status) head(p *paper) {
+func (s *Status) head(p *output) {
 	fact := func(name, format string, args ...any) {
 		p.line(plain, fmt.Sprintf("%-9s ", name)+fmt.Sprintf(format, args...))
 	}
@@ -109,7 +109,7 @@ func choose(is bool, yes, no string) string {
 }
 
 // destinations prints a line for each destination that the configuration, the relay or the database knows.
-func (s *Status) destinations(p *paper) {
+func (s *Status) destinations(p *output) {
 	g := grid{head: []string{"destination", "state", "fresh", "retry", "running", "parked", "dead", "oldest", "next try", "per s", "failed/s"}, left: 2}
 	for _, name := range s.names() {
 		d := s.Backlog.Destination(name)
@@ -236,7 +236,7 @@ func rate(perSecond float64) string {
 }
 
 // errors prints the errors of deliveries, and the dead letters.
-func (s *Status) errors(p *paper) {
+func (s *Status) errors(p *output) {
 	failing, dead := section{p, "failing:"}, section{p, "dead letters:"}
 	for _, d := range s.Backlog.Destinations {
 		if e := d.LastError; e != nil {
@@ -256,7 +256,7 @@ func (s *Status) errors(p *paper) {
 
 // section has a title once it has a line.
 type section struct {
-	paper *paper
+	paper *output
 	title string // "" once it is printed
 }
 

@@ -297,7 +297,7 @@ func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 		if !last.From.Within(head, open) { // only if the destination has, or had, several shards
 			sh.types.Before = last.From
 		}
-		sh.types.Former = slices.DeleteFunc(all, func(s routes.Span) bool { return !s.Ended || s.Until.Within(head, open) })
+		sh.types.Former = slices.DeleteFunc(all, func(s routes.Range) bool { return !s.Ended || s.Until.Within(head, open) })
 		return routes.Noted(ctx, tx, sh.name)
 	})
 	if err == nil && changed {
@@ -344,10 +344,10 @@ func (sh *shard) work(ctx context.Context, conn *session.Conn) error {
 
 // collect processes the answers.
 func (sh *shard) collect() {
-	acknowledged, news := sh.inFlight.events.Take(sh.answered)
+	acknowledged, changed := sh.inFlight.events.Take(sh.answered)
 	sh.progress.acknowledged += acknowledged
 	replayed := sh.replay.Take(func(a *dispatch.Answer, row deliveries.Entry) { sh.stored.settle(a, entry{Entry: row, replayed: true}) }, sh.exact.NoteReturned)
-	sh.progress.dirty = sh.progress.dirty || news || replayed
+	sh.progress.dirty = sh.progress.dirty || changed || replayed
 }
 
 // answered records the outcome of a delivery. It is not called for a fresh event that was delivered.
@@ -464,9 +464,9 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 		return false, err
 	}
 	sh.setFull(b.Full)
-	if room := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; room > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil {
+	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil {
 		q := sh.query(ctx, reserved)
-		q.Bytes = min(q.Bytes, room)
+		q.Bytes = min(q.Bytes, capacity)
 		sh.reader.Begin(ctx, conn, q) // runs while this batch is handed over
 	}
 	sh.deliver(&b, reserved)

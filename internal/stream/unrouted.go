@@ -254,8 +254,8 @@ func (r *unroutedScanner) canFinish() bool {
 
 // complete returns the routes of destinations that wait only for stored events: the scanner has read all ids that they
 // had passed.
-func (r *unroutedScanner) complete() iter.Seq[*routes.Span] {
-	return func(yield func(*routes.Span) bool) {
+func (r *unroutedScanner) complete() iter.Seq[*routes.Range] {
+	return func(yield func(*routes.Range) bool) {
 		head, gaps := r.reader.Head(), r.reader.Gaps()
 		for to := range r.routes.Waiting() {
 			if to.From.Within(head, gaps) && !yield(to) {

@@ -46,12 +46,12 @@ func (e *loggingExporter) ExportSpans(ctx context.Context, spans []sdktrace.Read
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	switch {
 	case err != nil && e.lost == 0:
-		e.log.WarnContext(ctx, "spans cannot be sent: deliveries go on, their traces are lost", "err", err)
+		e.log.WarnContext(ctx, "spans not sent", "err", err)
 		e.lost += len(spans)
 	case err != nil:
 		e.lost += len(spans)
 	case e.lost > 0:
-		e.log.InfoContext(ctx, "spans are sent again", "lost", e.lost)
+		e.log.InfoContext(ctx, "spans sent again", "lost", e.lost)
 		e.lost = 0
 	}
 	return nil // the log has it

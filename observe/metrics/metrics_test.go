@@ -70,8 +70,8 @@ func TestCollector(t *testing.T) {
 			{
 				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
 				State: observe.BreakerRamping, Gap: 2 * time.Second, Throttled: 33, Trouble: observe.Trouble{Failures: 34},
-				Parked: 19, Classes: [delivery.ClassRelay + 1]uint64{0: 4, delivery.ClassDestination: 20}, NotBegun: observe.NotBegun{Refused: 28, Withdrawn: 29, Withheld: 30}, Room: 31, Aggregates: 32,
-				Begun: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
+				Parked: 19, Classes: [delivery.ClassRelay + 1]uint64{0: 4, delivery.ClassDestination: 20}, NotBegun: observe.NotBegun{Refused: 28, Withdrawn: 29, Withheld: 30}, Capacity: 31, Aggregates: 32,
+				Started: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
 			{Name: "down", Trouble: observe.Trouble{
 				DownSince: time.Now().Add(-time.Minute), NextProbe: time.Now().Add(time.Hour), FailingSince: time.Now().Add(-30 * time.Second), Failures: 1,
@@ -107,7 +107,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total relay a": 0,
 		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
 		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
-		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_room a": 31, "notifyd_destination_aggregates a": 32,
+		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_capacity a": 31, "notifyd_destination_aggregates a": 32,
 		"notifyd_wake_state polling": 1, "notifyd_wake_state listening": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
 		"notifyd_commit_to_handler_seconds a count": 3, "notifyd_commit_to_handler_seconds a sum": 3, "notifyd_commit_to_handler_seconds a 0.00025": 1,
 		"notifyd_commit_to_handler_seconds a 0.0005": 2, "notifyd_commit_to_handler_seconds a 60": 2, "notifyd_commit_to_ack_seconds b count": 0,

@@ -53,7 +53,7 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.counter("notifyd_not_begun_total", d.RateLimits, d.Name, "rate_limit")
 	o.counter("notifyd_not_begun_total", d.Expired, d.Name, "expired")
 	o.counter("notifyd_filtered_total", d.Filtered, d.Name)
-	o.histogram("notifyd_commit_to_handler_seconds", &d.Begun, d.Name)
+	o.histogram("notifyd_commit_to_handler_seconds", &d.Started, d.Name)
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
 	o.gauge("notifyd_destination_down", truth(d.Unavailable), d.Name)
 	o.gauge("notifyd_destination_paused", truth(d.Paused), d.Name)
@@ -70,7 +70,7 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.gauge("notifyd_destination_running", float64(d.Running), d.Name)
 	o.gauge("notifyd_destination_stuck", float64(d.Stuck), d.Name)
 	o.gauge("notifyd_destination_queued", float64(d.Queued), d.Name)
-	o.gauge("notifyd_destination_room", float64(d.Room), d.Name)
+	o.gauge("notifyd_destination_capacity", float64(d.Capacity), d.Name)
 	o.gauge("notifyd_destination_aggregates", float64(d.Aggregates), d.Name)
 	o.gauge("notifyd_destination_pace_seconds", d.Pace.Seconds(), d.Name)
 	if r := d.Report; r != nil {
@@ -169,7 +169,7 @@ func (o output) listener(l *observe.ListenerStats) {
 	}
 	o.counter("notifyd_listener_lost_total", l.Lost)
 	o.counter("notifyd_canaries_total", l.Sent)
-	o.counter("notifyd_canary_failures_total", l.Unheard, "unheard")
+	o.counter("notifyd_canary_failures_total", l.Overdue, "overdue")
 	o.counter("notifyd_canary_failures_total", l.Unsent, "unsent")
 	if !l.Proven.IsZero() {
 		o.gauge("notifyd_listener_proof_age_seconds", time.Since(l.Proven).Seconds())

@@ -196,7 +196,7 @@ func TestBatch(t *testing.T) {
 		h := mw(c.handler)
 		_, batches := h.(delivery.BatchHandler)
 		_, tells := delivery.As[delivery.Reporter](h)
-		k, ok := h.(delivery.OrderKeeper)
+		k, ok := h.(delivery.OrderedBatchHandler)
 		if batches != c.batches || tells != c.tells || (ok && k.KeepsOrder()) != c.keeps {
 			t.Errorf("%s: batches %t, tells %t, keeps order %t", name, batches, tells, ok && k.KeepsOrder())
 		}

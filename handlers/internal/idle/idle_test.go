@@ -24,7 +24,7 @@ func TestPool(t *testing.T) {
 		t.Error("an open pool has refused a value")
 	}
 	if got := take(); got != second {
-		t.Errorf("took %d, want what was given back last, %d", got, second)
+		t.Errorf("took %d, want what was returned last, %d", got, second)
 	}
 	if made != 3 {
 		t.Errorf("%d were made, want 3", made)

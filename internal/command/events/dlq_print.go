@@ -103,11 +103,11 @@ func (p printer) result(past string, r ops.BulkResult) error {
 }
 
 // became prints the outcome of replayed letters.
-func (p printer) became(r ops.BulkResult, b ops.Became) error {
+func (p printer) became(r ops.BulkResult, b ops.WatchCounts) error {
 	if p.JSON {
 		return p.Encode(struct {
 			ops.BulkResult
-			ops.Became
+			ops.WatchCounts
 		}{r, b})
 	}
 	if err := p.result("replayed", r); err != nil || r.Done == 0 {

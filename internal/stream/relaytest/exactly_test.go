@@ -63,7 +63,7 @@ func (c *cluster) add(r *notifyd.Relay, h delivery.Handler, lane delivery.Lane) 
 	return r.Add(notifyd.Destination{Name: exactly, Handler: h, Lane: lane})
 }
 
-// client is a relay's way to the cluster. It implements delivery.PositionKeeper.
+// client is a relay's way to the cluster. It implements delivery.PositionStore.
 type client struct {
 	cluster *cluster
 	id      string // in place of the name of the shard
@@ -95,7 +95,7 @@ func (c *client) link(ctx context.Context) *link {
 	return c.links[part]
 }
 
-func (*client) KeepsPosition() bool { return true }
+func (*client) StoresPosition() bool { return true }
 
 func (*client) KeepsOrder() bool { return true }
 
@@ -440,7 +440,7 @@ func TestExactlyOnceMoved(t *testing.T) {
 	if err := l.run(10); err != nil {
 		t.Fatal(err)
 	}
-	l.exec(`UPDATE outbox_positions SET head = 3 WHERE destination = 'exactly'`) // the seal is on disk
+	l.exec(`UPDATE outbox_positions SET head = 3 WHERE destination = 'exactly'`) // the checkpoint is on disk
 	l.write(1)
 	if err := l.run(11); err != nil {
 		t.Fatal(err)

@@ -26,9 +26,9 @@ func serializeWriters(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// writeInLine makes one of several writers in line write about n events in transactions of all kinds. Who
-// commits is the first of the line, so that the checker notes the ids in the order of commits.
-func (p *simulation) writeInLine(ctx context.Context, w, n int, types []string) error {
+// writeSerialized makes one of several serialized writers write about n events in transactions of all kinds. Their
+// transactions commit one after the other, so that the checker notes the ids in the order of commits.
+func (p *simulation) writeSerialized(ctx context.Context, w, n int, types []string) error {
 	conn, err := pgx.Connect(ctx, p.url)
 	if err != nil {
 		return err

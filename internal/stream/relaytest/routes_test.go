@@ -97,7 +97,7 @@ func (r *routing) start(all map[string][]string) (stop func()) {
 		once.Do(func() {
 			cancel()
 			if err := <-over; err != nil {
-				r.t.Log(err) // what a shut destination had is given back, which it says
+				r.t.Log(err) // the deliveries of a closed destination are released, and the relay logs that
 			}
 		})
 	}

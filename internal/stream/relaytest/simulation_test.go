@@ -345,7 +345,7 @@ func (p *simulation) run(events int) {
 	var writers sync.WaitGroup
 	write, n := p.write, 4
 	if p.checker.global {
-		write, n = p.writeInLine, 16
+		write, n = p.writeSerialized, 16
 	}
 	for w := range n {
 		writers.Go(func() {

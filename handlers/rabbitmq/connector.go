@@ -18,9 +18,9 @@ const (
 	longestPause = 10 * time.Second
 )
 
-// keeper keeps one connection, by a goroutine that starts with the first
+// connector maintains one connection, by a goroutine that starts with the first
 // delivery and ends with close.
-type keeper struct {
+type connector struct {
 	dial func(ctx context.Context) (*connection, error)
 	log  *slog.Logger
 	wake chan struct{} // a delivery waits for a connection
@@ -40,19 +40,19 @@ type try struct {
 	err  error // a *failure
 }
 
-func newKeeper(dial func(context.Context) (*connection, error), log *slog.Logger) *keeper {
-	return &keeper{dial: dial, log: log, wake: make(chan struct{}, 1), try: &try{done: make(chan struct{})}}
+func newConnector(dial func(context.Context) (*connection, error), log *slog.Logger) *connector {
+	return &connector{dial: dial, log: log, wake: make(chan struct{}, 1), try: &try{done: make(chan struct{})}}
 }
 
 // get returns the connection, or why the next try to make one failed. The caller leaves the connection.
-func (k *keeper) get(ctx context.Context) (*connection, error) {
+func (k *connector) get(ctx context.Context) (*connection, error) {
 	k.mu.Lock()
 	if k.closed {
 		k.mu.Unlock()
 		return nil, &failure{at: stageClosed}
 	}
 	if k.cancel == nil {
-		// The keeper outlives ctx: close ends it.
+		// The connector outlives ctx: close ends it.
 		run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		k.cancel = cancel
 		k.running.Go(func() { k.run(run) })
@@ -83,7 +83,7 @@ func (k *keeper) get(ctx context.Context) (*connection, error) {
 }
 
 // run connects, again and again.
-func (k *keeper) run(ctx context.Context) {
+func (k *connector) run(ctx context.Context) {
 	pauses := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstPause),
 		backoff.WithMaxInterval(longestPause),
@@ -99,7 +99,7 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		case err != nil:
 			if !silent {
-				k.log.WarnContext(ctx, "rabbitmq is not connected; trying again", "err", err)
+				k.log.WarnContext(ctx, "rabbitmq not connected", "err", err)
 			}
 			silent = true
 			if f, ok := err.(*failure); ok && f.isLogin() { //nolint:errorlint // it is not wrapped
@@ -108,7 +108,7 @@ func (k *keeper) run(ctx context.Context) {
 			}
 		default:
 			if !said {
-				k.log.InfoContext(ctx, "rabbitmq is connected", "addr", conn.target.addr(), "vhost", conn.target.vhost)
+				k.log.InfoContext(ctx, "rabbitmq connected", "addr", conn.target.addr(), "vhost", conn.target.vhost)
 			}
 			begin := time.Now()
 			why := conn.watch(ctx, func(alarm *failure) { k.sayAlarm(ctx, alarm) })
@@ -120,7 +120,7 @@ func (k *keeper) run(ctx context.Context) {
 			if said = conn.isOld(); said {
 				continue
 			}
-			k.log.WarnContext(ctx, "rabbitmq is not connected; trying again", "err", why)
+			k.log.WarnContext(ctx, "rabbitmq not connected", "err", why)
 			silent = true
 			if time.Since(begin) > longestPause {
 				pauses.Reset()
@@ -130,16 +130,16 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-func (k *keeper) sayAlarm(ctx context.Context, alarm *failure) {
+func (k *connector) sayAlarm(ctx context.Context, alarm *failure) {
 	if alarm != nil {
-		k.log.WarnContext(ctx, "rabbitmq has blocked publishers; events wait", "reason", alarm.text)
+		k.log.WarnContext(ctx, "rabbitmq blocks publishers", "reason", alarm.text)
 	} else {
-		k.log.InfoContext(ctx, "rabbitmq takes messages again")
+		k.log.InfoContext(ctx, "rabbitmq accepts publishers again")
 	}
 }
 
 // publish hands out the result of a try and begins another.
-func (k *keeper) publish(conn *connection, err error) {
+func (k *connector) publish(conn *connection, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t := k.try
@@ -148,7 +148,7 @@ func (k *keeper) publish(conn *connection, err error) {
 	close(t.done)
 }
 
-func (k *keeper) forget(conn *connection) {
+func (k *connector) forget(conn *connection) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.conn == conn {
@@ -157,7 +157,7 @@ func (k *keeper) forget(conn *connection) {
 }
 
 // pause waits for d, or for less if a delivery waits.
-func (k *keeper) pause(ctx context.Context, d time.Duration) {
+func (k *connector) pause(ctx context.Context, d time.Duration) {
 	begin := time.Now()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -177,7 +177,7 @@ func (k *keeper) pause(ctx context.Context, d time.Duration) {
 
 // untilWanted waits for the next delivery: each login with a wrong password brings the account nearer to being
 // locked, and the lane has a pace for that.
-func (k *keeper) untilWanted(ctx context.Context) {
+func (k *connector) untilWanted(ctx context.Context) {
 	select {
 	case <-k.wake: // of a delivery that has its answer
 	default:
@@ -189,14 +189,14 @@ func (k *keeper) untilWanted(ctx context.Context) {
 }
 
 // current returns the connection, or nil.
-func (k *keeper) current() *connection {
+func (k *connector) current() *connection {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.conn
 }
 
 // close ends the connection and waits for it.
-func (k *keeper) close() {
+func (k *connector) close() {
 	k.mu.Lock()
 	k.closed = true
 	cancel := k.cancel

@@ -20,16 +20,16 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// never is a second of an audit whose time a test makes pass.
+// never is a second of an check whose time a test makes pass.
 const never = time.Hour
 
-// audited returns what an audit has found after the given time, in which the relay may do what it wants.
-func (p *patient) audited(long time.Duration) (hangs []observe.Hang) {
+// checked returns what an check has found after the given time, in which the relay may do what it wants.
+func (p *patient) checked(long time.Duration) (hangs []observe.Hang) {
 	p.Helper()
-	a := newAudit(p.Relay)
-	for range long / auditEvery {
+	a := newHangCheck(p.Relay)
+	for range long / checkEvery {
 		a.find(p.Context())
-		a.ticks.Add(int64(auditEvery / time.Second))
+		a.ticks.Add(int64(checkEvery / time.Second))
 	}
 	return a.find(p.Context())
 }
@@ -121,7 +121,7 @@ func TestNoHang(t *testing.T) {
 			t.Parallel()
 			inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 				t.Helper()
-				if hangs := prepare(t, pool).audited(10 * time.Minute); len(hangs) > 0 {
+				if hangs := prepare(t, pool).checked(10 * time.Minute); len(hangs) > 0 {
 					t.Errorf("%+v", hangs)
 				}
 			})
@@ -159,14 +159,14 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 		idle := newPatient(t, pool, never, delivery.HandlerFunc(works), delivery.Lane{Concurrency: 1})
 		idle.run()
 		<-idle.listens // in a stream it is ready only when the other one has given a shard away
-		if hangs := append(idle.audited(30*time.Minute), worker.audited(30*time.Minute)...); len(hangs) > 0 {
+		if hangs := append(idle.checked(30*time.Minute), worker.checked(30*time.Minute)...); len(hangs) > 0 {
 			t.Errorf("%+v", hangs)
 		}
 		close(leave)
 	})
 }
 
-// TestStandstill: of a relay that does nothing at all, the audit finds each kind of due work, and that a restart is likely to help.
+// TestStandstill: of a relay that does nothing at all, the check finds each kind of due work, and that a restart is likely to help.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	const mine = `INSERT INTO outbox_positions (destination, head, owner) VALUES ('mail', 0, $1), ('', 100, $1)`
@@ -240,11 +240,11 @@ func TestStandstill(t *testing.T) {
 			if c.owned {
 				p.owns(mine)
 			}
-			hangs := p.audited(2*auditEvery + hangAfter) // the first audit finds out what lanes do; and a poll may find it
+			hangs := p.checked(2*checkEvery + hangAfter) // the first check finds out what lanes do; and a poll may find it
 			if len(hangs) != 1 || !strings.Contains(hangs[0].Reason, c.want) || !hangs[0].Restart {
 				t.Errorf("%+v, want one: %s", hangs, c.want)
 			}
-			if hangs := p.audited(hangAfter - auditEvery); len(hangs) > 0 {
+			if hangs := p.checked(hangAfter - checkEvery); len(hangs) > 0 {
 				t.Errorf("too early: %+v", hangs)
 			}
 		})
@@ -273,18 +273,18 @@ func TestStandstillOfAReplay(t *testing.T) {
 	pool := tables(t, outboxsql.ModeStream)
 	p := newPatient(t, pool, never, delivery.HandlerFunc(works), delivery.Lane{})
 	p.stream = true
-	var begun anEngine = loaded{}
+	var begun eventEngine = loaded{}
 	p.engine.Store(&begun)
 	execute(t, pool, insertThree)
 	p.owns(`INSERT INTO outbox_positions (destination, head, owner) VALUES ('mail', 3, $1)`)
 	execute(t, pool, `INSERT INTO outbox_replays (destination, from_id, to_id, head, number, created_by) VALUES ('mail', 1, 3, 0, 1, 'a test')`)
-	if hangs := p.audited(auditEvery + hangAfter); len(hangs) != 1 || !strings.Contains(hangs[0].Reason, "replay 1 is due for mail and not continued") {
+	if hangs := p.checked(checkEvery + hangAfter); len(hangs) != 1 || !strings.Contains(hangs[0].Reason, "replay 1 is due for mail and not continued") {
 		t.Errorf("%+v", hangs)
 	}
 }
 
 // loaded is an engine whose shard of mail has begun.
-type loaded struct{ anEngine }
+type loaded struct{ eventEngine }
 
 func (loaded) Stats(s *observe.Stats) { s.Positions = []observe.PositionStats{{Destination: "mail"}} }
 
@@ -293,7 +293,7 @@ func (loaded) Stats(s *observe.Stats) { s.Positions = []observe.PositionStats{{D
 func TestFrozenProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := newAudit(nil)
+		a := newHangCheck(nil)
 		a.running = true // and never comes back
 		frozen := make(chan struct{})
 		ctx, stop := context.WithCancel(t.Context())
@@ -311,7 +311,7 @@ func TestFrozenProcess(t *testing.T) {
 		<-time.After(hangAfter + time.Second)
 		synctest.Wait()
 		if all := a.hangs(); len(all) != 1 || !all[0].Restart || all[0].Lost {
-			t.Errorf("awake again: %+v", all)
+			t.Errorf("after the freeze: %+v", all)
 		}
 		<-time.After(lostAfter)
 		synctest.Wait()
@@ -394,7 +394,7 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
 	}
 }
 
-// short is a second of an audit in a hurry: two minutes are six seconds, longer than any wait for the database.
+// short is a second of an check in a hurry: two minutes are six seconds, longer than any wait for the database.
 const short = 50 * time.Millisecond
 
 // shorter is one where a real hang lasts until it is found: seven minutes, after which only a restart helps, are six seconds.
@@ -536,8 +536,8 @@ func TestRelayHangs(t *testing.T) {
 	})
 }
 
-// TestAuditHangs: an observer does not return, and keeps a lock that the audit takes like the loops of the relay.
-func TestAuditHangs(t *testing.T) {
+// TestHangCheckHangs: an observer does not return, and keeps a lock that the check takes like the loops of the relay.
+func TestHangCheckHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
@@ -552,7 +552,7 @@ func TestAuditHangs(t *testing.T) {
 		execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
 		execute(t, pool, insertThree)
 		<-p.held
-		p.hears(delivery.IncidentHang, "the audit of the relay has not come back")
+		p.hears(delivery.IncidentHang, "the hang check has not come back")
 		execute(t, pool, `DROP TRIGGER no ON `+table)
 		close(p.free)
 		p.hears(delivery.IncidentHangOver, "")
@@ -681,13 +681,13 @@ func TestShardIsNotHeld(t *testing.T) {
 	p.waitsUntil("all is well", func(h *observe.Health) bool { return h.Ready() == nil })
 }
 
-// passes waits until some of the audit's time is over, and returns whether anything hung in it.
+// passes waits until some of the check's time is over, and returns whether anything hung in it.
 func (p *patient) passes(long time.Duration) (hung bool) {
 	p.Helper()
-	end := p.audit.now() + long
+	end := p.hangCheck.now() + long
 	p.waitsUntil("time passes", func(h *observe.Health) bool {
 		hung = hung || len(h.Hangs) > 0
-		return p.audit.now() >= end
+		return p.hangCheck.now() >= end
 	})
 	return hung
 }
@@ -705,7 +705,7 @@ func TestOutageIsNoHang(t *testing.T) {
 				t.Fatal(err)
 			}
 			// A server that dies may let a connection wait, for up to five real seconds: those would be
-			// minutes of the audit.
+			// minutes of the check.
 			cfg.ConnConfig.ConnectTimeout = 500 * time.Millisecond
 			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 			if err != nil {
@@ -762,7 +762,7 @@ func TestRefusalIsNoHang(t *testing.T) {
 			execute(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 			execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
 			execute(t, pool, insertThree)
-			p.waitsUntil("the database refuses", func(*observe.Health) bool { return len(p.Stats().Refusals) > 0 })
+			p.waitsUntil("database refuses", func(*observe.Health) bool { return len(p.Stats().Refusals) > 0 })
 			if p.passes(4 * time.Minute) {
 				t.Errorf("a refusal is a hang: %+v", p.Health())
 			}

@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// hangAfter is how long due work may stay untouched although nothing holds it back, and how long the audit itself may take.
+	// hangAfter is how long due work may stay untouched although nothing holds it back, and how long the check itself may take.
 	// The relay waits for the database less than half as long, at worst.
 	hangAfter = 2 * time.Minute
 	// lostAfter is how long a hang must last after that until only a restart is likely to end it.
 	lostAfter = 5 * time.Minute
-	// auditEvery is the interval of the audit.
-	auditEvery = hangAfter / 2
+	// checkEvery is the interval of the check.
+	checkEvery = hangAfter / 2
 	// lockedWithin bounds the search for sessions that have locked what hangs.
 	lockedWithin = hangAfter / 4
 )
 
-// audit detects hangs. It runs outside the relay's loops and compares two readings of the tables: a hang is work that was due
+// hangCheck detects hangs. It runs outside the relay's loops and compares two readings of the tables: a hang is work that was due
 // in both, that nothing holds back, and that has not moved. The age of an event and the clocks play no part. Progress
 // that other relays make shows in the tables, too.
 //
-// The audit counts time in ticks, in its own goroutine, so time stops while the process is frozen or the machine is suspended.
-type audit struct {
+// The check counts time in ticks, in its own goroutine, so time stops while the process is frozen or the machine is suspended.
+type hangCheck struct {
 	relay *Relay
 	ticks atomic.Int64 // seconds
 
@@ -72,15 +72,15 @@ type suspicion struct {
 	own    bool // a restart of this relay is likely to help, unless another session has locked work
 }
 
-func newAudit(r *Relay) *audit {
-	return &audit{relay: r, lanes: make(map[string]stillness), seen: make(map[string]sighting)}
+func newHangCheck(r *Relay) *hangCheck {
+	return &hangCheck{relay: r, lanes: make(map[string]stillness), seen: make(map[string]sighting)}
 }
 
 // now returns the time since the start, in which the process ran.
-func (a *audit) now() time.Duration { return time.Duration(a.ticks.Load()) * time.Second }
+func (a *hangCheck) now() time.Duration { return time.Duration(a.ticks.Load()) * time.Second }
 
 // count makes a second pass at each interval, until ctx ends. It calls ticked after each second, which must not block.
-func (a *audit) count(ctx context.Context, interval time.Duration, ticked func()) {
+func (a *hangCheck) count(ctx context.Context, interval time.Duration, ticked func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
@@ -98,7 +98,7 @@ func (a *audit) count(ctx context.Context, interval time.Duration, ticked func()
 }
 
 // run calls find and keeps the result.
-func (a *audit) run(ctx context.Context) {
+func (a *hangCheck) run(ctx context.Context) {
 	a.mu.Lock()
 	a.running, a.began = true, a.now()
 	a.mu.Unlock()
@@ -108,9 +108,9 @@ func (a *audit) run(ctx context.Context) {
 	a.running, a.found = false, found
 }
 
-// hangs returns the current hangs, the longest first. The audit itself hangs if find does not return: it takes the locks
+// hangs returns the current hangs, the longest first. The check itself hangs if find does not return: it takes the locks
 // that the loops of the relay take. hangs takes no lock that anything else holds for longer than a moment.
-func (a *audit) hangs() []observe.Hang {
+func (a *hangCheck) hangs() []observe.Hang {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.over {
@@ -118,7 +118,7 @@ func (a *audit) hangs() []observe.Hang {
 	}
 	all := slices.Clone(a.found)
 	if lasts := a.now() - a.began; a.running && lasts > hangAfter {
-		all = append(all, hang("audit", fmt.Sprintf("the audit of the relay has not come back for %v: a lock is held, or a query does not end", lasts), lasts, true))
+		all = append(all, hang("hang check", fmt.Sprintf("the hang check has not come back for %v: a lock is held, or a query does not end", lasts), lasts, true))
 	}
 	slices.SortStableFunc(all, func(x, y observe.Hang) int { return cmp.Compare(y.For, x.For) })
 	return all
@@ -130,7 +130,7 @@ func hang(part, reason string, lasts time.Duration, restart bool) observe.Hang {
 
 // find reads the tables, compares them with the previous reading, and returns the hangs. A relay that starts no delivery because
 // the database refuses to record outcomes is not hanging.
-func (a *audit) find(ctx context.Context) []observe.Hang {
+func (a *hangCheck) find(ctx context.Context) []observe.Hang {
 	now := a.now()
 	still := a.stillLanes(now)
 	if a.relay.dispatcher.DatabaseDown() {
@@ -166,21 +166,21 @@ func (a *audit) find(ctx context.Context) []observe.Hang {
 }
 
 // readFailed discards the previous reading if err says that the tables could not be read. After two failures in a row it also
-// reports that the audit detects no hangs.
-func (a *audit) readFailed(ctx context.Context, err error) bool {
+// reports that the check detects no hangs.
+func (a *hangCheck) readFailed(ctx context.Context, err error) bool {
 	if err == nil {
 		a.failed = 0
 		return false
 	}
 	clear(a.seen)
 	if a.failed++; a.failed == 2 && ctx.Err() == nil {
-		a.relay.log.WarnContext(ctx, "the audit cannot read the tables; until it can, it finds no hangs", "err", err)
+		a.relay.log.WarnContext(ctx, "hang check failed: the tables cannot be read", "err", err)
 	}
 	return true
 }
 
 // stillLanes returns the lanes that are well, and have answered nothing since the call before.
-func (a *audit) stillLanes(now time.Duration) []string {
+func (a *hangCheck) stillLanes(now time.Duration) []string {
 	var still []string
 	for _, p := range a.relay.dispatcher.Progress() {
 		before, known := a.lanes[p.Name]
@@ -197,7 +197,7 @@ func (a *audit) stillLanes(now time.Duration) []string {
 }
 
 // lasting returns those suspicions that have lasted for too long, and forgets the earlier ones that are not among them.
-func (a *audit) lasting(ctx context.Context, now time.Duration, all []suspicion) (hangs []observe.Hang) {
+func (a *hangCheck) lasting(ctx context.Context, now time.Duration, all []suspicion) (hangs []observe.Hang) {
 	ctx, cancel := context.WithTimeout(ctx, lockedWithin)
 	defer cancel()
 	seen := make(map[string]sighting, len(all))
@@ -227,9 +227,9 @@ func (a *audit) lasting(ctx context.Context, now time.Duration, all []suspicion)
 	return hangs
 }
 
-// untried suspects that no part of the relay tries to reach the database, which did not answer. Parts try again every few
+// untried returns the suspicion that no part of the relay tries to reach a database that did not answer. Parts try again every few
 // seconds, however long that lasts.
-func (a *audit) untried() suspicion {
+func (a *hangCheck) untried() suspicion {
 	return suspicion{
 		what: "database", key: fmt.Sprint(a.relay.dispatcher.DatabaseReports()), own: true,
 		reason: func(lasted time.Duration) string {
@@ -250,7 +250,7 @@ func isDue(b *observe.Backlog, at *time.Time) bool { return at != nil && !at.Aft
 
 // unclaimed returns the due work of a queue whose lanes are idle. A delayed event is claimed before its destinations are
 // known, by any lane with capacity.
-func (a *audit) unclaimed(b *observe.Backlog, still []string) (all []suspicion) {
+func (a *hangCheck) unclaimed(b *observe.Backlog, still []string) (all []suspicion) {
 	var longest time.Duration
 	for _, name := range still {
 		longest = max(longest, a.lanes[name].within)
@@ -283,7 +283,7 @@ func (a *audit) unclaimed(b *observe.Backlog, still []string) (all []suspicion) 
 }
 
 // unleased returns a lease of a queue that has ended, and that no relay takes over.
-func (a *audit) unleased(ctx context.Context, b *observe.Backlog, refused bool) []suspicion {
+func (a *hangCheck) unleased(ctx context.Context, b *observe.Backlog, refused bool) []suspicion {
 	if !slices.ContainsFunc(b.Destinations, func(d observe.DestinationBacklog) bool { return d.Running.N > 0 }) {
 		return nil
 	}
@@ -301,7 +301,7 @@ func (a *audit) unleased(ctx context.Context, b *observe.Backlog, refused bool) 
 
 // unrouted returns the first stored event of a type that has gained a route, or nil. A relay that does not have the route yet
 // stores the row again each time another relay has removed it.
-func (a *audit) unrouted(ctx context.Context) (*store.Unrouted, error) {
+func (a *hangCheck) unrouted(ctx context.Context) (*store.Unrouted, error) {
 	all, err := a.relay.watch.Unrouted(ctx)
 	if err != nil {
 		return nil, err
@@ -315,7 +315,7 @@ func (a *audit) unrouted(ctx context.Context) (*store.Unrouted, error) {
 }
 
 // rerouted returns an event of a queue that has gained a route, and that housekeeping does not make due.
-func (a *audit) rerouted(u *store.Unrouted) []suspicion {
+func (a *hangCheck) rerouted(u *store.Unrouted) []suspicion {
 	if u == nil {
 		return nil
 	}
@@ -328,7 +328,7 @@ func (a *audit) rerouted(u *store.Unrouted) []suspicion {
 }
 
 // unheld returns the shards of a stream that no relay holds, of those that this relay wants.
-func (a *audit) unheld(b *observe.Backlog, refused bool) (all []suspicion) {
+func (a *hangCheck) unheld(b *observe.Backlog, refused bool) (all []suspicion) {
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		if p.Destination != "" && !a.relay.dispatcher.Has(p.Destination) {
@@ -357,7 +357,7 @@ func nameOf(p *observe.Position) string {
 }
 
 // unread returns the work that is due in the shards of a stream that this relay owns, according to the tables.
-func (a *audit) unread(b *observe.Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
+func (a *hangCheck) unread(b *observe.Backlog, still []string, unrouted *store.Unrouted) (all []suspicion) {
 	var figures observe.Stats
 	if e := a.relay.engine.Load(); e != nil {
 		(*e).Stats(&figures)
@@ -394,7 +394,7 @@ func (a *audit) unread(b *observe.Backlog, still []string, unrouted *store.Unrou
 }
 
 // unsearched returns the work that is due in the search for types without a route.
-func (a *audit) unsearched(b *observe.Backlog, p *observe.Position) []suspicion {
+func (a *hangCheck) unsearched(b *observe.Backlog, p *observe.Position) []suspicion {
 	s := suspicion{what: nameOf(p), own: true, within: a.relay.config.PollInterval}
 	switch {
 	case p.Oldest != nil:
@@ -415,7 +415,7 @@ func (a *audit) unsearched(b *observe.Backlog, p *observe.Position) []suspicion 
 
 // mayNotRead reports whether a shard reads nothing new on purpose: the order of all events waits for a stored delivery, or a
 // destination that keeps its position for transactions that hide too many ids.
-func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionStats) bool {
+func (a *hangCheck) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionStats) bool {
 	to := a.relay.dispatcher.Destination(d.Name)
 	if to == nil {
 		return true
@@ -425,7 +425,7 @@ func (a *audit) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionSta
 }
 
 // alone reports whether no other relay has a shard of the destination: the backlog does not say whose stored deliveries are due.
-func (a *audit) alone(b *observe.Backlog, destination string) bool {
+func (a *hangCheck) alone(b *observe.Backlog, destination string) bool {
 	return !slices.ContainsFunc(b.Positions, func(p observe.Position) bool {
 		return p.Destination == destination && (p.Owner == nil || *p.Owner != a.relay.owner)
 	})
@@ -433,7 +433,7 @@ func (a *audit) alone(b *observe.Backlog, destination string) bool {
 
 // unsent returns the due work of a destination whose lane is idle. A shard that starts also gets the events that have gained a
 // route.
-func (a *audit) unsent(b *observe.Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
+func (a *hangCheck) unsent(b *observe.Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
 	s = suspicion{what: p.Name(), within: a.lanes[p.Destination].within, own: true}
 	d := b.Destination(p.Destination)
 	switch {
@@ -462,12 +462,12 @@ func (a *audit) unsent(b *observe.Backlog, p *observe.Position, f *observe.Posit
 // Health says whether the relay works: whether the database answers, and whether the relay hangs. A hang is also an
 // incident, and a line in the log. Health never blocks and makes no query.
 func (r *Relay) Health() observe.Health {
-	return observe.Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.audit.hangs()}
+	return observe.Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.hangCheck.hangs()}
 }
 
-// watchdog runs the audit until ctx ends, and announces its findings.
+// watchdog runs the check until ctx ends, and announces its findings.
 func (r *Relay) watchdog(ctx context.Context) {
-	seconds, audits := make(chan struct{}, 1), make(chan struct{}, 1)
+	seconds, checks := make(chan struct{}, 1), make(chan struct{}, 1)
 	signal := func(to chan<- struct{}) {
 		select {
 		case to <- struct{}{}:
@@ -476,17 +476,17 @@ func (r *Relay) watchdog(ctx context.Context) {
 	}
 	var work sync.WaitGroup
 	work.Go(func() {
-		r.audit.count(ctx, r.beat, func() {
+		r.hangCheck.count(ctx, r.beat, func() {
 			signal(seconds)
-			if r.audit.now()%auditEvery == 0 {
-				signal(audits)
+			if r.hangCheck.now()%checkEvery == 0 {
+				signal(checks)
 			}
 		})
 	})
-	work.Go(func() { announceHangs(ctx, r.audit, r.dispatcher, seconds, r.log) })
+	work.Go(func() { announceHangs(ctx, r.hangCheck, r.dispatcher, seconds, r.log) })
 	work.Go(func() {
-		for await(ctx, audits) {
-			r.audit.run(ctx)
+		for await(ctx, checks) {
+			r.hangCheck.run(ctx)
 		}
 	})
 	work.Wait()
@@ -504,7 +504,7 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 
 // announceHangs logs and reports the beginning of a hang, and its end. An observer may be what hangs, so
 // nothing waits for one, except the next report to it.
-func announceHangs(ctx context.Context, a *audit, to delivery.Observer, seconds <-chan struct{}, log *slog.Logger) {
+func announceHangs(ctx context.Context, a *hangCheck, to delivery.Observer, seconds <-chan struct{}, log *slog.Logger) {
 	told := make(chan struct{})
 	close(told)
 	known := make(map[string]bool)
@@ -516,12 +516,12 @@ func announceHangs(ctx context.Context, a *audit, to delivery.Observer, seconds 
 				continue
 			}
 			known[h.Part] = true
-			log.ErrorContext(ctx, "the relay hangs", "part", h.Part, "reason", h.Reason, "restart_helps", h.Restart)
+			log.ErrorContext(ctx, "relay hangs", "part", h.Part, "reason", h.Reason, "restart_helps", h.Restart)
 			news = append(news, delivery.Incident{Kind: delivery.IncidentHang, Time: time.Now(), Err: hangError(h.Reason)})
 		}
 		if len(all) == 0 && len(known) > 0 {
 			clear(known)
-			log.InfoContext(ctx, "nothing in the relay hangs any more")
+			log.InfoContext(ctx, "relay no longer hangs")
 			news = append(news, delivery.Incident{Kind: delivery.IncidentHangOver, Time: time.Now()})
 		}
 		if len(news) > 0 {
