@@ -193,8 +193,10 @@ func (e *Engine) exact(d *dispatch.Destination, p *position.Position, use func(c
 		return nil
 	}
 	return exactly.New(exactly.Host{
-		Keeper: d.Position, Position: p, Name: d.Name, Schema: e.Connector.Schema, LongestPause: d.LongestPause, Log: e.log, Use: use,
-		Report: func(err error, news bool) time.Duration { return e.d.ReportDestination(d.Name, d.Shard, err, news) }, Observe: e.d.Observe,
+		Store: d.Position, Position: p, Name: d.Name, Schema: e.Connector.Schema, LongestPause: d.LongestPause, Log: e.log, Use: use,
+		Report: func(err error, changed bool) time.Duration {
+			return e.d.ReportDestination(d.Name, d.Shard, err, changed)
+		}, Observe: e.d.Observe,
 	})
 }
 
@@ -251,13 +253,13 @@ func (e *Engine) refuse(err error) {
 
 // Wake reports an event that has just been committed. It never blocks.
 func (e *Engine) Wake(int64) {
-	e.wake.Heard()
+	e.wake.Notified()
 	e.poke(false)
 }
 
-// Look requests a read of everything: notifications may have been missed, another relay suppresses the trigger, or a
+// Rescan requests a read of everything: notifications may have been missed, another relay suppresses the trigger, or a
 // relay came or went. It never blocks.
-func (e *Engine) Look() {
+func (e *Engine) Rescan() {
 	e.wake.Poke()
 	e.leases.Rebalance()
 	e.poke(true)
@@ -270,9 +272,9 @@ const (
 	wordDeliveries = "deliveries" // stored deliveries were changed, for example by a replay of dead letters
 )
 
-// Heard passes a notification to the part that it concerns, and reports whether it is known. If not, the caller must
-// call Look. It never blocks.
-func (e *Engine) Heard(word string) bool {
+// Payload passes a notification to the part that it concerns, and reports whether it is known. If not, the caller must
+// call Rescan. It never blocks.
+func (e *Engine) Payload(word string) bool {
 	switch word {
 	case wordPolling:
 		e.wake.Poke()
@@ -300,17 +302,16 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 	released := false           // all relays have released the trigger, at tick
 	var tick uint64             // the count of scans at that moment
 	var silent *tail.WriterScan // possible silent writers
-	suppressed := func(ctx context.Context) bool {
+	suppressed := func(ctx context.Context) (bool, error) {
 		if holders == nil {
-			return false
+			return false, nil
 		}
-		yes, err := holders.Suppressed(ctx)
-		return yes || err != nil
+		return holders.Suppressed(ctx)
 	}
 	return func(ctx context.Context) (wake.Writers, error) {
 		if !released {
-			if suppressed(ctx) {
-				return wake.Suppressed, nil
+			if yes, err := suppressed(ctx); yes || err != nil {
+				return wake.Suppressed, err
 			}
 			released, tick = true, e.writers.Tick()
 		}
@@ -324,9 +325,9 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 		if now.HasAny(silent) {
 			return wake.Open, nil
 		}
-		if suppressed(ctx) { // by a relay whose notification was not received
+		if yes, err := suppressed(ctx); yes || err != nil { // by a relay whose notification was not received
 			released, silent = false, nil
-			return wake.Suppressed, nil
+			return wake.Suppressed, err
 		}
 		return wake.Ended, nil
 	}

@@ -2,11 +2,13 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wake"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -30,7 +32,7 @@ func TestHeardDeliveries(t *testing.T) {
 				sought++
 			}
 		})}}}
-		if !e.Heard(wordDeliveries) || sought != 1 {
+		if !e.Payload(wordDeliveries) || sought != 1 {
 			t.Errorf("shards were asked to look for due rows %d times", sought)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -44,6 +46,26 @@ func TestHeardDeliveries(t *testing.T) {
 		}
 	})
 }
+
+// TestSettleReturnsErrors: a relay that cannot find out whether the trigger is suppressed returns the error. A success
+// would end the report of an outage.
+func TestSettleReturnsErrors(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("lost")
+	e := &Engine{Options: Options{Trigger: blindTrigger{err: lost}}, writers: tail.NewWriterScanner()}
+	if writers, err := e.settle(0)(t.Context()); writers != wake.Suppressed || !errors.Is(err, lost) {
+		t.Errorf("got %v, %v, want the error, and the short pauses of a suppressed trigger", writers, err)
+	}
+}
+
+// blindTrigger cannot find out whether another relay suppresses notifications.
+type blindTrigger struct {
+	wake.Trigger
+
+	err error
+}
+
+func (b blindTrigger) Suppressed(context.Context) (bool, error) { return false, b.err }
 
 // hinted is a part that does nothing but count hints.
 type hinted func(seek bool)

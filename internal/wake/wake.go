@@ -94,7 +94,8 @@ type Options struct {
 	Settle func(xid uint64) func(context.Context) (Writers, error)
 	// Changed makes all readers read now, in that state. It does not wait for them.
 	Changed func(State)
-	// Report gets the errors of Release and Settle, and nil when they succeed.
+	// Report gets the errors of Release and Settle, and nil once they succeed again. A step may succeed without a query, so
+	// a success that follows no error proves nothing about the database, and is not reported.
 	Report func(error)
 }
 
@@ -106,13 +107,14 @@ type Machine struct {
 	readers       atomic.Int64  // the readers that share the events
 	behind        atomic.Int64  // readers that have not caught up
 	found         atomic.Int64  // events found by all readers since the last check
-	heard         atomic.Int64  // notifications since the last check
+	notified      atomic.Int64  // notifications since the last check
 	mustPoll      chan struct{} // capacity 1: poll
 	blind         atomic.Bool   // notifications may be lost
 	fast          atomic.Int64  // end of fast polling, in unix ns
 	ignoreBacklog atomic.Bool   // it left polling during a backlog: reading the backlog must not make it poll
 
 	checked time.Time // time of the last check; used only by Run
+	failing bool      // the last step has failed; used only by Run
 }
 
 // New returns a machine for one reader, which settles once Run runs. Options may be changed until then.
@@ -138,8 +140,8 @@ func (m *Machine) Poke() {
 	}
 }
 
-// Heard counts a notification of an event. It never blocks.
-func (m *Machine) Heard() { m.heard.Add(1) }
+// Notified counts a notification of an event. It never blocks.
+func (m *Machine) Notified() { m.notified.Add(1) }
 
 // Blind records whether notifications may be lost.
 func (m *Machine) Blind(is bool) { m.blind.Store(is) }
@@ -229,7 +231,7 @@ func (m *Machine) check(ctx context.Context) (floor float64, poll bool) {
 	if m.busy(over) {
 		return idleRate, true
 	}
-	rate := float64(m.heard.Swap(0)) / over.Seconds()
+	rate := float64(m.notified.Swap(0)) / over.Seconds()
 	return rate * suppressPays, rate >= checkRate && m.queued(ctx)
 }
 
@@ -293,10 +295,11 @@ func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	m.checked = time.Now()
-	m.heard.Store(0)
+	m.notified.Store(0)
 	for ctx.Err() == nil {
 		writers, err := m.step(ctx, &ended)
-		if err == nil || ctx.Err() == nil {
+		if (err != nil || m.failing) && ctx.Err() == nil {
+			m.failing = err != nil
 			m.Report(err)
 		}
 		if writers == Ended {
