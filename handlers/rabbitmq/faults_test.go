@@ -37,8 +37,8 @@ func TestAlarm(t *testing.T) {
 	}
 	// The broker notifies a connection only when it publishes.
 	begin := time.Now()
-	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocks publishers", "memory")
-	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocks publishers", "memory")
+	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocked publishers", "memory")
+	isUnavailable(t, h.Deliver(testenv.Within(t, patience), event(11)), "blocked publishers", "memory")
 	if took := time.Since(begin); took > patience/2 {
 		t.Errorf("it took %v to say so", took)
 	}
