@@ -37,7 +37,7 @@ func TestPositions(t *testing.T) {
 		want result
 	}{
 		{"seek mail", result{2, "", "notifyd: accepts 2 arg(s), received 1\n"}},
-		{"seek mail yesterday", result{2, "", "notifyd: invalid argument: \"yesterday\": want beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z\n"}},
+		{"seek mail yesterday", result{2, "", "notifyd: invalid argument: \"yesterday\": use beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z\n"}},
 		{"seek mail 12", result{2, "", "notifyd: move a position: invalid argument: id 12 is not assigned yet: the last one is 10\n"}},
 		{"seek post now", result{1, "", "notifyd: move a position: \"post\": no such position: there are those of crm, mail\n"}},
 		{"show post", result{1, "", "notifyd: show a position: \"post\": no such position: there are those of crm, mail\n"}},

@@ -25,7 +25,7 @@ func TestReplay(t *testing.T) {
 	}{
 		{"", result{2, "", "notifyd: which destination? Say --destination; "}},
 		{"--destination post", result{1, "", "notifyd: replay: \"post\": no such position: there are those of crm, mail\n"}},
-		{"--destination mail --from yesterday", result{2, "", "notifyd: invalid argument: from \"yesterday\": want beginning, "}},
+		{"--destination mail --from yesterday", result{2, "", "notifyd: invalid argument: from \"yesterday\": use beginning, "}},
 		{"--destination mail --type order.*.x", result{2, "", "notifyd: invalid argument: "}},
 		{"--destination crm --from 5", result{1, "", "notifyd: replay: nothing to replay: events are kept from 1 on, and crm has received them up to 4\n"}},
 		{"--destination mail --from 4 --dry-run", result{0, "TYPE          EVENTS\norder.placed  7\norder.paid    3\nmail would receive 10 events again, ids 4 to 13; nothing was done\n", ""}},

@@ -37,7 +37,7 @@ const (
 const startAuto = "auto"
 
 // errStart lists the valid starts.
-var errStart = errors.New(`want beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z`)
+var errStart = errors.New(`use beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z`)
 
 // ParseStart reads "beginning", "now", an id of 1 or more, or a time of RFC 3339. "auto" and an empty text mean the
 // zero value.
