@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -35,6 +36,12 @@ type DatabaseFlags struct {
 	Outbox string
 	found  []config.Outbox // all outboxes, once the query has returned them
 	unset  bool            // neither a flag nor a file nor DATABASE_URL has a connection string
+	file   config.Database // of the file, for its identity
+}
+
+// FlagsOf returns the flags of a command that connects to the database of a configuration file.
+func FlagsOf(c *config.Config, path string) DatabaseFlags {
+	return DatabaseFlags{URL: c.Database.URL.Reveal(), Schema: c.Database.Schema, Place: path + ": " + c.DatabaseSetting("url"), file: c.Database}
 }
 
 // DatabaseFlag is the flag with the connection string, for messages.
@@ -74,7 +81,7 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 			return err
 		}
 		if c != nil {
-			f.Keep = c.Retention.Keep
+			f.Keep, f.file = c.Retention.Keep, c.Database
 			f.URL, f.Place = c.Database.URL.Reveal(), First(f.Place, path+": "+c.DatabaseSetting("url"))
 			f.Schema = First(f.Schema, c.Database.Schema)
 		}
@@ -112,7 +119,9 @@ func (f *DatabaseFlags) Optional(ctx context.Context, a *App, load loader) (*con
 
 // Parse reads the connection string, after resolve.
 func (f *DatabaseFlags) Parse() (*pgx.ConnConfig, error) {
-	cfg, err := outboxes.ParseURL(f.Place, f.URL, pgx.ParseConfig)
+	database := f.file
+	database.URL = handlers.NewSecret(f.URL)
+	cfg, err := outboxes.Parse(&database, f.Place)
 	return cfg, FromCommandLine(f.Place, err)
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/alert"
+	"github.com/notifyd/notifyd/internal/credential"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/when"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -53,13 +54,6 @@ func (c *Config) Wrong(destination string, err error) error {
 // origins maps the path of each expanded value to its text in the file, which
 // [Print] shows in place of the value.
 type origins map[string]string
-
-// Database holds the connection to PostgreSQL.
-type Database struct {
-	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string: 'postgres://user:password@host:5432/db', or 'host=... dbname=...'." unset:"'$DATABASE_URL', then the variables 'PG*' of libpq"`
-	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database. Needed where 'url' leads through a pooler in transaction mode, where LISTEN hears nothing: a stream uses it for LISTEN, a queue for everything." unset:"'database.url'"`
-	Schema    string          `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
-}
 
 // Log holds the level and format of the log.
 type Log struct {
@@ -148,7 +142,7 @@ type Route struct {
 func defaults() *Config {
 	alerts := alert.DefaultConfig()
 	c := &Config{
-		Database: Database{Schema: outboxsql.DefaultSchema},
+		Database: Database{Schema: outboxsql.DefaultSchema, PasswordCommand: []string{}, PasswordLifetime: credential.DefaultLifetime, passwords: &credential.Passwords{}},
 		Log:      Log{Level: "info", Format: "auto"},
 		Admin:    Admin{Payloads: "shown"},
 		Alerts:   Alerts{To: []string{}, On: []string{}, Every: alerts.Every, OldestWaiting: alerts.OldestWaiting},

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -102,22 +100,6 @@ func (o *Outbox) Validate() error {
 
 // Place is where the tables of an outbox are.
 type Place struct{ database, schema string }
-
-func (d *Database) place() Place {
-	text := d.URL.Reveal()
-	c, err := pgconn.ParseConfig(text)
-	if err != nil {
-		return Place{text, d.Schema} // no connection string, which is reported elsewhere
-	}
-	servers := []string{server(c.Host, c.Port)}
-	for _, f := range c.Fallbacks { // one for each host, and for each way of encryption
-		if s := server(f.Host, f.Port); !slices.Contains(servers, s) {
-			servers = append(servers, s)
-		}
-	}
-	slices.Sort(servers)
-	return Place{strings.Join(servers, ",") + "/" + cmp.Or(c.Database, c.User), d.Schema}
-}
 
 func server(host string, port uint16) string {
 	return net.JoinHostPort(strings.ToLower(host), strconv.Itoa(int(port)))

@@ -41,6 +41,9 @@ database:
   url: postgres://app:${redacted}@db:5432/app?sslpassword=${redacted}&sslmode=require
   listen_url: host=db password=${redacted} user=app
   schema: public
+  password_command: []
+  password_lifetime: 1m
+  aws_region: ''
 relay:
   connections: 4
   batch: 1000

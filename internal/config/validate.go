@@ -19,6 +19,7 @@ func (c *Config) validate() error {
 		checkURL("database.url", c.Database.URL),
 		checkURL("database.listen_url", c.Database.ListenURL),
 		checkSchema("database.schema", c.Database.Schema),
+		c.Database.checkIdentity(),
 		field.Under("relay", c.Relay.Validate()),
 		positive("alerts.every", c.Alerts.Every),
 		checkListen("admin.listen", c.Admin.Listen),

@@ -44,7 +44,7 @@ func ConnectError(err error) error {
 	if cause := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.HasSuffix(line, refusedTLS) }); len(cause) > 1 {
 		lines = cause
 	}
-	text := strings.Join(lines, "; ")
+	text := strings.ReplaceAll(strings.Join(lines, "; "), "AfterNetConnect failed: ", "")
 	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.ConnectCure(err)), err}
 }
 
@@ -63,6 +63,7 @@ func ParsePool(c *config.Config, path string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	identify(pool.ConnConfig, c.Database.URL.Reveal(), &c.Database)
 	session.Startup(pool.ConnConfig)
 	pool.AfterConnect = session.SetDirect
 	pool.MaxConns = 1 // the relay opens other connections itself
@@ -75,7 +76,22 @@ func ParseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
 	if url == "" {
 		return nil, nil //nolint:nilnil // most configurations have none
 	}
-	return ParseURL(path+": "+c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
+	cfg, err := ParseURL(path+": "+c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
+	if err != nil {
+		return nil, err
+	}
+	identify(cfg, url, &c.Database)
+	return cfg, nil
+}
+
+// Parse reads the connection string of the database of c for a single connection. place is for errors.
+func Parse(c *config.Database, place string) (*pgx.ConnConfig, error) {
+	cfg, err := ParseURL(place, c.URL.Reveal(), pgx.ParseConfig)
+	if err != nil {
+		return nil, err
+	}
+	identify(cfg, c.URL.Reveal(), c)
+	return cfg, nil
 }
 
 // ParseURL reads the connection string of place. The error repeats no part of it: any
@@ -117,7 +133,7 @@ func (e *unconnected) Unwrap() error { return e.err }
 // OpenTable connects to the database of a configuration, whose table a relay of it could
 // work with. The caller closes the connection.
 func OpenTable(ctx context.Context, c *config.Config, path, role string) (*session.Conn, error) {
-	cfg, err := ParseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgx.ParseConfig)
+	cfg, err := Parse(&c.Database, path+": "+c.DatabaseSetting("url"))
 	if err != nil {
 		return nil, err
 	}

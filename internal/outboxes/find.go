@@ -67,7 +67,7 @@ func Find(ctx context.Context, c *config.Config, path string) (all []config.Outb
 
 // queryOutboxes sends the query, in a transaction that cannot write.
 func queryOutboxes(ctx context.Context, c *config.Config, path string) ([]config.Outbox, error) {
-	cfg, err := ParseURL(path+": database.url", c.Database.URL.Reveal(), pgx.ParseConfig)
+	cfg, err := Parse(&c.Database, path+": database.url")
 	if err != nil {
 		return nil, err
 	}

@@ -221,10 +221,15 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// hookFailed is what pgx writes before the error of a hook, which has its own words.
+const hookFailed = "AfterNetConnect failed: "
+
 // connectError joins the lines of a pgx error, one per address, into one line for the log.
 type connectError struct{ error }
 
-func (e *connectError) Error() string { return strings.Join(strings.Fields(e.error.Error()), " ") }
+func (e *connectError) Error() string {
+	return strings.Join(strings.Fields(strings.ReplaceAll(e.error.Error(), hookFailed, "")), " ")
+}
 func (e *connectError) Unwrap() error { return e.error }
 
 // Refusal returns the cure if the server refused the connection for a lasting reason, such as a wrong password; "" if

@@ -122,7 +122,7 @@ func (r *reloading) look(ctx context.Context, c *config.Config, path string) (al
 }
 
 func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) ([]store.RelaySession, error) {
-	db := command.DatabaseFlags{URL: c.Database.URL.Reveal(), Schema: c.Database.Schema, Place: path + ": " + c.DatabaseSetting("url")}
+	db := command.FlagsOf(c, path)
 	conn, err := db.Connect(ctx, r.App)
 	if err != nil {
 		return nil, err
