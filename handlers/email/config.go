@@ -8,6 +8,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/internal/credential"
 )
 
 // The values of [Config.TLS].
@@ -26,6 +27,7 @@ const (
 	AuthCRAMMD5     = "cram-md5"
 	AuthSCRAMSHA1   = "scram-sha-1"
 	AuthSCRAMSHA256 = "scram-sha-256"
+	AuthXOAUTH2     = "xoauth2"
 )
 
 // The values of [Config.MaybeSent].
@@ -70,8 +72,14 @@ type Config struct {
 	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name for AUTH; with 'password', or neither."`
 	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password for AUTH."`
 	// Auth is the mechanism: auto (default), plain, login, cram-md5,
-	// scram-sha-1 or scram-sha-256. auto takes the best that the server offers.
-	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"Mechanism of AUTH; 'auto' takes the best that the server offers." kind:"'auto', 'plain', 'login', 'cram-md5', 'scram-sha-1', 'scram-sha-256'"`
+	// scram-sha-1, scram-sha-256 or xoauth2. auto takes the best that the server offers for a password.
+	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"Mechanism of AUTH; 'auto' takes the best that the server offers for a password. 'xoauth2' needs a token." kind:"'auto', 'plain', 'login', 'cram-md5', 'scram-sha-1', 'scram-sha-256', 'xoauth2'"`
+	// TokenFile and TokenCommand are the source of the token for xoauth2, one of them: a file that another program renews,
+	// read for each connection, or a program with its arguments that prints a token on one line. TokenLifetime is how long
+	// the output of the program is used for new connections; the default is 1m.
+	TokenFile     string        `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token for 'xoauth2', relative to the configuration file. It is read for each connection, so it may change." kind:"path"`
+	TokenCommand  []string      `json:"token_command,omitempty" yaml:"token_command,omitempty" jsonschema_description:"Program with its arguments that prints the token for 'xoauth2' on one line. It is run without a shell, for a new connection, and has 8 s." kind:"list of strings"`
+	TokenLifetime time.Duration `json:"token_lifetime,omitempty" yaml:"token_lifetime,omitempty" jsonschema_description:"How long the output of 'token_command' is used for new connections: less than the token is valid."`
 	// TLS is mandatory (STARTTLS, and no mail without it; the default),
 	// opportunistic (STARTTLS if it is offered), implicit (TLS from the first
 	// byte) or none.
@@ -158,6 +166,9 @@ func (l *List) UnmarshalJSON(data []byte) error {
 func (c Config) WithDefaults() Config {
 	c.TLS = cmp.Or(c.TLS, TLSMandatory)
 	c.Auth = cmp.Or(c.Auth, AuthAuto)
+	if len(c.TokenCommand) > 0 {
+		c.TokenLifetime = cmp.Or(c.TokenLifetime, credential.DefaultLifetime)
+	}
 	c.MaybeSent = cmp.Or(c.MaybeSent, MaybeSentRetry)
 	c.Connections = cmp.Or(c.Connections, defaultConnections)
 	c.MaxConnectionMails = cmp.Or(c.MaxConnectionMails, defaultConnectionMails)

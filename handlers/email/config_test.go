@@ -57,7 +57,14 @@ func TestEveryMistakeHasPathAndCure(t *testing.T) {
 		"auth: would send the password unencrypted": func(c *Config) {
 			c.TLS, c.Auth, c.Username, c.Password = TLSNone, AuthPlain, "u", handlers.NewSecret("p")
 		},
-		"auth: would send the password unencrypted: set":       func(c *Config) { c.TLS, c.Username, c.Password = TLSNone, "u", handlers.NewSecret("p") },
+		"auth: would send the password unencrypted: set":        func(c *Config) { c.TLS, c.Username, c.Password = TLSNone, "u", handlers.NewSecret("p") },
+		"token_command: set either token_command or token_file": func(c *Config) { c.Auth, c.Username = AuthXOAUTH2, "u" },
+		"username: is empty: auth: xoauth2 needs":               func(c *Config) { c.Auth, c.TokenFile = AuthXOAUTH2, "t" },
+		"password: has no effect with auth: xoauth2": func(c *Config) {
+			c.Auth, c.Username, c.TokenFile, c.Password = AuthXOAUTH2, "u", "t", handlers.NewSecret("p")
+		},
+		"auth: must be xoauth2 for a token":                    func(c *Config) { c.TokenFile = "t" },
+		"token_lifetime: must be above 0":                      func(c *Config) { c.TokenLifetime = 1 },
 		"password: missing: username needs one":                func(c *Config) { c.Username = "u" },
 		"username: missing: password needs one":                func(c *Config) { c.Password = handlers.NewSecret("p") },
 		"ca_file: has no effect with tls: none":                func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
@@ -178,11 +185,11 @@ func TestDefaults(t *testing.T) {
 		if got.Port != port || got.Connections != 2 || got.MaybeSent != MaybeSentRetry || got.ServerName != "" {
 			t.Errorf("%s: got %+v", tls, got)
 		}
-		if name := newPool(got, nil).tls().ServerName; name != c.Host {
+		if name := newPool(got, nil, "").tls().ServerName; name != c.Host {
 			t.Errorf("%s: the certificate has to be of %q", tls, name)
 		}
 		got.ServerName = "mx.example.com"
-		if name := newPool(got, nil).tls().ServerName; name != "mx.example.com" {
+		if name := newPool(got, nil, "").tls().ServerName; name != "mx.example.com" {
 			t.Errorf("%s: the certificate has to be of %q", tls, name)
 		}
 	}

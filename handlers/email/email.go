@@ -39,7 +39,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, trust.RootCAs)}, nil
+	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, trust.RootCAs, o.BaseDir)}, nil
 }
 
 // Deliver sends the mail for e. What an error means:

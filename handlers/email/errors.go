@@ -157,6 +157,8 @@ func connectCure(err error) string {
 	switch {
 	case strings.Contains(text, "does not support STARTTLS"):
 		return "this port has no encryption: set port: 587 if the server has it there, or tls: none for a server of your own network"
+	case errors.Is(err, gomail.ErrXOauth2AuthNotSupported):
+		return "this server takes no tokens: set a password, and auth: auto"
 	case strings.Contains(text, "does not support SMTP AUTH type"):
 		return "set auth: auto, which takes what the server offers"
 	case errors.Is(err, gomail.ErrNoSupportedAuthDiscovered), strings.Contains(text, "does not support SMTP AUTH"):
@@ -183,7 +185,8 @@ func destination(cfg Config) *outcome.Destination {
 	var secrets []string
 	if password := cfg.Password.Reveal(); password != "" {
 		plain := "\x00" + cfg.Username + "\x00" + password
-		secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(password)), base64.StdEncoding.EncodeToString([]byte(plain))}
+		oauth := "user=" + cfg.Username + "\x01auth=Bearer " + password + "\x01\x01"
+		secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(password)), base64.StdEncoding.EncodeToString([]byte(plain)), base64.StdEncoding.EncodeToString([]byte(oauth))}
 	}
 	d := outcome.New("email", "check port, or set tls: mandatory or none", secrets...)
 	d.TLS.Prefix = ""

@@ -12,7 +12,9 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
+	"github.com/notifyd/notifyd/handlers/internal/token"
 )
 
 const (
@@ -31,6 +33,7 @@ type pool struct {
 	cfg   Config
 	out   *outcome.Destination
 	cas   *x509.CertPool
+	token *token.Source // of auth: xoauth2
 	idle  time.Duration
 	slots chan struct{}
 	done  chan struct{}  // closed by close
@@ -43,9 +46,10 @@ type pool struct {
 	shut    bool
 }
 
-func newPool(cfg Config, cas *x509.CertPool) *pool {
+func newPool(cfg Config, cas *x509.CertPool, baseDir string) *pool {
 	return &pool{
 		cfg: cfg, out: destination(cfg), cas: cas, idle: idleTimeout,
+		token: token.New(token.Settings{File: cfg.TokenFile, Base: baseDir, Command: cfg.TokenCommand, Lifetime: cfg.TokenLifetime}),
 		slots: make(chan struct{}, cfg.Connections), done: make(chan struct{}),
 	}
 }
@@ -138,7 +142,16 @@ func (p *pool) close() {
 func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 	dctx, cancel := outcome.Within(ctx, "connect_timeout", p.cfg.ConnectTimeout)
 	defer cancel()
-	c := &conn{born: time.Now(), out: p.out}
+	cfg, out := p.cfg, p.out
+	if cfg.Auth == AuthXOAUTH2 {
+		text, err := p.token.Get(dctx)
+		if err != nil {
+			return nil, &failure{at: stageConnect, text: err.Error(), err: err}
+		}
+		cfg.Password = handlers.NewSecret(text)
+		out = destination(cfg)
+	}
+	c := &conn{born: time.Now(), out: out}
 	var stop func() bool
 	dialer := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -155,7 +168,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		return encrypted, encrypted.HandshakeContext(ctx)
 	}
 	addr := net.JoinHostPort(p.cfg.Host, portText(p.cfg.Port))
-	client, err := p.client(dialer, &c.replies)
+	client, err := p.client(cfg, dialer, &c.replies)
 	if err == nil {
 		c.client = client
 		c.smtp, err = client.DialToSMTPClientWithContext(dctx)
@@ -167,7 +180,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		if c.socket != nil {
 			c.socket.close() // go-mail leaves it open if EHLO, STARTTLS or AUTH fails
 		}
-		f := connectFailure(dctx, p.out, addr, err)
+		f := connectFailure(dctx, out, addr, err)
 		if f.login {
 			p.mu.Lock()
 			p.refused, p.at = *f, time.Now() // a copy: the caller still writes to f
@@ -193,8 +206,7 @@ func (p *pool) refusedSince(began time.Time) *failure {
 // client makes a go-mail client for one connection. It is not shared: dialling
 // writes to the client under a lock for readers, and a sender holds that lock
 // twice.
-func (p *pool) client(dial gomail.DialContextFunc, r *replies) (*gomail.Client, error) {
-	cfg := p.cfg
+func (p *pool) client(cfg Config, dial gomail.DialContextFunc, r *replies) (*gomail.Client, error) {
 	opts := []gomail.Option{
 		gomail.WithPort(cfg.Port),
 		gomail.WithTimeout(cfg.ConnectTimeout),
@@ -247,6 +259,8 @@ func (p *pool) auth() gomail.Option {
 		return gomail.WithSMTPAuth(gomail.SMTPAuthSCRAMSHA1)
 	case AuthSCRAMSHA256:
 		return gomail.WithSMTPAuth(gomail.SMTPAuthSCRAMSHA256)
+	case AuthXOAUTH2:
+		return gomail.WithSMTPAuth(gomail.SMTPAuthXOAUTH2)
 	default:
 		return gomail.WithOpportunisticSMTPAuth(gomail.SMTPAuthSCRAMSHA256, gomail.SMTPAuthSCRAMSHA1,
 			plain, login, gomail.SMTPAuthCramMD5)

@@ -41,13 +41,13 @@ func (c Config) server() error {
 func (c Config) security() error {
 	errs := []error{
 		field.Word("tls", c.TLS, TLSMandatory, TLSOpportunistic, TLSImplicit, TLSNone),
-		field.Word("auth", c.Auth, AuthAuto, AuthPlain, AuthLogin, AuthCRAMMD5, AuthSCRAMSHA1, AuthSCRAMSHA256),
-		field.Login(c.Username, c.Password, "SMTP_PASSWORD"),
+		field.Word("auth", c.Auth, AuthAuto, AuthPlain, AuthLogin, AuthCRAMMD5, AuthSCRAMSHA1, AuthSCRAMSHA256, AuthXOAUTH2),
+		c.login(),
 	}
-	if c.Username == "" && c.Password.IsZero() && c.Auth != "" && c.Auth != AuthAuto {
+	if c.Username == "" && c.Password.IsZero() && c.Auth != "" && c.Auth != AuthAuto && c.Auth != AuthXOAUTH2 {
 		errs = append(errs, field.Errorf("auth", "needs username and password: set them, or take auth out"))
 	}
-	readable := slices.Contains([]string{"", AuthAuto, AuthPlain, AuthLogin}, c.Auth)
+	readable := slices.Contains([]string{"", AuthAuto, AuthPlain, AuthLogin, AuthXOAUTH2}, c.Auth)
 	if c.TLS == TLSNone && c.Username != "" && readable && !hostport.IsLoopback(c.Host) {
 		errs = append(errs, field.Errorf("auth", "would send the password unencrypted: set tls: mandatory, or auth: %s", AuthSCRAMSHA256))
 	}
@@ -56,6 +56,39 @@ func (c Config) security() error {
 	}
 	if c.TLS == TLSNone && c.ServerName != "" {
 		errs = append(errs, field.Errorf("server_name", "has no effect with tls: none: take one of them out"))
+	}
+	return errors.Join(errs...)
+}
+
+// login checks who logs in.
+func (c Config) login() error {
+	sources := 0
+	if c.TokenFile != "" {
+		sources++
+	}
+	if len(c.TokenCommand) > 0 {
+		sources++
+	}
+	var errs []error
+	switch {
+	case c.Auth != AuthXOAUTH2 && sources > 0:
+		errs = append(errs, field.Errorf("auth", "must be %s for a token: set it, or take token_file and token_command out", AuthXOAUTH2))
+	case c.Auth != AuthXOAUTH2:
+		errs = append(errs, field.Login(c.Username, c.Password, "SMTP_PASSWORD"))
+	case sources != 1:
+		errs = append(errs, field.Errorf("token_command", "set either token_command or token_file: auth: %s needs a token", AuthXOAUTH2))
+	}
+	if c.Auth == AuthXOAUTH2 && c.Username == "" {
+		errs = append(errs, field.Errorf("username", "is empty: auth: %s needs the name of the mailbox", AuthXOAUTH2))
+	}
+	if c.Auth == AuthXOAUTH2 && !c.Password.IsZero() {
+		errs = append(errs, field.Errorf("password", "has no effect with auth: %s: take it out", AuthXOAUTH2))
+	}
+	if len(c.TokenCommand) > 0 && strings.TrimSpace(c.TokenCommand[0]) == "" {
+		errs = append(errs, field.Errorf("token_command", "begins with an empty word: name a program, then its arguments"))
+	}
+	if c.TokenLifetime < 0 || c.TokenLifetime > 0 && len(c.TokenCommand) == 0 {
+		errs = append(errs, field.Errorf("token_lifetime", "must be above 0, and needs token_command"))
 	}
 	return errors.Join(errs...)
 }

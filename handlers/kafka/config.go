@@ -17,6 +17,7 @@ const (
 	SASLSCRAM256    = "scram-sha-256"
 	SASLSCRAM512    = "scram-sha-512"
 	SASLOAuthBearer = "oauthbearer"
+	SASLMSKIAM      = "aws-msk-iam"
 )
 
 // The values of [Config.Compression].
@@ -117,18 +118,36 @@ type Config struct {
 
 // SASL says how to authenticate.
 type SASL struct {
-	// Mechanism is plain, scram-sha-256, scram-sha-512 or oauthbearer. Required.
-	Mechanism string `json:"mechanism" yaml:"mechanism" jsonschema:"enum=plain,enum=scram-sha-256,enum=scram-sha-512,enum=oauthbearer" jsonschema_description:"How to authenticate." unset:"required"`
-	// Username and Password are for all but oauthbearer. [handlers.NewSecret] makes the Password.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for all mechanisms but 'oauthbearer'."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, for all mechanisms but 'oauthbearer'."`
-	// Token is for oauthbearer. TokenFile is a file with the token, in place of Token;
-	// it is read at each authentication, so that it may change. [handlers.NewSecret] makes the Token.
+	// Mechanism is plain, scram-sha-256, scram-sha-512, oauthbearer, or aws-msk-iam, with the identity of the AWS SDK.
+	// Required.
+	Mechanism string `json:"mechanism" yaml:"mechanism" jsonschema:"enum=plain,enum=scram-sha-256,enum=scram-sha-512,enum=oauthbearer,enum=aws-msk-iam" jsonschema_description:"How to authenticate. 'aws-msk-iam' has the identity of the AWS SDK." unset:"required"`
+	// Username and Password are for plain and scram. [handlers.NewSecret] makes the Password.
+	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for 'plain' and 'scram'."`
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, for 'plain' and 'scram'."`
+	// Token, TokenFile, TokenCommand and OAuth are for oauthbearer, one of them. A file and a program are asked at each
+	// authentication, so that the token may change. [handlers.NewSecret] makes the Token.
 	Token     handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, for 'oauthbearer'."`
 	TokenFile string          `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token, in place of 'token'. It is read at each authentication, so it may change." kind:"path"`
+	// TokenCommand is a program with its arguments that prints the token on one line, and TokenLifetime how long its output
+	// is used; the default is 1m.
+	TokenCommand  []string      `json:"token_command,omitempty" yaml:"token_command,omitempty" jsonschema_description:"Program with its arguments that prints the token on one line, in place of 'token'. It is run without a shell, for an authentication, and has 8 s." kind:"list of strings"`
+	TokenLifetime time.Duration `json:"token_lifetime,omitempty" yaml:"token_lifetime,omitempty" jsonschema_description:"How long the output of 'token_command' is used: less than the token is valid." unset:"'1m'"`
+	// OAuth gets the token from an authorization server.
+	OAuth *OAuth `json:"oauth,omitempty" yaml:"oauth,omitempty" jsonschema_description:"Client credentials for an authorization server that gives the token, in place of 'token'."`
 	// AllowUnencrypted sends a password or token that can be read on the way,
 	// to brokers on other machines without TLS.
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a readable password ('plain') or token without TLS to other machines."`
+}
+
+// OAuth are the client credentials of a program, for an authorization server: RFC 6749, section 4.4.
+type OAuth struct {
+	// TokenURL is where the server gives tokens; https, or http on this machine. Required.
+	TokenURL string `json:"token_url" yaml:"token_url" jsonschema_description:"Where the authorization server gives tokens: 'https://', or 'http://' on this machine." unset:"required"`
+	// ClientID and ClientSecret name the program. Required. [handlers.NewSecret] makes the ClientSecret.
+	ClientID     string          `json:"client_id" yaml:"client_id" jsonschema_description:"Name of the client." unset:"required"`
+	ClientSecret handlers.Secret `json:"client_secret" yaml:"client_secret" jsonschema_description:"Secret of the client." unset:"required"`
+	// Scopes name the rights of the token.
+	Scopes []string `json:"scopes,omitempty" yaml:"scopes,omitempty" jsonschema_description:"Rights of the token." kind:"list of strings"`
 }
 
 // WithDefaults returns a copy with every default filled in.

@@ -47,6 +47,7 @@ func TestSecured(t *testing.T) {
 		t.Fatal(err)
 	}
 	trusting := &tlsconf.Config{CAFile: own.Cert}
+	tokens := authorizationServer(t, "ann", password, "write", unsigned("ann"))
 	ann := func(mechanism string) *SASL {
 		return &SASL{Mechanism: mechanism, Username: "ann", Password: handlers.NewSecret(password)}
 	}
@@ -62,6 +63,10 @@ func TestSecured(t *testing.T) {
 		"scram-sha-512":         {trusting, ann(SASLSCRAM512), "delivered", nil},
 		"token":                 {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: handlers.NewSecret(unsigned("ann"))}, "delivered", nil},
 		"token file":            {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenFile: tokenFile}, "delivered", nil},
+		"token command":         {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenCommand: []string{"cat", tokenFile}}, "delivered", nil},
+		"no token command":      {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenCommand: []string{"cat", tokenFile + "x"}}, "unavailable", []string{"sasl.token_command: run cat: exit status 1"}},
+		"client credentials":    {trusting, &SASL{Mechanism: SASLOAuthBearer, OAuth: &OAuth{TokenURL: tokens, ClientID: "ann", ClientSecret: handlers.NewSecret(password), Scopes: []string{"write"}}}, "delivered", nil},
+		"refused credentials":   {trusting, &SASL{Mechanism: SASLOAuthBearer, OAuth: &OAuth{TokenURL: tokens, ClientID: "ann", ClientSecret: handlers.NewSecret("wr0ng w0rd")}}, "unavailable", []string{"sasl.oauth: 401 Unauthorized: invalid_client (check client_id"}},
 		"no token file":         {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenFile: tokenFile + "x"}, "unavailable", []string{"sasl.token_file"}},
 		"wrong token":           {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: handlers.NewSecret("s3cret w0rd")}, "unavailable", []string{"check sasl"}},
 		"wrong password":        {trusting, with(ann(SASLSCRAM256), func(s *SASL) { s.Password = handlers.NewSecret("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},

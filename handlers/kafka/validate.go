@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,6 +74,9 @@ func (c Config) security() error {
 		return errors.Join(errs...)
 	}
 	errs = append(errs, field.Under("sasl", c.SASL.validate()))
+	if c.SASL.Mechanism == SASLMSKIAM && c.TLS == nil {
+		errs = append(errs, field.Errorf("sasl.mechanism", "%s needs encryption: set tls: {}", SASLMSKIAM))
+	}
 	readable := c.SASL.Mechanism == SASLPlain || c.SASL.Mechanism == SASLOAuthBearer
 	if readable && c.TLS == nil && !c.SASL.AllowUnencrypted && slices.ContainsFunc(c.brokers(), hostport.IsRemote) {
 		errs = append(errs, field.Errorf("sasl.mechanism", "%s would be readable on the way: set tls: {}, or mechanism: %s, or allow_unencrypted: true",
@@ -93,26 +97,66 @@ func (s SASL) validate() error {
 		if s.Password.IsZero() {
 			wrong("password", "missing: %s needs one, such as ${env:KAFKA_PASSWORD}", s.Mechanism)
 		}
-		if !s.Token.IsZero() || s.TokenFile != "" {
+		if s.tokenSources() > 0 {
 			wrong("token", "is for %s: take it out", SASLOAuthBearer)
 		}
-	case SASLOAuthBearer:
-		if s.Token.IsZero() == (s.TokenFile == "") {
-			wrong("token", "set either token or token_file")
+	case SASLOAuthBearer, SASLMSKIAM:
+		if n := s.tokenSources(); s.Mechanism == SASLOAuthBearer && n != 1 {
+			wrong("token", "set either token, token_file, token_command or oauth")
+		} else if s.Mechanism == SASLMSKIAM && n > 0 {
+			wrong("token", "has no effect with %s: take it out", SASLMSKIAM)
 		}
 		if s.Username != "" || !s.Password.IsZero() {
-			wrong("username", "has no effect with %s: take username and password out", SASLOAuthBearer)
+			wrong("username", "has no effect with %s: take username and password out", s.Mechanism)
 		}
 	case "":
 		wrong("mechanism", "missing: use %s", strings.Join(mechanisms(), ", "))
 	default:
 		wrong("mechanism", "unknown word %q: use %s", s.Mechanism, strings.Join(mechanisms(), ", "))
 	}
+	if len(s.TokenCommand) > 0 && strings.TrimSpace(s.TokenCommand[0]) == "" {
+		wrong("token_command", "begins with an empty word: name a program, then its arguments")
+	}
+	if s.TokenLifetime < 0 || s.TokenLifetime > 0 && len(s.TokenCommand) == 0 {
+		wrong("token_lifetime", "must be above 0, and needs token_command")
+	}
+	if s.OAuth != nil {
+		errs = append(errs, field.Under("oauth", s.OAuth.validate()))
+	}
+	return errors.Join(errs...)
+}
+
+// tokenSources counts the sources of a token.
+func (s SASL) tokenSources() (n int) {
+	for _, is := range []bool{!s.Token.IsZero(), s.TokenFile != "", len(s.TokenCommand) > 0, s.OAuth != nil} {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
+func (o *OAuth) validate() error {
+	var errs []error
+	switch u, err := url.Parse(o.TokenURL); {
+	case o.TokenURL == "":
+		errs = append(errs, field.Errorf("token_url", "missing: write https://login.example.com/oauth2/token"))
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+		errs = append(errs, field.Errorf("token_url", "is not a URL: write https://login.example.com/oauth2/token"))
+	case u.Scheme == "http" && !hostport.IsLoopback(u.Hostname()):
+		errs = append(errs, field.Errorf("token_url", "the secret would be readable on the way: use https://"))
+	}
+	if o.ClientID == "" {
+		errs = append(errs, field.Errorf("client_id", "missing: oauth needs one"))
+	}
+	if o.ClientSecret.IsZero() {
+		errs = append(errs, field.Errorf("client_secret", "missing: oauth needs one, such as ${env:KAFKA_CLIENT_SECRET}"))
+	}
 	return errors.Join(errs...)
 }
 
 func mechanisms() []string {
-	return []string{SASLPlain, SASLSCRAM256, SASLSCRAM512, SASLOAuthBearer}
+	return []string{SASLPlain, SASLSCRAM256, SASLSCRAM512, SASLOAuthBearer, SASLMSKIAM}
 }
 
 func (c Config) limits() error {

@@ -83,6 +83,9 @@ func (s *session) AuthMechanisms() []string {
 	if s.conn.sink.opts.Username == "" {
 		return nil
 	}
+	if s.conn.sink.opts.Token != nil {
+		return []string{xoauth2}
+	}
 	return []string{sasl.Plain, sasl.Login}
 }
 
@@ -97,6 +100,15 @@ func (s *session) Auth(mech string) (sasl.Server, error) {
 		return nil
 	}
 	switch mech {
+	case xoauth2:
+		return tokenServer(func(text string) error {
+			o := s.conn.sink.opts
+			if o.Token == nil || text != "user="+o.Username+"\x01auth=Bearer "+o.Token()+"\x01\x01" {
+				return smtp.ErrAuthFailed
+			}
+			s.user = o.Username
+			return nil
+		}), nil
 	case sasl.Plain:
 		return sasl.NewPlainServer(func(_, user, password string) error { return check(user, password) }), nil
 	case sasl.Login:
@@ -104,6 +116,21 @@ func (s *session) Auth(mech string) (sasl.Server, error) {
 	default:
 		return nil, smtp.ErrAuthUnknownMechanism
 	}
+}
+
+// xoauth2 is the mechanism of Google and Microsoft, which go-sasl does not have:
+// https://developers.google.com/workspace/gmail/imap/xoauth2-protocol
+const xoauth2 = "XOAUTH2"
+
+// tokenServer is AUTH XOAUTH2. It checks the only response of the client.
+type tokenServer func(response string) error
+
+// Next implements sasl.Server.
+func (t tokenServer) Next(response []byte) (challenge []byte, done bool, err error) {
+	if response == nil {
+		return nil, false, nil
+	}
+	return nil, true, t(string(response))
 }
 
 // loginServer is AUTH LOGIN, which go-sasl has for clients only.

@@ -47,6 +47,8 @@ type Options struct {
 	// Username and Password, if set, must be given by AUTH PLAIN or LOGIN
 	// before a mail is accepted.
 	Username, Password string
+	// Token, if set, returns the token that AUTH XOAUTH2 of Username must have at this moment, in place of a password.
+	Token func() string
 	// NoSMTPUTF8 does not offer SMTPUTF8: addresses are ASCII.
 	NoSMTPUTF8 bool
 	// Faults are like those of [Sink.Fail], from the first connection on.
