@@ -26,7 +26,7 @@ func fences(page string) (list []fence) {
 // docPages are all that a reader may copy from.
 func docPages(t *testing.T) (list []string) {
 	t.Helper()
-	for _, pattern := range []string{"README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "docs/*.md", "docs/design/*.md", "docs/destinations/*.md", "examples/*/README.md", "cmd/bench/*/README.md", "handlers/watermill/README.md"} {
+	for _, pattern := range []string{"README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "docs/*.md", "docs/design/*.md", "docs/destinations/*.md", "examples/README.md", "examples/*/README.md", "cmd/bench/*/README.md", "handlers/watermill/README.md"} {
 		found, err := filepath.Glob(root + pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, found, err)

@@ -106,7 +106,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_delayed_events": 11, "notifyd_queries_total sweep": 17, "notifyd_query_failures_total sweep": 18, "notifyd_queries_total due": 0,
 		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total relay a": 0,
 		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
-		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
+		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_capacity": 28,
 		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_capacity a": 31, "notifyd_destination_aggregates a": 32,
 		"notifyd_wake_state polling": 1, "notifyd_wake_state listening": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
 		"notifyd_commit_to_handler_seconds a count": 3, "notifyd_commit_to_handler_seconds a sum": 3, "notifyd_commit_to_handler_seconds a 0.00025": 1,

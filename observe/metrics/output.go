@@ -47,7 +47,7 @@ func (o output) destination(d *observe.DestinationStats) {
 		}
 		o.counter("notifyd_attempts_total", n, d.Name, word)
 	}
-	o.counter("notifyd_not_begun_total", d.Refused, d.Name, "no_room")
+	o.counter("notifyd_not_begun_total", d.Refused, d.Name, "no_capacity")
 	o.counter("notifyd_not_begun_total", d.Withdrawn, d.Name, "withdrawn")
 	o.counter("notifyd_not_begun_total", d.Withheld, d.Name, "order")
 	o.counter("notifyd_not_begun_total", d.RateLimits, d.Name, "rate_limit")
