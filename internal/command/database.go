@@ -42,10 +42,10 @@ const DatabaseFlag = "--database-url"
 
 // Register adds --database-url, --schema and --outbox.
 func (f *DatabaseFlags) Register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.URL, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
+	AddDatabaseURL(cmd, &f.URL)
 	f.IsGiven = func() bool { return cmd.Flags().Changed("database-url") }
 	f.RegisterSchema(cmd)
-	cmd.Flags().StringVar(&f.Outbox, "outbox", "", "`name` of one of the outboxes of the file, where it has many")
+	AddOutbox(cmd, &f.Outbox)
 }
 
 // RegisterSchema adds --schema.
