@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/outboxes"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/config"
@@ -135,7 +136,16 @@ func (f *DatabaseFlags) Connect(ctx context.Context, a *App) (*pgx.Conn, error) 
 	}
 	a.Role, a.Schema = cfg.User, f.Schema
 	conn, err := outboxes.Open(ctx, cfg)
-	return conn, f.explain(err)
+	if err != nil {
+		return nil, f.explain(err)
+	}
+	readUTC(conn)
+	return conn, nil
+}
+
+// readUTC makes a connection return times in UTC, as results have them in JSON. pgx returns them in the zone of this machine.
+func readUTC(conn *pgx.Conn) {
+	conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
 }
 
 // Connector is [Connector] for the database of the flags, after Resolve.

@@ -123,6 +123,7 @@ func Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 		if err != nil {
 			return nil, outboxes.ConnectError(err)
 		}
+		readUTC(conn)
 		return conn, nil
 	}
 }
