@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,8 @@ func TestJSON(t *testing.T) {
 	old := file(t, strings.Replace(plain, "order.*", "user.*", 1))
 
 	checked := make(map[string]bool) // commands
-	print := func(code int, url string, args ...string) {
+	fields := documentedFields(t)
+	show := func(code int, url string, args ...string) {
 		t.Helper()
 		line := strings.Join(args, " ")
 		cmd, _, err := tree()[0].Find(args)
@@ -44,45 +46,57 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%s: %v in %s", line, err, got.stdout)
 		}
 		inspectJSON(t, line, value)
+		documented := fields[strings.TrimPrefix(cmd.CommandPath(), "notifyd ")]
+		list, ok := value.([]any)
+		if !ok {
+			list = []any{value}
+		}
+		for _, v := range list {
+			for name := range v.(map[string]any) { //nolint:forcetypeassert // otherwise it panics
+				if !slices.Contains(documented, name) {
+					t.Errorf("%s: docs/commands.md has no field %q", line, name)
+				}
+			}
+		}
 	}
-	print(0, queue, "publish", "order.paid", "{}", "--idempotency-key", "k")
-	print(0, queue, "publish", "order.paid", "{}", "--idempotency-key", "k", "--ignore-duplicate")
-	print(0, queue, "events", "list", "--limit", "3")
-	print(0, queue, "events", "show", "1", "--payload")
-	print(0, queue, "dlq", "list", "--limit", "2")
-	print(0, queue, "dlq", "list", "--group")
-	print(0, queue, "dlq", "edit", "1", "{}")
-	print(0, queue, "dlq", "show", "1")
-	print(0, queue, "dlq", "replay", "--all", "--dry-run")
-	print(0, queue, "dlq", "replay", "1")
-	print(1, queue, "dlq", "replay", "2", "--wait", "--timeout", "1ms")
-	print(0, queue, "dlq", "discard", "3", "--reason", "test")
-	print(0, queue, "migrate", "status")
-	print(0, queue, "migrate")
-	print(0, queue, "migrate", "up")
-	print(1, testenv.Database(t), "migrate", "status")
-	print(0, queue, "pause", "mail", "--reason", "test")
-	print(0, queue, "status")
-	print(0, "", "status", "-c", path)
-	print(1, "", "doctor", "-c", path) // no relay runs
-	print(0, queue, "resume", "mail", "other")
-	print(0, "", "check-config", "-c", path, "--online")
-	print(78, "", "check-config", "-c", wrong)
-	print(0, "", "plan", "-c", path, "--against", old)
-	print(0, stream, "positions", "list")
-	print(0, stream, "positions", "show", "mail")
-	print(0, stream, "positions", "seek", "mail", "2h", "--dry-run")
-	print(0, stream, "replay", "--destination", "mail", "--dry-run")
-	print(0, stream, "replay", "--destination", "mail", "--yes")
-	print(0, stream, "replay", "list")
-	print(0, stream, "replay", "show", "1")
-	print(0, stream, "replay", "stop", "1")
-	print(0, stream, "positions", "forget", "crm", "--yes")
-	print(0, stream, "status")
-	print(0, "", "version")
-	print(0, queue, "demo", "--orders", "3")
+	show(0, queue, "publish", "order.paid", "{}", "--idempotency-key", "k")
+	show(0, queue, "publish", "order.paid", "{}", "--idempotency-key", "k", "--ignore-duplicate")
+	show(0, queue, "events", "list", "--limit", "3")
+	show(0, queue, "events", "show", "1", "--payload")
+	show(0, queue, "dlq", "list", "--limit", "2")
+	show(0, queue, "dlq", "list", "--group")
+	show(0, queue, "dlq", "edit", "1", "{}")
+	show(0, queue, "dlq", "show", "1")
+	show(0, queue, "dlq", "replay", "--all", "--dry-run")
+	show(0, queue, "dlq", "replay", "1")
+	show(1, queue, "dlq", "replay", "2", "--wait", "--timeout", "1ms")
+	show(0, queue, "dlq", "discard", "3", "--reason", "test")
+	show(0, queue, "migrate", "status")
+	show(0, queue, "migrate")
+	show(0, queue, "migrate", "up")
+	show(1, testenv.Database(t), "migrate", "status")
+	show(0, queue, "pause", "mail", "--reason", "test")
+	show(0, queue, "status")
+	show(0, "", "status", "-c", path)
+	show(1, "", "doctor", "-c", path) // no relay runs
+	show(0, queue, "resume", "mail", "other")
+	show(0, "", "check-config", "-c", path, "--online")
+	show(78, "", "check-config", "-c", wrong)
+	show(0, "", "plan", "-c", path, "--against", old)
+	show(0, stream, "positions", "list")
+	show(0, stream, "positions", "show", "mail")
+	show(0, stream, "positions", "seek", "mail", "2h", "--dry-run")
+	show(0, stream, "replay", "--destination", "mail", "--dry-run")
+	show(0, stream, "replay", "--destination", "mail", "--yes")
+	show(0, stream, "replay", "list")
+	show(0, stream, "replay", "show", "1")
+	show(0, stream, "replay", "stop", "1")
+	show(0, stream, "positions", "forget", "crm", "--yes")
+	show(0, stream, "status")
+	show(0, "", "version")
+	show(0, queue, "demo", "--orders", "3")
 	execute(t, queue, `INSERT INTO outbox_relays (owner, process, host, started_at, loaded_at) VALUES (7, 1, 'elsewhere', now(), now())`)
-	print(1, "", "reload", "-c", path)
+	show(1, "", "reload", "-c", path)
 
 	// In another zone, too.
 	self, err := os.Executable()
@@ -105,6 +119,31 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%s is not checked", cmd.CommandPath())
 		}
 	}
+}
+
+// documentedFields returns the fields of each command in docs/commands.md.
+func documentedFields(t *testing.T) map[string][]string {
+	t.Helper()
+	quoted := func(text string) (all []string) {
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(text, -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	fields := make(map[string][]string)
+	_, table, _ := strings.Cut(testenv.ReadFile(t, root+"docs/commands.md"), "\n## JSON\n")
+	for _, row := range regexp.MustCompile(`(?m)^\| (`+"`"+`[^|]+) \|[^|]+\| ([^|]+) \|$`).FindAllStringSubmatch(table, -1) {
+		for _, name := range quoted(row[1]) {
+			fields[name] = quoted(row[2])
+		}
+	}
+	for _, cmd := range tree() {
+		name := strings.TrimPrefix(cmd.CommandPath(), "notifyd ")
+		if has := cmd.Flags().Lookup("output") != nil; has != (fields[name] != nil) {
+			t.Errorf("docs/commands.md has %s: %v", name, !has)
+		}
+	}
+	return fields
 }
 
 // payloads are the fields whose content is an application's or an operator's.

@@ -85,11 +85,10 @@ func Lines(s string) string {
 	}, strings.ReplaceAll(s, "\r\n", "\n"))
 }
 
-// AddFormat adds --output, for the format of results, and its completion.
+// AddFormat adds --output, for the format of results.
 func AddFormat(cmd *cobra.Command) *cli.OneOf {
 	o := &cli.OneOf{Words: []string{"table", "json"}, Value: "table"}
 	cmd.Flags().VarP(o, "output", "o", "`format` of the result: table, for people, or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return o
 }
 

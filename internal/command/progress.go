@@ -17,7 +17,7 @@ const (
 	// progressAfter is how long a command may run before a terminal shows its progress, and how often
 	// the line is rewritten.
 	progressAfter = time.Second
-	// progressEvery is how often a line of progress is printed where there is no terminal.
+	// progressEvery is the interval between lines of progress without a terminal.
 	progressEvery = 10 * time.Second
 	// Connecting is the text of the progress until there is a connection.
 	Connecting = "connecting to the database"

@@ -29,9 +29,9 @@ type Attention struct {
 type Severity uint8
 
 const (
-	// Warning is a problem that keeps no destination from receiving events: dead letters, a pause, a type without a route.
+	// Warning is any other problem: dead letters, a pause, a type without a route.
 	Warning Severity = iota
-	// Error is a problem because of which nothing is delivered, to one destination or at all.
+	// Error is a problem that stops deliveries, to one destination or to all.
 	Error
 )
 

@@ -80,7 +80,7 @@ type block struct {
 	noun   string // for "3 more problems"
 }
 
-// item is what is shown as a whole or not at all.
+// item has lines that stay together.
 type item struct {
 	tone  tone // of the most severe line
 	lines []toned

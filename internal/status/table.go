@@ -30,6 +30,31 @@ func (s *Status) Table(v View) string {
 	return p.print(v)
 }
 
+// Screen returns the status for a terminal of a height: at most as many lines. What has no room is counted. The last line
+// has the time, and ends with the footer.
+func (s *Status) Screen(v View, height int, footer string) string {
+	p := &paper{}
+	blocks := s.blocks(v)
+	total := len(blocks) - 1 // empty lines
+	for i := range blocks {
+		total += len(blocks[i].lines())
+	}
+	room := max(1, height) - 1 // without the footer
+	footer = cli.Moment(s.At) + "  " + footer
+	if total <= room {
+		for _, b := range blocks {
+			p.block(b)
+		}
+	} else {
+		var left int
+		if p.lines, left = squeeze(blocks, room); left > 0 {
+			footer = fmt.Sprintf("%d more lines; use notifyd status  %s", left, footer)
+		}
+	}
+	p.line(plain, footer)
+	return p.print(v)
+}
+
 // blocks returns the parts of the status, the most important first.
 func (s *Status) blocks(v View) (all []block) {
 	add := func(b block) {

@@ -270,7 +270,7 @@ func HangUp(pid int) error {
 	return nil
 }
 
-// result records what became of a relay, and prints it for people.
+// result records the outcome for a relay, and prints it unless the output is JSON.
 func (r *reloading) result(one ReloadResult, format string, args ...any) {
 	one.Text = fmt.Sprintf(format, args...)
 	r.results = append(r.results, one)
