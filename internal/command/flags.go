@@ -46,7 +46,7 @@ func AddWait(cmd *cobra.Command, wait *bool) {
 // AddTimeout adds --timeout: how long a command waits before it gives up.
 func AddTimeout(cmd *cobra.Command, d *Duration, most time.Duration) {
 	*d = Duration(most)
-	cmd.Flags().Var(d, "timeout", "longest `time` to wait before giving up: 30s, 10m, 2d")
+	cmd.Flags().Var(d, "timeout", "longest wait before giving up, a `duration`: 30s, 10m, 2d")
 }
 
 // AddDryRun adds --dry-run.

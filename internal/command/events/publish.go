@@ -85,7 +85,7 @@ nothing is written, no id is printed, and standard error names the event that ha
 	cmd.Flags().StringVar(&f.kind, "content-type", "", "media `type` of the payload, such as application/x-protobuf (application/json by default)")
 	cmd.Flags().StringVar(&f.key, "idempotency-key", "", "refuse the event if there is one of its type with this `key`")
 	cmd.Flags().BoolVar(&f.ignore, "ignore-duplicate", false, "write nothing, and do not fail, if there is an event with the idempotency key")
-	cmd.Flags().Var(&f.delay, "delay", "deliver after this `time`: 30s, 10m, 2d")
+	cmd.Flags().Var(&f.delay, "delay", "deliver after this `duration`: 30s, 10m, 2d")
 	return cmd
 }
 
