@@ -95,7 +95,7 @@ func AddAggregate(cmd *cobra.Command, aggregate *string) {
 
 // AddRate adds --rate.
 func AddRate(cmd *cobra.Command, rate *float64) {
-	cmd.Flags().Float64Var(rate, "rate", 0, "most events per `second`; 0 means no limit")
+	cmd.Flags().Float64Var(rate, "rate", 0, "most `events` per second; 0 means no limit")
 }
 
 // AddMode adds --mode.
