@@ -22,6 +22,8 @@ type DeadLetterFilter struct {
 	// OlderThan and NewerThan bound how long ago the letters died, by the clock of the database. 0
 	// means no bound.
 	OlderThan, NewerThan time.Duration
+	// Since and Until bound when the letters died. The zero time means no bound.
+	Since, Until time.Time
 	// Events are the ids of the events, nil for any.
 	Events []int64
 	// Missing chooses stored deliveries whose event is missing from outbox_events, in place of dead letters: dead
@@ -39,6 +41,8 @@ func (f DeadLetterFilter) Validate() error {
 		return fmt.Errorf("%w: an age is negative", ErrInvalid)
 	case f.NewerThan > 0 && f.OlderThan >= f.NewerThan:
 		return fmt.Errorf("%w: nothing is both older than %v and newer than %v", ErrInvalid, f.OlderThan, f.NewerThan)
+	case !f.Since.IsZero() && !f.Until.IsZero() && f.Until.Before(f.Since):
+		return fmt.Errorf("%w: nothing is both since %s and until %s", ErrInvalid, f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
 	case strings.ContainsRune(f.Destination+f.Type+f.Fingerprint, 0):
 		return fmt.Errorf("%w: a filter contains a zero byte", ErrInvalid)
 	case f.Fingerprint != "" && !isFingerprint(f.Fingerprint):
@@ -53,7 +57,8 @@ func (f DeadLetterFilter) Validate() error {
 
 // limits reports whether the filter may exclude any letter.
 func (f DeadLetterFilter) limits() bool {
-	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 || f.Events != nil || f.Missing
+	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 ||
+		!f.Since.IsZero() || !f.Until.IsZero() || f.Events != nil || f.Missing
 }
 
 // validateToAct is Validate for changing actions. An empty filter may be a mistake, such as a list
@@ -73,11 +78,12 @@ func isFingerprint(s string) bool {
 type ageBounds struct{ from, to time.Time }
 
 func (f DeadLetterFilter) bounds(now time.Time) (b ageBounds) {
-	if f.OlderThan > 0 {
-		b.to = now.Add(-f.OlderThan)
+	b = ageBounds{from: f.Since, to: f.Until}
+	if limit := now.Add(-f.OlderThan); f.OlderThan > 0 && (b.to.IsZero() || limit.Before(b.to)) {
+		b.to = limit
 	}
-	if f.NewerThan > 0 {
-		b.from = now.Add(-f.NewerThan)
+	if limit := now.Add(-f.NewerThan); f.NewerThan > 0 && limit.After(b.from) {
+		b.from = limit
 	}
 	return b
 }
@@ -138,7 +144,7 @@ func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 		q.add("d.updated_at <= ?", b.to)
 	}
 	if !b.from.IsZero() {
-		q.add("d.updated_at > ?", b.from)
+		q.add("d.updated_at >= ?", b.from)
 	}
 	return q
 }

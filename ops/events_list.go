@@ -34,8 +34,10 @@ type EventFilter struct {
 	// State is Waiting (for any destination), Dead (at any destination, others may wait), Done
 	// (nothing waits, and nothing is dead), or empty for any.
 	State State
-	// Since bounds how long ago the event was written, by the clock of the database; 0 means no bound.
-	Since time.Duration
+	// NewerThan bounds how long ago the event was written, by the clock of the database; 0 means no bound.
+	NewerThan time.Duration
+	// Since bounds when the event was written; the zero time means no bound.
+	Since time.Time
 	// Upto is the highest id, nil for any: EventPage.Next continues a search.
 	Upto *int64
 	// Search bounds the events that are read; 0 is DefaultSearch.
@@ -53,7 +55,7 @@ func (f EventFilter) Validate() error {
 	switch {
 	case !slices.Contains([]State{"", Waiting, Dead, Done}, f.State):
 		return fmt.Errorf("%w: a state of %q is not waiting, dead or done", ErrInvalid, f.State)
-	case f.Since < 0:
+	case f.NewerThan < 0:
 		return fmt.Errorf("%w: an age is negative", ErrInvalid)
 	case f.Search < 0 || f.Search > MaxSearch:
 		return fmt.Errorf("%w: a search through %d events is not between 1 and %d", ErrInvalid, f.Search, MaxSearch)
@@ -67,14 +69,25 @@ func (f EventFilter) Validate() error {
 
 // narrow reports whether the filter may exclude any event.
 func (f *EventFilter) narrow() bool {
-	return f.Type != "" || f.AggregateType != "" || f.AggregateID != "" || f.State != "" || f.Since != 0
+	return f.Type != "" || f.AggregateType != "" || f.AggregateID != "" || f.State != "" || f.bounded()
+}
+
+// bounded reports whether the filter has a bound in time.
+func (f *EventFilter) bounded() bool { return f.NewerThan != 0 || !f.Since.IsZero() }
+
+// oldest returns the bound in time at now; the zero time means none.
+func (f *EventFilter) oldest(now time.Time) time.Time {
+	if limit := now.Add(-f.NewerThan); f.NewerThan > 0 && limit.After(f.Since) {
+		return limit
+	}
+	return f.Since
 }
 
 // accepts reports whether the row of an event matches. In a queue only a marked event is done.
 func (f *EventFilter) accepts(r *raw, oldest time.Time, stream bool) bool {
 	return (f.Type == "" || delivery.BestPattern([]string{f.Type}, r.Type) == 0) &&
 		(f.AggregateType == "" || f.AggregateType == r.AggregateType) && (f.AggregateID == "" || f.AggregateID == r.AggregateID) &&
-		(f.Since == 0 || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || r.mark == "done")
+		(oldest.IsZero() || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || r.mark == "done")
 }
 
 // acceptsState reports whether the state of the event matches.
@@ -102,7 +115,7 @@ type EventPage struct {
 
 // Events returns up to limit events, newest first. No index covers types or aggregates: Events reads by descending id,
 // and ends when the page is full or after EventFilter.Search events. For the state Dead it reads only events with a
-// stored delivery; for Waiting also the events that were not tried yet. With Since it ends after the first
+// stored delivery; for Waiting also the events that were not tried yet. With a bound in time it ends after the first
 // thousand events in a row that are all too old.
 func (s *Client) Events(ctx context.Context, f EventFilter, limit int) (page EventPage, err error) {
 	page.Events = []Event{}
@@ -124,10 +137,11 @@ func (s *Client) Events(ctx context.Context, f EventFilter, limit int) (page Eve
 		if f.Upto != nil {
 			l.upto = *f.Upto
 		}
-		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&l.oldest); err != nil {
+		var now time.Time
+		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
 			return err
 		}
-		l.oldest = l.oldest.Add(-f.Since)
+		l.oldest = f.oldest(now)
 		return l.run(ctx, &page)
 	})
 	return page, err
@@ -142,7 +156,7 @@ type lister struct {
 	f      EventFilter
 	limit  int
 	upto   int64
-	oldest time.Time // with EventFilter.Since
+	oldest time.Time // zero without a bound in time
 }
 
 func (l *lister) run(ctx context.Context, page *EventPage) error {
@@ -161,7 +175,7 @@ func (l *lister) run(ctx context.Context, page *EventPage) error {
 		if err != nil || full {
 			return err
 		}
-		old := l.f.Since > 0 && len(found) > 0 && !slices.ContainsFunc(found, func(r raw) bool { return !r.CreatedAt.Before(l.oldest) })
+		old := l.f.bounded() && len(found) > 0 && !slices.ContainsFunc(found, func(r raw) bool { return !r.CreatedAt.Before(l.oldest) })
 		if len(read) < n || old || read[len(read)-1] == math.MinInt64 {
 			page.Next = nil
 			return nil

@@ -53,10 +53,10 @@ func TestListOfQueue(t *testing.T) {
 				"[2999 2000 11 10]":     {State: ops.Waiting},
 				"[2001 12 11]":          {State: ops.Dead},
 				"[12]":                  {State: ops.Dead, Type: "order.paid"},
-				"[3000 2997 2994]":      {AggregateType: "order", AggregateID: "0", Since: 7*time.Minute + 30*time.Second},
-				"[3000 2998]":           {Type: "order.paid", State: ops.Done, Since: 3*time.Minute + 30*time.Second},
+				"[3000 2997 2994]":      {AggregateType: "order", AggregateID: "0", NewerThan: 7*time.Minute + 30*time.Second},
+				"[3000 2998]":           {Type: "order.paid", State: ops.Done, NewerThan: 3*time.Minute + 30*time.Second},
 				"[]":                    {Type: "nothing.*"},
-				"[2999 2998 2997 2996]": {Type: "order.*", Since: 5*time.Minute + 30*time.Second, Upto: new(int64(2999))},
+				"[2999 2998 2997 2996]": {Type: "order.*", Since: time.Now().Add(-5*time.Minute - 30*time.Second), Upto: new(int64(2999))},
 			} {
 				if got := fmt.Sprint(d.ids(f, limit)); got != want {
 					t.Errorf("limit %d, %+v: %s, want %s", limit, f, got, want)
@@ -73,7 +73,7 @@ func TestListOfQueue(t *testing.T) {
 		if err != nil || len(page.Events) != 0 || page.Searched != 1500 || page.Next == nil || *page.Next != 1500 {
 			t.Errorf("a search that ends before the table: %+v, %v", page, err)
 		}
-		for _, f := range []ops.EventFilter{{State: "fresh"}, {Type: "a*b"}, {AggregateID: "\x00"}, {Since: -1}, {Search: -1}, {AggregateType: "\xff"}} {
+		for _, f := range []ops.EventFilter{{State: "fresh"}, {Type: "a*b"}, {AggregateID: "\x00"}, {NewerThan: -1}, {Search: -1}, {AggregateType: "\xff"}} {
 			if _, err := d.store.Events(t.Context(), f, 1); !errors.Is(err, ops.ErrInvalid) {
 				t.Errorf("%+v: %v", f, err)
 			}
@@ -127,7 +127,7 @@ func TestListIsBounded(t *testing.T) {
 					d.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`)
 				}
 				filters := []ops.EventFilter{
-					{}, {Type: "b"}, {AggregateID: "x"}, {State: ops.Dead}, {State: ops.Waiting, Type: "b"}, {State: ops.Done, Type: "b"}, {Since: time.Nanosecond},
+					{}, {Type: "b"}, {AggregateID: "x"}, {State: ops.Dead}, {State: ops.Waiting, Type: "b"}, {State: ops.Done, Type: "b"}, {NewerThan: time.Nanosecond},
 				}
 				for i, f := range slices.Concat(filters, filters) {
 					if i == len(filters) {

@@ -24,6 +24,8 @@ func TestCompletedNames(t *testing.T) {
 		"template test --outbox ":   "",
 		"events list --outbox ":     "north\nsouth\n",
 		"replay --destination ":     "audit\nhook\n",
+		"replay --output ":          "table\njson\n",
+		"migrate --output ":         "table\njson\n",
 		"pause -c /not/there.yaml ": "",
 	} {
 		words := append([]string{"__complete", "-c", path}, strings.Split(args, " ")...)

@@ -35,7 +35,7 @@ func newDemoCmd(a *command.App) *cobra.Command {
 		database string
 		mode     string
 		keep     bool
-		form     = command.NewFormat()
+		form     *cli.OneOf
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -86,10 +86,10 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 		},
 	}
 	cmd.Flags().IntVar(&orders, "orders", 50, "`number` of orders to commit")
-	cmd.Flags().StringVar(&database, "database-url", "", "connection `string` of the database to use")
-	cmd.Flags().StringVar(&mode, "mode", string(outboxsql.ModeQueue), "how the relay reads the events: `mode` queue or stream")
+	command.AddDatabaseURL(cmd, &database)
+	command.AddMode(cmd, &mode, string(outboxsql.ModeQueue))
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave everything running afterwards, to try things out")
-	command.AddFormat(cmd, form) // of JSON, standard output has one line
+	form = command.AddFormat(cmd) // of JSON, standard output has one line
 	return cmd
 }
 

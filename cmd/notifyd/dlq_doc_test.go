@@ -11,7 +11,7 @@ import (
 
 // masked makes what differs from run to run the same.
 func masked(s string) string {
-	s = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`).ReplaceAllString(s, "TIME")
+	s = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`).ReplaceAllString(s, "TIME")
 	s = regexp.MustCompile(`(?m)[ \t]+$`).ReplaceAllString(s, "")
 	return strings.TrimSpace(s)
 }

@@ -18,15 +18,16 @@ func TestEventsAsks(t *testing.T) {
 		"list --state fresh":     {2, "", `notifyd: invalid argument: a state of "fresh" is not waiting, dead or done`},
 		"list --type a*b":        {2, "", "notifyd: invalid argument: event type: invalid pattern"},
 		"list --aggregate order": {2, "", `notifyd: --aggregate "order" is not TYPE/ID`},
-		"list --since 0s":        {2, "", `notifyd: invalid argument "0s" for "--since" flag: must be longer than 0`},
+		"list --since 0s":        {2, "", `notifyd: invalid argument "0s" for "--since" flag: an age must be longer than 0`},
 		"list --limit 0":         {2, "", "notifyd: invalid argument: a limit of 0 is not between 1 and 1000"},
-		"list --search -1":       {2, "", "notifyd: invalid argument: a search through -1 events"},
+		"list --after x":         {2, "", `notifyd: --after "x" is not the id of an event`},
+		"list --scan -1":         {2, "", "notifyd: invalid argument: a search through -1 events"},
 		"show x":                 {2, "", `notifyd: EVENT "x" is not the id of an event`},
 		"show 77":                {1, "", "notifyd: show event 77: there is no such event\n"},
 		"list --schema none":     {1, "", `notifyd: schema "none" has no tables of notifyd`},
 		"list --state waiting":   {0, "no events match\n", ""},
-		"list --state waiting --type no.* -o json": {0, "{\n  \"events\": [],\n  \"searched\": 3,\n  \"next\": null\n}\n", ""},
-		"list --type no.* --search 2":              {0, "no events match\n", "searched 2 events, down to 2: go on with --upto 1\n"},
+		"list --state waiting --type no.* -o json": {0, "{\n  \"events\": [],\n  \"searched\": 3\n}\n", ""},
+		"list --type no.* --scan 2":                {0, "no events match\n", "searched 2 events, down to 2: go on with --after 2\n"},
 	} {
 		got := invoke(t, append(append([]string{"events"}, strings.Fields(args)...), "--database-url", url)...)
 		if got.code != want.code || got.stdout != want.stdout || !strings.HasPrefix(got.stderr, want.stderr) || (want.stderr == "") != (got.stderr == "") {
@@ -41,12 +42,12 @@ func TestEventsPrints(t *testing.T) {
 	url := buried(t, 3)
 	execute(t, url, `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id) VALUES ('order.paid', '{"secret": 1}', 'order', E'7\x1b[31m')`)
 	got := invoke(t, "events", "list", "--limit", "3", "--database-url", url)
-	text := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ| {2,}`).ReplaceAllString(got.stdout, " ")
+	text := regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ| {2,}`).ReplaceAllString(got.stdout, " ")
 	const want = "EVENT TYPE AGGREGATE WRITTEN STATE DESTINATIONS\n4 order.paid order/7\uFFFD[31m   waiting not tried\n3 order.placed   dead mail dead\n2 order.placed   dead mail dead\n"
-	if strings.Join(strings.Fields(text), " ") != strings.Join(strings.Fields(want), " ") || got.stderr != "there are more: --upto 1\n" || got.code != 0 {
+	if strings.Join(strings.Fields(text), " ") != strings.Join(strings.Fields(want), " ") || got.stderr != "there are more: --after 2\n" || got.code != 0 {
 		t.Errorf("list: %+v", got)
 	}
-	got = invoke(t, "events", "list", "--upto", "1", "-o", "json", "--database-url", url)
+	got = invoke(t, "events", "list", "--after", "2", "-o", "json", "--database-url", url)
 	var page ops.EventPage
 	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || len(page.Events) != 1 || page.Events[0].State != ops.Dead || page.Next != nil || strings.Contains(got.stdout, "payload") {
 		t.Errorf("the last page: %+v, %v", got, err)

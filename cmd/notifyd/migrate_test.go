@@ -75,7 +75,7 @@ func TestMigratePrint(t *testing.T) {
 	}
 }
 
-// TestMigrateGivesUp: after --wait it names the transaction that keeps it from its lock.
+// TestMigrateGivesUp: after --timeout it names the transaction that keeps it from its lock.
 func TestMigrateGivesUp(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -90,12 +90,12 @@ func TestMigrateGivesUp(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`); err != nil {
 		t.Fatal(err)
 	}
-	got := invoke(t, "migrate", "--notify", "always", "--wait", "1ns", "--database-url", url)
+	got := invoke(t, "migrate", "--notify", "always", "--timeout", "1ns", "--database-url", url)
 	if got.code != 1 || !strings.Contains(got.stderr, fmt.Sprintf("pid %d,", holder.PgConn().PID())) || !strings.Contains(got.stderr, "end that transaction, and repeat the command") {
 		t.Errorf("with an open transaction: %+v", got)
 	}
-	if got := invoke(t, "migrate", "--wait", "0"); got.code != 2 {
-		t.Errorf("--wait 0: %+v", got)
+	if got := invoke(t, "migrate", "--timeout", "0"); got.code != 2 {
+		t.Errorf("--timeout 0: %+v", got)
 	}
 }
 

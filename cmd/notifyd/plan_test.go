@@ -89,11 +89,11 @@ mail         order.placed  running  1
 	if got != (result{0, want, ""}) {
 		t.Errorf("got %d %s\n%s\nwant\n%s", got.code, got.stderr, got.stdout, want)
 	}
-	if got := invoke(t, "plan", "-c", next, "--against", old, "--limit", "1"); !strings.Contains(got.stdout, "1 or more") {
+	if got := invoke(t, "plan", "-c", next, "--against", old, "--scan", "1"); !strings.Contains(got.stdout, "1 or more") {
 		t.Errorf("%+v", got)
 	}
 
-	got = invoke(t, "plan", "-c", next, "--against", old, "-o", "json", "--detailed-exitcode")
+	got = invoke(t, "plan", "-c", next, "--against", old, "-o", "json", "--exit-code")
 	var p configuration.Plan
 	if err := json.Unmarshal([]byte(got.stdout), &p); err != nil || got.code != command.ExitChanges || got.stderr != "" {
 		t.Fatalf("%v %+v", err, got)
@@ -103,7 +103,7 @@ mail         order.placed  running  1
 	}
 
 	// Against itself a file changes nothing, whatever waits.
-	if got = invoke(t, "plan", "-c", next, "--against", next, "--detailed-exitcode"); got.code != 0 || !strings.HasPrefix(got.stdout, "no changes\n") || strings.Contains(got.stdout, "elsewhere") || !strings.Contains(got.stdout, "without a route") {
+	if got = invoke(t, "plan", "-c", next, "--against", next, "--exit-code"); got.code != 0 || !strings.HasPrefix(got.stdout, "no changes\n") || strings.Contains(got.stdout, "elsewhere") || !strings.Contains(got.stdout, "without a route") {
 		t.Errorf("%+v", got)
 	}
 
@@ -116,7 +116,7 @@ mail         order.placed  running  1
 func TestPlanExit(t *testing.T) {
 	t.Parallel()
 	old, next := planFiles(t, "postgres://u:marker@127.0.0.1:1/none")
-	offline := []string{"plan", "--against", old, "--offline", "--detailed-exitcode", "-c"}
+	offline := []string{"plan", "--against", old, "--offline", "--exit-code", "-c"}
 	if got := invoke(t, append(offline, old)...); got != (result{0, "no changes\n", ""}) {
 		t.Errorf("%+v", got)
 	}
@@ -130,7 +130,7 @@ func TestPlanExit(t *testing.T) {
 	}{
 		{[]string{"-c", next}, 1, "start the server"},
 		{[]string{"-c", next, "--offline"}, 2, "--against"},
-		{[]string{"-c", next, "--limit", "0"}, 2, "--limit"},
+		{[]string{"-c", next, "--scan", "0"}, 2, "--scan"},
 		{[]string{"-c", next, "--against", "/not/there", "--offline"}, 78, "/not/there: cannot be read"},
 		{[]string{"-c", file(t, "version: 1\nx: 1\n"), "--against", old, "--offline"}, 78, ":2:1: unknown key"},
 	} {

@@ -107,7 +107,7 @@ func TestPublishMistakes(t *testing.T) {
 		{2, []string{"x", "--aggregate", "order"}, `notifyd: --aggregate "order" is not TYPE/ID`},
 		{2, []string{"x", "--header", "order"}, `notifyd: --header "order" is not NAME=VALUE`},
 		{2, []string{"x", "--ignore-duplicate"}, "notifyd: --ignore-duplicate needs --idempotency-key"},
-		{2, []string{"x", "--delay", "-1s"}, "notifyd: --delay -1s is negative"},
+		{2, []string{"x", "--delay", "-1s"}, `notifyd: invalid argument "-1s" for "--delay" flag: `},
 		{2, nil, "notifyd: accepts between 1 and 2 arg(s), received 0"},
 		{1, []string{"x", "@/not/there"}, "notifyd: open /not/there: no such file or directory\n"},
 		{1, []string{"x"}, "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated\n"},

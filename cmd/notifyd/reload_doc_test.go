@@ -22,20 +22,20 @@ func TestReloadPage(t *testing.T) {
 	s.write("new.yaml", testenv.ReadFile(t, next))
 	const plan = "notifyd plan -c new.yaml --against /etc/notifyd/config.yaml"
 	s.follow("docs/reload.md", map[string]act{
-		"notifyd reload":                        {as: "%s -c etc/notifyd/config.yaml", code: command.ExitFailure}, // none runs; TestReloadCommand has one
-		"notifyd check-config -c new.yaml":      {says: `new.yaml: ok, `},
-		plan:                                    {says: `(?s)~ audit \(log\).*\+ queue \(log\).*relay\.batch: 1000 -> 50.*needs a restart`},
-		plan + " -o json --detailed-exitcode":   {code: command.ExitChanges, says: `^\{`},
-		plan + " --offline --detailed-exitcode": {code: command.ExitChanges, says: `~ audit \(log\)`},
+		"notifyd reload":                   {as: "%s -c etc/notifyd/config.yaml", code: command.ExitFailure}, // none runs; TestReloadCommand has one
+		"notifyd check-config -c new.yaml": {says: `new.yaml: ok, `},
+		plan:                               {says: `(?s)~ audit \(log\).*\+ queue \(log\).*relay\.batch: 1000 -> 50.*needs a restart`},
+		plan + " -o json --exit-code":      {code: command.ExitChanges, says: `^\{`},
+		plan + " --offline --exit-code":    {code: command.ExitChanges, says: `~ audit \(log\)`},
 	})
 	s.write("gone.yaml", strings.Replace(testenv.ReadFile(t, next), "database:", "database: {url: 'postgres://127.0.0.1:1/none'}\n#", 1))
 	s.write("wrong.yaml", testenv.ReadFile(t, next)+"more: 1\n")
 	for line, want := range map[string]int{
-		"plan -c new.yaml --against new.yaml --detailed-exitcode":                0,
-		"plan -c gone.yaml --against new.yaml":                                   1,
-		"plan --more":                                                            2,
-		"plan -c new.yaml --against etc/notifyd/config.yaml --detailed-exitcode": 3,
-		"plan -c wrong.yaml":                                                     78,
+		"plan -c new.yaml --against new.yaml --exit-code":                0,
+		"plan -c gone.yaml --against new.yaml":                           1,
+		"plan --more":                                                    2,
+		"plan -c new.yaml --against etc/notifyd/config.yaml --exit-code": 3,
+		"plan -c wrong.yaml":                                             78,
 	} {
 		s.command(step{language: "sh", text: "notifyd " + line}, act{code: want})
 		if !regexp.MustCompile(`(?m)^\| ` + strconv.Itoa(want) + ` \|`).MatchString(testenv.ReadFile(t, root+"docs/reload.md")) {

@@ -69,7 +69,7 @@ func (r *roundTrip) goes(config string) (text string) {
 		r.Errorf("the print is read as %s\n%s\nand was\n%s", two.stderr, two.stdout, one.stdout)
 	}
 	for _, against := range []string{printed, path} {
-		if p := commandIn(r.T, r.env, "plan", "--offline", "--detailed-exitcode", "-c", path, "--against", against); p.code != 0 {
+		if p := commandIn(r.T, r.env, "plan", "--offline", "--exit-code", "-c", path, "--against", against); p.code != 0 {
 			r.Errorf("plan against %s: %+v", filepath.Base(against), p)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/notifyd/notifyd/internal/command"
 
 	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/cli"
 )
 
 // version and commit are set by the release build with -ldflags "-X
@@ -66,7 +68,7 @@ func (b buildInfo) String() string {
 }
 
 func newVersionCmd() *cobra.Command {
-	form := command.NewFormat()
+	var form *cli.OneOf
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
@@ -80,6 +82,6 @@ func newVersionCmd() *cobra.Command {
 			return err
 		},
 	}
-	command.AddFormat(cmd, form)
+	form = command.AddFormat(cmd)
 	return cmd
 }

@@ -101,6 +101,15 @@ func TestStatusScreen(t *testing.T) {
 			if err != nil || !reflect.DeepEqual(before, after) {
 				t.Errorf("the terminal was %+v and is %+v, %v", before, after, err)
 			}
+			pictures := strings.Split(seen.text(), inspect.ScreenHome)[1:]
+			for _, picture := range pictures {
+				if n := strings.Count(picture, inspect.LineEnd) + 1; n > 24 {
+					t.Errorf("a picture of %d lines scrolls: %q", n, picture)
+				}
+			}
+			if first, _, _ := strings.Cut(pictures[0], inspect.LineEnd); !strings.Contains(first, "action required:") {
+				t.Errorf("the screen shows %q", pictures[0])
+			}
 			for line := range strings.SplitSeq(seen.text(), inspect.LineEnd) {
 				if _, picture, ok := strings.Cut(line, inspect.ScreenHome); ok {
 					line = picture

@@ -5,11 +5,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
 // complete offers names of the configuration file to the shell: destinations for --destination and for arguments
-// called DESTINATION, outboxes for --outbox. A file that cannot be read offers nothing.
+// called DESTINATION, outboxes for --outbox, and the words of --output. A file that cannot be read offers nothing.
 func complete(a *App, cmd *cobra.Command) {
 	flags := map[string]func(*config.Config) []string{
 		"destination": NamesOf,
@@ -22,6 +23,11 @@ func complete(a *App, cmd *cobra.Command) {
 		_ = cmd.RegisterFlagCompletionFunc(name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
 			return names(a, of)
 		})
+	}
+	if f := cmd.Flags().Lookup("output"); f != nil {
+		if o, ok := f.Value.(*cli.OneOf); ok {
+			_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+		}
 	}
 	_, arguments, _ := strings.Cut(cmd.Use, " ")
 	if !strings.HasPrefix(arguments, "DESTINATION") {

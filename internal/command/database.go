@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/outboxes"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/handlers"
@@ -49,10 +50,10 @@ const DatabaseFlag = "--database-url"
 
 // Register adds --database-url, --schema and --outbox.
 func (f *DatabaseFlags) Register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.URL, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
+	AddDatabaseURL(cmd, &f.URL)
 	f.IsGiven = func() bool { return cmd.Flags().Changed("database-url") }
 	f.RegisterSchema(cmd)
-	cmd.Flags().StringVar(&f.Outbox, "outbox", "", "`name` of one of the outboxes of the file, where it has many")
+	AddOutbox(cmd, &f.Outbox)
 }
 
 // RegisterSchema adds --schema.
@@ -144,7 +145,16 @@ func (f *DatabaseFlags) Connect(ctx context.Context, a *App) (*pgx.Conn, error) 
 	}
 	a.Role, a.Schema = cfg.User, f.Schema
 	conn, err := outboxes.Open(ctx, cfg)
-	return conn, f.explain(err)
+	if err != nil {
+		return nil, f.explain(err)
+	}
+	readUTC(conn)
+	return conn, nil
+}
+
+// readUTC makes a connection return times in UTC, as results have them in JSON. pgx returns them in the zone of this machine.
+func readUTC(conn *pgx.Conn) {
+	conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
 }
 
 // Connector is [Connector] for the database of the flags, after Resolve.

@@ -11,7 +11,7 @@ const (
 	ExitOK      = 0
 	ExitFailure = 1
 	ExitUsage   = 2
-	ExitChanges = 3  // of "plan --detailed-exitcode"
+	ExitChanges = 3  // of "plan --exit-code"
 	ExitConfig  = 78 // EX_CONFIG of sysexits.h
 )
 
@@ -27,5 +27,5 @@ func UsageErrorf(format string, args ...any) error {
 	return &UsageError{fmt.Errorf(format, args...)}
 }
 
-// ErrChanges ends "plan --detailed-exitcode" where there are changes. It is not a failure.
+// ErrChanges ends "plan --exit-code" where there are changes. It is not a failure.
 var ErrChanges = errors.New("there are changes")

@@ -14,28 +14,34 @@ import (
 
 // OpsFlags are the flags of commands that work with an [ops.Client].
 type OpsFlags struct {
-	DB     DatabaseFlags
+	DB DatabaseFlags
+	// Progress is set while With runs.
+	Progress *Progress
+
 	output *cli.OneOf
+	cmd    *cobra.Command
 }
 
 // Register adds the flags of the database, and --output.
 func (f *OpsFlags) Register(cmd *cobra.Command) {
 	f.DB.Register(cmd)
-	f.output = NewFormat()
-	AddFormat(cmd, f.output)
+	f.cmd, f.output = cmd, AddFormat(cmd)
 }
 
 // JSON reports whether the result is printed as JSON.
 func (f *OpsFlags) JSON() bool { return f.output.Value == "json" }
 
-// With connects and calls do with a client. The client deletes an event with its last dead letter if forget is set, or
+// With connects and calls do with a client, and shows the progress meanwhile. The client deletes an event with its last dead letter if forget is set, or
 // if retention.keep is 0.
 func (f *OpsFlags) With(ctx context.Context, a *App, forget bool, do func(s *ops.Client) error) error {
+	f.Progress = StartProgress(f.cmd, Connecting)
+	defer f.Progress.Stop()
 	conn, err := f.DB.ConnectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
+	f.Progress.Say("%s", f.cmd.CommandPath())
 	s, err := ops.New(conn, ops.Config{Schema: f.DB.Schema, DeleteEvents: forget || f.DB.Keep == 0})
 	if err == nil {
 		err = do(s)

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
@@ -38,12 +37,7 @@ func NewPrinter(cmd *cobra.Command, asJSON bool) BasePrinter {
 }
 
 // Encode prints v as indented JSON.
-func (p BasePrinter) Encode(v any) error {
-	enc := json.NewEncoder(p.Out)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
+func (p BasePrinter) Encode(v any) error { return WriteJSON(p.Out, v) }
 
 // Table prints rows in columns. The first row has the titles.
 func (p BasePrinter) Table(rows [][]string) error {
@@ -60,9 +54,6 @@ func (p BasePrinter) Table(rows [][]string) error {
 	}
 	return w.Flush()
 }
-
-// Moment formats a time in UTC, as RFC 3339.
-func Moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // maxShown bounds an error in a table, in characters.
 const maxShown = 100
@@ -94,13 +85,11 @@ func Lines(s string) string {
 	}, strings.ReplaceAll(s, "\r\n", "\n"))
 }
 
-// NewFormat returns the flag for the format of results.
-func NewFormat() *cli.OneOf { return &cli.OneOf{Words: []string{"table", "json"}, Value: "table"} }
-
-// AddFormat adds the flag to a command, with its completion.
-func AddFormat(cmd *cobra.Command, o *cli.OneOf) {
-	cmd.Flags().VarP(o, "output", "o", "table or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+// AddFormat adds --output, for the format of results.
+func AddFormat(cmd *cobra.Command) *cli.OneOf {
+	o := &cli.OneOf{Words: []string{"table", "json"}, Value: "table"}
+	cmd.Flags().VarP(o, "output", "o", "`format` of the result: table, for people, or json")
+	return o
 }
 
 // WriteJSON writes v as indented JSON.
@@ -133,6 +122,7 @@ func Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 		if err != nil {
 			return nil, outboxes.ConnectError(err)
 		}
+		readUTC(conn)
 		return conn, nil
 	}
 }
@@ -144,12 +134,6 @@ func NamesOf(c *config.Config) []string {
 		names[i] = d.Name
 	}
 	return names
-}
-
-// RegisterActor adds --actor and --reason.
-func RegisterActor(cmd *cobra.Command, actor, reason *string) {
-	cmd.Flags().StringVar(actor, "actor", "", "`who` does it, for the audit; default: user@host")
-	cmd.Flags().StringVar(reason, "reason", "", "`why`, for the audit")
 }
 
 // ErrNotAgreed is returned where the answer was not yes.
@@ -182,9 +166,6 @@ func LetterCount(n int64) string {
 	return fmt.Sprintf("%d dead letters", n)
 }
 
-// ProgressEvery is how often a long action prints its progress.
-const ProgressEvery = 5 * time.Second
-
 // ReadPayload returns the argument, or what a file or the standard input has.
 func ReadPayload(arg string, stdin io.Reader) ([]byte, error) {
 	switch path, isFile := strings.CutPrefix(arg, "@"); {
@@ -215,27 +196,3 @@ func EventID(arg string) (int64, error) {
 	}
 	return id, nil
 }
-
-// Age is a flag with a duration, in days too.
-type Age time.Duration
-
-// String implements pflag.Value.
-func (a *Age) String() string {
-	if *a == 0 {
-		return ""
-	}
-	return time.Duration(*a).String()
-}
-
-// Set implements pflag.Value.
-func (a *Age) Set(s string) error {
-	d, err := config.ParseDuration(s)
-	if err == nil && d <= 0 {
-		err = errors.New("must be longer than 0")
-	}
-	*a = Age(d)
-	return err
-}
-
-// Type implements pflag.Value.
-func (*Age) Type() string { return "age" }

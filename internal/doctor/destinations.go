@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/status"
 )
@@ -107,7 +108,7 @@ func (e *exam) deliveries(f *Finding, name string, relay *status.Relay) {
 	}
 	d := e.waits.Destination(name)
 	if p := d.Pause; p != nil {
-		report(Warning, "notifyd resume "+name, "It is paused, since %s, by %s%s.", p.Since.UTC().Format(time.RFC3339), p.By, reason(p.Reason))
+		report(Warning, "notifyd resume "+name, "It is paused, since %s, by %s%s.", cli.Moment(p.Since), p.By, reason(p.Reason))
 	}
 	if l := d.LastError; l != nil {
 		attempt := "no attempt was counted"
@@ -125,7 +126,7 @@ func (e *exam) deliveries(f *Finding, name string, relay *status.Relay) {
 }
 
 // ago is a time in the past by the clock of the database.
-func (e *exam) ago(t time.Time) time.Duration { return max(0, e.waits.At.Sub(t)).Round(time.Second) }
+func (e *exam) ago(t time.Time) string { return cli.Age(e.waits.At.Sub(t)) }
 
 func reason(text string) string {
 	if text == "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -321,3 +322,6 @@ func row[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (T
 	}
 	return pgx.CollectExactlyOneRow(r, pgx.RowToStructByPos[T])
 }
+
+// seconds returns a time in seconds as people read it.
+func seconds(n float64) string { return cli.Age(time.Duration(n * float64(time.Second))) }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -93,7 +93,7 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 			continue
 		}
 		findings = append(findings, found(Warning, fmt.Sprintf("notifyd status shows whether the destination is down or paused; if it is neither, restart that relay (session %v)", p.Session),
-			"The position of %s has not moved for %v, with %d ids to go, and the event %d waits.", place(p), still.Round(time.Second), p.Lag, p.Oldest.EventID))
+			"The position of %s has not moved for %v, with %d ids to go, and the event %d waits.", place(p), cli.Age(still), p.Lag, p.Oldest.EventID))
 	}
 	return fmt.Sprintf("No position stands still. The largest lag, in ids: %d.", most), findings, nil
 }
@@ -155,7 +155,7 @@ func checkGaps(ctx context.Context, e *exam) (string, []Finding, error) {
 		}
 		findings = append(findings, found(Warning, cure,
 			"A transaction with ids of events has been open for %v: the ids stay open at every position, and nothing above them is purged. It is %s.",
-			time.Duration(h.Seconds*float64(time.Second)).Round(time.Second), who))
+			seconds(h.Seconds), who))
 	}
 	return fmt.Sprintf("No transaction has had ids of events for more than %v.", e.Limits.Gap), findings, nil
 }

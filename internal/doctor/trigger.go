@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -146,9 +145,8 @@ func checkSuppression(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	oldest := oldestFresh(backlog)
 	if oldest != nil && !atWork && oldest.Age > e.Limits.Frozen.Seconds() {
-		age := time.Duration(oldest.Age * float64(time.Second)).Round(time.Second)
 		return "", []Finding{found(Error, fmt.Sprintf("restart that relay, or SELECT pg_terminate_backend(%d)", notify.SuppressedBy.PID),
-			"Notifications are suppressed by %s, no relay queries for work, and an event has waited for %v: that relay is frozen.", by, age)}, nil
+			"Notifications are suppressed by %s, no relay queries for work, and an event has waited for %s: that relay is frozen.", by, seconds(oldest.Age))}, nil
 	}
 	return fmt.Sprintf("The notify mode is %s, and %s suppresses notifications while it polls.", notify.Mode, by), nil, nil
 }
@@ -181,7 +179,7 @@ func checkBacklog(ctx context.Context, e *exam) (_ string, _ []Finding, err erro
 	if e.waits.Oldest == nil {
 		return "Nothing waits.", nil, nil
 	}
-	return fmt.Sprintf("The event %d has waited longest: %v.", e.waits.Oldest.EventID, time.Duration(e.waits.Oldest.Age*float64(time.Second)).Round(time.Second)), nil, nil
+	return fmt.Sprintf("The event %d has waited longest: %v.", e.waits.Oldest.EventID, seconds(e.waits.Oldest.Age)), nil, nil
 }
 
 // relays returns the live relays: for a stream its own, for a queue those of the database.

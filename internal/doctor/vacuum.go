@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
+
+	"github.com/notifyd/notifyd/internal/cli"
 )
 
 // checkAutovacuum checks whether the tables are vacuumed automatically.
@@ -89,7 +91,7 @@ func checkDeadRows(ctx context.Context, e *exam) (string, []Finding, error) {
 		if s.Dead > e.Limits.DeadRows && s.Dead > s.Live/2 {
 			last := "never"
 			if s.Last != nil {
-				last = s.Last.UTC().Format(time.RFC3339)
+				last = cli.Moment(*s.Last)
 			}
 			findings = append(findings, found(Warning, fmt.Sprintf("end the transactions that hold back vacuum, if a finding names any, then VACUUM %s", e.table(s.Table)),
 				"%s has %d dead rows and %d live ones; last vacuum: %s.", s.Table, s.Dead, s.Live, last))
@@ -120,11 +122,11 @@ func checkTransactions(ctx context.Context, e *exam) (string, []Finding, error) 
 	for _, s := range all {
 		since := ""
 		if s.Began != nil {
-			since = " since " + s.Began.UTC().Format(time.RFC3339)
+			since = " since " + cli.Moment(*s.Began)
 		}
 		findings = append(findings, found(Warning, fmt.Sprintf("SELECT pg_terminate_backend(%d); to prevent another, set idle_in_transaction_session_timeout for its role", s.PID),
-			"A transaction is open for %v and holds back vacuum: pid %d, user %s, application %q, %s, query%s: %s.",
-			time.Duration(s.Seconds*float64(time.Second)).Round(time.Second), s.PID, s.User, s.Application, s.State, since, shorten(s.Text)))
+			"A transaction is open for %s and holds back vacuum: pid %d, user %s, application %q, %s, query%s: %s.",
+			seconds(s.Seconds), s.PID, s.User, s.Application, s.State, since, shorten(s.Text)))
 	}
 	return fmt.Sprintf("No transaction is older than %v.", e.Limits.Transaction), findings, nil
 }
@@ -162,7 +164,7 @@ func checkPrepared(ctx context.Context, e *exam) (string, []Finding, error) {
 	for _, p := range all {
 		findings = append(findings, found(Warning, fmt.Sprintf("in the database %s: COMMIT PREPARED or ROLLBACK PREPARED '%s'", p.Database, strings.ReplaceAll(p.ID, "'", "''")),
 			"The transaction %q of %s in the database %s was prepared %v ago and not ended: it holds its locks and holds back vacuum.",
-			p.ID, p.Owner, p.Database, time.Duration(p.Seconds*float64(time.Second)).Round(time.Second)))
+			p.ID, p.Owner, p.Database, seconds(p.Seconds)))
 	}
 	return "No prepared transaction is forgotten.", findings, nil
 }

@@ -16,11 +16,55 @@ import (
 
 // Attention is a problem that does not fix itself.
 type Attention struct {
+	// Severity is [Error] or [Warning].
+	Severity Severity `json:"severity"`
 	// Destination is empty for a problem that concerns none.
 	Destination string `json:"destination,omitempty"`
 	Text        string `json:"text"`
 	// Cure is a command or an instruction.
 	Cure string `json:"cure"`
+}
+
+// Severity orders problems: the more severe is greater.
+type Severity uint8
+
+const (
+	// Warning is any other problem: dead letters, a pause, a type without a route.
+	Warning Severity = iota
+	// Error is a problem that stops deliveries, to one destination or to all.
+	Error
+)
+
+// String returns error or warning.
+func (s Severity) String() string {
+	if s == Error {
+		return "error"
+	}
+	return "warning"
+}
+
+// MarshalText returns the text of String.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the text of String.
+func (s *Severity) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "error":
+		*s = Error
+	case "warning":
+		*s = Warning
+	default:
+		return fmt.Errorf("%q is not a severity: want error or warning", text)
+	}
+	return nil
+}
+
+// tone is the colour of the severity.
+func (s Severity) tone() tone {
+	if s == Error {
+		return bad
+	}
+	return warn
 }
 
 const (
@@ -38,32 +82,38 @@ const (
 // list collects the problems that last until an operator acts.
 type list []Attention
 
-func (l *list) add(destination, cure, format string, args ...any) {
-	*l = append(*l, Attention{Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure})
+func (l *list) add(severity Severity, destination, cure, format string, args ...any) {
+	*l = append(*l, Attention{Severity: severity, Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure})
 }
 
-// attention lists the problems that do not fix themselves, most urgent first.
+// sorted returns the problems, the most severe first.
+func (l list) sorted() list {
+	slices.SortStableFunc(l, func(a, b Attention) int { return cmp.Compare(b.Severity, a.Severity) })
+	return l
+}
+
+// attention lists the problems that do not fix themselves.
 func (s *Status) attention() (all list) {
 	switch {
 	case len(s.Schema.Elsewhere) > 0:
-		all.add("", "set database.schema (or --schema), or run notifyd migrate for another outbox",
+		all.add(Error, "", "set database.schema (or --schema), or run notifyd migrate for another outbox",
 			"The schema %s has no tables of notifyd, and schema %s has.", s.Schema.Name, strings.Join(s.Schema.Elsewhere, ", "))
 	case s.Schema.Version < s.Schema.Latest:
-		all.add("", "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+		all.add(Error, "", "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
 	case s.Schema.Version > s.Schema.Latest:
-		all.add("", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+		all.add(Error, "", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
 	}
 	if len(s.Relays) == 0 && s.Backlog.Oldest != nil {
-		all.add("", "notifyd run", "No relay uses this database, and events wait.")
+		all.add(Error, "", "notifyd run", "No relay uses this database, and events wait.")
 	}
 	for _, r := range s.Relays {
 		if p := r.Program; p != nil && p.Refused != "" {
-			all.add("", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and continues with the previous configuration: %s.", p.Host, p.Process, p.Refused)
+			all.add(Warning, "", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and continues with the previous configuration: %s.", p.Host, p.Process, p.Refused)
 		}
 	}
 	all = append(all, s.Relay.attention()...)
 	if n := s.Backlog.Missing; n.N > 0 {
-		all.add("", engine.MissingCure, "The events of %s are missing from outbox_events.", counted(n, "stored delivery"))
+		all.add(Warning, "", engine.MissingCure, "The events of %s are missing from outbox_events.", counted(n, "stored delivery"))
 	}
 	for _, name := range s.names() {
 		all = append(all, s.ofDestination(name)...)
@@ -77,10 +127,10 @@ func (r *Relay) attention() (all list) {
 		return nil
 	}
 	for _, code := range r.Refused {
-		all.add("", store.Cure(code), "The database refuses statements of the relay at %s with SQLSTATE %s: the relay delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
+		all.add(Error, "", store.Cure(code), "The database refuses statements of the relay at %s with SQLSTATE %s: the relay delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
 	}
 	for _, reason := range r.Hangs {
-		all.add("", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
+		all.add(Error, "", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
 	}
 	return all
 }
@@ -92,25 +142,25 @@ func (s *Status) ofDestination(name string) (all list) {
 	switch {
 	case !s.configured(name):
 		if waits.N > 0 && !s.hasPosition(name) { // the list of positions reports those
-			all.add(name, Restore(name), "The configuration has no destination %s, and %s for it.", name, wait(waits))
+			all.add(Warning, name, Restore(name), "The configuration has no destination %s, and %s for it.", name, wait(waits))
 		}
 	case d.Pause != nil:
-		all.add(name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
+		all.add(Warning, name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
 			name, ago(s.At.Sub(d.Pause.Since).Seconds()), d.Pause.By, prefixed(": ", d.Pause.Reason))
 	case r != nil && r.Unavailable:
-		all.add(name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+		all.add(Error, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
 			"The destination %s %s%s%s.", name, r.down(), prefixed(", ", r.probe()), lastError(&d))
 	case r != nil && r.FailingEvents > 0 && (r.FailingEvents >= manyFailing || r.Failing > longFailing.Seconds()):
-		all.add(name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
+		all.add(Error, name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
 			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(observe.Count{N: int(r.FailingEvents)}, "failure"), lastError(&d))
 	case r == nil && d.LastError != nil && d.LastError.Class == delivery.ClassDestination.String():
-		all.add(name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+		all.add(Error, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
 			"The destination %s was unavailable %s ago%s.", name, ago(s.At.Sub(d.LastError.At).Seconds()), lastError(&d))
 	case d.Oldest != nil && d.Oldest.Age > longWait.Seconds():
-		all.add(name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
+		all.add(Warning, name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
 	}
 	if d.Dead.N > 0 {
-		all.add(name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s.", name, counted(d.Dead, "dead letter"))
+		all.add(Warning, name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s.", name, counted(d.Dead, "dead letter"))
 	}
 	return all
 }
@@ -171,11 +221,11 @@ func (s *Status) unrouted() (all list) {
 		types = types[:topUnrouted]
 	}
 	for _, t := range types {
-		all.add("", cure, "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
+		all.add(Warning, "", cure, "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
 	}
 	if rest.N > 0 {
 		events.More = events.More || rest.More
-		all.add("", "notifyd status --all names them", "No route matches %s of %s.", counted(events, "event"), counted(rest, "more type"))
+		all.add(Warning, "", "notifyd status --full names them", "No route matches %s of %s.", counted(events, "event"), counted(rest, "more type"))
 	}
 	return all
 }

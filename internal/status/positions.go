@@ -8,12 +8,9 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// positions prints a line for each position of a stream.
-func (s *Status) positions(p *output) {
-	if len(s.Backlog.Positions) == 0 {
-		return
-	}
-	g := grid{head: []string{"position", "head", "lag", "open", "blocked", "oldest", "purge", "session"}, left: 1}
+// positions returns a line for each position of a stream.
+func (s *Status) positions() grid {
+	g := grid{head: []string{"position", "head", "lag", "open", "blocked", "oldest", "purge", "session"}, left: 1, narrow: []string{"purge", "blocked", "open"}}
 	for i := range s.Backlog.Positions {
 		at := &s.Backlog.Positions[i]
 		oldest, owner := "-", "none"
@@ -27,8 +24,7 @@ func (s *Status) positions(p *output) {
 		g.row(plain, at.Name(), strconv.FormatInt(at.Head, 10), strconv.FormatInt(at.Lag, 10), strconv.FormatInt(at.Open, 10), blocked.String(), oldest,
 			holding(at), owner)
 	}
-	p.grid(g)
-	s.replays(p)
+	return g
 }
 
 // holding names the part of a position that holds back a purge: the position or its replay.
@@ -42,8 +38,8 @@ func holding(p *observe.Position) string {
 	return "-"
 }
 
-// replays prints a line for each replay that runs.
-func (s *Status) replays(p *output) {
+// replays returns a line for each replay that runs.
+func (s *Status) replays() grid {
 	g := grid{head: []string{"replay of", "number", "ids left", "delivered", "failed", "skipped", "rate"}, left: 1}
 	for i := range s.Backlog.Positions {
 		if r := s.Backlog.Positions[i].Replay; r != nil {
@@ -55,7 +51,7 @@ func (s *Status) replays(p *output) {
 				strconv.FormatInt(r.Failed, 10), strconv.FormatInt(r.Skipped, 10), rate)
 		}
 	}
-	p.grid(g)
+	return g
 }
 
 // hasPosition reports whether the stream has a position of the destination.
@@ -68,7 +64,7 @@ func (s *Status) positionsAttention() (all list) {
 	for i := range s.Backlog.Positions {
 		p := &s.Backlog.Positions[i]
 		if p.OtherRelays > 0 && p.Shard == 0 {
-			all.add(p.Destination, "reload or stop the relays whose configuration is the former one: the list of relays says since when each has its own",
+			all.add(Warning, p.Destination, "reload or stop the relays whose configuration is the former one: the list of relays says since when each has its own",
 				"Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays)
 		}
 		if p.Session != nil {
@@ -81,10 +77,10 @@ func (s *Status) positionsAttention() (all list) {
 			if rows := d.Retry.Plus(d.Parked); rows.N > 0 {
 				stored = "; " + wait(rows) + " beside it"
 			}
-			all.add(p.Destination, fmt.Sprintf("put it back, or notifyd positions forget %q", p.Destination),
+			all.add(Warning, p.Destination, fmt.Sprintf("put it back, or notifyd positions forget %q", p.Destination),
 				"The configuration has no destination %s, and its position keeps the events above %d from being purged%s.", p.Destination, p.Lowest, stored)
 		case len(s.Relays) > 0:
-			all.add(p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
+			all.add(Error, p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
 				"No relay delivers %s: its shard has no owner.", p.Name())
 		}
 	}

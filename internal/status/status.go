@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -48,7 +49,7 @@ type Status struct {
 	Backlog observe.Backlog `json:"backlog"`
 	// Relay is the report of the relay at the configured admin address; nil without an address or an answer.
 	Relay *Relay `json:"relay,omitempty"`
-	// Attention lists the problems that last until an operator acts.
+	// Attention lists the problems that last until an operator acts, the most severe first.
 	Attention []Attention `json:"attention"`
 
 	known []string // the configured destinations; nil if they are not known
@@ -110,23 +111,9 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 		return s, err
 	}
 	s.Relay = Scrape(ctx, o.Admin, o.Outbox)
-	s.Attention = append(s.attention(), s.positionsAttention()...)
+	s.Attention = append(s.attention(), s.positionsAttention()...).sorted()
 	return s, nil
 }
 
 // ago is a time in seconds, short.
-func ago(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	switch {
-	case d < time.Second:
-		return "0s"
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
-	default:
-		return fmt.Sprintf("%dd", int(d.Hours()/24))
-	}
-}
+func ago(seconds float64) string { return cli.Age(time.Duration(seconds * float64(time.Second))) }

@@ -84,7 +84,11 @@ func FuzzParseRelay(f *testing.F) {
 			}
 		}
 		s := Status{Relay: r}
+		s.Attention = s.attention()
 		_ = s.Table(View{Width: 80, Clean: strings.TrimSpace})
+		if n := strings.Count(s.Screen(View{Width: 80, Clean: strings.TrimSpace}, 24, "q"), "\n"); n > 24 {
+			t.Errorf("%d lines", n)
+		}
 	})
 }
 
@@ -110,7 +114,7 @@ func TestTable(t *testing.T) {
 			LastError:   &observe.Failure{Text: strings.Repeat("x", 500)},
 			DeadLetters: []observe.DeadGroup{{Error: "a\x1b[2Jb", Count: observe.Count{N: 3}}},
 		}}},
-		Attention: []Attention{{Text: strings.Repeat("y", 100), Cure: "do it"}},
+		Attention: []Attention{{Severity: Error, Text: strings.Repeat("y", 100), Cure: "do it"}},
 	}
 	clean := func(text string) string { return strings.ReplaceAll(text, "\x1b", " ") }
 	text := s.Table(View{Width: 80, Clean: clean})
@@ -224,7 +228,7 @@ func TestUnroutedInShort(t *testing.T) {
 // TestColors: a colour is what a line has on a terminal alone, and text from the tables brings none.
 func TestColors(t *testing.T) {
 	t.Parallel()
-	s := Status{Relay: relayWith(RelayDestination{State: "open", Unavailable: true, Down: 5}), Attention: []Attention{{Text: "bad \x1b[2J", Cure: "do it"}}}
+	s := Status{Relay: relayWith(RelayDestination{State: "open", Unavailable: true, Down: 5}), Attention: []Attention{{Severity: Error, Text: "bad \x1b[2J", Cure: "do it"}}}
 	clean := func(text string) string { return strings.ReplaceAll(text, "\x1b", " ") }
 	if text := s.Table(View{Clean: clean}); strings.Contains(text, "\x1b") {
 		t.Errorf("%q", text)
@@ -238,5 +242,63 @@ func TestColors(t *testing.T) {
 	}
 	if !strings.Contains(text, "\x1b[31mmail") || !strings.Contains(text, "\x1b[31m  bad  [2J\x1b[0m\n    do it\n") {
 		t.Errorf("%q", text)
+	}
+}
+
+// TestScreen: a screen of 24 lines of 80 characters has what is important first, and says how much it leaves out.
+func TestScreen(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1e9, 0)
+	s := Status{At: at, Database: "shop at db:5432"}
+	r := &Relay{Address: "db:9470", DatabaseUp: true}
+	for i := range 30 {
+		name := fmt.Sprintf("destination-%02d", i)
+		d := RelayDestination{Name: name, State: "closed"}
+		b := observe.DestinationBacklog{Name: name, Fresh: observe.Count{N: 123_456}, Oldest: &observe.Waiting{Age: 3}}
+		switch {
+		case i%10 == 7:
+			d = RelayDestination{Name: name, State: "open", Unavailable: true, Down: 482, NextProbe: 5}
+			b.LastError = &observe.Failure{EventID: 7, Class: "destination", Text: strings.Repeat("refused ", 30), At: at}
+		case i%2 == 0:
+			b.Dead = observe.Count{N: 3}
+			b.DeadLetters = []observe.DeadGroup{{Error: "no", Count: observe.Count{N: 3}, At: at}}
+		}
+		r.Destinations = append(r.Destinations, d)
+		s.Backlog.Destinations = append(s.Backlog.Destinations, b)
+		s.Relays = append(s.Relays, store.RelaySession{PID: int32(i), Application: "notifyd/leases", User: "notifyd"})
+	}
+	s.Relay = r
+	s.Attention = s.attention().sorted()
+	for _, height := range []int{2, 10, 24, 50, 500} {
+		text := s.Screen(View{Width: 80, Clean: strings.TrimSpace}, height, "q: quit")
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if len(lines) > height || !strings.HasSuffix(lines[len(lines)-1], "q: quit") {
+			t.Errorf("height %d: %d lines\n%s", height, len(lines), text)
+		}
+		for _, line := range lines {
+			if utf8.RuneCountInString(line) > 80 {
+				t.Errorf("wider than 80: %s", line)
+			}
+		}
+		switch left := strings.Contains(text, "use notifyd status"); {
+		case height == 500 && left:
+			t.Errorf("height %d leaves something out:\n%s", height, text)
+		case height < 50 && !left:
+			t.Errorf("height %d leaves nothing out:\n%s", height, text)
+		}
+		if height != 24 {
+			continue
+		}
+		if lines[0] != "action required:" || !strings.HasPrefix(lines[1], "The destination destination-07 has been down for 8m02s") {
+			t.Errorf("begins with\n%s", text)
+		}
+		for _, want := range []string{
+			"\ndestination-07  down 8m02s  ", "\ndestination-17  down 8m02s  ", "\ndestination-27  down 8m02s  ",
+			" more problems; use notifyd status\n", " more destinations; use notifyd status\n", " more lines; use notifyd status  2001-09-09 01:46:40Z  q: quit\n",
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("lacks %q:\n%s", want, text)
+			}
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -23,26 +24,70 @@ type View struct {
 // Table returns the status as text for people.
 func (s *Status) Table(v View) string {
 	p := &output{}
-	s.head(p)
-	s.destinations(p)
-	s.positions(p)
-	s.errors(p)
-	if len(s.Attention) > 0 {
-		p.line(heading, "")
-		p.line(heading, observe.ActionRequired+":")
-		for _, a := range s.Attention {
-			p.line(bad, "  "+a.Text)
-			p.line(plain, "    "+a.Cure)
-		}
+	for _, b := range s.blocks(v) {
+		p.block(b)
 	}
 	return p.print(v)
 }
 
-func (s *Status) head(p *output) {
-	fact := func(name, format string, args ...any) {
-		p.line(plain, fmt.Sprintf("%-9s ", name)+fmt.Sprintf(format, args...))
+// Screen returns the status for a terminal of a height: at most as many lines. What has no room is counted. The last line
+// has the time, and ends with the footer.
+func (s *Status) Screen(v View, height int, footer string) string {
+	p := &output{}
+	blocks := s.blocks(v)
+	total := len(blocks) - 1 // empty lines
+	for i := range blocks {
+		total += len(blocks[i].lines())
 	}
-	fact("database", "%s, %s", s.Database, s.At.UTC().Format(time.RFC3339))
+	room := max(1, height) - 1 // without the footer
+	footer = cli.Moment(s.At) + "  " + footer
+	if total <= room {
+		for _, b := range blocks {
+			p.block(b)
+		}
+	} else {
+		var left int
+		if p.lines, left = squeeze(blocks, room); left > 0 {
+			footer = fmt.Sprintf("%d more lines; use notifyd status  %s", left, footer)
+		}
+	}
+	p.line(plain, footer)
+	return p.print(v)
+}
+
+// blocks returns the parts of the status, the most important first.
+func (s *Status) blocks(v View) (all []block) {
+	add := func(b block) {
+		if len(b.items) > 0 {
+			all = append(all, b)
+		}
+	}
+	add(s.actions())
+	add(s.head())
+	add(s.destinations().block(partDestinations, "destinations", v.Width))
+	add(s.positions().block(partDestinations, "positions", v.Width))
+	add(s.replays().block(partOthers, "replays", v.Width))
+	failing, dead := s.errors()
+	add(failing)
+	add(dead)
+	return all
+}
+
+// actions returns the problems with their cures.
+func (s *Status) actions() block {
+	b := block{part: partActions, title: observe.ActionRequired + ":", noun: "problems"}
+	for _, a := range s.Attention {
+		b.items = append(b.items, item{a.Severity.tone(), []toned{{a.Severity.tone(), "  " + a.Text}, {plain, "    " + a.Cure}}})
+	}
+	return b
+}
+
+func (s *Status) head() (b block) {
+	b.part, b.noun = partOthers, "facts"
+	fact := func(name, format string, args ...any) {
+		b.add(plain, fmt.Sprintf("%-9s ", name)+fmt.Sprintf(format, args...))
+	}
+	fact("database", "%s, %s", s.Database, cli.Moment(s.At))
 	of := ""
 	if s.Schema.Version != s.Schema.Latest {
 		of = fmt.Sprintf(" of %d", s.Schema.Latest)
@@ -71,6 +116,7 @@ func (s *Status) head(p *output) {
 	if r := s.Relay; r != nil {
 		fact("admin", "%s: database %s, %s", r.Address, choose(r.DatabaseUp, "up", "down"), choose(r.Listening, "listening", "polling"))
 	}
+	return b
 }
 
 // relay names the process of a relay, if it is known, and the session that proves its life.
@@ -108,9 +154,9 @@ func choose(is bool, yes, no string) string {
 	return no
 }
 
-// destinations prints a line for each destination that the configuration, the relay or the database knows.
-func (s *Status) destinations(p *output) {
-	g := grid{head: []string{"destination", "state", "fresh", "retry", "running", "parked", "dead", "oldest", "next try", "per s", "failed/s"}, left: 2}
+// destinations returns a line for each destination that the configuration, the relay or the database knows.
+func (s *Status) destinations() grid {
+	g := grid{head: []string{"destination", "state", "fresh", "retry", "running", "parked", "dead", "oldest", "next try", "per s", "failed/s"}, left: 2, narrow: []string{"parked", "running", "failed/s", "next try"}}
 	for _, name := range s.names() {
 		d := s.Backlog.Destination(name)
 		oldest := "-"
@@ -121,7 +167,7 @@ func (s *Status) destinations(p *output) {
 		state := s.state(name)
 		g.row(toneOf(state), name, state, d.Fresh.String(), d.Retry.String(), d.Running.String(), d.Parked.String(), d.Dead.String(), oldest, s.nextTry(&d), rate, failed)
 	}
-	p.grid(g)
+	return g
 }
 
 // names are the names of all destinations: those of the relay, of the configuration, and of the tables.
@@ -235,36 +281,22 @@ func rate(perSecond float64) string {
 	return fmt.Sprintf("%.0f", perSecond)
 }
 
-// errors prints the errors of deliveries, and the dead letters.
-func (s *Status) errors(p *output) {
-	failing, dead := section{p, "failing:"}, section{p, "dead letters:"}
+// errors returns the errors of deliveries, and the dead letters.
+func (s *Status) errors() (failing, dead block) {
+	failing, dead = block{part: partOthers, title: "failing:", noun: "destinations"}, block{part: partOthers, title: "dead letters:", noun: "groups"}
 	for _, d := range s.Backlog.Destinations {
 		if e := d.LastError; e != nil {
 			attempt := fmt.Sprintf("attempt %d", e.Attempts)
 			if e.Attempts == 0 {
 				attempt = "no attempt counted"
 			}
-			failing.line("%s: event %d (%s), %s, %s ago: %s", d.Name, e.EventID, e.EventType, attempt, ago(s.At.Sub(e.At).Seconds()), e.Text)
+			failing.add(plain, fmt.Sprintf("  %s: event %d (%s), %s, %s ago: %s", d.Name, e.EventID, e.EventType, attempt, ago(s.At.Sub(e.At).Seconds()), e.Text))
 		}
 	}
 	for _, d := range s.Backlog.Destinations {
 		for _, g := range d.DeadLetters {
-			dead.line("%s: %v x %s (newest: event %d, %s ago)", d.Name, g.Count, g.Error, g.EventID, ago(s.At.Sub(g.At).Seconds()))
+			dead.add(plain, fmt.Sprintf("  %s: %v x %s (newest: event %d, %s ago)", d.Name, g.Count, g.Error, g.EventID, ago(s.At.Sub(g.At).Seconds())))
 		}
 	}
-}
-
-// section has a title once it has a line.
-type section struct {
-	paper *output
-	title string // "" once it is printed
-}
-
-func (c *section) line(format string, args ...any) {
-	if c.title != "" {
-		c.paper.line(heading, "")
-		c.paper.line(heading, c.title)
-		c.title = ""
-	}
-	c.paper.line(plain, "  "+fmt.Sprintf(format, args...))
+	return failing, dead
 }

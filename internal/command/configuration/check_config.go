@@ -20,6 +20,7 @@ import (
 // NewCheckConfig returns the command check-config.
 func NewCheckConfig(a *command.App) *cobra.Command {
 	var online bool
+	var form *cli.OneOf
 	cmd := &cobra.Command{
 		Use:   "check-config",
 		Short: "Check the configuration file",
@@ -30,52 +31,115 @@ the table is there, and whether it is the stream that settings such as order: ag
 on_dead: block and shards need.`,
 		Example: "  notifyd check-config\n  notifyd check-config -c /etc/notifyd/config.yaml --online",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, path, err := a.Load()
+			progress := command.StartProgress(cmd, "checking the configuration")
+			defer progress.Stop()
+			checked, err := check(cmd.Context(), a, online)
+			if form.Value == "json" && checked.File != "" {
+				return errors.Join(command.WriteJSON(cmd.OutOrStdout(), checked), err)
+			}
+			for _, w := range checked.Warnings {
+				cmd.PrintErrln(config.Mistake(w))
+			}
+			for _, s := range checked.NeedsStream {
+				cmd.PrintErrf("%s: %s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n", checked.File, s)
+			}
 			if err != nil {
 				return err
 			}
-			if err := outboxes.CheckURLs(c, path); err != nil {
-				return err
-			}
-			for _, w := range c.Warnings {
-				cmd.PrintErrln(w)
-			}
-			if err := checkOnline(cmd, c, path, online); err != nil {
-				return err
-			}
-			text := fmt.Sprintf("%s: ok, %s, %s", path, cli.Count(len(c.Destinations), "destination"), cli.Count(len(c.Routes), "route"))
-			if n := len(c.Outboxes.List); n > 0 {
-				text += ", " + cli.Count(n, "outbox")
-			}
-			if c.Outboxes.Query != "" {
-				text += ", and those of a query"
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), checked.text())
 			return err
 		},
 	}
+	form = command.AddFormat(cmd)
 	cmd.Flags().BoolVar(&online, "online", false, "ask the database, too, whether a relay could work with its table")
 	return cmd
 }
 
-// checkOnline asks the database, or names the settings that only the database can check.
-func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool) error {
-	if !online {
-		for _, s := range c.NeedsStream() {
-			cmd.PrintErrf("%s: %s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n", path, s)
+// Checked is the result of check-config, as JSON.
+type Checked struct {
+	File string `json:"file"`
+	// OK reports that a relay would start with the file, and with --online that it could work with its table.
+	OK           bool `json:"ok"`
+	Destinations int  `json:"destinations"`
+	Routes       int  `json:"routes"`
+	// Outboxes are those that the file lists; Query reports that it has a query for others.
+	Outboxes int       `json:"outboxes"`
+	Query    bool      `json:"outboxes_query"`
+	Mistakes []mistake `json:"mistakes"`
+	Warnings []mistake `json:"warnings"`
+	// NeedsStream lists settings that only a stream can honor; nothing with --online, which asks the database.
+	NeedsStream []string `json:"needs_stream"`
+	// Error is the answer of the database, with --online.
+	Error string `json:"error,omitempty"`
+}
+
+// mistake is a [config.Mistake] as JSON.
+type mistake struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Message string `json:"message"`
+}
+
+func (c *Checked) text() string {
+	text := fmt.Sprintf("%s: ok, %s, %s", c.File, cli.Count(c.Destinations, "destination"), cli.Count(c.Routes, "route"))
+	if c.Outboxes > 0 {
+		text += ", " + cli.Count(c.Outboxes, "outbox")
+	}
+	if c.Query {
+		text += ", and those of a query"
+	}
+	return text
+}
+
+// check reads the file, and asks the database if it may. File is empty in the result if no file was found.
+func check(ctx context.Context, a *command.App, online bool) (checked Checked, err error) {
+	checked = Checked{Mistakes: []mistake{}, Warnings: []mistake{}, NeedsStream: []string{}}
+	checked.File, err = config.Find(a.ConfigPath, a.Lookup)
+	if err != nil {
+		return checked, err
+	}
+	c, err := a.LoadAt(checked.File, "")
+	if err == nil {
+		err = outboxes.CheckURLs(c, checked.File)
+	}
+	if list, ok := errors.AsType[*config.Error](err); ok {
+		for _, m := range list.Mistakes {
+			checked.Mistakes = append(checked.Mistakes, mistake(m))
 		}
-		return nil
 	}
+	if err != nil {
+		return checked, err
+	}
+	for _, w := range c.Warnings {
+		checked.Warnings = append(checked.Warnings, mistake(w))
+	}
+	checked.Destinations, checked.Routes = len(c.Destinations), len(c.Routes)
+	checked.Outboxes, checked.Query = len(c.Outboxes.List), c.Outboxes.Query != ""
+	if !online {
+		checked.OK, checked.NeedsStream = true, append(checked.NeedsStream, c.NeedsStream()...)
+		return checked, nil
+	}
+	if err := checkTables(ctx, c, checked.File); err != nil {
+		checked.Error = cli.OneLine(err)
+		return checked, err
+	}
+	checked.OK = true
+	return checked, nil
+}
+
+// checkTables is an error if a relay could not work with the table of an outbox.
+func checkTables(ctx context.Context, c *config.Config, path string) error {
 	if !c.Outboxes.Used() {
-		return checkTableOf(cmd.Context(), c, path)
+		return checkTableOf(ctx, c, path)
 	}
-	all, wrong, err := outboxes.Find(cmd.Context(), c, path)
+	all, wrong, err := outboxes.Find(ctx, c, path)
 	if err != nil {
 		return err
 	}
 	errs := []error{wrong}
 	for i := range all {
-		if err := checkTableOf(cmd.Context(), c.For(&all[i]), path); err != nil {
+		if err := checkTableOf(ctx, c.For(&all[i]), path); err != nil {
 			errs = append(errs, fmt.Errorf("outbox %s: %w", all[i].Name, err))
 		}
 	}

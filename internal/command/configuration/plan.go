@@ -18,21 +18,21 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// defaultPlanLimit bounds the rows of each kind that "plan" counts.
-const defaultPlanLimit = 100_000
+// defaultPlanScan bounds the rows of each kind that "plan" counts.
+const defaultPlanScan = 100_000
 
 type planFlags struct {
 	against  string
 	outbox   string
 	offline  bool
-	detailed bool
-	limit    int
-	output   cli.OneOf
+	exitCode bool
+	scan     int
+	form     *cli.OneOf
 }
 
 // NewPlan returns the command plan.
 func NewPlan(a *command.App) *cobra.Command {
-	f := planFlags{output: cli.OneOf{Words: []string{"table", "json"}, Value: "table"}}
+	var f planFlags
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what a new configuration would change",
@@ -41,25 +41,29 @@ waiting events would go elsewhere, which would be left without a route, and whic
 deliveries wait for missing destinations. It changes nothing and shows no secrets.
 Without --against it shows what the database alone can answer.
 
-It counts by index, and stops counting at --limit rows of a kind. Where routes have
-conditions (when), it evaluates them for the first 1000 waiting events that they are for.`,
-		Example: "  notifyd plan -c new.yaml --against /etc/notifyd/config.yaml\n  notifyd plan -c new.yaml --against old.yaml --offline --detailed-exitcode",
+It counts by index, and stops counting at --scan rows of a kind. Where routes have
+conditions (when), it evaluates them for the first 1000 waiting events that they are for.
+
+With --exit-code it exits with 3 if there are changes.`,
+		Example: "  notifyd plan -c new.yaml --against /etc/notifyd/config.yaml\n  notifyd plan -c new.yaml --against old.yaml --offline --exit-code",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.limit < 1 {
-				return command.UsageErrorf("--limit must be at least 1")
+			if f.scan < 1 {
+				return command.UsageErrorf("--scan must be at least 1")
 			}
 			if f.offline && f.against == "" {
 				return command.UsageErrorf("--offline compares two files: give the other one with --against")
 			}
+			progress := command.StartProgress(cmd, "counting what waits")
+			defer progress.Stop()
 			p, err := makePlan(cmd.Context(), a, f)
 			if err != nil {
 				return err
 			}
-			out := planPrinter{command.NewPrinter(cmd, f.output.Value == "json")}
+			out := planPrinter{command.NewPrinter(cmd, f.form.Value == "json")}
 			if err := out.plan(p); err != nil {
 				return err
 			}
-			if f.detailed && p.Changes {
+			if f.exitCode && p.Changes {
 				return command.ErrChanges
 			}
 			return nil
@@ -67,11 +71,11 @@ conditions (when), it evaluates them for the first 1000 waiting events that they
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.against, "against", "", "configuration `file` to compare with: the one that is in force")
-	flags.StringVar(&f.outbox, "outbox", "", "`name` of the outbox whose database is asked, where the file has many")
 	flags.BoolVar(&f.offline, "offline", false, "compare the files only, without the database")
-	flags.BoolVar(&f.detailed, "detailed-exitcode", false, "exit with 3 if there are changes")
-	flags.IntVar(&f.limit, "limit", defaultPlanLimit, "most rows to count of each kind")
-	flags.VarP(&f.output, "output", "o", "table, for people, or json")
+	command.AddOutbox(cmd, &f.outbox)
+	command.AddExitCode(cmd, &f.exitCode)
+	command.AddScan(cmd, &f.scan, defaultPlanScan)
+	f.form = command.AddFormat(cmd)
 	return cmd
 }
 
@@ -145,7 +149,7 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 			}
 			old = old.For(was)
 		}
-		waiting, conditions, err := readWaiting(ctx, c, path, f.limit)
+		waiting, conditions, err := readWaiting(ctx, c, path, f.scan)
 		if err != nil {
 			return nil, err
 		}

@@ -30,24 +30,28 @@ const reloadPoll = 200 * time.Millisecond
 
 // NewReload returns the command reload.
 func NewReload(a *command.App) *cobra.Command {
-	var within time.Duration
+	var timeout command.Duration
+	var form *cli.OneOf
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Make the relays of this host read the configuration again",
 		Long: `reload checks the configuration file, sends SIGHUP to the relays on this host that
-run with it, and waits for the outcome: each has taken the file, or reports why it
-refused the file and continues with the previous one. It finds the relays in
+run with it, and waits for the outcome, --timeout at most: each has taken the file, or reports why it
+refused the file and continues with the previous one. A relay lets running deliveries
+finish first. It finds the relays in
 outbox_relays, and names those on other hosts, which it does not reach.
 
 It exits with 0 if every relay of this host has taken the file, 1 if not, and 78 if
 the file has a mistake; then no relay is asked.`,
-		Example: "  notifyd reload\n  notifyd reload -c /etc/notifyd/config.yaml --within 5m",
+		Example: "  notifyd reload\n  notifyd reload -c /etc/notifyd/config.yaml --timeout 5m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r := reloading{App: a, within: within}
+			r := reloading{App: a, timeout: time.Duration(timeout), progress: command.StartProgress(cmd, command.Connecting), printer: command.NewPrinter(cmd, form.Value == "json")}
+			defer r.progress.Stop()
 			return r.run(cmd.Context())
 		},
 	}
-	cmd.Flags().DurationVar(&within, "within", time.Minute, "how long to wait: a relay lets running deliveries finish first")
+	form = command.AddFormat(cmd)
+	command.AddTimeout(cmd, &timeout, time.Minute)
 	return cmd
 }
 
@@ -55,10 +59,26 @@ the file has a mistake; then no relay is asked.`,
 type reloading struct {
 	*command.App
 
-	within time.Duration
-	conn   *pgx.Conn
-	schema string
-	mode   outboxsql.Mode
+	timeout  time.Duration
+	progress *command.Progress
+	printer  command.BasePrinter
+	results  []ReloadResult
+	conn     *pgx.Conn
+	schema   string
+	mode     outboxsql.Mode
+}
+
+// ReloadResult is the result of reload for one relay, as JSON.
+type ReloadResult struct {
+	// Process and Host are zero for a relay behind a pooler, or of another schema. Then Session is the id of its server process.
+	Process int    `json:"process,omitempty"`
+	Host    string `json:"host,omitempty"`
+	Session int32  `json:"session,omitempty"`
+	// Reloaded reports that the relay has taken the new configuration, and Asked that it was sent the signal.
+	Reloaded bool `json:"reloaded"`
+	Asked    bool `json:"asked"`
+	// Text is the result for people.
+	Text string `json:"text"`
 }
 
 func (r *reloading) run(ctx context.Context) error {
@@ -79,23 +99,33 @@ func (r *reloading) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var mine []store.RelaySession
+	var own []store.RelaySession
 	for _, s := range all {
 		switch p := s.Program; {
 		case p == nil:
-			r.say("session %d: not asked, its process is unknown", s.PID)
+			r.result(ReloadResult{Session: s.PID}, "not asked, its process is unknown")
 		case p.Host != store.ThisHost():
-			r.say("%s, process %d: not asked, run notifyd reload there", p.Host, p.Process)
+			r.result(ReloadResult{Process: p.Process, Host: p.Host}, "not asked, run notifyd reload there")
 		case p.Config != whole:
-			r.say("process %d: not asked, it runs with another configuration (%s)", p.Process, command.First(p.Config, "a program of its own"))
+			r.result(mine(p.Process), "not asked, it runs with another configuration (%s)", command.First(p.Config, "a program of its own"))
 		default:
-			mine = append(mine, s)
+			own = append(own, s)
 		}
 	}
-	if len(mine) == 0 {
-		return fmt.Errorf("no relay on this host (%s) runs with %s", store.ThisHost(), whole)
+	if len(own) == 0 {
+		err = fmt.Errorf("no relay on this host (%s) runs with %s", store.ThisHost(), whole)
+	} else {
+		err = r.ask(ctx, own)
 	}
-	return r.ask(ctx, mine)
+	if r.printer.JSON {
+		return errors.Join(err, r.printer.Encode(append([]ReloadResult{}, r.results...)))
+	}
+	return err
+}
+
+// mine is the result for a process of this host.
+func mine(process int) ReloadResult {
+	return ReloadResult{Process: process, Host: store.ThisHost()}
 }
 
 // look connects, and returns the relays that live. Each of the programs that relay many outboxes relays all of them, so that
@@ -138,7 +168,7 @@ func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) (
 
 // ask sends the signal to all relays, and waits for each.
 func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.within, fmt.Errorf("the outcome is unknown after %v: the relay may wait for running deliveries; see its log", r.within))
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("the outcome is unknown after %v: the relay may wait for running deliveries; see its log", r.timeout))
 	defer cancel()
 	failed := 0
 	known := make(map[int64]time.Time, len(all)) // any other relay has read the new file, and one that read it later
@@ -153,18 +183,22 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 	for _, pid := range processes {
 		if err := HangUp(pid); err != nil {
 			failed++
-			r.say("process %d: not reloaded: %v", pid, err)
+			r.result(mine(pid), "not reloaded: %v", err)
 			continue
 		}
 		asked = append(asked, pid)
 	}
-	for _, pid := range asked {
+	for i, pid := range asked {
+		r.progress.Say("waiting for process %d to reload, %d of %d", pid, i+1, len(asked))
+		result := mine(pid)
+		result.Asked = true
 		if err := r.await(ctx, pid, known); err != nil {
 			failed++
-			r.say("process %d: %v", pid, err)
+			r.result(result, "%v", err)
 			continue
 		}
-		r.say("process %d: has taken the new configuration", pid)
+		result.Reloaded = true
+		r.result(result, "has taken the new configuration")
 	}
 	if failed > 0 {
 		return fmt.Errorf("%s of %d not reloaded", cli.Count(failed, "relay"), len(processes))
@@ -177,7 +211,7 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 func (r *reloading) processes(all []store.RelaySession) (ids []int) {
 	for _, s := range all {
 		if pid := s.Program.Process; slices.Contains(ids, pid) {
-			r.say("process %d: another relay goes by this id and the name of this host, in a container perhaps: run notifyd reload there, too", pid)
+			r.result(mine(pid), "another relay goes by this id and the name of this host, in a container perhaps: run notifyd reload there, too")
 		} else {
 			ids = append(ids, pid)
 		}
@@ -236,6 +270,19 @@ func HangUp(pid int) error {
 	return nil
 }
 
-func (r *reloading) say(format string, args ...any) {
-	_, _ = fmt.Fprintln(r.Stdout, command.Printable(fmt.Sprintf(format, args...))) // the exit code says the same
+// result records the outcome for a relay, and prints it unless the output is JSON.
+func (r *reloading) result(one ReloadResult, format string, args ...any) {
+	one.Text = fmt.Sprintf(format, args...)
+	r.results = append(r.results, one)
+	if r.printer.JSON {
+		return
+	}
+	who := fmt.Sprintf("process %d", one.Process)
+	switch {
+	case one.Host == "":
+		who = fmt.Sprintf("session %d", one.Session)
+	case one.Host != store.ThisHost():
+		who = one.Host + ", " + who
+	}
+	_, _ = fmt.Fprintln(r.printer.Out, command.Printable(who+": "+one.Text)) // the exit code says the same
 }

@@ -3,7 +3,6 @@ package events
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
 
@@ -33,27 +32,29 @@ type dlqFlags struct {
 	forget bool // delete an event with its last dead letter, whatever retention.keep is
 }
 
+// shownRows is how many rows a list shows without --limit.
+const shownRows = 50
+
 // dlqFilter are the flags that choose dead letters.
 type dlqFilter struct {
 	ops.DeadLetterFilter
-	older, newer command.Age
+	since, until command.Bound
 }
 
 func (f *dlqFilter) register(cmd *cobra.Command, missing bool) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.Destination, "destination", "", "of the destination with this `name`")
-	flags.StringVar(&f.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*, *")
-	flags.StringVar(&f.Fingerprint, "fingerprint", "", "with errors of this `group`, see dlq list --group")
-	flags.Var(&f.older, "older-than", "that died longer ago than this: 90m, 12h, 7d")
-	flags.Var(&f.newer, "newer-than", "that died less long ago than this")
+	command.AddDestination(cmd, &f.Destination)
+	command.AddType(cmd, &f.Type)
+	command.AddSince(cmd, &f.since)
+	command.AddUntil(cmd, &f.until)
+	cmd.Flags().StringVar(&f.Fingerprint, "fingerprint", "", "with errors of this `group`, see dlq list --group")
 	if missing {
-		flags.BoolVar(&f.Missing, "missing", false, "all deliveries whose event is missing, dead or waiting, in place of dead letters")
+		cmd.Flags().BoolVar(&f.Missing, "missing", false, "all deliveries whose event is missing, dead or waiting, in place of dead letters")
 	}
 }
 
 // filter returns the choice; args are the ids of events.
 func (f *dlqFilter) filter(args []string) (ops.DeadLetterFilter, error) {
-	f.OlderThan, f.NewerThan = time.Duration(f.older), time.Duration(f.newer)
+	f.NewerThan, f.Since, f.OlderThan, f.Until = f.since.Age, f.since.At, f.until.Age, f.until.At
 	for _, arg := range args {
 		id, err := command.EventID(arg)
 		if err != nil {
@@ -66,7 +67,7 @@ func (f *dlqFilter) filter(args []string) (ops.DeadLetterFilter, error) {
 
 // given reports whether anything was chosen at all.
 func (f *dlqFilter) given() bool {
-	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.older > 0 || f.newer > 0 || f.Events != nil || f.Missing
+	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || !f.since.IsZero() || !f.until.IsZero() || f.Events != nil || f.Missing
 }
 
 func newDLQListCmd(a *command.App) *cobra.Command {
@@ -81,8 +82,9 @@ func newDLQListCmd(a *command.App) *cobra.Command {
 		Long: `list shows dead letters by destination and event, a page at a time. With --group it
 shows how many have the same destination, event type and kind of error, the
 largest group first: errors that differ only in numbers, ids, addresses and
-quoted values are of one kind, and have one fingerprint.`,
-		Example: "  notifyd dlq list --group\n  notifyd dlq list --destination mail --newer-than 2h\n  notifyd dlq list --type 'order.*' -o json",
+quoted values are of one kind, and have one fingerprint. --since and --until are
+about the time at which a letter died.`,
+		Example: "  notifyd dlq list --group\n  notifyd dlq list --destination mail --since 2h\n  notifyd dlq list --type 'order.*' -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen, err := filter.filter(nil)
 			if err != nil {
@@ -112,8 +114,8 @@ quoted values are of one kind, and have one fingerprint.`,
 	f.Register(cmd)
 	filter.register(cmd, true)
 	cmd.Flags().BoolVar(&group, "group", false, "show groups")
-	cmd.Flags().IntVar(&limit, "limit", 50, "most letters, or groups, to show")
-	cmd.Flags().StringVar(&after, "after", "", "begin behind this `letter`, as the previous page shows")
+	command.AddLimit(cmd, &limit, shownRows)
+	command.AddAfter(cmd, &after)
 	cmd.MarkFlagsMutuallyExclusive("group", "after")
 	return cmd
 }

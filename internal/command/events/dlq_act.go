@@ -29,7 +29,7 @@ type dlqAction struct {
 
 	// wait makes a replay wait until each letter is delivered or dead again, for timeout at most.
 	wait    bool
-	timeout command.Age
+	timeout command.Duration
 
 	// past is the past tense of the command: replayed, discarded.
 	past string
@@ -49,13 +49,12 @@ With --wait it reports the outcome: it waits until each one is delivered or
 dead again, or --timeout has passed, and exits with 1 unless all were delivered.`,
 		Example: `  notifyd dlq replay 42
   notifyd dlq replay --destination mail --fingerprint 0a1b2c3d4e5f --dry-run
-  notifyd dlq replay --destination mail --newer-than 2h --rate 50 --reason "mail server is back" --yes --wait`,
+  notifyd dlq replay --destination mail --since 2h --rate 50 --reason "mail server is back" --yes --wait`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
 	}
 	d.register(cmd)
-	d.timeout = command.Age(time.Minute)
-	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until each is delivered or dead again")
-	cmd.Flags().Var(&d.timeout, "timeout", "wait no longer than this after the replay: 30s, 10m")
+	command.AddWait(cmd, &d.wait)
+	command.AddTimeout(cmd, &d.timeout, time.Minute)
 	return cmd
 }
 
@@ -74,7 +73,7 @@ also those that are not dead: they wait until the event is back. If it was delet
 for good, nothing else ends them.`,
 		Example: `  notifyd dlq discard 42 --reason "test order"
   notifyd dlq discard --missing --dry-run
-  notifyd dlq discard --type 'test.*' --older-than 30d --dry-run`,
+  notifyd dlq discard --type 'test.*' --until 30d --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
 	}
 	d.register(cmd)
@@ -86,12 +85,12 @@ func (d *dlqAction) register(cmd *cobra.Command) {
 	cmd.Args = cobra.ArbitraryArgs
 	d.Register(cmd)
 	d.filter.register(cmd, d.past == "discarded")
-	command.RegisterActor(cmd, &d.action.Actor, &d.action.Reason)
+	command.AddActor(cmd, &d.action.Actor, &d.action.Reason)
+	command.AddDryRun(cmd, &d.action.DryRun)
+	command.AddYes(cmd, &d.yes)
+	command.AddRate(cmd, &d.action.Rate)
 	flags := cmd.Flags()
 	flags.BoolVar(&d.all, "all", false, "all dead letters there are")
-	flags.BoolVar(&d.action.DryRun, "dry-run", false, "show what would be done")
-	flags.BoolVarP(&d.yes, "yes", "y", false, "do not ask")
-	flags.Float64Var(&d.action.Rate, "rate", 0, "most letters in a second; 0 means no limit")
 	flags.IntVar(&d.action.Batch, "batch", 500, "letters in one transaction")
 }
 
@@ -101,7 +100,7 @@ func (d *dlqAction) run(cmd *cobra.Command, a *command.App, args []string) error
 	case err != nil:
 		return err
 	case !d.filter.given() && !d.all:
-		return command.UsageErrorf("which dead letters? Name events, choose with --destination, --type, --fingerprint, --older-than, --newer-than, or say --all")
+		return command.UsageErrorf("which dead letters? Name events, choose with --destination, --type, --fingerprint, --since, --until, or say --all")
 	case d.filter.given() && d.all:
 		return command.UsageErrorf("--all and a choice of dead letters: leave out one of them")
 	}
@@ -119,6 +118,7 @@ func (d *dlqAction) run(cmd *cobra.Command, a *command.App, args []string) error
 // act counts the letters, asks, and acts.
 func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, chosen ops.DeadLetterFilter) error {
 	p := printer{command.NewPrinter(cmd, d.JSON())}
+	d.Progress.Say("counting dead letters")
 	dry := d.action
 	dry.DryRun = true
 	r, err := d.do(s, ctx, chosen, dry)
@@ -136,7 +136,8 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 			return err
 		}
 	}
-	d.action.Progress = p.progress(d.past)
+	d.Progress.Say("%s 0 of %s", d.past, command.LetterCount(r.Matched))
+	d.action.Progress = func(r ops.BulkResult) { d.Progress.Say("%s %d of %s", d.past, r.Done, command.LetterCount(r.Matched)) }
 	watch := s.Watch()
 	if d.wait {
 		d.action.Acted = watch.Add
@@ -163,7 +164,8 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 
 // await waits for the outcome of replayed letters, and prints it.
 func (d *dlqAction) await(ctx context.Context, p printer, watch *ops.Watch, r ops.BulkResult) error {
-	errLate := fmt.Errorf("after %v", time.Duration(d.timeout))
+	errLate := d.timeout.LateError()
+	d.Progress.Say("replayed %d of %s: waiting for the outcome", r.Done, command.LetterCount(r.Matched))
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(d.timeout), errLate)
 	defer cancel()
 	b, err := watch.Await(limited)
@@ -212,6 +214,7 @@ func (d *dlqAction) ask(cmd *cobra.Command, n int64) error {
 	if !cli.IsTerminal(cmd.InOrStdin()) {
 		return command.UsageErrorf("%s match: --yes if they are to be %s, --dry-run shows them", command.LetterCount(n), d.past)
 	}
+	d.Progress.Say("")
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s will be %s. Go on? [y/N] ", command.LetterCount(n), d.past) //nolint:errcheck // the answer is what counts
 	if !command.Agreed(cmd.InOrStdin()) {
 		return command.ErrNotAgreed
@@ -255,6 +258,6 @@ any bytes, from a file or standard input. It delivers nothing: "dlq replay" does
 		},
 	}
 	f.Register(cmd)
-	command.RegisterActor(cmd, &action.Actor, &action.Reason)
+	command.AddActor(cmd, &action.Actor, &action.Reason)
 	return cmd
 }

@@ -2,10 +2,10 @@ package events
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/textview"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -31,7 +31,7 @@ func (p printer) page(page ops.DeadLetterPage) error {
 	rows := [][]string{{"EVENT", "DESTINATION", "TYPE", "DIED", "ATTEMPTS", "REPLAYS", "FINGERPRINT", "ERROR"}}
 	for _, l := range page.Letters {
 		rows = append(rows, []string{
-			fmt.Sprint(l.EventID), l.Destination, l.Type, command.Moment(l.DiedAt), fmt.Sprint(l.Attempts), fmt.Sprint(l.Replays), l.Fingerprint, command.Short(l.Error),
+			fmt.Sprint(l.EventID), l.Destination, l.Type, cli.Moment(l.DiedAt), fmt.Sprint(l.Attempts), fmt.Sprint(l.Replays), l.Fingerprint, command.Short(l.Error),
 		})
 	}
 	if err := p.Table(rows); err != nil || next == "" {
@@ -54,7 +54,7 @@ func (p printer) groups(groups []ops.DeadLetterGroup) error {
 	rows := [][]string{{"COUNT", "DESTINATION", "TYPE", "FINGERPRINT", "OLDEST", "NEWEST", "EXAMPLE", "ERROR"}}
 	for _, g := range groups {
 		rows = append(rows, []string{
-			fmt.Sprint(g.Count), g.Destination, g.Type, g.Fingerprint, command.Moment(g.Oldest), command.Moment(g.Newest), fmt.Sprint(g.Example.EventID), command.Short(g.Example.Error),
+			fmt.Sprint(g.Count), g.Destination, g.Type, g.Fingerprint, cli.Moment(g.Oldest), cli.Moment(g.Newest), fmt.Sprint(g.Example.EventID), command.Short(g.Example.Error),
 		})
 	}
 	return p.Table(rows)
@@ -72,7 +72,7 @@ func (p printer) show(c ops.Case) error {
 		if e.Destination != "" {
 			to = " for " + command.Clean(e.Destination)
 		}
-		_, err := fmt.Fprintf(p.Out, "\n%s %s%s by %s (database user %s)\n  %s\n", command.Moment(e.At), e.Action, to, command.Clean(e.Actor), command.Clean(e.DatabaseUser), command.Clean(string(e.Details)))
+		_, err := fmt.Fprintf(p.Out, "\n%s %s%s by %s (database user %s)\n  %s\n", cli.Moment(e.At), e.Action, to, command.Clean(e.Actor), command.Clean(e.DatabaseUser), command.Clean(string(e.Details)))
 		if err == nil && e.OldPayload != nil {
 			_, err = fmt.Fprintf(p.Out, "  the payload was %s\n", command.Lines(string(e.OldPayload)))
 		}
@@ -134,16 +134,4 @@ func (p printer) edited(id int64) error {
 	}
 	_, err := fmt.Fprintf(p.Out, "edited event %d: deliver it with `notifyd dlq replay %d`\n", id, id)
 	return err
-}
-
-// progress returns a function that prints the progress of an action now and then.
-func (p printer) progress(past string) func(ops.BulkResult) {
-	last := time.Now()
-	return func(r ops.BulkResult) {
-		if time.Since(last) < command.ProgressEvery {
-			return
-		}
-		last = time.Now()
-		fmt.Fprintf(p.Err, "%s %d of %s\n", past, r.Done, command.LetterCount(r.Matched)) //nolint:errcheck // nothing depends on it
-	}
 }

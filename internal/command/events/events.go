@@ -3,8 +3,9 @@ package events
 import (
 	"context"
 	"encoding/json"
+	"math"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
 
@@ -36,27 +37,31 @@ type eventsFlags struct{ command.OpsFlags }
 func newEventsListCmd(a *command.App) *cobra.Command {
 	var f eventsFlags
 	var filter ops.EventFilter
-	var state, aggregate string
-	var since command.Age
-	var upto int64
+	var state, aggregate, after string
+	var since command.Bound
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List events with what became of them, the newest first",
 		Long: `list shows events from the newest down, in the order of their ids. There is no index
-on types, aggregates or times: a search reads --search events at most, along the
-primary key, and reports where it ended; --upto continues there. For --state dead it
+on types, aggregates or times: a search reads --scan events at most, along the
+primary key, and reports where it ended; --after continues there. For --state dead it
 reads only events that have a stored delivery, for --state waiting those that were
-not tried yet as well. With --since it ends with the first thousand events of which
-none is as new.
+not tried yet as well. With --since, the time at which an event was written, it ends with
+the first thousand events of which none is as new.
 
 States: waiting (a destination has yet to receive it), dead (a delivery was given
 up; with --state dead others may still wait), discarded (by a person), done.`,
 		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter.State, filter.Since = ops.State(state), time.Duration(since)
-			if cmd.Flags().Changed("upto") {
-				filter.Upto = &upto
+			filter.State, filter.NewerThan, filter.Since = ops.State(state), since.Age, since.At
+			if after != "" {
+				id, err := strconv.ParseInt(after, 10, 64)
+				if err != nil || id == math.MinInt64 {
+					return command.UsageErrorf("--after %q is not the id of an event, a number such as 42", after)
+				}
+				id--
+				filter.Upto = &id
 			}
 			if aggregate != "" {
 				var ok bool
@@ -75,14 +80,13 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 		},
 	}
 	f.Register(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&filter.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*")
-	flags.StringVar(&aggregate, "aggregate", "", "of this aggregate: `type/id`")
-	flags.StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
-	flags.Var(&since, "since", "written no longer ago than this: 90m, 12h, 7d")
-	flags.IntVar(&limit, "limit", 50, "most events to show")
-	flags.Int64Var(&upto, "upto", 0, "of this `id` and below, as the previous page shows")
-	flags.IntVar(&filter.Search, "search", ops.DefaultSearch, "most events to read")
+	command.AddType(cmd, &filter.Type)
+	command.AddAggregate(cmd, &aggregate)
+	command.AddSince(cmd, &since)
+	command.AddLimit(cmd, &limit, shownRows)
+	command.AddAfter(cmd, &after)
+	command.AddScan(cmd, &filter.Search, ops.DefaultSearch)
+	cmd.Flags().StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return cmd
 }

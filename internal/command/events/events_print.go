@@ -3,6 +3,7 @@ package events
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,13 +17,17 @@ import (
 // events prints a page of a list.
 func (p printer) events(page *ops.EventPage, limit int) error {
 	if p.JSON {
-		return p.Encode(page)
+		return p.Encode(struct {
+			Events   []ops.Event `json:"events"`
+			Searched int         `json:"searched"`
+			Next     string      `json:"next,omitempty"`
+		}{page.Events, page.Searched, after(page)})
 	}
 	if len(page.Events) > 0 {
 		rows := [][]string{{"EVENT", "TYPE", "AGGREGATE", "WRITTEN", "STATE", "DESTINATIONS"}}
 		for i := range page.Events {
 			e := &page.Events[i]
-			rows = append(rows, []string{fmt.Sprint(e.ID), e.Type, aggregateOf(e), command.Moment(e.CreatedAt), string(e.State), listed(e)})
+			rows = append(rows, []string{fmt.Sprint(e.ID), e.Type, aggregateOf(e), cli.Moment(e.CreatedAt), string(e.State), listed(e)})
 		}
 		if err := p.Table(rows); err != nil {
 			return err
@@ -34,11 +39,19 @@ func (p printer) events(page *ops.EventPage, limit int) error {
 	switch {
 	case page.Next == nil:
 	case len(page.Events) == limit:
-		_, err = fmt.Fprintf(p.Err, "there are more: --upto %d\n", *page.Next)
+		_, err = fmt.Fprintf(p.Err, "there are more: --after %s\n", after(page))
 	default:
-		_, err = fmt.Fprintf(p.Err, "searched %s, down to %d: go on with --upto %d\n", cli.Count(page.Searched, "event"), *page.Next+1, *page.Next)
+		_, err = fmt.Fprintf(p.Err, "searched %s, down to %s: go on with --after %[2]s\n", cli.Count(page.Searched, "event"), after(page))
 	}
 	return err
+}
+
+// after returns the value of --after for the next page, "" at the end of the list.
+func after(page *ops.EventPage) string {
+	if page.Next == nil {
+		return ""
+	}
+	return strconv.FormatInt(*page.Next+1, 10)
 }
 
 func aggregateOf(e *ops.Event) string { return strings.Trim(e.AggregateType+"/"+e.AggregateID, "/") }
@@ -69,7 +82,7 @@ func (p printer) event(e *ops.Event) error {
 	if e.Gone {
 		b.WriteString("the event itself is gone\n")
 	} else {
-		fmt.Fprintf(&b, "event %d, %s, %s, written %s\n", e.ID, command.Clean(e.Type), e.State, command.Moment(e.CreatedAt))
+		fmt.Fprintf(&b, "event %d, %s, %s, written %s\n", e.ID, command.Clean(e.Type), e.State, cli.Moment(e.CreatedAt))
 	}
 	for _, line := range [][2]string{
 		{"aggregate", aggregateOf(e)},
@@ -100,7 +113,7 @@ func others(e *ops.Event) string {
 		what = "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek)"
 	}
 	if e.ProcessedAt != nil {
-		what += ", by " + command.Moment(*e.ProcessedAt)
+		what += ", by " + cli.Moment(*e.ProcessedAt)
 	}
 	return what + "\n"
 }
@@ -117,7 +130,7 @@ func oneDestination(b *bytes.Buffer, d *ops.Destination) {
 		}
 		b.WriteString(command.Printable(part.Text))
 		if !part.At.IsZero() {
-			b.WriteString(command.Moment(part.At))
+			b.WriteString(cli.Moment(part.At))
 		}
 	}
 	b.WriteString("\n")

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -28,13 +29,14 @@ type publishFlags struct {
 	headers   []string
 	key       string
 	ignore    bool
-	delay     time.Duration
+	delay     command.Duration
 	kind      string // content type
 }
 
 // NewPublish returns the command publish.
 func NewPublish(a *command.App) *cobra.Command {
 	var f publishFlags
+	var form *cli.OneOf
 	cmd := &cobra.Command{
 		Use:   "publish TYPE [PAYLOAD]",
 		Short: "Insert an event, to try things out",
@@ -57,25 +59,33 @@ nothing is written, no id is printed, and standard error names the event that ha
 			if err != nil {
 				return err
 			}
+			progress := command.StartProgress(cmd, command.Connecting)
+			defer progress.Stop()
 			id, err := publish(cmd.Context(), a, &f.db, event)
-			if held, ok := errors.AsType[*keyHeldError](err); ok && f.ignore {
+			held, duplicate := errors.AsType[*keyHeldError](err)
+			if duplicate = duplicate && f.ignore; duplicate {
+				id = held.id
 				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "notifyd: nothing was written: %v\n", held)
-				return err
 			}
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
+			case form.Value == "json":
+				return command.WriteJSON(cmd.OutOrStdout(), Published{EventID: id, Duplicate: duplicate})
+			case !duplicate:
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), id)
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), id)
 			return err
 		},
 	}
 	f.db.Register(cmd)
-	cmd.Flags().StringVar(&f.aggregate, "aggregate", "", "what the event is about, as `TYPE/ID`")
+	form = command.AddFormat(cmd)
+	command.AddAggregate(cmd, &f.aggregate)
 	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "header as `NAME=VALUE`; may be repeated")
 	cmd.Flags().StringVar(&f.kind, "content-type", "", "media `type` of the payload, such as application/x-protobuf (application/json by default)")
 	cmd.Flags().StringVar(&f.key, "idempotency-key", "", "refuse the event if there is one of its type with this `key`")
 	cmd.Flags().BoolVar(&f.ignore, "ignore-duplicate", false, "write nothing, and do not fail, if there is an event with the idempotency key")
-	cmd.Flags().DurationVar(&f.delay, "delay", 0, "deliver after this time")
+	cmd.Flags().Var(&f.delay, "delay", "deliver after this `duration`: 30s, 10m, 2d")
 	return cmd
 }
 
@@ -115,16 +125,21 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 		}
 		e.Headers[name] = value
 	}
-	if f.delay < 0 {
-		return e, command.UsageErrorf("--delay %v is negative", f.delay)
-	}
 	if f.delay > 0 {
-		e.AvailableAt = time.Now().Add(f.delay)
+		e.AvailableAt = time.Now().Add(time.Duration(f.delay))
 	}
 	if _, _, err := outbox.Statement(outbox.DefaultSchema, e); err != nil {
 		return e, command.UsageErrorf("%s", strings.TrimPrefix(err.Error(), "event 0: ")) // there is but one
 	}
 	return e, nil
+}
+
+// Published is the result of publish as JSON.
+type Published struct {
+	// EventID is the id of the new event, or of the one that has the idempotency key. It is 0 if the role may not read that one.
+	EventID int64 `json:"event_id"`
+	// Duplicate reports that nothing was written.
+	Duplicate bool `json:"duplicate"`
 }
 
 // keyHeldError is returned where an event of the type has the idempotency key.

@@ -80,7 +80,7 @@ that condition fails.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&name, "destination", "", "`name` of the destination")
+	command.AddDestination(cmd, &name)
 	cmd.Flags().StringVar(&path, "event", "", "`file` with the event, - for standard input")
 	return cmd
 }

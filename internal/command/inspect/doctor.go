@@ -32,7 +32,7 @@ const besideClaims = 6
 func NewDoctor(a *command.App) *cobra.Command {
 	var db command.DatabaseFlags
 	var strict bool
-	form := command.NewFormat()
+	var form *cli.OneOf
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what keeps notifyd from working well",
@@ -44,6 +44,8 @@ It works with --database-url alone; destinations need the configuration file. It
 exits with 1 if there is an error, with --strict also for a warning.`,
 		Example: "  notifyd doctor\n  notifyd doctor --strict -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			progress := command.StartProgress(cmd, "examining the database and the destinations")
+			defer progress.Stop()
 			names, err := db.Several(cmd.Context(), a)
 			if err != nil {
 				return err
@@ -64,7 +66,7 @@ exits with 1 if there is an error, with --strict also for a warning.`,
 		},
 	}
 	db.Register(cmd)
-	command.AddFormat(cmd, form)
+	form = command.AddFormat(cmd)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings, too")
 	return cmd
 }

@@ -21,7 +21,7 @@ import (
 
 // NewHealthcheck returns the command healthcheck.
 func NewHealthcheck(a *command.App) *cobra.Command {
-	var timeout time.Duration
+	var timeout command.Duration
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Ask a running notifyd whether it is ready",
@@ -31,9 +31,6 @@ reason. It is made for the HEALTHCHECK of a container that has no shell. It send
 admin.token, and with TLS requires the certificate of admin.tls.cert_file.`,
 		Example: "  notifyd healthcheck\n  notifyd healthcheck -c /etc/notifyd/config.yaml --timeout 1s",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if timeout <= 0 {
-				return command.UsageErrorf("--timeout must be longer than 0")
-			}
 			c, path, err := a.Load()
 			if err != nil {
 				return errors.New(err.Error()) // 1 and not 78: Docker knows no other code
@@ -42,7 +39,7 @@ admin.token, and with TLS requires the certificate of admin.tls.cert_file.`,
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
-			text, err := askReady(cmd.Context(), admin.Access{Address: address, CertFile: daemon.AdminFiles(c, path).Cert, Token: c.Admin.Token}, timeout)
+			text, err := askReady(cmd.Context(), admin.Access{Address: address, CertFile: daemon.AdminFiles(c, path).Cert, Token: c.Admin.Token}, time.Duration(timeout))
 			if err != nil {
 				return err
 			}
@@ -50,7 +47,7 @@ admin.token, and with TLS requires the certificate of admin.tls.cert_file.`,
 			return err
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "longest `time` to wait for the answer")
+	command.AddTimeout(cmd, &timeout, 3*time.Second)
 	return cmd
 }
 

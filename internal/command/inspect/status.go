@@ -33,25 +33,25 @@ type statusFlags struct {
 	db       command.DatabaseFlags
 	form     *cli.OneOf
 	watch    bool
-	all      bool
+	full     bool
 	exitCode bool
 }
 
 // NewStatus returns the command status.
 func NewStatus(a *command.App) *cobra.Command {
-	f := statusFlags{form: command.NewFormat()}
+	var f statusFlags
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what waits, for whom and why",
-		Long: `status shows what waits for each destination and for how long, failures and dead
-letters by their error, which relays live, the notify mode, and where action is required. It
+		Long: `status shows where action is required, the most severe first, what waits for each destination
+and for how long, failures and dead letters by their error, which relays live, and the notify mode. It
 reads a bounded part of the tables' indexes, however large they are: a count with
 a + is a minimum. Of a stream it shows how far each destination has come, too.
 
 With a configuration file it knows the routes, and asks the relay at admin.listen
 for the state and the rate of each destination. --watch looks every second until q
-or ctrl-c; without a terminal it prints one block after the other. On a terminal
-problems have a colour, unless NO_COLOR is set.`,
+or ctrl-c, and fits the screen; without a terminal it prints one block after the other. On a terminal
+problems have a colour, unless NO_COLOR is set. With --exit-code it exits with 1 if action is required.`,
 		Example: "  notifyd status\n  notifyd status --watch\n  notifyd status -o json --exit-code",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.watch {
@@ -66,15 +66,18 @@ problems have a colour, unless NO_COLOR is set.`,
 		},
 	}
 	f.db.Register(cmd)
-	command.AddFormat(cmd, f.form)
+	f.form = command.AddFormat(cmd)
+	command.AddExitCode(cmd, &f.exitCode)
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "look again every second")
-	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "name every event type without a route, not the first ten (JSON always has all)")
-	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 1 if action is required")
+	cmd.Flags().BoolVar(&f.full, "full", false, "name every event type without a route, not the first ten (JSON always has all)")
 	return cmd
 }
 
 // run shows the status once, of each outbox where there are several.
 func (f *statusFlags) run(cmd *cobra.Command, a *command.App) error {
+	color := cli.IsTerminal(cmd.OutOrStdout()) && colored(a)
+	progress := command.StartProgress(cmd, "reading the status")
+	defer progress.Stop()
 	names, err := f.db.Several(cmd.Context(), a)
 	if err != nil {
 		return err
@@ -97,7 +100,7 @@ func (f *statusFlags) run(cmd *cobra.Command, a *command.App) error {
 		if err != nil {
 			return err
 		}
-		return printStatus(a, cmd.OutOrStdout(), f.form.Value, s)
+		return printStatus(cmd.OutOrStdout(), f.form.Value, color, s)
 	}
 	switch {
 	case names == nil:
@@ -114,11 +117,11 @@ func (f *statusFlags) run(cmd *cobra.Command, a *command.App) error {
 }
 
 // printStatus prints whole lines: only the screen of --watch cuts them.
-func printStatus(a *command.App, w io.Writer, form string, s *status.Status) error {
+func printStatus(w io.Writer, form string, color bool, s *status.Status) error {
 	if form == "json" {
 		return command.WriteJSON(w, s)
 	}
-	_, err := io.WriteString(w, s.Table(status.View{Color: cli.IsTerminal(w) && colored(a), Clean: command.Printable}))
+	_, err := io.WriteString(w, s.Table(status.View{Color: color, Clean: command.Printable}))
 	return err
 }
 
@@ -147,7 +150,7 @@ func (f *statusFlags) look(ctx context.Context, a *command.App) (*looker, error)
 		return nil, err
 	}
 	a.Role, a.Schema = cfg.User, f.db.Schema
-	l := &looker{connect: f.db.Connector(cfg, "status"), options: status.Options{Schema: f.db.Schema, All: f.all || f.form.Value == "json"}}
+	l := &looker{connect: f.db.Connector(cfg, "status"), options: status.Options{Schema: f.db.Schema, All: f.full || f.form.Value == "json"}}
 	c, path, err := f.db.Optional(ctx, a, config.LoadRoutes)
 	if err != nil {
 		return nil, err

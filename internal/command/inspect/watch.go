@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -52,7 +53,7 @@ func watchStatus(ctx context.Context, a *command.App, w io.Writer, look *looker,
 			_, err = io.WriteString(w, command.Printable(err.Error())+"\n\n")
 			return err
 		}
-		if err := printStatus(a, w, form, &s); err != nil {
+		if err := printStatus(w, form, cli.IsTerminal(w) && colored(a), &s); err != nil {
 			return err
 		}
 		if form == "table" {
@@ -156,13 +157,10 @@ func watchScreen(ctx context.Context, look *looker, t *terminal, colored bool) (
 
 // picture returns one screen: the status, or the error.
 func picture(s *status.Status, err error, v status.View, height int) string {
-	var text string
-	if err != nil {
-		text = command.Printable(err.Error()) + "\n"
-	} else {
-		text = s.Table(v)
+	const quit = "q: quit"
+	text := command.Printable(fmt.Sprint(err)) + "\n" + quit
+	if err == nil {
+		text = s.Screen(v, height, quit)
 	}
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	lines = lines[:min(len(lines), max(1, height-1))]
-	return ScreenHome + strings.Join(lines, LineEnd) + LineEnd + "q: quit" + screenEnd
+	return ScreenHome + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", LineEnd) + screenEnd
 }

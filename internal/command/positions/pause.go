@@ -23,16 +23,53 @@ import (
 
 // pauseFlags are the flags of "notifyd pause" and "notifyd resume".
 type pauseFlags struct {
-	db            command.DatabaseFlags
-	actor, reason string
-	timeout       command.Age
+	db       command.DatabaseFlags
+	form     *cli.OneOf
+	action   ops.Action
+	timeout  command.Duration
+	progress *command.Progress
 }
 
 func (f *pauseFlags) register(cmd *cobra.Command) {
 	f.db.Register(cmd)
-	f.timeout = command.Age(10 * time.Second)
-	cmd.Flags().Var(&f.timeout, "timeout", "wait no longer than this for the relays: 30s, 2m")
+	f.form = command.AddFormat(cmd)
+	command.AddActor(cmd, &f.action.Actor, &f.action.Reason)
+	command.AddTimeout(cmd, &f.timeout, 10*time.Second)
 }
+
+// PauseResult is the result of pause or resume for one destination, as JSON.
+type PauseResult struct {
+	Destination string `json:"destination"`
+	// State is paused or resumed, or "not paused" where there was nothing to resume.
+	State string `json:"state"`
+	// Confirmed is the number of relays that have confirmed the state.
+	Confirmed int `json:"confirmed"`
+	// Unconfirmed names the relays that have not.
+	Unconfirmed []string `json:"unconfirmed"`
+}
+
+// text describes the result for people.
+func (r *PauseResult) text() string {
+	cure := ""
+	if r.State == statePaused {
+		cure = "; notifyd resume " + r.Destination + " ends that"
+	}
+	switch {
+	case r.State == stateNotPaused:
+		return r.Destination + " was not paused"
+	case r.Confirmed == 0:
+		return fmt.Sprintf("%s is %s: no relay is at work%s", r.Destination, r.State, cure)
+	default:
+		return fmt.Sprintf("%s is %s at all relays (%d)%s", r.Destination, r.State, r.Confirmed, cure)
+	}
+}
+
+// The values of PauseResult.State.
+const (
+	statePaused    = "paused"
+	stateResumed   = "resumed"
+	stateNotPaused = "not paused"
+)
 
 // NewPause returns the command pause.
 func NewPause(a *command.App) *cobra.Command {
@@ -53,21 +90,12 @@ and exits with 1; the pause stays, and that relay honours it when it looks again
 			if err := f.unknownDestination(cmd.Context(), a, names); err != nil {
 				return err
 			}
-			return f.each(cmd.Context(), a, names, func(ctx context.Context, conn *pgx.Conn, name string) (string, error) {
-				client, err := ops.New(conn, ops.Config{Schema: f.db.Schema})
-				if err == nil {
-					err = client.Pause(ctx, name, ops.Action{Actor: command.First(f.actor, command.CurrentActor()), Reason: f.reason})
-				}
-				if err != nil {
-					return "", err
-				}
-				return f.await(ctx, conn, name, "paused")
+			return f.each(cmd, a, names, func(ctx context.Context, client *ops.Client, name string) (string, error) {
+				return statePaused, client.Pause(ctx, name, f.action)
 			})
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&f.actor, "actor", "", "`who` does it; default: user@host")
-	cmd.Flags().StringVar(&f.reason, "reason", "", "`why`, for people who find it paused")
 	return cmd
 }
 
@@ -82,19 +110,12 @@ each live relay has confirmed that, --timeout at most.`,
 		Example: "  notifyd resume mail",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return f.each(cmd.Context(), a, names, func(ctx context.Context, conn *pgx.Conn, name string) (string, error) {
-				client, err := ops.New(conn, ops.Config{Schema: f.db.Schema})
-				was := false
-				if err == nil {
-					was, err = client.Resume(ctx, name, ops.Action{Actor: command.CurrentActor()})
+			return f.each(cmd, a, names, func(ctx context.Context, client *ops.Client, name string) (string, error) {
+				was, err := client.Resume(ctx, name, f.action)
+				if !was {
+					return stateNotPaused, err
 				}
-				switch {
-				case err != nil:
-					return "", err
-				case !was:
-					return name + " was not paused", nil
-				}
-				return f.await(ctx, conn, name, "resumed")
+				return stateResumed, err
 			})
 		},
 	}
@@ -102,29 +123,49 @@ each live relay has confirmed that, --timeout at most.`,
 	return cmd
 }
 
-// each acts on each destination, and prints the result.
-func (f *pauseFlags) each(ctx context.Context, a *command.App, names []string, do func(context.Context, *pgx.Conn, string) (string, error)) error {
+// each acts on each destination, and prints the results. do returns the new state of one.
+func (f *pauseFlags) each(cmd *cobra.Command, a *command.App, names []string, do func(context.Context, *ops.Client, string) (string, error)) error {
+	ctx := cmd.Context()
+	f.progress = command.StartProgress(cmd, command.Connecting)
+	defer f.progress.Stop()
 	conn, err := f.db.ConnectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
+	client, err := ops.New(conn, ops.Config{Schema: f.db.Schema})
+	if err != nil {
+		return err
+	}
+	f.action.Actor = command.First(f.action.Actor, command.CurrentActor())
+	p := command.NewPrinter(cmd, f.form.Value == "json")
+	all := []*PauseResult{}
 	var late error
 	for _, name := range names {
-		said, err := do(ctx, conn, name)
-		if errors.Is(err, ops.ErrInvalid) {
-			return command.UsageErrorf("%w", err)
+		state, err := do(ctx, client, name)
+		if err != nil {
+			return command.Mistaken(err)
 		}
-		if err != nil && !errors.Is(err, errUnconfirmed) {
-			return err
+		r := &PauseResult{Destination: name, State: state, Unconfirmed: []string{}}
+		all = append(all, r)
+		if state != stateNotPaused {
+			if err := f.await(ctx, conn, r); err != nil {
+				if !errors.Is(err, errUnconfirmed) {
+					return err
+				}
+				late = errors.Join(late, err)
+				continue
+			}
 		}
-		late = errors.Join(late, err)
-		if said == "" {
+		if p.JSON {
 			continue
 		}
-		if _, err := fmt.Fprintln(a.Stdout, command.Printable(said)); err != nil {
+		if _, err := fmt.Fprintln(p.Out, command.Printable(r.text())); err != nil {
 			return err
 		}
+	}
+	if p.JSON {
+		return errors.Join(late, p.Encode(all))
 	}
 	return late
 }
@@ -135,42 +176,40 @@ var errUnconfirmed = errors.New("has not confirmed")
 // confirmPoll is how often the table is read for the confirmations of relays.
 const confirmPoll = 50 * time.Millisecond
 
-// await waits until each live relay has confirmed the pause or its end. It returns the last known state.
-func (f *pauseFlags) await(ctx context.Context, conn *pgx.Conn, name, state string) (string, error) {
-	cure := ""
-	if state == "paused" {
-		cure = "; notifyd resume " + name + " ends that"
-	}
+// await waits until each live relay has confirmed the pause or its end, and completes the result.
+func (f *pauseFlags) await(ctx context.Context, conn *pgx.Conn, r *PauseResult) error {
 	table, err := outboxsql.ReadState(ctx, conn, f.db.Schema)
 	if err != nil {
-		return "", err
+		return err
 	}
-	request := store.PauseRequest{Schema: f.db.Schema, Mode: table.Mode, Destination: name, Paused: state == "paused"}
+	request := store.PauseRequest{Schema: f.db.Schema, Mode: table.Mode, Destination: r.Destination, Paused: r.State == statePaused}
 	tick := time.NewTicker(confirmPoll)
 	defer tick.Stop()
 	for deadline := time.After(time.Duration(f.timeout)); ; {
 		late, confirmed, err := request.Unconfirmed(ctx, conn)
-		switch {
-		case err != nil:
-			return "", err
-		case len(late) == 0 && confirmed == 0:
-			return fmt.Sprintf("%s is %s: no relay is at work%s", name, state, cure), nil
-		case len(late) == 0:
-			return fmt.Sprintf("%s is %s at all relays (%d)%s", name, state, confirmed, cure), nil
+		if err != nil {
+			return err
 		}
+		r.Confirmed = confirmed
+		if len(late) == 0 {
+			return nil
+		}
+		names := whoIs(late)
+		f.progress.Say("%s is stored as %s: waiting for %s", r.Destination, r.State, strings.Join(names, "; "))
 		select {
 		case <-tick.C:
 		case <-deadline:
-			return "", fmt.Errorf("%s is stored as %s, but %s of %d %w that after %v: %s: it honours it when it looks again; if it hangs, restart it",
-				name, state, cli.Count(len(late), "relay"), len(late)+confirmed, errUnconfirmed, time.Duration(f.timeout), whoIs(late))
+			r.Unconfirmed = names
+			return fmt.Errorf("%s is stored as %s, but %s of %d %w that after %v: %s: it honours it when it looks again; if it hangs, restart it",
+				r.Destination, r.State, cli.Count(len(late), "relay"), len(late)+confirmed, errUnconfirmed, time.Duration(f.timeout), strings.Join(names, "; "))
 		case <-ctx.Done():
-			return "", context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 	}
 }
 
 // whoIs names relays, for people.
-func whoIs(all []store.RelaySession) string {
+func whoIs(all []store.RelaySession) []string {
 	names := make([]string, len(all))
 	for i, r := range all {
 		if r.Program == nil {
@@ -179,7 +218,7 @@ func whoIs(all []store.RelaySession) string {
 		}
 		names[i] = fmt.Sprintf("%s, process %d", r.Program.Host, r.Program.Process)
 	}
-	return strings.Join(names, "; ")
+	return names
 }
 
 // unknownDestination returns an error if a configuration exists and does not have the destinations: a misspelt name would

@@ -2,6 +2,7 @@ package positions
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
 
@@ -36,10 +37,8 @@ type positionsFlags struct {
 
 func (f *positionsFlags) registerAction(cmd *cobra.Command) {
 	f.Register(cmd)
-	flags := cmd.Flags()
-	command.RegisterActor(cmd, &f.action.Actor, &f.action.Reason)
-	flags.BoolVar(&f.action.DryRun, "dry-run", false, "show what would be done")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+	command.AddActor(cmd, &f.action.Actor, &f.action.Reason)
+	command.AddDryRun(cmd, &f.action.DryRun)
 }
 
 func newPositionsListCmd(a *command.App) *cobra.Command {
@@ -101,7 +100,7 @@ func newPositionsSeekCmd(a *command.App) *cobra.Command {
 		Short: "Move the position of a destination, back or forward",
 		Long: `seek makes a destination continue with the first event that is kept, with what is
 written from now on, with the event of an id, or with the first one written at a
-time of RFC 3339 or later. Backwards, it receives again what it has received since,
+time or later: 2026-11-01T00:00:00Z, or an age such as 90m, 12h or 7d. Backwards, it receives again what it has received since,
 under the same ids for those who drop duplicates. Forwards, what is skipped is not
 delivered to it. Retries and dead letters that are stored stay as they are. The
 relay that delivers goes on from there within about a second; stop nothing.`,
@@ -112,12 +111,13 @@ relay that delivers goes on from there within about a second; stop nothing.`,
 		},
 	}
 	f.registerAction(cmd)
+	command.AddYes(cmd, &f.yes)
 	return cmd
 }
 
 // seek says what will be done, asks, and does it.
 func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string) error {
-	ctx, action := cmd.Context(), f.action
+	ctx, action, to := cmd.Context(), f.action, command.Place(to, time.Now())
 	action.Actor = command.First(action.Actor, command.CurrentActor())
 	action.DryRun = true
 	m, err := s.Seek(ctx, name, to, action)
@@ -129,6 +129,7 @@ func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string
 			return err
 		}
 		action.DryRun = false
+		f.Progress.Say("moving the position of %s", name)
 		if m, err = s.Seek(ctx, name, to, action); err != nil {
 			return err
 		}
@@ -155,6 +156,7 @@ func (f *positionsFlags) agree(cmd *cobra.Command, what string) error {
 	case !cli.IsTerminal(cmd.InOrStdin()):
 		return command.UsageErrorf("%s: --yes says that this is to be done, --dry-run shows it", what)
 	}
+	f.Progress.Say("")
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Go on? [y/N] ", what) //nolint:errcheck // the answer is what counts
 	if !command.Agreed(cmd.InOrStdin()) {
 		return command.ErrNotAgreed
@@ -178,6 +180,7 @@ name that comes back is a new one.`,
 		},
 	}
 	f.registerAction(cmd)
+	command.AddYes(cmd, &f.yes)
 	return cmd
 }
 
@@ -196,6 +199,7 @@ func (f *positionsFlags) forget(cmd *cobra.Command, s *ops.Client, name string) 
 			return err
 		}
 		action.DryRun = false
+		f.Progress.Say("removing what is stored about %s", name)
 		if done, err = s.Forget(ctx, name, action); err != nil {
 			return err
 		}

@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -32,7 +32,7 @@ func printPositions(out io.Writer, all []observe.Position) error {
 			session = p.Session.String()
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", command.Printable(p.Name()), p.Head, p.Lag, p.Open, p.Delivered,
-			p.UpdatedAt.UTC().Format(time.DateTime), purge, session)
+			cli.Moment(p.UpdatedAt), purge, session)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -53,7 +53,7 @@ func printPosition(out io.Writer, d *ops.PositionDetails) error {
 		return err
 	}
 	w := bufio.NewWriter(out)
-	_, _ = fmt.Fprintf(w, "\nfirst seen  %s\nevents      %s to %d\n", d.CreatedAt.UTC().Format(time.DateTime), kept(d.First), d.Last) // Flush reports the error
+	_, _ = fmt.Fprintf(w, "\nfirst seen  %s\nevents      %s to %d\n", cli.Moment(d.CreatedAt), kept(d.First), d.Last) // Flush reports the error
 	for _, r := range d.Routes {
 		until := "on"
 		if r.Until != nil {

@@ -25,12 +25,12 @@ type replayCmd struct {
 	positionsFlags
 	what    ops.ReplayRange
 	wait    bool
-	timeout command.Age
+	timeout command.Duration
 }
 
 // NewReplay returns the command replay.
 func NewReplay(a *command.App) *cobra.Command {
-	f := &replayCmd{timeout: command.Age(24 * time.Hour)}
+	f := &replayCmd{}
 	cmd := &cobra.Command{
 		Use:   "replay",
 		Short: "Send what a destination of a stream has received again, on the side",
@@ -39,12 +39,14 @@ on: it takes only the room that live events leave. The events come in the order 
 aggregate, with new ids for consumers that drop duplicates: event 42 is 42r1000 in the
 first replay of a destination, and 42r2000 in the second. What fails is retried, and may
 become a dead letter. An event of which a retry or a dead letter is stored is passed over.
+--type may be repeated.
 A relay that runs begins within about a second. "positions seek" goes back instead: live
 events then wait until the old ones have come again.
 
 With --wait it reports the outcome: it waits until each event is delivered or dead, or
 --timeout has passed, and exits with 1 unless all were delivered.`,
 		Example: `  notifyd replay --destination stock --from 2026-11-01T00:00:00Z --dry-run
+  notifyd replay --destination stock --from 12h --dry-run
   notifyd replay --destination stock --type 'order.*' --rate 500 --reason "restored" --yes
   notifyd replay list
   notifyd replay stop 3`,
@@ -59,15 +61,16 @@ With --wait it reports the outcome: it waits until each event is delivered or de
 		},
 	}
 	f.registerAction(cmd)
+	command.AddYes(cmd, &f.yes)
+	command.AddDestination(cmd, &f.what.Destination)
+	command.AddTypes(cmd, &f.what.Types)
+	command.AddRate(cmd, &f.what.Rate)
+	command.AddWait(cmd, &f.wait)
+	command.AddTimeout(cmd, &f.timeout, 24*time.Hour)
 	flags := cmd.Flags()
-	flags.StringVar(&f.what.Destination, "destination", "", "`name` of the destination")
-	flags.StringVar(&f.what.From, "from", "beginning", "`place` of the first event: beginning, an id, or a time of RFC 3339")
-	flags.StringVar(&f.what.To, "to", "now", "`place` of the last event: now, an id, or a time, which is the last one written before it")
-	flags.StringArrayVar(&f.what.Types, "type", nil, "event types, a `pattern` as in a route; may be repeated")
-	flags.Float64Var(&f.what.Rate, "rate", 0, "most events in a second; 0 means no limit")
+	flags.StringVar(&f.what.From, "from", "beginning", "`place` of the first event: beginning, an id, a time, or an age such as 12h")
+	flags.StringVar(&f.what.To, "to", "now", "`place` of the last event: now, an id, or a time or age, which is the last one written before it")
 	flags.BoolVar(&f.what.KeepIDs, "keep-ids", false, "the ids that the events had: whoever drops duplicates drops them")
-	flags.BoolVar(&f.wait, "wait", false, "wait until each is delivered or dead")
-	flags.Var(&f.timeout, "timeout", "wait no longer than this: 30s, 10m, 2d")
 	cmd.AddCommand(newReplayListCmd(a), newReplayShowCmd(a), newReplayStopCmd(a))
 	return cmd
 }
@@ -84,7 +87,8 @@ type plannedReplay struct {
 
 // run says what will be sent, asks, and requests it.
 func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) error {
-	action, limit := f.action, int64(countLimit)
+	action, limit, now := f.action, int64(countLimit), time.Now()
+	f.what.From, f.what.To = command.Place(f.what.From, now), command.Place(f.what.To, now)
 	action.Actor = command.First(action.Actor, command.CurrentActor())
 	action.DryRun = true
 	r, err := s.StartReplay(ctx, f.what, action)
@@ -95,6 +99,7 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) 
 		limit = 0
 	}
 	if !f.yes || f.action.DryRun {
+		f.Progress.Say("counting events")
 		counts, more, err := s.CountReplay(ctx, r, limit)
 		if err != nil {
 			return err
@@ -138,17 +143,14 @@ func total(counts []ops.TypeCount) (n int64) {
 
 // await waits for the outcome, and prints it.
 func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *ops.Client, id int64) error {
-	errLate := fmt.Errorf("after %v", time.Duration(f.timeout))
+	errLate := f.timeout.LateError()
+	f.Progress.Say("replay %d: waiting for a relay", id)
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(f.timeout), errLate)
 	defer cancel()
-	last := time.Now()
 	var at ReplayAt
 	_, _, err := s.AwaitReplay(limited, id, func(r observe.Replay, o ops.ReplayOutcome) {
 		at = ReplayAt{r, o}
-		if time.Since(last) >= command.ProgressEvery {
-			last = time.Now()
-			fmt.Fprintf(cmd.ErrOrStderr(), "replay %d: delivered %d, %d ids left\n", id, o.Delivered, r.Remaining) //nolint:errcheck // nothing depends on it
-		}
+		f.Progress.Say("replay %d: delivered %d, %d ids left", id, o.Delivered, r.Remaining)
 	})
 	if at.ID != 0 {
 		if err := f.outcome(cmd, &at); err != nil {
@@ -260,7 +262,6 @@ dead letter does.`,
 		},
 	}
 	f.registerAction(cmd)
-	cmd.Flags().Lookup("yes").Hidden = true // it does not ask
 	return cmd
 }
 

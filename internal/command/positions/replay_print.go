@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -60,7 +60,7 @@ func printReplays(out io.Writer, all []observe.Replay) error {
 	for i := range all {
 		r := &all[i]
 		_, _ = fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", r.ID, command.Printable(r.Destination), r.From, r.To, r.State, r.Head, r.Remaining,
-			r.Delivered, r.Failed, r.Skipped, r.CreatedAt.UTC().Format(time.DateTime), command.Printable(r.CreatedBy))
+			r.Delivered, r.Failed, r.Skipped, cli.Moment(r.CreatedAt), command.Printable(r.CreatedBy))
 	}
 	return w.Flush()
 }
@@ -78,12 +78,12 @@ func printReplay(out io.Writer, at *ReplayAt) error {
 	if r.Rate > 0 {
 		line("rate", "%g events/s", r.Rate)
 	}
-	line("requested", "%s by %s", r.CreatedAt.UTC().Format(time.DateTime), command.Printable(r.CreatedBy))
+	line("requested", "%s by %s", cli.Moment(r.CreatedAt), command.Printable(r.CreatedBy))
 	if r.Reason != "" {
 		line("reason", "%s", command.Printable(r.Reason))
 	}
 	if r.FinishedAt != nil {
-		line(r.State, "%s", r.FinishedAt.UTC().Format(time.DateTime))
+		line(r.State, "%s", cli.Moment(*r.FinishedAt))
 	} else {
 		line("head", "%d, %d ids left", r.Head, r.Remaining)
 	}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
@@ -28,7 +28,12 @@ func NewMigrate(a *command.App) *cobra.Command {
 		Short: "Make or update the tables and the trigger",
 		Long: `migrate makes the tables outbox_events and outbox_deliveries and the trigger that
 notifies of new events, or brings them up to date. Versions only go up. Several
-relays or deployments may run it at once.
+relays or deployments may run it at once. It tries for its locks on tables in use for
+--timeout at most; each try holds up writers for 200ms at most.
+
+Without --mode the table stays as it is; new tables are a queue. With --mode queue it
+asks before it gives up events that wait for destinations which the configuration
+lacks, unless there is --yes.
 
 With --partitions daily it then makes outbox_events a table with a partition for
 each day, which retention drops as a whole. The table may be in use, and of any
@@ -59,8 +64,9 @@ type upFlags struct {
 	partitions string
 	mode       string
 	serialize  cli.OneOf
-	wait       time.Duration
+	timeout    command.Duration
 	yes        bool
+	form       *cli.OneOf
 }
 
 func newMigrateUpCmd(a *command.App) *cobra.Command {
@@ -82,23 +88,23 @@ func newMigrateUpCmd(a *command.App) *cobra.Command {
 					return command.UsageErrorf("--mode: %w", err)
 				}
 			}
-			if f.wait <= 0 {
-				return command.UsageErrorf("--wait: %v is not above 0", f.wait)
-			}
-			return f.Each(cmd, a, func(db command.DatabaseFlags) error {
+			progress := command.StartProgress(cmd, command.Connecting)
+			defer progress.Stop()
+			return each(cmd, a, &f.DatabaseFlags, f.form, func(db command.DatabaseFlags) (*State, error) {
 				one := f
 				one.DatabaseFlags = db
-				return one.migrate(cmd, a)
-			})
+				return one.migrate(cmd, a, progress)
+			}, printMigrated)
 		},
 	}
 	f.Register(cmd)
 	registerNotify(cmd, &f.notify)
 	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
-	cmd.Flags().StringVar(&f.mode, "mode", "", "how relays read outbox_events: `mode` queue or stream; default: as it is, queue for new tables")
+	command.AddMode(cmd, &f.mode, "")
 	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers are serialized, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
-	cmd.Flags().DurationVar(&f.wait, "wait", outboxsql.DefaultLockPatience, "how long to try for locks on tables in use; each try holds up writers for 200ms at most")
-	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "with --mode queue: do not ask before events are given up that wait for destinations which the configuration lacks")
+	command.AddTimeout(cmd, &f.timeout, outboxsql.DefaultLockPatience)
+	command.AddYes(cmd, &f.yes)
+	f.form = command.AddFormat(cmd)
 	return cmd
 }
 
@@ -106,53 +112,60 @@ func registerNotify(cmd *cobra.Command, notify *string) {
 	cmd.Flags().StringVar(notify, "notify", "", "when the trigger notifies: `mode` auto (unless a relay polls), always or off (relays poll); default: as it is, auto for new tables")
 }
 
-// migrate applies the flags, step by step, and prints the result, and on errOut the sessions that it
-// waits for.
-func (f *upFlags) migrate(cmd *cobra.Command, a *command.App) error {
+// migrate applies the flags, step by step, and returns the result. It prints the steps, unless the result is
+// JSON, and on standard error the sessions that it waits for.
+func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.Progress) (*State, error) {
 	ctx, out, errOut := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if f.form.Value == "json" {
+		out = errOut
+	}
 	conn, err := f.Connect(ctx, a)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	progress.Say("migrating schema %s", f.Schema)
 	defer store.Close(ctx, conn)
 	if conn.PgConn().ParameterStatus("server_encoding") == "SQL_ASCII" {
 		_, _ = fmt.Fprintln(errOut, "warning: "+outboxsql.NoEncoding)
 	}
 	waiting := func(line string) { _, _ = fmt.Fprintln(errOut, line) }
-	applied, err := outboxsql.MigrateWith(ctx, conn, f.Schema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), LockPatience: f.wait, Waiting: waiting})
+	applied, err := outboxsql.MigrateWith(ctx, conn, f.Schema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), LockPatience: time.Duration(f.timeout), Waiting: waiting})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := noteOthers(ctx, conn, f.Schema, applied, errOut); err != nil {
-		return err
+		return nil, err
 	}
-	say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below fails as well
+	say := func(step string) { // the report fails as well
+		progress.Say("%s", step)
+		_, _ = fmt.Fprintln(out, step)
+	}
 	if f.partitions != "" {
-		if err := outboxsql.Partition(ctx, conn, f.Schema, outboxsql.PartitionOptions{LockPatience: f.wait, Progress: say, Waiting: waiting}); err != nil {
-			return err
+		if err := outboxsql.Partition(ctx, conn, f.Schema, outboxsql.PartitionOptions{LockPatience: time.Duration(f.timeout), Progress: say, Waiting: waiting}); err != nil {
+			return nil, err
 		}
 	}
 	if f.mode != "" {
 		o, err := f.modeOptions(ctx, a)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		o.LockPatience, o.Progress, o.Waiting = f.wait, say, waiting
-		if err := f.setMode(cmd, conn, o); err != nil {
-			return err
+		o.LockPatience, o.Progress, o.Waiting = time.Duration(f.timeout), say, waiting
+		if err := f.setMode(cmd, conn, o, progress); err != nil {
+			return nil, err
 		}
 	}
 	if f.serialize.Value != "" {
-		o := outboxsql.SerializeOptions{LockPatience: f.wait, Waiting: waiting}
+		o := outboxsql.SerializeOptions{LockPatience: time.Duration(f.timeout), Waiting: waiting}
 		if err := outboxsql.SerializeWriters(ctx, conn, f.Schema, f.serialize.Value == "on", o); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return reportMigrated(ctx, conn, f.Schema, applied, out)
+	return readState(ctx, conn, f.Schema, applied)
 }
 
 // setMode changes the mode, and asks before events are given up.
-func (f *upFlags) setMode(cmd *cobra.Command, conn *pgx.Conn, o outboxsql.ModeOptions) error {
+func (f *upFlags) setMode(cmd *cobra.Command, conn *pgx.Conn, o outboxsql.ModeOptions, progress *command.Progress) error {
 	o.Drop = f.yes
 	err := outboxsql.SetMode(cmd.Context(), conn, f.Schema, outboxsql.Mode(f.mode), o)
 	if !errors.Is(err, outboxsql.ErrAbandoned) {
@@ -161,11 +174,13 @@ func (f *upFlags) setMode(cmd *cobra.Command, conn *pgx.Conn, o outboxsql.ModeOp
 	if !cli.IsTerminal(cmd.InOrStdin()) {
 		return fmt.Errorf("%w with --yes", err)
 	}
+	progress.Say("")
 	fmt.Fprintf(cmd.ErrOrStderr(), "%v. Drop their positions, so that they never get these events? [y/N] ", err) //nolint:errcheck // the answer is what counts
 	if !command.Agreed(cmd.InOrStdin()) {
 		return command.ErrNotAgreed
 	}
 	o.Drop = true
+	progress.Say("changing the mode to %s", f.mode)
 	return outboxsql.SetMode(cmd.Context(), conn, f.Schema, outboxsql.Mode(f.mode), o)
 }
 
@@ -197,92 +212,175 @@ func (f *upFlags) modeOptions(ctx context.Context, a *command.App) (o outboxsql.
 	return o, nil
 }
 
-func reportMigrated(ctx context.Context, conn *pgx.Conn, schema string, applied []outboxsql.Version, out io.Writer) error {
+// State is the state of the tables, as JSON.
+type State struct {
+	Schema  string `json:"schema"`
+	Version int    `json:"version"`
+	Latest  int    `json:"latest"`
+	// Ready reports that this notifyd would run with the schema as it is; Problem is why not.
+	Ready   bool   `json:"ready"`
+	Problem string `json:"problem,omitempty"`
+	// Notify is when the trigger notifies, and Mode how relays read the table. Becoming is the mode of an unfinished change.
+	Notify     outboxsql.NotifyMode `json:"notify"`
+	Mode       outboxsql.Mode       `json:"mode"`
+	Becoming   outboxsql.Mode       `json:"becoming,omitempty"`
+	Serialized bool                 `json:"writers_serialized"`
+	// Partitions is daily or none.
+	Partitions string    `json:"partitions"`
+	Versions   []version `json:"versions"`
+	// Applied are the versions that this run has applied.
+	Applied []version `json:"applied"`
+
+	problem error
+}
+
+// version is a version of the tables. AppliedAt is nil while it is not applied.
+type version struct {
+	Number    int        `json:"number"`
+	Name      string     `json:"name"`
+	AppliedAt *time.Time `json:"applied_at"`
+}
+
+func versionsOf(all []outboxsql.Version) []version {
+	list := make([]version, len(all))
+	for i, v := range all {
+		list[i] = version{Number: v.Number, Name: v.Name}
+		if !v.AppliedAt.IsZero() {
+			at := v.AppliedAt.UTC()
+			list[i].AppliedAt = &at
+		}
+	}
+	return list
+}
+
+func readState(ctx context.Context, conn *pgx.Conn, schema string, applied []outboxsql.Version) (*State, error) {
 	state, err := outboxsql.ReadState(ctx, conn, schema)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var text strings.Builder
-	for _, v := range applied {
-		fmt.Fprintf(&text, "applied version %d: %s\n", v.Number, v.Name)
-	}
-	fmt.Fprintf(&text, "schema %s is at version %d, notify %s", schema, state.Current, state.Notify)
-	if state.Mode != outboxsql.ModeQueue {
-		fmt.Fprintf(&text, ", mode %s", state.Mode)
+	s := &State{
+		Schema: schema, Version: state.Current, Latest: state.Latest, Notify: state.Notify, Mode: state.Mode, Becoming: state.Becoming, Serialized: state.Serialized,
+		Partitions: "none", Versions: versionsOf(state.Versions), Applied: versionsOf(applied), problem: outboxsql.Check(ctx, conn, schema),
 	}
 	if partitioned {
-		text.WriteString(", partitions daily")
+		s.Partitions = "daily"
 	}
-	if state.Serialized {
+	if s.Ready = s.problem == nil; !s.Ready {
+		s.Problem = cli.OneLine(s.problem)
+	}
+	return s, nil
+}
+
+// each runs a command for the outbox of the flags, or for each of many, and prints the results.
+func each(cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, form *cli.OneOf, do func(command.DatabaseFlags) (*State, error), text func(io.Writer, *State) error) error {
+	out := cmd.OutOrStdout()
+	if form.Value != "json" {
+		return db.Each(cmd, a, func(one command.DatabaseFlags) error {
+			s, err := do(one)
+			if err != nil {
+				return err
+			}
+			return text(out, s)
+		})
+	}
+	names, err := db.Several(cmd.Context(), a)
+	if err != nil {
+		return err
+	}
+	if names != nil {
+		problems := make([]error, 1, len(names)+1)
+		problems[0] = command.JSONSections(out, names, func(name string) (any, error) {
+			s, err := do(db.Of(name))
+			if err == nil && s.problem != nil {
+				problems = append(problems, fmt.Errorf("outbox %s: %w", name, s.problem))
+			}
+			return s, err
+		})
+		return errors.Join(problems...)
+	}
+	s, err := do(*db)
+	if err != nil {
+		return err
+	}
+	return errors.Join(command.WriteJSON(out, s), s.problem)
+}
+
+func printMigrated(out io.Writer, s *State) error {
+	var text strings.Builder
+	for _, v := range s.Applied {
+		fmt.Fprintf(&text, "applied version %d: %s\n", v.Number, v.Name)
+	}
+	fmt.Fprintf(&text, "schema %s is at version %d, notify %s", s.Schema, s.Version, s.Notify)
+	if s.Mode != outboxsql.ModeQueue {
+		fmt.Fprintf(&text, ", mode %s", s.Mode)
+	}
+	if s.Partitions != "none" {
+		text.WriteString(", partitions " + s.Partitions)
+	}
+	if s.Serialized {
 		text.WriteString(", writers serialized")
 	}
 	text.WriteString("\n")
-	_, err = io.WriteString(out, text.String())
+	_, err := io.WriteString(out, text.String())
 	return err
 }
 
 func newMigrateStatusCmd(a *command.App) *cobra.Command {
 	var db command.DatabaseFlags
+	var form *cli.OneOf
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Show the versions and the notify mode",
 		Long:    "status shows which versions are applied, when the trigger notifies, and whether the\ntable is a queue or a stream. It exits with 1 if this notifyd would not run with the schema as it is.",
 		Example: "  notifyd migrate status\n  notifyd migrate status -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.Each(cmd, a, func(one command.DatabaseFlags) error { return migrateStatus(cmd, a, one) })
+			progress := command.StartProgress(cmd, command.Connecting)
+			defer progress.Stop()
+			return each(cmd, a, &db, form, func(one command.DatabaseFlags) (*State, error) { return migrateStatus(cmd, a, one) }, printState)
 		},
 	}
 	db.Register(cmd)
+	form = command.AddFormat(cmd)
 	return cmd
 }
 
-func migrateStatus(cmd *cobra.Command, a *command.App, db command.DatabaseFlags) error {
+func migrateStatus(cmd *cobra.Command, a *command.App, db command.DatabaseFlags) (*State, error) {
 	conn, err := db.Connect(cmd.Context(), a)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer store.Close(cmd.Context(), conn)
-	state, err := outboxsql.ReadState(cmd.Context(), conn, db.Schema)
-	if err != nil {
-		return err
-	}
-	if err := printState(cmd.OutOrStdout(), state); err != nil {
-		return err
-	}
-	return outboxsql.Check(cmd.Context(), conn, db.Schema)
+	return readState(cmd.Context(), conn, db.Schema, nil)
 }
 
-func printState(out io.Writer, state outboxsql.State) error {
-	var text strings.Builder
-	text.WriteString("VERSION\tNAME\tAPPLIED\n")
-	for _, v := range state.Versions {
+// printState prints the state, and returns the problem that keeps notifyd from running with it.
+func printState(out io.Writer, s *State) error {
+	rows := [][]string{{"VERSION", "NAME", "APPLIED"}}
+	for _, v := range s.Versions {
 		at := "no"
-		if !v.AppliedAt.IsZero() {
-			at = v.AppliedAt.UTC().Format(time.RFC3339)
+		if v.AppliedAt != nil {
+			at = cli.Moment(*v.AppliedAt)
 		}
-		fmt.Fprintf(&text, "%d\t%s\t%s\n", v.Number, v.Name, at)
+		rows = append(rows, []string{strconv.Itoa(v.Number), v.Name, at})
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if _, err := io.WriteString(w, text.String()); err != nil {
+	if err := (command.BasePrinter{Out: out}).Table(rows); err != nil {
 		return err
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	becoming, writers := "", ""
+	if s.Becoming != "" {
+		becoming = fmt.Sprintf(", on its way to a %s: run notifyd migrate --mode %[1]s to its end", s.Becoming)
 	}
-	becoming := ""
-	if state.Becoming != "" {
-		becoming = fmt.Sprintf(", on its way to a %s: run notifyd migrate --mode %[1]s to its end", state.Becoming)
-	}
-	writers := ""
-	if state.Serialized {
+	if s.Serialized {
 		writers = "writers: serialized\n"
 	}
-	_, err := fmt.Fprintf(out, "notify: %s\nmode: %s%s\n%s", state.Notify, state.Mode, becoming, writers)
-	return err
+	if _, err := fmt.Fprintf(out, "notify: %s\nmode: %s%s\n%s", s.Notify, s.Mode, becoming, writers); err != nil {
+		return err
+	}
+	return s.problem
 }
 
 func newMigratePrintCmd(a *command.App) *cobra.Command {
