@@ -47,7 +47,13 @@ const saysIdle = `"msg":"relay idle"`
 
 func (r *idleRuns) start() *runningDaemon {
 	r.Helper()
-	return startDaemon(r.T, nil, "run", "--until-idle", "-c", r.config)
+	d := startDaemon(r.T, nil, "run", "--until-idle", "-c", r.config)
+	r.Cleanup(func() {
+		if r.Failed() {
+			r.Log(d.stderr.text())
+		}
+	})
+	return d
 }
 
 // ends waits for the end of a run that nothing stops, and expects so many calls of the destination since the first run.
@@ -179,6 +185,7 @@ func TestUntilIdleDestinationDown(t *testing.T) {
 		}
 		before := r.calls.Load()
 		d := r.start()
+		r.keepsRunning(d)
 		testenv.Await(r.T, "a call of the second run", func() bool { return r.calls.Load() > before })
 		up.Store(true)
 		if code := d.wait(r.T); code != command.ExitOK {
