@@ -105,7 +105,7 @@ func AddMode(cmd *cobra.Command, mode *string, normal string) {
 
 // AddDatabaseURL adds --database-url.
 func AddDatabaseURL(cmd *cobra.Command, url *string) {
-	cmd.Flags().StringVar(url, "database-url", "", "connection `string` of the database, in place of every other setting of it")
+	cmd.Flags().StringVar(url, "database-url", "", "connection `string` of the database, in place of those of the file and of DATABASE_URL")
 }
 
 // AddOutbox adds --outbox.

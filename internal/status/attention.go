@@ -54,7 +54,7 @@ func (s *Severity) UnmarshalText(text []byte) error {
 	case "warning":
 		*s = Warning
 	default:
-		return fmt.Errorf("%q is not a severity: want error or warning", text)
+		return fmt.Errorf("%q is not a severity: use error or warning", text)
 	}
 	return nil
 }
