@@ -279,7 +279,7 @@ func TestReloadWrong(t *testing.T) {
 	}
 	base := "http://" + address[1]
 	untilReady(t, base+"/readyz")
-	untilSays(t, base+"/metrics", "\nnotifyd_config_reload_success 1\n")
+	untilSays(t, base+"/metrics", "\nnotifyd_config_last_reload_successful 1\n")
 
 	cases := []struct{ name, text, want string }{
 		{"a setting", strings.Replace(text(""), "type: log", "type: lgo", 1), r.path + `:6:17: unknown destination type`},
@@ -307,7 +307,7 @@ func TestReloadWrong(t *testing.T) {
 		if code, page := fetch(t, base+"/readyz?verbose"); code != http.StatusOK || !strings.Contains(page, "[!] configuration: the last reload failed") || !strings.Contains(page, c.want) {
 			t.Errorf("%s: /readyz?verbose says %d, %s", c.name, code, page)
 		}
-		untilSays(t, base+"/metrics", "\nnotifyd_config_reload_success 0\n")
+		untilSays(t, base+"/metrics", "\nnotifyd_config_last_reload_successful 0\n")
 	}
 	publishTo(t, url, "order.placed", order)
 	until(t, url, "SELECT state = 'done' FROM outbox_events") // by the configuration of the start
@@ -317,7 +317,7 @@ func TestReloadWrong(t *testing.T) {
 	r.stderr.await(t, saidDelivers)
 	r.stderr.await(t, `"settings":["admin.listen"]`)
 	untilSays(t, base+"/readyz?verbose", "[!] configuration: a restart is needed for admin.listen\n")
-	untilSays(t, base+"/metrics", "\nnotifyd_config_reload_success 1\n")
+	untilSays(t, base+"/metrics", "\nnotifyd_config_last_reload_successful 1\n")
 	r.write(t, text(""))
 	r.reloads <- struct{}{}
 	r.stderr.awaitN(t, saidDelivers, 2)

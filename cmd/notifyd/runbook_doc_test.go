@@ -215,14 +215,14 @@ func (b *runbook) triggerGone() {
 func (b *runbook) wrongReload() {
 	b.Helper()
 	b.rewrite("\nroutes:", "\nroutse:")
-	b.metric("notifyd_config_reload_success 0")
+	b.metric("notifyd_config_last_reload_successful 0")
 }
 
 // recovered is the way back.
 func (b *runbook) recovered() {
 	b.Helper()
 	b.rewrite("\nroutse:", "\nroutes:")
-	b.metric("notifyd_config_reload_success 1")
+	b.metric("notifyd_config_last_reload_successful 1")
 	mails(b.T, b.sink, 2) // it has delivered all the while
 }
 

@@ -70,9 +70,9 @@ func (r *reloadState) metrics() []prometheus.Collector {
 		})
 	}
 	return []prometheus.Collector{
-		gauge("notifyd_config_reload_success", "1 if the last reload of the configuration was successful, or there was none.",
+		gauge("notifyd_config_last_reload_successful", "1 if the last reload of the configuration was successful, or there was none.",
 			func() float64 { return truth(r.success) }),
-		gauge("notifyd_config_reload_success_timestamp_seconds", "When the configuration in force was read, in seconds since 1970.",
+		gauge("notifyd_config_last_reload_success_timestamp_seconds", "When the configuration in force was read, in seconds since 1970.",
 			func() float64 { return float64(r.read.UnixMilli()) / 1000 }),
 	}
 }

@@ -49,7 +49,30 @@ func (t *tracer) of(d config.Destination) []delivery.Middleware {
 	if t == nil {
 		return nil
 	}
-	return []delivery.Middleware{oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type))}
+	attributes := []attribute.KeyValue{attribute.String("notifyd.destination.type", d.Type)}
+	if system := messagingSystem(d.Type); system != "" {
+		attributes = append(attributes, attribute.String("messaging.system", system))
+	}
+	return []delivery.Middleware{oteltrace.Middleware(t.provider, attributes...)}
+}
+
+// messagingSystem returns the name of a destination type in the semantic conventions, and "" for a type that is no
+// messaging system: https://opentelemetry.io/docs/specs/semconv/registry/attributes/messaging/
+func messagingSystem(destinationType string) string {
+	switch destinationType {
+	case "kafka", "rabbitmq", "nats", "redis":
+		return destinationType
+	case "sqs":
+		return "aws_sqs"
+	case "sns":
+		return "aws.sns"
+	case "kinesis", "eventbridge":
+		return "aws." + destinationType
+	case "pubsub":
+		return "gcp_pubsub"
+	default:
+		return ""
+	}
 }
 
 // stop sends the pending spans. Spans must not start after it.
