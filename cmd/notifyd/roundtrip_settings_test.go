@@ -36,6 +36,8 @@ const everySetting = `
     timeout: 30s
     maybe_sent: accept
   email-2: {type: email, host: smtp.example.com, tls: none, from: a@example.com, to: b@example.com, subject: s, text_file: t.txt, html_file: t.html}
+  email-4: {type: email, host: smtp.example.com, auth: xoauth2, username: shop, token_command: [print-token, "--for", smtp], token_lifetime: 7m, from: a@example.com, to: b@example.com, subject: s, text: t}
+  email-5: {type: email, host: smtp.example.com, auth: xoauth2, username: shop, token_file: token.txt, from: a@example.com, to: b@example.com, subject: s, text: t}
   email-3: {type: email, host: "${env:HOST}", tls: implicit, from: a@example.com, to: b@example.com, subject: s, text: t}
   kafka-1:
     type: kafka
@@ -57,6 +59,9 @@ const everySetting = `
     batch: 11
     timeout: 20s
   kafka-2: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_file: token.txt}, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
+  kafka-7: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_command: [print-token], token_lifetime: 7m}}
+  kafka-8: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, oauth: {token_url: "https://login.example.com/token", client_id: shop, client_secret: "${env:SECRET}", scopes: [write]}}}
+  kafka-9: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: aws-msk-iam}}
   kafka-3: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token: "${file:secret.txt}"}, format: cloudevents_structured}
   kafka-4: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, positions_topic: places, transactional_id: shop-1}
   kafka-5: {type: kafka, brokers: k.example.com, topic: t, exactly_once: true, batch: 1000}

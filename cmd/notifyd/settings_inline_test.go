@@ -24,6 +24,8 @@ func beside() map[string]map[string]any {
 	channel := map[string]any{"stream": nil, "channel": "orders"}
 	return map[string]map[string]any{
 		"mode: core":                {"stream": nil},
+		"auth: xoauth2":             {"username": "shop", "password": nil, "token_file": "token"},
+		"dynamic_host: true":        {"url": "https://{{ .Payload.host }}/hook"},
 		"tls: none":                 {"username": nil, "password": nil},
 		"url: redis://localhost":    {"addresses": nil, "username": nil, "password": nil, "tls": nil},
 		"require_subscribers: true": channel,

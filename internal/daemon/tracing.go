@@ -56,8 +56,8 @@ func (t *tracer) of(d config.Destination) []delivery.Middleware {
 	return []delivery.Middleware{oteltrace.Middleware(t.provider, attributes...)}
 }
 
-// messagingSystem returns the name of a destination type in the semantic conventions, and "" for a type that is no
-// messaging system: https://opentelemetry.io/docs/specs/semconv/registry/attributes/messaging/
+// messagingSystem returns the name of a destination type in the semantic conventions. It returns "" for the others:
+// https://opentelemetry.io/docs/specs/semconv/registry/attributes/messaging/
 func messagingSystem(destinationType string) string {
 	switch destinationType {
 	case "kafka", "rabbitmq", "nats", "redis":
