@@ -59,7 +59,7 @@ const everySetting = `
     batch: 11
     timeout: 20s
   kafka-2: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_file: token.txt}, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
-  kafka-7: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_command: [print-token], token_lifetime: 7m}}
+  kafka-tokens: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token_command: [print-token], token_lifetime: 7m}}
   kafka-8: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, oauth: {token_url: "https://login.example.com/token", client_id: shop, client_secret: "${env:SECRET}", scopes: [write]}}}
   kafka-9: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: aws-msk-iam}}
   kafka-3: {type: kafka, brokers: k.example.com, topic: t, tls: {}, sasl: {mechanism: oauthbearer, token: "${file:secret.txt}"}, format: cloudevents_structured}
